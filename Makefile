@@ -1,0 +1,41 @@
+# make setup | run | test | test-all | lint | bench | clean        (VARIANT=gpu for CUDA machines)
+VARIANT ?= cpu
+ARGS ?=
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.ready-$(VARIANT)
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: setup run test test-all lint bench clean
+setup: $(READY)
+
+# uv reads none of pip's configuration, so a local folder of wheels that pip knows is handed on.
+$(READY): pyproject.toml
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet uv
+	links="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2>/dev/null)}}"; \
+	links="$$(echo $$links | tr ' ' ',')"; \
+	if [ -n "$$links" ]; then export UV_FIND_LINKS="$$links"; fi; \
+	VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet -e '.[$(VARIANT),dev]'
+	touch $@
+
+run: $(READY)
+	$(BIN)/python -m runner $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow and not gpu" $(ARGS)
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check runner tests bench
+	$(BIN)/ruff format --check runner tests bench
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m bench.overhead
+	$(BIN)/python -m bench.startup
+
+clean:
+	rm -rf .venv build *.egg-info

@@ -1,0 +1,79 @@
+"""`python -m runner`: verbs first, then Hydra; errors are rendered for people. No torch here.
+
+Exit codes: 0 done, 1 failed while running, 2 configuration or input wrong, 130 and 143 after
+SIGINT and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from runner.errors import UserError
+from runner.flags import Flags, take_allow
+from runner.verbs import is_verb, run_verb
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line; returns its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        words, allow = take_allow(words)
+        if words and is_verb(words[0]):
+            return run_verb(words, allow)
+        return _hydra(words, allow)
+    except UserError as error:
+        if "trainer.traceback=true" in words:
+            traceback.print_exc()
+        complain(str(error))
+        return 2
+    except BrokenPipeError:  # `... ls | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return 130
+    except Exception as error:  # ours or the machine's; a job's own are caught in runner/launch.py
+        traceback.print_exc()
+        complain(f"{type(error).__name__}: {error}")
+        return 1
+
+
+def _hydra(words: Sequence[str], allow: Sequence[str]) -> int:
+    from runner.flags import split_flags
+    from runner.targets import allowed_packages
+
+    flags = split_flags(words)
+    allowed = allowed_packages(allow)
+    if flags.help or flags.show or flags.left_to_hydra:
+        from runner.hydra_flags import answer
+
+        return answer(flags)
+    if flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides:
+        return _multirun(flags, allowed)
+    from runner.compose import compose_job
+    from runner.launch import launch
+
+    composed = compose_job(flags.overrides, config_dirs=flags.config_dirs)
+    if composed.multirun:  # a YAML set hydra.mode
+        return _multirun(flags, allowed)
+    return launch(composed, allowed=allowed, command=sys.orig_argv)
+
+
+def _multirun(flags: Flags, allowed: Sequence[str]) -> int:
+    from runner.multirun import multirun
+
+    return multirun(flags, allowed)
+
+
+def complain(message: str) -> None:
+    """One message on stderr, coloured on a terminal."""
+    colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    head = "\x1b[1;31merror:\x1b[0m" if colour else "error:"
+    print(f"{head} {message}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

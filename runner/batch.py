@@ -1,0 +1,179 @@
+"""What flows through a run: batches, their position in the stream, and what a dataset promises.
+
+Shape legend, used in names all over the package:
+B batch, D dense features, F sparse features, T tasks, G group columns, L sequence length,
+E width of all pooled embeddings side by side, V values of a jagged tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.streamable import Pipelineable
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Position in the global sequence of examples: what a checkpoint keeps of the data.
+
+    It counts examples, not batches, so that it survives another batch size or number of ranks.
+    The end of epoch e is written as the start of the next: (e + 1, 0).
+    """
+
+    epoch: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Batch(Pipelineable):
+    """One batch of one rank. Plain attributes, so that TorchRec's pipelines can trace it.
+
+    A row that was skipped as bad, or pads a batch, has weight 0 and keeps its slot.
+    """
+
+    dense_BD: Tensor  # float32
+    sparse: KeyedJaggedTensor  # keys in the schema's order, F x B lengths, int64 values
+    sequences: KeyedJaggedTensor | None
+    labels_BT: Tensor  # float32
+    weights_B: Tensor  # float32
+    rows_B: Tensor  # int64: number of the example in its split, before shuffling
+    groups_BG: Tensor  # int64: ids for grouped metrics; G may be 0
+    cursor: Cursor  # of the stream AFTER this batch: prefetching cannot skew it
+
+    @property
+    def size(self) -> int:
+        return self.labels_BT.shape[0]
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
+        return self._map(lambda t: t.to(device=device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        return self._map(lambda t: t.pin_memory())
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Tensor | KeyedJaggedTensor):
+                value.record_stream(stream)
+
+    def _map(self, move) -> Batch:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved = {
+            k: move(v) for k, v in values.items() if isinstance(v, Tensor | KeyedJaggedTensor)
+        }
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class SparseFeature:
+    """A pooled look-up: every example has zero or more ids in [0, num_rows) of one table."""
+
+    name: str
+    num_rows: int
+    table: str = ""  # features of the same table share its rows; empty: a table of its own
+    weighted: bool = False
+    mean_length: float = 1.0  # pooling factor, for the planner
+    pooling: Literal["sum", "mean"] = "sum"
+
+    @property
+    def table_name(self) -> str:
+        return self.table or self.name
+
+
+@dataclass(frozen=True)
+class SequenceFeature:
+    """Ids in time order, looked up one by one."""
+
+    name: str
+    num_rows: int
+    max_length: int
+    table: str = ""
+
+    @property
+    def table_name(self) -> str:
+        return self.table or self.name
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    name: str
+    kind: Literal["binary", "regression"] = "binary"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a dataset promises and a model consumes. Holds names and sizes, never data."""
+
+    dense: tuple[str, ...]
+    sparse: tuple[SparseFeature, ...]
+    tasks: tuple[TaskSpec, ...]
+    sequences: tuple[SequenceFeature, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the dense half of a model returns, with all that the loss and the metrics need.
+
+    TorchRec's pipelines return the model's output and nothing else, so the labels travel along.
+    """
+
+    logits_BT: Tensor
+    labels_BT: Tensor
+    weights_B: Tensor
+    groups_BG: Tensor
+    aux: dict[str, Tensor] = field(default_factory=dict)  # intermediates for composite losses
+
+    @classmethod
+    def of(cls, logits_BT: Tensor, batch: Batch, **aux: Tensor) -> Prediction:
+        """The logits in float32, whatever autocast made of them, beside the batch's labels."""
+        return cls(logits_BT.float(), batch.labels_BT, batch.weights_B, batch.groups_BG, aux)
+
+    def detached(self) -> Prediction:
+        aux = {name: value.detach() for name, value in self.aux.items()}
+        return replace(self, logits_BT=self.logits_BT.detach(), aux=aux)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """All table look-ups of a batch: the boundary where the graph is cut for exact gradients."""
+
+    pooled_BE: Tensor  # widths side by side, in the schema's order of sparse features
+    sequences_BLD: tuple[Tensor, ...] = ()  # padded with zeros, in the schema's order
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.pooled_BE, *self.sequences_BLD)
+
+    def detached(self) -> Embeddings:
+        """The same values as leaves that collect the gradient at the boundary."""
+        pooled, *sequences = (t.detach().requires_grad_() for t in self.tensors())
+        return Embeddings(pooled, tuple(sequences))
+
+
+def split_rows(
+    batch: Batch, embeddings: Embeddings, num_rows: int
+) -> Iterator[tuple[Batch, Embeddings]]:
+    """Micro-batches of at most `num_rows`, each with leaves that collect its boundary gradient.
+
+    The ids stay whole in every part: they are looked up already.
+    """
+    if num_rows >= batch.size:
+        yield batch, embeddings.detached()
+        return
+    for start in range(0, batch.size, num_rows):
+        rows = slice(start, start + num_rows)
+        part = replace(
+            batch,
+            dense_BD=batch.dense_BD[rows],
+            labels_BT=batch.labels_BT[rows],
+            weights_B=batch.weights_B[rows],
+            rows_B=batch.rows_B[rows],
+            groups_BG=batch.groups_BG[rows],
+        )
+        pooled, *sequences = (t.detach()[rows] for t in embeddings.tensors())
+        yield part, Embeddings(pooled, tuple(sequences)).detached()

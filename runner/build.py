@@ -1,0 +1,213 @@
+"""The only place that instantiates: a checked configuration in, a Job out.
+
+Order: data schema -> model -> tables with their optimizer -> dense optimizer -> schedule ->
+metrics -> trackers -> checkpointer. Imports torch; everything before it does not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from runner.batch import Schema
+from runner.checkpoint import Checkpointer
+from runner.config import CheckpointSettings, TrainerSettings, settings_from
+from runner.context import Context
+from runner.data.dataset import Dataset
+from runner.errors import ConfigError, nearest
+from runner.intervals import parse_interval
+from runner.job import Cadence, Job, Rates
+from runner.layers.embedding import TableLookup
+from runner.loops.start import find_checkpoint
+from runner.metrics import MetricSet
+from runner.metrics.settings import MetricSettings, result_keys
+from runner.optim.dense import build_dense_optimizer
+from runner.optim.schedule import build_schedule
+from runner.optim.settings import SparseSettings, parse_sparse
+from runner.optim.tables import Tables, build_tables
+from runner.precision import LossScale
+from runner.record import Run
+from runner.state import dense_parameters
+from runner.targets import resolve_target
+from runner.trackers import Trackers
+from runner.view import View
+
+AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def build(
+    config: Mapping[str, Any],
+    run: Run | None,
+    *,
+    view: View,
+    allowed: Sequence[str] = (),
+    name: str = "",
+) -> Job:
+    """Builds every part of the job.
+
+    Args:
+        config: resolved and checked, plain dictionaries. run: its open run directory, or None for
+        loops that write nothing. allowed: packages a `_target_` may resolve to besides ours.
+    Raises: UserError for what a configuration or the data can get wrong.
+    """
+    trainer = settings_from(TrainerSettings, config["trainer"])
+    checkpoint = settings_from(CheckpointSettings, config["checkpoint"])
+    make = partial(instantiate, allowed=allowed)
+    device = prepare_device(trainer)
+    torch.manual_seed(config["seed"])
+
+    dataset: Dataset = make(config["dataset"])
+    steps_per_epoch = count_steps(dataset, trainer)
+    total_steps = trainer.max_steps or steps_per_epoch * (trainer.max_epochs or 0)
+
+    model: nn.Module = make(config["model"]["net"], schema=dataset.schema)
+    loss = make(config["model"]["loss"], schema=dataset.schema)
+    sparse = parse_sparse(config["optimizer"]["sparse"])
+    tables = place_tables(model, sparse, config["seed"], device)
+    model.to(device)
+    optimizer, dense_lr = make_dense_optimizer(model, config["optimizer"]["dense"], allowed)
+    context = Context(
+        model=model,
+        loss=loss,
+        tables=tables,
+        dense_optimizer=optimizer,
+        device=device,
+        micro_batch_size=trainer.batch_size,
+        amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
+        loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
+    )
+    rates = Rates(
+        {"dense": dense_lr, "sparse": sparse.lr}, build_schedule(config["scheduler"], total_steps)
+    )
+    measured = MetricSettings(**config["metrics"])
+    metrics = partial(make_metrics, dataset.schema, device, measured)
+    check_monitor(checkpoint, measured, dataset)
+    loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
+    evaluates = config["run"] is not None or checkpoint.path is not None
+    return Job(
+        name=name,
+        seed=config["seed"],
+        config=config,
+        trainer=trainer,
+        checkpoint=checkpoint,
+        cadence=make_cadence(trainer, checkpoint),
+        loop=resolve_target(config["loop"]["_target_"], allowed),
+        loop_settings=loop_settings,
+        device=device,
+        dataset=dataset,
+        task=make(config["task"]),
+        context=context,
+        rates=rates,
+        total_steps=total_steps,
+        metrics=metrics,
+        train_metrics=metrics(False),
+        trackers=Trackers([make(node) for node in config["tracker"].values()], warn=view.warn),
+        view=view,
+        run=run,
+        checkpointer=None
+        if run is None or evaluates
+        else Checkpointer(run.dir / "checkpoints", keep=checkpoint.keep, warn=view.warn),
+        source=find_checkpoint(Path(checkpoint.path or config["run"]), checkpoint.step)
+        if evaluates
+        else None,
+    )
+
+
+def instantiate(node: Any, *, allowed: Sequence[str] = (), **more: Any) -> Any:
+    """Calls what `_target_` names with the node's other keys, innermost first."""
+    if isinstance(node, Mapping):
+        values = {k: instantiate(v, allowed=allowed) for k, v in node.items() if k != "_target_"}
+        if "_target_" not in node:
+            return values
+        target = resolve_target(node["_target_"], allowed)
+        try:
+            return target(**values, **more)
+        except TypeError as error:
+            if "argument" in str(error):
+                raise ConfigError(f"{node['_target_']}: {error}") from error
+            raise
+        except ValueError as error:
+            raise ConfigError(f"{node['_target_']}: {error}") from error
+    if isinstance(node, list | tuple):
+        return [instantiate(v, allowed=allowed) for v in node]
+    return node
+
+
+def prepare_device(trainer: TrainerSettings) -> torch.device:
+    """Chooses the device and sets what is global to the process: threads, precision, kernels."""
+    kind = trainer.device
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("trainer.device=cuda: no CUDA device is visible; use trainer.device=cpu")
+    if trainer.amp and trainer.amp_dtype == "fp16" and kind != "cuda":
+        raise ConfigError("trainer.amp_dtype=fp16 needs CUDA; on CPU use trainer.amp_dtype=bf16")
+    torch.set_num_threads(trainer.num_threads or len(os.sched_getaffinity(0)))
+    torch.set_float32_matmul_precision("high" if trainer.tf32 else "highest")
+    torch.use_deterministic_algorithms(trainer.deterministic)
+    return torch.device(kind)
+
+
+def count_steps(dataset: Dataset, trainer: TrainerSettings) -> int:
+    """Updates of one epoch; the last, shorter batch counts."""
+    return -(-dataset.num_rows["train"] // (trainer.batch_size * trainer.accumulate))
+
+
+def place_tables(
+    model: nn.Module, settings: SparseSettings, seed: int, device: torch.device
+) -> Tables:
+    """Gives the model's tables memory, initial weights and their fused optimizer."""
+    lookups = [m for m in model.modules() if isinstance(m, TableLookup)]
+    if len(lookups) != 1:
+        raise ConfigError(f"a model holds one TableLookup for all its tables, not {len(lookups)}")
+    lookup = lookups[0]
+    tables = build_tables(lookup.specs, lookup.features, settings, seed=seed, device=device)
+    lookup.place(tables)
+    return tables
+
+
+def make_dense_optimizer(
+    model: nn.Module, node: Mapping[str, Any], allowed: Sequence[str]
+) -> tuple[torch.optim.Optimizer, float]:
+    """The optimizer of the dense half, and its full learning rate."""
+    options = dict(node)
+    cls = resolve_target(options.pop("_target_"), allowed)
+    optimizer = build_dense_optimizer(cls, options, dense_parameters(model))
+    return optimizer, float(optimizer.param_groups[0]["lr"])
+
+
+def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Cadence:
+    return Cadence(
+        log_every=parse_interval(trainer.log_every, key="trainer.log_every", timed=True),
+        eval_every=parse_interval(trainer.eval_every, key="trainer.eval_every"),
+        save_every=parse_interval(checkpoint.save_every, key="checkpoint.save_every", timed=True),
+    )
+
+
+def make_metrics(
+    schema: Schema, device: torch.device, settings: MetricSettings, exact: bool
+) -> MetricSet:
+    return MetricSet(
+        schema.tasks, exact=exact, device=device, settings=settings, groups=schema.groups
+    )
+
+
+def check_monitor(
+    checkpoint: CheckpointSettings, settings: MetricSettings, dataset: Dataset
+) -> None:
+    """The monitored metric must be one that the evaluation computes."""
+    if "validation" not in dataset.num_rows:
+        return
+    names = result_keys(settings.eval, dataset.schema.tasks)
+    known = [f"validation/{name}" for name in names]
+    if checkpoint.monitor.metric not in known:
+        raise ConfigError(
+            f"checkpoint.monitor.metric={checkpoint.monitor.metric}: is not measured"
+            f"{nearest(checkpoint.monitor.metric, known)}; there are {', '.join(known)}"
+        )

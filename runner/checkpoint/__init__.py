@@ -1,0 +1,27 @@
+"""Checkpoints: written whole or not at all, verified before they are believed, and never pickled.
+
+checkpoints/step-N/          a checkpoint, named by one rename when all of it is on the disk
+    shard-00001.safetensors  tensors of rank 0, with their place in the whole in the header
+    state.json               everything that is not a tensor
+    manifest.json            size and sha256 of the others, written last
+checkpoints/.tmp-*           a save or a removal that has not ended; swept away at the next start
+checkpoints/.old-step-N      the one that a second save of step N is replacing
+"""
+
+from runner.checkpoint.folder import find_latest, open_checkpoint, saved_steps
+from runner.checkpoint.manifest import CheckpointError, DamagedError, Saved
+from runner.checkpoint.saver import Checkpointer
+from runner.checkpoint.tensors import load_tensors, read_tensors, tensor_shapes
+
+__all__ = [
+    "CheckpointError",
+    "Checkpointer",
+    "DamagedError",
+    "Saved",
+    "find_latest",
+    "load_tensors",
+    "open_checkpoint",
+    "read_tensors",
+    "saved_steps",
+    "tensor_shapes",
+]

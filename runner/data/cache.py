@@ -1,0 +1,91 @@
+"""Prepared data: made once, whole or not at all, by one process at a time, beside no source."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from runner.errors import DataError
+
+CONTENTS = "prepared.json"
+
+
+def cache_root() -> Path:
+    """`$RUNNER_CACHE`, else `runner/` in the user's cache folder."""
+    if given := os.environ.get("RUNNER_CACHE"):
+        return Path(given).expanduser()
+    user = os.environ.get("XDG_CACHE_HOME")
+    return (Path(user) if user else Path.home() / ".cache") / "runner"
+
+
+def prepared(name: str, key: str, make: Callable[[Path], Mapping[str, Any]]) -> Path:
+    """The folder `name`-`key` of the cache, made by `make(folder)` if it is not there.
+
+    `make` writes Parquet files and returns what `contents` gives back. Of several processes that
+    ask at once, one makes it and the others wait. Nothing is left of a maker that failed.
+    Raises: DataError when the cache cannot be written.
+    """
+    root = cache_root()
+    folder = root / f"{name}-{key}"
+    if is_whole(folder):
+        return folder
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root / f"{name}-{key}.lock", f"{name} data"):
+            if not is_whole(folder):  # another process may just have made it
+                _make(folder, make)
+    except OSError as error:
+        raise DataError(
+            f"cannot prepare {name} data in {root}: {error.strerror or error}; "
+            "RUNNER_CACHE names another folder for prepared data"
+        ) from error
+    return folder
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """What `make` returned, read back."""
+    return json.loads((folder / CONTENTS).read_text())["contents"]
+
+
+def is_whole(folder: Path) -> bool:
+    """All files are there with the size they were written with."""
+    try:
+        sizes = json.loads((folder / CONTENTS).read_text())["sizes"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, KeyError):
+        return False
+
+
+def _make(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> None:
+    temporary = folder.with_name(f"{folder.name}.tmp")  # under the lock: one writer
+    shutil.rmtree(temporary, ignore_errors=True)  # of a maker that was killed
+    temporary.mkdir()
+    try:
+        made = make(temporary)
+        files = [path for path in sorted(temporary.rglob("*")) if path.is_file()]
+        sizes = {str(path.relative_to(temporary)): path.stat().st_size for path in files}
+        text = json.dumps({"contents": made, "sizes": sizes}, indent=1)
+        (temporary / CONTENTS).write_text(text + "\n")
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged one
+        temporary.rename(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _locked(path: Path, what: str) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another job prepares the {what}; waiting for it", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield  # closing the file gives the lock back, also when the process dies

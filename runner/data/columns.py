@@ -1,0 +1,129 @@
+"""The declared columns of a table: what is read, how it is transformed, what is allowed in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from runner.errors import DataError, nearest
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """A dense feature. Order: missing value -> `default`, clip, log1p; the result must be finite."""
+
+    name: str
+    log1p: bool = False
+    low: float | None = None  # clipped to, before log1p
+    high: float | None = None
+    default: float | None = None  # of a missing value, before clip and log1p; None: an error
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """Ids of a pooled look-up: one a row, or a list of any length.
+
+    `as_is` takes integers in [0, num_rows) and refuses all others; `hash` spreads any integers over
+    num_rows. A vocabulary is applied when the data is prepared, and is `as_is` from then on.
+    """
+
+    name: str
+    num_rows: int
+    encode: Literal["as_is", "hash"] = "as_is"
+    salt: int = 0  # of the hash
+    default: int | None = None  # id of a missing value; None: an error
+    is_list: bool = False  # a missing list is an empty one
+    mean_length: float = 1.0
+    pooling: Literal["sum", "mean"] = "sum"
+    table: str = ""  # features of the same table share its rows
+
+
+@dataclass(frozen=True)
+class Label:
+    """A target. Binary ones are 0 or 1, others any finite number unless `allowed` says more."""
+
+    name: str
+    kind: Literal["binary", "regression"] = "binary"
+    allowed: tuple[float, ...] | None = None
+
+    @property
+    def values(self) -> tuple[float, ...] | None:
+        return (0.0, 1.0) if self.allowed is None and self.kind == "binary" else self.allowed
+
+
+@dataclass(frozen=True)
+class Columns:
+    """All declared columns. Feature order in a batch: as declared, lists after single ids."""
+
+    labels: tuple[Label, ...]
+    numeric: tuple[Numeric, ...] = ()
+    categorical: tuple[Categorical, ...] = ()
+    weight: str | None = None  # a row's weight, finite and not negative
+    groups: tuple[str, ...] = ()  # integer ids for grouped metrics
+    singles: tuple[Categorical, ...] = field(init=False)
+    lists: tuple[Categorical, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.labels:
+            raise DataError("no label column is declared")
+        declared = [c.name for c in (*self.labels, *self.numeric, *self.categorical)]
+        for name, count in Counter(declared).items():
+            if count > 1:
+                raise DataError(f"column {name!r} is declared {count} times")
+        sizes: dict[str, int] = {}
+        for c in self.categorical:
+            if c.num_rows < 1:
+                raise DataError(f"column {c.name!r}: its table has {c.num_rows} rows, at least 1")
+            if c.default is not None and not 0 <= c.default < c.num_rows:
+                raise DataError(f"column {c.name!r}: default {c.default} is not in its table")
+            if sizes.setdefault(c.table or c.name, c.num_rows) != c.num_rows:
+                raise DataError(f"table {c.table!r}: its columns declare different sizes")
+        object.__setattr__(self, "singles", tuple(c for c in self.categorical if not c.is_list))
+        object.__setattr__(self, "lists", tuple(c for c in self.categorical if c.is_list))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is read from the files, each name once."""
+        weight = (self.weight,) if self.weight else ()
+        parts = (*self.labels, *self.numeric, *self.categorical)
+        return tuple(dict.fromkeys([*(c.name for c in parts), *weight, *self.groups]))
+
+
+def check_columns(columns: Columns, found: pa.Schema, path: str) -> None:
+    """Every declared column is there, with a type that its role can take without loss.
+
+    Raises: DataError naming file, column, and the nearest name or the type that is needed.
+    """
+    for name in columns.names:
+        count = len(found.get_all_field_indices(name))
+        if count == 0:
+            raise DataError(f"{path}: no column {name!r}{nearest(name, found.names, 3)}")
+        if count > 1:
+            raise DataError(f"{path}: {count} columns are called {name!r}")
+    weight = [columns.weight] if columns.weight else []
+    for name in [*(c.name for c in (*columns.labels, *columns.numeric)), *weight]:
+        if not _is_number(found.field(name).type):
+            raise DataError(f"{path}: {_wrong_type(found, name)}, needed is a number")
+    for name in [*(c.name for c in columns.singles), *columns.groups]:
+        if not pt.is_integer(found.field(name).type):
+            raise DataError(f"{path}: {_wrong_type(found, name)}, needed is an integer")
+    for c in columns.lists:
+        type_ = found.field(c.name).type
+        if not (_is_list(type_) and pt.is_integer(type_.value_type)):
+            raise DataError(f"{path}: {_wrong_type(found, c.name)}, needed is a list of integers")
+
+
+def _wrong_type(found: pa.Schema, name: str) -> str:
+    return f"column {name!r} has type {found.field(name).type}"
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return pt.is_integer(type_) or pt.is_floating(type_) or pt.is_boolean(type_)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_)

@@ -1,0 +1,32 @@
+"""What a dataset is to the rest of the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from runner.batch import Batch, Cursor, Schema
+
+
+class Dataset(Protocol):
+    schema: Schema
+    num_rows: Mapping[str, int]  # per split, in the order train, validation, test; absent: no split
+    reachable: Mapping[str, Mapping[str, float]]  # split -> metric -> best possible; {} if unknown
+
+    def batches(
+        self,
+        split: str,
+        *,
+        batch_size: int,
+        seed: int | None = None,
+        start: Cursor = Cursor(),
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Iterator[Batch]:
+        """The rest of one epoch, from `start` to its end, in the exact order.
+
+        batch_size counts rows a rank; global batch k holds the examples k * batch_size * world_size
+        onwards of the epoch's sequence, and rank r its r-th part. seed=None: file order. The last
+        batch is shorter. Every call returns a fresh iterator.
+        """
+        ...

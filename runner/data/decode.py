@@ -1,0 +1,279 @@
+"""Parquet blocks -> the rows of a window, transformed, checked, in their final order.
+
+Shape legend: R rows of the window in file order, W rows wanted of it in their final order, D dense
+features, F single ids, T tasks, G groups, V values of a list column.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from runner.data.columns import Categorical, Columns
+from runner.data.index import Index, first_line, open_parquet
+from runner.data.transforms import hash_ids, to_dense
+from runner.errors import DataError
+
+MAX_OPEN_FILES = 64
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The values of W lists, end to end."""
+
+    values_V: np.ndarray
+    offsets_W1: np.ndarray  # int64, from 0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Checked and transformed rows, one array a role. Batches are slices of it."""
+
+    dense_WD: np.ndarray  # float32
+    ids_FW: np.ndarray  # int32 where the tables allow: half the memory traffic of int64
+    lists: tuple[Lists, ...]
+    labels_WT: np.ndarray  # float32
+    weights_W: np.ndarray | None  # float32; None: no weight column
+    rows_W: np.ndarray  # int64, number in the split
+    groups_WG: np.ndarray  # int64
+
+    def __len__(self) -> int:
+        return len(self.rows_W)
+
+
+class Reader:
+    """Reads blocks of one split. Keeps the last few files open; for one thread at a time."""
+
+    def __init__(self, index: Index, columns: Columns) -> None:
+        self._index = index
+        self._columns = columns
+        self._open: OrderedDict[int, pq.ParquetFile] = OrderedDict()
+
+    def rows(self, blocks: np.ndarray, order: np.ndarray | slice) -> Rows:
+        """The rows `order` picks from `blocks` laid end to end.
+
+        Raises: DataError naming file, row group, column, row and value of the first bad one.
+        """
+        table = self._table(blocks)
+        at = _Place(self._index, blocks)
+        columns, num_rows = self._columns, table.num_rows
+        dense_RD = np.empty((num_rows, len(columns.numeric)), np.float32)
+        for d, numeric in enumerate(columns.numeric):
+            raw = _numbers(table[numeric.name], numeric.name, numeric.default, at)
+            dense_RD[:, d] = x = to_dense(numeric, raw)
+            # Minimum and maximum are NaN where anything is: no array of flags is needed.
+            if not (np.isfinite(x.min()) and np.isfinite(x.max())):
+                at.fail(numeric.name, raw, ~np.isfinite(x), "not finite after its transforms")
+        labels_RT = np.empty((num_rows, len(columns.labels)), np.float32)
+        for t, label in enumerate(columns.labels):
+            raw = _numbers(table[label.name], label.name, None, at)
+            bad = _not_allowed(raw, label.values)
+            if bad.any():
+                allowed = "a finite number" if label.values is None else _spoken(label.values)
+                at.fail(label.name, raw, bad, f"allowed is {allowed}")
+            labels_RT[:, t] = raw
+        ids_FW = self._singles(table, order, at)
+        groups_RG = np.empty((num_rows, len(columns.groups)), np.int64)
+        for g, name in enumerate(columns.groups):
+            groups_RG[:, g] = _numbers(table[name], name, None, at)
+        return Rows(
+            dense_WD=_pick(dense_RD, order),
+            ids_FW=ids_FW,
+            lists=tuple(_pick_lists(*_lists(table[c.name], c, at), order) for c in columns.lists),
+            labels_WT=_pick(labels_RT, order),
+            weights_W=self._weights(table, order, at),
+            rows_W=_pick(at.numbers(), order),
+            groups_WG=_pick(groups_RG, order),
+        )
+
+    def _table(self, blocks: np.ndarray) -> pa.Table:
+        parts = []
+        for number in np.unique(self._index.file_N[blocks]):
+            of_file = blocks[self._index.file_N[blocks] == number]
+            parts.append(self._read(int(number), of_file))
+        return pa.concat_tables(parts)
+
+    def _read(self, number: int, blocks: np.ndarray) -> pa.Table:
+        path, names = self._index.files[number], list(self._columns.names)
+        groups = [int(g) for g in self._index.group_N[blocks]]
+        try:
+            table = self._file(number).read_row_groups(groups, columns=names, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            group = self._broken_group(number, groups)
+            raise DataError(f"{path}: row group {group}: {first_line(error)}") from error
+        expected = int(self._index.rows_N[blocks].sum())
+        if table.num_rows != expected:
+            raise DataError(f"{path}: changed while in use: {table.num_rows} rows, not {expected}")
+        return table
+
+    def _broken_group(self, number: int, groups: list[int]) -> int | str:
+        for group in groups:
+            try:
+                self._file(number).read_row_groups([group], columns=list(self._columns.names))
+            except (pa.ArrowException, OSError):
+                return group
+        return "unknown"  # an error that passed: the message still has the first one
+
+    def _file(self, number: int) -> pq.ParquetFile:
+        if number not in self._open:
+            if len(self._open) >= MAX_OPEN_FILES:
+                self._open.popitem(last=False)[1].close()
+            self._open[number] = open_parquet(self._index.files[number])
+        self._open.move_to_end(number)
+        return self._open[number]
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _singles(self, table: pa.Table, order: np.ndarray | slice, at: _Place) -> np.ndarray:
+        singles = self._columns.singles
+        width = len(order) if isinstance(order, np.ndarray) else len(range(table.num_rows)[order])
+        large = any(c.num_rows > 2**31 for c in singles)
+        ids_FW = np.empty((len(singles), width), np.int64 if large else np.int32)
+        for f, c in enumerate(singles):
+            ids_R = _ids(_filled(table[c.name], c.name, c.default, at, c), c, at.fail)
+            # A column of a window fits the second-level cache, the matrix does not: gathering
+            # here, once, is several times cheaper than a gather a batch.
+            ids_FW[f] = _pick(ids_R, order)
+        return ids_FW
+
+    def _weights(
+        self, table: pa.Table, order: np.ndarray | slice, at: _Place
+    ) -> np.ndarray | None:
+        name = self._columns.weight
+        if name is None:
+            return None
+        raw = _numbers(table[name], name, None, at)
+        bad = ~(np.isfinite(raw) & (raw >= 0))
+        if bad.any():
+            at.fail(name, raw, bad, "a weight is finite and not negative")
+        return _pick(raw.astype(np.float32), order)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where rows of a window came from; only looked at in full when something is wrong."""
+
+    index: Index
+    blocks: np.ndarray
+
+    def numbers(self) -> np.ndarray:
+        """Number in the split of every row."""
+        starts, rows = self.index.start_N[self.blocks], self.index.rows_N[self.blocks]
+        shift = starts - (np.cumsum(rows) - rows)
+        return np.arange(rows.sum()) + np.repeat(shift, rows)
+
+    def fail(self, column: str, values: np.ndarray, bad: np.ndarray, rule: str) -> None:
+        """Raises: DataError for the first bad row."""
+        row = int(np.flatnonzero(bad)[0])
+        self.fail_at(row, column, f"value {values[row]}: {rule}")
+
+    def fail_at(self, row: int, column: str, problem: str) -> None:
+        ends = np.cumsum(self.index.rows_N[self.blocks])
+        place = int(np.searchsorted(ends, row, side="right"))
+        block = self.blocks[place]
+        within = row - int(ends[place] - self.index.rows_N[block])
+        path: Path = self.index.files[self.index.file_N[block]]
+        group = int(self.index.group_N[block])
+        raise DataError(f"{path}: row group {group}, row {within}, column {column!r}: {problem}")
+
+
+def _filled(
+    values: pa.ChunkedArray, name: str, default: float | None, at: _Place, c: Categorical | None
+) -> np.ndarray:
+    """One NumPy array without missing values. A hashed column's default is an id: see `_ids`."""
+    if values.null_count:
+        if default is None:
+            missing = values.is_null().to_numpy()
+            at.fail_at(int(np.flatnonzero(missing)[0]), name, "is missing and has no default")
+        if c is not None and c.encode == "hash":
+            missing = values.is_null().to_numpy()
+            ids = hash_ids(_joined(pc.fill_null(values, 0)), c.num_rows, c.salt)
+            return np.where(missing, default, ids)
+        if not pa.types.is_floating(values.type) and default != int(default):
+            values = values.cast(pa.float64())
+        values = pc.fill_null(values, pa.scalar(default).cast(values.type))
+    joined = _joined(values)
+    if c is not None and c.encode == "hash":
+        return hash_ids(joined, c.num_rows, c.salt)
+    return joined
+
+
+def _numbers(
+    values: pa.ChunkedArray, name: str, default: float | None, at: _Place
+) -> np.ndarray:
+    return _filled(values, name, default, at, None)
+
+
+def _joined(values: pa.ChunkedArray) -> np.ndarray:
+    chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in values.chunks]
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+
+def _ids(
+    ids: np.ndarray, c: Categorical, fail: Callable[[str, np.ndarray, np.ndarray, str], None]
+) -> np.ndarray:
+    """Fused tables map an id out of range to row 0 without an error: refuse it here."""
+    if len(ids) and (ids.min() < 0 or ids.max() >= c.num_rows):
+        bad = (ids < 0) | (ids >= c.num_rows)
+        fail(c.name, ids, bad, f"its table has the rows 0 to {c.num_rows - 1}")
+    return ids
+
+
+def _lists(
+    values: pa.ChunkedArray, c: Categorical, at: _Place
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values of all lists and their offsets; a missing list is an empty one."""
+    lengths = _joined(pc.fill_null(pc.list_value_length(values), 0)).astype(np.int64)
+    offsets_R1 = np.concatenate([[0], np.cumsum(lengths)])
+
+    def fail(name: str, ids: np.ndarray, bad: np.ndarray, rule: str) -> None:
+        place = int(np.flatnonzero(bad)[0])
+        row = int(np.searchsorted(offsets_R1, place, side="right")) - 1
+        at.fail_at(row, name, f"value {ids[place]}: {rule}")
+
+    flat = pa.chunked_array(
+        [chunk.flatten() for chunk in values.chunks], type=values.type.value_type
+    )
+    if flat.null_count and c.default is None:
+        missing = flat.is_null().to_numpy()
+        fail(c.name, np.where(missing, "null", ""), missing, "missing and has no default")
+    return _ids(_filled(flat, c.name, c.default, at, c), c, fail), offsets_R1
+
+
+def _pick(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
+    if isinstance(order, slice):
+        return values[order]
+    return np.take(values, order, axis=0, mode="clip")  # `clip` skips a buffer; all are inside
+
+
+def _pick_lists(
+    values: np.ndarray, offsets_R1: np.ndarray, order: np.ndarray | slice
+) -> Lists:
+    starts, lengths = offsets_R1[:-1][order], np.diff(offsets_R1)[order]
+    offsets_W1 = np.concatenate([[0], np.cumsum(lengths)])
+    if isinstance(order, slice):
+        return Lists(values[starts[0] : starts[0] + offsets_W1[-1]], offsets_W1)
+    positions = np.repeat(starts - offsets_W1[:-1], lengths) + np.arange(offsets_W1[-1])
+    return Lists(np.take(values, positions, mode="clip"), offsets_W1)
+
+
+def _not_allowed(values: np.ndarray, allowed: tuple[float, ...] | None) -> np.ndarray:
+    if allowed is None:
+        return ~np.isfinite(values)
+    bad = np.ones(len(values), bool)
+    for value in allowed:
+        bad &= values != value  # NaN differs from everything
+    return bad
+
+
+def _spoken(allowed: tuple[float, ...]) -> str:
+    return " or ".join(f"{value:g}" for value in allowed)

@@ -1,0 +1,221 @@
+"""The planted model of the synthetic data: rows whose true click probability is known.
+
+logit = bias + dense part + effects of single ids + products of pairs of ids. All of it is a function
+of what a model sees, so the true probability is also the best possible prediction.
+Shape legend: R rows, D numeric columns, V values of a list column.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+MAX_EFFECTS = 1 << 20  # ids of larger columns share effects, so that memory stays bounded
+CALIBRATION_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class IdColumn:
+    """Zipf-distributed ids: P(rank) ~ (rank + 1) ** -zipf, by the inverse of the continuous law."""
+
+    num_ids: int
+    zipf: float
+    mean_length: float | None  # of a list column; None: one id a row
+    step: int  # id = rank * step + shift, modulo num_ids: popular ids lie anywhere in the table
+    shift: int
+    effects: np.ndarray  # float32, by rank
+    weight: float
+
+    def draw_ranks(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        # Double precision: `exp` in single precision differs between processors in the last bit,
+        # which would make other ids.
+        x = rng.random(count)
+        power = 1.0 - self.zipf
+        if abs(power) < 1e-9:
+            x *= math.log(self.num_ids + 1)
+            np.exp(x, out=x)
+        else:
+            x *= (self.num_ids + 1.0) ** power - 1
+            x += 1
+            np.log(x, out=x)
+            x /= power
+            np.exp(x, out=x)
+        return np.minimum(x.astype(np.int64) - 1, self.num_ids - 1)
+
+    def ids(self, ranks: np.ndarray) -> np.ndarray:
+        return (ranks * self.step + self.shift) % self.num_ids
+
+    def effect(self, ranks: np.ndarray) -> np.ndarray:
+        return _by_rank(self.effects, ranks)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A product of one effect from each of two single-id columns."""
+
+    first: int
+    second: int
+    first_effects: np.ndarray
+    second_effects: np.ndarray
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a model sees of R rows, ids still as ranks."""
+
+    numeric_DR: np.ndarray  # int32 counts, 0 where missing
+    missing_DR: np.ndarray  # bool
+    ranks: list[np.ndarray]  # a column each: [R], or [V] for a list column
+    offsets: list[np.ndarray | None]  # int32 [R + 1] for a list column
+
+
+@dataclass(frozen=True)
+class Rows:
+    """R generated rows."""
+
+    numeric_DR: np.ndarray  # int32 counts
+    missing_DR: np.ndarray  # bool
+    ids: list[np.ndarray]  # int32, a column each: [R], or [V] for a list column
+    offsets: list[np.ndarray | None]  # int32 [R + 1] for a list column
+    labels_R: np.ndarray  # int8
+    probability_R: np.ndarray  # float32
+
+
+@dataclass(frozen=True)
+class World:
+    """The planted model. `scale` and `bias` come from calibration on rows of its own."""
+
+    columns: tuple[IdColumn, ...]
+    pairs: tuple[Pair, ...]
+    dense_weights: np.ndarray
+    missing: float
+    scale: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    bias: float = 0.0
+
+    def rows(self, rng: np.random.Generator, count: int) -> Rows:
+        """The same rows for the same state of the generator."""
+        drawn = self.draw(rng, count)
+        parts = self.parts(drawn)
+        logit_R = self.bias + sum(scale * part for scale, part in zip(self.scale, parts))
+        probability_R = (1 / (1 + np.exp(-logit_R))).astype(np.float32)
+        labels_R = (rng.random(count) < probability_R).astype(np.int8)
+        ids = [
+            column.ids(ranks).astype(np.int32)
+            for column, ranks in zip(self.columns, drawn.ranks)
+        ]
+        return Rows(
+            drawn.numeric_DR, drawn.missing_DR, ids, drawn.offsets, labels_R, probability_R
+        )
+
+    def draw(self, rng: np.random.Generator, count: int) -> Drawn:
+        num_numeric = len(self.dense_weights)
+        normal_DR = rng.standard_normal((num_numeric, count))
+        numeric_DR = np.exp(normal_DR * 1.2 + 1.0).astype(np.int32)
+        missing_DR = rng.random((num_numeric, count)) < self.missing
+        numeric_DR[missing_DR] = 0  # what a model is given instead, so what the truth must use
+        ranks: list[np.ndarray] = []
+        offsets: list[np.ndarray | None] = []
+        for column in self.columns:
+            offset, size = None, count
+            if column.mean_length is not None:
+                longest = round(2 * column.mean_length)
+                offset = np.zeros(count + 1, np.int32)
+                np.cumsum(rng.integers(0, longest, count, endpoint=True), out=offset[1:])
+                size = int(offset[-1])
+            ranks.append(column.draw_ranks(rng, size))
+            offsets.append(offset)
+        return Drawn(numeric_DR, missing_DR, ranks, offsets)
+
+    def parts(self, drawn: Drawn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Dense, id and pair part of the logit, each [R] float64, before they are scaled."""
+        count = drawn.numeric_DR.shape[1]
+        x_DR = np.log1p(drawn.numeric_DR.astype(np.float32)) - np.float32(1.3)
+        dense_R = self.dense_weights @ x_DR
+        for d in range(0, len(x_DR) - 1, 4):  # a little that no linear model can see
+            dense_R += 0.5 * x_DR[d] * x_DR[d + 1]
+        ids_R = np.zeros(count)
+        for column, rank, offset in zip(self.columns, drawn.ranks, drawn.offsets):
+            effect = column.weight * column.effect(rank)
+            if offset is None:
+                ids_R += effect
+            else:
+                ends = np.concatenate([[0.0], np.cumsum(effect, dtype=np.float64)])
+                ids_R += (ends[offset[1:]] - ends[offset[:-1]]) / math.sqrt(column.mean_length or 1)
+        pairs_R = np.zeros(count)
+        for pair in self.pairs:
+            first = _by_rank(pair.first_effects, drawn.ranks[pair.first])
+            pairs_R += first * _by_rank(pair.second_effects, drawn.ranks[pair.second])
+        return dense_R, ids_R, pairs_R
+
+
+def plant(
+    rng: np.random.Generator,
+    *,
+    num_ids: Sequence[int],
+    mean_lengths: Sequence[float | None],
+    zipf: float,
+    num_numeric: int,
+    num_pairs: int,
+) -> World:
+    """A world with random effects, not yet calibrated. Pairs join single-id columns."""
+
+    def effects(size: int) -> np.ndarray:
+        return rng.standard_normal(min(size, MAX_EFFECTS), dtype=np.float32)
+
+    columns = tuple(
+        IdColumn(
+            size,
+            zipf,
+            mean_length,
+            _coprime_step(rng, size),
+            int(rng.integers(size)),
+            effects(size),
+            float(rng.uniform(0.5, 1.5)),
+        )
+        for size, mean_length in zip(num_ids, mean_lengths)
+    )
+    singles = [f for f, mean_length in enumerate(mean_lengths) if mean_length is None]
+    pairs = []
+    for _ in range(num_pairs if len(singles) > 1 else 0):
+        first, second = (int(f) for f in rng.choice(singles, 2, replace=False))
+        pairs.append(Pair(first, second, effects(num_ids[first]), effects(num_ids[second])))
+    return World(columns, tuple(pairs), rng.standard_normal(num_numeric), missing=0.0)
+
+
+def calibrate(
+    world: World,
+    rng: np.random.Generator,
+    *,
+    signal: tuple[float, float, float],
+    positive_rate: float,
+    missing: float,
+) -> World:
+    """Parts of the logit get the standard deviations `signal`; the mean probability the rate."""
+    world = replace(world, missing=missing)
+    parts = world.parts(world.draw(rng, CALIBRATION_ROWS))
+    scale = [wanted / (float(part.std()) or 1.0) for wanted, part in zip(signal, parts)]
+    logit_R = sum(s * part for s, part in zip(scale, parts))
+    low, high = -30.0, 30.0
+    for _ in range(60):
+        bias = (low + high) / 2
+        if np.mean(1 / (1 + np.exp(-(logit_R + bias)))) < positive_rate:
+            low = bias
+        else:
+            high = bias
+    return replace(world, scale=(scale[0], scale[1], scale[2]), bias=bias)
+
+
+def _coprime_step(rng: np.random.Generator, size: int) -> int:
+    step = int(rng.integers(size)) | 1
+    while math.gcd(step, size) != 1:
+        step += 2
+    return step
+
+
+def _by_rank(effects: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    if len(effects) == MAX_EFFECTS:
+        ranks = ranks % MAX_EFFECTS
+    return np.take(effects, ranks, mode="clip")

@@ -1,0 +1,61 @@
+"""A bounded look-ahead by one thread. The order cannot change: one reader, one queue."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_END = object()
+
+
+def prefetch(source: Iterator[T], depth: int) -> Iterator[T]:
+    """The same items, up to `depth` of them made ahead; 0: none, without a thread.
+
+    An exception in the source is raised where its item would have come. Closing the iterator, or
+    dropping it, ends the thread.
+    """
+    if depth <= 0:
+        yield from source
+        return
+    items: queue.Queue = queue.Queue(maxsize=depth)
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=_fill, args=(source, items, stop), name="prefetch", daemon=True
+    )
+    thread.start()
+    try:
+        while True:
+            item, error = items.get()
+            if error is not None:
+                raise error
+            if item is _END:
+                return
+            yield item
+    finally:
+        stop.set()
+        while thread.is_alive():  # it may wait at a full queue
+            _drain(items)
+            thread.join(timeout=0.05)
+
+
+def _fill(source: Iterator[T], items: queue.Queue, stop: threading.Event) -> None:
+    try:
+        for item in source:
+            items.put((item, None))
+            if stop.is_set():
+                return
+        items.put((_END, None))
+    except BaseException as error:  # handed to the reader, whatever it is
+        items.put((None, error))
+
+
+def _drain(items: queue.Queue) -> None:
+    while True:
+        try:
+            items.get_nowait()
+        except queue.Empty:
+            return

@@ -1,0 +1,54 @@
+"""Progress of long preparation: a bar on a terminal, plain lines elsewhere, always on stderr."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Advance = Callable[[int], None]  # so many more units are done; may be called from any thread
+
+LINE_EVERY_S = 5.0
+
+
+@contextmanager
+def progress(label: str, total: int, unit: str = "rows") -> Iterator[Advance]:
+    """Shows `label` with the share of `total` that is done, and how long it took at the end."""
+    started = time.monotonic()
+    if sys.stderr.isatty():
+        with _bar(label, total) as advance:
+            yield advance
+    else:
+        print(f"{label} ...", file=sys.stderr, flush=True)
+        yield _lines(label, total, unit)
+    print(f"{label}: done in {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _bar(label: str, total: int) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    console = Console(file=sys.stderr)
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def _lines(label: str, total: int, unit: str) -> Advance:
+    lock = threading.Lock()
+    done, said = 0, time.monotonic()
+
+    def advance(count: int) -> None:
+        nonlocal done, said
+        with lock:
+            done += count
+            if time.monotonic() - said >= LINE_EVERY_S:
+                said = time.monotonic()
+                share = 100 * done / max(total, 1)
+                print(f"{label}: {done:,} {unit} ({share:.0f}%)", file=sys.stderr, flush=True)
+
+    return advance

@@ -1,0 +1,73 @@
+"""When things are due: `100` updates, `5000ex` examples, `10ep` epochs, `30min` of training time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from runner.errors import ConfigError
+
+_FACTORS = {"": 1, "ex": 1, "ep": 1, "s": 1, "min": 60, "h": 3600}
+_UNITS: dict[str, Literal["updates", "examples", "epochs", "seconds"]] = {
+    "": "updates",
+    "ex": "examples",
+    "ep": "epochs",
+    "s": "seconds",
+    "min": "seconds",
+    "h": "seconds",
+}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Every `count` of `unit`."""
+
+    unit: Literal["updates", "examples", "epochs", "seconds"]
+    count: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is after an update. `seconds` is active time, carried on across restarts."""
+
+    updates: int = 0
+    examples: int = 0
+    epochs: int = 0  # completed ones
+    seconds: float = 0.0
+
+
+def parse_interval(value: int | str | None, *, key: str, timed: bool = False) -> Interval | None:
+    """The interval written in a configuration; null means never.
+
+    Args: key: named in errors; timed: whether a time may be given (saving and logging only, since
+    anything that can change a result must not depend on the clock).
+    Raises: ConfigError.
+    """
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+) ?([a-z]*)", str(value)) if not isinstance(value, bool) else None
+    if found is None or found[2] not in _FACTORS:
+        times = ", '30min'" if timed else ""
+        raise ConfigError(
+            f"{key}={value}: not an interval; write a number of updates, '5000ex', '2ep'{times}, "
+            "or null for never"
+        )
+    count = int(found[1]) * _FACTORS[found[2]]
+    unit = _UNITS[found[2]]
+    if unit == "seconds" and not timed:
+        raise ConfigError(
+            f"{key}={value}: a time is for saving and logging only, since this one decides what "
+            "the run results in; write updates, '5000ex' or '2ep'"
+        )
+    if count < 1:
+        raise ConfigError(f"{key}={value}: an interval is at least 1; null means never")
+    return Interval(unit, count)
+
+
+def due(interval: Interval | None, before: Progress, after: Progress) -> bool:
+    """Whether the update that led from `before` to `after` reached or passed a multiple."""
+    if interval is None:
+        return False
+    start, end = getattr(before, interval.unit), getattr(after, interval.unit)
+    return int(end // interval.count) > int(start // interval.count)

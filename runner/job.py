@@ -1,0 +1,78 @@
+"""Records: a job that is ready to run, and what came of it. No methods that do work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from runner.checkpoint import Checkpointer, Saved
+from runner.config import CheckpointSettings, TrainerSettings
+from runner.context import Context
+from runner.data.dataset import Dataset
+from runner.intervals import Interval
+from runner.metrics import MetricSet
+from runner.record import Run
+from runner.task import Task
+from runner.trackers import Trackers
+from runner.view import View
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Full learning rates by name (`dense`, `sparse`) and the schedule that scales them."""
+
+    full: Mapping[str, float]
+    factor: Callable[[int], float]  # of update number k, from 1
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """When things happen; None: never before the end."""
+
+    log_every: Interval | None
+    eval_every: Interval | None
+    save_every: Interval | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """All parts of one job, built and checked; a loop is a function of it."""
+
+    name: str
+    seed: int
+    config: Mapping[str, Any]
+    trainer: TrainerSettings
+    checkpoint: CheckpointSettings
+    cadence: Cadence
+    loop: Callable[[Job], Result]
+    loop_settings: Mapping[str, Any]  # of the loop's group, without `_target_`
+    device: torch.device
+    dataset: Dataset
+    task: Task
+    context: Context
+    rates: Rates
+    total_steps: int  # updates of the whole run
+    metrics: Callable[[bool], MetricSet]  # True: exact, for evaluation; False: cheap, for training
+    train_metrics: MetricSet
+    trackers: Trackers
+    view: View
+    run: Run | None = None  # None: nothing is written (debug)
+    checkpointer: Checkpointer | None = None
+    source: Saved | None = None  # the checkpoint that loop=eval evaluates
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `result.json` holds. `metrics` is flat: `split/metric[/task]`."""
+
+    status: str  # completed, interrupted, failed
+    step: int
+    examples: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    best: dict[str, float] | None = None  # step, value
+    error: str | None = None
+    signal: int | None = None  # that interrupted it
+    notes: dict[str, Any] = field(default_factory=dict)  # skipped updates, bad rows, ...

@@ -1,0 +1,131 @@
+"""JSON on disk: rows that only grow, and files that are replaced whole. NaN and infinity as text."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.errors import UserError
+
+_LONGEST_ROW = 1 << 20  # bytes
+
+
+def plain(value: Any) -> Any:
+    """The same with NaN and infinity written as strings, so that every JSON reader takes it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value
+
+
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False, default=str)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replaces a file whole: a reader, or a crash at any instant, sees the old or the new one."""
+    write_text(path, dumps(value, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a rename in it last through a power cut."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_json(path: Path) -> Any:
+    """Raises: UserError naming the file if it is absent or damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+
+
+class Log:
+    """Rows of a `.jsonl` file, each written to the system at once, so that a kill loses none.
+
+    Opened at the first append, so that a reader of a run directory makes no file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: Any = None
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        if self._file is None:
+            self._drop_torn_row()  # of a process that was killed; ours must not continue its line
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+        rest = memoryview(f"{dumps(row)}\n".encode())
+        while rest:  # a nearly full disk takes a part, and raises at the next attempt
+            rest = rest[self._file.write(rest) :]
+
+    def size(self) -> int:
+        """Bytes so far; what a checkpoint keeps, for `cut`."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def sync(self) -> None:
+        """To the disk, before a checkpoint that counts on these rows is declared whole."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def cut(self, num_bytes: int) -> int:
+        """Takes the file back to what a checkpoint had seen.
+
+        Returns: how many bytes it lacks: 0 unless rows were lost, as by a power cut.
+        """
+        size = self.size()
+        if size > num_bytes:
+            os.truncate(self.path, num_bytes)
+        elif size:
+            self._drop_torn_row()
+        return max(0, num_bytes - self.size())
+
+    def _drop_torn_row(self) -> None:
+        size = self.size()
+        if size == 0:
+            return
+        with self.path.open("rb") as file:
+            start = max(0, size - _LONGEST_ROW)
+            file.seek(start)
+            tail = file.read()
+        if not tail.endswith(b"\n"):
+            os.truncate(self.path, start + tail.rfind(b"\n") + 1)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Whole rows of a `.jsonl` file; a torn last row is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1] if line]

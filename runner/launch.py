@@ -1,0 +1,242 @@
+"""One job from a composed configuration to an exit code. torch is imported late, on purpose.
+
+Order: check everything, fingerprint the data, sign, open the run directory, and only then import
+what is heavy. A mistake is told in a fraction of a second and touches nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from runner.compose import ROOT, Composed
+from runner.errors import DataError, UserError, mistakes
+from runner.identity import differences, identity, signature_of
+from runner.record import (
+    DEFAULT_RUN_DIR,
+    Plan,
+    Run,
+    check_writable,
+    open_run,
+    read_meta,
+    reopen_run,
+    write_result,
+)
+from runner.rules import check, get
+
+DEBUG = "runner.loops.debug.debug"
+EVALUATE = "runner.loops.evaluate.evaluate"
+# Threads that wait for work spin this many times before they sleep; see bench/threads notes in
+# `thread_environment`.
+SPIN_COUNT = "10000"
+log = logging.getLogger("runner")
+
+
+def launch(
+    composed: Composed,
+    *,
+    allowed: Sequence[str],
+    command: Sequence[str],
+    resume: Path | None = None,
+) -> int:
+    """Runs one job; returns the exit code. Raises: UserError before it starts.
+
+    Args: allowed: packages a `_target_` may lie in; resume: the run directory to continue.
+    """
+    verify(composed, allowed)
+    for note in composed.notes:
+        tell(note)
+    loop = get(composed.config, "loop._target_")
+    if loop == DEBUG:
+        return _execute(composed, None, allowed)
+    template = _template(composed, loop)
+    if resume is None:
+        check_writable(template)
+    plan = _plan(composed, command, "eval" if loop == EVALUATE else "train")
+    if resume is not None:
+        _check_resumable(resume, plan)
+        run = reopen_run(resume, plan)
+    else:
+        run = open_run(template, plan, project=ROOT)
+    try:
+        if run.finished is not None:
+            tell(f"{run.dir} is done already: {_summary(run.finished)}")
+            return 0
+        return _execute(composed, run, allowed)
+    finally:
+        run.close()
+
+
+def verify(composed: Composed, allowed: Sequence[str]) -> None:
+    """Raises: ConfigError with every mistake."""
+    problems = [*composed.problems]
+    problems += check(
+        composed.config,
+        composed.plain,
+        added=composed.added,
+        allowed=allowed,
+        from_run=composed.source is not None or bool(get(composed.config, "checkpoint.path")),
+    )
+    if problems:
+        raise mistakes(problems)
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _template(composed: Composed, loop: str) -> str:
+    if loop == EVALUATE and composed.run_dir == DEFAULT_RUN_DIR:
+        return "outputs/eval/{name}/{time}_{signature}"
+    return composed.run_dir
+
+
+def _plan(composed: Composed, command: Sequence[str], kind: str) -> Plan:
+    from runner.data.fingerprint import fingerprint
+
+    try:
+        data = fingerprint(composed.config["dataset"])
+    except OSError as error:
+        raise DataError(f"{error.filename or 'the data'}: {error.strerror or error}") from error
+    source = _source(composed) if kind == "eval" else None
+    return Plan(
+        config=composed.record,
+        identity=identity(composed.record, data, source),
+        signature=signature_of(identity(composed.config, data, source)),
+        name=composed.name,
+        choices=composed.choices,
+        command=command,
+        kind=kind,
+        source=source,
+        overrides=composed.overrides,
+    )
+
+
+def _source(composed: Composed) -> dict[str, Any]:
+    """What an evaluation takes: a run goes on, so its newest checkpoint is part of what it is."""
+    step = get(composed.config, "checkpoint.step")
+    path = get(composed.config, "checkpoint.path")
+    if composed.source is None:
+        return {"path": os.path.abspath(path), "step": step}
+    newest = max(
+        (int(p.parent.name[5:]) for p in composed.source.glob("checkpoints/step-*/manifest.json")),
+        default=None,
+    )
+    where = os.path.abspath(path or composed.source)
+    signature = read_meta(composed.source)["signature"]
+    return {"path": where, "signature": signature, "step": step, "newest": newest}
+
+
+def _check_resumable(folder: Path, plan: Plan) -> None:
+    """A resume goes on with the same data in the same order; else it would be another run."""
+    before = read_meta(folder).get("identity", {})
+    fixed = [
+        f"{key}: {was} -> {now}"
+        for key, was, now in differences(before, plan.identity)
+        if key in ("data", "seed") or key.startswith("model.")
+    ]
+    if fixed:
+        raise UserError(
+            f"{folder} cannot go on with other data, seed or model:\n  "
+            + "\n  ".join(fixed)
+            + f"\ncheckpoint.init_from={folder} starts a new run from its weights"
+        )
+
+
+def thread_environment(config: Mapping[str, Any]) -> None:
+    """Thread settings that OpenMP reads once, when torch is imported. The user's own stay."""
+    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+    threads = get(config, "trainer.num_threads") or len(os.sched_getaffinity(0))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+
+
+def _execute(composed: Composed, run: Run | None, allowed: Sequence[str]) -> int:
+    """Builds the job and runs its loop. Whatever happens, the run directory says what."""
+    thread_environment(composed.config)
+    try:
+        from runner.build import build
+        from runner.view import View
+
+        view = View()
+        job = build(composed.config, run, view=view, allowed=allowed, name=composed.name)
+        result = job.loop(job)
+    except UserError as error:
+        _record_failure(run, str(error), traceback.format_exc())
+        raise
+    except KeyboardInterrupt:
+        _record_failure(run, "interrupted before it had begun", "", status="interrupted")
+        tell("interrupted")
+        return 130
+    except Exception as error:
+        message = _short(error)
+        _record_failure(run, message, traceback.format_exc())
+        where = f"; the traceback is in {run.dir / 'log.txt'}" if run else ""
+        if run is None or get(composed.config, "trainer.traceback"):
+            traceback.print_exc()
+        tell(f"failed: {message}{where}")
+        return 1
+    if run is not None:
+        written = {k: v for k, v in asdict(replace(result, notes={})).items() if k != "notes"}
+        write_result(run, {**written, **result.notes})
+    return exit_code(result)
+
+
+def exit_code(result: Any) -> int:
+    """0 completed, 1 failed, 128 + the signal that interrupted it."""
+    if result.status == "completed":
+        return 0
+    return 128 + result.signal if result.signal else 1
+
+
+def _record_failure(run: Run | None, message: str, trace: str, *, status: str = "failed") -> None:
+    if run is None:
+        return
+    if trace:
+        log.error("%s\n%s", message, trace)
+    try:
+        write_result(
+            run,
+            {
+                "status": status,
+                "step": None,
+                "examples": None,
+                "metrics": {},
+                "best": None,
+                "error": message,
+            },
+        )
+    except OSError as error:  # a full disk must not hide what went wrong first
+        tell(f"result.json could not be written: {error}")
+
+
+def _short(error: BaseException) -> str:
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else ""
+    if is_out_of_memory(error):
+        return (
+            f"out of memory: {first or type(error).__name__}; a smaller trainer.batch_size with a "
+            "larger trainer.accumulate gives the same result in less"
+        )
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    text = str(error)
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "out of memory" in text
+        or "can't allocate memory" in text
+    )
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    metrics = result.get("metrics") or {}
+    shown = ", ".join(f"{k} {v}" for k, v in metrics.items() if k.startswith("test/"))
+    return f"step {result.get('step')}" + (f", {shown}" if shown else "")

@@ -1,0 +1,22 @@
+"""Multilayer perceptron."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+
+def mlp(
+    num_inputs: int, widths: Sequence[int], *, dropout: float = 0.0, last_linear: bool = False
+) -> nn.Sequential:
+    """Linear and ReLU for each width; with `last_linear`, the last layer is left linear."""
+    layers: list[nn.Module] = []
+    for depth, width in enumerate(widths):
+        layers.append(nn.Linear(num_inputs, width))
+        if not (last_linear and depth == len(widths) - 1):
+            layers.append(nn.ReLU())
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+        num_inputs = width
+    return nn.Sequential(*layers)

@@ -1,0 +1,80 @@
+"""One writer a run directory: a lock that dies with its process, and says who holds it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from runner.errors import UserError
+
+FILE = ".lock"
+
+
+class Lock:
+    """An exclusive lock on a folder, held until `release` or the end of the process.
+
+    The system drops it when the process dies, however it dies, so there is nothing to clean up.
+    Forked children (reader processes) let go of it, so that one left over cannot hold it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises: UserError naming the process that holds it."""
+        self.path = folder / FILE
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise UserError(
+                    f"{folder}: another run is writing here: {holder(folder)}"
+                ) from None
+            raise
+        me = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "start": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        }
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, json.dumps(me).encode(), 0)
+        os.register_at_fork(after_in_child=self._close)
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.ftruncate(self._fd, 0)  # before the lock goes, or the next holder's text would
+            self._close()
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a live process writes into a run directory. Changes nothing."""
+    try:
+        fd = os.open(folder / FILE, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+
+
+def holder(folder: Path) -> str:
+    """`process 123 on host, since ...`, as far as the lock tells."""
+    try:
+        who: dict[str, Any] = json.loads((folder / FILE).read_text())
+        return f"process {who['pid']} on {who['host']}, since {who['start']}"
+    except (OSError, ValueError, KeyError):
+        return "its lock does not say which"

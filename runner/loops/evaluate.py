@@ -1,0 +1,54 @@
+"""Evaluation: of a split in the middle of a training, and of a checkpoint as a loop of its own."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import torch
+
+from runner.job import Job, Result
+from runner.state import from_values, restore_weights
+from runner.stop import Stop, stop_on_signals
+
+
+def evaluate_split(
+    job: Job, split: str, *, max_batches: int | None = None, stop: Stop | None = None
+) -> dict[str, float] | None:
+    """Metrics of a split in file order, with dropout and the like off.
+
+    Changes nothing of the training: weights, random states and train metrics stay.
+    Returns: None if `stop` was requested before the end.
+    """
+    context = job.context
+    metrics = job.metrics(True)
+    context.model.eval()
+    batches = job.dataset.batches(split, batch_size=job.trainer.batch_size)
+    with torch.no_grad():
+        for batch in islice(batches, max_batches):
+            if stop is not None and stop.requested:
+                return None
+            prediction, losses = job.task.eval_step(context, batch.to(job.device))
+            metrics.update(prediction, losses)
+            job.view.evaluating(split, batch.size)
+    return metrics.compute()
+
+
+def evaluate(job: Job) -> Result:
+    """loop=eval: one split with the weights of one checkpoint; the source is only read."""
+    assert job.source is not None and job.run is not None
+    restore_weights(job, job.source)
+    state = from_values(job.source.values)
+    split = job.loop_settings["split"] or ("test" if "test" in job.dataset.num_rows else "validation")
+    with stop_on_signals() as stop, job.view.evaluation(job.dataset.num_rows[split]):
+        metrics = evaluate_split(
+            job, split, max_batches=job.loop_settings["max_batches"], stop=stop
+        )
+    if metrics is None:
+        return Result("interrupted", state.step, state.examples, signal=stop.signal)
+    job.run.metrics.append(
+        {"split": split, "step": state.step, "examples": state.examples, **metrics}
+    )
+    job.trackers.log(split, state.step, metrics)
+    job.view.evaluated(split, state.step, metrics)
+    flat = {f"{split}/{name}": value for name, value in metrics.items()}
+    return Result("completed", state.step, state.examples, metrics=flat)

@@ -1,0 +1,73 @@
+"""Where a training starts: afresh, from weights of another run, or from its newest checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.checkpoint import Saved, load_tensors, open_checkpoint, saved_steps, tensor_shapes
+from runner.errors import ConfigError
+from runner.job import Job
+from runner.state import TrainState, restore, weights
+
+
+def start(job: Job) -> TrainState:
+    """Resumes from the newest whole checkpoint; without one, begins at step 0."""
+    saved = job.checkpointer.latest() if job.checkpointer else None
+    if saved is not None and job.checkpointer is not None:
+        state = restore(job, saved)
+        job.checkpointer.discard_after(state.step)
+        if job.run is not None:
+            job.run.metrics.cut(saved.values["metrics_bytes"])
+        job.view.note(f"resuming from step {state.step:,} ({state.examples:,} examples)")
+        return state
+    if job.run is not None:
+        job.run.metrics.cut(0)
+    if job.checkpoint.init_from:
+        job.view.note(warm_start(job, Path(job.checkpoint.init_from)))
+    return TrainState()
+
+
+def warm_start(job: Job, source: Path) -> str:
+    """Copies the weights that match by name and shape; step and optimizers stay at the start.
+
+    Returns: the report of what matched. Raises: ConfigError if nothing does.
+    """
+    saved = find_checkpoint(source)
+    ours = weights(job.context)
+    theirs = tensor_shapes(saved)
+    matched = {n: t for n, t in ours.items() if theirs.get(n) == tuple(t.shape)}
+    reshaped = {n for n in ours if n in theirs and n not in matched}
+    missing = [n for n in ours if n not in theirs]
+    unused = [n for n in theirs if n.startswith(("tables/", "dense/")) and n not in ours]
+    unused = [n for n in unused if n.startswith("dense/") or n.endswith("/weight")]
+    if not matched:
+        raise ConfigError(f"checkpoint.init_from={source}: no weight matches by name and shape")
+    load_tensors(saved, matched, partial=True)
+    lines = [f"warm start from {saved.path}: {len(matched)} of {len(ours)} weights taken"]
+    lines += [f"  shape differs: {n} ({theirs[n]} there, {tuple(ours[n].shape)} here)" for n in sorted(reshaped)]
+    lines += [f"  not there, initialised afresh: {n}" for n in missing]
+    lines += [f"  there, not used: {n}" for n in unused]
+    return "\n".join(lines)
+
+
+def find_checkpoint(path: Path, step: int | str = "best") -> Saved:
+    """A checkpoint folder itself, or the chosen checkpoint of a run directory.
+
+    Args: step: `best`, `last`, or a number.
+    Raises: ConfigError if there is none, naming those there are.
+    """
+    if (path / "manifest.json").exists():
+        return open_checkpoint(path)
+    folder = path / "checkpoints"
+    steps = saved_steps(folder)
+    if not steps:
+        raise ConfigError(f"{path}: holds no whole checkpoint; needed is a run directory that does")
+    if step == "last":
+        return open_checkpoint(folder / f"step-{steps[-1]}")
+    if step == "best":
+        newest = open_checkpoint(folder / f"step-{steps[-1]}")
+        best = newest.values["best"]
+        step = best["step"] if best else steps[-1]
+    if step not in steps:
+        raise ConfigError(f"checkpoint.step={step}: {path} has {', '.join(map(str, steps))}")
+    return open_checkpoint(folder / f"step-{step}")

@@ -1,0 +1,96 @@
+"""Full training: update, log, evaluate, save, until the end of the run or a signal."""
+
+from __future__ import annotations
+
+import time
+
+from runner.job import Job, Result
+from runner.loops.evaluate import evaluate_split
+from runner.loops.record import Recorder
+from runner.loops.start import start
+from runner.state import TrainState, restore_weights
+from runner.step import finished, steps
+from runner.stop import Stop, stop_on_signals
+
+
+def train(job: Job) -> Result:
+    """Trains to the end of the run, resuming from the run directory if it holds a checkpoint.
+
+    Order at update k: update, log, evaluate, save; an improvement is saved at once.
+    """
+    with stop_on_signals() as stop, job.view.training(job.total_steps):
+        state = start(job)
+        record = Recorder(job, state)
+        if state.evaluation_due:
+            record.saved_step = -1  # what was saved at this step lacks the evaluation
+            evaluate_and_save(job, state, record, stop)
+        for output in () if stop.requested else steps(job, state):
+            record.update(output)
+            if record.log_due() or finished(job, state):
+                record.log()
+            if record.evaluation_due() or finished(job, state):
+                evaluate_and_save(job, state, record, stop)
+            if record.save_due():
+                record.save()
+            if stop.requested:
+                break
+        record.save(wait=True)
+        if stop.requested and not (finished(job, state) and not state.evaluation_due):
+            return interrupted(job, state, record, stop)
+        return complete(job, state, record, stop)
+
+
+def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop) -> None:
+    """Evaluates the validation split; a signal puts it off until the run is resumed."""
+    state.evaluation_due = True
+    if "validation" in job.dataset.num_rows:
+        metrics = evaluate_split(job, "validation", stop=stop)
+        if metrics is None:
+            return
+        improved = record.evaluated(metrics)
+    else:
+        improved = False
+    state.evaluation_due = False
+    state.evaluated_step = state.step
+    if improved:
+        record.save()
+
+
+def interrupted(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Result:
+    """The state is saved; what is evaluated now goes into the result only, so that the resumed
+    run equals one that was never interrupted."""
+    metrics = {}
+    if "validation" in job.dataset.num_rows:
+        metrics = evaluate_split(job, "validation") or {}
+    return record.result("interrupted", {"validation": metrics}, signal=stop.signal)
+
+
+def complete(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Result:
+    """Takes the best weights back and evaluates with them what the loop's `final_splits` names."""
+    best = state.best
+    step = state.step
+    if best is not None and best.step != state.step:
+        assert job.checkpointer is not None
+        try:
+            saved = find_checkpoint(job.checkpointer.folder, best.step)
+        except UserError as error:
+            job.view.warn(f"the best weights are gone, the last are used instead: {error}")
+            best = None
+        else:
+            restore_weights(job, saved)
+            step = best.step
+    results: dict[str, dict[str, float]] = {}
+    if best is not None:
+        results["validation"] = best.metrics
+    elif "validation" in job.dataset.num_rows:
+        results["validation"] = evaluate_split(job, "validation") or {}
+    for split in job.loop_settings.get("final_splits") or ("test",):
+        if split in results or split not in job.dataset.num_rows:
+            continue
+        started = time.perf_counter()
+        metrics = evaluate_split(job, split, stop=stop)
+        if metrics is None:
+            return interrupted(job, state, record, stop)
+        record.evaluated_at_end(split, step, metrics, time.perf_counter() - started)
+        results[split] = metrics
+    return record.result("completed", results)

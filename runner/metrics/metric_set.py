@@ -1,0 +1,249 @@
+"""MetricSet: all metrics of one pass over a split, as sums that can be merged and saved.
+
+Own sums instead of torchmetrics 1.0.3: most classes there know no row weights, check values by
+synchronising at each update, and call an undefined metric 0.
+
+B rows of a batch, T tasks, S sums, P parts of the loss, K levels of score.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from runner.batch import Prediction, TaskSpec
+from runner.metrics.ranking import (
+    average_precision,
+    average_precision_error,
+    roc_area,
+    roc_area_error,
+)
+from runner.metrics.ranks import Ranks
+from runner.metrics.settings import METRICS, MetricSettings, check_groups, result_key
+
+TRAIN_BINS = 1 << 14  # 256 KiB a task, part of every checkpoint
+EVAL_BINS = 1 << 18
+MAX_LOSS_PARTS = 16
+
+
+class MetricSet:
+    """Metrics of one pass. Rows with weight 0 are not there; what is undefined is NaN.
+
+    A NaN among a task's logits or labels makes all its metrics NaN; infinite logits count as
+    +-1e30. exact=True measures `settings.eval`, exact=False the cheap `settings.train`.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskSpec],
+        *,
+        exact: bool,
+        device: torch.device,
+        settings: MetricSettings,
+        groups: Sequence[str] = (),
+    ) -> None:
+        """groups: names of the columns of `Prediction.groups_BG`. Raises: ConfigError."""
+        self._tasks = tuple(tasks)
+        kinds = {task.kind for task in tasks}
+        names = settings.eval if exact else settings.train
+        self._names = tuple(name for name in names if METRICS[name].kind in kinds)
+        self._group = check_groups(settings, groups) if exact else None
+        self._device = device
+        self._exact = exact
+        # which tasks are of a kind, and their sums; see binary_sums and regression_sums
+        self._columns = {
+            kind: [i for i, task in enumerate(tasks) if task.kind == kind] for kind in sorted(kinds)
+        }
+        self._picks = {kind: torch.tensor(c, device=device) for kind, c in self._columns.items()}
+        self._sums_ST = {
+            kind: torch.zeros(SUMS[kind], len(columns), dtype=torch.float64, device=device)
+            for kind, columns in self._columns.items()
+        }
+        # the weight, then each part. The names are known at the first update, but a checkpoint
+        # copies into this before that, so there are slots for as many as anyone will want
+        self._losses_P = torch.zeros(1 + MAX_LOSS_PARTS, dtype=torch.float64, device=device)
+        self._loss_names: tuple[str, ...] = ()
+        self._ranks: Ranks | None = None
+        if any(METRICS[name].needs != "sums" for name in self._names):
+            self._ranks = Ranks(
+                len(self._columns["binary"]),
+                row_limit=settings.exact_auroc_rows if exact else 0,
+                num_bins=EVAL_BINS if exact else TRAIN_BINS,
+                keep_groups=self._group is not None,
+                device=device,
+            )
+
+    @torch.no_grad()
+    def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
+        """Takes in a batch, on its device and without synchronising.
+
+        Args: losses: [B] for each name; the loss of a row is the sum over names, which must be the
+        same, in the same order, at every update.
+        """
+        weights_B = prediction.weights_B.detach().double()
+        present_B1 = weights_B[:, None] > 0
+        # where, not a product: a row that is not there may hold NaN, and NaN times 0 is NaN
+        weights_B = torch.where(present_B1[:, 0], weights_B, 0.0)
+        logits_BT = torch.where(present_B1, prediction.logits_BT.detach().double(), 0.0)
+        labels_BT = torch.where(present_B1, prediction.labels_BT.detach().double(), 0.0)
+        self._add_losses(losses, weights_B, present_B1)
+        for kind, pick_T in self._picks.items():
+            x_BT, y_BT = logits_BT, labels_BT
+            if len(self._picks) > 1:
+                x_BT, y_BT = x_BT.index_select(1, pick_T), y_BT.index_select(1, pick_T)
+            sums = binary_sums if kind == "binary" else regression_sums
+            self._sums_ST[kind] += (sums(x_BT, y_BT) * weights_B[:, None]).sum(1)
+            if kind == "binary" and self._ranks is not None:
+                grouped = self._group is not None
+                groups_B = prediction.groups_BG[:, self._group] if grouped else None
+                self._ranks.add(x_BT, y_BT, weights_B, groups_B)
+
+    def compute(self) -> dict[str, float]:
+        """All metrics by name (`auc`, with several tasks `auc/<task>`). Synchronises."""
+        results = self._loss_results()
+        for task_index, task in enumerate(self._tasks):
+            index = self._columns[task.kind].index(task_index)
+            sums = self._sums_ST[task.kind][:, index].tolist()  # sync
+            if task.kind == "binary":
+                values = binary_results(*sums) | self._rank_results(index, broken=sums[3])
+            else:
+                values = regression_results(*sums)
+            for name in self._names:
+                if METRICS[name].kind == task.kind:
+                    results[result_key(name, task, self._tasks)] = values[name]
+        return results
+
+    def notes(self) -> tuple[str, ...]:
+        """What must be said beside an evaluation: which numbers are binned, how far off at most."""
+        if self._ranks is None or not self._ranks.binned or not self._exact:
+            return ()
+        beyond = f"beyond {self._ranks.row_limit:,} rows (metrics.exact_auroc_rows)"
+        said = []
+        for index, column in enumerate(self._columns["binary"]):
+            levels = self._ranks.levels_of(index)
+            for name, error in (("auc", roc_area_error), ("pr_auc", average_precision_error)):
+                if name in self._names:
+                    key = result_key(name, self._tasks[column], self._tasks)
+                    said.append(f"{key}: binned {beyond}, within ±{error(*levels):.1e}")
+        if self._group is not None:
+            said.append(f"gauc: undefined {beyond}")
+        return tuple(said)
+
+    def reset(self) -> None:
+        for tensor in (*self._sums_ST.values(), self._losses_P):
+            tensor.zero_()
+        if self._ranks is not None:
+            self._ranks.reset()
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors by name. Those of a cheap set are live and keep their shapes for ever, so that a
+        checkpoint may copy into them; `rows` and `groups` of an exact set are copies.
+        """
+        state = {f"sums/{kind}": sums_ST for kind, sums_ST in self._sums_ST.items()}
+        state["losses"] = self._losses_P
+        return state | (self._ranks.state() if self._ranks is not None else {})
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Becomes what `state()` was taken of; equal to the last digit."""
+        self.reset()
+        self.merge(state)
+
+    def merge(self, state: Mapping[str, Tensor]) -> None:
+        """Adds the state of another set of the same settings, such as another rank's."""
+        for kind, sums_ST in self._sums_ST.items():
+            sums_ST += state[f"sums/{kind}"].to(self._device)
+        self._losses_P += state["losses"].to(self._device)
+        if self._ranks is not None:
+            self._ranks.merge(state)
+
+    def _add_losses(
+        self, losses: Mapping[str, Tensor], weights_B: Tensor, present_B1: Tensor
+    ) -> None:
+        if not losses:
+            return
+        names = tuple(losses)
+        if names != self._loss_names:
+            if self._loss_names or len(names) > MAX_LOSS_PARTS:
+                raise ValueError(
+                    f"parts of the loss must be the same at every update and at most "
+                    f"{MAX_LOSS_PARTS}: {self._loss_names} before, now {names}"
+                )
+            self._loss_names = names
+        parts_PB = torch.stack([loss.detach() for loss in losses.values()]).double()
+        parts_PB = torch.where(present_B1[:, 0], parts_PB, 0.0)
+        self._losses_P[0] += weights_B.sum()
+        self._losses_P[1 : 1 + len(names)] += (parts_PB * weights_B).sum(1)
+
+    def _loss_results(self) -> dict[str, float]:
+        weight, *parts = self._losses_P.tolist()  # sync
+        results = {"loss": _ratio(sum(parts), weight)}
+        if len(self._loss_names) > 1:
+            for name, part in zip(self._loss_names, parts):
+                results[f"loss/{name}"] = _ratio(part, weight)
+        return results
+
+    def _rank_results(self, index: int, *, broken: float) -> dict[str, float]:
+        """broken: a sum over the task's rows that is NaN if a logit or label was."""
+        wanted = [name for name in self._names if METRICS[name].needs != "sums"]
+        if self._ranks is None or math.isnan(broken):
+            return dict.fromkeys(wanted, math.nan)
+        results = {}
+        if "auc" in wanted or "pr_auc" in wanted:
+            levels = self._ranks.levels_of(index)
+            results = {"auc": roc_area(*levels), "pr_auc": average_precision(*levels)}
+        if self._group is not None:
+            weighted, unweighted = self._ranks.grouped_area_of(index)
+            results |= {"gauc": weighted, "gauc_unweighted": unweighted}
+        return results
+
+
+SUMS = {"binary": 5, "regression": 3}
+
+
+def binary_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
+    """Weight, label, probability, log loss, hits of each row: [S, B, T]."""
+    bounded_BT = x_BT.clamp(-1e30, 1e30)  # the log loss of an infinite logit would be inf - inf
+    log_loss_BT = functional.binary_cross_entropy_with_logits(bounded_BT, y_BT, reduction="none")
+    hit_BT = ((x_BT > 0) == (y_BT > 0.5)).double()
+    return torch.stack((torch.ones_like(x_BT), y_BT, torch.sigmoid(x_BT), log_loss_BT, hit_BT))
+
+
+def binary_results(
+    weight: float, label: float, probability: float, log_loss: float, hits: float
+) -> dict[str, float]:
+    """normalized_entropy: log loss over that of always predicting the mean label (He et al.,
+    ADKDD 2014); rce = 100 (1 - normalized_entropy); calibration: predicted over true positives.
+    """
+    if math.isnan(log_loss):
+        return dict.fromkeys(("log_loss", "normalized_entropy", "rce", "calibration"), math.nan) | {
+            "accuracy": math.nan
+        }
+    rate = _ratio(label, weight)
+    entropy = -rate * math.log(rate) - (1 - rate) * math.log1p(-rate) if 0 < rate < 1 else 0.0
+    normalized = _ratio(_ratio(log_loss, weight), entropy)
+    return {
+        "log_loss": _ratio(log_loss, weight),
+        "normalized_entropy": normalized,
+        "rce": 100 * (1 - normalized),
+        "calibration": _ratio(probability, label),
+        "accuracy": _ratio(hits, weight),
+    }
+
+
+def regression_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
+    """Weight, absolute and squared error of each row: [S, B, T]."""
+    error_BT = x_BT - y_BT
+    return torch.stack((torch.ones_like(x_BT), error_BT.abs(), error_BT.square()))
+
+
+def regression_results(weight: float, absolute: float, squared: float) -> dict[str, float]:
+    return {"mae": _ratio(absolute, weight), "mse": _ratio(squared, weight)}
+
+
+def _ratio(part: float, whole: float) -> float:
+    """NaN where there is nothing to divide by."""
+    return part / whole if whole != 0 else math.nan

@@ -1,0 +1,81 @@
+"""DLRM (Naumov et al. 2019, arXiv:1906.00091, figure 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.layers.embedding import TableLookup, flat_triangle
+from runner.layers.mlp import mlp
+
+
+class DotInteraction(nn.Module):
+    """Dot products of all pairs of vectors: the strict triangle of X X^T.
+
+    Args: x_BND: [B, N, D].  Returns: [B, N (N - 1) / 2].
+    """
+
+    triangle: Tensor
+
+    def __init__(self, num_vectors: int) -> None:
+        super().__init__()
+        # a flat index_select: indexing x[:, i, j] costs several times as much on CPU
+        self.register_buffer("triangle", flat_triangle(num_vectors), persistent=False)
+
+    def forward(self, x_BND: Tensor) -> Tensor:
+        products = torch.bmm(x_BND, x_BND.transpose(1, 2))
+        return products.flatten(1).index_select(1, self.triangle)
+
+
+class DLRM(nn.Module):
+    """Bottom MLP on the numbers, dot products of it with all embeddings, top MLP.
+
+    Args:
+        schema: needs at least one sparse feature; without dense features the bottom MLP is left out.
+        embedding_dim: D, width of every table and of the bottom MLP's output.
+        bottom: hidden widths; a last layer of width D follows.
+        top: hidden widths; a last linear layer of one logit a task follows.
+        dropout: after each hidden layer of the top MLP.
+    Raises: ValueError if the schema has no sparse feature.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        embedding_dim: int,
+        bottom: Sequence[int],
+        top: Sequence[int],
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not schema.sparse:
+            raise ValueError("dlrm needs at least one sparse feature; the dataset has none")
+        self.embedding_dim = embedding_dim
+        self.embedding = TableLookup(schema, embedding_dim)
+        self.num_dense = len(schema.dense)
+        num_vectors = len(schema.sparse) + bool(schema.dense)
+        if schema.dense:
+            self.bottom = mlp(self.num_dense, [*bottom, embedding_dim])
+        self.interaction = DotInteraction(num_vectors)
+        num_top = num_vectors * (num_vectors - 1) // 2 + (embedding_dim if schema.dense else 0)
+        self.top = mlp(num_top, [*top, len(schema.tasks)], dropout=dropout, last_linear=True)
+
+    def embed(self, batch: Batch) -> Embeddings:
+        return self.embedding(batch)
+
+    def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
+        pooled_BE = embeddings.pooled_BE
+        if not self.num_dense:
+            pairs_BP = self.interaction(pooled_BE.unflatten(1, (-1, self.embedding_dim)))
+            return Prediction.of(self.top(pairs_BP), batch)
+        bottom_BD = self.bottom(batch.dense_BD)
+        vectors_BE = torch.cat((bottom_BD, pooled_BE.to(bottom_BD.dtype)), dim=1)
+        pairs_BP = self.interaction(vectors_BE.unflatten(1, (-1, self.embedding_dim)))
+        return Prediction.of(self.top(torch.cat((bottom_BD, pairs_BP), dim=1)), batch)
+
+    def forward(self, batch: Batch) -> Prediction:
+        return self.dense(self.embed(batch), batch)

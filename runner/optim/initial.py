@@ -1,0 +1,43 @@
+"""Initial weights of embedding tables: a function of (seed, table, row block) and nothing else.
+
+So any sharding plan, device and order of building starts from the same weights.
+R rows, D width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor
+
+BLOCK_ROWS = 65_536
+
+
+def fill_rows(
+    weight_RD: Tensor, *, seed: int, table: str, num_rows: int, first_row: int = 0
+) -> None:
+    """Write rows [first_row, first_row + R) of a table in place: uniform(-a, a), a = num_rows^-1/2.
+
+    Args: weight_RD: [R, D], any device; a shard of the table or all of it. num_rows: of the table.
+    """
+    if weight_RD.numel() == 0:
+        return
+    bound = math.sqrt(1.0 / num_rows)
+    last_row = first_row + weight_RD.shape[0]
+    for block in range(first_row // BLOCK_ROWS, (last_row - 1) // BLOCK_ROWS + 1):
+        start = block * BLOCK_ROWS
+        stop = min(start + BLOCK_ROWS, num_rows)
+        # a whole block is always drawn: rows of it must not depend on where a shard begins
+        rows_BD = torch.empty(stop - start, weight_RD.shape[1])
+        rows_BD.uniform_(-bound, bound, generator=_generator(seed, table, block))
+        low, high = max(start, first_row), min(stop, last_row)
+        weight_RD[low - first_row : high - first_row].copy_(rows_BD[low - start : high - start])
+
+
+def _generator(seed: int, table: str, block: int) -> torch.Generator:
+    digest = hashlib.sha256(f"{seed}/{table}/{block}".encode()).digest()
+    generator = torch.Generator()
+    generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)  # takes 63 bits
+    return generator

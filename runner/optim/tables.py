@@ -1,0 +1,44 @@
+"""Embedding tables with their optimizer inside, by the fastest engine of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from runner.errors import ConfigError
+from runner.optim.exact import ExactTables
+from runner.optim.fused import FusedTables
+from runner.optim.initial import fill_rows
+from runner.optim.layout import Tables, TableSpec, arrange
+from runner.optim.settings import SparseSettings
+
+# Kinds whose FBGEMM kernel is the faster one on CPU, by measurement. Its Adagrad is scalar code and
+# 1.1 to 1.5 times slower than our row updates.
+_FUSED_ON_CPU = ("sgd", "rowwise_adagrad")
+
+__all__ = ["ExactTables", "FusedTables", "TableSpec", "Tables", "build_tables"]
+
+
+def build_tables(
+    specs: Sequence[TableSpec],
+    feature_order: Sequence[str],
+    settings: SparseSettings,
+    *,
+    seed: int,
+    device: torch.device,
+) -> Tables:
+    """Tables with initial weights. `feature_order` is that of the batches' keys and the output.
+
+    Raises: ConfigError for widths that FBGEMM cannot hold.
+    """
+    odd = [f"{spec.name} ({spec.dim})" for spec in specs if spec.dim % 4]
+    if odd:
+        raise ConfigError(f"widths of tables must be multiples of 4: {', '.join(odd)}")
+    fused = device.type != "cpu" or settings.kind in _FUSED_ON_CPU
+    engine = FusedTables if fused else ExactTables
+    tables = engine(arrange(specs, feature_order, by_dim=not fused), settings, device)
+    state = tables.state()
+    for spec in specs:
+        fill_rows(state[f"{spec.name}/weight"], seed=seed, table=spec.name, num_rows=spec.num_rows)
+    return tables

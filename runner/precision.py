@@ -1,0 +1,38 @@
+"""Loss scaling for fp16: grow slowly, halve on overflow (Micikevicius et al., arXiv:1710.03740)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class LossScale:
+    """Scale of the loss, as one tensor of state that a checkpoint keeps.
+
+    `torch.amp.GradScaler` unscales what an optimizer owns; the boundary of the tables belongs to
+    none, and must be unscaled before the fused update. Growth and back-off follow its defaults.
+    """
+
+    GROWTH, BACKOFF, GROWTH_INTERVAL = 2.0, 0.5, 2000
+
+    def __init__(self, device: torch.device, initial: float = 2.0**16) -> None:
+        self.state = torch.tensor([initial, 0.0], dtype=torch.float64, device="cpu")
+        self.device = device
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        return loss * float(self.state[0])
+
+    def unscale(self, gradients: Sequence[Tensor]) -> None:
+        torch._foreach_mul_(list(gradients), 1.0 / float(self.state[0]))
+
+    def adapt(self, applied: bool) -> None:
+        scale, streak = self.state.tolist()
+        if not applied:
+            scale, streak = scale * self.BACKOFF, 0.0
+        elif streak + 1 == self.GROWTH_INTERVAL:
+            scale, streak = scale * self.GROWTH, 0.0
+        else:
+            streak += 1
+        self.state.copy_(torch.tensor([scale, streak]))

@@ -1,0 +1,81 @@
+"""Where a run comes from: code, versions, machine, command. Reads; imports none of what it names."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "torch",
+    "torchrec",
+    "fbgemm-gpu-cpu",
+    "fbgemm-gpu",
+    "torchmetrics",
+    "hydra-core",
+    "omegaconf",
+    "numpy",
+    "pyarrow",
+    "safetensors",
+)
+_GIT_TIMEOUT_S = 10
+
+
+def provenance(project: Path, command: list[str]) -> dict[str, Any]:
+    """Git state of the project, versions, host and command: what `meta.json` keeps of them."""
+    return {
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": command,
+        "cwd": os.getcwd(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "versions": versions(),
+        "git": git_state(project),
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state(project: Path) -> dict[str, Any] | None:
+    """Commit, patch of what is not committed, and untracked files; None outside a repository."""
+    if _git(project, "rev-parse", "--is-inside-work-tree") != "true\n":
+        return None
+    commit = _git(project, "rev-parse", "--verify", "--quiet", "HEAD")
+    untracked = _git(project, "ls-files", "--others", "--exclude-standard") or ""
+    return {
+        "commit": commit.strip() if commit else None,
+        "patch": (_git(project, "diff", "HEAD", "--binary") or "") if commit else "",
+        "untracked": untracked.splitlines()[:200],
+    }
+
+
+def _git(project: Path, *args: str) -> str | None:
+    """Output of a git command, or None where there is no git or it fails."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(project), *args],
+            capture_output=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None

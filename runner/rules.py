@@ -1,0 +1,261 @@
+"""The rules between and within fields that a type cannot say. Checked before torch is imported."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.errors import ConfigError, nearest
+from runner.intervals import parse_interval
+from runner.metrics.settings import MetricSettings
+from runner.optim.settings import parse_sparse
+from runner.targets import check_target_names, lies_in
+from runner.typecheck import check_types
+
+Config = Mapping[str, Any]
+
+# What a key takes besides what its type says; the first is what most want.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "trainer.device": ("auto", "cpu", "cuda"),
+    "trainer.amp_dtype": ("bf16", "fp16"),
+    "checkpoint.step": ("best", "last"),  # or a number
+    "checkpoint.monitor.direction": ("max", "min"),
+    "scheduler.kind": ("constant", "linear", "cosine"),
+}
+SPLITS = ("train", "validation", "test")
+SCHEDULER_KEYS = {
+    "constant": {"warmup"},
+    "linear": {"warmup", "final"},
+    "cosine": {"warmup", "final"},
+}
+POSITIVE = (
+    "trainer.max_steps",
+    "trainer.max_epochs",
+    "trainer.batch_size",
+    "trainer.accumulate",
+    "trainer.num_threads",
+    "trainer.num_processes",
+    "checkpoint.keep",
+    "loop.max_steps",
+    "loop.max_batches",
+    "launcher.slots",
+)
+NOT_NEGATIVE = ("seed", "scheduler.warmup", "scheduler.final", "launcher.retries")
+INTERVALS = {  # whether a time is allowed
+    "trainer.log_every": True,
+    "trainer.eval_every": False,
+    "checkpoint.save_every": True,
+}
+FROM_A_RUN = "runner.loops.evaluate.evaluate"
+TRAINS = "runner.loops.train.train"
+
+
+def check(
+    config: Config,
+    plain: Config,
+    *,
+    added: Collection[str] = (),
+    allowed: Sequence[str],
+    from_run: bool = False,
+) -> list[str]:
+    """Every mistake in a resolved configuration, a message each. Imports no torch.
+
+    Args: plain: the same options without overrides (for types); added: keys given with `+`;
+    allowed: packages a `_target_` may lie in; from_run: whether it was taken from a run directory.
+    """
+    problems = check_types(config, plain, added)
+    wrong = {p.split("=")[0].split(":")[0] for p in problems}
+    problems += check_target_names(config, allowed)
+    for rule in RULES:
+        # A rule would trip over, or repeat, what the type check has already said of the same key.
+        problems += [p for p in _safely(rule, config) if p.split("=")[0].split(":")[0] not in wrong]
+    problems += list(_loop(config, from_run))
+    problems += list(_dense_optimizer(config, allowed))
+    return list(dict.fromkeys(problems))
+
+
+def get(config: Config, key: str) -> Any:
+    """The value at a dotted key, or None."""
+    node: Any = config
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def _safely(rule: Callable[[Config], Iterator[str]], config: Config) -> list[str]:
+    try:
+        return list(rule(config))
+    except (TypeError, AttributeError):
+        return []  # a value of a wrong type, already among the type check's messages
+
+
+def _numbers(config: Config) -> Iterator[str]:
+    for key in POSITIVE:
+        value = get(config, key)
+        if isinstance(value, int | float) and value < 1:
+            yield f"{key}={value}: must be at least 1"
+    for key in NOT_NEGATIVE:
+        value = get(config, key)
+        if isinstance(value, int | float) and not value >= 0:
+            yield f"{key}={value}: must not be negative"
+    rate = get(config, "optimizer.dense.lr")
+    if isinstance(rate, int | float) and not 0 <= rate < float("inf"):
+        yield f"optimizer.dense.lr={rate}: a learning rate is a number from 0"
+    seed = get(config, "seed")
+    if isinstance(seed, int) and seed >= 2**63:
+        yield f"seed={seed}: must be below 2**63"
+
+
+def _choices(config: Config) -> Iterator[str]:
+    for key, known in CHOICES.items():
+        value = get(config, key)
+        if value is None or value in known:
+            continue
+        if key == "checkpoint.step" and isinstance(value, int):
+            if value < 0:
+                yield f"{key}={value}: the number of an update, or best, or last"
+        elif key == "trainer.device" and re.fullmatch(r"cuda:\d+", str(value)):
+            continue
+        else:
+            yield f"{key}={value}: one of {', '.join(known)}{nearest(str(value), known)}"
+
+
+def _length(config: Config) -> Iterator[str]:
+    steps, epochs = get(config, "trainer.max_steps"), get(config, "trainer.max_epochs")
+    if steps is None and epochs is None:
+        yield "trainer.max_steps=null: exactly one of trainer.max_steps and trainer.max_epochs"
+    elif steps is not None and epochs is not None:
+        yield (
+            f"trainer.max_steps={steps} and trainer.max_epochs={epochs}: exactly one may hold; "
+            "set the other to null"
+        )
+
+
+def _intervals(config: Config) -> Iterator[str]:
+    for key, timed in INTERVALS.items():
+        try:
+            parse_interval(get(config, key), key=key, timed=timed)
+        except ConfigError as error:
+            yield str(error)
+
+
+def _monitor(config: Config) -> Iterator[str]:
+    metric = get(config, "checkpoint.monitor.metric")
+    if isinstance(metric, str):
+        split, _, name = metric.partition("/")
+        if split not in SPLITS or not name:
+            yield (
+                f"checkpoint.monitor.metric={metric}: write split/metric, such as validation/auc; "
+                f"splits are {', '.join(SPLITS)}{nearest(split, SPLITS)}"
+            )
+
+
+def _precision(config: Config) -> Iterator[str]:
+    trainer = config["trainer"]
+    if not trainer.get("amp") or trainer.get("amp_dtype") != "fp16":
+        return
+    if trainer["device"] == "cpu" or (trainer["device"] == "auto" and not _may_have_cuda()):
+        yield (
+            "trainer.amp_dtype=fp16: needs a CUDA device "
+            f"(trainer.device={trainer['device']}); bf16 works everywhere"
+        )
+
+
+def _device(config: Config) -> Iterator[str]:
+    device = config["trainer"]["device"]
+    if isinstance(device, str) and device.startswith("cuda") and not _may_have_cuda():
+        yield f"trainer.device={device}: this machine shows no NVIDIA device; auto or cpu works"
+
+
+def _may_have_cuda() -> bool:
+    """Whether the driver shows a device; torch, which knows better, is not imported yet."""
+    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+
+
+def _judged(config: Config) -> Iterator[str]:
+    """Groups with a parser of their own, which knows why it refuses what a kernel would ignore."""
+    for parse in (
+        lambda: parse_sparse(config["optimizer"]["sparse"]),
+        lambda: MetricSettings(**config["metrics"]),
+    ):
+        try:
+            parse()
+        except ConfigError as error:
+            yield str(error)
+
+
+def _dense_optimizer(config: Config, allowed: Sequence[str]) -> Iterator[str]:
+    target = get(config, "optimizer.dense._target_")
+    if isinstance(target, str) and lies_in(target, allowed):
+        ours = ("torch.nn", "torchmetrics", "runner")
+        if lies_in(target, ours) and not lies_in(target, ("runner.optim",)):
+            yield f"optimizer.dense._target_={target}: not an optimizer; a class of torch.optim"
+    elif target is None:
+        yield "optimizer.dense._target_: is missing; a class of torch.optim"
+
+
+def _scheduler(config: Config) -> Iterator[str]:
+    scheduler = config["scheduler"]
+    kind = scheduler["kind"]
+    for name in sorted(set(scheduler) - {"kind"} - SCHEDULER_KEYS.get(kind, set(scheduler))):
+        yield (
+            f"scheduler.{name}={scheduler[name]}: the schedule {kind} does not read it; "
+            "choose it with scheduler=..."
+        )
+    warmup, steps = scheduler.get("warmup", 0), config["trainer"].get("max_steps")
+    if warmup >= 1 and steps is not None and warmup > steps:
+        yield f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps})"
+    if warmup >= 1 and warmup != int(warmup):
+        yield f"scheduler.warmup={warmup}: a whole number of updates, or a fraction below 1"
+    if scheduler.get("final", 0) > 1:
+        yield f"scheduler.final={scheduler['final']}: a fraction of the full rate, at most 1"
+
+
+def _name(config: Config) -> Iterator[str]:
+    name = config.get("name")
+    if isinstance(name, str) and not re.fullmatch(r"[\w][\w.+-]*", name):
+        yield f"name={name}: names a folder: letters, digits and . _ + - only"
+
+
+def _loop(config: Config, from_run: bool) -> Iterator[str]:
+    target = get(config, "loop._target_")
+    split = get(config, "loop.split")
+    if split is not None and split not in SPLITS:
+        yield f"loop.split={split}: one of {', '.join(SPLITS)}{nearest(str(split), SPLITS)}"
+    if target == FROM_A_RUN and not from_run:
+        yield "loop=eval: needs what to evaluate: run=DIR (a run directory) or checkpoint.path=DIR"
+    path = get(config, "checkpoint.path")
+    if target != FROM_A_RUN and path is not None:
+        yield (
+            f"checkpoint.path={path}: is what loop=eval evaluates; checkpoint.init_from={path} "
+            "starts a training from its weights"
+        )
+    if target == TRAINS and config.get("run") is not None:
+        yield (
+            f"run={config['run']}: is for loops that start from a run, such as loop=eval; "
+            "`resume DIR` continues one, checkpoint.init_from=DIR starts from its weights"
+        )
+
+
+def _nothing_overwritten(config: Config) -> Iterator[str]:
+    init, target = get(config, "checkpoint.init_from"), get(config, "loop._target_")
+    if init is not None and target == TRAINS and not os.path.isdir(init):
+        yield f"checkpoint.init_from={init}: no such folder"
+
+
+RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
+    _numbers,
+    _choices,
+    _length,
+    _intervals,
+    _monitor,
+    _precision,
+    _device,
+    _judged,
+    _scheduler,
+    _name,
+    _nothing_overwritten,
+)

@@ -1,0 +1,36 @@
+"""Hydra's view of the top-level folder `experiments/`: the group `experiments` and nothing else.
+
+The project's root as an ordinary search path would make groups of `outputs/`, `.venv/` and all
+else beside it, and `--help` would walk through them.
+"""
+
+from __future__ import annotations
+
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.object_type import ObjectType
+
+GROUP = "experiments"
+
+
+class ExperimentsSource(FileConfigSource):
+    @staticmethod
+    def scheme() -> str:
+        return "experiments"
+
+    def is_group(self, config_path: str) -> bool:
+        return _inside(config_path) and super().is_group(config_path)
+
+    def is_config(self, config_path: str) -> bool:
+        return _inside(config_path) and super().is_config(config_path)
+
+    def available(self) -> bool:
+        return True  # a project without experiments is whole
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        if config_path.strip("/") == "":
+            return [GROUP] if self.is_group(GROUP) and results_filter != ObjectType.CONFIG else []
+        return super().list(config_path, results_filter) if self.is_group(config_path) else []
+
+
+def _inside(config_path: str) -> bool:
+    return config_path.split("/")[0] == GROUP

@@ -1,0 +1,146 @@
+"""TrainState: all that a checkpoint holds beside the tensors, and how both go out and come back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from runner.batch import Cursor
+from runner.checkpoint import Saved, load_tensors
+from runner.context import Context
+from runner.layers.embedding import TableLookup
+from runner.metrics import MetricSet
+from runner.optim.dense import dense_state
+
+if TYPE_CHECKING:
+    from runner.job import Job
+
+
+@dataclass
+class Best:
+    """The best evaluation so far, by the monitored metric."""
+
+    step: int
+    examples: int
+    value: float
+    metrics: dict[str, float] = field(default_factory=dict)  # of the monitored split
+
+
+@dataclass
+class TrainState:
+    """Position and history of a training. Counts are of all ranks together."""
+
+    step: int = 0  # updates done
+    examples: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
+    skipped: int = 0  # updates whose gradient was not finite: counted as steps, changed nothing
+    active_s: float = 0.0  # spent training, over all restarts
+    best: Best | None = None
+    evaluated_step: int = -1  # of the last evaluation
+    evaluation_due: bool = False  # it was due at `step` and a signal came first
+    train_metrics: dict[str, float] = field(default_factory=dict)  # as last logged
+
+
+def dense_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters of the dense half, by name: all but the tables'."""
+    return {
+        name: p
+        for name, p in model.named_parameters()
+        if p.requires_grad and not name.startswith(_table_prefixes(model))
+    }
+
+
+def _table_prefixes(model: nn.Module) -> tuple[str, ...]:
+    return tuple(f"{name}." for name, m in model.named_modules() if isinstance(m, TableLookup))
+
+
+def weights(ctx: Context) -> dict[str, Tensor]:
+    """Live tensors of all weights: what evaluation, export and a warm start need."""
+    tables = {
+        f"tables/{name}": t for name, t in ctx.tables.state().items() if name.endswith("/weight")
+    }
+    prefixes = _table_prefixes(ctx.model)
+    dense = {
+        f"dense/{name}": t
+        for name, t in ctx.model.state_dict().items()
+        if not name.startswith(prefixes)
+    }
+    return tables | dense
+
+
+def tensors(ctx: Context, train_metrics: MetricSet) -> dict[str, Tensor]:
+    """Live tensors of everything that a resumed run continues from, but the random states."""
+    state = weights(ctx)
+    state |= {f"tables/{name}": t for name, t in ctx.tables.state().items()}
+    parameters = dense_parameters(ctx.model)
+    state |= {
+        f"dense_optimizer/{name}": t
+        for name, t in dense_state(ctx.dense_optimizer, parameters).items()
+    }
+    state |= {f"metrics/train/{name}": t for name, t in train_metrics.state().items()}
+    if ctx.loss_scale is not None:
+        state["loss_scale"] = ctx.loss_scale.state
+    return state
+
+
+def random_tensors(device: torch.device) -> dict[str, Tensor]:
+    """Copies of torch's random states of this rank."""
+    states = {"rng/torch": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["rng/cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def random_values() -> dict[str, Any]:
+    """Python's and NumPy's random states, as JSON: custom tasks may draw from them."""
+    version, internal, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, list(internal), gauss],
+        "numpy": [kind, [int(k) for k in keys], int(position), int(has_gauss), float(cached)],
+    }
+
+
+def values(state: TrainState, **more: Any) -> dict[str, Any]:
+    """JSON of a checkpoint: the state, the random states, and what the caller adds."""
+    return {**asdict(state), "random": random_values(), **more}
+
+
+def from_values(saved: Mapping[str, Any]) -> TrainState:
+    best = saved["best"]
+    return TrainState(
+        step=saved["step"],
+        examples=saved["examples"],
+        cursor=Cursor(**saved["cursor"]),
+        skipped=saved["skipped"],
+        active_s=saved["active_s"],
+        best=None if best is None else Best(**best),
+        evaluated_step=saved["evaluated_step"],
+        evaluation_due=saved["evaluation_due"],
+        train_metrics=dict(saved["train_metrics"]),
+    )
+
+
+def restore(job: Job, saved: Saved) -> TrainState:
+    """Puts a checkpoint back into the job, in place, and returns its state."""
+    generators = random_tensors(job.device)
+    load_tensors(saved, tensors(job.context, job.train_metrics) | generators)
+    torch.set_rng_state(generators["rng/torch"])
+    if "rng/cuda" in generators:
+        torch.cuda.set_rng_state(generators["rng/cuda"], job.device)
+    version, internal, gauss = saved.values["random"]["python"]
+    random.setstate((version, tuple(internal), gauss))
+    kind, keys, position, has_gauss, cached = saved.values["random"]["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    return from_values(saved.values)
+
+
+def restore_weights(job: Job, saved: Saved) -> None:
+    """Only the weights, in place."""
+    load_tensors(saved, weights(job.context), partial=True)

@@ -1,0 +1,32 @@
+"""Becomes a job's process: `python -I -S child.py PARENT COMMAND...`. Imports nothing of ours.
+
+The job then ends with the sweep, however the sweep ends: the kernel sends it SIGTERM when its
+parent dies, so it saves and exits. (Asked for between fork and exec in the sweep itself, this would
+need code to run after a fork in a process that may have threads.)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def become(parent: int, command: list[str]) -> None:
+    """Replaces this process by the command. Exits with 143 if the sweep is gone already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it died before we asked to be told
+        sys.exit(143)
+    # A sweep under nohup or in a script's background ignores SIGINT; its jobs must not.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    become(int(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,171 @@
+"""What a sweep came to: `leaderboard.csv` and the tables at the end."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from runner.jsonfiles import write_text
+from runner.sweep.known import Outcome
+from runner.sweep.plan import Job, SweepPlan
+
+FILE = "leaderboard.csv"
+_ROWS_SHOWN = 30  # in the terminal; the file has them all
+_TEST_COLUMNS_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    job: Job
+    folder: str
+    outcome: Outcome
+
+
+def ranked(rows: Iterable[Row], direction: str) -> list[Row]:
+    """Best first by the monitored metric; jobs without one behind, failed ones last."""
+    sign = -1 if direction == "max" else 1
+    order = {"completed": 0, "interrupted": 1, "waiting": 2, "failed": 3}
+
+    def key(row: Row) -> tuple[int, int, float]:
+        best = row.outcome.best
+        return (
+            order.get(row.outcome.status, 3),
+            best is None,
+            0.0 if best is None else sign * best,
+        )
+
+    return sorted(rows, key=key)
+
+
+def write_csv(path: Path, rows: Sequence[Row], plan: SweepPlan) -> None:
+    """Replaces the file whole. Raises: OSError."""
+    tests = _test_metrics(rows, plan.metric)
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    varying = [k for k in plan.varying if k != "seed"]
+    out.writerow(
+        [*varying, "seed", "status", plan.metric, "best_step", *tests, "step", "seconds"]
+        + ["error", "folder", "signature"]
+    )
+    for row in rows:
+        job, o = row.job, row.outcome
+        out.writerow(
+            [job.varying.get(k, "") for k in varying]
+            + [job.seed, o.status, o.best, o.best_step]
+            + [o.metrics.get(t) for t in tests]
+            + [o.step, None if o.seconds is None else round(o.seconds, 3)]
+            + [o.error, row.folder, job.signature]
+        )
+    write_text(path, text.getvalue())
+
+
+def show(console: Console, rows: Sequence[Row], plan: SweepPlan) -> None:
+    """The leaderboard, and mean and spread over seeds where seeds vary."""
+    tests = _test_metrics(rows, plan.metric)[:_TEST_COLUMNS_SHOWN]
+    varying = [k for k in plan.varying if k != "seed"]
+    seeds = {str(r.job.seed) for r in rows}
+    table = Table(title=None, header_style="bold")
+    for key in [*varying, *(["seed"] if len(seeds) > 1 else []), "status"]:
+        table.add_column(key, overflow="fold")
+    for key in [plan.metric, *tests, "step", "seconds"]:
+        table.add_column(key, justify="right")
+    has_errors = any(r.outcome.error for r in rows)
+    if has_errors:
+        table.add_column("error", overflow="fold")
+    for row in _some(rows):
+        job, o = row.job, row.outcome
+        cells = [job.varying.get(k, "") for k in varying]
+        cells += [str(job.seed)] if len(seeds) > 1 else []
+        cells += [o.status, _text(o.best)]
+        cells += [_text(o.metrics.get(t)) for t in tests]
+        cells += ["" if o.step is None else f"{o.step:,}"]
+        cells += ["" if o.seconds is None else f"{o.seconds:,.1f}"]
+        cells += [o.error or ""] if has_errors else []
+        table.add_row(*map(_plain, cells), style=_STYLES.get(o.status))
+    console.print(table)
+    if len(rows) > _ROWS_SHOWN:
+        console.print(f"{len(rows) - _ROWS_SHOWN} of {len(rows)} jobs are only in {FILE}")
+    if "seed" in plan.varying:
+        over_seeds = _over_seeds(rows, plan, varying, tests)
+        if over_seeds is not None:
+            console.print(over_seeds)
+
+
+_STYLES = {"failed": "red", "interrupted": "yellow", "waiting": "dim"}
+
+
+def _some(rows: Sequence[Row]) -> list[Row]:
+    """The first and, of those behind, the ones that failed: why is what a person looks for."""
+    if len(rows) <= _ROWS_SHOWN:
+        return list(rows)
+    failed = [r for r in rows if r.outcome.status == "failed"][: _ROWS_SHOWN // 3]
+    shown = [r for r in rows if r not in failed][: _ROWS_SHOWN - len(failed)]
+    return shown + failed
+
+
+def _over_seeds(
+    rows: Sequence[Row], plan: SweepPlan, varying: Sequence[str], tests: Sequence[str]
+) -> Table | None:
+    """Mean ± standard deviation (n - 1) of completed jobs that differ only in their seed."""
+    groups: dict[tuple[str, ...], list[Outcome]] = {}
+    for row in rows:
+        if row.outcome.status == "completed":
+            key = tuple(row.job.varying.get(k, "") for k in varying)
+            groups.setdefault(key, []).append(row.outcome)
+    if not any(len(outcomes) > 1 for outcomes in groups.values()):
+        return None
+    sign = -1 if plan.direction == "max" else 1
+
+    def rank(outcomes: Sequence[Outcome]) -> tuple[bool, float]:
+        best = [o.best for o in outcomes if o.best is not None]
+        return not best, sign * statistics.fmean(best) if best else 0.0
+
+    table = Table(title="over seeds: mean ± standard deviation", header_style="bold")
+    for key in varying:
+        table.add_column(key, overflow="fold")
+    for key in ["jobs", plan.metric, *tests]:
+        table.add_column(key, justify="right")
+    for key, outcomes in sorted(groups.items(), key=lambda item: rank(item[1]))[:_ROWS_SHOWN]:
+        cells = [spread([o.best for o in outcomes])]
+        cells += [spread([o.metrics.get(t) for o in outcomes]) for t in tests]
+        table.add_row(*map(_plain, [*key, str(len(outcomes)), *cells]))
+    return table
+
+
+def spread(values: Iterable[float | None]) -> str:
+    """`0.8123 ± 0.0045`; one value alone has no spread."""
+    there = [v for v in values if v is not None]
+    if not there:
+        return ""
+    mean = _text(statistics.fmean(there))
+    return f"{mean} ± {statistics.stdev(there):.2g}" if len(there) > 1 else mean
+
+
+def _test_metrics(rows: Sequence[Row], monitored: str) -> list[str]:
+    """Test metrics that any job has, the monitored metric's namesake first."""
+    names: dict[str, None] = dict.fromkeys(m for row in rows for m in row.outcome.metrics)
+    namesake = f"test/{monitored.partition('/')[2]}"
+    return sorted(names, key=lambda m: m != namesake)
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
+
+
+def _plain(text: str) -> Text:
+    """As it is: Rich reads square brackets as markup, and lists of values are full of them."""
+    return Text(text)
+
+
+def summary(statuses: Mapping[str, int]) -> str:
+    """`3 completed, 1 failed`."""
+    order = ("completed", "failed", "interrupted", "waiting")
+    return ", ".join(f"{statuses[s]} {s}" for s in order if statuses.get(s)) or "no jobs"

@@ -1,0 +1,219 @@
+"""From lists of overrides to checked jobs: what varies, who is who, and where the sweep lies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.errors import ConfigError, UserError, mistakes
+from runner.sweep.settings import LauncherSettings, launcher_settings
+
+# About the sweep as a whole: no part of a job, of its identity or of the sweep's hash.
+_OF_THE_SWEEP = re.compile(
+    r"(launcher([./]|$)|hydra\.(run\.dir|mode|sweep|launcher|sweeper)([.]|$)"
+    r"|hydra/(launcher|sweeper)$)"
+)
+_MOST_MISTAKES = 10  # of a large grid; enough to see what is wrong with it
+_LONGEST_SLUG = 80
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the caller found of one job, without importing torch.
+
+    config: resolved; read for the launcher, the monitor, the seed and the threads, and not kept;
+    sweep_dir: Hydra's `hydra.sweep.dir`, with {name} and {signature} in it.
+    """
+
+    signature: str
+    name: str
+    config: Mapping[str, Any]
+    sweep_dir: str = "outputs/sweeps/{name}_{signature}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of a sweep.
+
+    key: its signature, with more behind it where several jobs of the sweep share one (such as
+    `trainer.device=cpu,cuda`, which does not make the result); overrides: what its process gets;
+    varying: the overrides in which the sweep's jobs differ, as they are written.
+    """
+
+    key: str
+    signature: str
+    overrides: tuple[str, ...]
+    varying: Mapping[str, str]
+    seed: Any = None
+    shares_signature: bool = False
+
+    @property
+    def label(self) -> str:
+        return " ".join(f"{k}={v}" for k, v in self.varying.items()) or "the only job"
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """A checked sweep, before anything touches the disk."""
+
+    jobs: tuple[Job, ...]
+    directory: str
+    varying: tuple[str, ...]  # keys
+    launcher: LauncherSettings
+    metric: str  # monitored, as split/name
+    direction: str  # max or min
+    has_own_threads: bool  # the user gave trainer.num_threads
+    notes: tuple[str, ...] = ()
+
+
+def key_of(override: str) -> str:
+    return override.split("=", 1)[0].lstrip("+")
+
+
+def for_job(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Without what belongs to the sweep as a whole."""
+    return tuple(o for o in overrides if not _OF_THE_SWEEP.match(key_of(o)))
+
+
+def plan_sweep(
+    jobs: Sequence[Sequence[str]],
+    check: Callable[[Sequence[str]], Checked],
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> SweepPlan:
+    """Checks every job before one starts. Raises: ConfigError naming the jobs that are wrong."""
+    if not jobs:
+        raise ConfigError("the sweep has no jobs: one of its lists of values is empty")
+    own = [for_job(o) for o in jobs]
+    varying = _varying_keys(own)
+    _refuse_varying_launcher(jobs)
+    checked: list[tuple[Checked, Mapping[str, str]]] = []
+    problems: dict[str, list[int]] = {}
+    first: Checked | None = None
+    for number, overrides in enumerate(jobs):
+        progress(number, len(jobs))
+        try:
+            found = check(overrides)
+        except UserError as error:
+            problems.setdefault(str(error), []).append(number)
+            if len(problems) >= _MOST_MISTAKES:
+                break
+            continue
+        first = first or found
+        values = {key_of(o): o.split("=", 1)[-1] for o in own[number]}
+        # A configuration is large and there may be 10,000 of them: only this much of it is kept.
+        slim = Checked(found.signature, found.name, {"seed": found.config.get("seed")})
+        checked.append((slim, {k: values[k] for k in varying if k in values}))
+    if problems:
+        raise mistakes(_problem(numbers, text, own, varying) for text, numbers in problems.items())
+    assert first is not None
+    planned, notes = _named(own, checked)
+    monitor = (first.config.get("checkpoint") or {}).get("monitor") or {}
+    return SweepPlan(
+        jobs=planned,
+        directory=_directory(first.sweep_dir, own, varying, {c.name for c, _ in checked}),
+        varying=varying,
+        launcher=launcher_settings(first.config.get("launcher")),
+        metric=monitor.get("metric", "validation/auc"),
+        direction=monitor.get("direction", "max"),
+        has_own_threads=(first.config.get("trainer") or {}).get("num_threads") is not None,
+        notes=notes,
+    )
+
+
+def slug(job: Job) -> str:
+    """A folder's name for a person to read. Nothing is ever read back from it."""
+    short = _short_keys(list(job.varying))
+    parts = [f"{short[k]}-{v}" for k, v in job.varying.items()]
+    text = re.sub(r"[^\w.+-]+", "-", "_".join(parts) or "job")[:_LONGEST_SLUG].strip("-_.")
+    return f"{text}_{job.signature}"
+
+
+def _short_keys(keys: Sequence[str]) -> dict[str, str]:
+    """The last parts of each key that tell it from the others."""
+    found = {}
+    for key in keys:
+        parts = re.split(r"[./]", key)
+        for count in range(1, len(parts) + 1):
+            end = ".".join(parts[-count:])
+            if sum(re.split(r"[./]", k)[-count:] == parts[-count:] for k in keys) == 1:
+                break
+        found[key] = end
+    return found
+
+
+def _varying_keys(jobs: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Keys of overrides that are not the same in all jobs, in the order they are written in."""
+    seen: dict[str, set[str]] = {}
+    count: dict[str, int] = {}
+    for overrides in jobs:
+        for text in overrides:
+            seen.setdefault(key_of(text), set()).add(text)
+        for key in {key_of(text) for text in overrides}:
+            count[key] = count.get(key, 0) + 1
+    return tuple(k for k, texts in seen.items() if len(texts) > 1 or count[k] < len(jobs))
+
+
+def _refuse_varying_launcher(jobs: Sequence[Sequence[str]]) -> None:
+    for key in _varying_keys(jobs):
+        if _OF_THE_SWEEP.match(key):
+            raise ConfigError(f"{key}: holds for the whole sweep; give it one value")
+
+
+def _problem(
+    numbers: Sequence[int], text: str, jobs: Sequence[Sequence[str]], varying: Sequence[str]
+) -> str:
+    label = " ".join(o for o in jobs[numbers[0]] if key_of(o) in varying) or "the only job"
+    more = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
+    return f"job {numbers[0] + 1} of {len(jobs)} ({label}){more}: {text}"
+
+
+def _named(
+    own: Sequence[tuple[str, ...]], checked: Sequence[tuple[Checked, Mapping[str, str]]]
+) -> tuple[tuple[Job, ...], tuple[str, ...]]:
+    """Jobs with keys of their own; a job written twice is one job."""
+    alike: dict[str, set[tuple[str, ...]]] = {}
+    for overrides, (found, _) in zip(own, checked):
+        alike.setdefault(found.signature, set()).add(tuple(sorted(overrides)))
+    jobs: dict[str, Job] = {}
+    for overrides, (found, values) in zip(own, checked):
+        shares = len(alike[found.signature]) > 1
+        key = found.signature
+        if shares:
+            text = json.dumps(sorted(overrides))
+            key += "-" + hashlib.sha256(text.encode()).hexdigest()[:4]
+        seed = found.config.get("seed")
+        jobs.setdefault(key, Job(key, found.signature, overrides, values, seed, shares))
+    notes = []
+    if len(jobs) < len(own):
+        notes.append(f"{len(own) - len(jobs)} of {len(own)} jobs are written twice and run once")
+    shared = next((j for j in jobs.values() if j.shares_signature), None)
+    if shared is not None:
+        notes.append(
+            f"jobs such as {shared.label} differ in nothing that makes the result "
+            f"(signature {shared.signature}); each is run"
+        )
+    return tuple(jobs.values()), tuple(notes)
+
+
+def _directory(
+    template: str, own: Sequence[Sequence[str]], varying: Sequence[str], names: set[str]
+) -> str:
+    """Where the sweep lies: the same for the same command, and for one with more values.
+
+    The hash is of the fixed overrides and of the keys that vary, not of their values: so a value
+    added to a grid finds the jobs that are done.
+    """
+    fixed = sorted(dict.fromkeys(o for o in own[0] if key_of(o) not in varying))
+    text = json.dumps([fixed, sorted(varying)])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    if len(names) == 1:
+        name = next(iter(names))
+    else:
+        name = "sweep-" + "-".join(_short_keys(varying).values())
+    name = re.sub(r"[^\w.+-]+", "-", name)[:_LONGEST_SLUG]
+    return template.replace("{name}", name).replace("{signature}", digest)

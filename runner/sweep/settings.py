@@ -1,0 +1,40 @@
+"""The launcher's settings: keys of `conf/launcher/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from runner.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class LauncherSettings:
+    slots: int = 1  # jobs at once
+    timeout_s: float | None = None  # of one try of one job
+    retries: int = 0  # further tries of a job that failed
+
+
+def launcher_settings(node: Mapping[str, Any] | None) -> LauncherSettings:
+    """Raises: ConfigError for an unknown key or a value that cannot hold."""
+    given = dict(node or {})
+    known = [f.name for f in fields(LauncherSettings)]
+    for key in given:
+        if key not in known:
+            raise ConfigError(
+                f"launcher.{key}={given[key]}: there is no such key{nearest(key, known)}"
+            )
+    settings = LauncherSettings(**given)
+    if not _is_whole(settings.slots) or settings.slots < 1:
+        raise ConfigError(f"launcher.slots={settings.slots}: a whole number of jobs, at least 1")
+    if not _is_whole(settings.retries) or settings.retries < 0:
+        raise ConfigError(f"launcher.retries={settings.retries}: a whole number, at least 0")
+    limit = settings.timeout_s
+    if limit is not None and (isinstance(limit, bool | str) or not limit > 0):
+        raise ConfigError(f"launcher.timeout_s={limit}: seconds above 0, or null for no limit")
+    return settings
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

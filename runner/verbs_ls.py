@@ -1,0 +1,109 @@
+"""`ls [GROUP]`: groups and options with what the first comment of their YAML says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.errors import UserError, nearest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Option:
+    name: str  # `base/small` for one in a folder of its group
+    about: str
+    chosen: bool  # by conf/config.yaml
+
+
+def ls(words: Sequence[str], allow: Sequence[str]) -> int:
+    folders, words = _config_dirs(words)
+    groups = dict(find_groups(folders))
+    if len(words) > 1:
+        raise UserError("ls: one group at most: ls [GROUP]")
+    if words and words[0] not in groups:
+        raise UserError(
+            f"ls {words[0]}: no such group{nearest(words[0], groups)}. Groups: {', '.join(groups)}"
+        )
+    shown = {words[0]: groups[words[0]]} if words else groups
+    if sys.stdout.isatty():
+        _print_table(shown)
+    else:
+        _print_plain(shown)
+    return 0
+
+
+def find_groups(config_dirs: Sequence[str] = ()) -> Iterator[tuple[str, list[Option]]]:
+    """Every group of conf/, the user's folders, and `experiments`, with its options by name."""
+    chosen = _defaults(ROOT / "conf" / "config.yaml")
+    sources = [ROOT / "conf", *map(Path, config_dirs)]
+    names = {p.name for s in sources for p in s.iterdir() if p.is_dir() and p.name != "hydra"}
+    in_order = [g for g in chosen if g in names and g != "experiments"]
+    for group in [*in_order, *sorted(names - set(chosen))]:
+        yield group, _options([s / group for s in sources], chosen.get(group))
+    yield "experiments", _options([s / "experiments" for s in [ROOT, *sources[1:]]], None)
+
+
+def _options(folders: Sequence[Path], chosen: str | None) -> list[Option]:
+    files = {
+        str(path.relative_to(folder).with_suffix("")): path
+        for folder in reversed(folders)
+        for path in sorted(folder.rglob("*.yaml"))
+    }
+    return [Option(name, first_comment(files[name]), name == chosen) for name in sorted(files)]
+
+
+def first_comment(path: Path) -> str:
+    """The leading comment lines of a YAML, Hydra's `# @package` lines left out, as one text."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        text = line.lstrip("#").strip()
+        if not text.startswith("@"):
+            lines.append(text)
+    return " ".join(lines).strip()
+
+
+def _defaults(path: Path) -> dict[str, str]:
+    """Group -> option of a defaults list. Read by lines: YAML's parser costs more than all else."""
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.split("#")[0].strip()
+        if text.startswith("- ") and ": " in text and "override " not in text:
+            group, _, option = text[2:].partition(": ")
+            found[group.strip()] = option.strip()
+    return found
+
+
+def _print_table(groups: dict[str, list[Option]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for group, options in groups.items():
+        table.add_row(f"[cyan]{group}[/cyan]", "")
+        for option in options:
+            mark = "*" if option.chosen else " "
+            table.add_row(f" {mark} {group}={option.name}", option.about)
+    Console().print(table)
+    print("* the default")
+
+
+def _print_plain(groups: dict[str, list[Option]]) -> None:
+    for group, options in groups.items():
+        print(group)
+        for option in options:
+            mark = "*" if option.chosen else " "
+            print(f" {mark} {group}={option.name}  {option.about}".rstrip())
+
+
+def _config_dirs(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    from runner.flags import take_config_dirs
+
+    return take_config_dirs(words)

@@ -1,0 +1,32 @@
+"""`resume DIR [overrides]`: go on with a run in its own directory, from its newest checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.errors import UserError
+from runner.record import read_meta
+
+
+def resume(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Only the overrides given are laid on the run's own configuration."""
+    from runner.compose import compose_from_run
+    from runner.flags import split_flags
+    from runner.identity import describe, differences
+    from runner.launch import launch, tell
+    from runner.targets import allowed_packages
+
+    flags = split_flags(words)
+    if not flags.overrides or "=" in flags.overrides[0]:
+        raise UserError("resume: which run? resume DIR [key=value ...]")
+    folder = Path(flags.overrides[0])
+    meta = read_meta(folder)
+    if meta.get("kind") != "train":
+        raise UserError(f"{folder}: an evaluation, which has nothing to resume; run it again")
+    composed = compose_from_run(folder, flags.overrides[1:], config_dirs=flags.config_dirs)
+    changes = differences(composed.before, composed.record)
+    if changes:
+        tell(f"resuming {folder} with\n{describe(changes)}")
+    return launch(composed, allowed=allowed_packages(allow), command=sys.orig_argv, resume=folder)

@@ -1,0 +1,119 @@
+"""Fixtures of the whole suite: a cache of its own, and real runner processes that start quickly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = (
+    "dataset.num_rows={train: 3000, validation: 500, test: 500}",
+    "trainer.num_threads=1",
+    "trainer.batch_size=32",
+    "trainer.log_every=7",
+    "trainer.eval_every=11",
+    "checkpoint.save_every=5",
+    "trainer.max_steps=40",
+    "model.net.bottom=[8]",
+    "model.net.top=[8]",
+    "model.net.embedding_dim=4",
+)
+
+
+@dataclass
+class Process:
+    pid: int
+    output: Path
+    zygote: Zygote
+
+    def wait(self) -> int:
+        return self.zygote.ask({"wait": self.pid})["code"]
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text()
+
+
+@dataclass(frozen=True)
+class Finished:
+    code: int
+    text: str
+
+
+class Zygote:
+    """`python -m runner` as forks of one process that has imported everything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        env = dict(os.environ, GOMP_SPINCOUNT="0", PYTHONPATH=str(ROOT))
+        self.server = subprocess.Popen(
+            [sys.executable, "-m", "tests.zygote"],
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.count = 0
+
+    def ask(self, request: Mapping) -> dict:
+        assert self.server.stdin is not None and self.server.stdout is not None
+        self.server.stdin.write(json.dumps(request) + "\n")
+        self.server.stdin.flush()
+        return json.loads(self.server.stdout.readline())
+
+    def start(
+        self, *args: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None
+    ) -> Process:
+        self.count += 1
+        output = self.folder / f"output-{self.count}.txt"
+        answer = self.ask(
+            {"args": args, "cwd": str(cwd), "env": dict(env or {}), "output": str(output)}
+        )
+        return Process(answer["pid"], output, self)
+
+    def run(self, *args: str, **more) -> Finished:
+        process = self.start(*args, **more)
+        code = process.wait()
+        return Finished(code, process.text)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of prepared data for this test session, never the user's."""
+    if "PYTEST_XDIST_TESTRUNUID" in os.environ:
+        folder = Path(tempfile.gettempdir()) / f"runner-{os.environ['PYTEST_XDIST_TESTRUNUID']}"
+        folder.mkdir(exist_ok=True)  # shared by the workers: it is locked while it is filled
+    else:
+        folder = tmp_path_factory.mktemp("cache")
+    os.environ["RUNNER_CACHE"] = str(folder)
+    yield folder
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Zygote]:
+    zygote = Zygote(tmp_path_factory.mktemp("runner"))
+    yield zygote
+    assert zygote.server.stdin is not None
+    zygote.server.stdin.close()
+    zygote.server.wait()
+
+
+def shared_data(name: str) -> Path:
+    """A real data set beside the project; skips the test where it is not there."""
+    path = ROOT.parent / "shared" / "data" / name
+    if not path.exists():
+        pytest.skip(f"real data set {name} is not there")
+    return path

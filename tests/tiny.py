@@ -1,0 +1,80 @@
+"""A small model, its context and random batches, made by hand for tests of the core."""
+
+from __future__ import annotations
+
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from runner.batch import Batch, Cursor, Schema, SparseFeature, TaskSpec
+from runner.context import Context
+from runner.losses import BCE
+from runner.models.dlrm import DLRM
+from runner.optim.settings import parse_sparse
+from runner.optim.tables import build_tables
+
+SCHEMA = Schema(
+    dense=("d0", "d1"),
+    sparse=(SparseFeature("a", 50), SparseFeature("b", 20), SparseFeature("m", 30)),
+    tasks=(TaskSpec("click"),),
+)
+CPU = torch.device("cpu")
+
+
+def random_batch(size: int, seed: int = 0, num_tasks: int = 1) -> Batch:
+    """Two single-valued features and one with 0 to 3 ids a row."""
+    g = torch.Generator().manual_seed(seed)
+    lengths = torch.cat(
+        (
+            torch.ones(2 * size, dtype=torch.int64),
+            torch.randint(0, 4, (size,), generator=g),
+        )
+    )
+    counts = [size, size, int(lengths[2 * size :].sum())]
+    ids = [
+        torch.randint(0, f.num_rows, (n,), generator=g) for f, n in zip(SCHEMA.sparse, counts)
+    ]
+    return Batch(
+        dense_BD=torch.randn(size, 2, generator=g),
+        sparse=KeyedJaggedTensor(
+            keys=[f.name for f in SCHEMA.sparse], values=torch.cat(ids), lengths=lengths
+        ),
+        sequences=None,
+        labels_BT=(torch.rand(size, num_tasks, generator=g) < 0.4).float(),
+        weights_B=torch.rand(size, generator=g) + 0.5,
+        rows_B=torch.arange(size),
+        groups_BG=torch.empty(size, 0, dtype=torch.int64),
+        cursor=Cursor(0, size),
+    )
+
+
+def make_context(
+    kind: str = "sgd", *, lr: float = 0.1, micro_batch_size: int = 1 << 20, amp: bool = False
+) -> Context:
+    torch.manual_seed(0)
+    model = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8])
+    lookup = model.embedding
+    settings = parse_sparse({"kind": kind, "lr": lr})
+    lookup.place(build_tables(lookup.specs, lookup.features, settings, seed=0, device=CPU))
+    assert lookup.tables is not None
+    lookup.tables.set_rate(lr, 1)
+    dense = [p for n, p in model.named_parameters() if not n.startswith("embedding.")]
+    return Context(
+        model=model,
+        loss=BCE(SCHEMA),
+        tables=lookup.tables,
+        dense_optimizer=torch.optim.SGD(dense, lr=lr),
+        device=CPU,
+        micro_batch_size=micro_batch_size,
+        amp_dtype=torch.bfloat16 if amp else None,
+    )
+
+
+def snapshot(context: Context) -> dict[str, torch.Tensor]:
+    """Copies of every weight and table state."""
+    state = {f"tables/{n}": t.clone() for n, t in context.tables.state().items()}
+    dense = {
+        n: p.detach().clone()
+        for n, p in context.model.named_parameters()
+        if not n.startswith("embedding.")
+    }
+    return state | dense

@@ -1,0 +1,50 @@
+"""When two runs are the same: every tensor, every example, every row of metrics."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from runner.checkpoint import open_checkpoint, read_tensors, tensor_shapes
+
+NOT_COMPARED = ("active_s",)  # time
+
+
+def newest(run: Path) -> Path:
+    return max((run / "checkpoints").glob("step-*"), key=lambda p: int(p.name[5:]))
+
+
+def fingerprint(checkpoint: Path) -> dict[str, str]:
+    """sha256 of each tensor, and the JSON values but for times and the recorder's identity."""
+    saved = open_checkpoint(checkpoint)
+    tensors = read_tensors(saved, list(tensor_shapes(saved)))
+    hashes = {
+        name: hashlib.sha256(t.contiguous().view(-1).numpy().tobytes()).hexdigest()
+        for name, t in tensors.items()
+    }
+    values = {k: v for k, v in saved.values.items() if k not in NOT_COMPARED}
+    return hashes | {"values": json.dumps(values, sort_keys=True)}
+
+
+def differences(a: Path, b: Path) -> list[str]:
+    """What differs between the newest checkpoints, metric logs and results of two runs."""
+    found = []
+    one, two = fingerprint(newest(a)), fingerprint(newest(b))
+    found += [name for name in sorted(one.keys() | two.keys()) if one.get(name) != two.get(name)]
+    if (a / "metrics.jsonl").read_bytes() != (b / "metrics.jsonl").read_bytes():
+        found.append("metrics.jsonl")
+    results = [json.loads((run / "result.json").read_text()) for run in (a, b)]
+    for key in ("status", "step", "examples", "metrics", "best"):
+        if results[0][key] != results[1][key]:
+            found.append(f"result.json: {key}")
+    return found
+
+
+def examples_by_cursor(trace: Path) -> dict[tuple[int, int], set[str]]:
+    """Position -> hashes of the examples learnt there; more than one hash means another order."""
+    seen: dict[tuple[int, int], set[str]] = {}
+    for line in trace.read_text().splitlines():
+        row = json.loads(line)
+        seen.setdefault(tuple(row["cursor"]), set()).add(row["rows"])
+    return seen

@@ -1,0 +1,150 @@
+"""A run killed at any instant and resumed equals one never killed, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY, Zygote
+from tests.whole.identity import differences, examples_by_cursor, newest
+
+TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
+# intervals of TINY share no divisor: log 7, evaluate 11, save 5; shuffled, two micro-batches
+SETTINGS = (*TINY, "trainer.accumulate=2", "trainer.max_steps=60", "model.net.dropout=0.1")
+
+
+def train(runner: Zygote, folder: Path, *more: str, kill: str = ""):
+    return runner.run(
+        *TRACED,
+        *SETTINGS,
+        *more,
+        f"hydra.run.dir={folder}",
+        env={"TRACE_FILE": f"{folder}.trace", "TRACE_KILL": kill},
+    )
+
+
+@pytest.fixture(scope="module")
+def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("untouched") / "run"
+    done = train(runner, folder)
+    assert done.code == 0, done.text
+    return folder
+
+
+def assert_same(run: Path, untouched: Path) -> None:
+    assert differences(run, untouched) == []
+    ours = examples_by_cursor(Path(f"{run}.trace"))
+    theirs = examples_by_cursor(Path(f"{untouched}.trace"))
+    assert ours == theirs
+    assert all(len(hashes) == 1 for hashes in ours.values())
+
+
+def test_the_same_seed_gives_the_same_run_twice(runner, untouched, tmp_path):
+    assert train(runner, tmp_path / "run").code == 0
+    assert_same(tmp_path / "run", untouched)
+
+
+def test_another_seed_gives_another_run(runner, untouched, tmp_path):
+    assert train(runner, tmp_path / "run", "seed=1").code == 0
+    assert "dense/top.0.weight" in differences(tmp_path / "run", untouched)
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        ("step:1",),
+        ("step:23",),
+        ("batch:17", "batch:9"),
+        ("eval:2",),
+        ("eval:20", "step:2"),
+        ("fsync:3",),
+        ("fsync:11", "fsync:14"),
+        ("rename:2",),
+        ("replace:2",),
+        ("step:60",),
+        ("eval:90",),
+    ],
+    ids="+".join,
+)
+def test_a_run_killed_at_a_named_point_and_resumed_equals_one_never_killed(
+    runner, untouched, tmp_path, kills
+):
+    run = tmp_path / "run"
+    codes = [train(runner, run, kill=kill).code for kill in kills]
+    assert -9 in codes or kills[0].startswith(("rename", "replace", "eval:90")), codes
+    done = train(runner, run)
+    assert done.code == 0, done.text
+    assert_same(run, untouched)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=pytest.mark.slow) if s > 3 else s for s in range(40)])
+def test_a_run_killed_at_random_instants_and_resumed_equals_one_never_killed(
+    runner, untouched, tmp_path, seed
+):
+    print(f"seed of the instants: {seed}")
+    dice = random.Random(seed)
+    run = tmp_path / "run"
+    for _ in range(2):
+        process = runner.start(
+            *TRACED, *SETTINGS, f"hydra.run.dir={run}", env={"TRACE_FILE": f"{run}.trace"}
+        )
+        time.sleep(dice.uniform(0.2, 1.6))
+        process.kill()
+        process.wait()
+    done = train(runner, run)
+    assert done.code == 0, done.text
+    assert_same(run, untouched)
+
+
+def test_resume_by_verb_continues_and_a_finished_run_says_so(runner, untouched, tmp_path):
+    run = tmp_path / "run"
+    assert train(runner, run, kill="step:33").code == -9
+    env = {"TRACE_FILE": f"{run}.trace"}
+    resumed = runner.run("--allow", "tests", "resume", str(run), env=env)
+    assert resumed.code == 0, resumed.text
+    assert "step 30" in resumed.text
+    assert_same(run, untouched)
+    before = (run / "result.json").read_bytes()
+    again = train(runner, run)
+    assert again.code == 0
+    assert "done" in again.text.lower()
+    assert (run / "result.json").read_bytes() == before
+
+
+def test_resume_before_the_first_checkpoint_starts_at_step_0(runner, untouched, tmp_path):
+    run = tmp_path / "run"
+    assert train(runner, run, kill="step:3").code == -9
+    assert not list((run / "checkpoints").glob("step-*"))
+    assert train(runner, run).code == 0
+    assert_same(run, untouched)
+
+
+def test_exactly_max_steps_updates_and_an_extension_goes_on(runner, untouched, tmp_path):
+    lines = Path(f"{untouched}.trace").read_text().splitlines()
+    assert len(lines) == 60
+    run = tmp_path / "run"
+    assert train(runner, run, "trainer.max_steps=20").code == 0
+    env = {"TRACE_FILE": f"{run}.trace"}
+    done = runner.run("--allow", "tests", "resume", str(run), "trainer.max_steps=60", env=env)
+    assert done.code == 0, done.text
+    assert json.loads((run / "result.json").read_text())["step"] == 60
+    # the order and the weights go on as if it had been 60 from the start; the log has a row more
+    assert examples_by_cursor(Path(f"{run}.trace")) == examples_by_cursor(Path(f"{untouched}.trace"))
+    assert not [d for d in differences(run, untouched) if d.startswith(("dense", "tables"))]
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(runner, untouched, tmp_path):
+    run = tmp_path / "run"
+    assert train(runner, run, kill="step:33").code == -9
+    victim = next(newest(run).glob("*.safetensors"))
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    done = train(runner, run)
+    assert done.code == 0, done.text
+    assert victim.parent.name in done.text
+    assert_same(run, untouched)

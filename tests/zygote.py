@@ -1,0 +1,69 @@
+"""Runs `python -m runner` in real processes without paying its imports each time.
+
+One process imports everything and computes nothing; each command is a fork of it, a process of its
+own that may be killed. Started as `python -m tests.zygote`; speaks JSON lines on stdin and stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+
+
+def serve() -> None:
+    import torch
+
+    torch.set_num_threads(1)  # no pool of threads may exist when we fork
+    import runner.build
+    import runner.loops.debug
+    import runner.loops.evaluate
+    import runner.loops.train
+    import runner.models.dlrm  # noqa: F401
+
+    children: dict[int, int] = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            _, status = os.waitpid(request["wait"], 0)
+            answer = {"code": os.waitstatus_to_exitcode(status)}
+        else:
+            pid = os.fork()
+            if pid == 0:
+                become_runner(request)
+            children[pid] = 1
+            answer = {"pid": pid}
+        print(json.dumps(answer), flush=True)
+
+
+def become_runner(request: dict) -> None:
+    """Never returns: exits with the command's exit code."""
+    code = 70
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(request["cwd"])
+        os.environ.update(request["env"])
+        sys.argv = ["runner", *request["args"]]
+        from runner.__main__ import main
+
+        code = main(request["args"])
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    serve()
