@@ -52,20 +52,22 @@ def _hydra(words: Sequence[str], allow: Sequence[str]) -> int:
 
         return answer(flags)
     if flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides:
-        return _multirun(flags, allowed)
+        return _multirun(flags, allowed, allow)
     from runner.compose import compose_job
     from runner.launch import launch
 
+    if flags.dry_run:
+        raise UserError("--dry-run: lists the jobs of a sweep; add -m")
     composed = compose_job(flags.overrides, config_dirs=flags.config_dirs)
     if composed.multirun:  # a YAML set hydra.mode
-        return _multirun(flags, allowed)
+        return _multirun(flags, allowed, allow)
     return launch(composed, allowed=allowed, command=sys.orig_argv)
 
 
-def _multirun(flags: Flags, allowed: Sequence[str]) -> int:
+def _multirun(flags: Flags, allowed: Sequence[str], allow: Sequence[str]) -> int:
     from runner.multirun import multirun
 
-    return multirun(flags, allowed)
+    return multirun(flags, allowed, allow)
 
 
 def complain(message: str) -> None:

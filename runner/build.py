@@ -83,7 +83,8 @@ def build(
         loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
     )
     rates = Rates(
-        {"dense": dense_lr, "sparse": sparse.lr}, build_schedule(config["scheduler"], total_steps)
+        {"dense": dense_lr, "sparse": sparse.lr},
+        build_schedule(config["scheduler"], total_steps, steps_per_epoch=steps_per_epoch),
     )
     measured = MetricSettings(**config["metrics"])
     metrics = partial(make_metrics, dataset.schema, device, measured)
@@ -107,7 +108,9 @@ def build(
         total_steps=total_steps,
         metrics=metrics,
         train_metrics=metrics(False),
-        trackers=Trackers([make(node) for node in config["tracker"].values()], warn=view.warn),
+        trackers=Trackers(
+            {kind: make(node) for kind, node in config["tracker"].items()}, warn=view.warn
+        ),
         view=view,
         run=run,
         checkpointer=None

@@ -1,7 +1,7 @@
-"""From a command line to one checked configuration, through Hydra's compose API.
+"""From a command line to one configuration, through Hydra's compose API. Touches no disk.
 
-Nothing here touches the disk. Group choices and Hydra's own settings are composed first; the other
-overrides are then laid on one by one, so that every mistake among them is told, not the first.
+Group choices come first; the other overrides are laid on what they gave. A loop over a run, and a
+resume, start from that run's own configuration instead, never from today's defaults.
 """
 
 from __future__ import annotations
@@ -14,47 +14,36 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
-from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
 
-from runner import mistakes as say
-from runner.config import JUDGED_ELSEWHERE
-from runner.errors import ConfigError, mistakes
+from runner.errors import ConfigError
+from runner.groups import Base, Groups, compose_groups, find_groups
 from runner.identity import describe, differences
-from runner.record import DEFAULT_RUN_DIR, read_meta
+from runner.overrides import displace, displaced_note, lay_on, parse_single
+from runner.record import read_meta
 from runner.resolve import resolve
+from runner.rundir import DEFAULT_RUN_DIR
 
-ROOT = Path(__file__).resolve().parent.parent
-CONF = ROOT / "conf"
+ONLY_FRESH = ("experiments", "search")  # groups that say how to compose, not what a node holds
 PATHS = (
     ("dataset", "path"),
     ("dataset", "schema"),
     ("checkpoint", "path"),
     ("checkpoint", "init_from"),
 )
-ONLY_FRESH = ("experiments", "search")  # groups that say how to compose, not what a node holds
 
 
 @dataclass(frozen=True)
 class Composed:
-    """One job's configuration.
+    """One job's configuration, not yet checked by the rules.
 
-    config: resolved, what the builder gets; record: the same with `${oc.env:...}` left as it is, for
-    files and trackers; plain: what the options say without any override (for the type checks);
-    raw, hydra: unresolved, for `--cfg`; problems: mistakes found so far, to be told with the rest;
-    choices: group -> option; source: the run
-    directory it was taken from (eval and resume); before: that run's own record;
-    run_dir, sweep_dir: Hydra's templates, with {name}, {time}, {signature} in them.
+    config: resolved, what the builder gets. record: the same with `${oc.env:...}` left as it is,
+    for files and trackers. plain: what the options say without any override, for the type checks.
+    raw, hydra: unresolved, for `--cfg`. choices: group -> option. problems: mistakes found so far,
+    to be told with the rest. added: keys that came with a `+`. run_dir, sweep_dir: Hydra's
+    templates, with {name}, {time} and {signature} in them. source: the run directory it was taken
+    from (eval and resume); before: that run's own record.
     """
 
     config: dict[str, Any]
@@ -65,7 +54,7 @@ class Composed:
     choices: dict[str, str | None]
     problems: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
-    added: tuple[str, ...] = ()  # keys that came with a `+`
+    added: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     run_dir: str = DEFAULT_RUN_DIR
     sweep_dir: str = ""
@@ -83,39 +72,13 @@ class Composed:
         return str(given or "_".join(re.sub(r"\W+", "-", str(p)) for p in parts if p) or "run")
 
 
-def register(config_dirs: Sequence[str] = ()) -> None:
-    """Makes the top-level folder `experiments/` a group, and adds the user's `--config-dir`s."""
-    from runner.sources import ExperimentsSource
-
-    class Folders(SearchPathPlugin):
-        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            search_path.append("experiments", f"{ExperimentsSource.scheme()}://{ROOT}")
-            for folder in config_dirs:
-                search_path.append("command-line", f"file://{os.path.abspath(folder)}")
-
-    for folder in config_dirs:
-        if not Path(folder).is_dir():
-            raise ConfigError(f"--config-dir {folder}: no such folder")
-    plugins = Plugins.instance()
-    plugins.register(ExperimentsSource)
-    # One process composes several times in tests: the last call's folders hold.
-    plugins.plugin_type_to_subclass_list[SearchPathPlugin] = [
-        p
-        for p in plugins.plugin_type_to_subclass_list[SearchPathPlugin]
-        if p.__name__ != Folders.__name__
-    ]
-    plugins.register(Folders)
-
-
 def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) -> Composed:
     """The configuration of one job: a new run's, or with `run=DIR` that of a loop over a run.
 
-    Raises: ConfigError with every mistake found in the overrides.
+    Raises: ConfigError for overrides that cannot be read, UserError for a folder that is no run.
     """
-    given = {o.key_or_group: o for o in _single(parse(overrides))}
-    loop = given["loop"].value() if "loop" in given else None
-    run = given["run"].value() if "run" in given else None
-    checkpoint = given["checkpoint.path"].value() if "checkpoint.path" in given else None
+    given = {o.key_or_group: o.value() for o in parse_single(overrides) if not o.is_delete()}
+    run, loop, checkpoint = (given.get(k) for k in ("run", "loop", "checkpoint.path"))
     if run is None and not (loop == "eval" and checkpoint):
         return compose(overrides, config_dirs=config_dirs)
     if loop in (None, "train", "debug"):
@@ -130,11 +93,26 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
     composed = compose_from_run(source, rest, config_dirs=config_dirs)
     for values in (composed.config, composed.record):
         values["run"] = str(source)
-    changes = differences(_without_loop(composed.before), _without_loop(composed.record))
-    if changes:
-        differs = f"differs from the training of {source}:\n{describe(changes)}"
-        return replace(composed, notes=(*composed.notes, differs))
-    return composed
+    changes = differences(_of_training(composed.before), _of_training(composed.record))
+    if not changes:
+        return composed
+    note = f"differs from the training of {source}:\n{describe(changes)}"
+    return replace(composed, notes=(*composed.notes, note))
+
+
+def compose(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) -> Composed:
+    """The configuration of a new run."""
+    return _composed(overrides, config_dirs, from_run=None)
+
+
+def compose_from_run(
+    run_dir: Path, overrides: Sequence[str], *, config_dirs: Sequence[str] = ()
+) -> Composed:
+    """A run's own configuration with only these overrides laid on it.
+
+    An override of a group composes that option freshly and replaces the node.
+    """
+    return _composed(overrides, config_dirs, from_run=run_dir.absolute())
 
 
 def run_directory(folder: Path) -> Path:
@@ -154,184 +132,100 @@ def run_of(checkpoint: Path) -> Path | None:
     return folder if (folder / "meta.json").exists() else None
 
 
-def _without_loop(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in config.items() if k not in ("loop", "run")}
+def _of_training(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in config.items() if k not in ("loop", "run", "name")}
 
 
-def compose(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) -> Composed:
-    """The configuration of a new run. Raises: ConfigError with every mistake found."""
-    return _composed(overrides, config_dirs, from_run=None)
+@dataclass(frozen=True)
+class _Start:
+    """What the overrides of keys are laid on."""
 
-
-def compose_from_run(
-    run_dir: Path, overrides: Sequence[str], *, config_dirs: Sequence[str] = ()
-) -> Composed:
-    """A run's own configuration with only these overrides laid on it, never today's defaults.
-
-    An override of a group composes that option freshly and replaces the node. Raises: ConfigError.
-    """
-    return _composed(overrides, config_dirs, from_run=run_dir.absolute())
-
-
-def _single(parsed: Sequence[Override]) -> Sequence[Override]:
-    problems = [
-        say.sweep_without_multirun(str(o.input_line)) for o in parsed if o.is_sweep_override()
-    ]
-    if problems:
-        raise mistakes(problems)
-    return parsed
-
-
-def parse(overrides: Sequence[str]) -> list[Override]:
-    """Raises: ConfigError naming every override that is no `key=value` of Hydra's grammar."""
-    parser, parsed, problems = OverridesParser.create(), [], []
-    for text in overrides:
-        try:
-            parsed.extend(parser.parse_overrides([text]))
-        except HydraException as error:
-            problems.append(say.bad_grammar(text, error))
-    if problems:
-        raise mistakes(problems)
-    return parsed
-
-
-def displace(parsed: Sequence[Override], problems: list[str]) -> tuple[list[Override], str | None]:
-    """Of max_steps and max_epochs the command line's one displaces the file's one."""
-    pair = ("trainer.max_steps", "trainer.max_epochs")
-    given = {o.key_or_group: o for o in parsed if o.key_or_group in pair and not o.is_delete()}
-    chosen = [k for k, o in given.items() if o.is_sweep_override() or o.value() is not None]
-    if len(chosen) == 2:
-        lines = " and ".join(str(given[k].input_line) for k in chosen)
-        problems.append(f"{lines}: give one of them; each says how long the run is")
-    if len(chosen) != 1 or len(given) == 2:
-        return list(parsed), None
-    other = pair[1 - pair.index(chosen[0])]
-    return [*parsed, *parse([f"{other}=null"])], chosen[0]
-
-
-class Groups:
-    """Hydra's groups and options as this search path offers them."""
-
-    def __init__(self, hydra_overrides: Sequence[str]) -> None:
-        loader = GlobalHydra.instance().config_loader()
-        assert isinstance(loader, ConfigLoaderImpl)
-        _, self.repo = loader._parse_overrides_and_create_caching_repo(
-            "config", list(hydra_overrides)
-        )
-
-    def is_group(self, override: Override) -> bool:
-        return self.repo.group_exists(override.key_or_group) and not isinstance(
-            override.value() if not override.is_sweep_override() else None, dict
-        )
-
-    def options(self, group: str) -> list[str]:
-        return self.repo.get_group_options(group)
-
-    def names(self) -> list[str]:
-        return [g for g in self.repo.get_group_options("", None) if self.repo.group_exists(g)]
-
-    def problem(self, override: Override, plain: Mapping[str, Any]) -> str | None:
-        """A message if the option chosen does not exist."""
-        group, value = override.key_or_group, override.value()
-        for option in value if isinstance(value, list) else [value]:
-            if option is not None and not self.repo.config_exists(f"{group}/{option}"):
-                return say.unknown_option(group, option, self.options(group), plain)
-        return None
+    config: DictConfig
+    plain: DictConfig
+    choices: dict[str, str | None]
+    hydra: DictConfig
+    before: dict[str, Any] = field(default_factory=dict)
 
 
 def _composed(
     overrides: Sequence[str], config_dirs: Sequence[str], from_run: Path | None
 ) -> Composed:
     problems: list[str] = []
-    parsed, displaced = displace(_single(parse(overrides)), problems)
-    register(config_dirs)
-    with initialize_config_dir(str(CONF), job_name="runner", version_base="1.3"):
-        for_hydra = [str(o.input_line) for o in parsed if o.is_hydra_override()]
-        groups = Groups(for_hydra)
-        own = [o for o in parsed if not o.is_hydra_override()]
-        chosen = [o for o in own if groups.is_group(o)]
-        values = [o for o in own if o not in chosen]
-        start = _fresh if from_run is None else _frozen
-        base, plain, hydra = start(from_run, chosen, for_hydra, groups, problems)
-        changed = _displaced_note(displaced, base)
-        for override in values:
-            problem = _lay_on(base, override)
-            if problem:
-                problems.append(problem)
-    config, record, unresolved = resolve(base)
+    parsed, displaced = displace(parse_single(overrides), problems)
+    for_hydra = [str(o.input_line) for o in parsed if o.is_hydra_override()]
+    groups = find_groups(tuple(for_hydra), tuple(config_dirs))
+    own = [o for o in parsed if not o.is_hydra_override()]
+    chosen = [o for o in own if groups.is_choice(o)]
+    values = [o for o in own if o not in chosen]
+
+    def hydra(choices: Sequence[str]) -> Base:
+        return compose_groups([*for_hydra, *choices], config_dirs)
+
+    if from_run is None:
+        start = _fresh(chosen, hydra, groups, problems)
+    else:
+        start = _frozen(from_run, chosen, hydra, groups, problems)
+    notes = displaced_note(displaced, start.config)
+    problems += [p for o in values if (p := lay_on(start.config, o))]
+    config, record, unresolved = resolve(start.config)
     make_absolute(config, record)
     return Composed(
-        raw=base,
-        hydra=hydra["node"],
-        problems=(*problems, *unresolved),
-        before=hydra.get("before", {}),
         config=config,
         record=record,
-        plain=resolve(plain)[0],
-        choices=hydra["choices"],
+        plain=resolve(start.plain)[0],
+        raw=start.config,
+        hydra=start.hydra,
+        choices=start.choices,
+        problems=(*problems, *unresolved),
         overrides=tuple(overrides),
         added=tuple(o.key_or_group for o in values if o.is_add() or o.is_force_add()),
-        notes=changed,
-        run_dir=hydra["run_dir"],
-        sweep_dir=hydra["sweep_dir"],
+        notes=notes,
+        run_dir=start.hydra.run.dir,
+        sweep_dir=start.hydra.sweep.dir,
         source=from_run,
+        before=start.before,
     )
 
 
-def _fresh(
-    _: Path | None,
-    chosen: Sequence[Override],
-    for_hydra: Sequence[str],
-    groups: Groups,
-    problems: list[str],
-) -> tuple[DictConfig, DictConfig, dict[str, Any]]:
-    """Today's defaults with the groups chosen, before any other override."""
-    plain = _hydra([])
-    bad = {id(o): p for o in chosen if (p := groups.problem(o, _own(plain)))}
-    problems.extend(bad.values())
+def _fresh(chosen: Sequence[Override], hydra: Any, groups: Groups, problems: list[str]) -> _Start:
+    """Today's defaults with the groups chosen."""
+    default = hydra([])
+    bad = {id(o): p for o in chosen if (p := groups.problem(o, default.config))}
+    problems += bad.values()
     good = [str(o.input_line) for o in chosen if id(o) not in bad]
-    if not good and not for_hydra:
-        return _own(plain), deepcopy(_own(plain)), _hydra_settings(plain)
-    base = _hydra([*for_hydra, *good])
-    choices = base.hydra.runtime.choices
-    if any(choices.get(g) for g in ONLY_FRESH):
-        options = [f"{g}={o}" for g, o in choices.items() if o and not g.startswith("hydra/")]
-        plain = _hydra([f"{g}=null" for g in ONLY_FRESH if g in choices] + options)
-    else:
-        plain = base
-    return _own(base), deepcopy(_own(plain)), _hydra_settings(base)
+    base = hydra(good) if good else default
+    plain = base.config
+    if any(base.choices.get(g) for g in ONLY_FRESH):
+        options = [f"{g}={o}" for g, o in base.choices.items() if o and g not in ONLY_FRESH]
+        none = [f"{g}=null" for g in ONLY_FRESH if g in base.choices]
+        plain = hydra([*none, *options]).config
+    return _Start(base.config, deepcopy(plain), base.choices, base.hydra)
 
 
 def _frozen(
-    run_dir: Path | None,
-    chosen: Sequence[Override],
-    for_hydra: Sequence[str],
-    groups: Groups,
-    problems: list[str],
-) -> tuple[DictConfig, DictConfig, dict[str, Any]]:
+    run_dir: Path, chosen: Sequence[Override], hydra: Any, groups: Groups, problems: list[str]
+) -> _Start:
     """A run's configuration, the groups chosen composed freshly in place of its nodes."""
-    assert run_dir is not None
+    meta = read_meta(run_dir)
     loaded = OmegaConf.load(run_dir / "config.yaml")
-    assert isinstance(loaded, DictConfig)
+    if not isinstance(loaded, DictConfig):
+        raise ConfigError(f"{run_dir / 'config.yaml'}: damaged: not a mapping")
     before = resolve(loaded)[1]
-    choices: dict[str, str | None] = dict(read_meta(run_dir).get("choices", {}))
+    choices: dict[str, str | None] = dict(meta.get("choices", {}))
     for override in chosen:
-        group, node = override.key_or_group, override.key_or_group.replace("/", ".")
-        problem = groups.problem(override, loaded)
+        group, text = override.key_or_group, str(override.input_line)
         if group in ONLY_FRESH:
-            problem = (
-                f"{override.input_line}: lays itself on today's defaults, not on a finished run"
-            )
-        if problem:
+            problems.append(f"{text}: lays itself on today's defaults, not on a run that exists")
+        elif problem := groups.problem(override, loaded):
             problems.append(problem)
-            continue
-        fresh = _hydra([str(override.input_line)])
-        choices[group] = fresh.hydra.runtime.choices[group]
-        with_flag = OmegaConf.select(fresh, node)
-        OmegaConf.update(loaded, node, with_flag, merge=False, force_add=True)
+        else:
+            fresh = hydra([text])
+            node = group.replace("/", ".")
+            value = OmegaConf.select(fresh.config, node)
+            OmegaConf.update(loaded, node, value, merge=False, force_add=True)
+            choices[group] = fresh.choices.get(group)
     OmegaConf.set_struct(loaded, True)
-    settings = _hydra_settings(_hydra(list(for_hydra)))
-    return loaded, deepcopy(loaded), {**settings, "choices": choices, "before": before}
+    return _Start(loaded, deepcopy(loaded), choices, hydra([]).hydra, before)
 
 
 def make_absolute(config: dict[str, Any], record: dict[str, Any]) -> None:
@@ -343,55 +237,3 @@ def make_absolute(config: dict[str, Any], record: dict[str, Any]) -> None:
             node[name] = os.path.abspath(os.path.expanduser(value))  # type: ignore[index]
             if kept[name] == value:
                 kept[name] = node[name]  # type: ignore[index]
-
-
-def _hydra(overrides: list[str]) -> DictConfig:
-    try:
-        return hydra_compose("config", overrides, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(say.from_hydra(error)) from error
-
-
-def _own(config: DictConfig) -> DictConfig:
-    """Without Hydra's node; still closed to unknown keys."""
-    own = OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"])
-    OmegaConf.set_struct(own, True)
-    return own
-
-
-def _hydra_settings(config: DictConfig) -> dict[str, Any]:
-    node = config.hydra
-    return {
-        "choices": {k: v for k, v in node.runtime.choices.items() if not k.startswith("hydra/")},
-        "run_dir": node.run.dir,
-        "sweep_dir": node.sweep.dir,
-        "node": node,
-    }
-
-
-def _lay_on(config: DictConfig, override: Override) -> str | None:
-    """Applies one override in place; a message if it cannot be."""
-    key = override.key_or_group
-    before = OmegaConf.select(config, key, throw_on_missing=False, default=None)
-    if isinstance(before, DictConfig) and not override.is_delete():
-        value = override.value()
-        if not isinstance(value, dict):
-            return say.scalar_for_node(str(override.input_line), before, value)
-    try:
-        if key.rpartition(".")[0] in JUDGED_ELSEWHERE and not override.is_delete():
-            OmegaConf.update(config, key, override.value(), force_add=True)
-            return None
-        ConfigLoaderImpl._apply_overrides_to_config([override], config)
-    except (HydraException, OmegaConfBaseException) as error:
-        return say.bad_override(override, config, error)
-    return None
-
-
-def _displaced_note(displaced: str | None, base: DictConfig) -> tuple[str, ...]:
-    if displaced is None:
-        return ()
-    other = "max_epochs" if displaced.endswith("max_steps") else "max_steps"
-    was = OmegaConf.select(base, f"trainer.{other}")
-    if was is None:
-        return ()
-    return (f"{displaced} from the command line displaces trainer.{other}={was}",)

@@ -1,4 +1,4 @@
-"""Typed settings of the groups that our own code reads. Keys are those of `conf/`; no torch here."""
+"""Typed settings of the groups that our own code reads, keys as in `conf/`. No torch here."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ class Flags:
     package: str | None
     resolve: bool
     help: bool
+    dry_run: bool  # ours: list the jobs of a sweep and what is done
     left_to_hydra: bool  # --hydra-help, --info and --shell-completion, which Hydra answers alone
     argv: tuple[str, ...]  # flags before overrides, as Hydra's parser wants it
 
@@ -51,12 +52,14 @@ def split_flags(argv: Sequence[str]) -> Flags:
     parser.exit_on_error = False
     # One flag may come twice, and between overrides; Hydra's parser takes neither.
     dirs, words = take_config_dirs(argv)
+    dry_run = "--dry-run" in words
+    words = [w for w in words if w != "--dry-run"]
     try:
         args, unknown = parser.parse_known_intermixed_args(words)
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from error
     if unknown:
-        known = [*parser._option_string_actions, "--allow"]
+        known = [*parser._option_string_actions, "--allow", "--dry-run"]
         raise UserError(
             f"{unknown[0]}: no such flag{nearest(unknown[0], known)}; --help lists them"
         )
@@ -76,6 +79,7 @@ def split_flags(argv: Sequence[str]) -> Flags:
         package=args.package,
         resolve=args.resolve,
         help=args.help,
+        dry_run=dry_run,
         left_to_hydra=bool(args.hydra_help or args.info or args.shell_completion),
         argv=(*(w for w in words if w not in overrides), *overrides),
     )

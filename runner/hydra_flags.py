@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 
+import hydra
 from omegaconf import OmegaConf
 
-from runner.compose import CONF, Composed, register
+from runner.compose import Composed, compose_job
 from runner.errors import ConfigError, mistakes
 from runner.flags import Flags
-
+from runner.groups import CONF, register
+from runner.verbs import VERBS
+from runner.verbs_ls import find_groups
 
 HELP = """\
 python -m runner [key=value | group=option ...]    one job; -m: a job for each of several values
@@ -21,7 +24,7 @@ Verbs
 
 Flags
   --cfg job|hydra|all     the configuration, not run; --package NODE, --resolve
-  -m, --multirun          key=a,b runs a job for each value
+  -m, --multirun          key=a,b runs a job for each value; --dry-run only lists them
   --config-dir DIR        a folder of your own groups and options
   --allow PACKAGE         lets `_target_` name your package (also: RUNNER_ALLOW)
   --info, --hydra-help, --shell-completion    Hydra's own
@@ -38,8 +41,6 @@ def answer(flags: Flags) -> int:
         return show_help(flags)
     if flags.show:
         return show_config(flags)
-    import hydra
-
     register(flags.config_dirs)
     # Hydra would print a search path and exit 1; its exceptions are rendered by our own main.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -50,9 +51,6 @@ def answer(flags: Flags) -> int:
 
 def show_help(flags: Flags) -> int:
     """Hydra's own help copies its sources for every group, which takes longer than all else."""
-    from runner.verbs import VERBS
-    from runner.verbs_ls import find_groups
-
     composed = composed_or_raise(flags)
     groups = [
         f"  {group}: {', '.join(f'{o.name}*' if o.chosen else o.name for o in options)}"
@@ -66,8 +64,6 @@ def show_help(flags: Flags) -> int:
 
 def composed_or_raise(flags: Flags) -> Composed:
     """Raises: ConfigError for overrides that cannot be laid on; rules are not asked."""
-    from runner.compose import compose_job
-
     composed = compose_job(flags.overrides, config_dirs=flags.config_dirs)
     if composed.problems:
         raise mistakes(composed.problems)

@@ -1,4 +1,4 @@
-"""When things are due: `100` updates, `5000ex` examples, `10ep` epochs, `30min` of training time."""
+"""When things are due: every `100` updates, `5000ex` examples, `10ep` epochs, `30min` of work."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _UNITS: dict[str, Literal["updates", "examples", "epochs", "seconds"]] = {
     "min": "seconds",
     "h": "seconds",
 }
+_FIELDS = {"updates": "step", "examples": "examples", "epochs": "epoch", "seconds": "active_s"}
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,12 @@ class Interval:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is after an update. `seconds` is active time, carried on across restarts."""
+    """How far a run is after an update."""
 
-    updates: int = 0
+    step: int = 0
     examples: int = 0
-    epochs: int = 0  # completed ones
-    seconds: float = 0.0
+    epoch: int = 0  # completed ones
+    active_s: float = 0.0  # of work, carried on across restarts
 
 
 def parse_interval(value: int | str | None, *, key: str, timed: bool = False) -> Interval | None:
@@ -69,5 +70,6 @@ def due(interval: Interval | None, before: Progress, after: Progress) -> bool:
     """Whether the update that led from `before` to `after` reached or passed a multiple."""
     if interval is None:
         return False
-    start, end = getattr(before, interval.unit), getattr(after, interval.unit)
+    field = _FIELDS[interval.unit]
+    start, end = getattr(before, field), getattr(after, field)
     return int(end // interval.count) > int(start // interval.count)

@@ -1,4 +1,4 @@
-"""JSON on disk: rows that only grow, and files that are replaced whole. NaN and infinity as text."""
+"""JSON on disk: logs that only grow, files that are replaced whole; NaN and infinity as text."""
 
 from __future__ import annotations
 

@@ -15,20 +15,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from runner.compose import ROOT, Composed
+from runner.compose import Composed
 from runner.errors import DataError, UserError, mistakes
+from runner.groups import ROOT
 from runner.identity import differences, identity, signature_of
+from runner.jsonfiles import dumps
 from runner.record import (
-    DEFAULT_RUN_DIR,
     Plan,
     Run,
-    check_writable,
     open_run,
     read_meta,
     reopen_run,
     write_result,
 )
 from runner.rules import check, get
+from runner.rundir import DEFAULT_RUN_DIR, check_writable
 
 DEBUG = "runner.loops.debug.debug"
 EVALUATE = "runner.loops.evaluate.evaluate"
@@ -36,6 +37,7 @@ EVALUATE = "runner.loops.evaluate.evaluate"
 # `thread_environment`.
 SPIN_COUNT = "10000"
 log = logging.getLogger("runner")
+_fingerprints: dict[str, str] = {}
 
 
 def launch(
@@ -58,7 +60,7 @@ def launch(
     template = _template(composed, loop)
     if resume is None:
         check_writable(template)
-    plan = _plan(composed, command, "eval" if loop == EVALUATE else "train")
+    plan = plan_of(composed, command)
     if resume is not None:
         _check_resumable(resume, plan)
         run = reopen_run(resume, plan)
@@ -97,13 +99,13 @@ def _template(composed: Composed, loop: str) -> str:
     return composed.run_dir
 
 
-def _plan(composed: Composed, command: Sequence[str], kind: str) -> Plan:
-    from runner.data.fingerprint import fingerprint
+def plan_of(composed: Composed, command: Sequence[str] = ()) -> Plan:
+    """What the run directory will say of this job. Reads the data's fingerprint; writes nothing.
 
-    try:
-        data = fingerprint(composed.config["dataset"])
-    except OSError as error:
-        raise DataError(f"{error.filename or 'the data'}: {error.strerror or error}") from error
+    Raises: UserError for data that is not there.
+    """
+    kind = "eval" if get(composed.config, "loop._target_") == EVALUATE else "train"
+    data = _fingerprint(composed.config["dataset"])
     source = _source(composed) if kind == "eval" else None
     return Plan(
         config=composed.record,
@@ -116,6 +118,20 @@ def _plan(composed: Composed, command: Sequence[str], kind: str) -> Plan:
         source=source,
         overrides=composed.overrides,
     )
+
+
+def _fingerprint(dataset: Mapping[str, Any]) -> str:
+    """Of the same settings it is asked once a process: the jobs of a sweep mostly share it."""
+    from runner.data.fingerprint import fingerprint
+
+    key = dumps(dataset)
+    if key not in _fingerprints:
+        try:
+            _fingerprints[key] = fingerprint(dataset)
+        except OSError as error:
+            name = error.filename or "the data"
+            raise DataError(f"{name}: {error.strerror or error}") from error
+    return _fingerprints[key]
 
 
 def _source(composed: Composed) -> dict[str, Any]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
 
-from runner.errors import ConfigError, UserError, mistakes
+from runner.compose import compose_job
+from runner.errors import ConfigError, mistakes
 from runner.flags import Flags
+from runner.launch import plan_of, verify
+from runner.overrides import parse
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
@@ -17,8 +21,6 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
 
     Raises: ConfigError for a grid with nothing in it, or overrides that cannot be read.
     """
-    from runner.compose import parse
-
     parsed: list[Override] = [o for o in parse(overrides) if o.key_or_group != "hydra.mode"]
     empty = [
         f"{o.input_line}: a sweep over nothing"
@@ -34,13 +36,24 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     return [list(job) for batch in batches for job in batch]
 
 
-def multirun(flags: Flags, allowed: Sequence[str]) -> int:
-    """Composes and checks every job, then hands them over; each starts as its own process."""
-    jobs = expand(flags.overrides)
-    try:
-        from runner.sweep.run import sweep
-    except ModuleNotFoundError as missing:
-        if missing.name != "runner.sweep.run":
-            raise
-        raise UserError("-m: sweeps are not part of this version") from None
-    return int(sweep(jobs, flags=flags, allowed=allowed, command=sys.orig_argv))
+def multirun(flags: Flags, allowed: Sequence[str], allow: Sequence[str]) -> int:
+    """Composes and checks every job, then hands them over; each starts as its own process.
+
+    Raises: UserError before anything has started or been written.
+    """
+    from runner.sweep import Checked, sweep
+
+    def check(overrides: Sequence[str]) -> Checked:
+        composed = compose_job(overrides, config_dirs=flags.config_dirs)
+        verify(composed, allowed)
+        signature = plan_of(composed).signature
+        return Checked(signature, composed.name, composed.config, composed.sweep_dir)
+
+    dirs = [w for folder in flags.config_dirs for w in ("--config-dir", os.path.abspath(folder))]
+    return sweep(
+        expand(flags.overrides),
+        check=check,
+        flags=[*dirs, *(w for package in allow for w in ("--allow", package))],
+        command=sys.orig_argv,
+        dry_run=flags.dry_run,
+    )

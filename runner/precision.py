@@ -35,4 +35,4 @@ class LossScale:
             scale, streak = scale * self.GROWTH, 0.0
         else:
             streak += 1
-        self.state.copy_(torch.tensor([scale, streak]))
+        self.state.copy_(torch.tensor([scale, streak], dtype=torch.float64))

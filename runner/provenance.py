@@ -1,4 +1,4 @@
-"""Where a run comes from: code, versions, machine, command. Reads; imports none of what it names."""
+"""Where a run comes from: code, versions, machine, command. Imports none of what it names."""
 
 from __future__ import annotations
 

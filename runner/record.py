@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
@@ -17,11 +16,7 @@ from runner.identity import describe, differences
 from runner.jsonfiles import Log, read_json, write_json, write_text
 from runner.lock import Lock
 from runner.provenance import provenance
-
-DEFAULT_RUN_DIR = "outputs/{name}/{time}_{signature}"  # as conf/config.yaml has it
-# What may lie in a folder before a run begins there: traces of a start that was killed, or what a
-# sweep puts beside. Anything else means that the folder is somebody's.
-_EARLY = {".lock", "config.yaml", ".config.yaml.tmp", ".meta.json.tmp", "log.txt", "stdout.txt"}
+from runner.rundir import lock, make_locked, point_latest_at
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ def open_run(template: str, plan: Plan, *, project: Path) -> Run:
     Args: template: a folder; with {name}, {time} or {signature} in it, always a new one.
     Raises: UserError if it cannot be written, is another run's, or is being written by another.
     """
-    folder, lock = _make(template, plan)
+    folder, lock = make_locked(template, name=plan.name, signature=plan.signature)
     with _released_on_error(lock):
         if not (folder / "meta.json").exists():
             return _begin(folder, lock, plan, project)
@@ -98,8 +93,8 @@ def reopen_run(folder: Path, plan: Plan) -> Run:
 
     Raises: UserError as `open_run`.
     """
-    with _released_on_error(lock := _lock(folder)):
-        return _continue(folder, lock, read_meta(folder), plan)
+    with _released_on_error(held := lock(folder)):
+        return _continue(folder, held, read_meta(folder), plan)
 
 
 def _continue(folder: Path, lock: Lock, meta: Mapping[str, Any], plan: Plan) -> Run:
@@ -121,9 +116,8 @@ def _continue(folder: Path, lock: Lock, meta: Mapping[str, Any], plan: Plan) -> 
     meta = {**meta, **own, "resumes": [*meta.get("resumes", []), note]}
     write_text(folder / "config.yaml", to_yaml(plan.config))
     write_json(folder / "meta.json", meta)
-    (folder / "result.json").unlink(
-        missing_ok=True
-    )  # it is kept in the note; the run is open again
+    # The note keeps it; the run is open again.
+    (folder / "result.json").unlink(missing_ok=True)
     return _logged(_handle(folder, lock, plan, meta, resumed=True))
 
 
@@ -138,12 +132,6 @@ def changes_of(folder: Path, meta: Mapping[str, Any], plan: Plan) -> list[tuple[
 
 
 def _begin(folder: Path, lock: Lock, plan: Plan, project: Path) -> Run:
-    strangers = sorted(p.name for p in folder.iterdir() if p.name not in _EARLY)
-    if strangers:
-        raise UserError(
-            f"{folder}: not a run directory and not empty ({', '.join(strangers[:5])}); "
-            "nothing was changed"
-        )
     write_text(folder / "config.yaml", to_yaml(plan.config))
     meta = {
         "kind": plan.kind,
@@ -158,7 +146,7 @@ def _begin(folder: Path, lock: Lock, plan: Plan, project: Path) -> Run:
         "resumes": [],
     }
     write_json(folder / "meta.json", meta)
-    _point_latest_at(folder)
+    point_latest_at(folder)
     return _logged(_handle(folder, lock, plan, meta))
 
 
@@ -193,72 +181,6 @@ def _logged(run: Run) -> Run:
     logging.getLogger("runner").setLevel(logging.INFO)
     logging.captureWarnings(True)
     return replace(run, log_handler=handler)
-
-
-def _point_latest_at(folder: Path) -> None:
-    """`latest` beside the run's folder's parent, `outputs/latest`, where that is `outputs/`."""
-    for outputs in folder.absolute().parents:
-        if outputs.name == "outputs":
-            break
-    else:
-        return
-    link, fresh = outputs / "latest", outputs / f".latest.{os.getpid()}"
-    if link.exists() and not link.is_symlink():
-        return
-    fresh.symlink_to(folder.absolute().relative_to(outputs))
-    os.replace(fresh, link)
-
-
-def _make(template: str, plan: Plan) -> tuple[Path, Lock]:
-    """The folder, made and locked. A template with placeholders never names an existing one."""
-    text = template
-    for name, value in (
-        ("{name}", plan.name),
-        ("{time}", time.strftime("%Y-%m-%d_%H-%M-%S")),
-        ("{signature}", plan.signature),
-    ):
-        text = text.replace(name, value)
-    is_fresh = text != template
-    for attempt in range(1, 1000):
-        folder = Path(text if attempt == 1 else f"{text}_{attempt}")
-        try:
-            folder.mkdir(parents=True, exist_ok=not is_fresh)
-        except FileExistsError:
-            if not folder.is_dir():
-                raise UserError(f"{folder}: is a file, not a folder") from None
-            continue
-        except OSError as error:
-            raise _unwritable(folder, error) from error
-        return folder, _lock(folder)
-    raise UserError(f"{text}: a thousand runs of this name exist already")
-
-
-def _lock(folder: Path) -> Lock:
-    try:
-        return Lock(folder)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-
-
-def check_writable(template: str) -> None:
-    """Fails early where the folder cannot be made, before any data is read. Makes nothing.
-
-    Raises: UserError.
-    """
-    folder = Path(template.split("{")[0] or ".").absolute()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not folder.is_dir():
-        raise _unwritable(folder, NotADirectoryError(errno.ENOTDIR, "is a file, not a folder"))
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise _unwritable(folder, PermissionError(errno.EACCES, "no permission to write"))
-
-
-def _unwritable(folder: Path, error: OSError) -> UserError:
-    reason = error.strerror or str(error)
-    return UserError(
-        f"{folder}: cannot write the run directory: {reason}; hydra.run.dir=DIR puts it elsewhere"
-    )
 
 
 class _released_on_error:  # noqa: N801  (reads as a statement)

@@ -1,4 +1,4 @@
-"""Interpolations: resolved for the run; kept as references in its record where they hold secrets."""
+"""Interpolations: resolved for the run, kept as references in its record where secrets may be."""
 
 from __future__ import annotations
 

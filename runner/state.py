@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Cursor
-from runner.checkpoint import Saved, load_tensors
+from runner.checkpoint import Saved, load_tensors, read_tensors
 from runner.context import Context
 from runner.layers.embedding import TableLookup
 from runner.metrics import MetricSet
-from runner.optim.dense import dense_state
+from runner.optim.dense import create_dense_state, dense_state, dense_values
 
 if TYPE_CHECKING:
     from runner.job import Job
@@ -107,9 +107,10 @@ def random_values() -> dict[str, Any]:
     }
 
 
-def values(state: TrainState, **more: Any) -> dict[str, Any]:
+def values(state: TrainState, ctx: Context, **more: Any) -> dict[str, Any]:
     """JSON of a checkpoint: the state, the random states, and what the caller adds."""
-    return {**asdict(state), "random": random_values(), **more}
+    optimizer = dense_values(ctx.dense_optimizer, dense_parameters(ctx.model))
+    return {**asdict(state), "random": random_values(), "dense_optimizer": optimizer, **more}
 
 
 def from_values(saved: Mapping[str, Any]) -> TrainState:
@@ -129,6 +130,9 @@ def from_values(saved: Mapping[str, Any]) -> TrainState:
 
 def restore(job: Job, saved: Saved) -> TrainState:
     """Puts a checkpoint back into the job, in place, and returns its state."""
+    ctx = job.context
+    parameters = dense_parameters(ctx.model)
+    create_dense_state(ctx.dense_optimizer, parameters, saved.values["dense_optimizer"])
     generators = random_tensors(job.device)
     load_tensors(saved, tensors(job.context, job.train_metrics) | generators)
     torch.set_rng_state(generators["rng/torch"])
@@ -143,4 +147,12 @@ def restore(job: Job, saved: Saved) -> TrainState:
 
 def restore_weights(job: Job, saved: Saved) -> None:
     """Only the weights, in place."""
-    load_tensors(saved, weights(job.context), partial=True)
+    copy_in(saved, weights(job.context))
+
+
+def copy_in(saved: Saved, into: Mapping[str, Tensor]) -> None:
+    """Some tensors of a checkpoint, in place."""
+    found = read_tensors(saved, into)
+    with torch.no_grad():
+        for name, tensor in into.items():
+            tensor.copy_(found[name])

@@ -34,7 +34,7 @@ def test_the_clock_never_decides_when_to_evaluate():
 
 def test_due_at_every_multiple_and_nowhere_else():
     every = Interval("updates", 7)
-    steps = [k for k in range(1, 50) if due(every, Progress(updates=k - 1), Progress(updates=k))]
+    steps = [k for k in range(1, 50) if due(every, Progress(step=k - 1), Progress(step=k))]
     assert steps == [7, 14, 21, 28, 35, 42, 49]
 
 
@@ -53,9 +53,9 @@ def test_due_once_when_an_update_jumps_over_multiples():
 def test_due_after_a_resume_is_due_as_in_an_unbroken_run():
     """It is a function of the position alone, so nothing of it needs saving."""
     every = Interval("seconds", 60)
-    assert not due(every, Progress(seconds=61.0), Progress(seconds=119.9))
-    assert due(every, Progress(seconds=119.9), Progress(seconds=120.1))
+    assert not due(every, Progress(active_s=61.0), Progress(active_s=119.9))
+    assert due(every, Progress(active_s=119.9), Progress(active_s=120.1))
 
 
 def test_never_is_never_due():
-    assert not due(None, Progress(), Progress(updates=10**6))
+    assert not due(None, Progress(), Progress(step=10**6))

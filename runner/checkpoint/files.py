@@ -62,15 +62,6 @@ def sum_file(path: Path) -> FileSum:
     return FileSum(status.st_size, digest.hexdigest())
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable: a rename is not on the disk before this."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def remove(path: Path) -> None:
     """Remove a folder with all that is in it, or a file. A link is removed, never followed."""
     if path.is_dir() and not path.is_symlink():
@@ -79,14 +70,15 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def dump_json(value: Any, where: str = "values") -> bytes:
+def dump_json(value: Any, where: str = "values", *, indent: int | None = None) -> bytes:
     """Standard JSON in one canonical spelling; NaN and infinities survive as tagged strings.
 
     Raises: TypeError for what JSON would lose or change (keys that are no strings, arrays,
     objects), naming the place. Tuples become lists.
     """
     plain = _plain(value, where)
-    return json.dumps(plain, allow_nan=False, indent=1, sort_keys=True).encode("ascii") + b"\n"
+    text = json.dumps(plain, allow_nan=False, indent=indent, sort_keys=True)
+    return text.encode("ascii") + b"\n"
 
 
 def parse_json(raw: bytes) -> Any:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from runner.checkpoint.files import parse_json, remove, sync_folder
+from runner.checkpoint.files import parse_json, remove
 from runner.checkpoint.manifest import (
     VALUES,
     DamagedError,
@@ -24,6 +24,7 @@ from runner.checkpoint.manifest import (
     read_manifest,
 )
 from runner.errors import UserError, nearest
+from runner.jsonfiles import sync_folder
 
 TEMPORARY = ".tmp-"
 _STEP = re.compile(r"(\.old-)?step-(0|[1-9][0-9]*)")
@@ -51,6 +52,8 @@ def open_checkpoint(path: Path) -> Saved:
 
     Raises: DamagedError that names the file; UserError for a format of another version.
     """
+    if not path.is_dir() and path.with_name(f".old-{path.name}").is_dir():
+        path = path.with_name(f".old-{path.name}")
     if not path.is_dir():
         near = nearest(path.name, [p.name for p in step_folders(path.parent).values()])
         raise UserError(f"no checkpoint at {path}{near}")

@@ -127,7 +127,7 @@ def check_contents(folder: Path, manifest: Manifest) -> None:
 
 
 def _sealed(content: Mapping[str, Any]) -> bytes:
-    return dump_json({**content, "sha256": _digest(content)}, "manifest")
+    return dump_json({**content, "sha256": _digest(content)}, "manifest", indent=1)
 
 
 def _digest(content: Mapping[str, Any]) -> str:

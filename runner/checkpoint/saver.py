@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from runner.checkpoint.files import FileSum, dump_json, sync_folder, write_file
+from runner.checkpoint.files import FileSum, dump_json, write_file
 from runner.checkpoint.folder import (
     TEMPORARY,
     commit,
@@ -36,6 +36,7 @@ from runner.checkpoint.manifest import (
 )
 from runner.checkpoint.tensors import HostBuffer, StagedFile, stage, write_staged
 from runner.errors import UserError
+from runner.jsonfiles import sync_folder
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Checkpointer:
     ) -> None:
         if keep < 1:
             raise ValueError(f"checkpoint.keep is {keep}; at least one must be kept")
-        self._folder = folder
+        self.folder = folder
         self._keep = keep
         self._warn = warn
         self._ranks = _Ranks()
@@ -71,6 +72,11 @@ class Checkpointer:
         if self._ranks.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             sweep(folder)
+
+    def prepare(self, tensors: Mapping[str, Tensor]) -> None:
+        """Get the memory for copying these, in a thread, so that the first save need not."""
+        self.finish()
+        self._start(lambda: self._buffer.prepare(tensors.values()))
 
     def save(
         self,
@@ -94,10 +100,8 @@ class Checkpointer:
         name = self._ranks.share(f"{TEMPORARY}step-{step}-{secrets.token_hex(4)}")
         text = dump_json(values)
         files = stage(tensors, self._buffer, self._ranks.group)
-        job = _Save(step, self._folder / name, files, text, tuple(protect))
-        # no daemon: a program that ends without `finish` still ends its last save
-        self._writer = Thread(target=self._run, args=(job,), name="checkpoint-writer")
-        self._writer.start()
+        job = _Save(step, self.folder / name, files, text, tuple(protect))
+        self._start(lambda: self._run(job))
         if wait:
             self.finish()
 
@@ -115,14 +119,14 @@ class Checkpointer:
 
     def saved(self) -> list[int]:
         """Steps of the checkpoints with a whole manifest and files of the right size, ascending."""
-        return saved_steps(self._folder)
+        return saved_steps(self.folder)
 
     def latest(self) -> Saved | None:
         """The newest that verifies (`find_latest`); rank 0 reads it for all."""
         found: Saved | Exception | None = None
         if self._ranks.rank == 0:
             try:
-                found = find_latest(self._folder, self._warn)
+                found = find_latest(self.folder, self._warn)
             except (UserError, OSError) as error:
                 found = error
         found = self._ranks.share(found)
@@ -137,11 +141,16 @@ class Checkpointer:
         """
         self.finish()
         if self._ranks.rank == 0:
-            for later, path in reversed(step_folders(self._folder).items()):
+            for later, path in reversed(step_folders(self.folder).items()):
                 if later > step:
                     discard(path)
-            sync_folder(self._folder)
+            sync_folder(self.folder)
         self._ranks.share(None)
+
+    def _start(self, work: Callable[[], None]) -> None:
+        # no daemon: a program that ends without `finish` still ends its last save
+        self._writer = Thread(target=work, name="checkpoint-writer")
+        self._writer.start()
 
     def _run(self, job: _Save) -> None:
         """The thread: every rank writes its tensors, rank 0 all else."""
@@ -168,20 +177,20 @@ class Checkpointer:
             manifest = encode_manifest(Manifest(job.step, sums))
             write_file(job.temporary / MANIFEST, [manifest])
             sync_folder(job.temporary)
-            commit(job.temporary, self._folder / f"step-{job.step}")
+            commit(job.temporary, self.folder / f"step-{job.step}")
         except Exception as error:
             return self._abandon(job, error)
         try:
-            sweep(self._folder)
-            prune(self._folder, newest=job.step, keep=self._keep, protect=job.protect)
+            sweep(self.folder)
+            prune(self.folder, newest=job.step, keep=self._keep, protect=job.protect)
         except OSError as error:
             self._notes.append(f"an old checkpoint was not removed: {_reason(error)}")
         return None
 
     def _abandon(self, job: _Save, error: Exception) -> CheckpointError:
         try:
-            sweep(self._folder)
-            free = f"{shutil.disk_usage(self._folder).free:,}"
+            sweep(self.folder)
+            free = f"{shutil.disk_usage(self.folder).free:,}"
             last = max(self.saved(), default=None)
         except OSError as further:  # the disk may be gone altogether
             self._notes.append(f"temporary files may be left: {_reason(further)}")
@@ -189,7 +198,7 @@ class Checkpointer:
         needed = sum(f.end - f.begin + len(f.header) for f in job.files) + len(job.values)
         intact = "no earlier one was found" if last is None else f"the one of step {last} is intact"
         failure = CheckpointError(
-            f"the checkpoint of step {job.step} was not saved in {self._folder}: {_reason(error)}. "
+            f"the checkpoint of step {job.step} was not saved in {self.folder}: {_reason(error)}. "
             f"It needs {needed:,} bytes, {free} bytes are free; {intact}"
         )
         failure.__cause__ = error

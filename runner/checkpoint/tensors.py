@@ -76,6 +76,13 @@ class HostBuffer:
             self.bytes = torch.empty(0, dtype=torch.uint8)  # the old one goes first
             self.bytes = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
 
+    def prepare(self, tensors: Iterable[Tensor]) -> None:
+        """Have the memory for a copy of these ready, every page of it."""
+        tensors = list(tensors)
+        num_bytes = sum(t.nbytes for t in tensors) + _ALIGN_BYTES
+        self.reserve(num_bytes, pinned=any(t.is_cuda for t in tensors))
+        self.bytes.zero_()  # the system hands out a page only when it is first written to
+
     def view(self, begin: int, like: Tensor) -> Tensor:
         """`[*like.shape]`, of the dtype of `like`, on the bytes from `begin` on."""
         return self.bytes[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
@@ -115,14 +122,15 @@ def tensor_shapes(saved: Saved) -> dict[str, tuple[int, ...]]:
     return {name: tuple(known.size) for name, known in _known(saved).items()}
 
 
-def load_tensors(saved: Saved, into: Mapping[str, Tensor]) -> None:
-    """Collective with several ranks. Copy all tensors of a checkpoint into those given, in place.
+def load_tensors(saved: Saved, into: Mapping[str, Tensor], *, partial: bool = False) -> None:
+    """Collective with several ranks. Copy the tensors of a checkpoint into those given, in place.
 
+    Args: partial: the checkpoint may hold others, which are left there.
     Raises: UserError, before any is touched, if names, shapes or dtypes are not the same.
     """
     known = _known(saved)
     _check(saved, known, into)
-    unexpected = sorted(known.keys() - into.keys())
+    unexpected = [] if partial else sorted(known.keys() - into.keys())
     if unexpected:
         near = nearest(unexpected[0], into)
         raise UserError(

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Schema
-from runner.context import all_finite
 from runner.inspect.origin import calling_line
 from runner.inspect.tables import bad_rows
 from runner.inspect.watch import DATA, Observer, tensors_in
+from runner.inspect.words import is_finite, share
 from runner.layers.embedding import TableLookup
 from runner.task import StepOutput
 
@@ -62,7 +61,7 @@ class FirstNonFinite(Observer):
         if part not in self.modules:
             return
         module = self.modules[part]
-        bad = next((t for t in tensors_in(outputs) if not all_finite([t])), None)
+        bad = next((t for t in tensors_in(outputs) if not is_finite(t)), None)
         if isinstance(module, TableLookup):
             (batch,), _ = inputs
             self.look_ups.append((module, batch))
@@ -73,13 +72,13 @@ class FirstNonFinite(Observer):
         self.last_part = part
 
     def gradient_at_output(self, part: str, gradient: Tensor) -> None:
-        if self.bad_gradient is None and not all_finite([gradient]):
+        if self.bad_gradient is None and not is_finite(gradient):
             self.bad_gradient = BadGradient(gradient, "output", share(gradient), [part])
 
     def gradient_at_input(self, part: str, gradient: Tensor) -> None:
         bad = self.bad_gradient
         if bad is None:
-            if not all_finite([gradient]):
+            if not is_finite(gradient):
                 self.bad_gradient = BadGradient(gradient, "input", share(gradient), [part])
         elif bad.at in ("output", "input") and _same(bad.gradient, gradient):
             # the hooks of one tensor: first as what a module put out, then as what others read
@@ -89,7 +88,7 @@ class FirstNonFinite(Observer):
             bad.at = "input"
 
     def gradient_of_parameter(self, name: str, gradient: Tensor) -> None:
-        if self.bad_gradient is None and not all_finite([gradient]):
+        if self.bad_gradient is None and not is_finite(gradient):
             owner = name.rpartition(".")[0]
             self.bad_gradient = BadGradient(gradient, name, share(gradient), [owner])
 
@@ -101,7 +100,7 @@ class FirstNonFinite(Observer):
         """
         for losses in output.losses:
             for name, loss_B in losses.items():
-                if not all_finite([loss_B]):
+                if not is_finite(loss_B):
                     raise NonFiniteError(
                         f"the loss {name!r} is the first non-finite value, outside any module: "
                         f"{share(loss_B)}"
@@ -119,7 +118,7 @@ class FirstNonFinite(Observer):
         self._check_weights()
 
     def _check_weights(self) -> None:
-        bad = [name for name, p in self.parameters.items() if not all_finite([p.detach()])]
+        bad = [name for name, p in self.parameters.items() if not is_finite(p)]
         if bad:
             more = f" and {len(bad) - 1} more parameters" if len(bad) > 1 else ""
             raise NonFiniteError(
@@ -136,7 +135,7 @@ class FirstNonFinite(Observer):
     def _blame(self, part: str, module: nn.Module, inputs: Any, bad: Tensor) -> str:
         place = f"; called at {calling_line()}"
         given = [t for t in tensors_in(inputs) if t.numel()]
-        foul = next((t for t in given if not all_finite([t])), None)
+        foul = next((t for t in given if not is_finite(t)), None)
         if foul is not None:
             since = f"after {self.last_part} " if self.last_part else ""
             return (
@@ -146,7 +145,7 @@ class FirstNonFinite(Observer):
         weights = [
             f"its {name} holds {share(p)}"
             for name, p in module.named_parameters(recurse=False)
-            if not all_finite([p.detach()])
+            if not is_finite(p)
         ]
         if given:
             largest = max(float(t.detach().abs().max()) for t in given)  # sync
@@ -165,24 +164,13 @@ class FirstNonFinite(Observer):
             )
         where = "at its input" if bad.at == "input" else f"of {bad.at}"
         return (
-            f"module {makers} made the first non-finite gradient, {where}: {bad.held}; the gradient "
-            "at its output is finite; loop.anomaly=true names the operation"
+            f"module {makers} made the first non-finite gradient, {where}: {bad.held}; the "
+            "gradient at its output is finite; loop.anomaly=true names the operation"
         )
 
     def _name(self, part: str) -> str:
         module = self.modules.get(part)
         return f"{part} ({type(module).__name__})" if module is not None else part or "(model)"
-
-
-def share(tensor: Tensor) -> str:
-    """How many values are not finite: `3 of 4,096 values (0.1%: 2 NaN, 1 infinite)`. Syncs."""
-    tensor = tensor.detach()
-    num_nan, num_infinite = int(tensor.isnan().sum()), int(tensor.isinf().sum())
-    kinds = [f"{num_nan:,} NaN"] if num_nan else []
-    kinds += [f"{num_infinite:,} infinite"] if num_infinite else []
-    bad = num_nan + num_infinite
-    percent = f"{bad / tensor.numel():.2g}" if bad == 0 else f"{100 * bad / tensor.numel():.2g}%"
-    return f"{bad:,} of {tensor.numel():,} values ({percent}: {', '.join(kinds)})"
 
 
 def check_batch(batch: Batch, schema: Schema) -> None:
@@ -193,7 +181,7 @@ def check_batch(batch: Batch, schema: Schema) -> None:
         "weight": ([""], batch.weights_B[:, None]),
     }
     for kind, (names, values_BC) in columns.items():
-        if all_finite([values_BC]):
+        if is_finite(values_BC):
             continue
         row, column = (~values_BC.isfinite()).nonzero()[0].tolist()
         raise NonFiniteError(
@@ -202,7 +190,7 @@ def check_batch(batch: Batch, schema: Schema) -> None:
             f"{share(values_BC)}"
         )
     weights_V = batch.sparse.weights_or_none()
-    if weights_V is not None and not all_finite([weights_V]):
+    if weights_V is not None and not is_finite(weights_V):
         raise NonFiniteError(f"the weights of the batch's ids are not finite: {share(weights_V)}")
 
 

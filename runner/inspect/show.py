@@ -10,11 +10,12 @@ from torch import nn
 from runner.inspect.statistics import GradientNorms, Moments, Statistics, norm_of_rows
 from runner.inspect.times import OUTSIDE, Times
 from runner.inspect.watch import DATA, OPTIMIZER
+from runner.inspect.words import number, percent, shape
 from runner.layers.embedding import TableLookup
 from runner.view.figures import Table
 
-
 Titled = tuple[str, Table]
+MODEL = "(model)"
 
 
 def activation_table(statistics: Statistics, modules: Mapping[str, nn.Module], step: int) -> Titled:
@@ -45,18 +46,23 @@ def gradient_table(
 ) -> Titled:
     """Gradient at each module's output; norms of its own parameters and of their gradients."""
     rows = []
-    for name in in_order(statistics.outputs, modules):
+    owned: dict[str, list[str]] = {}
+    for parameter in parameters:
+        owned.setdefault(parameter.rpartition(".")[0], []).append(parameter)
+    others = [name for name in owned if name not in modules]  # the model's own, such as a bias
+    for name in (*in_order(statistics.outputs, modules), *others):
         seen = statistics.gradients.get(name)
-        own = [p for p in parameters if p.rpartition(".")[0] == name]
+        own = owned.get(name, [])
         weight = _norm([float(parameters[p].detach().double().norm()) for p in own])
         gradient = _norm([g for p in own if (g := norms.of(p)) is not None])
         ratio = gradient / weight if weight and gradient is not None else None
         arriving = [None, None] if seen is None else [seen.root_mean_square, seen.magnitude]
         zeros = "-" if seen is None else percent(seen.zeros / max(seen.count, 1))
         cells = [number(v) for v in (weight, gradient, ratio)]
-        rows.append((name, *(number(v) for v in arriving), zeros, *cells))
-    header = ("module", "at output: rms", "max", "zeros", "weight norm", "gradient", "ratio")
-    return f"gradients in step {step:,}", Table(header, rows)
+        rows.append((name or MODEL, *(number(v) for v in arriving), zeros, *cells))
+    header = ("module", "out rms", "out max", "out zeros", "weights", "gradient", "ratio")
+    title = f"gradients in step {step:,}: at each module's output; norms of its own weights"
+    return title, Table(header, rows)
 
 
 def lookup_tables(
@@ -87,7 +93,9 @@ def lookup_tables(
     return found
 
 
-def summary_table(modules: Mapping[str, nn.Module], times: Times) -> Titled:
+def summary_table(
+    modules: Mapping[str, nn.Module], parameters: Mapping[str, nn.Parameter], times: Times
+) -> Titled:
     """Modules with output shape, parameters of their own, and share of an update's time."""
     rows = []
     total = 0
@@ -98,11 +106,15 @@ def summary_table(modules: Mapping[str, nn.Module], times: Times) -> Titled:
         made = shape(times.shapes[name]) if name in times.shapes else "not called"
         spent = [percent(times.share(name, way)) for way in ("forward", "backward")]
         rows.append((name, type(module).__name__, made, f"{count:,}" if count else "-", *spent))
+    if others := sum(
+        p.numel() for n, p in parameters.items() if n.rpartition(".")[0] not in modules
+    ):
+        rows.append((MODEL, "", "", f"{others:,}", "", ""))
     for part in (OUTSIDE, OPTIMIZER, DATA):
         spent = [percent(times.share(part, way)) for way in ("forward", "backward")]
         rows.append((part, "", "", "", *spent))
     per_step_ms = 1000 * times.total_s() / max(times.num_steps, 1)
-    rows.append(("all", "", "", f"{total:,}", f"{per_step_ms:.1f} ms", ""))
+    rows.append(("all", "", "", f"{total + others:,}", f"{per_step_ms:.1f} ms", ""))
     header = ("module", "type", "output", "parameters", "forward", "backward")
     return f"modules, and share of time over {times.num_steps:,} updates", Table(header, rows)
 
@@ -117,30 +129,6 @@ def num_parameters(module: nn.Module) -> int:
 def in_order(called: Mapping[str, object], modules: Mapping[str, nn.Module]) -> Sequence[str]:
     """Modules in the order of their first call, then those that were never called."""
     return [n for n in called if n in modules] + [n for n in modules if n not in called]
-
-
-def number(value: float | None) -> str:
-    """At most seven characters."""
-    if value is None:
-        return "-"
-    if not math.isfinite(value) or value == 0:
-        return f"{value:g}"
-    if 0.01 <= abs(value) < 1000:
-        return f"{value:.3g}"
-    if 1000 <= abs(value) < 100_000:
-        return f"{value:.0f}"
-    digits, exponent = f"{value:.1e}".split("e")
-    return f"{digits}e{int(exponent)}"
-
-
-def percent(part: float) -> str:
-    if part == 0 or part == 1:
-        return f"{100 * part:.0f}%"
-    return "<0.1%" if part < 0.001 else f"{100 * part:.1f}%"
-
-
-def shape(sizes: Sequence[int]) -> str:
-    return "x".join(map(str, sizes)) or "scalar"
 
 
 def _norm(parts: Sequence[float]) -> float | None:

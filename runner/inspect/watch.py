@@ -36,21 +36,28 @@ class Observer(Protocol):
     raise: the error comes out of `steps()`.
     """
 
-    def step_begins(self) -> None: ...
+    def step_begins(self) -> None:
+        return
 
-    def step_ends(self) -> None: ...
+    def step_ends(self) -> None:
+        return
 
-    def call_begins(self, part: str, inputs: Any) -> None: ...
+    def call_begins(self, part: str, inputs: Any) -> None:
+        return
 
-    def call_ends(self, part: str, inputs: Any, outputs: Any) -> None: ...
+    def call_ends(self, part: str, inputs: Any, outputs: Any) -> None:
+        return
 
-    def gradient_at_output(self, part: str, gradient: Tensor) -> None: ...
+    def gradient_at_output(self, part: str, gradient: Tensor) -> None:
+        return
 
     def gradient_at_input(self, part: str, gradient: Tensor) -> None:
         """Of everything that read the same tensor, not of this part alone."""
+        return
 
     def gradient_of_parameter(self, name: str, gradient: Tensor) -> None:
         """The sum so far, over the micro-batches of the update."""
+        return
 
 
 class Watch:

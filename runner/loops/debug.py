@@ -249,7 +249,7 @@ def tell_tables(job: Job, look: Look, seen: Seen) -> None:
         )
         tables += lookup_tables(look.statistics, look.modules, step)
     if look.times is not None:
-        tables.append(summary_table(look.modules, look.times))
+        tables.append(summary_table(look.modules, look.parameters, look.times))
     for title, table in tables:
         job.view.note("\n".join(["", title, *(f"  {line}" for line in table.lines())]))
 

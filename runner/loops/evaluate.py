@@ -7,6 +7,7 @@ from itertools import islice
 import torch
 
 from runner.job import Job, Result
+from runner.loops.told import start_trackers, told
 from runner.state import from_values, restore_weights
 from runner.stop import Stop, stop_on_signals
 
@@ -35,7 +36,12 @@ def evaluate_split(
 
 def evaluate(job: Job) -> Result:
     """loop=eval: one split with the weights of one checkpoint; the source is only read."""
+    return told(job, lambda: _evaluate(job))
+
+
+def _evaluate(job: Job) -> Result:
     assert job.source is not None and job.run is not None
+    start_trackers(job)
     restore_weights(job, job.source)
     state = from_values(job.source.values)
     split = job.loop_settings["split"] or ("test" if "test" in job.dataset.num_rows else "validation")

@@ -117,6 +117,7 @@ class Recorder:
                 tensors(job.context, job.train_metrics) | random_tensors(job.device),
                 values(
                     state,
+                    job.context,
                     metrics_bytes=job.run.metrics.size(),
                     signature=job.run.signature,
                     trackers=job.trackers.state(),

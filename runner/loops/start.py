@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.checkpoint import Saved, load_tensors, open_checkpoint, saved_steps, tensor_shapes
+from runner.checkpoint import Saved, open_checkpoint, saved_steps, tensor_shapes
 from runner.errors import ConfigError
 from runner.job import Job
-from runner.state import TrainState, restore, weights
+from runner.loops.told import start_trackers
+from runner.state import TrainState, copy_in, restore, weights
 
 
 def start(job: Job) -> TrainState:
@@ -18,10 +19,12 @@ def start(job: Job) -> TrainState:
         job.checkpointer.discard_after(state.step)
         if job.run is not None:
             job.run.metrics.cut(saved.values["metrics_bytes"])
+        start_trackers(job, state.step, saved.values["trackers"])
         job.view.note(f"resuming from step {state.step:,} ({state.examples:,} examples)")
         return state
     if job.run is not None:
         job.run.metrics.cut(0)
+    start_trackers(job)
     if job.checkpoint.init_from:
         job.view.note(warm_start(job, Path(job.checkpoint.init_from)))
     return TrainState()
@@ -42,7 +45,7 @@ def warm_start(job: Job, source: Path) -> str:
     unused = [n for n in unused if n.startswith("dense/") or n.endswith("/weight")]
     if not matched:
         raise ConfigError(f"checkpoint.init_from={source}: no weight matches by name and shape")
-    load_tensors(saved, matched, partial=True)
+    copy_in(saved, matched)
     lines = [f"warm start from {saved.path}: {len(matched)} of {len(ours)} weights taken"]
     lines += [f"  shape differs: {n} ({theirs[n]} there, {tuple(ours[n].shape)} here)" for n in sorted(reshaped)]
     lines += [f"  not there, initialised afresh: {n}" for n in missing]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+from runner.errors import UserError
 from runner.job import Job, Result
 from runner.loops.evaluate import evaluate_split
 from runner.loops.record import Recorder
-from runner.loops.start import start
+from runner.loops.told import told
+from runner.loops.start import find_checkpoint, start
 from runner.state import TrainState, restore_weights
 from runner.step import finished, steps
 from runner.stop import Stop, stop_on_signals
@@ -18,6 +20,10 @@ def train(job: Job) -> Result:
 
     Order at update k: update, log, evaluate, save; an improvement is saved at once.
     """
+    return told(job, lambda: _train(job))
+
+
+def _train(job: Job) -> Result:
     with stop_on_signals() as stop, job.view.training(job.total_steps):
         state = start(job)
         record = Recorder(job, state)
@@ -70,9 +76,9 @@ def complete(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Resul
     best = state.best
     step = state.step
     if best is not None and best.step != state.step:
-        assert job.checkpointer is not None
+        assert job.run is not None
         try:
-            saved = find_checkpoint(job.checkpointer.folder, best.step)
+            saved = find_checkpoint(job.run.dir, best.step)
         except UserError as error:
             job.view.warn(f"the best weights are gone, the last are used instead: {error}")
             best = None
@@ -84,7 +90,7 @@ def complete(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Resul
         results["validation"] = best.metrics
     elif "validation" in job.dataset.num_rows:
         results["validation"] = evaluate_split(job, "validation") or {}
-    for split in job.loop_settings.get("final_splits") or ("test",):
+    for split in job.loop_settings["final_splits"]:
         if split in results or split not in job.dataset.num_rows:
             continue
         started = time.perf_counter()

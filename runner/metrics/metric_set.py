@@ -23,7 +23,7 @@ from runner.metrics.ranking import (
     roc_area_error,
 )
 from runner.metrics.ranks import Ranks
-from runner.metrics.settings import METRICS, MetricSettings, check_groups, result_key
+from runner.metrics.settings import METRICS, MetricSettings, check_groups, result_key, result_keys
 
 TRAIN_BINS = 1 << 14  # 256 KiB a task, part of every checkpoint
 EVAL_BINS = 1 << 18
@@ -76,6 +76,10 @@ class MetricSet:
                 keep_groups=self._group is not None,
                 device=device,
             )
+
+    def names(self) -> list[str]:
+        """What `compute()` returns, but for parts of the loss, which the first update tells."""
+        return result_keys(self._names, self._tasks)
 
     @torch.no_grad()
     def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:

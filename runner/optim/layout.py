@@ -99,6 +99,13 @@ class Tables(nn.Module):
         with weights, the pooled sum is weighted. An empty bag gives zeros.
         """
         assert kjt.keys() == self._keys, f"keys {kjt.keys()} are not {self._keys}"
+        if torch.is_inference_mode_enabled():
+            # FBGEMM's operators exist behind autograd only, which inference mode leaves out
+            with torch.inference_mode(False), torch.no_grad():
+                return self._pool(kjt)
+        return self._pool(kjt)
+
+    def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         lengths_FB = kjt.lengths().view(len(self._keys), -1)
         if self.layout.permuted:
             kjt = kjt.permute(self._order)

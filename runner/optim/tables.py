@@ -30,8 +30,10 @@ def build_tables(
 ) -> Tables:
     """Tables with initial weights. `feature_order` is that of the batches' keys and the output.
 
-    Raises: ConfigError for widths that FBGEMM cannot hold.
+    Raises: ConfigError for no table at all, or widths that FBGEMM cannot hold.
     """
+    if not specs:
+        raise ConfigError("the model looks nothing up: the dataset has no sparse feature")
     odd = [f"{spec.name} ({spec.dim})" for spec in specs if spec.dim % 4]
     if odd:
         raise ConfigError(f"widths of tables must be multiples of 4: {', '.join(odd)}")

@@ -30,9 +30,7 @@ _GRACE_S = 30  # for saving, after a job was told that its time is over
 # What a signal says by itself; with others the log's last line says more.
 _PLAIN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Exit codes of a job that was asked to stop, whether it saved first or had not come that far.
-_STOPPED = {
-    code for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-n, 128 + n)
-}
+_STOPPED = {code for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-n, 128 + n)}
 
 
 class Show(Protocol):

@@ -30,6 +30,10 @@ class Outcome:
     step: int | None = None
     seconds: float | None = None
 
+    @property
+    def is_completed(self) -> bool:
+        return self.status == "completed"
+
 
 WAITING = Outcome("waiting")
 
@@ -46,7 +50,7 @@ class Found:
 
     @property
     def is_completed(self) -> bool:
-        return bool(self.result) and self.result.get("status") == "completed"  # type: ignore[union-attr]
+        return self.result is not None and self.result.get("status") == "completed"
 
 
 def scan(directory: Path, warn: Callable[[str], None]) -> list[Found]:
@@ -77,14 +81,18 @@ def read_found(folder: Path) -> Found | None:
     meta = read_json(folder / "meta.json")
     if not isinstance(meta, dict) or not isinstance(meta.get("signature"), str):
         raise UserError(f"{folder / 'meta.json'}: holds no signature")
-    git = meta.get("git") or {}
     return Found(
         folder=folder.name,
         signature=meta["signature"],
         overrides=frozenset(for_job(meta.get("overrides") or ())),
-        code=f"{git.get('commit')} {hash(git.get('patch'))}" if git else None,
+        code=code_of(meta.get("git")),
         result=read_result(folder),
     )
+
+
+def code_of(git: Mapping[str, Any] | None) -> str | None:
+    """Tells one state of the code from another, within this process."""
+    return f"{git.get('commit')} {hash(git.get('patch'))}" if git else None
 
 
 def read_result(folder: Path) -> Mapping[str, Any] | None:

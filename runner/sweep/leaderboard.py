@@ -129,10 +129,10 @@ def _over_seeds(
         return not best, sign * statistics.fmean(best) if best else 0.0
 
     table = Table(title="over seeds: mean ± standard deviation", header_style="bold")
-    for key in varying:
-        table.add_column(key, overflow="fold")
-    for key in ["jobs", plan.metric, *tests]:
-        table.add_column(key, justify="right")
+    for name in varying:
+        table.add_column(name, overflow="fold")
+    for name in ["jobs", plan.metric, *tests]:
+        table.add_column(name, justify="right")
     for key, outcomes in sorted(groups.items(), key=lambda item: rank(item[1]))[:_ROWS_SHOWN]:
         cells = [spread([o.best for o in outcomes])]
         cells += [spread([o.metrics.get(t) for o in outcomes]) for t in tests]

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.errors import ConfigError, UserError, mistakes
@@ -94,6 +94,7 @@ def plan_sweep(
     checked: list[tuple[Checked, Mapping[str, str]]] = []
     problems: dict[str, list[int]] = {}
     first: Checked | None = None
+    threads: int | None = None
     for number, overrides in enumerate(jobs):
         progress(number, len(jobs))
         try:
@@ -104,9 +105,10 @@ def plan_sweep(
                 break
             continue
         first = first or found
+        threads = threads or (found.config.get("trainer") or {}).get("num_threads")
         values = {key_of(o): o.split("=", 1)[-1] for o in own[number]}
         # A configuration is large and there may be 10,000 of them: only this much of it is kept.
-        slim = Checked(found.signature, found.name, {"seed": found.config.get("seed")})
+        slim = replace(found, config={"seed": found.config.get("seed")})
         checked.append((slim, {k: values[k] for k in varying if k in values}))
     if problems:
         raise mistakes(_problem(numbers, text, own, varying) for text, numbers in problems.items())
@@ -120,7 +122,7 @@ def plan_sweep(
         launcher=launcher_settings(first.config.get("launcher")),
         metric=monitor.get("metric", "validation/auc"),
         direction=monitor.get("direction", "max"),
-        has_own_threads=(first.config.get("trainer") or {}).get("num_threads") is not None,
+        has_own_threads=threads is not None,
         notes=notes,
     )
 

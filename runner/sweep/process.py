@@ -114,13 +114,13 @@ def local(plan: SweepPlan, flags: Sequence[str], name: str) -> Start:
     return start
 
 
-def command_of(
-    job: Job, folder: Path, flags: Sequence[str], num_threads: int | None
-) -> list[str]:
+def command_of(job: Job, folder: Path, flags: Sequence[str], num_threads: int | None) -> list[str]:
     """The job as a person could start it too."""
     extra = [] if num_threads is None else [f"trainer.num_threads={num_threads}"]
     place = f"hydra.run.dir={quoted(str(folder))}"
-    return [sys.executable, "-m", "runner", *flags, *job.overrides, *extra, place]
+    # A YAML that a job chooses may set Hydra's mode: then it would be a sweep of its own.
+    own = [*job.overrides, *extra, place, "hydra.mode=RUN"]
+    return [sys.executable, "-m", "runner", *flags, *own]
 
 
 def quoted(text: str) -> str:
@@ -180,7 +180,7 @@ def started_at(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def outlive(log: Path) -> bool:
+def is_open(log: Path) -> bool:
     """Whether a process still has this job's log open: something of a killed sweep is alive."""
     try:
         with log.open("rb") as file:
@@ -210,15 +210,15 @@ def wait_for_orphans(
     Args: orphans: log, process id, when that began. Returns: how many had to be killed.
     """
     deadline = time.monotonic() + grace_s
-    alive = [o for o in orphans if outlive(o[0])]
+    alive = [o for o in orphans if is_open(o[0])]
     while alive and time.monotonic() < deadline:
         time.sleep(0.05)
-        alive = [o for o in alive if outlive(o[0])]
+        alive = [o for o in alive if is_open(o[0])]
     for log, pid, began in alive:
         if pid is not None and began is not None and started_at(pid) == began:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         until = time.monotonic() + 2
-        while outlive(log) and time.monotonic() < until:
+        while is_open(log) and time.monotonic() < until:
             time.sleep(0.02)
     return len(alive)

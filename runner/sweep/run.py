@@ -1,4 +1,4 @@
-"""`python -m runner -m ...`: all jobs checked, what is done found, the rest run, the table shown."""
+"""`python -m runner -m ...`: all jobs checked, the ones that are not done run, the table shown."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -15,20 +15,18 @@ from rich.text import Text
 
 from runner.errors import UserError
 from runner.lock import Lock, holder
-from runner.provenance import git_state
 from runner.sweep import leaderboard
 from runner.sweep.engine import Engine
-from runner.sweep.known import WAITING, Found, Outcome, claim, folders, outcome_of, read_result, scan
-from runner.sweep.leaderboard import Row
-from runner.sweep.plan import Checked, Job, SweepPlan, plan_sweep
-from runner.sweep.process import LOG, Start, local, wait_for_orphans
+from runner.sweep.known import claim, scan
+from runner.sweep.plan import Checked, SweepPlan, plan_sweep
+from runner.sweep.process import LOG, Start, local
 from runner.sweep.show import Board, Checking
+from runner.sweep.standing import Standing, save, take_in, take_stock
 from runner.sweep.stopping import stopping_on_signals
-from runner.sweep.study import End, OpenTry, Study
+from runner.sweep.study import Study
 
-_PROJECT = Path(__file__).resolve().parents[2]
-_ORPHAN_GRACE_S = 30  # for jobs of a sweep that was killed to save
 _LEADERBOARD_EVERY_S = 5  # so that a sweep that is killed leaves a recent one
+_NAMED = 20  # failed jobs that are named at the end
 
 
 def sweep(
@@ -46,7 +44,7 @@ def sweep(
     flags: words of the command line that are no overrides and that every job gets too;
     command: the whole command, for the record; start: how jobs are begun.
     Returns: the exit code: 0, 1 if a job failed, 130 or 143 after a signal.
-    Raises: UserError before anything has started or been written.
+    Raises: UserError before anything has started.
     """
     console = Console(highlight=False)
     plan = plan_sweep(jobs, check, progress=Checking(console))
@@ -54,77 +52,124 @@ def sweep(
         _warn(note)
     directory = Path(plan.directory)
     if (directory / "meta.json").exists():
-        raise UserError(f"{directory}: a run directory, not a sweep's; choose another hydra.sweep.dir")
+        raise UserError(
+            f"{directory}: a run directory, not a sweep's; choose another hydra.sweep.dir"
+        )
     if dry_run:
         return _dry_run(console, plan, directory)
     with _locked(directory):
         study = Study(directory, _warn)
         try:
-            return _sweep(console, plan, study, directory, command, start(plan, flags, directory.name))
+            study.note({"command": list(command), "cwd": os.getcwd(), "metric": plan.metric})
+            return _sweep(console, plan, study, directory, start(plan, flags, directory.name))
         finally:
             study.close()
 
 
-def _sweep(
-    console: Console,
-    plan: SweepPlan,
-    study: Study,
-    directory: Path,
-    command: Sequence[str],
-    start: Start,
-) -> int:
-    open_tries = study.open_tries()
-    _end_orphans(open_tries, directory)
-    found = scan(directory, _warn)
-    claimed = claim(plan.jobs, found)
-    known = study.known()
-    names = folders(plan.jobs, claimed, known, found, directory)
-    facts = {"command": list(command), "cwd": os.getcwd(), "metric": plan.metric}
-    study.enter(((j, names[j.key]) for j in plan.jobs), facts | {"direction": plan.direction})
-    _close_tries(study, open_tries, directory)
-    outcomes: dict[str, Outcome] = {}
-    for job in plan.jobs:
-        seconds = known[job.key].seconds if job.key in known else None
-        result = claimed[job.key].result if job.key in claimed else None
-        outcomes[job.key] = (
-            outcome_of(result, plan.metric, seconds=seconds) if job.key in claimed else WAITING
-        )
-    done = [j for j in plan.jobs if outcomes[j.key].status == "completed"]
-    study.settle((j.key, "completed", None) for j in done)
-    todo = [j for j in plan.jobs if outcomes[j.key].status != "completed"]
-    _announce(console, plan, directory, claimed, len(done))
-
-    def save_leaderboard() -> list[Row]:
-        rows = leaderboard.ranked(
-            (Row(j, names[j.key], outcomes[j.key]) for j in plan.jobs), plan.direction
-        )
-        leaderboard.write_csv(directory / leaderboard.FILE, rows, plan)
-        return rows
-
+def _sweep(console: Console, plan: SweepPlan, study: Study, directory: Path, start: Start) -> int:
+    standing = take_stock(plan, study, directory, _warn)
+    todo = [j for j in plan.jobs if standing.outcomes[j.key].status != "completed"]
+    _announce(console, standing)
     with stopping_on_signals() as stopping:
-        with Board(console, plan, num_done=len(done)) as board:
-            board.known([(j, outcomes[j.key]) for j in done])
-            place = lambda job: directory / names[job.key]
-            engine = Engine(start, plan.launcher, study, stopping, board, place)
+        with Board(console, plan, num_done=len(plan.jobs) - len(todo)) as board:
+            board.known([(j, o) for j in plan.jobs if (o := standing.outcomes[j.key]).is_completed])
+            engine = Engine(start, plan.launcher, study, stopping, board, standing.place)
             saved = time.monotonic()
             for job, end in engine.run(todo):
-                seconds = engine.spent[job.key] + (known[job.key].seconds if job.key in known else 0)
-                outcomes[job.key] = _outcome(place(job), plan.metric, end, seconds)
-                board.ended(job, end, outcomes[job.key])
+                take_in(standing, job, end, engine.spent[job.key])
+                board.ended(job, end, standing.outcomes[job.key])
                 if time.monotonic() - saved > _LEADERBOARD_EVERY_S:
-                    _trying(save_leaderboard)
+                    save(standing)
                     saved = time.monotonic()
-        trouble = engine.trouble
-        try:
-            rows = save_leaderboard()
-        except OSError as error:
-            trouble = trouble or f"{directory / leaderboard.FILE} could not be written: {error}"
-            rows = [Row(j, names[j.key], outcomes[j.key]) for j in plan.jobs]
-        _conclude(console, plan, directory, rows)
-        if trouble is not None:
-            _warn(f"the sweep stopped: {trouble}")
-            return 1
-        if stopping.requested:
-            _warn("stopped; the same command goes on where it stopped")
-            return stopping.exit_code
-    return 0 if all(o.status == "completed" for o in outcomes.values()) else 1
+        trouble = engine.trouble or save(standing)
+        _conclude(console, standing)
+    if trouble is not None:
+        _warn(f"the sweep stopped: {trouble}" if engine.trouble else trouble)
+        return 1
+    if stopping.requested:
+        _warn("stopped; the same command goes on from here")
+        return stopping.exit_code
+    return 0 if all(o.is_completed for o in standing.outcomes.values()) else 1
+
+
+def _announce(console: Console, standing: Standing) -> None:
+    plan = standing.plan
+    done = sum(o.is_completed for o in standing.outcomes.values())
+    slots = plan.launcher.slots
+    parts = [f"{len(plan.jobs)} jobs", f"{done} done already" if done else ""]
+    parts += ["one at a time" if slots == 1 else f"{slots} at a time"]
+    _say(console, f"sweep {standing.directory}: {', '.join(p for p in parts if p)}")
+    if standing.num_others:
+        _say(
+            console,
+            f"{standing.num_others} other runs in it are none of these jobs (other values or "
+            "other defaults); they are left alone, and are not in this leaderboard",
+        )
+    if standing.other_code:
+        _warn(
+            f"{standing.other_code} of the finished jobs were made by other code than today's "
+            "(see git in their meta.json); remove their folders to run them again"
+        )
+
+
+def _conclude(console: Console, standing: Standing) -> None:
+    rows = standing.rows()
+    leaderboard.show(console, rows, standing.plan)
+    counts = Counter(r.outcome.status for r in rows)
+    _say(console, f"{leaderboard.summary(counts)}: {standing.directory / leaderboard.FILE}")
+    bad = [r for r in rows if r.outcome.status == "failed"]
+    for row in bad[:_NAMED]:
+        where = standing.directory / row.folder / LOG
+        _warn(f"failed: {row.job.label}: {row.outcome.error}  ({where})")
+    if len(bad) > _NAMED:
+        _warn(f"and {len(bad) - _NAMED} more failed; {leaderboard.FILE} has them all")
+
+
+def _dry_run(console: Console, plan: SweepPlan, directory: Path) -> int:
+    """Lists the jobs and what is done; writes nothing."""
+    claimed = claim(plan.jobs, scan(directory, _warn))
+    states = Counter[str]()
+    for job in plan.jobs:
+        one = claimed.get(job.key)
+        if one is None:
+            state = "new"
+        elif one.is_completed:
+            state = "done"
+        else:
+            state = str((one.result or {}).get("status", "interrupted"))
+        states[state] += 1
+        _say(console, f"{state:<12}{job.label}" + (f"  ({one.folder})" if one else ""))
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    _say(console, f"{len(plan.jobs)} jobs: {counts}; in {directory}")
+    return 0
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """One sweep a directory. Raises: UserError naming the other one, or why it cannot be made."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = Lock(directory)
+    except UserError:
+        raise UserError(
+            f"{directory}: another sweep is running here: {holder(directory)}; wait for it, or "
+            "choose another place with hydra.sweep.dir=DIR"
+        ) from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(
+            f"{directory}: cannot write the sweep's directory: {reason}; hydra.sweep.dir=DIR puts "
+            "it elsewhere"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(Text(text), soft_wrap=True)
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

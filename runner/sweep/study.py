@@ -138,6 +138,7 @@ class Study:
         """All of them or none. Returns: the id of the row that the last one inserted."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
+            number = None
             try:
                 for statement, values in statements:
                     number = self._db.execute(statement, values).lastrowid
@@ -149,31 +150,37 @@ class Study:
             raise self._error(error) from error
         return int(number or 0)
 
-    def enter(self, jobs: Iterable[tuple[Job, str]], facts: dict[str, Any]) -> None:
-        """Writes down the sweep's facts and its jobs with their folders."""
-        fact = "INSERT OR REPLACE INTO runner_sweep VALUES (?, ?)"
-        job = (
+    def _read(self, query: str) -> list[Any]:
+        try:
+            return self._db.execute(query).fetchall()
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+
+    def note(self, facts: dict[str, Any]) -> None:
+        """What is to be known about the sweep as a whole, such as its command."""
+        insert = "INSERT OR REPLACE INTO runner_sweep VALUES (?, ?)"
+        self._write(*((insert, (key, json.dumps(value))) for key, value in facts.items()))
+
+    def enter(self, jobs: Iterable[tuple[Job, str]]) -> None:
+        """Jobs with their folders; what is known of earlier tries stays."""
+        insert = (
             "INSERT INTO runner_jobs (key, signature, overrides, folder, status) "
             "VALUES (?, ?, ?, ?, 'waiting') ON CONFLICT (key) DO UPDATE SET "
             "overrides=excluded.overrides, folder=excluded.folder"
         )
         rows = [(j.key, j.signature, json.dumps(j.overrides), folder) for j, folder in jobs]
-        self._write(
-            *((fact, (k, json.dumps(v))) for k, v in facts.items()), *((job, row) for row in rows)
-        )
+        self._write(*((insert, row) for row in rows))
 
     def facts(self) -> dict[str, Any]:
-        rows = self._db.execute("SELECT key, value FROM runner_sweep WHERE key != 'version'")
+        rows = self._read("SELECT key, value FROM runner_sweep WHERE key != 'version'")
         return {key: json.loads(value) for key, value in rows}
 
     def known(self) -> dict[str, Known]:
-        rows = self._db.execute(
-            "SELECT key, folder, status, tries, seconds, error FROM runner_jobs"
-        )
+        rows = self._read("SELECT key, folder, status, tries, seconds, error FROM runner_jobs")
         return {key: Known(*rest) for key, *rest in rows}
 
     def open_tries(self) -> list[OpenTry]:
-        rows = self._db.execute(
+        rows = self._read(
             "SELECT t.id, t.job, j.folder, t.started, t.pid, t.pid_start FROM runner_tries t "
             "JOIN runner_jobs j ON j.key = t.job WHERE t.ended IS NULL"
         )
@@ -229,4 +236,3 @@ def _put_aside(path: Path) -> Path:
 
 def _is_busy(error: sqlite3.Error) -> bool:
     return "locked" in str(error) or "busy" in str(error)
-

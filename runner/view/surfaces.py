@@ -141,4 +141,6 @@ def _survive(stream: TextIO, draw: Callable[[], None]) -> None:
 
 
 def surface_for(stream: TextIO) -> Surface:
-    return Terminal(stream) if stream.isatty() else Plain(stream, sys.stderr)
+    """A terminal that can move its cursor, or plain lines."""
+    capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+    return Terminal(stream) if stream.isatty() and capable else Plain(stream, sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -154,7 +155,9 @@ class View:
         if directory is not None:
             self._surface.line(f"run directory: {directory}")
             if status != "completed":
-                self._surface.line(f"go on with: python -m runner resume {directory}")
+                self._surface.line(
+                    f"go on with: python -m runner resume {shlex.quote(str(directory))}"
+                )
 
     @contextmanager
     def _until_done(self) -> Iterator[None]:

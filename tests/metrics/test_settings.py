@@ -66,7 +66,7 @@ def test_result_keys_are_what_a_metric_set_computes(num_tasks):
         Prediction(zeros, zeros, torch.ones(2), torch.zeros(2, 0, dtype=torch.int64)),
         {"click": torch.zeros(2)},
     )
-    assert list(metrics.compute()) == result_keys(settings.eval, tasks)
+    assert list(metrics.compute()) == metrics.names() == result_keys(settings.eval, tasks)
 
 
 def test_settings_import_no_torch():

@@ -205,6 +205,8 @@ def test_a_look_up_alone_changes_nothing(engine, kind):
     before = {name: tensor.clone() for name, tensor in tables.state().items()}
     with torch.no_grad():
         evaluated = tables(kjt)
+    with torch.inference_mode():
+        assert torch.equal(evaluated, tables(kjt))
     assert not evaluated.requires_grad
     assert tables(kjt).requires_grad  # and its backward never runs
     assert torch.equal(evaluated, tables(kjt))
@@ -319,6 +321,11 @@ def test_initial_weights_depend_on_seed_and_table_alone():
     bound = 70_000**-0.5
     assert one["big/weight"].abs().max() <= bound
     assert one["big/weight"].std().item() == pytest.approx(bound / math.sqrt(3), rel=0.01)
+
+
+def test_a_model_without_tables_is_refused():
+    with pytest.raises(ConfigError, match="no sparse feature"):
+        build_tables([], [], settings_of("sgd"), seed=0, device=CPU)
 
 
 def test_widths_that_fbgemm_cannot_hold_are_refused():

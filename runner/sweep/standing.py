@@ -1,0 +1,134 @@
+"""Where a sweep stands: what is done, what a killed one left behind, what each job came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runner.provenance import git_state
+from runner.sweep import leaderboard
+from runner.sweep.known import (
+    WAITING,
+    Found,
+    Outcome,
+    claim,
+    code_of,
+    folders,
+    outcome_of,
+    read_result,
+    scan,
+)
+from runner.sweep.leaderboard import Row
+from runner.sweep.plan import Job, SweepPlan
+from runner.sweep.process import LOG, is_open, wait_for_orphans
+from runner.sweep.study import End, OpenTry, Study
+
+_PROJECT = Path(__file__).resolve().parents[2]
+_ORPHAN_GRACE_S = 30  # for jobs of a sweep that was killed to save
+
+
+@dataclass
+class Standing:
+    """Where a sweep stands: by job's key, its folder's name, what came of it, earlier seconds."""
+
+    plan: SweepPlan
+    directory: Path
+    names: dict[str, str]
+    outcomes: dict[str, Outcome]
+    seconds_before: dict[str, float]
+    num_others: int  # run directories in the sweep's folder that are none of its jobs
+    other_code: int  # completed jobs that were made by other code than today's
+
+    def place(self, job: Job) -> Path:
+        return self.directory / self.names[job.key]
+
+    def rows(self) -> list[Row]:
+        rows = (Row(j, self.names[j.key], self.outcomes[j.key]) for j in self.plan.jobs)
+        return leaderboard.ranked(rows, self.plan.direction)
+
+
+def take_stock(
+    plan: SweepPlan, study: Study, directory: Path, warn: Callable[[str], None]
+) -> Standing:
+    """What is done already, from the run directories; written into the database."""
+    open_tries = study.open_tries()
+    _end_orphans(open_tries, directory, warn)
+    found = scan(directory, warn)
+    claimed = claim(plan.jobs, found)
+    known = study.known()
+    names = folders(plan.jobs, claimed, known, found, directory)
+    outcomes = {
+        j.key: outcome_of(
+            claimed[j.key].result,
+            plan.metric,
+            seconds=known[j.key].seconds if j.key in known else None,
+        )
+        if j.key in claimed
+        else WAITING
+        for j in plan.jobs
+    }
+    study.enter((j, names[j.key]) for j in plan.jobs)
+    for one in open_tries:
+        _close_try(study, one, directory)
+    done = [j for j in plan.jobs if outcomes[j.key].is_completed]
+    study.settle((j.key, "completed", None) for j in done)
+    return Standing(
+        plan=plan,
+        directory=directory,
+        names=names,
+        outcomes=outcomes,
+        seconds_before={key: k.seconds for key, k in study.known().items()},
+        num_others=len(found) - len(claimed),
+        other_code=_other_code([claimed[j.key] for j in done]),
+    )
+
+
+def _end_orphans(tries: Sequence[OpenTry], directory: Path, warn: Callable[[str], None]) -> None:
+    """Lets jobs that a killed sweep left behind finish saving, before they are started again."""
+    alive = [t for t in tries if is_open(directory / t.folder / LOG)]
+    if alive:
+        warn(f"{len(alive)} jobs of the sweep that was killed are still saving")
+        orphans = [(directory / t.folder / LOG, t.pid, t.pid_start) for t in alive]
+        killed = wait_for_orphans(orphans, grace_s=_ORPHAN_GRACE_S)
+        if killed:
+            warn(f"{killed} of them did not end and were killed")
+
+
+def _close_try(study: Study, one: OpenTry, directory: Path) -> None:
+    """The end that a killed sweep could not write down, as far as the job's files tell it."""
+    folder = directory / one.folder
+    try:
+        ended = (folder / LOG).stat().st_mtime
+    except OSError:
+        ended = one.started
+    result = read_result(folder)
+    status = str(result.get("status")) if result else "interrupted"
+    error = None if status == "completed" else "the sweep was killed"
+    study.end(one.id, one.job, End(status, max(0.0, ended - one.started), None, error))
+
+
+def take_in(standing: Standing, job: Job, end: End, seconds: float) -> None:
+    """What a job came to. Its process's end decides; its result has the numbers."""
+    seconds += standing.seconds_before.get(job.key, 0.0)
+    result = read_result(standing.place(job)) or {}
+    outcome = outcome_of(result, standing.plan.metric, seconds=seconds)
+    standing.outcomes[job.key] = replace(outcome, status=end.status, error=end.error)
+
+
+def save(standing: Standing) -> str | None:
+    """Writes the leaderboard; returns what went wrong."""
+    path = standing.directory / leaderboard.FILE
+    try:
+        leaderboard.write_csv(path, standing.rows(), standing.plan)
+    except OSError as error:
+        return f"{path} could not be written: {error.strerror or error}"
+    return None
+
+
+def _other_code(done: Sequence[Found]) -> int:
+    """How many runs were made by another commit, or other uncommitted changes, than today's."""
+    if not any(f.code for f in done):
+        return 0
+    today = code_of(git_state(_PROJECT))
+    return sum(f.code != today for f in done)

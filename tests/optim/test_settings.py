@@ -1,0 +1,61 @@
+"""Settings of the table optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runner.errors import ConfigError
+from runner.optim.settings import KINDS, SparseSettings, parse_sparse
+
+CONF = Path(__file__).parents[2] / "conf" / "optimizer"
+
+
+def test_every_optimizer_option_parses():
+    paths = sorted(CONF.glob("*.yaml"))
+    assert len(paths) >= 5
+    for path in paths:
+        settings = parse_sparse(yaml.safe_load(path.read_text())["sparse"])
+        assert settings.kind in KINDS
+        assert settings.lr > 0
+
+
+def test_values_and_defaults():
+    assert parse_sparse({"kind": "adam", "lr": 1, "betas": [0.5, 0.6]}) == SparseSettings(
+        kind="adam", lr=1.0, betas=(0.5, 0.6), eps=1e-8, weight_decay=0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "adamm", "lr": 1}, r"optimizer\.sparse\.kind 'adamm'.*nearest: 'adam'"),
+        ({"lr": 1}, r"optimizer\.sparse\.kind None"),
+        ({"kind": "sgd"}, r"optimizer\.sparse\.lr is missing"),
+        ({"kind": "adam", "lr": 1, "beta": 1}, r"sparse\.beta is no setting.*nearest: 'betas'"),
+        ({"kind": "sgd", "lr": 1, "momentum": 0.9}, r"momentum: .* have no momentum"),
+        ({"kind": "sgd", "lr": 1, "weight_decay": 0.1}, r"weight_decay: .* of sgd ignore it"),
+        ({"kind": "rowwise_adagrad", "lr": 1, "weight_decay": 0.1}, "ignore it"),
+        ({"kind": "adagrad", "lr": 1, "initial_accumulator_value": 0.1}, "start at 0"),
+        ({"kind": "adam", "lr": 1, "amsgrad": True}, "no table kernel has it"),
+        ({"kind": "sgd", "lr": "1"}, r"lr must be a number"),
+        ({"kind": "sgd", "lr": True}, r"lr must be a number"),
+        ({"kind": "sgd", "lr": -1}, r"lr must be at least 0"),
+        ({"kind": "sgd", "lr": float("nan")}, r"lr must be at least 0"),
+        ({"kind": "adagrad", "lr": 1, "eps": 0}, r"eps must be above 0"),
+        (
+            {"kind": "adam", "lr": 1, "betas": [0.9, 1.0]},
+            r"betas\[1\] must be at least 0 and below",
+        ),
+        ({"kind": "adam", "lr": 1, "betas": 0.9}, r"betas must be two numbers"),
+        (
+            {"kind": "lars_sgd", "lr": 1, "momentum": 1.0},
+            r"momentum must be at least 0 and below 1",
+        ),
+    ],
+)
+def test_mistakes_and_what_kernels_would_ignore_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_sparse(settings)

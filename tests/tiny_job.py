@@ -1,0 +1,116 @@
+"""A whole job in memory around the tiny model, for tests of loops."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from runner.batch import Batch, Cursor, Schema
+from runner.config import CheckpointSettings, TrainerSettings
+from runner.context import Context
+from runner.job import Cadence, Job, Rates, Result
+from runner.metrics import MetricSet
+from runner.metrics.settings import MetricSettings
+from runner.task import Supervised
+from runner.trackers import Trackers
+from runner.view import View
+from tests.tiny import CPU, SCHEMA, random_batch
+
+DEBUG_OPTIONS = {
+    "max_steps": 3,
+    "anomaly": False,
+    "statistics": False,
+    "overfit_one_batch": False,
+    "stop_at_nonfinite": True,
+    "summary": False,
+}
+
+
+class Rows:
+    """Random rows of the tiny schema, in file order, cut into batches."""
+
+    def __init__(self, num_rows: int = 160, *, schema: Schema = SCHEMA, seed: int = 0) -> None:
+        self.schema = schema
+        self.num_rows = {"train": num_rows}
+        self.reachable: dict[str, dict[str, float]] = {}
+        self.all = random_batch(num_rows, seed, num_tasks=len(schema.tasks))
+
+    def batches(
+        self, split: str, *, batch_size: int, start: Cursor = Cursor(), **order: Any
+    ) -> Iterator[Batch]:
+        total = self.num_rows[split]
+        for low in range(start.offset, total, batch_size):
+            high = min(low + batch_size, total)
+            end = Cursor(start.epoch, high) if high < total else Cursor(start.epoch + 1, 0)
+            yield self.rows(low, high, end)
+
+    def rows(self, low: int, high: int, end: Cursor) -> Batch:
+        whole, part = self.all, slice(low, high)
+        jagged = [whole.sparse[key] for key in whole.sparse.keys()]
+        return replace(
+            whole,
+            dense_BD=whole.dense_BD[part],
+            sparse=KeyedJaggedTensor(
+                keys=whole.sparse.keys(),
+                values=torch.cat(
+                    [j.values()[j.offsets()[low] : j.offsets()[high]] for j in jagged]
+                ),
+                lengths=torch.cat([j.lengths()[part] for j in jagged]),
+            ),
+            labels_BT=whole.labels_BT[part],
+            weights_B=whole.weights_B[part],
+            rows_B=whole.rows_B[part],
+            groups_BG=whole.groups_BG[part],
+            cursor=end,
+        )
+
+
+def make_job(
+    context: Context,
+    *,
+    dataset: Rows | None = None,
+    rates: Rates | None = None,
+    trainer: TrainerSettings | None = None,
+    **options: Any,
+) -> Job:
+    """A job of loop=debug; options: of the loop's group. Its view writes to `output(job)`."""
+    dataset = dataset or Rows()
+    trainer = trainer or TrainerSettings(batch_size=32)
+    context.micro_batch_size = trainer.batch_size
+
+    def metrics(exact: bool) -> MetricSet:
+        settings = MetricSettings(eval=["auc"], train=["log_loss"])
+        return MetricSet(dataset.schema.tasks, exact=exact, device=CPU, settings=settings)
+
+    return Job(
+        name="tiny",
+        seed=0,
+        config={},
+        trainer=trainer,
+        checkpoint=CheckpointSettings(),
+        cadence=Cadence(None, None, None),
+        loop=lambda job: Result("completed", 0, 0),
+        loop_settings={**DEBUG_OPTIONS, **options},
+        device=CPU,
+        dataset=dataset,
+        task=Supervised(),
+        context=context,
+        rates=rates or Rates({"dense": 0.1, "sparse": 0.1}, lambda step: 1.0),
+        total_steps=5,
+        metrics=metrics,
+        train_metrics=metrics(False),
+        trackers=Trackers({}, warn=print),
+        view=View(io.StringIO()),
+    )
+
+
+def output(job: Job) -> str:
+    """What the view has written so far, but for warnings, which go to stderr."""
+    stream = job.view._surface._stream
+    assert isinstance(stream, io.StringIO)
+    return stream.getvalue()
