@@ -7,11 +7,13 @@ metrics -> trackers -> checkpointer. Imports torch; everything before it does no
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -60,7 +62,7 @@ def build(
     checkpoint = settings_from(CheckpointSettings, config["checkpoint"])
     make = partial(instantiate, allowed=allowed)
     device = prepare_device(trainer)
-    torch.manual_seed(config["seed"])
+    seed_everything(config["seed"])
 
     dataset: Dataset = make(config["dataset"])
     steps_per_epoch = count_steps(dataset, trainer)
@@ -155,6 +157,13 @@ def prepare_device(trainer: TrainerSettings) -> torch.device:
     torch.set_float32_matmul_precision("high" if trainer.tf32 else "highest")
     torch.use_deterministic_algorithms(trainer.deterministic)
     return torch.device(kind)
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds the generators that initial weights, dropout and tasks of one's own draw from."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # NumPy takes 32 bits
 
 
 def count_steps(dataset: Dataset, trainer: TrainerSettings) -> int:

@@ -133,7 +133,11 @@ def run_of(checkpoint: Path) -> Path | None:
 
 
 def _of_training(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in config.items() if k not in ("loop", "run", "name")}
+    """Without what says which evaluation it is."""
+    kept = {k: v for k, v in config.items() if k not in ("loop", "run", "name")}
+    checkpoint = config.get("checkpoint") or {}
+    kept["checkpoint"] = {k: v for k, v in checkpoint.items() if k not in ("step", "path")}
+    return kept
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,7 @@ def _fresh(chosen: Sequence[Override], hydra: Any, groups: Groups, problems: lis
     plain = base.config
     if any(base.choices.get(g) for g in ONLY_FRESH):
         options = [f"{g}={o}" for g, o in base.choices.items() if o and g not in ONLY_FRESH]
-        none = [f"{g}=null" for g in ONLY_FRESH if g in base.choices]
+        none = [f"~{g}" for g in ONLY_FRESH if base.choices.get(g)]
         plain = hydra([*none, *options]).config
     return _Start(base.config, deepcopy(plain), base.choices, base.hydra)
 

@@ -25,6 +25,7 @@ from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from runner import mistakes as say
 from runner.errors import ConfigError
@@ -61,8 +62,12 @@ class Groups:
     def problem(self, override: Override, config: Mapping[str, Any]) -> str | None:
         """A message if the option chosen does not exist."""
         group, value = override.key_or_group, override.value()
+        if override.is_delete():
+            return None
+        if value is None:
+            return f"{override.input_line}: a group takes one of its options; ~{group} leaves it out"
         for option in value if isinstance(value, list) else [value]:
-            if option is not None and not self.repository.config_exists(f"{group}/{option}"):
+            if not self.repository.config_exists(f"{group}/{option}"):
                 options = self.repository.get_group_options(group)
                 return say.unknown_option(group, option, options, config)
         return None
@@ -97,7 +102,7 @@ def find_groups(for_hydra: tuple[str, ...], config_dirs: tuple[str, ...]) -> Gro
             _, repository = loader._parse_overrides_and_create_caching_repo(
                 "config", list(for_hydra)
             )
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise ConfigError(say.from_hydra(error)) from error
         return Groups(repository)
 
@@ -113,7 +118,7 @@ def _composed(overrides: tuple[str, ...], config_dirs: tuple[str, ...]) -> Base:
     with _hydra(config_dirs):
         try:
             whole = compose("config", list(overrides), return_hydra_config=True)
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise ConfigError(say.from_hydra(error)) from error
     own = OmegaConf.masked_copy(whole, [str(k) for k in whole if k != "hydra"])
     OmegaConf.set_struct(own, True)

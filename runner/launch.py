@@ -254,5 +254,5 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _summary(result: Mapping[str, Any]) -> str:
     metrics = result.get("metrics") or {}
-    shown = ", ".join(f"{k} {v}" for k, v in metrics.items() if k.startswith("test/"))
-    return f"step {result.get('step')}" + (f", {shown}" if shown else "")
+    shown = [f"{k} {float(v):.5f}" for k, v in metrics.items() if k.startswith("test/")]
+    return ", ".join([f"step {result.get('step')}", *shown[:4]])

@@ -31,6 +31,19 @@ SCHEDULER_KEYS = {
     "linear": {"warmup", "final"},
     "cosine": {"warmup", "final"},
 }
+NEEDED = (  # nodes that every job reads
+    "model.net",
+    "model.loss",
+    "dataset",
+    "optimizer.sparse",
+    "optimizer.dense",
+    "scheduler",
+    "task",
+    "loop",
+    "trainer",
+    "checkpoint.monitor",
+    "metrics",
+)
 POSITIVE = (
     "trainer.max_steps",
     "trainer.max_epochs",
@@ -88,8 +101,15 @@ def get(config: Config, key: str) -> Any:
 def _safely(rule: Callable[[Config], Iterator[str]], config: Config) -> list[str]:
     try:
         return list(rule(config))
-    except (TypeError, AttributeError):
-        return []  # a value of a wrong type, already among the type check's messages
+    except (TypeError, AttributeError, KeyError):
+        return []  # a value of a wrong type or a missing node, already among the type check's messages
+
+
+def _whole(config: Config) -> Iterator[str]:
+    for key in NEEDED:
+        if not isinstance(get(config, key), Mapping):
+            group = key.split(".")[0]
+            yield f"{key}: is missing, and every job needs it; `ls {group}` lists its options"
 
 
 def _numbers(config: Config) -> Iterator[str]:
@@ -247,6 +267,7 @@ def _nothing_overwritten(config: Config) -> Iterator[str]:
 
 
 RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
+    _whole,
     _numbers,
     _choices,
     _length,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from runner.errors import UserError
 from runner.record import read_meta
@@ -29,4 +30,21 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     changes = differences(composed.before, composed.record)
     if changes:
         tell(f"resuming {folder} with\n{describe(changes)}")
+        note = schedule_note(composed.record, {key for key, _, _ in changes})
+        if note:
+            tell(note)
     return launch(composed, allowed=allowed_packages(allow), command=sys.orig_argv, resume=folder)
+
+
+def schedule_note(config: Mapping[str, Any], changed: set[str]) -> str:
+    """What another length makes of the schedule; empty if nothing."""
+    scheduler = config.get("scheduler") or {}
+    kind, warmup = scheduler.get("kind"), scheduler.get("warmup") or 0
+    if not changed & {"trainer.max_steps", "trainer.max_epochs"}:
+        return ""
+    if kind == "constant" and not 0 < warmup < 1:
+        return ""
+    return (
+        f"the schedule ({kind}) is that of a run of the new length from the next update on: the "
+        "learning rate may jump, and the result is not that of a run that had this length at once"
+    )

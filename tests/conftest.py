@@ -16,7 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = (
-    "dataset.num_rows={train: 3000, validation: 500, test: 500}",
+    "dataset.max_cardinality=200",
+    "dataset.rows={train: 3000, validation: 500, test: 500}",
     "trainer.num_threads=1",
     "trainer.batch_size=32",
     "trainer.log_every=7",

@@ -21,6 +21,7 @@ from runner.trackers import Trackers
 from runner.view import View
 from tests.tiny import CPU, SCHEMA, random_batch
 
+START = Cursor()
 DEBUG_OPTIONS = {
     "max_steps": 3,
     "anomaly": False,
@@ -41,7 +42,7 @@ class Rows:
         self.all = random_batch(num_rows, seed, num_tasks=len(schema.tasks))
 
     def batches(
-        self, split: str, *, batch_size: int, start: Cursor = Cursor(), **order: Any
+        self, split: str, *, batch_size: int, start: Cursor = START, **order: Any
     ) -> Iterator[Batch]:
         total = self.num_rows[split]
         for low in range(start.offset, total, batch_size):
@@ -51,7 +52,9 @@ class Rows:
 
     def rows(self, low: int, high: int, end: Cursor) -> Batch:
         whole, part = self.all, slice(low, high)
-        jagged = [whole.sparse[key] for key in whole.sparse.keys()]
+        keys = whole.sparse.keys()
+        jagged = [whole.sparse[key] for key in keys]
+        ids = [j.values()[j.offsets()[low] : j.offsets()[high]] for j in jagged]
         return replace(
             whole,
             dense_BD=whole.dense_BD[part],

@@ -14,7 +14,7 @@ from runner.errors import DataError, nearest
 
 @dataclass(frozen=True)
 class Numeric:
-    """A dense feature. Order: missing value -> `default`, clip, log1p; the result must be finite."""
+    """A dense feature: missing -> `default`, then clip, then log1p; the result must be finite."""
 
     name: str
     log1p: bool = False
@@ -70,7 +70,11 @@ class Columns:
     def __post_init__(self) -> None:
         if not self.labels:
             raise DataError("no label column is declared")
-        declared = [c.name for c in (*self.labels, *self.numeric, *self.categorical)]
+        declared = [
+            *(c.name for c in self.labels),
+            *(c.name for c in self.numeric),
+            *(c.name for c in self.categorical),
+        ]
         for name, count in Counter(declared).items():
             if count > 1:
                 raise DataError(f"column {name!r} is declared {count} times")
@@ -88,9 +92,10 @@ class Columns:
     @property
     def names(self) -> tuple[str, ...]:
         """What is read from the files, each name once."""
-        weight = (self.weight,) if self.weight else ()
-        parts = (*self.labels, *self.numeric, *self.categorical)
-        return tuple(dict.fromkeys([*(c.name for c in parts), *weight, *self.groups]))
+        names = [c.name for c in self.labels] + [c.name for c in self.numeric]
+        names += [c.name for c in self.categorical]
+        names += [self.weight] if self.weight else []
+        return tuple(dict.fromkeys([*names, *self.groups]))
 
 
 def check_columns(columns: Columns, found: pa.Schema, path: str) -> None:
@@ -104,8 +109,8 @@ def check_columns(columns: Columns, found: pa.Schema, path: str) -> None:
             raise DataError(f"{path}: no column {name!r}{nearest(name, found.names, 3)}")
         if count > 1:
             raise DataError(f"{path}: {count} columns are called {name!r}")
-    weight = [columns.weight] if columns.weight else []
-    for name in [*(c.name for c in (*columns.labels, *columns.numeric)), *weight]:
+    numbers = [c.name for c in columns.labels] + [c.name for c in columns.numeric]
+    for name in numbers + ([columns.weight] if columns.weight else []):
         if not _is_number(found.field(name).type):
             raise DataError(f"{path}: {_wrong_type(found, name)}, needed is a number")
     for name in [*(c.name for c in columns.singles), *columns.groups]:

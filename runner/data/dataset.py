@@ -7,6 +7,8 @@ from typing import Protocol
 
 from runner.batch import Batch, Cursor, Schema
 
+START = Cursor()
+
 
 class Dataset(Protocol):
     schema: Schema
@@ -19,7 +21,7 @@ class Dataset(Protocol):
         *,
         batch_size: int,
         seed: int | None = None,
-        start: Cursor = Cursor(),
+        start: Cursor = START,
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[Batch]:

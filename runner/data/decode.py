@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -139,15 +140,13 @@ class Reader:
         large = any(c.num_rows > 2**31 for c in singles)
         ids_FW = np.empty((len(singles), width), np.int64 if large else np.int32)
         for f, c in enumerate(singles):
-            ids_R = _ids(_filled(table[c.name], c.name, c.default, at, c), c, at.fail)
+            ids_R = _ids(_coded(table[c.name], c, at), c, at.fail)
             # A column of a window fits the second-level cache, the matrix does not: gathering
             # here, once, is several times cheaper than a gather a batch.
             ids_FW[f] = _pick(ids_R, order)
         return ids_FW
 
-    def _weights(
-        self, table: pa.Table, order: np.ndarray | slice, at: _Place
-    ) -> np.ndarray | None:
+    def _weights(self, table: pa.Table, order: np.ndarray | slice, at: _Place) -> np.ndarray | None:
         name = self._columns.weight
         if name is None:
             return None
@@ -171,12 +170,12 @@ class _Place:
         shift = starts - (np.cumsum(rows) - rows)
         return np.arange(rows.sum()) + np.repeat(shift, rows)
 
-    def fail(self, column: str, values: np.ndarray, bad: np.ndarray, rule: str) -> None:
+    def fail(self, column: str, values: np.ndarray, bad: np.ndarray, rule: str) -> NoReturn:
         """Raises: DataError for the first bad row."""
         row = int(np.flatnonzero(bad)[0])
         self.fail_at(row, column, f"value {values[row]}: {rule}")
 
-    def fail_at(self, row: int, column: str, problem: str) -> None:
+    def fail_at(self, row: int, column: str, problem: str) -> NoReturn:
         ends = np.cumsum(self.index.rows_N[self.blocks])
         place = int(np.searchsorted(ends, row, side="right"))
         block = self.blocks[place]
@@ -186,31 +185,28 @@ class _Place:
         raise DataError(f"{path}: row group {group}, row {within}, column {column!r}: {problem}")
 
 
-def _filled(
-    values: pa.ChunkedArray, name: str, default: float | None, at: _Place, c: Categorical | None
-) -> np.ndarray:
-    """One NumPy array without missing values. A hashed column's default is an id: see `_ids`."""
-    if values.null_count:
-        if default is None:
-            missing = values.is_null().to_numpy()
-            at.fail_at(int(np.flatnonzero(missing)[0]), name, "is missing and has no default")
-        if c is not None and c.encode == "hash":
-            missing = values.is_null().to_numpy()
-            ids = hash_ids(_joined(pc.fill_null(values, 0)), c.num_rows, c.salt)
-            return np.where(missing, default, ids)
-        if not pa.types.is_floating(values.type) and default != int(default):
-            values = values.cast(pa.float64())
-        values = pc.fill_null(values, pa.scalar(default).cast(values.type))
-    joined = _joined(values)
-    if c is not None and c.encode == "hash":
-        return hash_ids(joined, c.num_rows, c.salt)
-    return joined
+def _numbers(values: pa.ChunkedArray, name: str, default: float | None, at: _Place) -> np.ndarray:
+    """One NumPy array, missing values filled."""
+    if not values.null_count:
+        return _joined(values)
+    if default is None:
+        missing = values.is_null().to_numpy()
+        at.fail_at(int(np.flatnonzero(missing)[0]), name, "is missing and has no default")
+    if not pa.types.is_floating(values.type) and default != int(default):
+        values = values.cast(pa.float64())
+    return _joined(pc.fill_null(values, pa.scalar(default).cast(values.type)))
 
 
-def _numbers(
-    values: pa.ChunkedArray, name: str, default: float | None, at: _Place
-) -> np.ndarray:
-    return _filled(values, name, default, at, None)
+def _coded(values: pa.ChunkedArray, c: Categorical, at: _Place) -> np.ndarray:
+    """Ids as they are or hashed, missing values filled."""
+    if c.encode == "as_is":
+        return _numbers(values, c.name, c.default, at)
+    if not values.null_count or c.default is None:
+        return hash_ids(_numbers(values, c.name, None, at), c.num_rows, c.salt)
+    missing = values.is_null().to_numpy()  # the default is an id, so it comes after the hash
+    return np.where(
+        missing, c.default, hash_ids(_numbers(values, c.name, 0, at), c.num_rows, c.salt)
+    )
 
 
 def _joined(values: pa.ChunkedArray) -> np.ndarray:
@@ -228,9 +224,7 @@ def _ids(
     return ids
 
 
-def _lists(
-    values: pa.ChunkedArray, c: Categorical, at: _Place
-) -> tuple[np.ndarray, np.ndarray]:
+def _lists(values: pa.ChunkedArray, c: Categorical, at: _Place) -> tuple[np.ndarray, np.ndarray]:
     """Values of all lists and their offsets; a missing list is an empty one."""
     lengths = _joined(pc.fill_null(pc.list_value_length(values), 0)).astype(np.int64)
     offsets_R1 = np.concatenate([[0], np.cumsum(lengths)])
@@ -246,7 +240,7 @@ def _lists(
     if flat.null_count and c.default is None:
         missing = flat.is_null().to_numpy()
         fail(c.name, np.where(missing, "null", ""), missing, "missing and has no default")
-    return _ids(_filled(flat, c.name, c.default, at, c), c, fail), offsets_R1
+    return _ids(_coded(flat, c, at), c, fail), offsets_R1
 
 
 def _pick(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
@@ -255,9 +249,7 @@ def _pick(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
     return np.take(values, order, axis=0, mode="clip")  # `clip` skips a buffer; all are inside
 
 
-def _pick_lists(
-    values: np.ndarray, offsets_R1: np.ndarray, order: np.ndarray | slice
-) -> Lists:
+def _pick_lists(values: np.ndarray, offsets_R1: np.ndarray, order: np.ndarray | slice) -> Lists:
     starts, lengths = offsets_R1[:-1][order], np.diff(offsets_R1)[order]
     offsets_W1 = np.concatenate([[0], np.cumsum(lengths)])
     if isinstance(order, slice):

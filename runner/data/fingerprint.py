@@ -54,6 +54,9 @@ def recipe_of(dataset: Mapping[str, Any]) -> Recipe | None:
     for key in settings:
         if key not in known:
             raise ConfigError(f"dataset.{key}: no such setting{nearest(key, known)}")
+    for key, parameter in known.items():
+        if key not in settings and parameter.default is parameter.empty:
+            raise ConfigError(f"dataset.{key} is not set")
     return make(**settings)
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from runner.batch import Batch, Cursor
 from runner.data.assemble import assemble, schema_of
 from runner.data.columns import Columns
+from runner.data.dataset import START
 from runner.data.index import build_index
 from runner.data.prefetch import prefetch
 from runner.data.stream import Share, pieces
@@ -50,18 +51,22 @@ class ParquetDataset:
         *,
         batch_size: int,
         seed: int | None = None,
-        start: Cursor = Cursor(),
+        start: Cursor = START,
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[Batch]:
         """See `Dataset.batches`. A rank without a row in the last batch gets one of weight 0."""
         if split not in self._indexes:
-            raise DataError(f"no {split!r} split; there are {', '.join(self._indexes)}"
-                            f"{nearest(split, self._indexes)}")
+            raise DataError(
+                f"no {split!r} split; there are {', '.join(self._indexes)}"
+                f"{nearest(split, self._indexes)}"
+            )
         total = self.num_rows[split]
         if not 0 <= start.offset < total:
-            raise DataError(f"position {start.offset} is outside the {total} rows of {split!r}: "
-                            "the data is not what it was")
+            raise DataError(
+                f"position {start.offset} is outside the {total} rows of {split!r}: "
+                "the data is not what it was"
+            )
         share = Share(start.offset, total, batch_size, rank, world_size)
         return prefetch(self._batches(split, share, seed, start.epoch), self._prefetch)
 

@@ -1,7 +1,7 @@
 """The planted model of the synthetic data: rows whose true click probability is known.
 
-logit = bias + dense part + effects of single ids + products of pairs of ids. All of it is a function
-of what a model sees, so the true probability is also the best possible prediction.
+logit = bias + dense part + effects of single ids + products of pairs of ids. All of it is a
+function of what a model sees, so the true probability is also the best possible prediction.
 Shape legend: R rows, D numeric columns, V values of a list column.
 """
 
@@ -103,12 +103,9 @@ class World:
         probability_R = (1 / (1 + np.exp(-logit_R))).astype(np.float32)
         labels_R = (rng.random(count) < probability_R).astype(np.int8)
         ids = [
-            column.ids(ranks).astype(np.int32)
-            for column, ranks in zip(self.columns, drawn.ranks)
+            column.ids(ranks).astype(np.int32) for column, ranks in zip(self.columns, drawn.ranks)
         ]
-        return Rows(
-            drawn.numeric_DR, drawn.missing_DR, ids, drawn.offsets, labels_R, probability_R
-        )
+        return Rows(drawn.numeric_DR, drawn.missing_DR, ids, drawn.offsets, labels_R, probability_R)
 
     def draw(self, rng: np.random.Generator, count: int) -> Drawn:
         num_numeric = len(self.dense_weights)

@@ -29,7 +29,13 @@ def progress(label: str, total: int, unit: str = "rows") -> Iterator[Advance]:
 @contextmanager
 def _bar(label: str, total: int) -> Iterator[Advance]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     console = Console(file=sys.stderr)

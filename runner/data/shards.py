@@ -57,17 +57,19 @@ class ShardWriter:
         rest = table.slice(count)
         self._waiting, self._num_waiting = ([rest] if rest.num_rows else []), rest.num_rows
         for block in _blocks(table.slice(0, count)):
-            if self._writer is None or self._in_shard >= SHARD_ROWS:
-                self._next_shard(block.schema)
-            self._writer.write_table(block, row_group_size=BLOCK_ROWS)
+            writer = self._writer
+            if writer is None or self._in_shard >= SHARD_ROWS:
+                writer = self._next_shard(block.schema)
+            writer.write_table(block, row_group_size=BLOCK_ROWS)
             self._in_shard += block.num_rows
 
-    def _next_shard(self, schema: pa.Schema) -> None:
+    def _next_shard(self, schema: pa.Schema) -> pq.ParquetWriter:
         if self._writer:
             self._writer.close()
         self.names.append(f"{self._split}-{len(self.names):05d}.parquet")
         self._writer = open_shard(self._folder / self.names[-1], schema)
         self._in_shard = 0
+        return self._writer
 
 
 def _blocks(table: pa.Table) -> Iterator[pa.Table]:

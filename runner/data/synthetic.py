@@ -83,7 +83,8 @@ class Synthetic:
 
     def make(self, folder: Path, advance: Advance) -> Made:
         """Shards are made side by side: NumPy works outside Python's lock."""
-        world, names = self._world, {split: [] for split in SPLITS if self.rows[split]}
+        world = self._world
+        names: dict[str, list[str]] = {split: [] for split in SPLITS if self.rows[split]}
         ceilings = {split: Ceiling() for split in names}
         with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), 4)) as pool:
             waiting = []
@@ -118,9 +119,7 @@ class Synthetic:
     def columns(self, learnt: Mapping[str, Any]) -> Columns:
         return Columns(
             labels=(Label("label"),),
-            numeric=tuple(
-                Numeric(name, log1p=True, default=0.0) for name in self._numeric_names
-            ),
+            numeric=tuple(Numeric(name, log1p=True, default=0.0) for name in self._numeric_names),
             categorical=tuple(
                 Categorical(
                     name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,17 +175,18 @@ class FirstNonFinite(Observer):
 
 def check_batch(batch: Batch, schema: Schema) -> None:
     """Raises: NonFiniteError that names the column and an example of the split."""
-    columns = {
+    columns: dict[str, tuple[Sequence[str], Tensor]] = {
         "dense": (schema.dense, batch.dense_BD),
         "label": ([task.name for task in schema.tasks], batch.labels_BT),
-        "weight": ([""], batch.weights_B[:, None]),
+        "weight": ((), batch.weights_B[:, None]),
     }
     for kind, (names, values_BC) in columns.items():
         if is_finite(values_BC):
             continue
         row, column = (~values_BC.isfinite()).nonzero()[0].tolist()
+        name = f"{kind} {names[column]!r}" if names else kind
         raise NonFiniteError(
-            f"the batch holds the first non-finite value: {kind} {names[column]!r} of row "
+            f"the batch holds the first non-finite value: {name} of row "
             f"{int(batch.rows_B[row]):,} of the split is {float(values_BC[row, column])}; "
             f"{share(values_BC)}"
         )

@@ -84,6 +84,7 @@ def debug(job: Job) -> Result:
     a value was not finite and the options say to stop there.
     """
     options = Options(**job.loop_settings)
+    job = replace(job, run=None, checkpointer=None)
     with stop_on_signals() as stop:
         state = restore(job, job.source) if job.source is not None else start(job)
         job = shortened(job, state, options)
@@ -110,7 +111,7 @@ def debug(job: Job) -> Result:
 
 
 def shortened(job: Job, state: TrainState, options: Options) -> Job:
-    """The job with the loop's own length and batches, and nowhere to write to."""
+    """The job with the loop's own length and batches."""
     trainer = job.trainer
     if options.max_steps is not None:
         last_step = state.step + options.max_steps
@@ -118,7 +119,7 @@ def shortened(job: Job, state: TrainState, options: Options) -> Job:
     dataset = job.dataset
     if options.overfit_one_batch:
         dataset = OneBatch(dataset, start=state.cursor)
-    return replace(job, trainer=trainer, dataset=dataset, run=None, checkpointer=None)
+    return replace(job, trainer=trainer, dataset=dataset)
 
 
 def look_at(job: Job, options: Options) -> Look:
@@ -162,9 +163,8 @@ def updates(job: Job, state: TrainState, look: Look, options: Options, stop: Sto
                 if not options.anomaly or _ANOMALY_FOUND not in str(found):
                     raise
                 line = traced_line(traces[-1]) if traces else ""
-                seen.error = f"step {seen.step:,}: {found}" + (
-                    f"; called at {line}" if line else ""
-                )
+                place = f"; called at {line}" if line else ""
+                seen.error = f"step {seen.step:,}: {str(found).rstrip('.')}{place}"
             if look.times is not None and len(seen.losses) == 1 and not finished(job, state):
                 look.times.forget()  # the first update warms caches and threads up
     return seen

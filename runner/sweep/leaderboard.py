@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -70,33 +72,46 @@ def write_csv(path: Path, rows: Sequence[Row], plan: SweepPlan) -> None:
 def show(console: Console, rows: Sequence[Row], plan: SweepPlan) -> None:
     """The leaderboard, and mean and spread over seeds where seeds vary."""
     tests = _test_metrics(rows, plan.metric)[:_TEST_COLUMNS_SHOWN]
+    # On a narrow terminal a few whole numbers say more than many cut ones.
+    while tests and _width(console, _table(rows, plan, tests, with_errors=False)) > console.width:
+        tests = tests[:-1]
+    with_errors = any(r.outcome.error for r in rows)
+    console.print(_table(rows, plan, tests, with_errors=with_errors))
+    if len(rows) > _ROWS_SHOWN:
+        console.print(f"{len(rows) - _ROWS_SHOWN} of {len(rows)} jobs are only in {FILE}")
+    over_seeds = _over_seeds(rows, plan, tests) if "seed" in plan.varying else None
+    if over_seeds is not None:
+        console.print(over_seeds)
+
+
+def _table(
+    rows: Sequence[Row], plan: SweepPlan, tests: Sequence[str], *, with_errors: bool
+) -> Table:
     varying = [k for k in plan.varying if k != "seed"]
-    seeds = {str(r.job.seed) for r in rows}
-    table = Table(title=None, header_style="bold")
-    for key in [*varying, *(["seed"] if len(seeds) > 1 else []), "status"]:
-        table.add_column(key, overflow="fold")
-    for key in [plan.metric, *tests, "step", "seconds"]:
-        table.add_column(key, justify="right")
-    has_errors = any(r.outcome.error for r in rows)
-    if has_errors:
+    with_seed = len({str(r.job.seed) for r in rows}) > 1
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in [*varying, *(["seed"] if with_seed else [])]:
+        table.add_column(name, overflow="fold")
+    table.add_column("status", no_wrap=True)
+    for name in [plan.metric, *tests, "step", "seconds"]:
+        table.add_column(name, justify="right", no_wrap=True)
+    if with_errors:
         table.add_column("error", overflow="fold")
     for row in _some(rows):
         job, o = row.job, row.outcome
         cells = [job.varying.get(k, "") for k in varying]
-        cells += [str(job.seed)] if len(seeds) > 1 else []
-        cells += [o.status, _text(o.best)]
-        cells += [_text(o.metrics.get(t)) for t in tests]
+        cells += [str(job.seed)] if with_seed else []
+        cells += [o.status, _text(o.best), *(_text(o.metrics.get(t)) for t in tests)]
         cells += ["" if o.step is None else f"{o.step:,}"]
         cells += ["" if o.seconds is None else f"{o.seconds:,.1f}"]
-        cells += [o.error or ""] if has_errors else []
+        cells += [o.error or ""] if with_errors else []
         table.add_row(*map(_plain, cells), style=_STYLES.get(o.status))
-    console.print(table)
-    if len(rows) > _ROWS_SHOWN:
-        console.print(f"{len(rows) - _ROWS_SHOWN} of {len(rows)} jobs are only in {FILE}")
-    if "seed" in plan.varying:
-        over_seeds = _over_seeds(rows, plan, varying, tests)
-        if over_seeds is not None:
-            console.print(over_seeds)
+    return table
+
+
+def _width(console: Console, table: Table) -> int:
+    """Columns of text that it takes when nothing is folded or cut."""
+    return Measurement.get(console, console.options.update(width=10_000), table).maximum
 
 
 _STYLES = {"failed": "red", "interrupted": "yellow", "waiting": "dim"}
@@ -111,10 +126,9 @@ def _some(rows: Sequence[Row]) -> list[Row]:
     return shown + failed
 
 
-def _over_seeds(
-    rows: Sequence[Row], plan: SweepPlan, varying: Sequence[str], tests: Sequence[str]
-) -> Table | None:
+def _over_seeds(rows: Sequence[Row], plan: SweepPlan, tests: Sequence[str]) -> Table | None:
     """Mean ± standard deviation (n - 1) of completed jobs that differ only in their seed."""
+    varying = [k for k in plan.varying if k != "seed"]
     groups: dict[tuple[str, ...], list[Outcome]] = {}
     for row in rows:
         if row.outcome.status == "completed":
@@ -128,14 +142,20 @@ def _over_seeds(
         best = [o.best for o in outcomes if o.best is not None]
         return not best, sign * statistics.fmean(best) if best else 0.0
 
-    table = Table(title="over seeds: mean ± standard deviation", header_style="bold")
+    table = Table(
+        title="over seeds: mean ± standard deviation",
+        title_justify="left",
+        header_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for name in varying:
         table.add_column(name, overflow="fold")
-    for name in ["jobs", plan.metric, *tests]:
-        table.add_column(name, justify="right")
+    for name in ["jobs", plan.metric, *tests[:1]]:
+        table.add_column(name, justify="right", no_wrap=True)
     for key, outcomes in sorted(groups.items(), key=lambda item: rank(item[1]))[:_ROWS_SHOWN]:
         cells = [spread([o.best for o in outcomes])]
-        cells += [spread([o.metrics.get(t) for o in outcomes]) for t in tests]
+        cells += [spread([o.metrics.get(t) for o in outcomes]) for t in tests[:1]]
         table.add_row(*map(_plain, [*key, str(len(outcomes)), *cells]))
     return table
 
@@ -150,14 +170,17 @@ def spread(values: Iterable[float | None]) -> str:
 
 
 def _test_metrics(rows: Sequence[Row], monitored: str) -> list[str]:
-    """Test metrics that any job has, the monitored metric's namesake first."""
+    """Test metrics that any job has: the monitored metric's namesake first, the loss that was
+    trained last, for it says less than the metrics with names of their own."""
     names: dict[str, None] = dict.fromkeys(m for row in rows for m in row.outcome.metrics)
     namesake = f"test/{monitored.partition('/')[2]}"
-    return sorted(names, key=lambda m: m != namesake)
+    return sorted(names, key=lambda m: (m != namesake, m == "test/loss"))
 
 
 def _text(value: float | None) -> str:
-    return "" if value is None else f"{value:.5g}"
+    if value is None:
+        return ""
+    return f"{value:.5f}" if 1e-3 <= abs(value) < 10 else f"{value:.5g}"
 
 
 def _plain(text: str) -> Text:

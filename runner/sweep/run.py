@@ -26,6 +26,7 @@ from runner.sweep.stopping import stopping_on_signals
 from runner.sweep.study import Study
 
 _LEADERBOARD_EVERY_S = 5  # so that a sweep that is killed leaves a recent one
+_FILE_WIDTH = 140  # columns of text
 _NAMED = 20  # failed jobs that are named at the end
 
 
@@ -46,7 +47,7 @@ def sweep(
     Returns: the exit code: 0, 1 if a job failed, 130 or 143 after a signal.
     Raises: UserError before anything has started.
     """
-    console = Console(highlight=False)
+    console = _console()
     plan = plan_sweep(jobs, check, progress=Checking(console))
     for note in plan.notes:
         _warn(note)
@@ -165,6 +166,12 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _console() -> Console:
+    """Of the terminal's width; wide where nobody's terminal limits it, as in a log file."""
+    free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=_FILE_WIDTH if free else None)
 
 
 def _say(console: Console, text: str) -> None:

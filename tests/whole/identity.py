@@ -23,8 +23,12 @@ def fingerprint(checkpoint: Path) -> dict[str, str]:
         name: hashlib.sha256(t.contiguous().view(-1).numpy().tobytes()).hexdigest()
         for name, t in tensors.items()
     }
-    values = {k: v for k, v in saved.values.items() if k not in NOT_COMPARED}
-    return hashes | {"values": json.dumps(values, sort_keys=True)}
+    values = {
+        f"values: {k}": json.dumps(v, sort_keys=True)
+        for k, v in saved.values.items()
+        if k not in NOT_COMPARED
+    }
+    return hashes | values
 
 
 def differences(a: Path, b: Path) -> list[str]:

@@ -1,0 +1,81 @@
+"""`runner.build` without torch, for tests of all that stands before it: commands take 0.2 s."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from runner.__main__ import main
+
+
+@dataclass(frozen=True)
+class FakeResult:
+    status: str = "completed"
+    step: int = 3
+    examples: int = 96
+    metrics: dict[str, float] = field(default_factory=lambda: {"test/auc": 0.75})
+    best: dict[str, float] | None = None
+    error: str | None = None
+    signal: int | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Jobs:
+    """What was built, and what its loop is to do."""
+
+    built: list[Any] = field(default_factory=list)
+    do: Callable[[Any], FakeResult] = lambda job: FakeResult()
+
+    def build(self, config: Mapping[str, Any], run: Any, **more: Any) -> Any:
+        job = types.SimpleNamespace(config=config, run=run, loop=self.do, **more)
+        self.built.append(job)
+        return job
+
+    @property
+    def last(self) -> Any:
+        return self.built[-1]
+
+
+@dataclass
+class Command:
+    """Runs command lines in this process: exit code, stdout, stderr."""
+
+    jobs: Jobs
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        self.capsys.readouterr()
+        code = main(list(words))
+        out, err = self.capsys.readouterr()
+        return code, out, err
+
+    def refused(self, *words: str) -> str:
+        """The message of a command that must end with exit code 2, without a traceback."""
+        before = len(self.jobs.built)
+        code, _, err = self(*words)
+        assert code == 2, err
+        assert "Traceback" not in err
+        assert len(self.jobs.built) == before
+        return err
+
+
+def fake_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Any
+) -> Command:
+    """Commands typed in `folder`, with a job that only pretends to train."""
+    jobs = Jobs()
+    build, view = types.ModuleType("runner.build"), types.ModuleType("runner.view")
+    build.build = lambda config, run, **more: jobs.build(config, run, **more)  # type: ignore[attr-defined]
+    view.View = lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "runner.build", build)
+    monkeypatch.setitem(sys.modules, "runner.view", view)
+    monkeypatch.chdir(folder)
+    return Command(jobs, capsys)
+
+

@@ -1,0 +1,104 @@
+"""A sweep of stand-ins: in this process, or as `python -m tests.sweep.driver JSON` to be killed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runner.errors import UserError
+from runner.sweep import Checked, sweep
+from runner.sweep.process import LOG, Process, command_of, num_cores
+from tests.sweep.stand_in import signature
+
+STAND_IN = str(Path(__file__).with_name("stand_in.py"))
+
+
+def grid(**axes: Sequence) -> list[list[str]]:
+    """Overrides of each job, the last key varying fastest; `__` in a key stands for a dot."""
+    keys = [key.replace("__", ".") for key in axes]
+    lists = [v if isinstance(v, list | tuple | range) else [v] for v in axes.values()]
+    return [[f"{k}={v}" for k, v in zip(keys, values)] for values in itertools.product(*lists)]
+
+
+def checker(directory: Path, launcher: Mapping, direction: str = "max"):
+    def check(overrides: Sequence[str]) -> Checked:
+        given = dict(o.split("=", 1) for o in overrides)
+        if "bad" in given:
+            raise UserError(f"bad={given['bad']}: there is no key 'bad'")
+        config = {
+            "seed": int(given.get("seed", 0)),
+            "launcher": launcher,
+            "checkpoint": {"monitor": {"metric": "validation/auc", "direction": direction}},
+            "trainer": {"num_threads": given.get("trainer.num_threads")},
+        }
+        return Checked(signature(overrides), "toy", config, str(directory))
+
+    return check
+
+
+def stand_ins(plan, flags, name):
+    """Starts stand-ins as the runner's own jobs are started."""
+    threads = max(1, num_cores() // plan.launcher.slots) if plan.launcher.slots > 1 else None
+
+    def start(job, folder, slot):
+        words = command_of(job, folder, flags, threads)[3:]
+        env = dict(os.environ, RUNNER_SWEEP=name)
+        command = [sys.executable, "-I", "-S", STAND_IN, *words]
+        return Process(command, folder / LOG, env)
+
+    return start
+
+
+class Empty:
+    """A job that is done as soon as it is started, in the sweep's own process."""
+
+    pid = 0
+
+    def __init__(self, job, folder: Path) -> None:
+        result = folder / "result.json"
+        if result.exists():
+            (folder / "started-though-completed").touch()
+        meta = {"signature": job.signature, "overrides": job.overrides}
+        (folder / "meta.json").write_text(json.dumps(meta))
+        temporary = folder / ".result"
+        done = {"status": "completed", "step": 1, "metrics": {"validation/auc": 0.5}}
+        temporary.write_text(json.dumps(done))
+        os.replace(temporary, result)
+
+    def poll(self) -> int:
+        return 0
+
+    def fileno(self) -> int:
+        return -1
+
+    def send(self, number: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def empty_jobs(plan, flags, name):
+    return lambda job, folder, slot: Empty(job, folder)
+
+
+def run(directory: Path, jobs, *, start=stand_ins, direction="max", dry_run=False, **launcher):
+    """A sweep of stand-ins in this process; returns its exit code."""
+    check = checker(directory, launcher, direction)
+    return sweep(jobs, check=check, start=start, dry_run=dry_run)
+
+
+if __name__ == "__main__":
+    request = json.loads(sys.argv[1])
+    start = {"stand_ins": stand_ins, "empty": empty_jobs}[request.pop("start", "stand_ins")]
+    axes, place = request.pop("grid"), Path(request.pop("directory"))
+    try:
+        code = run(place, grid(**axes), start=start, **request)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    if "torch" in sys.modules:
+        code = 99
+    sys.exit(code)

@@ -1,0 +1,100 @@
+"""Behaves like a job of the runner, in milliseconds: `python stand_in.py key=value...`.
+
+It reads what to do from its overrides: `do=ok|raise|wrong|sigkill|memory|silent|stubborn`,
+`steps=N`, `step_s=S`. It goes on from its last step, as a run does from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+NOT_SIGNED = ("step_s=", "hydra.", "trainer.num_threads=", "tracker=", "launcher.")
+
+
+def signature(overrides) -> str:
+    signed = sorted(o for o in overrides if not o.startswith(NOT_SIGNED))
+    return hashlib.sha256(json.dumps(signed).encode()).hexdigest()[:8]
+
+
+def write(path: Path, value) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(value))
+    os.replace(temporary, path)
+
+
+def quality(overrides) -> float:
+    """A number that depends on what is signed, and on nothing else."""
+    return int(signature(overrides), 16) / 16**8
+
+
+def main(words: list[str]) -> int:
+    given = dict(w.split("=", 1) for w in words)
+    folder, do = Path(given["hydra.run.dir"]), given.get("do", "ok")
+    overrides = [w for w in words if not w.startswith("hydra.")]
+    folder.mkdir(exist_ok=True)
+    with (folder / "starts").open("a") as starts:
+        starts.write(f"{os.getpid()}\n")
+    lock = (folder / ".lock").open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        print("another process is writing here")
+        return 2
+    if do == "wrong":
+        print("error: the data has no column 'label'", file=sys.stderr)
+        return 2
+    result_path = folder / "result.json"
+    if result_path.exists() and json.loads(result_path.read_text())["status"] == "completed":
+        (folder / "started-though-completed").touch()
+        return 0
+    result_path.unlink(missing_ok=True)
+    own = signature(overrides)
+    write(folder / "meta.json", {"signature": own, "overrides": words, "git": None})
+    result = {"status": "completed", "step": 0, "metrics": {}, "best": None, "error": None}
+    asked: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda n, _: asked.append(n))
+
+    checkpoint = folder / "checkpoint"
+    done = int(checkpoint.read_text()) if checkpoint.exists() else 0
+    for step in range(done + 1, int(given.get("steps", 1)) + 1):
+        time.sleep(float(given.get("step_s", 0)))
+        with (folder / "steps").open("a") as steps:
+            steps.write(f"{step}\n")
+        write(checkpoint, step)
+        result["step"] = step
+        if asked and do != "stubborn":
+            write(result_path, result | {"status": "interrupted"})
+            return 128 + asked[0]
+    if do == "raise":
+        message = "ValueError: loss is not finite\nat step 3 of 'top.0'"
+        write(result_path, result | {"status": "failed", "error": message})
+        return 1
+    if do == "sigkill" or (do == "sigkill_once" and not (folder / "killed").exists()):
+        (folder / "killed").touch()
+        print("a line of progress, which is no error", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if do == "memory":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
+        bytearray(1 << 30)
+    if do == "silent":
+        return 7
+    value = float(given.get("value", quality(overrides)))
+    metrics = {"validation/auc": value, "test/auc": value - 0.01, "test/loss": "NaN"}
+    best = {"step": result["step"], "value": value}
+    print("threads", given.get("trainer.num_threads"), "sweep", os.environ.get("RUNNER_SWEEP"))
+    write(result_path, result | {"metrics": metrics, "best": best})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,139 @@
+"""Mistakes of a command line: what is said, before anything is made."""
+
+import pytest
+
+from tests.fake_job import fake_command
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    found = fake_command(monkeypatch, capsys, tmp_path)
+    yield found
+    assert [p.name for p in tmp_path.iterdir()] == [], "a mistake touched the disk"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["optimizer=adm"], ["optimizer=adm: no such option", "nearest: 'adam'", "rowwise_adagrad"]),
+        (["lr=0.1"], ["lr=0.1: there is no key 'lr'", "'optimizer.dense.lr'"]),
+        (["trainer.max_step=5"], ["nearest: 'trainer.max_steps'"]),
+        (["batchsize=8"], ["nearest: 'trainer.batch_size'"]),
+        (["modle=dlrm"], ["nearest: 'model'"]),
+        (["trainer.batch_size=abc"], ["expected whole number, got text 'abc'"]),
+        (["trainer.batch_size=1.5"], ["expected whole number, got number 1.5"]),
+        (["trainer.amp=1"], ["trainer.amp=1: expected true or false"]),
+        (["model.net.embedding_dim=wide"], ["model.net.embedding_dim=wide: expected whole number"]),
+        (["model.net.top=[64,wide]"], ["model.net.top", "expected list of whole number"]),
+        (["optimizer.dense.lr=fast"], ["optimizer.dense.lr=fast: expected number"]),
+        (["seed=-1"], ["seed=-1: must not be negative"]),
+        (["seed=null"], ["seed=null: expected whole number, got null"]),
+        (["trainer.batch_size=0"], ["trainer.batch_size=0: must be at least 1"]),
+        (["checkpoint=best"], ["checkpoint=best: no such option", "checkpoint.step=best", "default"]),
+        (["trainer=cuda"], ["perhaps trainer.device=cuda"]),
+        (["trainer=5"], ["a value goes to one of its keys"]),
+        (["checkpoint.monitor=max"], ["a group of keys", "checkpoint.monitor.direction=max"]),
+        (["model.net=3"], ["model.net is a group of keys"]),
+        (["trainer.max_steps=5", "trainer.max_epochs=2"], ["give one of them"]),
+        (["trainer.max_epochs=null"], ["exactly one of trainer.max_steps and trainer.max_epochs"]),
+        (["checkpoint.monitor.direction=up"], ["one of max, min"]),
+        (["checkpoint.monitor.metric=auc"], ["write split/metric, such as validation/auc"]),
+        (["checkpoint.monitor.metric=valid/auc"], ["nearest: 'validation'"]),
+        (["trainer.eval_every=30min"], ["a time is for saving and logging only"]),
+        (["trainer.log_every=often"], ["trainer.log_every=often: not an interval"]),
+        (["trainer.amp=true", "trainer.amp_dtype=fp16", "trainer.device=cpu"], ["needs a CUDA"]),
+        (["trainer.device=gpu"], ["trainer.device=gpu: one of auto, cpu, cuda"]),
+        (["scheduler.kind=cosin"], ["nearest: 'cosine'"]),
+        (["scheduler.warmup=50", "trainer.max_steps=10"], ["longer than the run"]),
+        (["optimizer.sparse.kind=adm"], ["no table optimizer", "nearest: 'adam'"]),
+        (["optimizer=sgd", "optimizer.sparse.momentum=0.9"], ["would ignore it"]),
+        (["+optimizer.sparse.weight_decay=0.1"], ["ignore it on CPU"]),
+        (["optimizer.dense._target_=torch.nn.Linear"], ["not an optimizer"]),
+        (["loop=eval"], ["needs what to evaluate: run=DIR"]),
+        (["run=somewhere"], ["loop=eval run=somewhere", "resume somewhere"]),
+        (["checkpoint.path=somewhere"], ["is what loop=eval evaluates"]),
+        (["loop=eval", "run=nowhere"], ["nowhere: no such run directory"]),
+        (["loop=eval", "checkpoint.path=nowhere"], ["checkpoint.path=nowhere: no such folder"]),
+        (["checkpoint.init_from=nowhere"], ["nowhere: no such folder"]),
+        (["+nonsense=1"], ["there is no key 'nonsense'"]),
+        (["+trainer.lr=1"], ["there is no key 'trainer.lr'"]),
+        (["~model"], ["model.net: is missing", "ls model"]),
+        (["model=null"], ["model=null: a group takes one of its options", "~model"]),
+        (["name=a/b"], ["name=a/b: names a folder"]),
+        (["seed=1,2"], ["seed=1,2: several values", "-m"]),
+        (["trainer.batch_size=[1"], ["cannot be read"]),
+        (["trainer.batch_size"], ["everything else is key=value"]),
+        (["seed=1", "resume"], ["'resume': not key=value", "verbs"]),
+        (["dataset@x=synthetic"], ["dataset"]),
+        (["seed=${nowhere}"], ["seed=${nowhere}: cannot be resolved", "nowhere"]),
+        (["name=${oc.env:NOT_SET_ANYWHERE}"], ["NOT_SET_ANYWHERE"]),
+        (["seed=???"], ["seed: has no default and must be given"]),
+        (["model.net._target_=os.system"], ["not in an allowed package", "--allow os"]),
+        (["+task.hook._target_=builtins.eval"], ["task.hook._target_=builtins.eval"]),
+        (["metrics.eval=[auk]"], ["unknown metric 'auk'", "nearest: 'auc'"]),
+        (["--alow=x"], ["--alow=x: no such flag", "--allow"]),
+        (["--config-dir", "nowhere"], ["nowhere: no such folder"]),
+        (["--config-name", "x"], ["--config-name"]),
+        (["--dry-run"], ["add -m"]),
+        (["reume", "x"], ["'reume': no such verb", "nearest: 'resume'"]),
+        (["resume"], ["which run?"]),
+        (["resume", "nowhere"], ["nowhere: no such run directory"]),
+        (["ls", "optimiser"], ["no such group", "nearest: 'optimizer'"]),
+        (["-m", "seed=range(0)"], ["seed=range(0): a sweep over nothing"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_key_value_rule_and_the_nearest_right_thing(command, words, said):
+    message = command.refused(*words)
+    for part in said:
+        assert part in message
+
+
+def test_all_mistakes_of_a_command_are_told_together(command):
+    message = command.refused(
+        "optimizer=adm", "lr=0.1", "trainer.batch_size=abc", "seed=-1", "trainer.amp_dtype=fp8"
+    )
+    assert message.startswith("error: 5 mistakes")
+    for part in ("optimizer=adm", "lr=0.1", "batch_size=abc", "seed=-1", "amp_dtype=fp8"):
+        assert part in message
+
+
+def test_an_experiment_with_a_misspelt_key_is_refused_though_hydra_merges_it(
+    command, tmp_path_factory
+):
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "experiments").mkdir()
+    (folder / "experiments" / "mine.yaml").write_text(
+        "# @package _global_\n"
+        "trainer: {max_step: 10}\n"
+        "model: {net: {embeding_dim: 3}}\n"
+        "optimzer: {dense: {lr: 1}}\n"
+    )
+    message = command.refused("--config-dir", str(folder), "experiments=mine")
+    assert "trainer.max_step=10: there is no key 'trainer.max_step'" in message
+    assert "nearest: 'model.net.embedding_dim'" in message
+    assert "there is no key 'optimzer'; nearest: 'optimizer'" in message
+
+
+def test_a_yaml_that_cannot_be_read_is_named(command, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "model").mkdir()
+    (folder / "model" / "broken.yaml").write_text("net: {a: [1\n")
+    message = command.refused("--config-dir", str(folder), "model=broken")
+    assert "broken.yaml" in message
+
+
+def test_the_traceback_is_shown_on_request(command):
+    code, _, err = command("seed=-1", "trainer.traceback=true")
+    assert code == 2
+    assert "Traceback" in err
+
+
+def test_an_unwritable_place_is_refused_before_data_is_read(command, tmp_path_factory):
+    file = tmp_path_factory.mktemp("place") / "file"
+    file.write_text("mine")
+    message = command.refused(f"hydra.run.dir={file}/run")
+    assert "cannot write the run directory" in message
+    assert "hydra.run.dir=DIR" in message
+    message = command.refused(f"hydra.run.dir={file}")
+    assert str(file) in message
+    assert file.read_text() == "mine"
