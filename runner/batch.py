@@ -63,9 +63,7 @@ class Batch(Pipelineable):
 
     def _map(self, move) -> Batch:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved = {
-            k: move(v) for k, v in values.items() if isinstance(v, Tensor | KeyedJaggedTensor)
-        }
+        moved = {k: move(v) for k, v in values.items() if isinstance(v, Tensor | KeyedJaggedTensor)}
         return replace(self, **moved)
 
 

@@ -6,6 +6,7 @@ metrics -> trackers -> checkpointer. Imports torch; everything before it does no
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.job import Cadence, Job, Rates
 from runner.layers.embedding import TableLookup
+from runner.layers.recommender import Recommender
 from runner.loops.start import find_checkpoint
 from runner.metrics import MetricSet
 from runner.metrics.settings import MetricSettings, result_keys
@@ -68,7 +70,7 @@ def build(
     steps_per_epoch = count_steps(dataset, trainer)
     total_steps = trainer.max_steps or steps_per_epoch * (trainer.max_epochs or 0)
 
-    model: nn.Module = make(config["model"]["net"], schema=dataset.schema)
+    model: Recommender = make(config["model"]["net"], schema=dataset.schema)
     loss = make(config["model"]["loss"], schema=dataset.schema)
     sparse = parse_sparse(config["optimizer"]["sparse"])
     tables = place_tables(model, sparse, config["seed"], device)
@@ -146,6 +148,8 @@ def instantiate(node: Any, *, allowed: Sequence[str] = (), **more: Any) -> Any:
 
 def prepare_device(trainer: TrainerSettings) -> torch.device:
     """Chooses the device and sets what is global to the process: threads, precision, kernels."""
+    # TorchRec's classes set off a deprecation notice of torch's that no user can act on
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     kind = trainer.device
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"

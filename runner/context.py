@@ -1,4 +1,4 @@
-"""Gradient semantics: what a task may do to the model, and how an update reaches every parameter."""
+"""Gradient semantics: what a task may do to the model, and how an update reaches everything."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Embeddings
+from runner.layers.recommender import Recommender
 from runner.losses import Loss
 from runner.optim.tables import Tables
 from runner.precision import LossScale
@@ -19,7 +20,7 @@ from runner.precision import LossScale
 class Context:
     """What `train_step` works with: the parts of the job that an update touches."""
 
-    model: nn.Module  # with embed(batch) and dense(embeddings, batch)
+    model: Recommender
     loss: Loss
     tables: Tables
     dense_optimizer: torch.optim.Optimizer

@@ -26,7 +26,9 @@ def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 def bad_grammar(text: str, error: Exception) -> str:
     if "=" not in text and not text.startswith("~"):
         return f"{text!r}: not key=value (verbs such as resume come first: python -m runner VERB)"
-    reason = str(error).strip().splitlines()[0]
+    told = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reasons = [t for t in told if not t.startswith(("Error parsing override", "See https"))]
+    reason = (reasons or told)[0]
     return (
         f"{text}: cannot be read: {reason}. Quote spaces and brackets for the shell and for Hydra: "
         "'key=\"a value\"'"

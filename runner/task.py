@@ -51,8 +51,10 @@ class Supervised:
             with ctx.autocast():
                 prediction = ctx.model.dense(boundary, part)
             parts = dict(ctx.loss(prediction))
-            row_loss_B = torch.stack(tuple(parts.values())).sum(0) if len(parts) > 1 else (
-                next(iter(parts.values()))
+            row_loss_B = (
+                torch.stack(tuple(parts.values())).sum(0)
+                if len(parts) > 1
+                else (next(iter(parts.values())))
             )
             ctx.backward(torch.dot(row_loss_B, part.weights_B) / total_weight)
             boundaries.append(boundary)

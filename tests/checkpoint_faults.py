@@ -37,6 +37,7 @@ from tests.checkpoint_processes import (
     kill_at,
     no_strace,
     strace,
+    tell,
 )
 
 
@@ -71,10 +72,6 @@ def state(content: int) -> dict[str, torch.Tensor]:
 def save(folder: Path, step: int, content: int, *, keep: int = 2) -> None:
     checkpointer = Checkpointer(folder, keep=keep, warn=tell)
     checkpointer.save(step, state(content), {"content": content}, wait=True)
-
-
-def tell(message: str) -> None:
-    print("warning:", message, file=sys.stderr)
 
 
 def refuse(message: str) -> None:

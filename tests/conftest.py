@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,9 +75,7 @@ class Zygote:
         self.server.stdin.flush()
         return json.loads(self.server.stdout.readline())
 
-    def start(
-        self, *args: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None
-    ) -> Process:
+    def start(self, *args: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> Process:
         self.count += 1
         output = self.folder / f"output-{self.count}.txt"
         answer = self.ask(

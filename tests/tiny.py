@@ -30,9 +30,7 @@ def random_batch(size: int, seed: int = 0, num_tasks: int = 1) -> Batch:
         )
     )
     counts = [size, size, int(lengths[2 * size :].sum())]
-    ids = [
-        torch.randint(0, f.num_rows, (n,), generator=g) for f, n in zip(SCHEMA.sparse, counts)
-    ]
+    ids = [torch.randint(0, f.num_rows, (n,), generator=g) for f, n in zip(SCHEMA.sparse, counts)]
     return Batch(
         dense_BD=torch.randn(size, 2, generator=g),
         sparse=KeyedJaggedTensor(

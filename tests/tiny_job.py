@@ -60,9 +60,7 @@ class Rows:
             dense_BD=whole.dense_BD[part],
             sparse=KeyedJaggedTensor(
                 keys=whole.sparse.keys(),
-                values=torch.cat(
-                    [j.values()[j.offsets()[low] : j.offsets()[high]] for j in jagged]
-                ),
+                values=torch.cat(ids),
                 lengths=torch.cat([j.lengths()[part] for j in jagged]),
             ),
             labels_BT=whole.labels_BT[part],

@@ -7,6 +7,7 @@ own that may be killed. Started as `python -m tests.zygote`; speaks JSON lines o
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -23,7 +24,7 @@ def serve() -> None:
     import runner.loops.train
     import runner.models.dlrm  # noqa: F401
 
-    children: dict[int, int] = {}
+    logging.getLogger().handlers.clear()  # what imports left; a fresh process has none yet
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
@@ -33,7 +34,6 @@ def serve() -> None:
             pid = os.fork()
             if pid == 0:
                 become_runner(request)
-            children[pid] = 1
             answer = {"pid": pid}
         print(json.dumps(answer), flush=True)
 

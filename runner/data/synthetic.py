@@ -86,7 +86,7 @@ class Synthetic:
         world = self._world
         names: dict[str, list[str]] = {split: [] for split in SPLITS if self.rows[split]}
         ceilings = {split: Ceiling() for split in names}
-        with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), 4)) as pool:
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
             waiting = []
             for split in names:
                 for first in range(0, self.rows[split], SHARD_ROWS):

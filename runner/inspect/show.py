@@ -114,7 +114,7 @@ def summary_table(
         spent = [percent(times.share(part, way)) for way in ("forward", "backward")]
         rows.append((part, "", "", "", *spent))
     per_step_ms = 1000 * times.total_s() / max(times.num_steps, 1)
-    rows.append(("all", "", "", f"{total + others:,}", f"{per_step_ms:.1f} ms", ""))
+    rows.append(("an update", "", "", f"{total + others:,}", f"{per_step_ms:.1f} ms", ""))
     header = ("module", "type", "output", "parameters", "forward", "backward")
     return f"modules, and share of time over {times.num_steps:,} updates", Table(header, rows)
 

@@ -14,9 +14,9 @@ def number(value: float | None) -> str:
         return "-"
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
-    if 0.01 <= abs(value) < 1000:
+    if 0.01 <= abs(value) < 999.5:
         return f"{value:.3g}"
-    if 1000 <= abs(value) < 100_000:
+    if 999.5 <= abs(value) < 100_000:
         return f"{value:.0f}"
     digits, exponent = f"{value:.1e}".split("e")
     return f"{digits}e{int(exponent)}"

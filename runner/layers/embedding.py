@@ -1,4 +1,4 @@
-"""The first half of every model: all its table look-ups, declared here and placed by the builder."""
+"""The first half of every model: its table look-ups, declared here, placed by the builder."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ from runner.state import TrainState, restore
 from runner.step import finished, steps
 from runner.stop import Stop, stop_on_signals
 from runner.task import StepOutput
+from runner.view.figures import number
 
 _ANOMALY_TRACE = "Error detected in "  # how torch's warning begins
 _ANOMALY_FOUND = "returned nan values"  # and its error
@@ -90,7 +91,7 @@ def debug(job: Job) -> Result:
         job = shortened(job, state, options)
         look = look_at(job, options)
         job = replace(job, dataset=WatchedDataset(job.dataset, look.watch))
-        job.view.note(describe(job, look))
+        job.view.note(describe(job, state, look))
         skipped_before = state.skipped
         with watching(look.watch, look.modules, look.parameters):
             seen = updates(job, state, look, options, stop)
@@ -191,8 +192,8 @@ def anomaly_detection(on: bool) -> Iterator[list[str]]:
         yield traces
 
 
-def describe(job: Job, look: Look) -> str:
-    """What is looked at, in one line."""
+def describe(job: Job, state: TrainState, look: Look) -> str:
+    """What is looked at."""
     in_tables = sum(num_parameters(m) for m in look.modules.values() if isinstance(m, TableLookup))
     dense = sum(p.numel() for p in look.parameters.values())
     dtype = job.context.amp_dtype
@@ -200,9 +201,10 @@ def describe(job: Job, look: Look) -> str:
     rows = f"{job.trainer.batch_size:,}"
     if job.trainer.accumulate > 1:
         rows += f" x {job.trainer.accumulate}"
+    place = f" from step {state.step:,} on" if state.step else ""
     return (
-        f"debug: {type(job.context.model).__name__}, {in_tables:,} weights in tables and {dense:,} "
-        f"others, {precision} on {job.device.type}, {rows} rows an update; nothing is saved"
+        f"debug{place}: {type(job.context.model).__name__}, {in_tables:,} weights in tables, {dense:,} "
+        f"others\n{rows} rows an update, {precision} on {job.device.type}; nothing is saved"
     )
 
 
@@ -210,14 +212,15 @@ def tell_update(job: Job, state: TrainState, look: Look, output: StepOutput) -> 
     """A line for the update; returns its loss."""
     losses = mean_losses(output)
     loss = sum(losses.values())
-    parts = ", ".join(f"{name} {part:.5g}" for name, part in losses.items())
+    parts = ", ".join(f"{name} {number(part)}" for name, part in losses.items())
+    last = job.trainer.max_steps or state.step
     facts = [
-        f"step {state.step:,}",
-        f"loss {loss:.6g}" + (f" ({parts})" if len(losses) > 1 else ""),
+        f"step {state.step:>{len(f'{last:,}')},}",
+        f"loss {number(loss)}" + (f" ({parts})" if len(losses) > 1 else ""),
     ]
     norm = look.norms.total()
     if norm is not None:
-        facts.append(f"gradient {norm:.4g}")
+        facts.append(f"gradient {number(norm)}")
     facts.append(f"{output.rows_B.numel() / look.watch.step_s:,.0f} examples/s")
     if not output.applied:
         facts.append("skipped: a gradient is not finite")
@@ -258,7 +261,9 @@ def tell_overfit(job: Job, losses: list[float]) -> None:
     if len(losses) < 2:
         job.view.warn("overfit_one_batch: one update cannot tell whether the loss falls")
         return
-    change = f"from {losses[0]:.6g} to {losses[-1]:.6g} in {len(losses):,} updates of one batch"
+    change = (
+        f"from {number(losses[0])} to {number(losses[-1])} in {len(losses):,} updates of one batch"
+    )
     if losses[-1] < losses[0]:
         job.view.note(f"\nthe loss fell {change}")
     else:

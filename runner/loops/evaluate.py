@@ -6,6 +6,7 @@ from itertools import islice
 
 import torch
 
+from runner.errors import ConfigError
 from runner.job import Job, Result
 from runner.loops.told import start_trackers, told
 from runner.state import from_values, restore_weights
@@ -39,12 +40,22 @@ def evaluate(job: Job) -> Result:
     return told(job, lambda: _evaluate(job))
 
 
+def chosen_split(job: Job) -> str:
+    """The split asked for; else test if there is one, else validation. Raises: ConfigError."""
+    there = list(job.dataset.num_rows)
+    split = job.loop_settings["split"] or ("test" if "test" in there else "validation")
+    if split not in there:
+        raise ConfigError(f"loop.split={split}: the dataset has {', '.join(there)}")
+    return split
+
+
 def _evaluate(job: Job) -> Result:
-    assert job.source is not None and job.run is not None
+    assert job.source is not None
+    assert job.run is not None
     start_trackers(job)
     restore_weights(job, job.source)
     state = from_values(job.source.values)
-    split = job.loop_settings["split"] or ("test" if "test" in job.dataset.num_rows else "validation")
+    split = chosen_split(job)
     with stop_on_signals() as stop, job.view.evaluation(job.dataset.num_rows[split]):
         metrics = evaluate_split(
             job, split, max_batches=job.loop_settings["max_batches"], stop=stop

@@ -84,7 +84,8 @@ class Recorder:
         self._row("validation", state.step, state.examples, metrics)
         monitor = job.checkpoint.monitor
         value = metrics[monitor.metric.removeprefix("validation/")]
-        improved = is_better(value, None if state.best is None else state.best.value, monitor.direction)
+        best = None if state.best is None else state.best.value
+        improved = is_better(value, best, monitor.direction)
         if improved:
             state.best = Best(state.step, state.examples, value, dict(metrics))
         job.view.evaluated("validation", state.step, metrics, best=improved)
@@ -138,9 +139,7 @@ class Recorder:
         flat = {f"{split}/{name}": v for split, m in metrics.items() for name, v in m.items()}
         best = None if state.best is None else {"step": state.best.step, "value": state.best.value}
         notes = {"skipped_updates": state.skipped, "active_s": state.active_s}
-        return Result(
-            status, state.step, state.examples, flat, best, signal=signal, notes=notes
-        )
+        return Result(status, state.step, state.examples, flat, best, signal=signal, notes=notes)
 
 
 def is_better(value: float, best: float | None, direction: str) -> bool:

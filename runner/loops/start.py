@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from runner.checkpoint import Saved, open_checkpoint, saved_steps, tensor_shapes
 from runner.errors import ConfigError
@@ -43,14 +45,26 @@ def warm_start(job: Job, source: Path) -> str:
     missing = [n for n in ours if n not in theirs]
     unused = [n for n in theirs if n.startswith(("tables/", "dense/")) and n not in ours]
     unused = [n for n in unused if n.startswith("dense/") or n.endswith("/weight")]
-    if not matched:
-        raise ConfigError(f"checkpoint.init_from={source}: no weight matches by name and shape")
+    if not any(t.dim() > 1 for t in matched.values()):  # a bias of one number matches by chance
+        raise ConfigError(
+            f"checkpoint.init_from={source}: no table and no matrix of it matches by name and "
+            f"shape; here, for example, {_example(ours)}, there {_example(theirs)}"
+        )
     copy_in(saved, matched)
     lines = [f"warm start from {saved.path}: {len(matched)} of {len(ours)} weights taken"]
-    lines += [f"  shape differs: {n} ({theirs[n]} there, {tuple(ours[n].shape)} here)" for n in sorted(reshaped)]
+    lines += [
+        f"  shape differs: {n} ({theirs[n]} there, {tuple(ours[n].shape)} here)"
+        for n in sorted(reshaped)
+    ]
     lines += [f"  not there, initialised afresh: {n}" for n in missing]
     lines += [f"  there, not used: {n}" for n in unused]
     return "\n".join(lines)
+
+
+def _example(shapes: Mapping[str, Any]) -> str:
+    name = next(iter(sorted(shapes)))
+    shape = shapes[name] if isinstance(shapes[name], tuple) else tuple(shapes[name].shape)
+    return f"{name} {shape}"
 
 
 def find_checkpoint(path: Path, step: int | str = "best") -> Saved:

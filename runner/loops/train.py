@@ -8,8 +8,8 @@ from runner.errors import UserError
 from runner.job import Job, Result
 from runner.loops.evaluate import evaluate_split
 from runner.loops.record import Recorder
-from runner.loops.told import told
 from runner.loops.start import find_checkpoint, start
+from runner.loops.told import told
 from runner.state import TrainState, restore_weights
 from runner.step import finished, steps
 from runner.stop import Stop, stop_on_signals

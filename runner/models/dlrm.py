@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.layers.embedding import TableLookup, flat_triangle
 from runner.layers.mlp import mlp
+from runner.layers.recommender import Recommender
 
 
 class DotInteraction(nn.Module):
@@ -30,11 +31,11 @@ class DotInteraction(nn.Module):
         return products.flatten(1).index_select(1, self.triangle)
 
 
-class DLRM(nn.Module):
+class DLRM(Recommender):
     """Bottom MLP on the numbers, dot products of it with all embeddings, top MLP.
 
     Args:
-        schema: needs at least one sparse feature; without dense features the bottom MLP is left out.
+        schema: needs at least one sparse feature; without dense ones the bottom MLP is left out.
         embedding_dim: D, width of every table and of the bottom MLP's output.
         bottom: hidden widths; a last layer of width D follows.
         top: hidden widths; a last linear layer of one logit a task follows.
@@ -76,6 +77,3 @@ class DLRM(nn.Module):
         vectors_BE = torch.cat((bottom_BD, pooled_BE.to(bottom_BD.dtype)), dim=1)
         pairs_BP = self.interaction(vectors_BE.unflatten(1, (-1, self.embedding_dim)))
         return Prediction.of(self.top(torch.cat((bottom_BD, pairs_BP), dim=1)), batch)
-
-    def forward(self, batch: Batch) -> Prediction:
-        return self.dense(self.embed(batch), batch)

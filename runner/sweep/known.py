@@ -36,6 +36,7 @@ class Outcome:
 
 
 WAITING = Outcome("waiting")
+UNREADABLE = ""  # the signature of a folder whose meta.json is damaged: no job's
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def scan(directory: Path, warn: Callable[[str], None]) -> list[Found]:
             one = read_found(Path(entry.path))
         except UserError as error:
             warn(f"{error}; its job is run in another folder")
-            continue
+            one = Found(entry.name, UNREADABLE, frozenset(), None, None)
         if one is not None:
             found.append(one)
     return sorted(found, key=lambda f: f.folder)

@@ -89,7 +89,7 @@ def _table(
 ) -> Table:
     varying = [k for k in plan.varying if k != "seed"]
     with_seed = len({str(r.job.seed) for r in rows}) > 1
-    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
     for name in [*varying, *(["seed"] if with_seed else [])]:
         table.add_column(name, overflow="fold")
     table.add_column("status", no_wrap=True)
@@ -143,11 +143,11 @@ def _over_seeds(rows: Sequence[Row], plan: SweepPlan, tests: Sequence[str]) -> T
         return not best, sign * statistics.fmean(best) if best else 0.0
 
     table = Table(
-        title="over seeds: mean ± standard deviation",
+        title="\nover seeds: mean ± standard deviation",
         title_justify="left",
         header_style="bold",
         box=box.SIMPLE_HEAD,
-        pad_edge=False,
+        show_edge=False,
     )
     for name in varying:
         table.add_column(name, overflow="fold")

@@ -130,9 +130,15 @@ def plan_sweep(
 def slug(job: Job) -> str:
     """A folder's name for a person to read. Nothing is ever read back from it."""
     short = _short_keys(list(job.varying))
-    parts = [f"{short[k]}-{v}" for k, v in job.varying.items()]
-    text = re.sub(r"[^\w.+-]+", "-", "_".join(parts) or "job")[:_LONGEST_SLUG].strip("-_.")
+    parts = [f"{short[k]}-{_safe(v)}" for k, v in job.varying.items()]
+    text = _safe("_".join(parts) or "job")[:_LONGEST_SLUG].strip("-_.")
     return f"{text}_{job.signature}"
+
+
+def _safe(text: str) -> str:
+    """In a path, and in a value of Hydra's grammar without quotes; a number keeps its sign."""
+    safe = re.sub(r"[^\w.+-]+", "-", text)
+    return safe.rstrip("-") if text.startswith("-") else safe.strip("-")
 
 
 def _short_keys(keys: Sequence[str]) -> dict[str, str]:
@@ -217,5 +223,4 @@ def _directory(
         name = next(iter(names))
     else:
         name = "sweep-" + "-".join(_short_keys(varying).values())
-    name = re.sub(r"[^\w.+-]+", "-", name)[:_LONGEST_SLUG]
-    return template.replace("{name}", name).replace("{signature}", digest)
+    return template.replace("{name}", _safe(name)[:_LONGEST_SLUG]).replace("{signature}", digest)

@@ -167,7 +167,8 @@ def last_line(log: Path, start: int = 0) -> str | None:
         return None
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     lines = [line.strip() for line in re.split(r"[\r\n]+", text)]
-    return next((line for line in reversed(lines) if line), None)
+    line = next((line for line in reversed(lines) if line), None)
+    return line.removeprefix("error: ") if line else None
 
 
 def started_at(pid: int) -> int | None:

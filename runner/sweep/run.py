@@ -97,19 +97,19 @@ def _announce(console: Console, standing: Standing) -> None:
     plan = standing.plan
     done = sum(o.is_completed for o in standing.outcomes.values())
     slots = plan.launcher.slots
-    parts = [f"{len(plan.jobs)} jobs", f"{done} done already" if done else ""]
+    parts = [_count(len(plan.jobs), "job"), f"{done} done already" if done else ""]
     parts += ["one at a time" if slots == 1 else f"{slots} at a time"]
     _say(console, f"sweep {standing.directory}: {', '.join(p for p in parts if p)}")
     if standing.num_others:
         _say(
             console,
-            f"{standing.num_others} other runs in it are none of these jobs (other values or "
-            "other defaults); they are left alone, and are not in this leaderboard",
+            f"beside these jobs there: {_count(standing.num_others, 'run')} with other values or "
+            "other defaults, left alone and not in this leaderboard",
         )
     if standing.other_code:
         _warn(
-            f"{standing.other_code} of the finished jobs were made by other code than today's "
-            "(see git in their meta.json); remove their folders to run them again"
+            f"made by other code than today's (see git in meta.json): "
+            f"{_count(standing.other_code, 'finished job')}; without its folder a job runs again"
         )
 
 
@@ -118,12 +118,12 @@ def _conclude(console: Console, standing: Standing) -> None:
     leaderboard.show(console, rows, standing.plan)
     counts = Counter(r.outcome.status for r in rows)
     _say(console, f"{leaderboard.summary(counts)}: {standing.directory / leaderboard.FILE}")
-    bad = [r for r in rows if r.outcome.status == "failed"]
+    bad = [r for r in rows if r.outcome.error]
     for row in bad[:_NAMED]:
         where = standing.directory / row.folder / LOG
-        _warn(f"failed: {row.job.label}: {row.outcome.error}  ({where})")
+        _warn(f"{row.outcome.status}: {row.job.label}: {row.outcome.error}  ({where})")
     if len(bad) > _NAMED:
-        _warn(f"and {len(bad) - _NAMED} more failed; {leaderboard.FILE} has them all")
+        _warn(f"and {len(bad) - _NAMED} more; {leaderboard.FILE} has them all")
 
 
 def _dry_run(console: Console, plan: SweepPlan, directory: Path) -> int:
@@ -141,7 +141,7 @@ def _dry_run(console: Console, plan: SweepPlan, directory: Path) -> int:
         states[state] += 1
         _say(console, f"{state:<12}{job.label}" + (f"  ({one.folder})" if one else ""))
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
-    _say(console, f"{len(plan.jobs)} jobs: {counts}; in {directory}")
+    _say(console, f"{_count(len(plan.jobs), 'job')}: {counts}; in {directory}")
     return 0
 
 
@@ -166,6 +166,10 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _console() -> Console:

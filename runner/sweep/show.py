@@ -55,7 +55,7 @@ class Board:
 
     def again(self, job: Job, end: End, tries_left: int) -> None:
         self.running.pop(job.key, None)
-        self._say(f"{self._count()} {job.label}: {end.error}; {tries_left} more tries")
+        self._say(f"{self._count()} {job.label}: {end.error}; tries left: {tries_left}")
 
     def ended(self, job: Job, end: End, outcome: Outcome) -> None:
         self.running.pop(job.key, None)
@@ -78,7 +78,7 @@ class Board:
         if at_once:
             self._say("stopping at once")
         elif running:
-            self._say(f"stopping: {running} running jobs save first; once more stops at once")
+            self._say(f"stopping: running jobs ({running}) save first; once more stops at once")
 
     def look(self) -> None:
         now = time.monotonic()

@@ -9,6 +9,7 @@ from pathlib import Path
 from runner.provenance import git_state
 from runner.sweep import leaderboard
 from runner.sweep.known import (
+    UNREADABLE,
     WAITING,
     Found,
     Outcome,
@@ -79,7 +80,7 @@ def take_stock(
         names=names,
         outcomes=outcomes,
         seconds_before={key: k.seconds for key, k in study.known().items()},
-        num_others=len(found) - len(claimed),
+        num_others=sum(f.signature != UNREADABLE for f in found) - len(claimed),
         other_code=_other_code([claimed[j.key] for j in done]),
     )
 

@@ -66,23 +66,24 @@ def start(options: Mapping[str, Any], say: Callable[[str], None]) -> Any:
 def init(options: Mapping[str, Any], mode: Literal["online", "offline"]) -> Any:
     import wandb
 
-    settings = wandb.Settings(
-        init_timeout=START_LIMIT_S,
-        silent=True,
-        console="off",
+    settings: dict[str, Any] = {
+        "init_timeout": START_LIMIT_S,
+        "silent": True,
+        "console": "off",
         # the run directory holds patch, command and versions; here they could leak a secret
-        disable_git=True,
-        disable_code=True,
-        x_disable_meta=True,
-        x_disable_machine_info=True,
-        x_disable_stats=True,  # sampled every few seconds on cores that train
-    )
+        "disable_git": True,
+        "disable_code": True,
+        "x_disable_meta": True,
+        "x_disable_machine_info": True,
+        "x_disable_stats": True,  # sampled every few seconds on cores that train
+    }
+    known = wandb.Settings.model_fields  # those with x_ come and go between versions
     return wandb.init(
         mode=mode,
         id=options["id"],
         resume="allow",
         dir=options["dir"],
-        settings=settings,
+        settings=wandb.Settings(**{k: v for k, v in settings.items() if k in known}),
         **{key: options[key] for key in ("project", "entity", "name", "config", "group")},
         job_type=options["job_type"],
         tags=options["tags"] or None,

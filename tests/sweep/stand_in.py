@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-NOT_SIGNED = ("step_s=", "hydra.", "trainer.num_threads=", "tracker=", "launcher.")
+NOT_SIGNED = ("step_s=", "hydra.", "trainer.num_threads=", "tracker=", "launcher")
 
 
 def signature(overrides) -> str:

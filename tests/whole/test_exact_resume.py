@@ -81,7 +81,10 @@ def test_a_run_killed_at_a_named_point_and_resumed_equals_one_never_killed(
     assert_same(run, untouched)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=pytest.mark.slow) if s > 3 else s for s in range(40)])
+SEEDS = [pytest.param(s, marks=pytest.mark.slow) if s > 3 else s for s in range(40)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_killed_at_random_instants_and_resumed_equals_one_never_killed(
     runner, untouched, tmp_path, seed
 ):
@@ -133,7 +136,8 @@ def test_exactly_max_steps_updates_and_an_extension_goes_on(runner, untouched, t
     assert done.code == 0, done.text
     assert json.loads((run / "result.json").read_text())["step"] == 60
     # the order and the weights go on as if it had been 60 from the start; the log has a row more
-    assert examples_by_cursor(Path(f"{run}.trace")) == examples_by_cursor(Path(f"{untouched}.trace"))
+    ours, theirs = (examples_by_cursor(Path(f"{r}.trace")) for r in (run, untouched))
+    assert ours == theirs
     assert not [d for d in differences(run, untouched) if d.startswith(("dense", "tables"))]
 
 

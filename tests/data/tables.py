@@ -1,0 +1,85 @@
+"""Tiny Parquet tables for tests: whatever columns, split over files and row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runner.batch import Batch, Cursor
+from runner.data.columns import Categorical, Columns, Label, Numeric
+from runner.data.parquet import ParquetDataset
+
+COLUMNS = Columns(
+    labels=(Label("click"),),
+    numeric=(Numeric("price", log1p=True, low=0.0, default=0.0), Numeric("age")),
+    categorical=(
+        Categorical("tags", 50, is_list=True),
+        Categorical("item", 1000),
+        Categorical("shops", 30, is_list=True),
+        Categorical("user", 100),
+    ),
+    weight="importance",
+    groups=("user",),
+)
+
+
+def table(num_rows: int, seed: int = 0) -> pa.Table:
+    """A row's number is in `item`, modulo 1000."""
+    rng = np.random.default_rng(seed)
+
+    def lists(num_ids: int) -> list[list[int]]:
+        return [rng.integers(num_ids, size=rng.integers(4)).tolist() for _ in range(num_rows)]
+
+    price = [None if r % 7 == 3 else float(rng.integers(-2, 50)) for r in range(num_rows)]
+    return pa.table(
+        {
+            "click": pa.array(rng.integers(0, 2, num_rows), pa.int8()),
+            "price": pa.array(price, pa.float64()),
+            "age": pa.array(rng.normal(size=num_rows).astype(np.float32)),
+            "tags": pa.array(lists(50), pa.list_(pa.int32())),
+            "item": pa.array(np.arange(num_rows) % 1000, pa.int64()),
+            "shops": pa.array(lists(30), pa.list_(pa.int64())),
+            "user": pa.array(rng.integers(0, 100, num_rows), pa.int32()),
+            "importance": pa.array(rng.uniform(0, 2, num_rows)),
+        }
+    )
+
+
+def write(
+    folder: Path, whole: pa.Table, *, block_rows: int = 16, file_rows: Sequence[int] = ()
+) -> list[Path]:
+    """Files `a.parquet`, `b.parquet`, ... with these numbers of rows; all in one by default."""
+    folder.mkdir(exist_ok=True)
+    paths, at = [], 0
+    for number, rows in enumerate(file_rows or [whole.num_rows]):
+        paths.append(folder / f"{chr(ord('a') + number)}.parquet")
+        part = whole.slice(at, rows)
+        pq.write_table(part, paths[-1], row_group_size=block_rows, write_page_checksum=True)
+        at += rows
+    return paths
+
+
+def dataset(paths: Sequence[Path], columns: Columns = COLUMNS, **settings: Any) -> ParquetDataset:
+    return ParquetDataset({"train": paths}, columns, **{"window_rows": 64, **settings})
+
+
+def rows_of(batches: Iterator[Batch]) -> list[int]:
+    return [row for batch in batches for row in batch.rows_B.tolist()]
+
+
+def read(
+    data: ParquetDataset, *, batch_size: int, seed: int | None = 0, at: tuple[int, int] = (0, 0)
+) -> list[Batch]:
+    return list(data.batches("train", batch_size=batch_size, seed=seed, start=Cursor(*at)))
+
+
+def by_key(batch: Batch) -> Mapping[str, list[list[int]]]:
+    """Feature -> ids of every row, read one by one."""
+    return {
+        key: [ids.tolist() for ids in batch.sparse[key].to_dense()] for key in batch.sparse.keys()
+    }

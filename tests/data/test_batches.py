@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
+
+from runner.batch import SparseFeature
+from tests.data.tables import COLUMNS, by_key, dataset, read, table, write
+
+KEYS = ["item", "user", "tags", "shops"]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return table(150)
+
+
+@pytest.fixture(scope="module")
+def data(whole, tmp_path_factory):
+    return dataset(write(tmp_path_factory.mktemp("rows"), whole, file_rows=(70, 80)))
+
+
+def test_schema_has_single_ids_before_lists(data):
+    assert data.schema.dense == ("price", "age")
+    assert [f.name for f in data.schema.sparse] == KEYS
+    assert data.schema.sparse[0] == SparseFeature("item", 1000)
+    assert data.schema.groups == ("user",)
+    assert data.num_rows == {"train": 150}
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+@pytest.mark.parametrize("batch_size", [11, 100])
+def test_batches_hold_what_the_table_holds(data, whole, seed, batch_size):
+    """Against the table read row by row; batches of 100 span windows of 64 rows."""
+    rows = whole.to_pylist()
+    for batch in read(data, batch_size=batch_size, seed=seed):
+        own = [rows[n] for n in batch.rows_B.tolist()]
+        assert batch.labels_BT[:, 0].tolist() == [row["click"] for row in own]
+        price = [np.log1p(max(row["price"] or 0.0, 0.0)) for row in own]
+        np.testing.assert_allclose(batch.dense_BD[:, 0], price, rtol=1e-6)
+        assert batch.dense_BD[:, 1].tolist() == [row["age"] for row in own]
+        assert batch.weights_B.tolist() == np.float32([r["importance"] for r in own]).tolist()
+        assert batch.groups_BG[:, 0].tolist() == [row["user"] for row in own]
+        found = by_key(batch)
+        for key in ("item", "user"):
+            assert found[key] == [[row[key]] for row in own]
+        for key in ("tags", "shops"):
+            assert found[key] == [row[key] for row in own]
+
+
+def test_the_kjt_equals_the_one_built_from_jagged_tensors(data, whole):
+    rows = whole.to_pylist()
+    batch = read(data, batch_size=90)[0]
+    own = [rows[n] for n in batch.rows_B.tolist()]
+    twin = KeyedJaggedTensor.from_jt_dict(
+        {
+            key: JaggedTensor.from_dense(
+                [torch.tensor(np.atleast_1d(row[key]), dtype=torch.int64) for row in own]
+            )
+            for key in KEYS
+        }
+    )
+    kjt = batch.sparse
+    assert kjt.keys() == twin.keys()
+    assert kjt.values().equal(twin.values())
+    assert kjt.lengths().equal(twin.lengths())
+    assert kjt.offsets().equal(twin.offsets())
+    assert kjt.length_per_key() == twin.length_per_key()
+    assert kjt.offset_per_key() == twin.offset_per_key()
+    assert kjt.stride() == twin.stride()
+
+
+def test_types_are_those_that_need_no_conversion(data):
+    batch = read(data, batch_size=40)[0]
+    kjt = batch.sparse
+    assert {t.dtype for t in (kjt.values(), kjt.lengths(), kjt.offsets())} == {torch.int64}
+    assert batch.rows_B.dtype == batch.groups_BG.dtype == torch.int64
+    floats = (batch.dense_BD, batch.labels_BT, batch.weights_B)
+    assert {t.dtype for t in floats} == {torch.float32}
+    assert all(t.is_contiguous() for t in (*floats, batch.rows_B, kjt.values()))
+
+
+def test_columns_may_be_absent_altogether(tmp_path, whole):
+    from runner.data.columns import Categorical, Columns
+
+    columns = Columns(labels=COLUMNS.labels, categorical=(Categorical("tags", 50, is_list=True),))
+    batch = read(dataset(write(tmp_path, whole), columns), batch_size=20)[0]
+    assert batch.dense_BD.shape == (20, 0)
+    assert batch.groups_BG.shape == (20, 0)
+    assert batch.weights_B.tolist() == [1.0] * 20
+    assert by_key(batch)["tags"] == [whole["tags"][n].as_py() for n in batch.rows_B.tolist()]
+
+
+def test_an_epoch_of_empty_lists_only(tmp_path):
+    import pyarrow as pa
+
+    from runner.data.columns import Categorical, Columns
+
+    empty = pa.table({"click": [0, 1] * 10, "tags": pa.array([[]] * 20, pa.list_(pa.int32()))})
+    columns = Columns(labels=COLUMNS.labels, categorical=(Categorical("tags", 50, is_list=True),))
+    for batch in read(dataset(write(tmp_path, empty), columns), batch_size=6):
+        assert len(batch.sparse.values()) == 0
+        assert batch.sparse.lengths().tolist() == [0] * batch.size

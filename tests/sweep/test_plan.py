@@ -1,0 +1,105 @@
+"""What varies, who is who, and where a sweep lies."""
+
+import pytest
+
+from runner.errors import ConfigError
+from runner.sweep.plan import Checked, plan_sweep, slug
+from tests.sweep.driver import checker, grid
+from tests.sweep.stand_in import signature
+
+TEMPLATE = "outputs/sweeps/{name}_{signature}"
+
+
+def plan(jobs, directory=TEMPLATE, **launcher):
+    return plan_sweep(jobs, checker(directory, launcher))
+
+
+def test_only_the_overrides_that_differ_are_shown():
+    found = plan(grid(optimizer=["adam", "sgd"], trainer__max_steps=5, seed=[1, 2]))
+    assert found.varying == ("optimizer", "seed")
+    assert [job.label for job in found.jobs] == [
+        "optimizer=adam seed=1",
+        "optimizer=adam seed=2",
+        "optimizer=sgd seed=1",
+        "optimizer=sgd seed=2",
+    ]
+    assert found.jobs[0].overrides == ("optimizer=adam", "trainer.max_steps=5", "seed=1")
+
+
+def test_an_override_that_only_some_jobs_have_varies():
+    found = plan([["a=1"], ["a=1", "b=2"]])
+    assert found.varying == ("b",)
+    assert [dict(job.varying) for job in found.jobs] == [{}, {"b": "2"}]
+
+
+def test_the_same_command_finds_the_same_directory_and_so_does_a_grown_grid():
+    first = plan(grid(optimizer=["adam", "sgd"], lr=0.1, seed=[1, 2])).directory
+    assert first.startswith("outputs/sweeps/toy_")
+    assert plan(grid(lr=0.1, seed=[1, 2], optimizer=["adam", "sgd"])).directory == first
+    assert plan(grid(optimizer=["adam", "sgd"], lr=0.1, seed=[1, 2, 3])).directory == first
+    assert plan(grid(optimizer=["adam", "sgd"], lr=0.2, seed=[1, 2])).directory != first
+    assert plan(grid(optimizer=["adam", "sgd"], lr=[0.1, 0.2], seed=[1, 2])).directory != first
+
+
+def test_how_a_sweep_is_run_is_no_part_of_what_it_is():
+    jobs = grid(seed=[1, 2])
+    other = [[*job, "launcher.slots=2", "hydra.mode=MULTIRUN", "launcher=default"] for job in jobs]
+    assert plan(other).directory == plan(jobs).directory
+    assert plan(other).jobs == plan(jobs).jobs
+
+
+def test_every_wrong_job_is_named_before_anything_starts():
+    with pytest.raises(ConfigError, match=r"job 2 of 3 \(seed=1 bad=5\): bad=5: there is no key"):
+        plan([["seed=1"], ["seed=1", "bad=5"], ["seed=2"]])
+    with pytest.raises(ConfigError, match=r"2 mistakes\n.*job 1 .*bad=1.*\n.*job 2 .*bad=2"):
+        plan(grid(bad=[1, 2]))
+    with pytest.raises(ConfigError, match=r"job 1 of 4 \(seed=1\) and 3 more: bad=1"):
+        plan(grid(bad=1, seed=[1, 2, 3, 4]))
+
+
+def test_an_empty_grid_is_said_to_be_empty():
+    with pytest.raises(ConfigError, match="no jobs"):
+        plan([])
+
+
+def test_the_launcher_holds_for_the_whole_sweep():
+    with pytest.raises(ConfigError, match=r"launcher.slots: holds for the whole sweep"):
+        plan([["launcher.slots=1"], ["launcher.slots=2"]])
+    with pytest.raises(ConfigError, match=r"launcher.slots=0: .* at least 1"):
+        plan(grid(seed=[1]), slots=0)
+    with pytest.raises(ConfigError, match=r"launcher.timeout_s=-1"):
+        plan(grid(seed=[1]), timeout_s=-1)
+    with pytest.raises(ConfigError, match=r"nearest: 'slots'"):
+        plan(grid(seed=[1]), slot=2)
+
+
+def test_a_job_written_twice_is_one_job():
+    found = plan(grid(seed=[1, 1, 2]))
+    assert [job.label for job in found.jobs] == ["seed=1", "seed=2"]
+    assert "1 of 3 jobs are written twice" in found.notes[0]
+
+
+def test_jobs_that_differ_in_nothing_signed_are_told_apart():
+    found = plan([["seed=1", "tracker=none"], ["seed=1", "tracker=wandb"], ["seed=2"]])
+    a, b, c = found.jobs
+    assert a.signature == b.signature
+    assert len({a.key, b.key, c.key}) == 3
+    assert (a.shares_signature, b.shares_signature, c.shares_signature) == (True, True, False)
+    assert "differ in nothing that makes the result" in found.notes[0]
+
+
+def test_a_folder_is_named_for_people_and_safe_in_hydras_grammar():
+    found = plan(grid(optimizer__dense__lr=[1, 2], optimizer__sparse__lr=["[0.1, 'x']", "a/b"]))
+    names = [slug(job) for job in found.jobs]
+    assert names[0] == f"dense.lr-1_sparse.lr-0.1-x_{signature(found.jobs[0].overrides)}"
+    assert all(set(name).isdisjoint("/=, []'{}$") for name in names)
+    long = plan(grid(a=["x" * 300, "y" * 300])).jobs[0]
+    assert len(slug(long)) < 100
+
+
+def test_names_that_vary_give_way_to_what_is_swept():
+    def check(overrides):
+        return Checked(signature(overrides), overrides[0].split("=")[1], {}, TEMPLATE)
+
+    found = plan_sweep(grid(model=["dlrm", "dcn"], seed=[1, 2]), check)
+    assert found.directory.startswith("outputs/sweeps/sweep-model-seed_")

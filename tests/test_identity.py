@@ -1,0 +1,87 @@
+from copy import deepcopy
+
+import pytest
+
+from runner.compose import compose
+from runner.identity import differences, identity, signature, signature_of
+
+
+@pytest.fixture(scope="module")
+def config():
+    return compose([]).config
+
+
+def changed(config, key, value):
+    other = deepcopy(config)
+    node = other
+    *path, last = key.split(".")
+    for part in path:
+        node = node[part]
+    node[last] = value
+    return other
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seed", 1),
+        ("trainer.batch_size", 8),
+        ("trainer.max_epochs", 7),
+        ("trainer.amp", True),
+        ("trainer.eval_every", 10),
+        ("trainer.deterministic", True),
+        ("model.net.embedding_dim", 8),
+        ("optimizer.dense.lr", 0.5),
+        ("optimizer.sparse.lr", 0.5),
+        ("scheduler.warmup", 10),
+        ("checkpoint.monitor.direction", "min"),
+        ("checkpoint.init_from", "/x"),
+        ("task._target_", "runner.task.Other"),
+    ],
+)
+def test_what_makes_a_result_makes_another_signature(config, key, value):
+    assert signature(changed(config, key, value), "d") != signature(config, "d")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", "x"),
+        ("trainer.device", "cuda"),
+        ("trainer.num_threads", 2),
+        ("trainer.log_every", 3),
+        ("trainer.traceback", True),
+        ("checkpoint.save_every", 3),
+        ("checkpoint.keep", 9),
+        ("checkpoint.step", "last"),
+        ("tracker", {"wandb": {"project": "x"}}),
+        ("launcher", {"slots": 9}),
+        ("dataset.prefetch", 4),
+    ],
+)
+def test_how_a_run_is_watched_stored_or_computed_does_not(config, key, value):
+    assert signature(changed(config, key, value), "d") == signature(config, "d")
+
+
+def test_the_global_batch_counts_not_how_it_is_cut(config):
+    whole = changed(config, "trainer.batch_size", 4096)
+    cut = changed(changed(config, "trainer.batch_size", 1024), "trainer.accumulate", 4)
+    assert signature(whole, "d") == signature(cut, "d")
+    assert identity(cut, "d")["global_batch"] == 4096
+
+
+def test_other_data_make_another_signature(config):
+    assert signature(config, "a") != signature(config, "b")
+
+
+def test_a_signature_depends_on_no_order_of_keys_and_never_changes():
+    parts = {"b": 1, "a": [1, 2.5, None, True], "c": "x"}
+    assert signature_of(parts) == signature_of(dict(reversed(parts.items())))
+    # Runs are found again by it: a change here would orphan every run there is.
+    assert signature_of(parts) == "7d04da0d"
+
+
+def test_differences_name_the_key_and_both_values():
+    before = {"a": {"b": 1, "c": [1]}, "d": None}
+    now = {"a": {"b": 2, "c": [1]}, "e": {}}
+    assert differences(before, now) == [("a.b", 1, 2), ("e", None, {})]

@@ -1,0 +1,379 @@
+"""A run's life seen from the command line, with a job that only pretends to train."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from runner.compose import compose
+from runner.errors import DataError
+from runner.jsonfiles import read_json
+from runner.record import read_meta, read_result
+from tests.fake_job import FakeResult, fake_command
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    return fake_command(monkeypatch, capsys, tmp_path)
+
+
+def fail(error):
+    def loop(job):
+        raise error
+
+    return loop
+
+
+def test_the_default_folder_is_name_date_time_signature_and_latest_points_there(command, tmp_path):
+    code, _, _ = command("seed=3")
+    assert code == 0
+    folder = command.jobs.last.run.dir
+    assert re.fullmatch(
+        r"outputs/dlrm_synthetic/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_[0-9a-f]{8}", str(folder)
+    )
+    assert folder.name.endswith(read_meta(folder)["signature"])
+    assert (tmp_path / "outputs" / "latest").resolve() == folder.resolve()
+
+
+def test_two_runs_in_the_same_second_get_two_folders(command, monkeypatch):
+    monkeypatch.setattr("time.strftime", lambda *_: "2030-01-01_00-00-00")
+    folders = [command("seed=3") and command.jobs.last.run.dir for _ in range(3)]
+    assert [f.name[-10:] for f in folders[1:]] == [f"{folders[0].name[-8:]}_{n}" for n in (2, 3)]
+
+
+def test_the_record_is_whole_before_the_builder_is_called(command):
+    def look(job):
+        names = {p.name for p in job.run.dir.iterdir()}
+        assert {"config.yaml", "meta.json", ".lock", "log.txt"} <= names
+        assert "result.json" not in names
+        return FakeResult()
+
+    command.jobs.do = look
+    assert command("hydra.run.dir=run")[0] == 0
+    result = read_result(Path("run"))
+    assert result["status"] == "completed"
+    assert result["metrics"] == {"test/auc": 0.75}
+    meta = read_meta(Path("run"))
+    assert meta["versions"]["torch"]
+    assert meta["seed"] == 0
+    assert meta["overrides"] == ["hydra.run.dir=run"]
+    assert {"commit", "patch", "untracked"} <= set(meta["git"] or {"commit", "patch", "untracked"})
+    assert not list(Path("run").glob(".*.tmp"))
+    assert not Path("run/.hydra").exists()
+
+
+def test_the_same_command_again_says_that_it_is_done(command):
+    command("hydra.run.dir=run", "seed=5")
+    before = {p.name: p.read_bytes() for p in Path("run").iterdir()}
+    code, _, err = command("hydra.run.dir=run", "seed=5", "trainer.log_every=7", "tracker=wandb")
+    assert code == 0
+    assert "done already" in err
+    assert len(command.jobs.built) == 1
+    assert {p.name: p.read_bytes() for p in Path("run").iterdir()} == before
+
+
+def test_another_run_in_the_same_folder_is_refused_and_what_differs_is_named(command):
+    command("hydra.run.dir=run", "seed=5")
+    before = {p.name: p.read_bytes() for p in Path("run").iterdir()}
+    message = command.refused("hydra.run.dir=run", "seed=6", "optimizer.dense.lr=0.5")
+    assert "seed: 5 -> 6" in message
+    assert "optimizer.dense.lr: 0.001 -> 0.5" in message
+    assert {p.name: p.read_bytes() for p in Path("run").iterdir()} == before
+
+
+def test_other_data_settings_are_named_too(command):
+    command("hydra.run.dir=run")
+    message = command.refused("hydra.run.dir=run", "dataset.zipf=1.5")
+    assert "dataset.zipf: 1.05 -> 1.5" in message
+
+
+def test_somebodys_folder_is_left_alone(command):
+    Path("thesis").mkdir()
+    Path("thesis/chapter.tex").write_text("precious")
+    message = command.refused("hydra.run.dir=thesis")
+    assert "not a run directory and not empty (chapter.tex)" in message
+    assert [p.name for p in Path("thesis").iterdir()] == ["chapter.tex"]
+
+
+def test_a_start_that_was_killed_early_is_begun_again(command):
+    Path("run").mkdir()
+    for name in (".lock", "config.yaml", ".meta.json.tmp"):
+        (Path("run") / name).write_text("torn")
+    assert command("hydra.run.dir=run", "seed=8")[0] == 0
+    assert read_meta(Path("run"))["seed"] == 8
+
+
+def test_resume_takes_the_runs_own_configuration_not_todays_defaults(command):
+    command.jobs.do = lambda job: FakeResult("interrupted", signal=signal.SIGINT)
+    assert command("hydra.run.dir=run", "trainer.batch_size=32", "optimizer=sgd")[0] == 130
+    config = Path("run/config.yaml")
+    config.write_text(config.read_text().replace("embedding_dim: 16", "embedding_dim: 7"))
+    meta = read_meta(Path("run"))
+    meta["identity"]["model.net.embedding_dim"] = 7  # as of a version with another default
+    Path("run/meta.json").write_text(json.dumps(meta))
+    command.jobs.do = lambda job: FakeResult()
+    assert command("resume", "run")[0] == 0
+    now = command.jobs.last.config
+    assert now["model"]["net"]["embedding_dim"] == 7
+    assert now["trainer"]["batch_size"] == 32
+    assert now["optimizer"]["dense"]["_target_"] == "torch.optim.SGD"
+    assert command.jobs.last.run.resumed
+
+
+def test_resume_with_a_longer_run_extends_a_finished_one(command):
+    command("hydra.run.dir=run", "trainer.max_steps=5", "scheduler=cosine")
+    first = read_meta(Path("run"))["signature"]
+    code, _, err = command("resume", "run", "trainer.max_steps=9")
+    assert code == 0
+    assert "trainer.max_steps: 5 -> 9" in err
+    assert "the schedule (cosine)" in err
+    assert command.jobs.last.config["trainer"]["max_steps"] == 9
+    meta = read_meta(Path("run"))
+    assert meta["signature"] != first
+    (note,) = meta["resumes"]
+    assert note["signature_before"] == first
+    assert note["changed"] == [["trainer.max_steps", 5, 9]]
+    assert note["result_before"]["status"] == "completed"
+    code, _, err = command("resume", "run")
+    assert "done already" in err
+    assert len(command.jobs.built) == 2
+
+
+def test_resume_with_epochs_displaces_the_updates_of_the_run(command):
+    command("hydra.run.dir=run", "trainer.max_steps=5")
+    code, _, err = command("resume", "run", "trainer.max_epochs=2")
+    assert code == 0
+    assert "trainer.max_epochs from the command line displaces trainer.max_steps=5" in err
+    assert command.jobs.last.config["trainer"]["max_steps"] is None
+
+
+@pytest.mark.parametrize("change", ["seed=1", "dataset.zipf=2.0", "model.net.embedding_dim=8"])
+def test_resume_refuses_what_would_be_another_run(command, change):
+    command("hydra.run.dir=run")
+    before = {p.name: p.read_bytes() for p in Path("run").iterdir()}
+    assert "checkpoint.init_from=run" in command.refused("resume", "run", change)
+    assert {p.name: p.read_bytes() for p in Path("run").iterdir()} == before
+
+
+def test_resume_of_a_run_that_is_still_being_written_names_its_process(command):
+    def resume_within(job):
+        job.message = command.refused("resume", "run")
+        return FakeResult()
+
+    command.jobs.do = resume_within
+    command("hydra.run.dir=run")
+    assert f"process {os.getpid()} on " in command.jobs.last.message
+
+
+def test_eval_takes_the_runs_configuration_lists_what_differs_and_writes_elsewhere(command):
+    command("hydra.run.dir=run", "trainer.batch_size=32", "seed=4")
+    before = {p.name: p.read_bytes() for p in Path("run").iterdir()}
+    code, _, err = command("loop=eval", "run=run", "loop.split=validation", "metrics.eval=[auc]")
+    assert code == 0
+    job = command.jobs.last
+    assert job.config["trainer"]["batch_size"] == 32
+    assert job.config["seed"] == 4
+    assert job.config["run"] == str(Path("run").absolute())
+    assert job.config["loop"]["_target_"] == "runner.loops.evaluate.evaluate"
+    assert job.config["loop"]["split"] == "validation"
+    assert "metrics.eval: ['auc', " in err
+    assert "-> ['auc']" in err
+    assert "loop" not in err.split("differs")[1]
+    assert job.run.dir.parts[:3] == ("outputs", "eval", "dlrm_synthetic")
+    assert read_meta(job.run.dir)["source"]["signature"] == read_meta(Path("run"))["signature"]
+    assert {p.name: p.read_bytes() for p in Path("run").iterdir()} == before
+
+
+def test_eval_of_an_unchanged_run_lists_nothing(command):
+    command("hydra.run.dir=run")
+    _, _, err = command("loop=eval", "run=run", "checkpoint.step=last")
+    assert "differs" not in err
+
+
+def test_a_group_override_on_a_run_composes_that_option_and_replaces_the_node(command):
+    command("hydra.run.dir=run", "optimizer=sgd", "optimizer.dense.momentum=0.5")
+    command("loop=eval", "run=run", "optimizer=adam", "optimizer.sparse.lr=0.25")
+    expected = compose(["optimizer=adam"]).config["optimizer"]
+    expected["sparse"]["lr"] = 0.25
+    assert command.jobs.last.config["optimizer"] == expected
+    assert "momentum" not in expected["dense"]
+    message = command.refused("loop=eval", "run=run", "optimizer=adm")
+    assert "nearest: 'adam'" in message
+    message = command.refused("loop=eval", "run=run", "experiments=x")
+    assert "not on a run that exists" in message
+
+
+def test_an_evaluation_can_be_neither_evaluated_nor_resumed(command):
+    command("hydra.run.dir=run")
+    command("loop=eval", "run=run", "hydra.run.dir=seen")
+    assert "is an evaluation itself" in command.refused("loop=eval", "run=seen")
+    assert "nothing to resume" in command.refused("resume", "seen")
+
+
+def test_checkpoint_path_finds_the_run_around_it(command):
+    command("hydra.run.dir=run", "seed=9")
+    checkpoint = Path("run/checkpoints/step-3")
+    checkpoint.mkdir(parents=True)
+    assert command("loop=eval", f"checkpoint.path={checkpoint}")[0] == 0
+    assert command.jobs.last.config["seed"] == 9
+    assert command.jobs.last.config["checkpoint"]["path"] == str(checkpoint.absolute())
+    message = command.refused("loop=eval", f"run={checkpoint}")
+    assert "this is a checkpoint, its run is run" in message
+
+
+def test_a_checkpoint_that_lies_alone_is_evaluated_with_the_configuration_given(command):
+    Path("step-3").mkdir()
+    assert command("loop=eval", "checkpoint.path=step-3", "seed=2")[0] == 0
+    assert command.jobs.last.config["seed"] == 2
+
+
+def test_debug_writes_nothing(command, tmp_path):
+    assert command("loop=debug")[0] == 0
+    assert command.jobs.last.run is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_while_running_exits_with_1_and_leaves_its_traceback_in_the_log(command):
+    command.jobs.do = fail(RuntimeError("the loss exploded\nsecond line"))
+    code, _, err = command("hydra.run.dir=run")
+    assert code == 1
+    assert "Traceback" not in err
+    assert "RuntimeError: the loss exploded" in err
+    assert "log.txt" in err
+    log = Path("run/log.txt").read_text()
+    assert "Traceback" in log
+    assert "second line" in log
+    result = read_result(Path("run"))
+    assert (result["status"], result["error"]) == ("failed", "RuntimeError: the loss exploded")
+    code, _, err = command("resume", "run", "trainer.traceback=true")
+    assert code == 1
+    assert "Traceback" in err
+
+
+def test_wrong_data_found_while_running_exits_with_2_and_is_recorded(command):
+    command.jobs.do = fail(DataError("column C7, row 12: label 2"))
+    code, _, err = command("hydra.run.dir=run")
+    assert code == 2
+    assert err.endswith("error: column C7, row 12: label 2\n")
+    assert read_result(Path("run"))["error"] == "column C7, row 12: label 2"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+    ],
+)
+def test_out_of_memory_is_said_as_such_and_what_helps(command, error):
+    command.jobs.do = fail(error)
+    code, _, err = command("hydra.run.dir=run")
+    assert code == 1
+    assert "out of memory" in err
+    assert "trainer.accumulate" in err
+    assert "out of memory" in read_result(Path("run"))["error"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_loop_gives_the_signals_exit_code(command, number, code):
+    command.jobs.do = lambda job: FakeResult("interrupted", signal=int(number))
+    assert command("hydra.run.dir=run")[0] == code
+    assert read_result(Path("run"))["status"] == "interrupted"
+
+
+def test_ctrl_c_before_the_loop_has_begun_exits_with_130(command):
+    command.jobs.do = fail(KeyboardInterrupt())
+    assert command("hydra.run.dir=run")[0] == 130
+    assert read_result(Path("run"))["status"] == "interrupted"
+
+
+def test_missing_data_is_told_before_a_folder_is_made(command, tmp_path, monkeypatch):
+    import runner.data.fingerprint as data
+
+    def gone(dataset):
+        raise FileNotFoundError(2, "No such file or directory", "/data/part-3.parquet")
+
+    monkeypatch.setattr(data, "fingerprint", gone)
+    message = command.refused("dataset.data_seed=123")
+    assert "/data/part-3.parquet: No such file" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+CANARY = "sk-canary-5b1f0e"
+
+
+def test_no_secret_of_the_environment_reaches_a_file(command, monkeypatch, tmp_path):
+    """Nor one taken through other interpolations, nor in a run that fails or is evaluated."""
+    monkeypatch.setenv("CANARY_KEY", CANARY)
+    own = tmp_path / "own" / "tracker"
+    own.mkdir(parents=True)
+    (own / "secret.yaml").write_text(
+        "first: {_target_: runner.trackers.x, key: '${oc.env:CANARY_KEY}', again: '${.key}'}\n"
+        "url: 'https://${oc.env:CANARY_KEY}@host/${oc.env:NOT_SET,none}'\n"
+        "all: ${tracker.first}\n"
+        "plain: ${seed}\n"
+    )
+    words = ("--config-dir", "own", "tracker=secret")
+    command.jobs.do = fail(RuntimeError("failed"))
+    assert command(*words, "hydra.run.dir=outputs/a")[0] == 1
+    tracker = command.jobs.last.config["tracker"]
+    assert tracker["first"]["again"] == CANARY
+    assert tracker["url"] == f"https://{CANARY}@host/none"
+    command.jobs.do = lambda job: FakeResult()
+    assert command("resume", "outputs/a")[0] == 0
+    assert command.jobs.last.config["tracker"]["all"]["key"] == CANARY
+    assert command("loop=eval", "run=outputs/a")[0] == 0
+    assert command.jobs.last.run.config["tracker"]["plain"] == 0
+    files = [p for p in (tmp_path / "outputs").rglob("*") if p.is_file()]
+    assert len(files) >= 8
+    assert [str(p) for p in files if CANARY in p.read_text(errors="replace")] == []
+    assert "${oc.env:CANARY_KEY}" in Path("outputs/a/config.yaml").read_text()
+
+
+def test_a_value_of_the_environment_makes_another_signature_without_being_written(
+    command, monkeypatch
+):
+    monkeypatch.setenv("RATE", "0.25")
+    words = ('optimizer.dense.lr="${oc.decode:${oc.env:RATE}}"', "hydra.run.dir=run")
+    assert command(*words)[0] == 0
+    assert command.jobs.last.config["optimizer"]["dense"]["lr"] == 0.25
+    assert "0.25" not in Path("run/meta.json").read_text()
+    monkeypatch.setenv("RATE", "0.5")
+    assert "values from the environment" in command.refused(*words)
+
+
+def test_paths_are_written_so_that_they_hold_from_anywhere(command, monkeypatch, tmp_path):
+    command("hydra.run.dir=first")
+    command("hydra.run.dir=run", "checkpoint.init_from=first")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    command.jobs.do = lambda job: FakeResult()
+    code, _, err = command("resume", "../run", "trainer.max_epochs=3")
+    assert code == 0, err
+    assert command.jobs.last.config["checkpoint"]["init_from"] == str(tmp_path / "first")
+
+
+def test_allowed_packages_come_from_flags_and_the_environment_only(command, monkeypatch, tmp_path):
+    own = tmp_path / "own" / "model"
+    own.mkdir(parents=True)
+    (own / "mine.yaml").write_text(
+        "net: {_target_: mypackage.Net, width: 3}\nloss: {_target_: runner.losses.BCE}\n"
+    )
+    words = ("--config-dir", "own", "model=mine", "hydra.run.dir=run")
+    assert "--allow mypackage" in command.refused(*words)
+    assert command("--allow", "mypackage", *words)[0] == 0
+    assert "mypackage" in command.jobs.last.allowed
+    assert "--allow mypackage" in command.refused("resume", "run", "trainer.max_epochs=2")
+    monkeypatch.setenv("RUNNER_ALLOW", "mypackage")
+    assert command("resume", "run", "trainer.max_epochs=2")[0] == 0
+
+
+def test_result_json_is_strict_json(command):
+    command.jobs.do = lambda job: FakeResult(metrics={"test/auc": float("nan")})
+    command("hydra.run.dir=run")
+    assert read_json(Path("run/result.json"))["metrics"] == {"test/auc": "NaN"}

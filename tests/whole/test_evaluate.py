@@ -1,0 +1,93 @@
+"""Eval-only: from a run directory alone, the same numbers, the source untouched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY, Zygote
+
+
+def result(run: Path) -> dict:
+    return json.loads((run / "result.json").read_text())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def trained(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    # improves early, then overfits: the best checkpoint is not the last
+    more = ("trainer.max_steps=400", "optimizer.sparse.lr=0.3", "checkpoint.save_every=100")
+    done = runner.run(*TINY, *more, f"hydra.run.dir={folder}")
+    assert done.code == 0, done.text
+    assert 0 < result(folder)["best"]["step"] < 400
+    return folder
+
+
+def evaluate(runner, tmp_path, *args):
+    own = tmp_path / "eval"
+    done = runner.run("loop=eval", f"hydra.run.dir={own}", *args)
+    assert done.code == 0, done.text
+    return result(own)["metrics"], done.text
+
+
+def test_it_repeats_the_numbers_of_training_to_the_last_digit(runner, trained, tmp_path):
+    before = contents(trained)
+    metrics, _ = evaluate(runner, tmp_path, f"run={trained}")
+    expected = {k: v for k, v in result(trained)["metrics"].items() if k.startswith("test/")}
+    assert metrics == expected
+    assert contents(trained) == before
+
+
+def test_the_best_checkpoint_is_the_one_that_the_log_says(runner, trained, tmp_path):
+    metrics, _ = evaluate(runner, tmp_path, f"run={trained}", "loop.split=validation")
+    assert metrics["validation/auc"] == result(trained)["best"]["value"]
+    rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    logged = {r["step"]: r["auc"] for r in rows if r["split"] == "validation"}
+    assert metrics["validation/auc"] == logged[result(trained)["best"]["step"]]
+    assert metrics["validation/auc"] == max(logged.values())
+
+
+def test_the_last_checkpoint_can_be_asked_for_by_name_and_number(runner, trained, tmp_path):
+    last, _ = evaluate(
+        runner, tmp_path / "a", f"run={trained}", "checkpoint.step=last", "loop.split=validation"
+    )
+    number, _ = evaluate(
+        runner, tmp_path / "b", f"run={trained}", "checkpoint.step=400", "loop.split=validation"
+    )
+    rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    logged = {r["step"]: r["auc"] for r in rows if r["split"] == "validation"}
+    assert last == number
+    assert last["validation/auc"] == logged[400]
+
+
+def test_a_checkpoint_folder_is_enough(runner, trained, tmp_path):
+    best = trained / "checkpoints" / f"step-{result(trained)['best']['step']}"
+    metrics, _ = evaluate(runner, tmp_path, f"checkpoint.path={best}")
+    assert metrics["test/auc"] == result(trained)["metrics"]["test/auc"]
+
+
+def test_the_first_k_batches_are_fewer_rows(runner, trained, tmp_path):
+    metrics, _ = evaluate(runner, tmp_path, f"run={trained}", "loop.max_batches=3")
+    assert metrics["test/auc"] != result(trained)["metrics"]["test/auc"]
+
+
+def test_an_override_replaces_that_part_and_is_listed(runner, trained, tmp_path):
+    metrics, text = evaluate(runner, tmp_path, f"run={trained}", "trainer.batch_size=100")
+    assert "trainer.batch_size" in text
+    assert "32" in text
+    assert metrics["test/auc"] == pytest.approx(result(trained)["metrics"]["test/auc"], abs=1e-6)
+
+
+def test_a_checkpoint_that_is_not_there_names_those_that_are(runner, trained, tmp_path):
+    done = runner.run(
+        "loop=eval", f"run={trained}", "checkpoint.step=399", f"hydra.run.dir={tmp_path / 'e'}"
+    )
+    assert done.code == 2
+    assert "400" in done.text
+    assert "Traceback" not in done.text

@@ -1,0 +1,83 @@
+"""Ctrl-C and SIGTERM: finish the update, save, say so; the resumed run equals a quiet one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.checkpoint import open_checkpoint
+from tests.conftest import TINY, Process, Zygote
+from tests.whole.identity import differences, newest
+
+SETTINGS = (*TINY, "trainer.max_steps=600", "checkpoint.save_every=50", "trainer.eval_every=110")
+
+
+def start(runner: Zygote, folder: Path) -> Process:
+    return runner.start(*SETTINGS, f"hydra.run.dir={folder}")
+
+
+def wait_until_training(process: Process, folder: Path) -> None:
+    log = folder / "metrics.jsonl"
+    for _ in range(600):
+        if log.exists() and log.stat().st_size:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"never trained:\n{process.text}")
+
+
+@pytest.fixture(scope="module")
+def quiet(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("quiet") / "run"
+    assert runner.run(*SETTINGS, f"hydra.run.dir={folder}").code == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same(
+    runner, quiet, tmp_path, number, code
+):
+    run = tmp_path / "run"
+    process = start(runner, run)
+    wait_until_training(process, run)
+    process.kill(number)
+    sent = time.monotonic()
+    assert process.wait() == code, process.text
+    assert time.monotonic() - sent < 10
+    result = json.loads((run / "result.json").read_text())
+    assert result["status"] == "interrupted"
+    assert 0 < result["step"] < 600
+    assert open_checkpoint(newest(run)).step == result["step"]
+    assert 0 < result["metrics"]["validation/auc"] < 1  # evaluated, into the result only
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    asked_for = [r["step"] for r in rows if r["split"] == "validation"]
+    assert all(step % 110 == 0 for step in asked_for)
+    assert "resume" in process.text
+    assert runner.run(*SETTINGS, f"hydra.run.dir={run}").code == 0
+    assert differences(run, quiet) == []
+
+
+def test_a_second_ctrl_c_leaves_at_once_with_the_old_checkpoint_whole(runner, quiet, tmp_path):
+    run = tmp_path / "run"
+    process = start(runner, run)
+    wait_until_training(process, run)
+    process.kill(signal.SIGINT)
+    process.kill(signal.SIGINT)
+    sent = time.monotonic()
+    assert process.wait() == 130
+    assert time.monotonic() - sent < 2
+    assert runner.run(*SETTINGS, f"hydra.run.dir={run}").code == 0
+    assert differences(run, quiet) == []
+
+
+def test_ctrl_c_before_the_first_update_says_interrupted(runner, tmp_path):
+    process = start(runner, tmp_path / "run")
+    time.sleep(0.05)
+    process.kill(signal.SIGINT)
+    assert process.wait() == 130, process.text
+    assert "Traceback" not in process.text
