@@ -1,0 +1,1 @@
+"""Several ranks of one run: who they are, how they start and end, how many rows each takes."""

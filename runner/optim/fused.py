@@ -20,8 +20,9 @@ from runner.errors import ConfigError
 from runner.optim.layout import Layout, Tables
 from runner.optim.rows import STATES
 from runner.optim.settings import SparseSettings
+from runner.optim.sharding import KERNELS_ON_CPU
 
-_KERNELS = {
+KERNELS = {
     "sgd": EmbOptimType.EXACT_SGD,
     "lars_sgd": EmbOptimType.LARS_SGD,
     "adagrad": EmbOptimType.EXACT_ADAGRAD,
@@ -31,7 +32,6 @@ _KERNELS = {
     "partial_rowwise_adam": EmbOptimType.PARTIAL_ROWWISE_ADAM,
     "partial_rowwise_lamb": EmbOptimType.PARTIAL_ROWWISE_LAMB,
 }
-ON_CPU = ("sgd", "adagrad", "rowwise_adagrad")
 
 
 class FusedTables(Tables):
@@ -42,7 +42,7 @@ class FusedTables(Tables):
 
     def __init__(self, layout: Layout, settings: SparseSettings, device: torch.device) -> None:
         super().__init__(layout, settings, device)
-        if device.type == "cpu" and settings.kind not in ON_CPU:
+        if device.type == "cpu" and settings.kind not in KERNELS_ON_CPU:
             raise ConfigError(f"FBGEMM has no CPU kernel for {settings.kind}")
         self._tbe = [_kernel(layout, settings, device)]  # in a list: hidden from nn.Module
         self._counts_steps = device.type != "cpu"
@@ -79,7 +79,7 @@ def _kernel(
     return SplitTableBatchedEmbeddingBagsCodegen(
         embedding_specs=[(t.num_rows, t.dim, location, compute) for t in layout.tables],
         feature_table_map=list(layout.table_of),
-        optimizer=_KERNELS[settings.kind],
+        optimizer=KERNELS[settings.kind],
         learning_rate=settings.lr,
         eps=settings.eps,
         beta1=settings.betas[0],

@@ -72,6 +72,19 @@ def arrange(specs: Sequence[TableSpec], feature_order: Sequence[str], *, by_dim:
     )
 
 
+@dataclass(frozen=True)
+class Placement:
+    """A piece of a table: rows [first_row, first_row + num_rows), and columns likewise."""
+
+    table: str
+    plan: str
+    rank: int
+    first_row: int
+    num_rows: int
+    first_column: int
+    num_columns: int
+
+
 class Tables(nn.Module):
     """Embedding tables with their optimizer inside: the backward of a look-up updates the rows.
 
@@ -111,7 +124,11 @@ class Tables(nn.Module):
             kjt = kjt.permute(self._order)
         pooled_BE = self._look_up(kjt.values(), kjt.offsets(), kjt.weights_or_none())
         if self.layout.permuted:
-            pooled_BE = _Columns.apply(pooled_BE, self._to_output, self._to_engine)
+            pooled_BE = Columns.apply(pooled_BE, self._to_output, self._to_engine)
+        return self._averaged(pooled_BE, lengths_FB)
+
+    def _averaged(self, pooled_BE: Tensor, lengths_FB: Tensor) -> Tensor:
+        """Sums become means where the table says so."""
         if self._scale_row_E is None:
             return pooled_BE
         return pooled_BE * _mean_scale(lengths_FB, self._scale_row_E)
@@ -127,12 +144,16 @@ class Tables(nn.Module):
         """Live tensors: `<table>/weight`, and the optimizer's, such as `<table>/exp_avg`."""
         raise NotImplementedError
 
+    def placement(self) -> list[Placement]:
+        """Which rank has which piece of which table; empty: this process has all of them."""
+        return []
+
     def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
         """Sum pooling in the engine's order of features; offsets are feature-major, F x B + 1."""
         raise NotImplementedError
 
 
-class _Columns(torch.autograd.Function):
+class Columns(torch.autograd.Function):
     """Columns in another order. Both ways are gathers; index_select's own backward scatters."""
 
     @staticmethod

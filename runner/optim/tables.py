@@ -32,15 +32,30 @@ def build_tables(
 
     Raises: ConfigError for no table at all, or widths that FBGEMM cannot hold.
     """
+    check_specs(specs)
+    tables = build_engine(specs, feature_order, settings, device)
+    state = tables.state()
+    for spec in specs:
+        fill_rows(state[f"{spec.name}/weight"], seed=seed, table=spec.name, num_rows=spec.num_rows)
+    return tables
+
+
+def build_engine(
+    specs: Sequence[TableSpec],
+    feature_order: Sequence[str],
+    settings: SparseSettings,
+    device: torch.device,
+) -> Tables:
+    """The fastest engine of the device, its weights not yet set."""
+    fused = device.type != "cpu" or settings.kind in _FUSED_ON_CPU
+    engine = FusedTables if fused else ExactTables
+    return engine(arrange(specs, feature_order, by_dim=not fused), settings, device)
+
+
+def check_specs(specs: Sequence[TableSpec]) -> None:
+    """Raises: ConfigError for no table at all, or widths that FBGEMM cannot hold."""
     if not specs:
         raise ConfigError("the model looks nothing up: the dataset has no sparse feature")
     odd = [f"{spec.name} ({spec.dim})" for spec in specs if spec.dim % 4]
     if odd:
         raise ConfigError(f"widths of tables must be multiples of 4: {', '.join(odd)}")
-    fused = device.type != "cpu" or settings.kind in _FUSED_ON_CPU
-    engine = FusedTables if fused else ExactTables
-    tables = engine(arrange(specs, feature_order, by_dim=not fused), settings, device)
-    state = tables.state()
-    for spec in specs:
-        fill_rows(state[f"{spec.name}/weight"], seed=seed, table=spec.name, num_rows=spec.num_rows)
-    return tables

@@ -15,12 +15,20 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def become(parent: int, command: list[str]) -> None:
-    """Replaces this process by the command. Exits with 143 if the sweep is gone already."""
+def end_with(parent: int, number: int) -> None:
+    """Has the kernel send this process a signal when its parent ends, if that has not happened yet.
+
+    Exits with 143 if it has.
+    """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # it died before we asked to be told
         sys.exit(143)
+
+
+def become(parent: int, command: list[str]) -> None:
+    """Replaces this process by the command. Exits with 143 if the sweep is gone already."""
+    end_with(parent, signal.SIGTERM)
     # A sweep under nohup or in a script's background ignores SIGINT; its jobs must not.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,87 @@
+"""The part of a tensor that this rank holds, in a form that checkpoints save and load.
+
+torch's distributed checkpoint asks any tensor with these three methods for its pieces, so that a
+table can be saved under one plan and loaded under another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A live tensor, and where its first element lies in the whole."""
+
+    tensor: Tensor
+    offset: tuple[int, ...]
+
+
+class Pieces(Tensor):
+    """Shape, dtype and device of the whole; memory of this rank's pieces only, which may be none.
+
+    Nothing can be computed with it: `pieces` are the tensors.
+    """
+
+    pieces: tuple[Piece, ...]
+
+    @staticmethod
+    def __new__(
+        cls, shape: Sequence[int], pieces: Sequence[Piece], dtype: torch.dtype, device: torch.device
+    ) -> Pieces:
+        whole = Tensor._make_wrapper_subclass(cls, torch.Size(shape), dtype=dtype, device=device)
+        whole.pieces = tuple(p for p in pieces if p.tensor.numel())
+        return whole
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise TypeError(f"{func}: only pieces of this tensor are here; nothing computes with it")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        held = ", ".join(f"{tuple(p.tensor.shape)} at {p.offset}" for p in self.pieces)
+        return f"Pieces({tuple(self.shape)}, here: {held or 'none'})"
+
+    def __create_write_items__(self, name: str, whole: Any) -> list[WriteItem]:
+        properties = TensorProperties(dtype=self.dtype)
+        return [
+            WriteItem(
+                index=MetadataIndex(name, chunk.offsets),
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(chunk, properties, self.shape),
+            )
+            for chunk in self.__create_chunk_list__()
+        ]
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        return [
+            ChunkStorageMetadata(offsets=torch.Size(p.offset), sizes=p.tensor.shape)
+            for p in self.pieces
+        ]
+
+    def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
+        for piece in self.pieces:
+            if index.offset is not None and piece.offset == tuple(index.offset):
+                return piece.tensor
+        raise ValueError(f"no piece at {index.offset} of {self!r}")
+
+
+def stack_of_ranks(mine: Tensor, rank: int, world_size: int) -> Tensor:
+    """[world_size, ...]: what every rank has of its own; `mine` is row `rank` of it, live."""
+    if world_size == 1:
+        return mine[None]
+    shape = (world_size, *mine.shape)
+    piece = Piece(mine[None], (rank, *(0 for _ in mine.shape)))
+    return Pieces(shape, [piece], mine.dtype, mine.device)

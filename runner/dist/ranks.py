@@ -1,0 +1,127 @@
+"""This process among the ranks of its run, and every collective that the runner uses.
+
+Alone, each of them does nothing and costs nothing. Values travel pickled between ranks of one run,
+never from or to a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Rank 0 is the chief: it prints and writes; all else every rank does alike."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0  # on its machine
+    local_world_size: int = 1
+    group: dist.ProcessGroup | None = None  # None: the default one, or no other rank
+
+    @property
+    def is_chief(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def several(self) -> bool:
+        return self.world_size > 1
+
+    def barrier(self) -> None:
+        """Collective. Returns when every rank has come here."""
+        self.gather(None)
+
+    def gather(self, mine: Any) -> list[Any]:
+        """Collective. What every rank gave, in the order of ranks."""
+        if not self.several:
+            return [mine]
+        everyone: list[Any] = [None] * self.world_size
+        dist.all_gather_object(everyone, mine, group=self.group)
+        return everyone
+
+    def share(self, value: Any) -> Any:
+        """Collective. What rank 0 gave."""
+        if not self.several:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self.group)
+        return box[0]
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Collective. The sum over ranks, in place; the same bits on each."""
+        if self.several:
+            dist.all_reduce(tensor, group=self.group)
+        return tensor
+
+    def largest(self, number: int) -> int:
+        """Collective. The largest of the ranks' numbers, agreed without touching a GPU."""
+        if not self.several:
+            return number
+        box = torch.tensor(number)
+        dist.all_reduce(box, dist.ReduceOp.MAX, group=self.group)
+        return int(box)
+
+    def copy_from_chief(self, tensor: Tensor) -> None:
+        """Collective. Becomes what rank 0 has, in place."""
+        if self.several:
+            dist.broadcast(tensor, src=0, group=self.group)
+
+    def gather_rows(self, tensor: Tensor) -> list[Tensor]:
+        """Collective. Every rank's tensor, in the order of ranks; first dimensions may differ."""
+        if not self.several:
+            return [tensor]
+        sizes = self.gather(len(tensor))
+        # collectives of tensors want one shape, so the shorter ones are padded
+        padded = tensor.new_zeros(max(sizes), *tensor.shape[1:])
+        padded[: len(tensor)] = tensor
+        everyone = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(everyone, padded, group=self.group)
+        return [t[:size] for t, size in zip(everyone, sizes)]
+
+    def gather_states(self, state: Mapping[str, Tensor]) -> list[dict[str, Tensor]] | None:
+        """Collective. Every rank's named tensors on rank 0, None elsewhere."""
+        if not self.several:
+            return [dict(state)]
+        forms = self.gather([(name, tuple(t.shape), t.dtype) for name, t in state.items()])
+        device = next(iter(state.values())).device if state else torch.device("cpu")
+        if not self.is_chief:
+            for tensor in state.values():
+                dist.send(tensor.contiguous(), dst=0, group=self.group)
+            return None
+        everyone = [dict(state)]
+        for rank, form in enumerate(forms[1:], start=1):
+            others = {name: torch.empty(s, dtype=t, device=device) for name, s, t in form}
+            for tensor in others.values():
+                dist.recv(tensor, src=rank, group=self.group)
+            everyone.append(others)
+        return everyone
+
+    def with_own_group(self) -> Ranks:
+        """Collective. The same ranks for a thread, whose talk must not mix with training's."""
+        if not self.several:
+            return self
+        group = dist.new_group(backend="gloo")
+        return Ranks(self.rank, self.world_size, self.local_rank, self.local_world_size, group)
+
+
+ALONE = Ranks()
+
+
+def this_process() -> Ranks:
+    """The ranks of the process group that this process has joined; alone without one."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return ALONE
+    size = dist.get_world_size()
+    return Ranks(
+        rank=dist.get_rank(),
+        world_size=size,
+        local_rank=int(os.environ.get("LOCAL_RANK", dist.get_rank())),
+        local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", size)),
+    )

@@ -1,0 +1,114 @@
+"""Tables of several ranks: which engine holds which table, and the weights they start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from runner.dist.pieces import Piece, Pieces
+from runner.dist.ranks import Ranks
+from runner.errors import ConfigError
+from runner.optim.initial import BLOCK_ROWS, fill_rows
+from runner.optim.layout import Tables, TableSpec, arrange
+from runner.optim.settings import SparseSettings
+from runner.optim.sharded import ShardedTables
+from runner.optim.sharding import (
+    KERNELS_ON_CPU,
+    ShardingSettings,
+    check_sharding,
+    check_tables,
+)
+from runner.optim.spread import CopiedTables, MixedTables, SpreadTables, even_spans, whole_spans
+from runner.optim.tables import check_specs
+
+
+def place_on_ranks(
+    specs: Sequence[TableSpec],
+    feature_order: Sequence[str],
+    settings: SparseSettings,
+    sharding: ShardingSettings,
+    ranks: Ranks,
+    *,
+    seed: int,
+    device: torch.device,
+    batch_size: int,
+) -> Tables:
+    """Collective. Tables with the initial weights of one process, as the settings spread them.
+
+    Args: batch_size: rows a rank looks up at once, for the planner.
+    Raises: ConfigError for a plan that cannot be had.
+    """
+    check_specs(specs)
+    check_tables(sharding, [spec.name for spec in specs])
+    on_cpu = device.type == "cpu"
+    problems = check_sharding(vars(sharding), settings.kind, on_cpu=on_cpu)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    copied = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
+    others = [s for s in specs if s not in copied]
+    parts: list[Tables] = []
+    if others:
+        layout = arrange(others, _features(others, feature_order), by_dim=False)
+        if on_cpu and settings.kind not in KERNELS_ON_CPU:
+            plans, spans = _spans(others, sharding, ranks)
+            parts.append(
+                SpreadTables(layout, settings, ranks, device=device, plans=plans, spans=spans)
+            )
+        else:
+            parts.append(
+                ShardedTables(
+                    layout, settings, sharding, ranks, device=device, batch_size=batch_size
+                )
+            )
+    if copied:
+        layout = arrange(copied, _features(copied, feature_order), by_dim=False)
+        parts.append(CopiedTables(layout, settings, ranks, device=device))
+    tables = parts[0]
+    if len(parts) > 1:
+        layout = arrange(specs, feature_order, by_dim=False)
+        tables = MixedTables(layout, settings, parts, device=device)
+    _fill(tables, specs, seed)
+    return tables
+
+
+def _features(specs: Sequence[TableSpec], feature_order: Sequence[str]) -> list[str]:
+    own = {name for spec in specs for name in spec.features}
+    return [name for name in feature_order if name in own]
+
+
+def _spans(
+    specs: Sequence[TableSpec], sharding: ShardingSettings, ranks: Ranks
+) -> tuple[dict[str, str], dict[str, list[tuple[int, int]]]]:
+    """Plans and rows of our own exchange: whole tables where asked for, else rows of equal blocks.
+
+    Its ranks all exchange with all, so a table over the ranks of one machine is one over all.
+    """
+    whole = {s.name: s.num_rows for s in specs if sharding.plan_of(s.name) == "table_wise"}
+    spans = whole_spans(whole, ranks.world_size)
+    spans |= {
+        s.name: even_spans(s.num_rows, ranks.world_size) for s in specs if s.name not in whole
+    }
+    return {s.name: "table_wise" if s.name in whole else "row_wise" for s in specs}, spans
+
+
+def _fill(tables: Tables, specs: Sequence[TableSpec], seed: int) -> None:
+    """Initial weights, equal under any plan. A piece is made block by block, in its full width."""
+    state = tables.state()
+    for spec in specs:
+        weight = state[f"{spec.name}/weight"]
+        pieces = weight.pieces if isinstance(weight, Pieces) else (Piece(weight, (0, 0)),)
+        for piece in pieces:
+            first_row, first_column = piece.offset
+            columns = slice(first_column, first_column + piece.tensor.shape[1])
+            for start in range(0, piece.tensor.shape[0], BLOCK_ROWS):
+                part = piece.tensor[start : start + BLOCK_ROWS]
+                rows = torch.empty(len(part), spec.dim)
+                fill_rows(
+                    rows,
+                    seed=seed,
+                    table=spec.name,
+                    num_rows=spec.num_rows,
+                    first_row=first_row + start,
+                )
+                part.copy_(rows[:, columns])

@@ -1,0 +1,87 @@
+"""The `sharding` group: how tables lie on several ranks, and what cannot be had. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.errors import ConfigError, nearest
+
+PLANS = (
+    "auto",
+    "table_wise",
+    "row_wise",
+    "column_wise",
+    "table_row_wise",
+    "data_parallel",
+)
+# Column-wise splits a row, so each rank would see a part of what these take over a whole row.
+_WHOLE_ROWS = {
+    "rowwise_adagrad": "its accumulator is one number for a whole row",
+    "lars_sgd": "its rate is the norm of a whole row",
+    "lamb": "its rate is the norm of a whole row",
+    "partial_rowwise_adam": "its second moment is one number for a whole row",
+    "partial_rowwise_lamb": "its second moment is one number for a whole row",
+}
+KERNELS_ON_CPU = ("sgd", "adagrad", "rowwise_adagrad")  # of FBGEMM; the others are ours
+
+
+@dataclass(frozen=True)
+class ShardingSettings:
+    """The `sharding` group. One process has all tables whole and reads none of it."""
+
+    plan: str = "auto"
+    tables: dict[str, str] = field(default_factory=dict)  # a plan of its own for a table
+    min_columns: int = 16  # of a column-wise piece
+    storage_reserve: float = 0.15  # of a device's memory that tables leave free
+    device_memory_gb: float | None = None  # null: what the GPU, or this machine, has
+    intra_host_gb_per_s: float | None = None  # between ranks of one machine
+    inter_host_gb_per_s: float | None = None
+
+    def plan_of(self, table: str) -> str:
+        return self.tables.get(table, self.plan)
+
+
+def check_sharding(node: Mapping[str, Any], kind: Any, *, on_cpu: bool) -> list[str]:
+    """What is wrong with the group for tables that the optimizer `kind` updates, a message each."""
+    problems = []
+    named = {"sharding.plan": node.get("plan")}
+    tables = node.get("tables") or {}
+    named |= {f"sharding.tables.{table}": plan for table, plan in tables.items()}
+    for key, plan in named.items():
+        if plan not in PLANS:
+            near = nearest(str(plan), PLANS)
+            problems.append(f"{key}={plan}: one of {', '.join(PLANS)}{near}")
+        elif plan == "column_wise" and kind in _WHOLE_ROWS:
+            problems.append(
+                f"{key}=column_wise: would change what optimizer.sparse.kind={kind} does: "
+                f"{_WHOLE_ROWS[kind]}; row_wise and table_wise keep rows whole, and sgd, adagrad "
+                "and adam allow column_wise"
+            )
+        elif plan == "column_wise" and on_cpu and kind not in KERNELS_ON_CPU:
+            problems.append(
+                f"{key}=column_wise: on CPU optimizer.sparse.kind={kind} has no kernel of "
+                "FBGEMM, and ours keeps rows whole; row_wise and table_wise work"
+            )
+    reserve = node.get("storage_reserve")
+    if isinstance(reserve, int | float) and not 0 <= reserve < 1:
+        problems.append(f"sharding.storage_reserve={reserve}: a fraction from 0, below 1")
+    columns = node.get("min_columns")
+    if isinstance(columns, int) and (columns < 4 or columns % 4):
+        problems.append(f"sharding.min_columns={columns}: a multiple of 4")
+    for key in ("device_memory_gb", "intra_host_gb_per_s", "inter_host_gb_per_s"):
+        value = node.get(key)
+        if isinstance(value, int | float) and value <= 0:
+            problems.append(f"sharding.{key}={value}: must be above 0")
+    return problems
+
+
+def check_tables(settings: ShardingSettings, tables: Sequence[str]) -> None:
+    """Raises: ConfigError for an entry of a table that the model does not have."""
+    for name in settings.tables:
+        if name not in tables:
+            raise ConfigError(
+                f"sharding.tables.{name}: the model has no such table{nearest(name, tables)}; "
+                f"it has {', '.join(tables)}"
+            )
