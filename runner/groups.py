@@ -65,7 +65,9 @@ class Groups:
         if override.is_delete():
             return None
         if value is None:
-            return f"{override.input_line}: a group takes one of its options; ~{group} leaves it out"
+            return (
+                f"{override.input_line}: a group takes one of its options; ~{group} leaves it out"
+            )
         for option in value if isinstance(value, list) else [value]:
             if not self.repository.config_exists(f"{group}/{option}"):
                 options = self.repository.get_group_options(group)

@@ -137,7 +137,7 @@ def slug(job: Job) -> str:
 
 def _safe(text: str) -> str:
     """In a path, and in a value of Hydra's grammar without quotes; a number keeps its sign."""
-    safe = re.sub(r"[^\w.+-]+", "-", text)
+    safe = re.sub(r"[^A-Za-z0-9_.+-]+", "-", text)
     return safe.rstrip("-") if text.startswith("-") else safe.strip("-")
 
 

@@ -21,6 +21,7 @@ from runner.sweep.plan import Job
 
 FILE = "study.db"
 _VERSION = "1"
+PATIENCE_S = 10  # with another program's lock
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runner_sweep (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS runner_jobs (
@@ -74,15 +75,12 @@ class End:
 class Study:
     """The database of one sweep directory, held open by the process that has its lock."""
 
-    def __init__(
-        self, folder: Path, warn: Callable[[str], None], *, patience_s: float = 10
-    ) -> None:
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
         """Opens or makes it. A damaged one is put aside with a warning, never written over.
 
-        Args: patience_s: how long to wait for another program's lock. Raises: StudyError.
+        Raises: StudyError.
         """
         self.path = folder / FILE
-        self._patience_s = patience_s
         if self.path.exists() and (damage := self._damage()):
             aside = _put_aside(self.path)
             warn(
@@ -105,7 +103,7 @@ class Study:
         return None if found == ["ok"] else "; ".join(found)
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=self._patience_s, isolation_level=None)
+        return sqlite3.connect(self.path, timeout=PATIENCE_S, isolation_level=None)
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -129,7 +127,7 @@ class Study:
     def _error(self, error: sqlite3.Error) -> StudyError:
         if _is_busy(error):
             return StudyError(
-                f"{self.path} is locked by another program (waited {self._patience_s:g} s); close "
+                f"{self.path} is locked by another program (waited {PATIENCE_S:g} s); close "
                 "what is writing to it and give the same command again"
             )
         return StudyError(f"{self.path}: {error}; the same command goes on when that is mended")

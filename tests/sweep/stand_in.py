@@ -1,7 +1,8 @@
 """Behaves like a job of the runner, in milliseconds: `python stand_in.py key=value...`.
 
-It reads what to do from its overrides: `do=ok|raise|wrong|sigkill|memory|silent|stubborn`,
-`steps=N`, `step_s=S`. It goes on from its last step, as a run does from its checkpoint.
+It reads what to do from its overrides: `do=ok|raise|wrong|sigkill|sigkill_once|memory|oom|silent`
+or `do=stubborn`, `steps=N`, `step_s=S`. It goes on from its last step, as a run does from its
+checkpoint.
 """
 
 from __future__ import annotations
@@ -86,6 +87,9 @@ def main(words: list[str]) -> int:
 
         resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
         bytearray(1 << 30)
+    if do == "oom":
+        (Path(os.environ["STAND_IN_CGROUP"]) / "cgroup.procs").write_text(str(os.getpid()))
+        bytearray(b"x" * (1 << 20)) * 1000
     if do == "silent":
         return 7
     value = float(given.get("value", quality(overrides)))
