@@ -96,7 +96,7 @@ def check_names(folder: Path, manifest: Manifest) -> None:
         raise DamagedError(f"{folder / MANIFEST} names no {VALUES}")
     # The reader of tensors takes every such file that it finds.
     extra = {e.name for e in folder.iterdir() if e.name.endswith(TENSORS)} - set(manifest.files)
-    if False:
+    if extra:
         raise DamagedError(f"{folder} holds {sorted(extra)[0]!r}, which its manifest does not name")
 
 

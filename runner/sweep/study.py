@@ -41,13 +41,10 @@ class StudyError(UserError):
 
 @dataclass(frozen=True)
 class Known:
-    """What the database says of one job."""
+    """What only the database knows of a job. seconds: of all its tries."""
 
     folder: str
-    status: str
-    tries: int
     seconds: float
-    error: str | None
 
 
 @dataclass(frozen=True)
@@ -169,13 +166,10 @@ class Study:
         rows = [(j.key, j.signature, json.dumps(j.overrides), folder) for j, folder in jobs]
         self._write(*((insert, row) for row in rows))
 
-    def facts(self) -> dict[str, Any]:
-        rows = self._read("SELECT key, value FROM runner_sweep WHERE key != 'version'")
-        return {key: json.loads(value) for key, value in rows}
-
     def known(self) -> dict[str, Known]:
-        rows = self._read("SELECT key, folder, status, tries, seconds, error FROM runner_jobs")
-        return {key: Known(*rest) for key, *rest in rows}
+        """By job's key."""
+        rows = self._read("SELECT key, folder, seconds FROM runner_jobs")
+        return {key: Known(folder, seconds) for key, folder, seconds in rows}
 
     def open_tries(self) -> list[OpenTry]:
         rows = self._read(

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import torch
 
-from runner.checkpoint import Checkpointer, find_latest, load_tensors
-from tests.checkpoint.processes import (
-    tell,
-)
+from runner.checkpoint import Checkpointer, find_latest, load_tensors, open_checkpoint
+from tests.checkpoint.processes import tell
 
 
 def state(content: int) -> dict[str, torch.Tensor]:
@@ -55,6 +53,8 @@ def goes_on(folder: Path, allowed: set[int]) -> int:
     assert newest(folder) == content, "clearing up changed the newest checkpoint"
     left = [p.name for p in folder.iterdir() if not p.name.startswith("step-")]
     assert not left, f"left after clearing up: {left}"
+    for path in folder.iterdir():
+        open_checkpoint(path)
     save(folder, 9, 99)
     assert newest(folder) == 99
     return content

@@ -103,6 +103,17 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
     assert [r["status"] for r in board(tmp_path)] == ["interrupted"]
 
 
+def test_a_job_that_somebody_else_stops_leaves_the_others_and_the_sweep_is_not_done(tmp_path):
+    sweep = begin(tmp_path, grid={"steps": 40, "step_s": 0.02, "seed": [1, 2]})
+    until(stepping(tmp_path, 1))
+    os.kill(pids(tmp_path)[0], signal.SIGTERM)
+    out, _ = sweep.communicate(timeout=PATIENCE_S)
+    assert sweep.returncode == 1
+    found = {(r["seed"], r["status"], r["error"]) for r in board(tmp_path)}
+    assert found == {("1", "interrupted", "stopped by signal 15"), ("2", "completed", "")}
+    assert "interrupted: seed=1: stopped by signal 15" in out
+
+
 def test_jobs_of_a_sweep_that_is_killed_save_and_end(tmp_path):
     sweep = begin(tmp_path, grid={"steps": 5000, "step_s": 0.01, "seed": [1, 2]}, slots=2)
     until(stepping(tmp_path, 2))
