@@ -48,7 +48,7 @@ class Composed:
 
     config: dict[str, Any]
     record: dict[str, Any]
-    plain: dict[str, Any]
+    plain: Mapping[str, Any]
     raw: DictConfig
     hydra: DictConfig
     choices: dict[str, str | None]
@@ -145,7 +145,7 @@ class _Start:
     """What the overrides of keys are laid on."""
 
     config: DictConfig
-    plain: DictConfig
+    plain: Mapping[str, Any]
     choices: dict[str, str | None]
     hydra: DictConfig
     before: dict[str, Any] = field(default_factory=dict)
@@ -176,7 +176,7 @@ def _composed(
     return Composed(
         config=config,
         record=record,
-        plain=resolve(start.plain)[0],
+        plain=start.plain,
         raw=start.config,
         hydra=start.hydra,
         choices=start.choices,
@@ -198,12 +198,12 @@ def _fresh(chosen: Sequence[Override], hydra: Any, groups: Groups, problems: lis
     problems += bad.values()
     good = [str(o.input_line) for o in chosen if id(o) not in bad]
     base = hydra(good) if good else default
-    plain = base.config
+    plain = base
     if any(base.choices.get(g) for g in ONLY_FRESH):
         options = [f"{g}={o}" for g, o in base.choices.items() if o and g not in ONLY_FRESH]
         none = [f"~{g}" for g in ONLY_FRESH if base.choices.get(g)]
-        plain = hydra([*none, *options]).config
-    return _Start(base.config, deepcopy(plain), base.choices, base.hydra)
+        plain = hydra([*none, *options])
+    return _Start(deepcopy(base.config), plain.values, base.choices, base.hydra)
 
 
 def _frozen(
@@ -229,7 +229,7 @@ def _frozen(
             OmegaConf.update(loaded, node, value, merge=False, force_add=True)
             choices[group] = fresh.choices.get(group)
     OmegaConf.set_struct(loaded, True)
-    return _Start(loaded, deepcopy(loaded), choices, hydra([]).hydra, before)
+    return _Start(loaded, resolve(loaded)[0], choices, hydra([]).hydra, before)
 
 
 def make_absolute(config: dict[str, Any], record: dict[str, Any]) -> None:

@@ -50,30 +50,9 @@ class TopSettings:
 
 
 @dataclass(frozen=True)
-class SchedulerSettings:
-    kind: str
-    warmup: float = 0  # updates; below 1: a fraction of the run
-    final: float = 0.0
-
-
-@dataclass(frozen=True)
-class TrainLoopSettings:
-    final_splits: list[str] = field(default_factory=lambda: ["test"])
-
-
-@dataclass(frozen=True)
 class EvaluateLoopSettings:
     split: str | None = None
     max_batches: int | None = None
-
-
-@dataclass(frozen=True)
-class DebugLoopSettings:
-    max_steps: int = 5
-    anomaly: bool = False
-    statistics: bool = False
-    overfit_one_batch: bool = False
-    stop_at_nonfinite: bool = True
 
 
 # Node -> its settings. Nodes that are not here take their keys and types from the option's YAML.
@@ -81,17 +60,14 @@ BY_NODE: dict[str, type] = {
     "": TopSettings,
     "trainer": TrainerSettings,
     "checkpoint": CheckpointSettings,
-    "scheduler": SchedulerSettings,
 }
 # The same by what a node's `_target_` names, wherever it stands.
 BY_TARGET: dict[str, type] = {
-    "runner.loops.train.train": TrainLoopSettings,
     "runner.loops.evaluate.evaluate": EvaluateLoopSettings,
-    "runner.loops.debug.debug": DebugLoopSettings,
 }
 
 # Nodes that a parser of their own judges in runner/rules.py, with the reason for each refusal.
-JUDGED_ELSEWHERE = ("optimizer.sparse",)
+JUDGED_ELSEWHERE = ("optimizer.sparse", "scheduler")
 
 Settings = TypeVar("Settings")
 

@@ -80,8 +80,9 @@ def _boundary_gradients(
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether no element is NaN or infinite. Synchronises: the decision is taken on the host."""
+    tensors = [t for t in tensors if t.numel()]
     if not tensors:
         return True
     # the largest magnitude keeps a NaN and cannot overflow, unlike a sum or a 2-norm
-    largest = torch.stack(torch._foreach_norm(list(tensors), float("inf")))
+    largest = torch.stack(torch._foreach_norm(tensors, float("inf")))
     return bool(torch.isfinite(largest).all())  # sync

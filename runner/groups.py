@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from yaml import YAMLError
 
 from runner import mistakes as say
 from runner.errors import ConfigError
+from runner.resolve import resolve
 from runner.sources import ExperimentsSource
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,10 +37,15 @@ CONF = ROOT / "conf"
 
 @dataclass(frozen=True)
 class Base:
-    """What Hydra made of a choice of groups, before any other override."""
+    """What Hydra made of a choice of groups, before other overrides. Shared: never changed."""
 
     config: DictConfig  # the job's own part, closed to unknown keys
     hydra: DictConfig
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """Resolved, as far as that is possible without the overrides."""
+        return resolve(self.config)[0]
 
     @property
     def choices(self) -> dict[str, str | None]:
@@ -65,7 +70,9 @@ class Groups:
         if override.is_delete():
             return None
         if value is None:
-            return f"{override.input_line}: a group takes one of its options; ~{group} leaves it out"
+            return (
+                f"{override.input_line}: a group takes one of its options; ~{group} leaves it out"
+            )
         for option in value if isinstance(value, list) else [value]:
             if not self.repository.config_exists(f"{group}/{option}"):
                 options = self.repository.get_group_options(group)
@@ -108,9 +115,8 @@ def find_groups(for_hydra: tuple[str, ...], config_dirs: tuple[str, ...]) -> Gro
 
 
 def compose_groups(overrides: Sequence[str], config_dirs: Sequence[str]) -> Base:
-    """A copy of what Hydra composes. Raises: ConfigError with Hydra's reason."""
-    base = _composed(tuple(overrides), tuple(config_dirs))
-    return Base(deepcopy(base.config), base.hydra)
+    """Raises: ConfigError with Hydra's reason."""
+    return _composed(tuple(overrides), tuple(config_dirs))
 
 
 @lru_cache(maxsize=64)

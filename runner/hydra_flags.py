@@ -76,6 +76,7 @@ def show_config(flags: Flags) -> int:
     shown = OmegaConf.create()
     if flags.show in ("job", "all"):
         shown.merge_with(composed.raw)
+        OmegaConf.set_struct(shown, False)
     if flags.show in ("hydra", "all"):
         shown["hydra"] = composed.hydra
     if flags.package:

@@ -11,18 +11,18 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from runner.compose import Composed
 from runner.errors import DataError, UserError, mistakes
 from runner.groups import ROOT
-from runner.identity import differences, identity, signature_of
-from runner.jsonfiles import dumps
+from runner.identity import describe, identity, signature_of
+from runner.jsonfiles import dumps, read_rows
 from runner.record import (
     Plan,
     Run,
+    changes_of,
     open_run,
     read_meta,
     reopen_run,
@@ -30,12 +30,10 @@ from runner.record import (
 )
 from runner.rules import check, get
 from runner.rundir import DEFAULT_RUN_DIR, check_writable
+from runner.threads import set_thread_environment
 
 DEBUG = "runner.loops.debug.debug"
 EVALUATE = "runner.loops.evaluate.evaluate"
-# Threads that wait for work spin this many times before they sleep; see bench/threads notes in
-# `thread_environment`.
-SPIN_COUNT = "10000"
 log = logging.getLogger("runner")
 _fingerprints: dict[str, str] = {}
 
@@ -151,30 +149,21 @@ def _source(composed: Composed) -> dict[str, Any]:
 
 def _check_resumable(folder: Path, plan: Plan) -> None:
     """A resume goes on with the same data in the same order; else it would be another run."""
-    before = read_meta(folder).get("identity", {})
     fixed = [
-        f"{key}: {was} -> {now}"
-        for key, was, now in differences(before, plan.identity)
-        if key in ("data", "seed") or key.startswith("model.")
+        change
+        for change in changes_of(folder, read_meta(folder), plan)
+        if change[0].split(".")[0] in ("data", "dataset", "seed", "model", "task")
     ]
     if fixed:
         raise UserError(
-            f"{folder} cannot go on with other data, seed or model:\n  "
-            + "\n  ".join(fixed)
-            + f"\ncheckpoint.init_from={folder} starts a new run from its weights"
+            f"{folder} cannot go on with other data, seed, model or task:\n{describe(fixed)}\n"
+            f"checkpoint.init_from={folder} starts a new run from its weights"
         )
-
-
-def thread_environment(config: Mapping[str, Any]) -> None:
-    """Thread settings that OpenMP reads once, when torch is imported. The user's own stay."""
-    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
-    threads = get(config, "trainer.num_threads") or len(os.sched_getaffinity(0))
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
 
 
 def _execute(composed: Composed, run: Run | None, allowed: Sequence[str]) -> int:
     """Builds the job and runs its loop. Whatever happens, the run directory says what."""
-    thread_environment(composed.config)
+    set_thread_environment(get(composed.config, "trainer.num_threads"))
     try:
         from runner.build import build
         from runner.view import View
@@ -182,6 +171,9 @@ def _execute(composed: Composed, run: Run | None, allowed: Sequence[str]) -> int
         view = View()
         job = build(composed.config, run, view=view, allowed=allowed, name=composed.name)
         result = job.loop(job)
+        if run is not None:
+            values = {k: v for k, v in vars(result).items() if k != "notes"}
+            write_result(run, {**values, **result.notes})
     except UserError as error:
         _record_failure(run, str(error), traceback.format_exc())
         raise
@@ -197,9 +189,6 @@ def _execute(composed: Composed, run: Run | None, allowed: Sequence[str]) -> int
             traceback.print_exc()
         tell(f"failed: {message}{where}")
         return 1
-    if run is not None:
-        written = {k: v for k, v in asdict(replace(result, notes={})).items() if k != "notes"}
-        write_result(run, {**written, **result.notes})
     return exit_code(result)
 
 
@@ -215,18 +204,10 @@ def _record_failure(run: Run | None, message: str, trace: str, *, status: str = 
         return
     if trace:
         log.error("%s\n%s", message, trace)
+    last = (read_rows(run.metrics.path) or [{}])[-1]
+    result = {"status": status, "step": last.get("step"), "examples": last.get("examples")}
     try:
-        write_result(
-            run,
-            {
-                "status": status,
-                "step": None,
-                "examples": None,
-                "metrics": {},
-                "best": None,
-                "error": message,
-            },
-        )
+        write_result(run, {**result, "metrics": {}, "best": None, "error": message})
     except OSError as error:  # a full disk must not hide what went wrong first
         tell(f"result.json could not be written: {error}")
 

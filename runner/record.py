@@ -180,6 +180,7 @@ def _logged(run: Run) -> Run:
     logging.getLogger().addHandler(handler)
     logging.getLogger("runner").setLevel(logging.INFO)
     logging.captureWarnings(True)
+    logging.raiseExceptions = False  # a full disk must not fill the terminal as well
     return replace(run, log_handler=handler)
 
 
@@ -211,6 +212,8 @@ def read_meta(folder: Path) -> dict[str, Any]:
         hint = ""
         if folder.parent.name == "checkpoints":
             hint = f"; this is a checkpoint, its run is {folder.parent.parent}"
+        elif (folder / "study.db").exists():
+            hint = "; this is a sweep: the command that made it goes on with it"
         raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
     meta = read_json(path)
     if not isinstance(meta, dict) or "signature" not in meta:

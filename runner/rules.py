@@ -11,6 +11,7 @@ from typing import Any
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.metrics.settings import MetricSettings
+from runner.optim.schedule import check_schedule
 from runner.optim.settings import parse_sparse
 from runner.targets import check_target_names, lies_in
 from runner.typecheck import check_types
@@ -23,14 +24,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "trainer.amp_dtype": ("bf16", "fp16"),
     "checkpoint.step": ("best", "last"),  # or a number
     "checkpoint.monitor.direction": ("max", "min"),
-    "scheduler.kind": ("constant", "linear", "cosine"),
 }
 SPLITS = ("train", "validation", "test")
-SCHEDULER_KEYS = {
-    "constant": {"warmup"},
-    "linear": {"warmup", "final"},
-    "cosine": {"warmup", "final"},
-}
 NEEDED = (  # nodes that every job reads
     "model.net",
     "model.loss",
@@ -56,7 +51,7 @@ POSITIVE = (
     "loop.max_batches",
     "launcher.slots",
 )
-NOT_NEGATIVE = ("seed", "scheduler.warmup", "scheduler.final", "launcher.retries")
+NOT_NEGATIVE = ("seed", "launcher.retries")
 INTERVALS = {  # whether a time is allowed
     "trainer.log_every": True,
     "trainer.eval_every": False,
@@ -102,7 +97,7 @@ def _safely(rule: Callable[[Config], Iterator[str]], config: Config) -> list[str
     try:
         return list(rule(config))
     except (TypeError, AttributeError, KeyError):
-        return []  # a value of a wrong type or a missing node, already among the type check's messages
+        return []  # of a wrong type, or missing: said already, or said by `_whole`
 
 
 def _whole(config: Config) -> Iterator[str]:
@@ -191,14 +186,15 @@ def _device(config: Config) -> Iterator[str]:
 
 
 def _may_have_cuda() -> bool:
-    """Whether the driver shows a device; torch, which knows better, is not imported yet."""
-    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+    """Whether there is any device file of a GPU; torch, which knows better, comes later."""
+    return any(any(Path("/dev").glob(pattern)) for pattern in ("nvidia*", "nvhost*", "dxg", "kfd"))
 
 
 def _judged(config: Config) -> Iterator[str]:
     """Groups with a parser of their own, which knows why it refuses what a kernel would ignore."""
     for parse in (
         lambda: parse_sparse(config["optimizer"]["sparse"]),
+        lambda: check_schedule(config["scheduler"]),
         lambda: MetricSettings(**config["metrics"]),
     ):
         try:
@@ -217,21 +213,10 @@ def _dense_optimizer(config: Config, allowed: Sequence[str]) -> Iterator[str]:
         yield "optimizer.dense._target_: is missing; a class of torch.optim"
 
 
-def _scheduler(config: Config) -> Iterator[str]:
-    scheduler = config["scheduler"]
-    kind = scheduler["kind"]
-    for name in sorted(set(scheduler) - {"kind"} - SCHEDULER_KEYS.get(kind, set(scheduler))):
-        yield (
-            f"scheduler.{name}={scheduler[name]}: the schedule {kind} does not read it; "
-            "choose it with scheduler=..."
-        )
-    warmup, steps = scheduler.get("warmup", 0), config["trainer"].get("max_steps")
-    if warmup >= 1 and steps is not None and warmup > steps:
+def _warmup(config: Config) -> Iterator[str]:
+    warmup, steps = get(config, "scheduler.warmup") or 0, get(config, "trainer.max_steps")
+    if steps is not None and warmup > steps:
         yield f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps})"
-    if warmup >= 1 and warmup != int(warmup):
-        yield f"scheduler.warmup={warmup}: a whole number of updates, or a fraction below 1"
-    if scheduler.get("final", 0) > 1:
-        yield f"scheduler.final={scheduler['final']}: a fraction of the full rate, at most 1"
 
 
 def _name(config: Config) -> Iterator[str]:
@@ -260,7 +245,7 @@ def _loop(config: Config, from_run: bool) -> Iterator[str]:
         )
 
 
-def _nothing_overwritten(config: Config) -> Iterator[str]:
+def _warm_start(config: Config) -> Iterator[str]:
     init, target = get(config, "checkpoint.init_from"), get(config, "loop._target_")
     if init is not None and target == TRAINS and not os.path.isdir(init):
         yield f"checkpoint.init_from={init}: no such folder"
@@ -276,7 +261,7 @@ RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _precision,
     _device,
     _judged,
-    _scheduler,
+    _warmup,
     _name,
-    _nothing_overwritten,
+    _warm_start,
 )

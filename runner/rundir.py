@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
 from pathlib import Path
@@ -84,14 +85,15 @@ def _unwritable(folder: Path, error: OSError) -> UserError:
 
 
 def point_latest_at(folder: Path) -> None:
-    """`latest` beside the run's folder's parent, `outputs/latest`, where that is `outputs/`."""
-    for outputs in folder.absolute().parents:
-        if outputs.name == "outputs":
-            break
-    else:
+    """The link `latest` in the nearest `outputs/` above the run, if there is one."""
+    outputs = next((p for p in folder.absolute().parents if p.name == "outputs"), None)
+    if outputs is None:
         return
     link, fresh = outputs / "latest", outputs / f".latest.{os.getpid()}"
     if link.exists() and not link.is_symlink():
         return
-    fresh.symlink_to(folder.absolute().relative_to(outputs))
-    os.replace(fresh, link)
+    try:
+        fresh.symlink_to(folder.absolute().relative_to(outputs))
+        os.replace(fresh, link)
+    except OSError as error:  # a file system without links; only a convenience is lost
+        logging.getLogger("runner").info("no link %s: %s", link, error)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
+from runner.flags import Flags, split_flags
 from runner.record import read_meta
 
 
 def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     """Only the overrides given are laid on the run's own configuration."""
     from runner.compose import compose_from_run
-    from runner.flags import split_flags
     from runner.identity import describe, differences
     from runner.launch import launch, tell
     from runner.targets import allowed_packages
@@ -26,6 +26,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     meta = read_meta(folder)
     if meta.get("kind") != "train":
         raise UserError(f"{folder}: an evaluation, which has nothing to resume; run it again")
+    _check_words(folder, flags)
     composed = compose_from_run(folder, flags.overrides[1:], config_dirs=flags.config_dirs)
     changes = differences(composed.before, composed.record)
     if changes:
@@ -34,6 +35,21 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
         if note:
             tell(note)
     return launch(composed, allowed=allowed_packages(allow), command=sys.orig_argv, resume=folder)
+
+
+def _check_words(folder: Path, flags: Flags) -> None:
+    """A resume is the same run in the same place. Raises: UserError for what says otherwise."""
+    if flags.multirun or flags.show or flags.help:
+        raise UserError("resume: goes on with one run; -m, --cfg and --help are for new ones")
+    for word in flags.overrides[1:]:
+        key = word.split("=", 1)[0].lstrip("+~")
+        if key == "hydra.run.dir":
+            raise UserError(f"{word}: resume goes on in {folder} itself")
+        if key in ("run", "loop", "loop._target_"):
+            raise UserError(
+                f"{word}: resume goes on training; `python -m runner loop=eval run={folder}` "
+                "evaluates"
+            )
 
 
 def schedule_note(config: Mapping[str, Any], changed: set[str]) -> str:

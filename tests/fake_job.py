@@ -77,5 +77,3 @@ def fake_command(
     monkeypatch.setitem(sys.modules, "runner.view", view)
     monkeypatch.chdir(folder)
     return Command(jobs, capsys)
-
-

@@ -154,7 +154,19 @@ def test_resume_with_epochs_displaces_the_updates_of_the_run(command):
 def test_resume_refuses_what_would_be_another_run(command, change):
     command("hydra.run.dir=run")
     before = {p.name: p.read_bytes() for p in Path("run").iterdir()}
-    assert "checkpoint.init_from=run" in command.refused("resume", "run", change)
+    message = command.refused("resume", "run", change)
+    assert "checkpoint.init_from=run" in message
+    assert f"{change.split('=')[0]}: " in message
+    assert {p.name: p.read_bytes() for p in Path("run").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "word", ["loop=eval", "loop=debug", "run=x", "hydra.run.dir=elsewhere", "-m", "--cfg=job"]
+)
+def test_resume_is_the_same_run_in_the_same_place(command, word):
+    command("hydra.run.dir=run")
+    before = {p.name: p.read_bytes() for p in Path("run").iterdir()}
+    assert "resume" in command.refused("resume", "run", word)
     assert {p.name: p.read_bytes() for p in Path("run").iterdir()} == before
 
 
@@ -253,6 +265,28 @@ def test_a_failure_while_running_exits_with_1_and_leaves_its_traceback_in_the_lo
     assert "Traceback" in err
 
 
+def test_a_failure_says_how_far_the_run_had_come(command):
+    def loop(job):
+        job.run.metrics.append({"split": "train", "step": 12, "examples": 384})
+        raise RuntimeError("late")
+
+    command.jobs.do = loop
+    command("hydra.run.dir=run")
+    result = read_result(Path("run"))
+    assert (result["step"], result["examples"]) == (12, 384)
+
+
+def test_a_full_disk_at_the_very_end_is_an_error_not_a_success(command, monkeypatch):
+    def full(run, result):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("runner.launch.write_result", full)
+    code, _, err = command("hydra.run.dir=run")
+    assert code == 1
+    assert "No space left on device" in err
+    assert "Traceback" not in err
+
+
 def test_wrong_data_found_while_running_exits_with_2_and_is_recorded(command):
     command.jobs.do = fail(DataError("column C7, row 12: label 2"))
     code, _, err = command("hydra.run.dir=run")
@@ -265,7 +299,9 @@ def test_wrong_data_found_while_running_exits_with_2_and_is_recorded(command):
     "error",
     [
         MemoryError(),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"
+        ),
         RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB"),
     ],
 )

@@ -60,10 +60,11 @@ if child == 0:
 print(child, flush=True)
 os.kill(os.getpid(), 9)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=False
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
-    child = int(done.stdout)
+    child = int(parent.stdout.readline())
+    assert parent.wait() == -signal.SIGKILL
     try:
         os.kill(child, 0)
         assert not is_locked(tmp_path)

@@ -20,7 +20,14 @@ def test_every_target_is_found_however_deep():
 
 @pytest.mark.parametrize(
     "path",
-    ["os.system", "torch.load", "torchx.optim.Adam", "runnerx.a", "builtins.eval", "subprocess.run"],
+    [
+        "os.system",
+        "torch.load",
+        "torchx.optim.Adam",
+        "runnerx.a",
+        "builtins.eval",
+        "subprocess.run",
+    ],
 )
 def test_a_target_outside_the_allowed_packages_is_refused_by_name(path):
     (message,) = check_target_names({"model": {"_target_": path}}, ALLOWED)
@@ -28,7 +35,7 @@ def test_a_target_outside_the_allowed_packages_is_refused_by_name(path):
     assert "--allow" in message
 
 
-@pytest.mark.parametrize("path", ["", "runner", "runner..a", "runner.a b", "runner._hidden.f", 3, None])
+@pytest.mark.parametrize("path", ["", "runner", "runner..a", "runner.a b", "runner._h.f", 3, None])
 def test_a_target_that_is_no_public_dotted_name_is_refused(path):
     assert check_target_names({"model": {"_target_": path}}, ALLOWED)
 

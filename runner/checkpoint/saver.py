@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
 from runner.checkpoint.files import FileSum, dump_json, write_file
@@ -34,6 +33,7 @@ from runner.checkpoint.manifest import (
     Saved,
     encode_manifest,
 )
+from runner.checkpoint.ranks import Ranks
 from runner.checkpoint.tensors import HostBuffer, StagedFile, stage, write_staged
 from runner.errors import UserError
 from runner.jsonfiles import sync_folder
@@ -64,7 +64,7 @@ class Checkpointer:
         self.folder = folder
         self._keep = keep
         self._warn = warn
-        self._ranks = _Ranks()
+        self._ranks = Ranks()
         self._buffer = HostBuffer()
         self._writer: Thread | None = None
         self._failure: Exception | None = None
@@ -99,7 +99,7 @@ class Checkpointer:
         self.finish()
         name = self._ranks.share(f"{TEMPORARY}step-{step}-{secrets.token_hex(4)}")
         text = dump_json(values)
-        files = stage(tensors, self._buffer, self._ranks.group)
+        files = stage(tensors, self._buffer, self._ranks)
         job = _Save(step, self.folder / name, files, text, tuple(protect))
         self._start(lambda: self._run(job))
         if wait:
@@ -203,32 +203,6 @@ class Checkpointer:
         )
         failure.__cause__ = error
         return failure
-
-
-class _Ranks:
-    """This process among the others; alone unless torch.distributed is up. Collective to make."""
-
-    def __init__(self) -> None:
-        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        # a group of its own: the thread talks to the others while training uses theirs
-        self.group = dist.new_group(backend="gloo") if several else None
-        self.rank = dist.get_rank() if several else 0
-
-    def gather(self, mine: Any) -> list[Any]:
-        """Collective. What every rank gave, in the order of ranks."""
-        if self.group is None:
-            return [mine]
-        everyone: list[Any] = [None] * dist.get_world_size(self.group)
-        dist.all_gather_object(everyone, mine, group=self.group)
-        return everyone
-
-    def share(self, value: Any) -> Any:
-        """Collective. What rank 0 gave."""
-        if self.group is None:
-            return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0, group=self.group)
-        return box[0]
 
 
 def _reason(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """Tensors on their way to disk and back, in the format of torch's distributed checkpoint.
 
-Torch's planner says what this rank has to write, sharded tensors included, and its
+Torch's planner says what each rank has to write, sharded tensors included, and its
 `HuggingFaceStorageReader` reads it back into any other sharding. Only the writing is ours: torch's
 `HuggingFaceStorageWriter` builds each file in memory twice over while it holds the interpreter
 (3.2 s without a training step for 1 GB), refuses tensors that are not contiguous, and of two parts
@@ -11,29 +11,21 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from safetensors import SafetensorError
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
-from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
+from torch.distributed.checkpoint.planner import WriteItem
 
 from runner.checkpoint.files import FileSum, write_file
-from runner.checkpoint.manifest import TENSORS, CheckpointError, DamagedError, Saved
+from runner.checkpoint.manifest import TENSORS, DamagedError, Saved
+from runner.checkpoint.ranks import Ranks
 from runner.errors import UserError, nearest
-
-# Torch warns of it at every save and load; a filter for the time of the call would not be safe
-# beside other threads.
-warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninit")
 
 _ALIGN_BYTES = 16
 _DTYPE_NAMES = {
@@ -88,25 +80,31 @@ class HostBuffer:
         return self.bytes[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
 
 
-def stage(
-    tensors: Mapping[str, Tensor], buffer: HostBuffer, group: dist.ProcessGroup | None
-) -> list[StagedFile]:
+def stage(tensors: Mapping[str, Tensor], buffer: HostBuffer, ranks: Ranks) -> list[StagedFile]:
     """Collective. Copy what this rank has to write into the buffer; training may go on afterwards.
 
-    Raises: TypeError for what is no tensor or has a dtype that safetensors does not know;
-    CheckpointError if it cannot be copied, for want of memory.
+    Raises: TypeError for what is no tensor or has a dtype that safetensors does not know.
     """
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name!r} is of type {type(tensor).__name__}, not a tensor")
         if tensor.dtype not in _DTYPE_NAMES or tensor.layout != torch.strided:
             raise TypeError(f"{name!r} is {tensor.dtype}, {tensor.layout}: it cannot be saved")
-    writer = _Stager(buffer, rank=dist.get_rank(group) if group else 0)
-    try:
-        dcp.save(dict(tensors), storage_writer=writer, process_group=group, no_dist=group is None)
-    except dcp.CheckpointException as error:  # no Exception, so it must not get further
-        raise CheckpointError(f"the state could not be copied: {_first(error)!r}") from error
-    return writer.files
+    planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
+    planner.set_up_planner(dict(tensors), is_coordinator=ranks.rank == 0)
+    plans = ranks.gather(planner.create_local_plan())
+    if ranks.rank == 0:
+        plans, _ = planner.create_global_plan(plans)  # what several ranks hold, one writes
+    items = planner.finish_plan(ranks.share(plans)[ranks.rank]).items
+    data = [cast(Tensor, planner.resolve_data(item)).detach() for item in items]
+    begins, files, num_bytes = _lay_out(items, data, ranks.rank)
+    on_cuda = {t.device for t in data if t.is_cuda}
+    buffer.reserve(num_bytes, pinned=bool(on_cuda))
+    for tensor, begin in zip(data, begins, strict=True):
+        buffer.view(begin, tensor).copy_(tensor, non_blocking=True)
+    for device in on_cuda:
+        torch.cuda.synchronize(device)  # sync: the copies must end before training goes on
+    return files
 
 
 def write_staged(
@@ -119,103 +117,56 @@ def write_staged(
 
 def tensor_shapes(saved: Saved) -> dict[str, tuple[int, ...]]:
     """Names and (unsharded) shapes of all tensors of a checkpoint."""
-    return {name: tuple(known.size) for name, known in _known(saved).items()}
+    entries: Mapping[str, Any] = _open(saved)[1].state_dict_metadata
+    return {name: tuple(entry.size) for name, entry in entries.items()}
 
 
 def load_tensors(saved: Saved, into: Mapping[str, Tensor], *, partial: bool = False) -> None:
-    """Collective with several ranks. Copy the tensors of a checkpoint into those given, in place.
+    """Copy the tensors of a checkpoint into those given, in place; of sharded ones the own part.
 
     Args: partial: the checkpoint may hold others, which are left there.
     Raises: UserError, before any is touched, if names, shapes or dtypes are not the same.
     """
-    known = _known(saved)
-    _check(saved, known, into)
-    unexpected = [] if partial else sorted(known.keys() - into.keys())
-    if unexpected:
-        near = nearest(unexpected[0], into)
-        raise UserError(
-            f"{saved.path} has {len(unexpected)} tensors that this run does not, "
-            f"the first is {unexpected[0]!r}{near}"
-        )
-    _load(saved, into)
+    reader, known = _open(saved)
+    _check(saved, known.state_dict_metadata, into, partial=partial)
+    _read(saved, reader, known, into)
 
 
 def read_tensors(saved: Saved, names: Iterable[str]) -> dict[str, Tensor]:
     """Some tensors of a checkpoint, whole, in host memory. Raises: UserError for unknown names."""
-    known = _known(saved)
-    wanted = list(names)
-    for name in wanted:
-        if name not in known:
-            raise UserError(f"{saved.path} has no tensor {name!r}{nearest(name, known)}")
-    into = {n: torch.empty(known[n].size, dtype=known[n].properties.dtype) for n in wanted}
-    _load(saved, into, alone=True)
+    reader, known = _open(saved)
+    entries: Mapping[str, Any] = known.state_dict_metadata
+    into = {}
+    for name in names:
+        if name not in entries:
+            raise UserError(f"{saved.path} has no tensor {name!r}{nearest(name, entries)}")
+        into[name] = torch.empty(entries[name].size, dtype=entries[name].properties.dtype)
+    _read(saved, reader, known, into)
     return into
 
 
-class _Stager(dcp.StorageWriter):
-    """A storage of torch's distributed checkpoint that only copies; the files are written later."""
-
-    def __init__(self, buffer: HostBuffer, rank: int) -> None:
-        self.files: list[StagedFile] = []
-        self._buffer = buffer
-        self._rank = rank
-
-    def write_data(self, plan: dcp.SavePlan, planner: dcp.SavePlanner) -> Future[list[WriteResult]]:
-        assert all(item.type != WriteItemType.BYTE_IO for item in plan.items)
-        data = [cast(Tensor, planner.resolve_data(item)).detach() for item in plan.items]
-        on_cuda = {t.device for t in data if t.is_cuda}
-        begins, self.files, num_bytes = self._lay_out(plan.items, data)
-        self._buffer.reserve(num_bytes, pinned=bool(on_cuda))
-        for tensor, begin in zip(data, begins, strict=True):
-            self._buffer.view(begin, tensor).copy_(tensor, non_blocking=True)
-        for device in on_cuda:
-            torch.cuda.synchronize(device)  # sync: the copies must end before training goes on
-        done: Future[list[WriteResult]] = Future()
-        done.set_result([])
-        return done
-
-    def _lay_out(
-        self, items: list[WriteItem], data: list[Tensor]
-    ) -> tuple[list[int], list[StagedFile], int]:
-        """Places in the buffer: file after file, and in a file the widest dtypes first: aligned."""
-        parts: list[list[int]] = []  # of one name a file can hold one part only
-        seen: dict[str, int] = {}
-        for i, item in enumerate(items):
-            part = seen[item.index.fqn] = seen.get(item.index.fqn, -1) + 1
-            if part == len(parts):
-                parts.append([])
-            parts[part].append(i)
-        begins, files, end = [0] * len(items), [], 0
-        for part, members in enumerate(parts):
-            members.sort(key=lambda i: (-data[i].element_size(), items[i].index.fqn))
-            begin = end
-            for i in members:
-                begins[i], end = end, end + data[i].nbytes
-            header = _header([(items[i], data[i], begins[i] - begin) for i in members])
-            suffix = f"-{part + 1}" if part else ""
-            name = f"shard-{self._rank + 1:05d}{suffix}{TENSORS}"
-            files.append(StagedFile(name, header, begin, end))
-            end = math.ceil(end / _ALIGN_BYTES) * _ALIGN_BYTES
-        return begins, files, end
-
-    def prepare_local_plan(self, plan: dcp.SavePlan) -> dcp.SavePlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[dcp.SavePlan]) -> list[dcp.SavePlan]:
-        return plans
-
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Nothing to set up."""
-
-    def reset(self, checkpoint_id: Any = None) -> None:
-        """Used once, so there is nothing to forget."""
-
-    def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
-        """The manifest takes the place of torch's metadata, which would be a pickle."""
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return True
+def _lay_out(
+    items: list[WriteItem], data: list[Tensor], rank: int
+) -> tuple[list[int], list[StagedFile], int]:
+    """Places in the buffer: file after file, and in a file the widest dtypes first: aligned."""
+    parts: list[list[int]] = []  # of one name a file can hold one part only
+    seen: dict[str, int] = {}
+    for i, item in enumerate(items):
+        part = seen[item.index.fqn] = seen.get(item.index.fqn, -1) + 1
+        if part == len(parts):
+            parts.append([])
+        parts[part].append(i)
+    begins, files, end = [0] * len(items), [], 0
+    for part, members in enumerate(parts):
+        members.sort(key=lambda i: (-data[i].element_size(), items[i].index.fqn))
+        begin = end
+        for i in members:
+            begins[i], end = end, end + data[i].nbytes
+        header = _header([(items[i], data[i], begins[i] - begin) for i in members])
+        suffix = f"-{part + 1}" if part else ""
+        files.append(StagedFile(f"shard-{rank + 1:05d}{suffix}{TENSORS}", header, begin, end))
+        end = math.ceil(end / _ALIGN_BYTES) * _ALIGN_BYTES
+    return begins, files, end
 
 
 def _header(entries: list[tuple[WriteItem, Tensor, int]]) -> bytes:
@@ -242,16 +193,16 @@ def _header(entries: list[tuple[WriteItem, Tensor, int]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _known(saved: Saved) -> dict[str, TensorStorageMetadata]:
+def _open(saved: Saved) -> tuple[dcp.HuggingFaceStorageReader, dcp.Metadata]:
+    reader = dcp.HuggingFaceStorageReader(str(saved.path))
     try:
-        known = dcp.HuggingFaceStorageReader(str(saved.path)).read_metadata().state_dict_metadata
+        return reader, reader.read_metadata()
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise DamagedError(f"the tensors in {saved.path} cannot be read: {error!r}") from error
-    return dict(known)  # type: ignore[arg-type]
 
 
 def _check(
-    saved: Saved, known: Mapping[str, TensorStorageMetadata], into: Mapping[str, Tensor]
+    saved: Saved, known: Mapping[str, Any], into: Mapping[str, Tensor], *, partial: bool
 ) -> None:
     missing = sorted(into.keys() - known.keys())
     if missing:
@@ -268,19 +219,26 @@ def _check(
             )
         if dtype != tensor.dtype:
             raise UserError(f"{name!r} is {dtype} in {saved.path}, but {tensor.dtype} in this run")
+    unexpected = [] if partial else sorted(known.keys() - into.keys())
+    if unexpected:
+        near = nearest(unexpected[0], into)
+        raise UserError(
+            f"{saved.path} has {len(unexpected)} tensors that this run does not, "
+            f"the first is {unexpected[0]!r}{near}"
+        )
 
 
-def _load(saved: Saved, into: Mapping[str, Tensor], *, alone: bool = False) -> None:
-    if into:
-        reader = dcp.HuggingFaceStorageReader(str(saved.path))
-        no_dist = alone or not dist.is_initialized()
-        try:
-            dcp.load(dict(into), storage_reader=reader, no_dist=no_dist)
-        except dcp.CheckpointException as error:
-            raise DamagedError(
-                f"the tensors in {saved.path} cannot be read: {_first(error)!r}"
-            ) from error
-
-
-def _first(error: dcp.CheckpointException) -> BaseException:
-    return next(iter(error.failures.values()))[0]
+def _read(
+    saved: Saved,
+    reader: dcp.HuggingFaceStorageReader,
+    known: dcp.Metadata,
+    into: Mapping[str, Tensor],
+) -> None:
+    """What `dcp.load` does, without its collectives: every rank reads what it needs by itself."""
+    planner = dcp.DefaultLoadPlanner(flatten_state_dict=False)
+    planner.set_up_planner(dict(into), known, is_coordinator=True)
+    reader.set_up_storage_reader(known, is_coordinator=True)
+    try:
+        reader.read_data(planner.finish_plan(planner.create_local_plan()), planner).wait()
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise DamagedError(f"the tensors in {saved.path} cannot be read: {error!r}") from error

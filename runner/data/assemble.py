@@ -65,7 +65,7 @@ def _rows(slices: Sequence[np.ndarray]) -> Tensor:
 
 def _weights(parts: Sequence[Part], size: int) -> Tensor:
     known = [rows.weights_W[a:b] for rows, a, b in parts if rows.weights_W is not None]
-    return _rows(known) if known else torch.ones(size)
+    return _rows(known or [np.ones(size, np.float32)])
 
 
 def _sparse(parts: Sequence[Part], keys: list[str], size: int) -> KeyedJaggedTensor:

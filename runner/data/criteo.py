@@ -189,7 +189,7 @@ def _read(path: Path, advance: Advance) -> Iterator[pa.Table]:
                 advance(file.tell() - done)
                 done = file.tell()
     except pa.ArrowInvalid as error:
-        raise DataError(f"{path}: after line {lines}: {first_line(error)}") from error
+        raise DataError(f"{path}: {first_line(error)}") from error
 
 
 def _numbers(batch: pa.RecordBatch, path: Path, lines: int) -> pa.Table:

@@ -22,7 +22,7 @@ from runner.data.index import Index, first_line, open_parquet
 from runner.data.transforms import hash_ids, to_dense
 from runner.errors import DataError
 
-MAX_OPEN_FILES = 64
+MAX_OPEN_FILES = 32  # a footer in memory takes about 1 MB
 
 
 @dataclass(frozen=True)

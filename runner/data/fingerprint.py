@@ -61,14 +61,22 @@ def recipe_of(dataset: Mapping[str, Any]) -> Recipe | None:
 
 
 def file_content(path: Path) -> list[Any]:
-    """Name, size and hash of both ends of a file, or of all files of a folder by name."""
+    """Name, size and hash of both ends of a file, or of all files of a folder by name.
+
+    Raises: DataError naming what is not there or cannot be read.
+    """
     if path.is_dir():
         return [file_content(p) for p in sorted(path.iterdir()) if p.is_file()]
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        hashed = hashlib.sha256(file.read(EDGE_BYTES))
-        file.seek(max(size - EDGE_BYTES, 0))
-        hashed.update(file.read(EDGE_BYTES))
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            hashed = hashlib.sha256(file.read(EDGE_BYTES))
+            file.seek(max(size - EDGE_BYTES, 0))
+            hashed.update(file.read(EDGE_BYTES))
+    except FileNotFoundError:
+        raise DataError(f"dataset.path={path}: no such path{_beside(path)}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     return [path.name, size, hashed.hexdigest()]
 
 

@@ -47,7 +47,7 @@ _ANOMALY_FOUND = "returned nan values"  # and its error
 class Options:
     """What to look at; see conf/loop/debug.yaml."""
 
-    max_steps: int | None
+    max_steps: int
     anomaly: bool
     statistics: bool
     overfit_one_batch: bool
@@ -60,6 +60,7 @@ class Look:
     """The observers of one debugging; None where the options do not ask for one."""
 
     modules: dict[str, nn.Module]
+    hooked: dict[str, nn.Module]  # of these, or none where no observer looks inside the model
     parameters: dict[str, nn.Parameter]
     watch: Watch
     norms: GradientNorms
@@ -93,30 +94,29 @@ def debug(job: Job) -> Result:
         job = replace(job, dataset=WatchedDataset(job.dataset, look.watch))
         job.view.note(describe(job, state, look))
         skipped_before = state.skipped
-        with watching(look.watch, look.modules, look.parameters):
+        with watching(look.watch, look.hooked, look.parameters):
             seen = updates(job, state, look, options, stop)
         tell_tables(job, look, seen)
     if options.overfit_one_batch:
         tell_overfit(job, seen.losses)
     if seen.error is not None:
         job.view.warn(seen.error)
+    interrupted = stop.requested and not seen.error and not finished(job, state)
     return Result(
-        status="failed" if seen.error else "interrupted" if stop.requested else "completed",
+        status="failed" if seen.error else "interrupted" if interrupted else "completed",
         step=state.step,
         examples=state.examples,
         metrics={"train/loss": seen.losses[-1]} if seen.losses else {},
         error=seen.error,
-        signal=None if seen.error else stop.signal,
+        signal=stop.signal if interrupted else None,
         notes={"losses": seen.losses, "skipped_updates": state.skipped - skipped_before},
     )
 
 
 def shortened(job: Job, state: TrainState, options: Options) -> Job:
     """The job with the loop's own length and batches."""
-    trainer = job.trainer
-    if options.max_steps is not None:
-        last_step = state.step + options.max_steps
-        trainer = replace(trainer, max_steps=last_step, max_epochs=None)
+    last_step = state.step + options.max_steps
+    trainer = replace(job.trainer, max_steps=last_step, max_epochs=None)
     dataset = job.dataset
     if options.overfit_one_batch:
         dataset = OneBatch(dataset, start=state.cursor)
@@ -124,7 +124,7 @@ def shortened(job: Job, state: TrainState, options: Options) -> Job:
 
 
 def look_at(job: Job, options: Options) -> Look:
-    """The observers that the options ask for. Modules are hooked only if one of them needs it."""
+    """The observers that the options ask for."""
     context = job.context
     roots = {"": context.model, "(loss)": context.loss, "(task)": job.task}
     modules, parameters = modules_in(roots), parameters_in(roots)
@@ -140,7 +140,8 @@ def look_at(job: Job, options: Options) -> Look:
     watch = Watch([norms, *chosen], device=job.device)
     if times is not None:
         times.watch = watch
-    return Look(modules, parameters, watch, norms, finite, statistics, times)
+    hooked = modules if chosen else {}
+    return Look(modules, hooked, parameters, watch, norms, finite, statistics, times)
 
 
 def updates(job: Job, state: TrainState, look: Look, options: Options, stop: Stop) -> Seen:
@@ -201,10 +202,11 @@ def describe(job: Job, state: TrainState, look: Look) -> str:
     rows = f"{job.trainer.batch_size:,}"
     if job.trainer.accumulate > 1:
         rows += f" x {job.trainer.accumulate}"
-    place = f" from step {state.step:,} on" if state.step else ""
+    name = type(job.context.model).__name__
+    begun = f"from step {state.step:,} on, " if state.step else ""
     return (
-        f"debug{place}: {type(job.context.model).__name__}, {in_tables:,} weights in tables, {dense:,} "
-        f"others\n{rows} rows an update, {precision} on {job.device.type}; nothing is saved"
+        f"debug: {name}, {in_tables:,} weights in tables, {dense:,} others\n"
+        f"{begun}{rows} rows an update, {precision} on {job.device.type}; nothing is saved"
     )
 
 

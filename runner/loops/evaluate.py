@@ -31,8 +31,11 @@ def evaluate_split(
                 return None
             prediction, losses = job.task.eval_step(context, batch.to(job.device))
             metrics.update(prediction, losses)
-            job.view.evaluating(split, batch.size)
-    return metrics.compute()
+            job.view.evaluating(split, batch.size, job.dataset.num_rows[split])
+    results = metrics.compute()
+    for note in metrics.notes():
+        job.view.note(f"{split}: {note}")
+    return results
 
 
 def evaluate(job: Job) -> Result:

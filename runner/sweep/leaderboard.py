@@ -22,6 +22,7 @@ from runner.sweep.plan import Job, SweepPlan
 FILE = "leaderboard.csv"
 _ROWS_SHOWN = 30  # in the terminal; the file has them all
 _TEST_COLUMNS_SHOWN = 3
+_ERROR_WIDTH = 30  # columns of text that are kept free for errors
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,10 @@ def show(console: Console, rows: Sequence[Row], plan: SweepPlan) -> None:
     """The leaderboard, and mean and spread over seeds where seeds vary."""
     tests = _test_metrics(rows, plan.metric)[:_TEST_COLUMNS_SHOWN]
     # On a narrow terminal a few whole numbers say more than many cut ones.
-    while tests and _width(console, _table(rows, plan, tests, with_errors=False)) > console.width:
-        tests = tests[:-1]
     with_errors = any(r.outcome.error for r in rows)
+    free = console.width - (_ERROR_WIDTH if with_errors else 0)
+    while tests and _width(console, _table(rows, plan, tests, with_errors=False)) > free:
+        tests = tests[:-1]
     console.print(_table(rows, plan, tests, with_errors=with_errors))
     if len(rows) > _ROWS_SHOWN:
         console.print(f"{len(rows) - _ROWS_SHOWN} of {len(rows)} jobs are only in {FILE}")
@@ -96,7 +98,7 @@ def _table(
     for name in [plan.metric, *tests, "step", "seconds"]:
         table.add_column(name, justify="right", no_wrap=True)
     if with_errors:
-        table.add_column("error", overflow="fold")
+        table.add_column("error", no_wrap=True)  # cut where there is no room; told in full below
     for row in _some(rows):
         job, o = row.job, row.outcome
         cells = [job.varying.get(k, "") for k in varying]

@@ -17,6 +17,15 @@ _OF_THE_SWEEP = re.compile(
     r"(launcher([./]|$)|hydra\.(run\.dir|mode|sweep|launcher|sweeper)([.]|$)"
     r"|hydra/(launcher|sweeper)$)"
 )
+# What Hydra's own sweeps know and these do not, with what to write instead.
+_REFUSED = {
+    "hydra.run.dir": "a sweep's jobs lie in its own folder; hydra.sweep.dir=DIR places that",
+    "hydra.sweep.subdir": "jobs' folders are named by their overrides",
+    "hydra/launcher": "jobs are processes of this machine; launcher.slots=N runs N at once",
+    "hydra.launcher": "jobs are processes of this machine; launcher.slots=N runs N at once",
+    "hydra/sweeper": "a sweep is the grid of its values",
+    "hydra.sweeper": "a sweep is the grid of its values",
+}
 _MOST_MISTAKES = 10  # of a large grid; enough to see what is wrong with it
 _LONGEST_SLUG = 80
 
@@ -90,7 +99,7 @@ def plan_sweep(
         raise ConfigError("the sweep has no jobs: one of its lists of values is empty")
     own = [for_job(o) for o in jobs]
     varying = _varying_keys(own)
-    _refuse_varying_launcher(jobs)
+    _refuse_what_is_no_jobs(jobs)
     checked: list[tuple[Checked, Mapping[str, str]]] = []
     problems: dict[str, list[int]] = {}
     first: Checked | None = None
@@ -137,7 +146,7 @@ def slug(job: Job) -> str:
 
 def _safe(text: str) -> str:
     """In a path, and in a value of Hydra's grammar without quotes; a number keeps its sign."""
-    safe = re.sub(r"[^\w.+-]+", "-", text)
+    safe = re.sub(r"[^A-Za-z0-9_.+-]+", "-", text)
     return safe.rstrip("-") if text.startswith("-") else safe.strip("-")
 
 
@@ -166,7 +175,11 @@ def _varying_keys(jobs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(k for k, texts in seen.items() if len(texts) > 1 or count[k] < len(jobs))
 
 
-def _refuse_varying_launcher(jobs: Sequence[Sequence[str]]) -> None:
+def _refuse_what_is_no_jobs(jobs: Sequence[Sequence[str]]) -> None:
+    for text in jobs[0]:
+        for name, instead in _REFUSED.items():
+            if key_of(text) == name or key_of(text).startswith(f"{name}."):
+                raise ConfigError(f"{text}: not with -m: {instead}")
     for key in _varying_keys(jobs):
         if _OF_THE_SWEEP.match(key):
             raise ConfigError(f"{key}: holds for the whole sweep; give it one value")

@@ -125,7 +125,7 @@ def command_of(job: Job, folder: Path, flags: Sequence[str], num_threads: int | 
 
 def quoted(text: str) -> str:
     """A path as a value in Hydra's grammar."""
-    if re.fullmatch(r"[\w/.@%+-]*/[\w/.@%+-]*", text):
+    if re.fullmatch(r"[A-Za-z0-9_/.@%+-]*/[A-Za-z0-9_/.@%+-]*", text):
         return text
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
 

@@ -82,10 +82,13 @@ def _sweep(console: Console, plan: SweepPlan, study: Study, directory: Path, sta
                 if time.monotonic() - saved > _LEADERBOARD_EVERY_S:
                     save(standing)
                     saved = time.monotonic()
-        trouble = engine.trouble or save(standing)
+        unsaved = save(standing)
         _conclude(console, standing)
-    if trouble is not None:
-        _warn(f"the sweep stopped: {trouble}" if engine.trouble else trouble)
+    if unsaved is not None:
+        _warn(unsaved)
+    if engine.trouble is not None:
+        _warn(f"the sweep stopped: {engine.trouble}")
+    if unsaved or engine.trouble:
         return 1
     if stopping.requested:
         _warn("stopped; the same command goes on from here")

@@ -122,8 +122,9 @@ class Board:
         now = time.monotonic()
         for job, _, began in list(self.running.values())[:_RUNNING_SHOWN]:
             table.add_row(Text(_duration(now - began), style="cyan"), Text(job.label))
-        bar = ProgressBar(total=max(1, self.total), completed=ended, width=40)
-        return Group(bar, Text(line), table)
+        head = Table.grid(padding=(0, 2))
+        head.add_row(ProgressBar(total=max(1, self.total), completed=ended, width=20), Text(line))
+        return Group(head, table)
 
 
 class Checking:

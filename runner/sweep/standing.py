@@ -89,11 +89,13 @@ def _end_orphans(tries: Sequence[OpenTry], directory: Path, warn: Callable[[str]
     """Lets jobs that a killed sweep left behind finish saving, before they are started again."""
     alive = [t for t in tries if is_open(directory / t.folder / LOG)]
     if alive:
-        warn(f"{len(alive)} jobs of the sweep that was killed are still saving")
+        count = "1 job" if len(alive) == 1 else f"{len(alive)} jobs"
+        are = "is" if len(alive) == 1 else "are"
+        warn(f"{count} of the sweep that was killed {are} still at work; waiting for the end")
         orphans = [(directory / t.folder / LOG, t.pid, t.pid_start) for t in alive]
         killed = wait_for_orphans(orphans, grace_s=_ORPHAN_GRACE_S)
         if killed:
-            warn(f"{killed} of them did not end and were killed")
+            warn(f"not ended in {_ORPHAN_GRACE_S} s, so killed: {killed}")
 
 
 def _close_try(study: Study, one: OpenTry, directory: Path) -> None:

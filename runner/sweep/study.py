@@ -21,6 +21,7 @@ from runner.sweep.plan import Job
 
 FILE = "study.db"
 _VERSION = "1"
+PATIENCE_S = 10  # with another program's lock
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runner_sweep (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS runner_jobs (
@@ -40,13 +41,10 @@ class StudyError(UserError):
 
 @dataclass(frozen=True)
 class Known:
-    """What the database says of one job."""
+    """What only the database knows of a job. seconds: of all its tries."""
 
     folder: str
-    status: str
-    tries: int
     seconds: float
-    error: str | None
 
 
 @dataclass(frozen=True)
@@ -74,15 +72,12 @@ class End:
 class Study:
     """The database of one sweep directory, held open by the process that has its lock."""
 
-    def __init__(
-        self, folder: Path, warn: Callable[[str], None], *, patience_s: float = 10
-    ) -> None:
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
         """Opens or makes it. A damaged one is put aside with a warning, never written over.
 
-        Args: patience_s: how long to wait for another program's lock. Raises: StudyError.
+        Raises: StudyError.
         """
         self.path = folder / FILE
-        self._patience_s = patience_s
         if self.path.exists() and (damage := self._damage()):
             aside = _put_aside(self.path)
             warn(
@@ -105,7 +100,7 @@ class Study:
         return None if found == ["ok"] else "; ".join(found)
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=self._patience_s, isolation_level=None)
+        return sqlite3.connect(self.path, timeout=PATIENCE_S, isolation_level=None)
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -129,7 +124,7 @@ class Study:
     def _error(self, error: sqlite3.Error) -> StudyError:
         if _is_busy(error):
             return StudyError(
-                f"{self.path} is locked by another program (waited {self._patience_s:g} s); close "
+                f"{self.path} is locked by another program (waited {PATIENCE_S:g} s); close "
                 "what is writing to it and give the same command again"
             )
         return StudyError(f"{self.path}: {error}; the same command goes on when that is mended")
@@ -171,13 +166,10 @@ class Study:
         rows = [(j.key, j.signature, json.dumps(j.overrides), folder) for j, folder in jobs]
         self._write(*((insert, row) for row in rows))
 
-    def facts(self) -> dict[str, Any]:
-        rows = self._read("SELECT key, value FROM runner_sweep WHERE key != 'version'")
-        return {key: json.loads(value) for key, value in rows}
-
     def known(self) -> dict[str, Known]:
-        rows = self._read("SELECT key, folder, status, tries, seconds, error FROM runner_jobs")
-        return {key: Known(*rest) for key, *rest in rows}
+        """By job's key."""
+        rows = self._read("SELECT key, folder, seconds FROM runner_jobs")
+        return {key: Known(folder, seconds) for key, folder, seconds in rows}
 
     def open_tries(self) -> list[OpenTry]:
         rows = self._read(

@@ -52,10 +52,12 @@ class WandB:
     def start(self, run: RunInfo, state: Mapping[str, Any] | None) -> None:
         self._id = state["id"] if state else secrets.token_hex(4)
         root = str(Path(runner.__file__).parents[1])
+        # without this its own telemetry can hold up the end by 8 s
+        env = {"WANDB_ERROR_REPORTING": "false"} | os.environ
         # -P: a folder `wandb` in the working directory must not be taken for the library
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "runner.trackers.wandb_process"],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(_paths(root))},
+            env=env | {"PYTHONPATH": os.pathsep.join(_paths(root))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -76,6 +76,7 @@ def init(options: Mapping[str, Any], mode: Literal["online", "offline"]) -> Any:
         "x_disable_meta": True,
         "x_disable_machine_info": True,
         "x_disable_stats": True,  # sampled every few seconds on cores that train
+        "x_transaction_log_flush_interval": 1.0,  # else a kill loses the last 15 s of rows
     }
     known = wandb.Settings.model_fields  # those with x_ come and go between versions
     return wandb.init(

@@ -80,6 +80,5 @@ def read(
 
 def by_key(batch: Batch) -> Mapping[str, list[list[int]]]:
     """Feature -> ids of every row, read one by one."""
-    return {
-        key: [ids.tolist() for ids in batch.sparse[key].to_dense()] for key in batch.sparse.keys()
-    }
+    kjt = batch.sparse
+    return {key: [ids.tolist() for ids in kjt[key].to_dense()] for key in list(kjt.keys())}

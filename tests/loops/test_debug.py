@@ -23,6 +23,7 @@ from runner.losses import BCE
 from runner.precision import LossScale
 from runner.state import TrainState
 from runner.step import steps
+from tests.conftest import TINY
 from tests.tiny import CPU, SCHEMA, make_context, snapshot
 from tests.tiny_job import Rows, make_job, output
 
@@ -137,11 +138,6 @@ def test_layers_that_work_in_place_are_taken():
     context = make_context()
     context.model.bottom[1] = nn.ReLU(inplace=True)
     assert debug(make_job(context, **EVERYTHING)).status == "completed"
-
-
-def test_without_max_steps_it_runs_as_long_as_training():
-    result = debug(make_job(make_context(), max_steps=None))
-    assert (result.status, result.step, result.examples) == ("completed", 5, 160)
 
 
 def test_a_nan_weight_is_named_with_its_module():
@@ -395,6 +391,17 @@ def test_no_hook_is_left(spoilt):
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
 
 
+@pytest.mark.parametrize("on", [False, True])
+def test_modules_are_hooked_only_if_something_looks_inside(on):
+    context = make_context()
+    layer, seen = context.model.top[0], []
+    context.model.top[2].register_forward_pre_hook(
+        lambda module, inputs: seen.append(len(layer._forward_hooks))
+    )
+    debug(make_job(context, max_steps=1, stop_at_nonfinite=on))
+    assert seen == [int(on)]
+
+
 def test_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     job = make_job(make_context(), **EVERYTHING)
@@ -444,3 +451,15 @@ def test_a_signal_ends_it_after_the_update():
     context.model.top[0].register_forward_hook(interrupt)
     result = debug(make_job(context, max_steps=50))
     assert (result.status, result.signal, result.step) == ("interrupted", signal.SIGINT, 2)
+
+
+def test_the_command_writes_no_run_and_exits_with_what_came_of_it(runner, tmp_path):
+    tiny = [*TINY, "loop=debug", "loop.summary=true", "trainer.amp=true", "tracker=tensorboard"]
+    good = runner.run(*tiny, cwd=tmp_path)
+    assert good.code == 0, good.text
+    assert "step 5  loss" in good.text
+    assert "TableLookup" in good.text
+    bad = runner.run(*tiny, "optimizer=sgd", "optimizer.dense.lr=1e38", cwd=tmp_path)
+    assert bad.code == 1
+    assert re.search(r"step \d: .*(made the first non-finite value|non-finite from)", bad.text)
+    assert list(tmp_path.iterdir()) == []

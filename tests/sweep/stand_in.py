@@ -1,7 +1,8 @@
 """Behaves like a job of the runner, in milliseconds: `python stand_in.py key=value...`.
 
-It reads what to do from its overrides: `do=ok|raise|wrong|sigkill|memory|silent|stubborn`,
-`steps=N`, `step_s=S`. It goes on from its last step, as a run does from its checkpoint.
+It reads what to do from its overrides: `do=ok|raise|wrong|sigkill|sigkill_once|memory|oom|silent`
+or `do=lost|debug|stubborn`, `steps=N`, `step_s=S`. It goes on from its last step, as a run does from its
+checkpoint.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def main(words: list[str]) -> int:
     except OSError:
         print("another process is writing here")
         return 2
+    if do == "debug":
+        return 0
     if do == "wrong":
         print("error: the data has no column 'label'", file=sys.stderr)
         return 2
@@ -86,8 +89,11 @@ def main(words: list[str]) -> int:
 
         resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
         bytearray(1 << 30)
-    if do == "silent":
-        return 7
+    if do == "oom":
+        (Path(os.environ["STAND_IN_CGROUP"]) / "cgroup.procs").write_text(str(os.getpid()))
+        bytearray(b"x" * (1 << 20)) * 1000
+    if do in ("silent", "lost"):
+        return 7 if do == "silent" else 0
     value = float(given.get("value", quality(overrides)))
     metrics = {"validation/auc": value, "test/auc": value - 0.01, "test/loss": "NaN"}
     best = {"step": result["step"], "value": value}

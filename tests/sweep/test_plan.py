@@ -103,3 +103,12 @@ def test_names_that_vary_give_way_to_what_is_swept():
 
     found = plan_sweep(grid(model=["dlrm", "dcn"], seed=[1, 2]), check)
     assert found.directory.startswith("outputs/sweeps/sweep-model-seed_")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["hydra.run.dir=x", "hydra.sweep.subdir=x", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+)
+def test_what_only_hydras_own_sweeps_know_is_refused_not_ignored(text):
+    with pytest.raises(ConfigError, match="not with -m"):
+        plan([["seed=1", text], ["seed=2", text]])

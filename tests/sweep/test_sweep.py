@@ -99,6 +99,12 @@ def test_an_unfinished_job_goes_on_in_its_own_folder(tmp_path):
     assert list(rows) == [("failed", "killed by signal 9"), ("completed", None)]
 
 
+def test_a_run_that_ends_well_without_a_result_has_failed_but_what_is_no_run_has_not(tmp_path):
+    assert run(tmp_path, grid(do=["lost", "debug"])) == 1
+    errors = {row["do"]: row["error"] for row in board(tmp_path)}
+    assert errors == {"lost": "it ended with exit code 0, but without a result", "debug": ""}
+
+
 def test_a_job_that_failed_is_tried_again_as_often_as_asked(tmp_path, capsys):
     assert run(tmp_path, grid(do=["sigkill_once", "raise", "wrong"]), retries=2) == 1
     assert statuses(tmp_path) == {"sigkill_once": "completed", "raise": "failed", "wrong": "failed"}

@@ -140,7 +140,7 @@ def test_with_a_key_and_no_server_training_does_not_wait(tmp_path, monkeypatch):
 
 
 def test_a_network_lost_midway_delays_nothing_and_loses_nothing(tmp_path, server, monkeypatch):
-    monkeypatch.setattr(wandb, "FINISH_LIMIT_S", 3)
+    monkeypatch.setattr(wandb, "FINISH_LIMIT_S", 5)
     tracker = started(tmp_path)
     tracker.log("train", 1, {"loss": 0.5})
     wait_for(lambda: server.runs)
@@ -150,7 +150,7 @@ def test_a_network_lost_midway_delays_nothing_and_loses_nothing(tmp_path, server
         tracker.log("train", step, {"loss": 0.5})
     assert time.monotonic() - before < 0.5
     tracker.finish("completed")
-    assert time.monotonic() - before < 6
+    assert time.monotonic() - before < 10
     assert "wandb sync" in tracker.messages()[0]
     assert not alive(process_group(tracker))
     # each row names it twice; the last one is held back for more of the same step

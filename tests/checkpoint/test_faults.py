@@ -5,7 +5,7 @@ All run in one process that has no threads, so that its forks can be killed for 
 
 from __future__ import annotations
 
-import re
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,32 +13,29 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.xdist_group("checkpoint_faults")
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*arguments: str) -> dict[str, tuple[int, str]]:
-    """Number of cases and the rest of its lines, by fault."""
-    command = [sys.executable, "-m", "tests.checkpoint_faults", *arguments]
+def run(*arguments: str) -> dict[str, dict]:
+    command = [sys.executable, "-m", "tests.checkpoint.faults", "--json", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
-    assert done.stdout, done.stderr
-    rows = re.split(r"\n(?=\w)", done.stdout)[1:]
-    return {
-        row.split()[0]: (int(re.findall(r"\) +(\d+)|^\w+ +(\d+)", row)[0][-1] or 0), row)
-        for row in rows
-    }
+    assert done.returncode in (0, 1), done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode == 0) == (not any(row["failures"] for row in rows)), done.stderr
+    return {row["name"]: row for row in rows}
 
 
 @pytest.fixture(scope="module")
-def table() -> dict[str, tuple[int, str]]:
+def table() -> dict[str, dict]:
     return run("--short")
 
 
-def check(table: dict[str, tuple[int, str]], fault: str, least: int) -> None:
-    cases, row = table[fault]
-    if "skipped: " in row:
-        pytest.skip(row.partition("skipped: ")[2])
-    assert "FAILED" not in row, row
-    assert cases >= least, row
+def check(table: dict[str, dict], fault: str, least: int) -> None:
+    row = table[fault]
+    if row["skipped"]:
+        pytest.skip(row["skipped"])
+    assert not row["failures"], (row["fault"], row["failures"])
+    assert sum(row["cases"].values()) >= least, row
 
 
 def test_a_kill_at_any_call_of_a_save_leaves_the_old_or_the_new_one(table) -> None:
@@ -63,12 +60,12 @@ def test_a_checkpoint_that_cannot_be_read_is_passed_over(table) -> None:
 
 def test_a_full_disk_is_told_and_leaves_the_old_one(table) -> None:
     check(table, "full_disk", 5)
-    assert "refused" in table["full_disk"][1]
+    assert table["full_disk"]["cases"]["refused"]
 
 
 def test_a_write_cut_short_is_told_and_leaves_the_old_one(table) -> None:
     check(table, "file_limit", 5)
-    assert "refused" in table["file_limit"][1]
+    assert table["file_limit"]["cases"]["refused"]
 
 
 def test_damage_is_always_noticed(table) -> None:
@@ -77,6 +74,8 @@ def test_damage_is_always_noticed(table) -> None:
 
 @pytest.mark.slow
 def test_all_faults_in_full() -> None:
-    for cases, row in run().values():
-        assert "FAILED" not in row, row
-        assert cases or "skipped: " in row, row
+    table = run()
+    assert len(table) == 8
+    for fault, row in table.items():
+        assert not row["failures"], row
+        assert row["skipped"] or sum(row["cases"].values()) >= 20, fault

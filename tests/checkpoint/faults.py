@@ -1,6 +1,6 @@
 """Real faults against the checkpointer: kills, full disks, I/O errors, damage. Prints a table.
 
-`python -m tests.checkpoint_faults` runs all of them in full, `... kills full_disk` some, `--short`
+`python -m tests.checkpoint.faults` runs all of them in full, `... kills full_disk` some, `--short`
 a tier of each. The exit code is 0 if every case passed. Each case is a fork of this process, which
 has torch imported and no threads, so that a kill is a real one and costs milliseconds.
 """
@@ -8,6 +8,7 @@ has torch imported and no threads, so that a kill is a real one and costs millis
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import resource
@@ -25,10 +26,10 @@ from pathlib import Path
 
 import torch
 
-from runner.checkpoint import Checkpointer, files, find_latest, load_tensors
+from runner.checkpoint import Checkpointer, files
 from runner.errors import UserError
-from tests.checkpoint_damage import DAMAGES
-from tests.checkpoint_processes import (
+from tests.checkpoint.damage import DAMAGES
+from tests.checkpoint.processes import (
     NOT_SAVED,
     SYSCALLS,
     ended,
@@ -37,7 +38,16 @@ from tests.checkpoint_processes import (
     kill_at,
     no_strace,
     strace,
-    tell,
+)
+from tests.checkpoint.scenes import (
+    SCENES,
+    goes_on,
+    newest,
+    refuse,
+    save,
+    scene_new,
+    scene_replace,
+    state,
 )
 
 
@@ -55,74 +65,6 @@ class Table:
             self.cases[outcome()] += 1
         except (AssertionError, UserError, OSError) as error:
             self.failures.append(f"{self.fault}, {case}: {type(error).__name__}: {error}")
-
-
-def state(content: int) -> dict[str, torch.Tensor]:
-    """Tensors that differ in every element from those of another content."""
-    rows = torch.arange(3000).view(-1, 4) + content * 7919
-    return {
-        "tables/item.id/weight": rows.float(),
-        "tables/item.id/momentum1": rows[:, 0].double(),
-        "dense/mlp.0.bias": rows[:5, 0].to(torch.bfloat16),
-        "dense_optimizer/mlp.0.bias/step": torch.tensor(float(content)),
-        "rng/torch": (rows.flatten() % 251).to(torch.uint8),
-    }
-
-
-def save(folder: Path, step: int, content: int, *, keep: int = 2) -> None:
-    checkpointer = Checkpointer(folder, keep=keep, warn=tell)
-    checkpointer.save(step, state(content), {"content": content}, wait=True)
-
-
-def refuse(message: str) -> None:
-    raise AssertionError(f"unexpected warning: {message}")
-
-
-def newest(folder: Path, warn: Callable[[str], None] = refuse) -> int:
-    """The content of the newest checkpoint, checked bit by bit."""
-    saved = find_latest(folder, warn)
-    assert saved is not None, "no checkpoint at all"
-    content = saved.values["content"]
-    into = {name: torch.zeros_like(t) for name, t in state(content).items()}
-    load_tensors(saved, into)
-    for name, tensor in state(content).items():
-        assert torch.equal(into[name], tensor), f"{name} of {saved.path} is not what was saved"
-    return content
-
-
-def goes_on(folder: Path, allowed: set[int]) -> int:
-    """After a fault: readers see old or new, a start clears up, and the next save works."""
-    content = newest(folder)
-    assert content in allowed, f"found {content}, allowed {allowed}"
-    Checkpointer(folder, keep=2, warn=refuse)
-    assert newest(folder) == content, "clearing up changed the newest checkpoint"
-    left = [p.name for p in folder.iterdir() if not p.name.startswith("step-")]
-    assert not left, f"left after clearing up: {left}"
-    save(folder, 9, 99)
-    assert newest(folder) == 99
-    return content
-
-
-# Scenes: what the folder holds, what the child does, and which contents may be found after a kill.
-def scene_new(folder: Path) -> Callable[[], None]:
-    save(folder, 1, 1)
-    return lambda: save(folder, 2, 2, keep=1)
-
-
-def scene_replace(folder: Path) -> Callable[[], None]:
-    save(folder, 2, 1)
-    return lambda: save(folder, 2, 2)
-
-
-def scene_start(folder: Path) -> Callable[[], None]:
-    """What two kills before may have left: an unfinished save, and a half-done replacement."""
-    save(folder, 2, 1)
-    (folder / "step-2").rename(folder / ".old-step-2")
-    shutil.copytree(folder / ".old-step-2", folder / ".tmp-step-3-dead")
-    return lambda: save(folder, 3, 2)
-
-
-SCENES = (scene_new, scene_replace, scene_start)
 
 
 def kills(table: Table, top: Path, *, short: bool) -> None:
@@ -291,9 +233,12 @@ def full_disk(table: Table, top: Path, *, short: bool) -> None:
 
 def file_limit(table: Table, top: Path, *, short: bool) -> None:
     """Fault 4: the limit of a file's size, which needs no rights: a write takes only a part."""
-    for limit in range(0, 40_000, 8_000 if short else 2_000):
+    limits = list(range(0, 40_000, 8_000 if short else 2_000))
+    for limit in [*limits, -10]:  # the last bytes of the last write are lost
         folder = fresh(top)
         act = scene_new(folder)
+        if limit < 0:
+            limit += (folder / "step-1" / "shard-00001.safetensors").stat().st_size
 
         def limited(act=act, limit=limit) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -352,22 +297,27 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("faults", nargs="*", default=list(FAULTS))
     parser.add_argument("--short", action="store_true")
+    parser.add_argument("--json", action="store_true", help="one object a fault, for the tests")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     failed = 0
     in_memory = "/dev/shm" if options.short and Path("/dev/shm").is_dir() else None
-    print(f"{'fault':34} {'cases':>6} {'failed':>7} {'s':>6}  outcomes")
+    if not options.json:
+        print(f"{'fault':34} {'cases':>6} {'failed':>7} {'s':>6}  outcomes")
     for name in options.faults:
         table, started = Table(name), time.perf_counter()
         with tempfile.TemporaryDirectory(dir=in_memory) as top, small_pieces():
             FAULTS[name](table, Path(top), short=options.short)
+        failed += len(table.failures)
+        if options.json:
+            print(json.dumps({"name": name, **vars(table)}))
+            continue
         count = sum(table.cases.values()) + len(table.failures)
         told = ", ".join(f"{what}: {n}" for what, n in sorted(table.cases.items()))
         told = f"skipped: {table.skipped}" if table.skipped else told
         seconds = time.perf_counter() - started
         print(f"{table.fault:34} {count:6} {len(table.failures):7} {seconds:6.1f}  {told}")
         print("".join(f"  FAILED {f}\n" for f in table.failures), end="")
-        failed += len(table.failures)
     return int(failed > 0)
 
 

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from runner.data import cache
+from runner.errors import DataError
+
+MAKER = """
+import sys, time
+from pathlib import Path
+from runner.data import cache
+
+def make(folder):
+    with open(sys.argv[1], "a") as log:
+        log.write("made\\n")
+    time.sleep(0.5)
+    (folder / "part").write_text("content")
+    return {"answer": 42}
+
+folder = cache.prepared("thing", "key", make)
+assert cache.contents(folder) == {"answer": 42}
+print((folder / "part").read_text())
+"""
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def made(text="content"):
+    def make(folder):
+        (folder / "part").write_text(text)
+        return {"text": text}
+
+    return make
+
+
+def never(folder):
+    pytest.fail("made again")
+
+
+def test_two_processes_that_ask_at_once_make_it_once(root, tmp_path):
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", MAKER, str(log)]
+    jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [job.communicate()[0] for job in jobs] == ["content\n"] * 3
+    assert log.read_text() == "made\n"
+
+
+def test_it_is_made_once_and_found_again():
+    folder = cache.prepared("thing", "key", made())
+    assert cache.prepared("thing", "key", never) == folder
+    assert cache.contents(folder) == {"text": "content"}
+
+
+@pytest.mark.parametrize("error", [RuntimeError("bad"), KeyboardInterrupt()])
+def test_nothing_is_left_of_a_maker_that_failed(root, error):
+    def make(folder):
+        (folder / "half").write_text("x")
+        raise error
+
+    with pytest.raises(type(error)):
+        cache.prepared("thing", "key", make)
+    assert [path.name for path in root.iterdir()] == ["thing-key.lock"]
+    assert (cache.prepared("thing", "key", made()) / "part").exists()
+
+
+def test_leftovers_of_a_killed_maker_are_removed(root):
+    (root / "thing-key.tmp").mkdir(parents=True)
+    (root / "thing-key.tmp" / "half").write_text("x")
+    folder = cache.prepared("thing", "key", made())
+    assert sorted(path.name for path in folder.iterdir()) == ["part", "prepared.json"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "no list", "cut list"])
+def test_a_damaged_folder_is_made_again(damage):
+    folder = cache.prepared("thing", "key", made("first"))
+    if damage == "cut":
+        (folder / "part").write_text("fir")
+    elif damage == "gone":
+        (folder / "part").unlink()
+    elif damage == "no list":
+        (folder / cache.CONTENTS).unlink()
+    else:
+        (folder / cache.CONTENTS).write_text('{"sizes": {')
+    again = cache.prepared("thing", "key", made("second"))
+    assert (again / "part").read_text() == "second"
+
+
+def test_a_cache_that_cannot_be_written_is_a_clear_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataError, match=r"cannot prepare thing data in .*RUNNER_CACHE names"):
+        cache.prepared("thing", "key", made())
+
+
+def test_the_place_follows_the_environment(tmp_path, monkeypatch):
+    assert cache.cache_root() == tmp_path / "cache"
+    monkeypatch.delenv("RUNNER_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.cache_root() == tmp_path / "xdg" / "runner"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache.cache_root() == tmp_path / ".cache" / "runner"
+
+
+def test_the_list_of_files_holds_their_sizes(root):
+    folder = cache.prepared("thing", "key", made("12345"))
+    assert json.loads((folder / cache.CONTENTS).read_text())["sizes"] == {"part": 5}

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from runner.data.fingerprint import fingerprint
+from runner.errors import ConfigError, DataError
+from tests.data.synthetic_settings import option, small
+
+PROOF = """
+import sys
+from runner.data.fingerprint import fingerprint, recipe_of
+from runner.data.recipe import prepare
+from tests.data.synthetic_settings import small
+settings = small(rows={"train": 100, "validation": 100, "test": 100})
+print(len(fingerprint(settings)))
+prepare(recipe_of(settings))
+print(sorted({"torch", "torchrec", "hydra", "omegaconf", "pandas"} & set(sys.modules)))
+"""
+
+
+def test_fingerprint_and_preparation_import_no_torch(tmp_path):
+    env = dict(os.environ, RUNNER_CACHE=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", PROOF], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["16", "[]"]
+
+
+@pytest.fixture
+def criteo(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_bytes(b"0" + b"\t" * 39 + b"\n" + b"1" + b"\t" * 39 + b"\n")
+    return path
+
+
+def of(path, **changes):
+    return fingerprint(option("criteo", path=str(path), **changes))
+
+
+def test_it_follows_content_not_time_or_place(criteo, tmp_path, monkeypatch):
+    was = of(criteo)
+    os.utime(criteo, (1, 1))
+    assert of(criteo) == was
+    (tmp_path / "other").mkdir()
+    moved = criteo.rename(tmp_path / "other" / "train.txt")
+    assert of(moved) == was
+    monkeypatch.chdir(tmp_path)
+    assert of("other/../other/train.txt") == was
+    moved.write_bytes(moved.read_bytes().replace(b"0", b"1", 1))
+    assert of(moved) != was
+
+
+def test_it_follows_both_ends_of_a_large_file(criteo):
+    line = b"0" + b"\t" * 39 + b"\n"
+    prints = set()
+    for change in (b"", b"head", b"tail", b"more"):
+        content = bytearray(line * 100_000)
+        if change == b"head":
+            content[0:1] = b"1"
+        elif change == b"tail":
+            content[-41:-40] = b"1"
+        elif change == b"more":
+            content += line
+        criteo.write_bytes(content)
+        prints.add(of(criteo))
+    assert len(prints) == 4
+
+
+def test_it_follows_what_shapes_the_batches_and_nothing_else(criteo):
+    was = of(criteo)
+    assert of(criteo, prefetch=4) == was
+    assert of(criteo, hash_rows=7) == was  # no hash is used
+    others = [
+        of(criteo, window_rows=7),
+        of(criteo, split_seed=1),
+        of(criteo, min_count=2),
+        of(criteo, encode="hash"),
+        of(criteo, encode="hash", hash_rows=7),
+        of(criteo, encode="hash", hash_salt=1),
+        of(criteo, fractions={"train": 0.5, "validation": 0.25, "test": 0.25}),
+        fingerprint(small()),
+        fingerprint(small(data_seed=1)),
+    ]
+    assert len({was, *others}) == 10
+
+
+def test_a_dataset_of_somebody_else_is_known_by_settings_and_content(tmp_path):
+    (tmp_path / "x").write_text("1")
+    settings = {"_target_": "elsewhere.data.Own", "path": str(tmp_path / "x"), "size": 3}
+    was = fingerprint(settings)
+    assert fingerprint({**settings, "size": 4}) != was
+    assert fingerprint({**settings, "prefetch": 4}) == was
+    (tmp_path / "x").write_text("2")
+    assert fingerprint(settings) != was
+    with pytest.raises(DataError, match="no such path"):
+        fingerprint({**settings, "path": str(tmp_path / "y")})
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "message"),
+    [
+        ("movielens_1m", None, r"dataset\.path is not set.*grouplens\.org"),
+        ("movielens_1m", "ml-1", r"no such path .*nearest: 'ml-1m'.*grouplens\.org"),
+        ("movielens_1m", "ml-1m/users.dat", "is a file, needed is the folder"),
+        ("movielens_1m", "ml-1m", r"has no ratings\.dat; nearest: 'rating\.dat'.*grouplens"),
+        ("criteo", None, r"dataset\.path is not set.*criteo"),
+        ("criteo", "ml-1m", r"is a folder, needed is a file \(there are: .*users\.dat"),
+        ("criteo", "ml-1m/user.dat", r"no such path .*nearest: 'users\.dat'.*Kaggle"),
+    ],
+)
+def test_a_path_that_is_not_there_says_where_to_get_the_data(
+    tmp_path, monkeypatch, name, path, message
+):
+    (tmp_path / "ml-1m").mkdir()
+    for file in ("users.dat", "movies.dat", "rating.dat"):
+        (tmp_path / "ml-1m" / file).write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=message):
+        fingerprint(option(name, path=path))
+
+
+def test_an_unknown_or_absent_setting_is_named():
+    with pytest.raises(ConfigError, match=r"dataset\.zpif: no such setting; nearest: 'zipf'"):
+        fingerprint({**small(), "zpif": 1.0})
+    settings = small()
+    del settings["zipf"]
+    with pytest.raises(ConfigError, match=r"dataset\.zipf is not set"):
+        fingerprint(settings)

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from runner.data import cache
+from runner.data.ceiling import Ceiling
+from runner.data.fingerprint import recipe_of
+from runner.data.recipe import prepare
+from runner.errors import ConfigError
+from tests.data.synthetic_settings import called, small
+
+
+@pytest.fixture(autouse=True, scope="module")
+def root(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUNNER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def files(**changes):
+    folder, made = prepare(recipe_of(small(**changes)))
+    return {split: [folder / name for name in names] for split, names in made.splits.items()}
+
+
+@pytest.fixture(scope="module")
+def test_rows():
+    return pq.read_table(files()["test"])
+
+
+def test_it_has_the_shape_of_criteo():
+    data = called(small())
+    assert data.num_rows == {"train": 20_000, "validation": 3_000, "test": 5_000}
+    assert len(data.schema.dense) == 13
+    assert len(data.schema.sparse) == 26
+    assert [f.name for f in data.schema.sparse if f.mean_length != 1] == ["C24", "C25", "C26"]
+    batch = next(data.batches("train", batch_size=1000, seed=0))
+    assert batch.labels_BT.mean().item() == pytest.approx(0.25, abs=0.05)
+    lengths = batch.sparse["C25"].lengths()
+    assert set(lengths.tolist()) == {0, 1, 2, 3, 4}
+    assert batch.sparse["C1"].lengths().tolist() == [1] * 1000
+
+
+def test_reachable_is_the_score_of_the_true_probabilities(test_rows):
+    labels, truth = test_rows["label"].to_numpy(), test_rows["probability"].to_numpy()
+    reachable = called(small()).reachable["test"]
+    assert reachable["auc"] == pytest.approx(roc_auc_score(labels, truth), abs=1e-5)
+    assert reachable["log_loss"] == pytest.approx(log_loss(labels, truth), abs=1e-6)
+
+
+def test_labels_follow_the_true_probabilities(test_rows):
+    labels, truth = test_rows["label"].to_numpy(), test_rows["probability"].to_numpy()
+    spread = np.sqrt((truth * (1 - truth)).sum())
+    assert abs(labels.sum() - truth.sum()) < 4 * spread
+    high = truth > np.quantile(truth, 0.9)
+    assert labels[high].mean() == pytest.approx(truth[high].mean(), abs=0.08)
+
+
+def test_ids_are_zipf_distributed():
+    rows = files(zipf=1.2, min_cardinality=300, max_cardinality=300)["train"]
+    ids = pq.read_table(rows, columns=["C1"])["C1"].to_numpy()
+    counts = np.sort(np.bincount(ids, minlength=300))[::-1]
+    edges = np.arange(1, 302) ** -0.2  # the law that is drawn from, integrated over each rank
+    law = (edges[:-1] - edges[1:]) / (edges[0] - edges[-1])
+    np.testing.assert_allclose(counts[:10] / counts.sum(), law[:10], rtol=0.15)
+
+
+def test_the_same_settings_give_the_same_bytes(tmp_path, monkeypatch):
+    first = [path.read_bytes() for path in files()["train"]]
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
+    assert [path.read_bytes() for path in files()["train"]] == first
+    other = [path.read_bytes() for path in files(data_seed=1)["train"]]
+    assert other != first
+
+
+def test_splits_share_no_rows():
+    splits = [pq.read_table(paths, columns=["probability"]) for paths in files().values()]
+    values = [set(split["probability"].to_pylist()) for split in splits]
+    assert len(values[1] & values[2]) < 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "dense", "sparse"),
+    [
+        ({"num_numeric": 0}, 0, 26),
+        ({"num_numeric": 1, "num_lists": 0}, 1, 23),
+        ({"num_single": 0, "num_pairs": 0}, 13, 3),
+        ({"num_single": 0}, 13, 3),
+        ({"num_lists": 30, "mean_length": 0.5}, 13, 53),
+        ({"zipf": 1.0, "missing": 0.0}, 13, 26),
+        ({"zipf": 0.0, "missing": 1.0}, 13, 26),
+        ({"min_cardinality": 1, "max_cardinality": 1}, 13, 26),
+        ({"min_cardinality": 2**31 - 1, "max_cardinality": 2**31 - 1, "num_single": 2}, 13, 5),
+        ({"signal": {"dense": 0, "ids": 0, "pairs": 0}}, 13, 26),
+        ({"positive_rate": 0.02}, 13, 26),
+    ],
+)
+def test_every_setting_works(changes, dense, sparse):
+    rows = {"train": 500, "validation": 0, "test": 200}
+    data = called(small(rows=rows, **changes))
+    assert data.num_rows == {"train": 500, "test": 200}
+    batches = list(data.batches("train", batch_size=200, seed=0))
+    assert [b.size for b in batches] == [200, 200, 100]
+    assert batches[0].dense_BD.shape == (200, dense)
+    assert len(batches[0].sparse.keys()) == sparse
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"zipf": "x"}, r"dataset\.zipf='x': needed is a number"),
+        ({"num_lists": 1.5}, r"dataset\.num_lists=1\.5: needed is a whole number"),
+        ({"positive_rate": 1.5}, "between 0.001 and 0.999"),
+        ({"rows": {"train": 0, "validation": 1, "test": 1}}, "train split needs"),
+        ({"rows": {"train": 5, "validation": 1, "tset": 1}}, r"rows\.tset.*nearest: 'test'"),
+        ({"rows": {"train": 5, "validation": 1}}, r"dataset\.rows\.test is not set"),
+        ({"max_cardinality": 2}, "max_cardinality=2: needed is between 4"),
+        ({"num_single": 0, "num_lists": 0}, "needed is a column"),
+    ],
+)
+def test_wrong_settings_are_named(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        recipe_of(small(**changes)).check()
+
+
+def test_ceilings_merge(root):
+    rng = np.random.default_rng(0)
+    truth = rng.random(3000).astype(np.float32)
+    labels = (rng.random(3000) < truth).astype(np.int8)
+    whole, merged = Ceiling(), Ceiling()
+    whole.add(labels, truth)
+    for part in np.array_split(np.arange(3000), 7):
+        other = Ceiling()
+        other.add(labels[part], truth[part])
+        merged.merge(other)
+    assert merged.metrics()["auc"] == whole.metrics()["auc"]
+    assert merged.metrics()["auc"] == pytest.approx(roc_auc_score(labels, truth), abs=1e-5)
+    assert "auc" not in Ceiling().metrics()
+
+
+def test_preparing_leaves_only_what_is_listed():
+    folder, made = prepare(recipe_of(small()))
+    names = {name for names in made.splits.values() for name in names}
+    assert {path.name for path in folder.iterdir()} == names | {cache.CONTENTS}

@@ -1,0 +1,180 @@
+"""A job's process: its command, its share of the machine, its signals, its last words."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from runner.overrides import parse_single
+from runner.sweep import process
+from runner.sweep.plan import Job
+from runner.sweep.process import (
+    LOG,
+    Process,
+    command_of,
+    device_shares,
+    is_open,
+    last_line,
+    quoted,
+    started_at,
+    visible_devices,
+    wait_for_orphans,
+)
+from tests.sweep.test_killed import until
+
+
+def ended(one: Process) -> int:
+    until(lambda: one.poll() is not None)
+    code = one.poll()
+    assert code is not None
+    return code
+
+
+def python(code: str, log) -> Process:
+    return Process([sys.executable, "-c", code], log, dict(os.environ))
+
+
+def test_a_jobs_command_is_one_that_a_person_could_give(tmp_path):
+    job = Job("1", "1", ("optimizer=adam", "seed=1"), {})
+    words = command_of(job, tmp_path / "a b", ["--allow", "mine"], 2)
+    assert words[1:] == [
+        *("-m", "runner", "--allow", "mine", "optimizer=adam", "seed=1"),
+        *("trainer.num_threads=2", f"hydra.run.dir='{tmp_path}/a b'", "hydra.mode=RUN"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", ["out/x", "/a b/c", "/it's/x", "/a=b,c/[1]/{x}", "12/3", "/é/x", "/back\\slash/it\\'s"]
+)
+def test_a_path_survives_hydras_grammar(path):
+    (found,) = parse_single([f"hydra.run.dir={quoted(path)}"])
+    assert found.value() == path
+
+
+def test_gpus_are_shared_out_several_each_or_one_for_several(monkeypatch):
+    assert device_shares(["0", "1", "2", "3"], 2) == [["0", "1"], ["2", "3"]]
+    assert device_shares(["4", "5"], 3) == [["4"], ["5"], ["4"]]
+    assert device_shares(["0"], 2) is None
+    assert device_shares(["0", "1"], 1) is None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, GPU-b")
+    assert visible_devices() == ["GPU-a", "GPU-b"]
+    for nothing in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
+        assert visible_devices() == []
+
+
+def test_the_last_line_is_what_a_terminal_would_show(tmp_path):
+    log = tmp_path / LOG
+    log.write_bytes(b"before\n")
+    assert last_line(log, 7) is None
+    log.write_bytes(b"before\nstep 1\rstep 2\r\x1b[1;31merror:\x1b[0m it broke \xff\n\n  \n")
+    assert last_line(log, 7) == "it broke �"
+    assert last_line(tmp_path / "none") is None
+
+
+def test_exit_codes_and_signals_come_through(tmp_path):
+    assert ended(python("raise SystemExit(7)", tmp_path / LOG)) == 7
+    assert ended(python("import os; os.kill(os.getpid(), 11)", tmp_path / LOG)) == -11
+    sleeping = python("import time; print('here', flush=True); time.sleep(60)", tmp_path / LOG)
+    until(lambda: "here" in (tmp_path / LOG).read_text())
+    sleeping.send(signal.SIGTERM)
+    assert ended(sleeping) == -15
+
+
+def test_a_job_heeds_ctrl_c_even_if_its_sweep_was_started_to_ignore_it(tmp_path):
+    code = (
+        "import signal, sys; sys.path.insert(0, '.')\n"
+        "from tests.sweep.test_process import python, ended\n"
+        "from pathlib import Path\n"
+        "code = 'import signal; print(signal.getsignal(2), signal.pthread_sigmask(0, []))'\n"
+        f"ended(python(code, Path({str(tmp_path / LOG)!r})))"
+    )
+    ignoring = 'trap "" INT; exec "$@"'
+    command = ["sh", "-c", ignoring, "sh", sys.executable, "-c", code]
+    subprocess.run(command, check=True)
+    assert (tmp_path / LOG).read_text() == "<built-in function default_int_handler> set()\n"
+
+
+def test_a_job_whose_sweep_died_before_it_could_begin_does_not_begin(tmp_path):
+    command = [sys.executable, "-I", "-S", process._CHILD, "1", sys.executable, "-c", "print(1)"]
+    done = subprocess.run(command, check=False, capture_output=True)
+    assert (done.returncode, done.stdout) == (143, b"")
+
+
+def test_a_log_stays_in_use_while_any_process_of_the_job_lives(tmp_path):
+    log = tmp_path / LOG
+    assert not is_open(log)
+    one = python("import time; time.sleep(60)", log)
+    assert is_open(log)
+    assert started_at(one.pid) is not None
+    one.kill()
+    ended(one)
+    assert not is_open(log)
+    assert started_at(one.pid) is None
+
+
+def test_what_does_not_end_is_killed_unless_its_number_is_another_process_now(tmp_path):
+    stubborn = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True);"
+        "time.sleep(60)"
+    )
+    log = tmp_path / LOG
+    one = python(stubborn, log)
+    until(lambda: log.read_text())
+    began = started_at(one.pid)
+    assert began is not None
+    started = time.monotonic()
+    assert wait_for_orphans([(log, one.pid, began - 1)], grace_s=0.1) == 1
+    assert one.poll() is None
+    assert wait_for_orphans([(log, one.pid, began)], grace_s=0.1) == 1
+    assert ended(one) == -9
+    assert time.monotonic() - started < 5
+    assert wait_for_orphans([(log, one.pid, began)], grace_s=60) == 0
+
+
+def test_what_the_kernel_killed_for_want_of_memory_is_told_as_that(tmp_path):
+    """In a memory cgroup of its own, where this process may make one."""
+    from pathlib import Path
+
+    from tests.sweep.driver import grid, run
+    from tests.sweep.test_sweep import board
+
+    for root in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")):
+        group = root / f"runner-test-{os.getpid()}"
+        limit = "memory.limit_in_bytes" if root.name == "memory" else "memory.max"
+        try:
+            group.mkdir()
+            (group / limit).write_text(str(64 << 20))
+            break
+        except OSError:
+            if group.exists():
+                group.rmdir()
+    else:
+        pytest.skip("not allowed to make a memory cgroup here")
+    try:
+        os.environ["STAND_IN_CGROUP"] = str(group)
+        assert run(tmp_path, grid(do=["oom", "ok"])) == 1
+    finally:
+        del os.environ["STAND_IN_CGROUP"]
+        group.rmdir()
+    errors = {row["do"]: row["error"] for row in board(tmp_path)}
+    assert errors["ok"] == ""
+    assert errors["oom"] == "killed by signal 9: out of memory (the system's choice)"
+
+
+def test_command_lines_of_jobs_are_recorded_as_json_lists(tmp_path):
+    import sqlite3
+
+    from tests.sweep.driver import grid, run
+
+    assert run(tmp_path, grid(value=[0.5])) == 0
+    (text,) = (
+        sqlite3.connect(tmp_path / "study.db")
+        .execute("SELECT overrides FROM runner_jobs")
+        .fetchone()
+    )
+    assert json.loads(text) == ["value=0.5"]

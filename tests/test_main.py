@@ -1,0 +1,146 @@
+"""`python -m runner` as a process: what it imports, what it answers, how it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fake_job import fake_command
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAVY = {"torch", "torchrec", "fbgemm_gpu", "pandas", "wandb", "tensorboard", "sklearn"}
+
+# Runs command lines one after the other in one process and says which modules they brought.
+WATCH = """
+import contextlib, io, json, sys
+from runner.__main__ import main
+seen = {}
+for line in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        code = main(line)
+    seen[" ".join(line)] = (code, sorted({m.split(".")[0] for m in sys.modules}))
+print(json.dumps(seen))
+"""
+
+
+def python(*words, cwd=ROOT, **env):
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_questions_and_mistakes_are_answered_without_importing_anything_heavy(tmp_path):
+    lines = {
+        "ls": 0,
+        "ls model": 0,
+        "--help": 0,
+        "--cfg job": 0,
+        "--cfg all optimizer=adam": 0,
+        "reume": 2,
+        "optimizer=adm lr=3": 2,
+        "trainer.batch_size=0": 2,
+        "hydra.run.dir=/dev/null/x": 2,
+        "resume nowhere": 2,
+        "-m seed=1,2 trainer.amp_dtype=x": 2,
+        f"-m seed=1,2 --dry-run hydra.sweep.dir={tmp_path}/sweep": 0,
+    }
+    done = python("-c", WATCH, json.dumps([line.split() for line in lines]))
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert {line: code for line, (code, _) in seen.items()} == lines
+    assert {line: HEAVY & set(modules) for line, (_, modules) in seen.items()} == {
+        line: set() for line in lines
+    }
+    assert "hydra" not in seen["ls"][1]  # verbs come before Hydra
+
+
+def test_the_run_directory_is_whole_before_torch_is_imported(tmp_path):
+    """torch is made impossible to import: the run fails there, its record complete."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from runner.__main__ import main\n"
+        "sys.exit(main(['hydra.run.dir=run', 'trainer.max_steps=2']))"
+    )
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "import of torch halted" in done.stderr
+    assert (tmp_path / "run" / "config.yaml").read_text().count("max_steps: 2") == 1
+    assert json.loads((tmp_path / "run" / "meta.json").read_text())["signature"]
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_as_a_module_it_ends_with_the_exit_code_and_one_message(tmp_path):
+    done = python("-m", "runner", "optimizer=adm", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: optimizer=adm: no such option")
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_pipe_ends_quietly():
+    done = subprocess.run(
+        f"{sys.executable} -m runner ls | head -1",
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "model\n"
+    assert done.stderr == ""
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    return fake_command(monkeypatch, capsys, tmp_path)
+
+
+def test_cfg_shows_the_configuration_in_hydras_ways(command):
+    code, out, _ = command("--cfg", "job", "seed=41", "trainer.max_steps=3")
+    assert code == 0
+    assert "seed: 41\n" in out
+    assert "  max_epochs: null\n" in out  # what would run, displaced key included
+    assert "hydra:" not in out
+    _, out, _ = command("--cfg", "job", "--package", "optimizer.dense", "optimizer=sgd")
+    assert out.startswith("# @package optimizer.dense\n_target_: torch.optim.SGD\n")
+    _, out, _ = command("seed=${trainer.log_every}", "-c", "job", "--resolve")
+    assert "seed: 50\n" in out
+    _, out, _ = command("--cfg", "all")
+    assert "\nhydra:\n" in out
+    assert "nearest" in command.refused("--cfg", "job", "sed=1")
+
+
+def test_help_names_verbs_flags_groups_and_keys(command):
+    code, out, _ = command("--help")
+    assert code == 0
+    for part in ("resume DIR", "--allow PACKAGE", "optimizer: adagrad, adam,", "batch_size: 4096"):
+        assert part in out
+
+
+def test_flags_may_stand_anywhere(command):
+    code, out, _ = command("seed=4", "--cfg", "job", "optimizer=sgd", "--package", "seed")
+    assert (code, out) == (0, "# @package seed\n4\n")
+
+
+def test_hydras_own_questions_are_hydras(tmp_path):
+    done = python("-m", "runner", "--info", "searchpath", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "experiments://" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_said_on_stdout_by_a_plain_run(command):
+    _, out, err = command("hydra.run.dir=run", "trainer.max_steps=3")
+    assert out == ""
+    assert "displaces trainer.max_epochs=1" in err
