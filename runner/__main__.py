@@ -65,13 +65,21 @@ def _hydra(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def _multirun(flags: Flags, allowed: Sequence[str], allow: Sequence[str]) -> int:
+    from runner.dist.size import launched_size
     from runner.multirun import multirun
 
+    if (launched_size() or 1) > 1:
+        raise UserError(
+            "-m: a sweep starts its jobs itself: leave torchrun out, and trainer.num_processes=N "
+            "gives each job N ranks"
+        )
     return multirun(flags, allowed, allow)
 
 
 def complain(message: str) -> None:
-    """One message on stderr, coloured on a terminal."""
+    """One message on stderr, coloured on a terminal; of torchrun's ranks by the first only."""
+    if os.environ.get("RANK", "0") != "0":
+        return
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     head = "\x1b[1;31merror:\x1b[0m" if colour else "error:"
     print(f"{head} {message}", file=sys.stderr, flush=True)

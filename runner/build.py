@@ -10,12 +10,14 @@ import logging
 import os
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from runner.batch import Schema
@@ -23,22 +25,29 @@ from runner.checkpoint import Checkpointer
 from runner.config import CheckpointSettings, TrainerSettings, settings_from
 from runner.context import Context
 from runner.data.dataset import Dataset
+from runner.dist.group import join
+from runner.dist.ranks import Ranks, this_process
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.job import Cadence, Job, Rates
+from runner.jsonfiles import write_json
 from runner.layers.embedding import TableLookup
 from runner.layers.recommender import Recommender
 from runner.loops.start import find_checkpoint
 from runner.metrics import MetricSet
 from runner.metrics.settings import MetricSettings, result_keys
 from runner.optim.dense import build_dense_optimizer
+from runner.optim.layout import Placement
+from runner.optim.placed import place_on_ranks, placement_text
 from runner.optim.schedule import build_schedule
 from runner.optim.settings import SparseSettings, parse_sparse
+from runner.optim.sharding import ShardingSettings
 from runner.optim.tables import Tables, build_tables
 from runner.precision import LossScale
 from runner.record import Run
-from runner.state import dense_parameters
+from runner.state import dense_parameters, seed_rank
 from runner.targets import resolve_target
+from runner.threads import usable_cores
 from runner.trackers import Trackers
 from runner.view import View
 
@@ -53,7 +62,7 @@ def build(
     allowed: Sequence[str] = (),
     name: str = "",
 ) -> Job:
-    """Builds every part of the job.
+    """Collective. Builds every part of the job.
 
     Args:
         config: resolved and checked, plain dictionaries. run: its open run directory, or None for
@@ -63,18 +72,25 @@ def build(
     trainer = settings_from(TrainerSettings, config["trainer"])
     checkpoint = settings_from(CheckpointSettings, config["checkpoint"])
     make = partial(instantiate, allowed=allowed)
-    device = prepare_device(trainer)
+    device, ranks = prepare_device(trainer), this_process()
     seed_everything(config["seed"])
 
     dataset: Dataset = make(config["dataset"])
-    steps_per_epoch = count_steps(dataset, trainer)
+    steps_per_epoch = count_steps(dataset, trainer, ranks)
     total_steps = trainer.max_steps or steps_per_epoch * (trainer.max_epochs or 0)
 
     model: Recommender = make(config["model"]["net"], schema=dataset.schema)
     loss = make(config["model"]["loss"], schema=dataset.schema)
     sparse = parse_sparse(config["optimizer"]["sparse"])
-    tables = place_tables(model, sparse, config["seed"], device)
+    sharding = settings_from(ShardingSettings, config["sharding"])
+    num_rows = trainer.batch_size * trainer.accumulate
+    tables = place_tables(model, sparse, sharding, ranks, config["seed"], device, num_rows)
+    if ranks.is_chief and tables.placement():
+        show_placement(tables.placement(), ranks.world_size, run, view)
     model.to(device)
+    for tensor in (*model.parameters(), *model.buffers()):
+        ranks.copy_from_chief(tensor.data)  # a model may draw from where no seed reaches
+    seed_rank(config["seed"], ranks.rank)
     optimizer, dense_lr = make_dense_optimizer(model, config["optimizer"]["dense"], allowed)
     context = Context(
         model=model,
@@ -85,6 +101,7 @@ def build(
         micro_batch_size=trainer.batch_size,
         amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
         loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
+        ranks=ranks,
     )
     rates = Rates(
         {"dense": dense_lr, "sparse": sparse.lr},
@@ -113,7 +130,8 @@ def build(
         metrics=metrics,
         train_metrics=metrics(False),
         trackers=Trackers(
-            {kind: make(node) for kind, node in config["tracker"].items()}, warn=view.warn
+            {kind: make(node) for kind, node in config["tracker"].items() if ranks.is_chief},
+            warn=view.warn,
         ),
         view=view,
         run=run,
@@ -146,21 +164,44 @@ def instantiate(node: Any, *, allowed: Sequence[str] = (), **more: Any) -> Any:
     return node
 
 
+def join_ranks(trainer: TrainerSettings) -> Ranks:
+    """Collective. This process among the ranks that were started with it."""
+    return join(chosen_device(trainer), timeout_s=trainer.rank_timeout_s)
+
+
 def prepare_device(trainer: TrainerSettings) -> torch.device:
     """Chooses the device and sets what is global to the process: threads, precision, kernels."""
     # TorchRec's classes set off a deprecation notice of torch's that no user can act on
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
-    kind = trainer.device
-    if kind == "auto":
-        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    device = chosen_device(trainer)
+    kind = device.type
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError("trainer.device=cuda: no CUDA device is visible; use trainer.device=cpu")
     if trainer.amp and trainer.amp_dtype == "fp16" and kind != "cuda":
         raise ConfigError("trainer.amp_dtype=fp16 needs CUDA; on CPU use trainer.amp_dtype=bf16")
-    torch.set_num_threads(trainer.num_threads or len(os.sched_getaffinity(0)))
+    per_rank = max(1, usable_cores() // this_process().local_world_size)
+    torch.set_num_threads(trainer.num_threads or per_rank)
     torch.set_float32_matmul_precision("high" if trainer.tf32 else "highest")
     torch.use_deterministic_algorithms(trainer.deterministic)
-    return torch.device(kind)
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def chosen_device(trainer: TrainerSettings) -> torch.device:
+    """Of this process. Raises: ConfigError if its rank has no GPU of its own on its machine."""
+    kind = trainer.device
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    if kind != "cuda" or "RANK" not in os.environ:
+        return torch.device(kind)
+    if local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"trainer.num_processes: this machine shows {torch.cuda.device_count()} GPUs, and each "
+            "rank needs one of its own; trainer.device=cpu takes none"
+        )
+    return torch.device("cuda", local_rank)
 
 
 def seed_everything(seed: int) -> None:
@@ -170,22 +211,51 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)  # NumPy takes 32 bits
 
 
-def count_steps(dataset: Dataset, trainer: TrainerSettings) -> int:
+def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int:
     """Updates of one epoch; the last, shorter batch counts."""
-    return -(-dataset.num_rows["train"] // (trainer.batch_size * trainer.accumulate))
+    num_rows = trainer.batch_size * trainer.accumulate * ranks.world_size
+    return -(-dataset.num_rows["train"] // num_rows)
 
 
 def place_tables(
-    model: nn.Module, settings: SparseSettings, seed: int, device: torch.device
+    model: nn.Module,
+    settings: SparseSettings,
+    sharding: ShardingSettings,
+    ranks: Ranks,
+    seed: int,
+    device: torch.device,
+    batch_size: int,
 ) -> Tables:
-    """Gives the model's tables memory, initial weights and their fused optimizer."""
+    """Collective. Gives the model's tables memory, initial weights and their fused optimizer."""
     lookups = [m for m in model.modules() if isinstance(m, TableLookup)]
     if len(lookups) != 1:
         raise ConfigError(f"a model holds one TableLookup for all its tables, not {len(lookups)}")
     lookup = lookups[0]
-    tables = build_tables(lookup.specs, lookup.features, settings, seed=seed, device=device)
+    if dist.is_initialized():
+        tables = place_on_ranks(
+            lookup.specs,
+            lookup.features,
+            settings,
+            sharding,
+            ranks,
+            seed=seed,
+            device=device,
+            batch_size=batch_size,
+        )
+    else:
+        tables = build_tables(lookup.specs, lookup.features, settings, seed=seed, device=device)
     lookup.place(tables)
     return tables
+
+
+def show_placement(
+    placement: Sequence[Placement], world_size: int, run: Run | None, view: View
+) -> None:
+    """Which rank has which part of which table: for people, and in the run directory."""
+    view.note(placement_text(placement, world_size))
+    if run is not None:
+        pieces = [asdict(piece) for piece in placement]
+        write_json(run.dir / "sharding.json", {"world_size": world_size, "pieces": pieces})
 
 
 def make_dense_optimizer(

@@ -17,6 +17,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from runner.dist.size import launched_size, settle_ranks
 from runner.errors import ConfigError
 from runner.groups import Base, Groups, compose_groups, find_groups
 from runner.identity import describe, differences
@@ -173,6 +174,13 @@ def _composed(
     problems += [p for o in values if (p := lay_on(start.config, o))]
     config, record, unresolved = resolve(start.config)
     make_absolute(config, record)
+    wrong, told = settle_ranks(
+        config,
+        record,
+        before=start.before,
+        given=[o.key_or_group for o in values],
+        size=launched_size(),
+    )
     return Composed(
         config=config,
         record=record,
@@ -180,10 +188,10 @@ def _composed(
         raw=start.config,
         hydra=start.hydra,
         choices=start.choices,
-        problems=(*problems, *unresolved),
+        problems=(*problems, *unresolved, *wrong),
         overrides=tuple(overrides),
         added=tuple(o.key_or_group for o in values if o.is_add() or o.is_force_add()),
-        notes=notes,
+        notes=(*notes, *told),
         run_dir=start.hydra.run.dir,
         sweep_dir=start.hydra.sweep.dir,
         source=from_run,

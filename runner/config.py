@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
+from runner.optim.sharding import ShardingSettings
+
 
 @dataclass(frozen=True)
 class Monitor:
@@ -28,6 +30,8 @@ class TrainerSettings:
     log_every: int | str = 50
     eval_every: int | str | None = "1ep"
     traceback: bool = False
+    num_processes: int = 1
+    rank_timeout_s: int = 300
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ BY_NODE: dict[str, type] = {
     "": TopSettings,
     "trainer": TrainerSettings,
     "checkpoint": CheckpointSettings,
+    "sharding": ShardingSettings,
 }
 # The same by what a node's `_target_` names, wherever it stands.
 BY_TARGET: dict[str, type] = {
@@ -67,7 +72,7 @@ BY_TARGET: dict[str, type] = {
 }
 
 # Nodes that a parser of their own judges in runner/rules.py, with the reason for each refusal.
-JUDGED_ELSEWHERE = ("optimizer.sparse", "scheduler")
+JUDGED_ELSEWHERE = ("optimizer.sparse", "scheduler", "sharding.tables")
 
 Settings = TypeVar("Settings")
 

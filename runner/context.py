@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from runner.batch import Embeddings
+from runner.batch import Batch, Embeddings
+from runner.dist.gradients import sum_over_ranks
+from runner.dist.ranks import Ranks, this_process
 from runner.layers.recommender import Recommender
 from runner.losses import Loss
 from runner.optim.tables import Tables
@@ -28,6 +30,7 @@ class Context:
     micro_batch_size: int  # rows
     amp_dtype: torch.dtype | None = None  # None: no autocast
     loss_scale: LossScale | None = None  # fp16 only
+    ranks: Ranks = field(default_factory=this_process)
     parameters: list[nn.Parameter] = field(init=False)  # of the dense half, that train
 
     def __post_init__(self) -> None:
@@ -40,12 +43,21 @@ class Context:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.amp_dtype)
 
+    def total_weight(self, batch: Batch) -> Tensor:
+        """Collective. Of the rows of an update, over all its micro-batches and ranks; above 0.
+
+        A loss divided by it makes gradients of micro-batches and ranks add up to the one of a
+        single batch, however many rows each of them has.
+        """
+        weight = self.ranks.add(batch.weights_B.sum())
+        return weight.clamp_min(torch.finfo(torch.float32).tiny)
+
     def backward(self, loss: Tensor) -> None:
         """Adds to the gradients of the dense half and of the boundary; touches no table."""
         (self.loss_scale.scaled(loss) if self.loss_scale else loss).backward()
 
     def update(self, embeddings: Embeddings, boundaries: Sequence[Embeddings]) -> bool:
-        """One update of all parameters from the gradients gathered so far, or of none.
+        """Collective. One update of all parameters from the gradients gathered so far, or of none.
 
         Returns: whether it was applied; False if any gradient is NaN or infinite.
         """
@@ -53,7 +65,12 @@ class Context:
         dense = [p.grad for p in self.parameters if p.grad is not None]
         if self.loss_scale:
             self.loss_scale.unscale([*dense, *gradients])
+        if self.ranks.several:
+            sum_over_ranks(self.parameters, self.ranks)
+            dense = [p.grad for p in self.parameters if p.grad is not None]
         applied = all_finite([*dense, *gradients])
+        if self.ranks.several:  # the dense gradients are equal now, those at the boundary are not
+            applied = self.ranks.largest(not applied) == 0
         if applied:
             if outputs:
                 torch.autograd.backward(outputs, gradients)  # fused tables step in here

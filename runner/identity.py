@@ -14,10 +14,12 @@ LEFT_OUT = (
     "tracker",
     "launcher",
     "search",
+    "sharding",
     "dataset",  # the fingerprint stands for its content, settings and order
     "trainer.device",
     "trainer.num_threads",
     "trainer.num_processes",
+    "trainer.rank_timeout_s",
     "trainer.batch_size",  # with the next one in the global batch
     "trainer.accumulate",
     "trainer.log_every",

@@ -10,11 +10,14 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from runner.compose import Composed
+from runner.dist.processes import Ended, run_on_ranks
+from runner.dist.size import launched_rank, launched_size
 from runner.errors import DataError, UserError, mistakes
 from runner.groups import ROOT
 from runner.identity import describe, identity, signature_of
@@ -26,11 +29,12 @@ from runner.record import (
     open_run,
     read_meta,
     reopen_run,
+    run_elsewhere,
     write_result,
 )
 from runner.rules import check, get
 from runner.rundir import DEFAULT_RUN_DIR, check_writable
-from runner.threads import set_thread_environment
+from runner.threads import set_thread_environment, usable_cores
 
 DEBUG = "runner.loops.debug.debug"
 EVALUATE = "runner.loops.evaluate.evaluate"
@@ -50,27 +54,38 @@ def launch(
     Args: allowed: packages a `_target_` may lie in; resume: the run directory to continue.
     """
     verify(composed, allowed)
+    if launched_rank() > 0:
+        return _execute(composed, None, allowed)
     for note in composed.notes:
         tell(note)
     loop = get(composed.config, "loop._target_")
     if loop == DEBUG:
         return _execute(composed, None, allowed)
+    try:
+        run = _opened(composed, command, resume, loop)
+    except UserError:
+        _dismiss(composed, 2)
+        raise
+    try:
+        if run.finished is not None:
+            tell(f"{run.dir} is done already: {_summary(run.finished)}")
+            _dismiss(composed, 0)
+            return 0
+        return _execute(composed, run, allowed)
+    finally:
+        run.close()
+
+
+def _opened(composed: Composed, command: Sequence[str], resume: Path | None, loop: str) -> Run:
+    """The run directory, made or found. Raises: UserError, and nothing was changed."""
     template = _template(composed, loop)
     if resume is None:
         check_writable(template)
     plan = plan_of(composed, command)
     if resume is not None:
         _check_resumable(resume, plan)
-        run = reopen_run(resume, plan)
-    else:
-        run = open_run(template, plan, project=ROOT)
-    try:
-        if run.finished is not None:
-            tell(f"{run.dir} is done already: {_summary(run.finished)}")
-            return 0
-        return _execute(composed, run, allowed)
-    finally:
-        run.close()
+        return reopen_run(resume, plan)
+    return open_run(template, plan, project=ROOT)
 
 
 def verify(composed: Composed, allowed: Sequence[str]) -> None:
@@ -162,34 +177,128 @@ def _check_resumable(folder: Path, plan: Plan) -> None:
 
 
 def _execute(composed: Composed, run: Run | None, allowed: Sequence[str]) -> int:
-    """Builds the job and runs its loop. Whatever happens, the run directory says what."""
-    set_thread_environment(get(composed.config, "trainer.num_threads"))
+    """Builds the job and runs its loop, here or on ranks of its own. Whatever happens, the run
+    directory says what."""
+    trainer = composed.config["trainer"]
+    size = trainer["num_processes"]
+    set_thread_environment(trainer["num_threads"] or max(1, usable_cores() // size))
+    if size > 1 and launched_size() is None:
+        ended = run_on_ranks(size, lambda: run_job(composed, run, allowed))
+    else:
+        ended = run_job(composed, run, allowed)
+    return _conclude(composed, run, ended)
+
+
+def run_job(composed: Composed, run: Run | None, allowed: Sequence[str]) -> Ended:
+    """Collective, where ranks were started. The job from its parts to its result.
+
+    Args: run: on ranks other than 0 one that another process has opened, or None if only rank 0
+    knows it.
+    """
     try:
-        from runner.build import build
+        from runner.build import build, join_ranks
+        from runner.config import TrainerSettings, settings_from
+        from runner.dist.group import leave
         from runner.view import View
 
-        view = View()
-        job = build(composed.config, run, view=view, allowed=allowed, name=composed.name)
-        result = job.loop(job)
-        if run is not None:
+        ranks = join_ranks(settings_from(TrainerSettings, composed.config["trainer"]))
+        run = _known_to_all(run, ranks)
+        with nullcontext() if ranks.is_chief else quiet(run.dir if run else None):
+            view = View() if ranks.is_chief else View(open(os.devnull, "w"))  # noqa: SIM115
+            job = build(composed.config, run, view=view, allowed=allowed, name=composed.name)
+            result = job.loop(job)
+        if run is not None and ranks.is_chief:
             values = {k: v for k, v in vars(result).items() if k != "notes"}
             write_result(run, {**values, **result.notes})
+        leave()
+    except _DismissedError as told:
+        return Ended(told.code, "dismissed")
     except UserError as error:
-        _record_failure(run, str(error), traceback.format_exc())
-        raise
+        return Ended(2, "refused", str(error), traceback.format_exc())
     except KeyboardInterrupt:
-        _record_failure(run, "interrupted before it had begun", "", status="interrupted")
-        tell("interrupted")
-        return 130
+        return Ended(130, "interrupted", "interrupted before it had begun")
     except Exception as error:
-        message = _short(error)
-        _record_failure(run, message, traceback.format_exc())
-        where = f"; the traceback is in {run.dir / 'log.txt'}" if run else ""
-        if run is None or get(composed.config, "trainer.traceback"):
-            traceback.print_exc()
-        tell(f"failed: {message}{where}")
-        return 1
-    return exit_code(result)
+        return Ended(1, "failed", _short(error), traceback.format_exc())
+    code = exit_code(result)
+    return Ended(code, "failed" if code == 1 else result.status)
+
+
+class _DismissedError(Exception):
+    """Rank 0 has no job for the others: it is done already, or cannot be."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"exit code {code}")
+        self.code = code
+
+
+def _known_to_all(run: Run | None, ranks: Any) -> Run | None:
+    """Collective. The open run directory, of which torchrun's ranks know only on rank 0."""
+    told = ranks.share(None if run is None else (run.dir, run.signature, dict(run.meta)))
+    if ranks.is_chief or not ranks.several:
+        return run
+    if isinstance(told, int):
+        raise _DismissedError(told)
+    return None if told is None else run_elsewhere(*told)
+
+
+def _dismiss(composed: Composed, code: int) -> None:
+    """Ends the ranks that torchrun has started beside this one and that wait for a run."""
+    if (launched_size() or 1) == 1:
+        return
+    from runner.build import join_ranks
+    from runner.config import TrainerSettings, settings_from
+    from runner.dist.group import leave
+
+    ranks = join_ranks(settings_from(TrainerSettings, composed.config["trainer"]))
+    ranks.share(code)
+    leave()
+
+
+@contextmanager
+def quiet(folder: Path | None) -> Iterator[None]:
+    """What is printed here, warnings of libraries included, goes into the run's `log.txt`."""
+    logging.getLogger("runner.view").setLevel(logging.CRITICAL)  # rank 0 logs the same
+    to = os.open(folder / "log.txt" if folder else os.devnull, os.O_WRONLY | os.O_APPEND)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before = [os.dup(1), os.dup(2)]
+    try:
+        os.dup2(to, 1)
+        os.dup2(to, 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, kept in enumerate(before, start=1):
+            os.dup2(kept, number)
+            os.close(kept)
+        os.close(to)
+
+
+def _conclude(composed: Composed, run: Run | None, ended: Ended) -> int:
+    """Tells a person and the run directory how it ended. Raises: UserError for their mistakes."""
+    rank = launched_rank()
+    if (ended.is_well and not ended.message) or ended.status == "dismissed":
+        return ended.code
+    if rank > 0:
+        tell(f"rank {rank}: {ended.message}")
+        return ended.code
+    if ended.status == "interrupted":
+        _record_failure(run, ended.message, "", status="interrupted")
+        tell("interrupted")
+        return ended.code
+    if not ended.message:  # it has told its result, which is a failure
+        return ended.code
+    _record_failure(run, ended.message, ended.trace)
+    if ended.status == "refused":
+        if get(composed.config, "trainer.traceback"):
+            print(ended.trace, file=sys.stderr)
+        raise UserError(ended.message)
+    where = f"; the traceback is in {run.dir / 'log.txt'}" if run and ended.trace else ""
+    if ended.trace and (run is None or get(composed.config, "trainer.traceback")):
+        print(ended.trace, file=sys.stderr)
+    tell(f"failed: {ended.message}{where}")
+    return ended.code
 
 
 def exit_code(result: Any) -> int:

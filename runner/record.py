@@ -48,7 +48,7 @@ class Run:
     meta: Mapping[str, Any]
     metrics: Log
     perf: Log
-    lock: Lock
+    lock: Lock | None  # None: another process has it
     resumed: bool = False
     finished: Mapping[str, Any] | None = None  # the result of a run that is done already
     log_handler: logging.Handler | None = field(default=None, repr=False)
@@ -63,7 +63,30 @@ class Run:
         if self.log_handler is not None:
             logging.getLogger().removeHandler(self.log_handler)
             self.log_handler.close()
-        self.lock.release()
+        if self.lock is not None:
+            self.lock.release()
+
+
+class _NoLog(Log):
+    """A log of which nothing is written."""
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Nothing: another rank writes it."""
+
+    def size(self) -> int:
+        return 0
+
+    def sync(self) -> None:
+        """Nothing: there is nothing to sync."""
+
+    def cut(self, num_bytes: int) -> int:
+        return 0
+
+
+def run_elsewhere(folder: Path, signature: str, meta: Mapping[str, Any]) -> Run:
+    """The run that another process has opened, for a rank that writes nothing into it."""
+    metrics, perf = _NoLog(folder / "metrics.jsonl"), _NoLog(folder / "perf.jsonl")
+    return Run(folder, signature, {}, meta, metrics, perf, lock=None)
 
 
 def open_run(template: str, plan: Plan, *, project: Path) -> Run:

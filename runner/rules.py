@@ -13,6 +13,7 @@ from runner.intervals import parse_interval
 from runner.metrics.settings import MetricSettings
 from runner.optim.schedule import check_schedule
 from runner.optim.settings import parse_sparse
+from runner.optim.sharding import check_sharding
 from runner.targets import check_target_names, lies_in
 from runner.typecheck import check_types
 
@@ -37,6 +38,7 @@ NEEDED = (  # nodes that every job reads
     "loop",
     "trainer",
     "checkpoint.monitor",
+    "sharding",
     "metrics",
 )
 POSITIVE = (
@@ -46,6 +48,7 @@ POSITIVE = (
     "trainer.accumulate",
     "trainer.num_threads",
     "trainer.num_processes",
+    "trainer.rank_timeout_s",
     "checkpoint.keep",
     "loop.max_steps",
     "loop.max_batches",
@@ -219,6 +222,24 @@ def _warmup(config: Config) -> Iterator[str]:
         yield f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps})"
 
 
+def _ranks(config: Config) -> Iterator[str]:
+    size = config["trainer"]["num_processes"]
+    loop = get(config, "loop._target_")
+    if size > 1 and loop not in (TRAINS, FROM_A_RUN):
+        name = str(loop).rpartition(".")[2]
+        yield f"trainer.num_processes={size}: the loop {name} works in one process"
+    if size > 1 and str(config["trainer"]["device"]).startswith("cuda:"):
+        yield (
+            f"trainer.device={config['trainer']['device']}: each of {size} ranks takes a GPU of "
+            "its own; write cuda"
+        )
+    device = config["trainer"]["device"]
+    on_cpu = device == "cpu" or (device == "auto" and not _may_have_cuda())
+    # one process has all tables whole, so that any plan is as good as another
+    kind = get(config, "optimizer.sparse.kind") if size > 1 else None
+    yield from check_sharding(config["sharding"], kind, on_cpu=on_cpu and size > 1)
+
+
 def _name(config: Config) -> Iterator[str]:
     name = config.get("name")
     if isinstance(name, str) and not re.fullmatch(r"[\w][\w.+-]*", name):
@@ -262,6 +283,7 @@ RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _device,
     _judged,
     _warmup,
+    _ranks,
     _name,
     _warm_start,
 )

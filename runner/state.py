@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Cursor
-from runner.checkpoint import Saved, load_tensors, read_tensors
+from runner.checkpoint import Saved, load_tensors, read_tensors, tensor_shapes
 from runner.context import Context
+from runner.dist.pieces import own_row, stack_of_ranks
+from runner.dist.ranks import Ranks
 from runner.layers.embedding import TableLookup
 from runner.metrics import MetricSet
 from runner.optim.dense import create_dense_state, dense_state, dense_values
@@ -75,7 +77,10 @@ def weights(ctx: Context) -> dict[str, Tensor]:
 
 
 def tensors(ctx: Context, train_metrics: MetricSet) -> dict[str, Tensor]:
-    """Live tensors of everything that a resumed run continues from, but the random states."""
+    """Live tensors of everything that a resumed run continues from, but the random states.
+
+    Train metrics have a row for each rank: their sum since the last log, before it is merged.
+    """
     state = weights(ctx)
     state |= {f"tables/{name}": t for name, t in ctx.tables.state().items()}
     parameters = dense_parameters(ctx.model)
@@ -83,18 +88,21 @@ def tensors(ctx: Context, train_metrics: MetricSet) -> dict[str, Tensor]:
         f"dense_optimizer/{name}": t
         for name, t in dense_state(ctx.dense_optimizer, parameters).items()
     }
-    state |= {f"metrics/train/{name}": t for name, t in train_metrics.state().items()}
+    state |= {
+        f"metrics/train/{name}": stack_of_ranks(t, ctx.ranks.rank, ctx.ranks.world_size)
+        for name, t in train_metrics.state().items()
+    }
     if ctx.loss_scale is not None:
         state["loss_scale"] = ctx.loss_scale.state
     return state
 
 
-def random_tensors(device: torch.device) -> dict[str, Tensor]:
-    """Copies of torch's random states of this rank."""
+def random_tensors(device: torch.device, ranks: Ranks) -> dict[str, Tensor]:
+    """Copies of torch's random states: a row for each rank, this one's is here."""
     states = {"rng/torch": torch.get_rng_state()}
     if device.type == "cuda":
         states["rng/cuda"] = torch.cuda.get_rng_state(device)
-    return states
+    return {n: stack_of_ranks(s, ranks.rank, ranks.world_size) for n, s in states.items()}
 
 
 def random_values() -> dict[str, Any]:
@@ -108,9 +116,15 @@ def random_values() -> dict[str, Any]:
 
 
 def values(state: TrainState, ctx: Context, **more: Any) -> dict[str, Any]:
-    """JSON of a checkpoint: the state, the random states, and what the caller adds."""
-    optimizer = dense_values(ctx.dense_optimizer, dense_parameters(ctx.model))
-    return {**asdict(state), "random": random_values(), "dense_optimizer": optimizer, **more}
+    """Collective. JSON of a checkpoint: the state, the random states of all ranks, the plan of the
+    tables, and what the caller adds."""
+    return {
+        **asdict(state),
+        "random": ctx.ranks.gather(random_values()),
+        "dense_optimizer": dense_values(ctx.dense_optimizer, dense_parameters(ctx.model)),
+        "placement": [asdict(piece) for piece in ctx.tables.placement()],
+        **more,
+    }
 
 
 def from_values(saved: Mapping[str, Any]) -> TrainState:
@@ -129,20 +143,60 @@ def from_values(saved: Mapping[str, Any]) -> TrainState:
 
 
 def restore(job: Job, saved: Saved) -> TrainState:
-    """Puts a checkpoint back into the job, in place, and returns its state."""
-    ctx = job.context
+    """Puts a checkpoint back into the job, in place, and returns its state.
+
+    On as many ranks as have saved it, each goes on where it was; on others all of the tensors and
+    sums are kept, and ranks that there were not draw from random states of their own.
+    """
+    ctx, ranks = job.context, job.context.ranks
     parameters = dense_parameters(ctx.model)
     create_dense_state(ctx.dense_optimizer, parameters, saved.values["dense_optimizer"])
-    generators = random_tensors(job.device)
-    load_tensors(saved, tensors(job.context, job.train_metrics) | generators)
-    torch.set_rng_state(generators["rng/torch"])
-    if "rng/cuda" in generators:
-        torch.cuda.set_rng_state(generators["rng/cuda"], job.device)
-    version, internal, gauss = saved.values["random"]["python"]
-    random.setstate((version, tuple(internal), gauss))
-    kind, keys, position, has_gauss, cached = saved.values["random"]["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    into = tensors(ctx, job.train_metrics)
+    generators = random_tensors(job.device, ranks)
+    theirs, known = saved.values["random"], tensor_shapes(saved)
+    if all(known.get(n) == tuple(t.shape) for n, t in generators.items()):
+        load_tensors(saved, into | generators)
+        continue_randomly({n: own_row(t) for n, t in generators.items()}, theirs[ranks.rank], job)
+    else:
+        whole = {n: t for n, t in into.items() if not n.startswith(_OF_RANKS)}
+        load_tensors(saved, whole, partial=True)
+        rows = read_tensors(saved, [n for n in known if n.startswith(_OF_RANKS)])
+        if ranks.is_chief:
+            sums = {n.removeprefix(_METRICS): t for n, t in rows.items() if n.startswith(_METRICS)}
+            job.train_metrics.load({n: rows_R.sum(0) for n, rows_R in sums.items()})
+        if ranks.rank < len(theirs):
+            own = {n: t[ranks.rank] for n, t in rows.items() if n.startswith("rng/")}
+            continue_randomly(own, theirs[ranks.rank], job)
+        else:
+            seed_rank(job.seed, ranks.rank, step=saved.step)
     return from_values(saved.values)
+
+
+_METRICS = "metrics/train/"
+_OF_RANKS = (_METRICS, "rng/")  # names of tensors that have a row for each rank
+
+
+def continue_randomly(states: Mapping[str, Tensor], values: Mapping[str, Any], job: Job) -> None:
+    """Sets torch's, Python's and NumPy's random states of this rank."""
+    torch.set_rng_state(states["rng/torch"])
+    if "rng/cuda" in states and job.device.type == "cuda":
+        torch.cuda.set_rng_state(states["rng/cuda"], job.device)
+    version, internal, gauss = values["python"]
+    random.setstate((version, tuple(internal), gauss))
+    kind, keys, position, has_gauss, cached = values["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+
+
+def seed_rank(seed: int, rank: int, *, step: int = 0) -> None:
+    """Random states of a rank's own, for dropout and the like: rank 0 keeps those of one process.
+
+    To be called when the model is made, whose initial weights are the same on all ranks.
+    """
+    if rank > 0:
+        own = [int(n) for n in np.random.SeedSequence([seed, rank, step]).generate_state(3)]
+        torch.manual_seed(own[0])
+        random.seed(own[1])
+        np.random.seed(own[2])
 
 
 def restore_weights(job: Job, saved: Saved) -> None:
@@ -152,7 +206,4 @@ def restore_weights(job: Job, saved: Saved) -> None:
 
 def copy_in(saved: Saved, into: Mapping[str, Tensor]) -> None:
     """Some tensors of a checkpoint, in place."""
-    found = read_tensors(saved, into)
-    with torch.no_grad():
-        for name, tensor in into.items():
-            tensor.copy_(found[name])
+    load_tensors(saved, into, partial=True)

@@ -18,17 +18,28 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
     Time spent by the consumer (evaluation, saving) is not counted as active.
     """
     batches = training_batches(job, state.cursor)
+    ranks = job.context.ranks
     while not finished(job, state):
         started = time.perf_counter()
         set_rates(job, state)
         job.context.model.train()
         output = job.task.train_step(job.context, batches)
         state.step += 1
-        state.examples += output.rows_B.numel()
+        state.examples += num_examples(job, state.cursor, output)
         state.cursor = output.cursor
         state.skipped += not output.applied
-        state.active_s += time.perf_counter() - started
+        # all ranks go by one clock, since what is due by time they all enter
+        state.active_s = ranks.largest(state.active_s + time.perf_counter() - started)
         yield output
+
+
+def num_examples(job: Job, before: Cursor, output: StepOutput) -> int:
+    """Examples of an update on all ranks: what the position in the stream has moved by."""
+    if not job.context.ranks.several:
+        return output.rows_B.numel()
+    after = output.cursor
+    epochs = after.epoch - before.epoch
+    return epochs * job.dataset.num_rows["train"] + after.offset - before.offset
 
 
 def finished(job: Job, state: TrainState) -> bool:
@@ -47,6 +58,8 @@ def training_batches(job: Job, cursor: Cursor) -> Iterator[Batch]:
             batch_size=job.trainer.batch_size * job.trainer.accumulate,
             seed=job.seed,
             start=start,
+            rank=job.context.ranks.rank,
+            world_size=job.context.ranks.world_size,
         )
         for batch in batches:
             yield batch.to(job.device, non_blocking=True) if job.device.type != "cpu" else batch

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+from runner.dist.ranks import Ranks, this_process
+
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -17,11 +19,19 @@ EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 class Stop:
     """Whether training was asked to stop, and by which signal."""
 
-    signal: int | None = None
+    ranks: Ranks
+    signal: int | None = None  # on which all ranks have agreed; alone, at once
+    heard: int | None = None  # by this process
 
     @property
     def requested(self) -> bool:
         return self.signal is not None
+
+    def agreed(self) -> bool:
+        """Collective. Whether to stop now: any rank heard a signal, and all know it from here."""
+        if self.ranks.several and self.signal is None:
+            self.signal = int(self.ranks.largest(self.heard or 0)) or None
+        return self.requested
 
 
 @contextmanager
@@ -31,15 +41,17 @@ def stop_on_signals() -> Iterator[Stop]:
     Leaving at once is safe: a checkpoint that is being written has no manifest yet, so the one
     before it is the newest.
     """
-    stop = Stop()
+    stop = Stop(this_process())
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if stop.requested and number == signal.SIGINT:
+        if stop.heard is not None and number == signal.SIGINT:
             sys.stderr.write("\nstopped at once; the newest whole checkpoint is kept\n")
             sys.stderr.flush()
             os._exit(EXIT_CODES[signal.SIGINT])
-        if not stop.requested:
-            stop.signal = number
+        if stop.heard is None:
+            stop.heard = number
+            if not stop.ranks.several:
+                stop.signal = number
 
     before = {number: signal.signal(number, on_signal) for number in EXIT_CODES}
     try:

@@ -44,8 +44,8 @@ class Supervised:
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         batch = next(batches)
         embeddings = ctx.model.embed(batch)
-        # weighted by the whole batch, so that a short last micro-batch counts for its rows only
-        total_weight = batch.weights_B.sum().clamp_min(torch.finfo(torch.float32).tiny)
+        # weighted by the whole update, so that a short last micro-batch counts for its rows only
+        total_weight = ctx.total_weight(batch)
         boundaries, predictions, losses = [], [], []
         for part, boundary in split_rows(batch, embeddings, ctx.micro_batch_size):
             with ctx.autocast():

@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "losses": ["batch", "errors"],
     "data": ["batch", "data", "errors"],
     "metrics": ["batch", "metrics", "errors"],
-    "optim": ["optim", "errors"],
+    "optim": ["optim", "errors", "dist"],
+    "dist": ["dist", "errors", "sweep.child"],
     "checkpoint": ["checkpoint", "errors", "dist", "jsonfiles"],
     "view": ["view", "metrics.settings", "errors"],
 }

@@ -33,8 +33,8 @@ from runner.checkpoint.manifest import (
     Saved,
     encode_manifest,
 )
-from runner.checkpoint.ranks import Ranks
 from runner.checkpoint.tensors import HostBuffer, StagedFile, stage, write_staged
+from runner.dist.ranks import this_process
 from runner.errors import UserError
 from runner.jsonfiles import sync_folder
 
@@ -64,7 +64,8 @@ class Checkpointer:
         self.folder = folder
         self._keep = keep
         self._warn = warn
-        self._ranks = Ranks()
+        # a group of its own: the writing thread talks to the others while training uses theirs
+        self._ranks = this_process().with_own_group()
         self._buffer = HostBuffer()
         self._writer: Thread | None = None
         self._failure: Exception | None = None

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.planner import WriteItem
 
 from runner.checkpoint.files import FileSum, write_file
 from runner.checkpoint.manifest import TENSORS, DamagedError, Saved
-from runner.checkpoint.ranks import Ranks
+from runner.dist.ranks import Ranks
 from runner.errors import UserError, nearest
 
 _ALIGN_BYTES = 16

@@ -50,7 +50,7 @@ class Pieces(Tensor):
     ) -> Any:
         raise TypeError(f"{func}: only pieces of this tensor are here; nothing computes with it")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         held = ", ".join(f"{tuple(p.tensor.shape)} at {p.offset}" for p in self.pieces)
         return f"Pieces({tuple(self.shape)}, here: {held or 'none'})"
 
@@ -85,3 +85,8 @@ def stack_of_ranks(mine: Tensor, rank: int, world_size: int) -> Tensor:
     shape = (world_size, *mine.shape)
     piece = Piece(mine[None], (rank, *(0 for _ in mine.shape)))
     return Pieces(shape, [piece], mine.dtype, mine.device)
+
+
+def own_row(stack: Tensor) -> Tensor:
+    """What `stack_of_ranks` was made of: of one rank, row 0; of several, the only piece here."""
+    return stack.pieces[0].tensor[0] if isinstance(stack, Pieces) else stack[0]

@@ -87,7 +87,7 @@ def _fork(
     num_ranks: int,
     listener: socket.socket,
     others: list[_Rank],
-    signals_before: set[signal.Signals],
+    signals_before: set[int | signal.Signals],
     work: Callable[[], Ended],
 ) -> _Rank:
     reports, report = os.pipe()

@@ -60,13 +60,13 @@ class Ranks:
             dist.all_reduce(tensor, group=self.group)
         return tensor
 
-    def largest(self, number: int) -> int:
+    def largest(self, number: float) -> float:
         """Collective. The largest of the ranks' numbers, agreed without touching a GPU."""
         if not self.several:
             return number
-        box = torch.tensor(number)
+        box = torch.tensor(number, dtype=torch.float64)
         dist.all_reduce(box, dist.ReduceOp.MAX, group=self.group)
-        return int(box)
+        return box.item()
 
     def copy_from_chief(self, tensor: Tensor) -> None:
         """Collective. Becomes what rank 0 has, in place."""

@@ -8,6 +8,7 @@ import torch
 
 from runner.errors import ConfigError
 from runner.job import Job, Result
+from runner.loops.measured import measured
 from runner.loops.told import start_trackers, told
 from runner.state import from_values, restore_weights
 from runner.stop import Stop, stop_on_signals
@@ -18,22 +19,28 @@ def evaluate_split(
 ) -> dict[str, float] | None:
     """Metrics of a split in file order, with dropout and the like off.
 
-    Changes nothing of the training: weights, random states and train metrics stay.
+    Collective. Changes nothing of the training: weights, random states and train metrics stay.
     Returns: None if `stop` was requested before the end.
     """
     context = job.context
     metrics = job.metrics(True)
     context.model.eval()
-    batches = job.dataset.batches(split, batch_size=job.trainer.batch_size)
+    ranks = context.ranks
+    batches = job.dataset.batches(
+        split,
+        batch_size=job.trainer.batch_size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+    )
     with torch.no_grad():
         for batch in islice(batches, max_batches):
-            if stop is not None and stop.requested:
+            if stop is not None and stop.agreed():
                 return None
             prediction, losses = job.task.eval_step(context, batch.to(job.device))
             metrics.update(prediction, losses)
-            job.view.evaluating(split, batch.size, job.dataset.num_rows[split])
-    results = metrics.compute()
-    for note in metrics.notes():
+            job.view.evaluating(split, batch.size * ranks.world_size, job.dataset.num_rows[split])
+    results, notes = measured(metrics, ranks)
+    for note in notes:
         job.view.note(f"{split}: {note}")
     return results
 

@@ -11,6 +11,7 @@ import torch
 
 from runner.intervals import Progress, due
 from runner.job import Job, Result
+from runner.loops.measured import measured
 from runner.state import Best, TrainState, random_tensors, tensors, values
 from runner.task import StepOutput
 
@@ -48,7 +49,7 @@ class Recorder:
     def log(self) -> None:
         """A row of train metrics since the last one, and a row of speeds."""
         job, state = self.job, self.state
-        metrics = job.train_metrics.compute()  # sync
+        metrics, _ = measured(job.train_metrics, job.context.ranks)  # sync
         job.train_metrics.reset()
         factor = job.rates.factor(state.step)
         rates = {f"lr/{name}": full * factor for name, full in job.rates.full.items()}
@@ -115,7 +116,8 @@ class Recorder:
             started = time.perf_counter()
             job.checkpointer.save(
                 state.step,
-                tensors(job.context, job.train_metrics) | random_tensors(job.device),
+                tensors(job.context, job.train_metrics)
+                | random_tensors(job.device, job.context.ranks),
                 values(
                     state,
                     job.context,

@@ -30,7 +30,7 @@ def _train(job: Job) -> Result:
         if state.evaluation_due:
             record.saved_step = -1  # what was saved at this step lacks the evaluation
             evaluate_and_save(job, state, record, stop)
-        for output in () if stop.requested else steps(job, state):
+        for output in () if stop.agreed() else steps(job, state):
             record.update(output)
             if record.log_due() or finished(job, state):
                 record.log()
@@ -38,7 +38,7 @@ def _train(job: Job) -> Result:
                 evaluate_and_save(job, state, record, stop)
             if record.save_due():
                 record.save()
-            if stop.requested:
+            if stop.agreed():
                 break
         record.save(wait=True)
         if stop.requested and not (finished(job, state) and not state.evaluation_due):

@@ -10,7 +10,7 @@ from runner.dist.pieces import Piece, Pieces
 from runner.dist.ranks import Ranks
 from runner.errors import ConfigError
 from runner.optim.initial import BLOCK_ROWS, fill_rows
-from runner.optim.layout import Tables, TableSpec, arrange
+from runner.optim.layout import Placement, Tables, TableSpec, arrange
 from runner.optim.settings import SparseSettings
 from runner.optim.sharded import ShardedTables
 from runner.optim.sharding import (
@@ -70,6 +70,32 @@ def place_on_ranks(
         tables = MixedTables(layout, settings, parts, device=device)
     _fill(tables, specs, seed)
     return tables
+
+
+def placement_text(placement: Sequence[Placement], world_size: int) -> str:
+    """A line a table: its plan and what each rank has of it; then the weights of each rank."""
+    tables: dict[str, list[Placement]] = {}
+    totals = [0] * world_size
+    for piece in placement:
+        tables.setdefault(piece.table, []).append(piece)
+        totals[piece.rank] += piece.num_rows * piece.num_columns
+    width = max(len("weights"), *map(len, tables))
+    lines = [f"tables on {world_size} ranks:"]
+    for name, pieces in tables.items():
+        held = [f"rank {p.rank}: {_part(p)}" for p in pieces if p.num_rows]
+        if len({_part(p) for p in pieces}) == 1 < len(pieces):
+            held = [f"every rank: {_part(pieces[0])}"]
+        lines.append(f"  {name:<{width}}  {pieces[0].plan:<14}  {', '.join(held)}")
+    weights = ", ".join(f"rank {rank}: {total:,}" for rank, total in enumerate(totals))
+    lines.append(f"  {'weights':<{width}}  {'':<14}  {weights}")
+    return "\n".join(lines)
+
+
+def _part(piece: Placement) -> str:
+    rows = f"rows {piece.first_row:,} to {piece.first_row + piece.num_rows - 1:,}"
+    if piece.first_column == 0 and piece.plan != "column_wise":
+        return rows
+    return f"{rows} of columns {piece.first_column} to {piece.first_column + piece.num_columns - 1}"
 
 
 def _features(specs: Sequence[TableSpec], feature_order: Sequence[str]) -> list[str]:

@@ -138,7 +138,7 @@ class ShardedTables(Tables):
         size = kjt.stride()
         lengths_FB = kjt.lengths().view(num_features, size)
         if self._pads:
-            kjt = _padded(kjt, lengths_FB, self._ranks.largest(size))
+            kjt = _padded(kjt, lengths_FB, int(self._ranks.largest(size)))
         pooled = self._parallel[0](kjt)
         if self._column_orders is None:
             self._column_orders = self._orders(pooled.keys(), pooled.length_per_key())

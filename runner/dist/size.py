@@ -1,0 +1,73 @@
+"""How many ranks a job has and how many rows each takes. No torch here.
+
+The number of rows of an update is part of what a run is; how many ranks share them is not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+
+def launched_size(environment: Mapping[str, str] = os.environ) -> int | None:
+    """The number of ranks that torchrun, or another launcher, has started; None: nobody has."""
+    needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if any(name not in environment for name in needed):
+        return None
+    return int(environment["WORLD_SIZE"])
+
+
+def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """Of this process among them; 0 if nobody has started any."""
+    return 0 if launched_size(environment) is None else int(environment["RANK"])
+
+
+def settle_ranks(
+    config: dict[str, Any],
+    record: dict[str, Any],
+    *,
+    before: Mapping[str, Any],
+    given: Collection[str],
+    size: int | None,
+) -> tuple[list[str], list[str]]:
+    """Writes the number of ranks into a configuration, and the batch of each. In place.
+
+    Args: before: the configuration of the run that it goes on from, if any; given: keys that the
+    command line sets; size: the number of ranks that a launcher has started.
+    Returns: problems, notes.
+    """
+    trainer, kept = config.get("trainer"), record.get("trainer")
+    if not isinstance(trainer, dict) or not isinstance(kept, dict):
+        return [], []
+    key = "trainer.num_processes"
+    asked = trainer.get("num_processes", 1)
+    if size is not None:
+        if key in given and asked != size:
+            return [f"{key}={asked}: but {size} ranks have been started; leave it out"], []
+        trainer["num_processes"] = kept["num_processes"] = size
+    return _keep_global_batch(trainer, kept, before.get("trainer") or {}, given)
+
+
+def _keep_global_batch(
+    trainer: dict[str, Any], kept: dict[str, Any], was: Mapping[str, Any], given: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """On another number of ranks the rows of an update stay, so each rank takes another part."""
+    names = ("batch_size", "accumulate", "num_processes")
+    numbers = [node.get(name, 1) for node in (was, trainer) for name in names]
+    if not all(type(n) is int and n > 0 for n in numbers):
+        return [], []  # of a wrong type, or nothing to go on from: said elsewhere
+    rows, accumulate, ranks = numbers[:3]
+    now = trainer.get("num_processes", 1)
+    if not was or now == ranks or "trainer.batch_size" in given:
+        return [], []
+    total, share = rows * accumulate * ranks, now * trainer["accumulate"]
+    if total % share:
+        return [
+            f"trainer.num_processes={now}: an update of this run has {total:,} rows, which "
+            f"{now} ranks with trainer.accumulate={trainer['accumulate']} cannot share evenly; "
+            "a number that divides them, or trainer.batch_size=N for another update"
+        ], []
+    trainer["batch_size"] = kept["batch_size"] = total // share
+    note = f"an update keeps its {total:,} rows on {now} ranks, not {ranks}: "
+    return [], [f"{note}trainer.batch_size={rows} -> {total // share}"]
