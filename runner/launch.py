@@ -196,21 +196,21 @@ def run_job(composed: Composed, run: Run | None, allowed: Sequence[str]) -> Ende
     knows it.
     """
     try:
-        from runner.build import build, join_ranks
-        from runner.config import TrainerSettings, settings_from
-        from runner.dist.group import leave
+        from runner.build import build
         from runner.view import View
 
-        ranks = join_ranks(settings_from(TrainerSettings, composed.config["trainer"]))
-        run = _known_to_all(run, ranks)
-        with nullcontext() if ranks.is_chief else quiet(run.dir if run else None):
-            view = View() if ranks.is_chief else View(open(os.devnull, "w"))  # noqa: SIM115
+        is_chief, started = launched_rank() == 0, launched_size() is not None
+        if started:
+            run = _known_to_all(run, _join(composed))
+        with nullcontext() if is_chief else quiet(run.dir if run else None):
+            view = View() if is_chief else View(open(os.devnull, "w"))  # noqa: SIM115
             job = build(composed.config, run, view=view, allowed=allowed, name=composed.name)
             result = job.loop(job)
-        if run is not None and ranks.is_chief:
+        if run is not None and is_chief:
             values = {k: v for k, v in vars(result).items() if k != "notes"}
             write_result(run, {**values, **result.notes})
-        leave()
+        if started:
+            _leave()
     except _DismissedError as told:
         return Ended(told.code, "dismissed")
     except UserError as error:
@@ -245,12 +245,21 @@ def _dismiss(composed: Composed, code: int) -> None:
     """Ends the ranks that torchrun has started beside this one and that wait for a run."""
     if (launched_size() or 1) == 1:
         return
+    _join(composed).share(code)
+    _leave()
+
+
+def _join(composed: Composed) -> Any:
+    """Collective. The ranks that were started with this process."""
     from runner.build import join_ranks
     from runner.config import TrainerSettings, settings_from
+
+    return join_ranks(settings_from(TrainerSettings, composed.config["trainer"]))
+
+
+def _leave() -> None:
     from runner.dist.group import leave
 
-    ranks = join_ranks(settings_from(TrainerSettings, composed.config["trainer"]))
-    ranks.share(code)
     leave()
 
 

@@ -38,8 +38,8 @@ from runner.optim.sharding import ShardingSettings
 
 _GB = 10**9
 _AUTO = (ShardingType.TABLE_WISE.value, ShardingType.ROW_WISE.value)
-# The pieces' sums of these are put together by a reduce-scatter, which wants batches of one size.
-_WANTS_EQUAL_BATCHES = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value)
+# Their sums are put together by a reduce-scatter, which wants batches of one size.
+_BY_ROWS = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value)
 
 
 class _Sharder(EmbeddingBagCollectionSharder):
@@ -90,7 +90,7 @@ class ShardedTables(Tables):
         self._parallel = [parallel]  # in a list: hidden from nn.Module
         self._placement = _placement(plan)
         plans = {p.plan for p in self._placement}
-        self._pads = ranks.several and not plans.isdisjoint(_WANTS_EQUAL_BATCHES)
+        self._pads = ranks.several and not plans.isdisjoint(_BY_ROWS)
         self._counts_steps = device.type != "cpu"
         self._device = device
         self._column_orders: tuple[Tensor, Tensor] | None = None
@@ -200,12 +200,12 @@ def _plan(
     batch_size: int,
 ) -> ShardingPlan:
     """Collective. TorchRec's plan within the settings. Raises: ConfigError with its reason."""
-    logging.getLogger("torchrec.distributed.planner").setLevel(logging.ERROR)
+    logging.getLogger("torchrec.distributed").setLevel(logging.ERROR)
     planner = EmbeddingShardingPlanner(
         topology=_topology(sharding, ranks, device),
         batch_size=batch_size,
         storage_reservation=FixedPercentageStorageReservation(sharding.storage_reserve),
-        constraints={s.name: _constraint(s, sharding) for s in layout.tables},
+        constraints={s.name: _constraint(s, sharding, ranks) for s in layout.tables},
         debug=False,
     )
     try:
@@ -218,10 +218,15 @@ def _plan(
         ) from error
 
 
-def _constraint(spec: TableSpec, sharding: ShardingSettings) -> ParameterConstraints:
+def _constraint(spec: TableSpec, sharding: ShardingSettings, ranks: Ranks) -> ParameterConstraints:
     plan = sharding.plan_of(spec.name)
+    kinds = list(_AUTO) if plan == "auto" else [plan]
+    block = -(-spec.num_rows // ranks.world_size)
+    if block * (ranks.world_size - 1) >= spec.num_rows:
+        # the last rank would get no row, which FBGEMM's kernels on CPU cannot have: it stays whole
+        kinds = [ShardingType.TABLE_WISE.value if k in _BY_ROWS else k for k in kinds]
     return ParameterConstraints(
-        sharding_types=list(_AUTO) if plan == "auto" else [plan],
+        sharding_types=list(dict.fromkeys(kinds)),
         compute_kernels=[EmbeddingComputeKernel.FUSED.value],
         min_partition=min(sharding.min_columns, spec.dim) if plan == "column_wise" else None,
         pooling_factors=[1.0] * len(spec.features),

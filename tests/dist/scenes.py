@@ -1,0 +1,233 @@
+"""What two ranks do in the tests: `python -m tests.dist.scenes NAME`. A rank that finds something
+wrong raises, and the process ends with its error."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from runner.dist.gradients import sum_over_ranks
+from runner.dist.group import join, leave
+from runner.dist.pieces import Pieces
+from runner.dist.processes import Ended, run_on_ranks
+from runner.dist.ranks import Ranks
+from runner.errors import ConfigError
+from runner.optim.layout import Tables, TableSpec
+from runner.optim.placed import place_on_ranks
+from runner.optim.settings import parse_sparse
+from runner.optim.sharding import ShardingSettings
+from runner.optim.tables import build_tables
+from runner.task import Supervised
+from tests.tiny import CPU, make_context, random_batch
+
+SPECS = [
+    TableSpec("shared", 70_001, 8, ("a", "c")),
+    TableSpec("mean", 11, 4, ("b",), pooling="mean"),
+    TableSpec("one", 1, 8, ("d",)),
+]
+FEATURES = ("a", "b", "c", "d")
+SIZES = {"a": 70_001, "b": 11, "c": 70_001, "d": 1}
+SEED = 7
+
+
+def ids(size: int, seed: int) -> KeyedJaggedTensor:
+    """0 to 2 ids a row of each feature, many of them the same."""
+    g = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, 3, (len(FEATURES), size), generator=g)
+    values = [
+        torch.randint(0, min(SIZES[f], 20), (int(n),), generator=g) * max(SIZES[f] // 20, 1)
+        for f, n in zip(FEATURES, lengths.sum(1))
+    ]
+    return KeyedJaggedTensor(list(FEATURES), torch.cat(values), lengths=lengths.flatten())
+
+
+def side_by_side(batches: list[KeyedJaggedTensor]) -> KeyedJaggedTensor:
+    values = [torch.cat([b[f].values() for b in batches]) for f in FEATURES]
+    lengths = [torch.cat([b[f].lengths() for b in batches]) for f in FEATURES]
+    return KeyedJaggedTensor(list(FEATURES), torch.cat(values), lengths=torch.cat(lengths))
+
+
+def assert_holds(tables: Tables, whole: Tables, atol: float, where: str) -> None:
+    """Every piece that is here equals its part of the tables of one process."""
+    ours, theirs = tables.state(), whole.state()
+    assert ours.keys() == theirs.keys(), (where, sorted(ours), sorted(theirs))
+    for name, tensor in ours.items():
+        assert tensor.shape == theirs[name].shape, (where, name, tensor, theirs[name].shape)
+        if isinstance(tensor, Pieces):
+            parts = [(p.offset, p.tensor) for p in tensor.pieces]
+        else:
+            parts = [((0,) * tensor.dim(), tensor)]
+        for offset, part in parts:
+            region = tuple(slice(o, o + n) for o, n in zip(offset, part.shape))
+            torch.testing.assert_close(
+                part, theirs[name][region], rtol=0, atol=atol, msg=lambda m: f"{where} {name}: {m}"
+            )
+
+
+def steps_equal_one_process(ranks: Ranks, plan: str, kind: str, own: dict[str, str]) -> None:
+    where = f"{plan} {own} {kind}"
+    settings = parse_sparse({"kind": kind, "lr": 0.1})
+    sharding = ShardingSettings(plan=plan, tables=own, min_columns=4)
+    tables = place_on_ranks(
+        SPECS, FEATURES, settings, sharding, ranks, seed=SEED, device=CPU, batch_size=8
+    )
+    whole = build_tables(SPECS, FEATURES, settings, seed=SEED, device=CPU)
+    assert_holds(tables, whole, 0, f"{where} at the start")
+    sizes = [5, 4]  # as in the last batch of an epoch
+    rows = slice(0, sizes[0]) if ranks.is_chief else slice(sizes[0], None)
+    for step in (1, 2, 3):
+        batches = [ids(size, seed=10 * step + r) for r, size in enumerate(sizes)]
+        for each in (tables, whole):
+            each.set_rate(0.1, step)
+        with torch.no_grad():
+            whole(batches[0])  # an evaluation in between changes nothing
+            tables(batches[ranks.rank])
+        mine, all_of_it = tables(batches[ranks.rank]), whole(side_by_side(batches))
+        torch.testing.assert_close(mine, all_of_it[rows], rtol=0, atol=2e-6)
+        gradient = torch.randn(all_of_it.shape, generator=torch.Generator().manual_seed(step))
+        mine.backward(gradient[rows])
+        all_of_it.backward(gradient)
+        assert_holds(tables, whole, 5e-6, f"{where} after update {step}")
+
+
+def tables_scene(ranks: Ranks) -> None:
+    kinds = {
+        "row_wise": ("sgd", "adagrad", "rowwise_adagrad", "adam", "lamb", "partial_rowwise_adam"),
+        "table_wise": ("rowwise_adagrad", "adam", "lars_sgd"),
+        "column_wise": ("sgd", "adagrad"),
+        "table_row_wise": ("rowwise_adagrad", "adam"),
+        "data_parallel": ("rowwise_adagrad", "adam"),
+        "auto": ("rowwise_adagrad", "adam"),
+    }
+    for plan, names in kinds.items():
+        for kind in names:
+            steps_equal_one_process(ranks, plan, kind, {})
+    mixed = {"mean": "table_wise", "one": "data_parallel"}
+    for kind in ("rowwise_adagrad", "adam"):
+        steps_equal_one_process(ranks, "row_wise", kind, mixed)
+    for plan, kind in (("column_wise", "rowwise_adagrad"), ("column_wise", "adam")):
+        try:
+            steps_equal_one_process(ranks, plan, kind, {})
+        except ConfigError as error:
+            assert "column_wise" in str(error)
+        else:
+            raise AssertionError(f"{plan} {kind} was not refused")
+
+
+def updates_scene(ranks: Ranks) -> None:
+    """Two ranks with micro-batches equal one process with all rows; a NaN of one rank stops all."""
+    for kind in ("sgd", "rowwise_adagrad", "adam"):
+        one = make_context(kind)
+        one.ranks = Ranks()
+        two = make_context(kind, micro_batch_size=7)
+        lookup = two.model.embedding
+        two.tables = place_on_ranks(
+            lookup.specs,
+            lookup.features,
+            parse_sparse({"kind": kind, "lr": 0.1}),
+            ShardingSettings(plan="row_wise"),
+            ranks,
+            seed=0,
+            device=CPU,
+            batch_size=32,
+        )
+        lookup.place(two.tables)
+        for step in (1, 2, 3):
+            batch = random_batch(64, step)
+            rows = slice(0, 40) if ranks.is_chief else slice(40, 64)
+            part = part_of(batch, rows)
+            for context in (one, two):
+                context.tables.set_rate(0.1, step)
+            Supervised().train_step(one, iter([batch]))
+            Supervised().train_step(two, iter([part]))
+            assert_dense_equal(one, two, 2e-6, f"{kind} update {step}")
+        before = {n: p.detach().clone() for n, p in two.model.named_parameters()}
+        poisoned = part_of(random_batch(64, 9), slice(0, 8))
+        if not ranks.is_chief:
+            poisoned.dense_BD[2, 1] = float("nan")
+        two.tables.set_rate(0.1, 4)
+        output = Supervised().train_step(two, iter([poisoned]))
+        assert not output.applied
+        for name, p in two.model.named_parameters():
+            assert torch.equal(p, before[name]), name
+
+
+def part_of(batch, rows):
+    from tests.tiny_job import Rows
+
+    data = Rows(8)
+    data.all = batch
+    return data.rows(*rows.indices(batch.size)[:2], batch.cursor)
+
+
+def assert_dense_equal(one, two, atol: float, where: str) -> None:
+    theirs = {n: t for n, t in snapshot_dense(one).items()}
+    for name, tensor in snapshot_dense(two).items():
+        torch.testing.assert_close(
+            tensor, theirs[name], rtol=0, atol=atol, msg=lambda m: f"{where} {name}: {m}"
+        )
+
+
+def snapshot_dense(context) -> dict[str, torch.Tensor]:
+    return {n: p.detach() for n, p in context.model.named_parameters()}
+
+
+def gradients_scene(ranks: Ranks) -> None:
+    """Sums, also of a parameter that only one rank, or none, has used."""
+    parameters = [torch.nn.Parameter(torch.zeros(n)) for n in (3, 2, 4)]
+    parameters[0].grad = torch.full((3,), 1.0 + ranks.rank)
+    if not ranks.is_chief:
+        parameters[1].grad = torch.full((2,), 5.0)
+    sum_over_ranks(parameters, ranks)
+    assert parameters[0].grad is not None and parameters[0].grad.tolist() == [3.0] * 3
+    assert parameters[1].grad is not None and parameters[1].grad.tolist() == [5.0] * 2
+    assert parameters[2].grad is None
+
+
+def collectives_scene(ranks: Ranks) -> None:
+    me = ranks.rank
+    assert ranks.share(f"from {me}") == "from 0"
+    assert ranks.gather(me * 10) == [0, 10]
+    assert ranks.largest(me + 1) == 2
+    assert ranks.add(torch.tensor([1.0, me])).tolist() == [2.0, 1.0]
+    tensor = torch.tensor([float(me)])
+    ranks.copy_from_chief(tensor)
+    assert tensor.item() == 0.0
+    rows = ranks.gather_rows(torch.full((me + 1, 2), float(me)))
+    assert [r.tolist() for r in rows] == [[[0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]
+    states = ranks.gather_states({"x": torch.arange(me + 2), "y": torch.ones(me)})
+    if ranks.is_chief:
+        assert states is not None
+        assert [s["x"].tolist() for s in states] == [[0, 1], [0, 1, 2]]
+        assert [len(s["y"]) for s in states] == [0, 1]
+    else:
+        assert states is None
+    own = ranks.with_own_group()
+    assert own.gather("again") == ["again", "again"]
+    ranks.barrier()
+
+
+SCENES = {
+    "tables": tables_scene,
+    "updates": updates_scene,
+    "gradients": gradients_scene,
+    "collectives": collectives_scene,
+}
+
+
+def play(name: str) -> Ended:
+    ranks = join(CPU, timeout_s=60)
+    SCENES[name](ranks)
+    leave()
+    return Ended(0)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for scene in sys.argv[1:]:
+        ended = run_on_ranks(2, lambda scene=scene: play(scene))
+        print(scene, ended.status, ended.message, ended.trace, flush=True)
+        if ended.code:
+            sys.exit(ended.code)
