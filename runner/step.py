@@ -18,10 +18,12 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
     Time spent by the consumer (evaluation, saving) is not counted as active.
     """
     batches = training_batches(job, state.cursor)
+    modules = list(job.context.model.modules())
     while not finished(job, state):
         started = time.perf_counter()
         set_rates(job, state)
-        job.context.model.train()
+        if not all(module.training for module in modules):  # after an evaluation; train() is slow
+            job.context.model.train()
         output = job.task.train_step(job.context, batches)
         state.step += 1
         state.examples += output.rows_B.numel()
