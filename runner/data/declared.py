@@ -124,7 +124,9 @@ def parse(schema: Mapping[str, Any], where: str = "dataset.schema") -> Declared:
     names = [s.name for s in (*labels, *numeric, *pooled, *sequences)]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{where}: {name!r} is declared twice; `column` takes one column for two")
+            raise ConfigError(
+                f"{where}: {name!r} is declared twice; `column` takes one column for two"
+            )
     return Declared(
         labels=labels,
         numeric=numeric,
@@ -200,11 +202,15 @@ def _check_id(spec: IdSpec, where: str) -> None:
     if spec.cross and (spec.encode not in ("as_is", "hash") or not spec.num_rows):
         raise ConfigError(f"{where}.num_rows: a cross is hashed: needed is the number of rows")
     if len(spec.cross) == 1 or (spec.cross and spec.is_list):
-        raise ConfigError(f"{where}.cross={list(spec.cross)}: needed are two or more single columns")
+        raise ConfigError(
+            f"{where}.cross={list(spec.cross)}: needed are two or more single columns"
+        )
     if spec.encode == "bucketise" and bool(spec.boundaries) == bool(spec.buckets):
         raise ConfigError(f"{where}: bucketise needs either boundaries or a number of buckets")
     if list(spec.boundaries) != sorted(set(spec.boundaries)):
-        raise ConfigError(f"{where}.boundaries={list(spec.boundaries)}: needed is an ascending list")
+        raise ConfigError(
+            f"{where}.boundaries={list(spec.boundaries)}: needed is an ascending list"
+        )
     if spec.num_rows is not None and spec.num_rows < 1:
         raise ConfigError(f"{where}.num_rows={spec.num_rows}: needed is at least 1")
     if spec.out_of_range == "default" and spec.default is None:

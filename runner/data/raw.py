@@ -1,4 +1,4 @@
-"""A user's files as they are: found types, and their rows in pieces that know where they are from."""
+"""A user's files as they are: their types, and their rows in pieces that know where they lie."""
 
 from __future__ import annotations
 

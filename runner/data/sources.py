@@ -1,4 +1,4 @@
-"""Where a table's files are: a file, a folder, a glob, a list of them, or a URL that fsspec knows."""
+"""Where a table's files are: a file, a folder, a glob, a list, or a URL that fsspec knows."""
 
 from __future__ import annotations
 

@@ -31,4 +31,3 @@ def test_plain_large_binary_sliced_and_dictionary_texts_agree():
 def test_numbers_do_not_change_between_versions():
     """They are part of what a run has learnt."""
     assert numbers_of(pa.array(["recommender"])).tolist() == [3405357616044684891]
-
