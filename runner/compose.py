@@ -82,7 +82,7 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
     run, loop, checkpoint = (given.get(k) for k in ("run", "loop", "checkpoint.path"))
     if run is None and not (loop == "eval" and checkpoint):
         return compose(overrides, config_dirs=config_dirs)
-    if loop in (None, "train", "debug"):
+    if loop in (None, "train"):
         raise ConfigError(
             f"run={run}: is for loops that start from a run: loop=eval run={run}. `resume {run}` "
             f"continues it, checkpoint.init_from={run} starts a new run from its weights"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -100,6 +101,12 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
     tensors = [t for t in tensors if t.numel()]
     if not tensors:
         return True
-    # the largest magnitude keeps a NaN and cannot overflow, unlike a sum or a 2-norm
+    if all(t.device.type == "cpu" for t in tensors):
+        # A NaN or an infinity always shows in a sum, at the cost of reading the memory once; torch
+        # has no vectorised infinity norm on CPU. Finite numbers may overflow a sum: then we look.
+        if all(math.isfinite(t.sum().item()) for t in tensors):
+            return True
+        return all(bool(torch.isfinite(t).all()) for t in tensors)
+    # one kernel for all; the largest magnitude keeps a NaN and cannot overflow, unlike a sum
     largest = torch.stack(torch._foreach_norm(tensors, float("inf")))
     return bool(torch.isfinite(largest).all())  # sync

@@ -169,7 +169,8 @@ def _begin(folder: Path, lock: Lock, plan: Plan, project: Path) -> Run:
         "resumes": [],
     }
     write_json(folder / "meta.json", meta)
-    point_latest_at(folder)
+    if plan.kind == "train" and not os.environ.get("RUNNER_SWEEP"):
+        point_latest_at(folder)
     return _logged(_handle(folder, lock, plan, meta))
 
 

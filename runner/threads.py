@@ -7,9 +7,10 @@ import os
 from collections.abc import MutableMapping
 from pathlib import Path
 
-# OpenMP's threads spin this often between two pieces of work. Its default is fastest on a quiet
-# machine and several times slower than sleeping at once on one where others compute too.
-SPIN_COUNT = "1000"
+# OpenMP's threads spin this often between two pieces of work before they sleep. Measured on two
+# cores, rows/s of a DLRM-like step while others computed on both: 300 gave 34k, 0 (sleep at once)
+# 32k, 1,000 27k, 3,000 18k, 10,000 15k, OpenMP's default 10k, which is best when all is quiet.
+SPIN_COUNT = "300"
 
 
 def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

@@ -7,6 +7,7 @@ dense, labels and row numbers none (views of the window) unless a batch spans tw
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -15,8 +16,10 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, Cursor, Schema, SparseFeature, TaskSpec
+from runner.batch import Batch, Cursor, Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.data.columns import Columns
+from runner.data.decode import Lists
+from runner.data.encode import GROUP
 from runner.data.stream import Part, Piece
 
 
@@ -29,17 +32,23 @@ def schema_of(columns: Columns) -> Schema:
                 c.name,
                 c.num_rows,
                 table=c.table,
+                weighted=c.weights is not None,
                 mean_length=c.mean_length,
                 pooling=c.pooling,
             )
             for c in (*columns.singles, *columns.lists)
         ),
         tasks=tuple(TaskSpec(label.name, label.kind) for label in columns.labels),
-        groups=columns.groups,
+        sequences=tuple(
+            SequenceFeature(c.name, c.num_rows, c.max_length, c.table) for c in columns.sequences
+        ),
+        groups=tuple(name.removeprefix(GROUP) for name in columns.groups),
     )
 
 
-def assemble(piece: Piece, keys: list[str], cursor: Cursor) -> Batch:
+def assemble(
+    piece: Piece, keys: list[str], cursor: Cursor, sequence_keys: Sequence[str] = ()
+) -> Batch:
     """One batch. `keys`: names of the sparse features, single ids before lists."""
     parts = piece.parts
     labels_BT = _rows([rows.labels_WT[a:b] for rows, a, b in parts])
@@ -50,7 +59,7 @@ def assemble(piece: Piece, keys: list[str], cursor: Cursor) -> Batch:
     return Batch(
         dense_BD=_rows([rows.dense_WD[a:b] for rows, a, b in parts]),
         sparse=_sparse(parts, keys, labels_BT.shape[0]),
-        sequences=None,
+        sequences=_sequences(parts, list(sequence_keys)) if sequence_keys else None,
         labels_BT=labels_BT,
         weights_B=weights_B,
         rows_B=rows_B,
@@ -75,39 +84,86 @@ def _sparse(parts: Sequence[Part], keys: list[str], size: int) -> KeyedJaggedTen
     compute and convert them again. NumPy throughout: a torch operation on this much would start
     OpenMP threads, which on busy cores cost more than all else here.
     """
-    num_singles, num_lists = len(parts[0][0].ids_FW), len(parts[0][0].lists)
+    num_singles = len(parts[0][0].ids_FW)
     num_ids = num_singles * size
-    lists: list[np.ndarray] = []
-    ends: list[np.ndarray] = []  # of the batch's lists, counted in its list values
-    total = 0
-    for n in range(num_lists):
-        for rows, a, b in parts:
-            own = rows.lists[n].offsets_W1[a : b + 1]
-            lists.append(rows.lists[n].values_V[own[0] : own[-1]])
-            ends.append(own[1:] + (total - own[0]))
-            total += len(lists[-1])
-    values = np.empty(num_ids + total, np.int64)
+    lists = _joined([[rows.lists[n] for rows, _, _ in parts] for n in _lists_in(parts)], parts)
+    values = np.empty(num_ids + lists.total, np.int64)
     ids_FB = values[:num_ids].reshape(num_singles, size)
     at = 0
     for rows, a, b in parts:
         ids_FB[:, at : at + b - a] = rows.ids_FW[:, a:b]
         at += b - a
     lengths, offsets = _single_layout(num_singles, size)
-    if num_lists:
-        np.concatenate(lists, out=values[num_ids:])
-        offsets = np.concatenate([offsets, *ends])
+    if lists.values:
+        np.concatenate(lists.values, out=values[num_ids:])
+        offsets = np.concatenate([offsets, *lists.ends])
         offsets[num_ids + 1 :] += num_ids
         lengths = np.diff(offsets)
+    weights = None
+    if lists.weights:  # of single ids: 1
+        weights = np.concatenate([np.ones(num_ids, np.float32), *lists.weights])
+    return _keyed(keys, values, lengths, offsets, weights, size)
+
+
+def _sequences(parts: Sequence[Part], keys: list[str]) -> KeyedJaggedTensor:
+    size = sum(b - a for _, a, b in parts)
+    columns = range(len(keys))
+    joined = _joined([[rows.sequences[n] for rows, _, _ in parts] for n in columns], parts)
+    offsets = np.concatenate([np.zeros(1, np.int64), *joined.ends])
+    values = np.concatenate(joined.values).astype(np.int64)
+    return _keyed(keys, values, np.diff(offsets), offsets, None, size)
+
+
+def _keyed(
+    keys: list[str],
+    values: np.ndarray,
+    lengths: np.ndarray,
+    offsets: np.ndarray,
+    weights: np.ndarray | None,
+    size: int,
+) -> KeyedJaggedTensor:
     offset_per_key = offsets[::size].tolist()
     return KeyedJaggedTensor(
         keys=keys,
         values=torch.from_numpy(values),
+        weights=None if weights is None else torch.from_numpy(weights),
         lengths=torch.from_numpy(lengths),
         offsets=torch.from_numpy(offsets),
         stride=size,
         length_per_key=[b - a for a, b in pairwise(offset_per_key)],
         offset_per_key=offset_per_key,
     )
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """List columns of a batch, one after another."""
+
+    values: list[np.ndarray]
+    ends: list[np.ndarray]  # where each list ends, counted over all of them
+    weights: list[np.ndarray]  # empty: no column is weighted
+    total: int
+
+
+def _joined(columns: Sequence[Sequence[Lists]], parts: Sequence[Part]) -> _Joined:
+    """columns: for every list column its lists in every part."""
+    values, ends, weights, total = [], [], [], 0
+    weighted = any(lists.weights_V is not None for column in columns for lists in column)
+    for column in columns:
+        for lists, (_, a, b) in zip(column, parts):
+            own = lists.offsets_W1[a : b + 1]
+            values.append(lists.values_V[own[0] : own[-1]])
+            ends.append(own[1:] + (total - own[0]))
+            total += len(values[-1])
+            if weighted and lists.weights_V is None:
+                weights.append(np.ones(len(values[-1]), np.float32))
+            elif lists.weights_V is not None:
+                weights.append(lists.weights_V[own[0] : own[-1]])
+    return _Joined(values, ends, weights, total)
+
+
+def _lists_in(parts: Sequence[Part]) -> range:
+    return range(len(parts[0][0].lists))
 
 
 @lru_cache(maxsize=8)

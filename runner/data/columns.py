@@ -14,13 +14,16 @@ from runner.errors import DataError, nearest
 
 @dataclass(frozen=True)
 class Numeric:
-    """A dense feature: missing -> `default`, then clip, then log1p; the result must be finite."""
+    """A dense feature: missing -> `default`, then clip, log1p and (x - mean) / deviation; the
+    result must be finite."""
 
     name: str
     log1p: bool = False
     low: float | None = None  # clipped to, before log1p
     high: float | None = None
     default: float | None = None  # of a missing value, before clip and log1p; None: an error
+    mean: float = 0.0  # after log1p
+    deviation: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,23 @@ class Categorical:
     salt: int = 0  # of the hash
     default: int | None = None  # id of a missing value; None: an error
     is_list: bool = False  # a missing list is an empty one
+    weights: str | None = None  # of a list: the column with a list of weights as long
     mean_length: float = 1.0
     pooling: Literal["sum", "mean"] = "sum"
     table: str = ""  # features of the same table share its rows
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Ids in time order, a list column; a missing list is an empty one. Taken as they are."""
+
+    name: str
+    num_rows: int
+    max_length: int
+    table: str = ""
+
+    encode = "as_is"
+    default = None
 
 
 @dataclass(frozen=True)
@@ -62,8 +79,10 @@ class Columns:
     labels: tuple[Label, ...]
     numeric: tuple[Numeric, ...] = ()
     categorical: tuple[Categorical, ...] = ()
+    sequences: tuple[Sequence, ...] = ()
     weight: str | None = None  # a row's weight, finite and not negative
     groups: tuple[str, ...] = ()  # integer ids for grouped metrics
+    carried: tuple[str, ...] = ()  # not read for batches; `ParquetDataset.carried` has them
     singles: tuple[Categorical, ...] = field(init=False)
     lists: tuple[Categorical, ...] = field(init=False)
 
@@ -74,12 +93,13 @@ class Columns:
             *(c.name for c in self.labels),
             *(c.name for c in self.numeric),
             *(c.name for c in self.categorical),
+            *(c.name for c in self.sequences),
         ]
         for name, count in Counter(declared).items():
             if count > 1:
                 raise DataError(f"column {name!r} is declared {count} times")
         sizes: dict[str, int] = {}
-        for c in self.categorical:
+        for c in (*self.categorical, *self.sequences):
             if c.num_rows < 1:
                 raise DataError(f"column {c.name!r}: its table has {c.num_rows} rows, at least 1")
             if c.default is not None and not 0 <= c.default < c.num_rows:
@@ -91,9 +111,10 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is read from the files, each name once."""
+        """What is read from the files for batches, each name once."""
         names = [c.name for c in self.labels] + [c.name for c in self.numeric]
-        names += [c.name for c in self.categorical]
+        names += [c.name for c in self.categorical] + [c.name for c in self.sequences]
+        names += [c.weights for c in self.lists if c.weights]
         names += [self.weight] if self.weight else []
         return tuple(dict.fromkeys([*names, *self.groups]))
 
@@ -116,7 +137,7 @@ def check_columns(columns: Columns, found: pa.Schema, path: str) -> None:
     for name in [*(c.name for c in columns.singles), *columns.groups]:
         if not pt.is_integer(found.field(name).type):
             raise DataError(f"{path}: {_wrong_type(found, name)}, needed is an integer")
-    for c in columns.lists:
+    for c in (*columns.lists, *columns.sequences):
         type_ = found.field(c.name).type
         if not (_is_list(type_) and pt.is_integer(type_.value_type)):
             raise DataError(f"{path}: {_wrong_type(found, c.name)}, needed is a list of integers")

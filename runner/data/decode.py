@@ -7,7 +7,7 @@ features, F single ids, T tasks, G groups, V values of a list column.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from runner.data.columns import Categorical, Columns
+from runner.data.columns import Categorical, Columns, Sequence
 from runner.data.index import Index, first_line, open_parquet
 from runner.data.transforms import hash_ids, to_dense
 from runner.errors import DataError
@@ -31,6 +31,7 @@ class Lists:
 
     values_V: np.ndarray
     offsets_W1: np.ndarray  # int64, from 0
+    weights_V: np.ndarray | None = None  # float32
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Rows:
     dense_WD: np.ndarray  # float32
     ids_FW: np.ndarray  # int32 where the tables allow: half the memory traffic of int64
     lists: tuple[Lists, ...]
+    sequences: tuple[Lists, ...]
     labels_WT: np.ndarray  # float32
     weights_W: np.ndarray | None  # float32; None: no weight column
     rows_W: np.ndarray  # int64, number in the split
@@ -62,7 +64,7 @@ class Reader:
 
         Raises: DataError naming file, row group, column, row and value of the first bad one.
         """
-        table = self._table(blocks)
+        table = self.table(blocks, self._columns.names)
         at = _Place(self._index, blocks)
         columns, num_rows = self._columns, table.num_rows
         dense_RD = np.empty((num_rows, len(columns.numeric)), np.float32)
@@ -87,22 +89,24 @@ class Reader:
         return Rows(
             dense_WD=_pick(dense_RD, order),
             ids_FW=ids_FW,
-            lists=tuple(_pick_lists(*_lists(table[c.name], c, at), order) for c in columns.lists),
+            lists=tuple(_lists(table, c, order, at) for c in columns.lists),
+            sequences=tuple(_lists(table, c, order, at) for c in columns.sequences),
             labels_WT=_pick(labels_RT, order),
             weights_W=self._weights(table, order, at),
             rows_W=_pick(at.numbers(), order),
             groups_WG=_pick(groups_RG, order),
         )
 
-    def _table(self, blocks: np.ndarray) -> pa.Table:
+    def table(self, blocks: np.ndarray, names: Collection[str]) -> pa.Table:
+        """Columns of blocks laid end to end, as they are in the files."""
         parts = []
         for number in np.unique(self._index.file_N[blocks]):
             of_file = blocks[self._index.file_N[blocks] == number]
-            parts.append(self._read(int(number), of_file))
+            parts.append(self._read(int(number), of_file, list(names)))
         return pa.concat_tables(parts)
 
-    def _read(self, number: int, blocks: np.ndarray) -> pa.Table:
-        path, names = self._index.files[number], list(self._columns.names)
+    def _read(self, number: int, blocks: np.ndarray, names: list[str]) -> pa.Table:
+        path = self._index.files[number]
         groups = [int(g) for g in self._index.group_N[blocks]]
         try:
             table = self._file(number).read_row_groups(groups, columns=names, use_threads=False)
@@ -197,9 +201,9 @@ def _numbers(values: pa.ChunkedArray, name: str, default: float | None, at: _Pla
     return _joined(pc.fill_null(values, pa.scalar(default).cast(values.type)))
 
 
-def _coded(values: pa.ChunkedArray, c: Categorical, at: _Place) -> np.ndarray:
+def _coded(values: pa.ChunkedArray, c: Categorical | Sequence, at: _Place) -> np.ndarray:
     """Ids as they are or hashed, missing values filled."""
-    if c.encode == "as_is":
+    if not isinstance(c, Categorical) or c.encode == "as_is":
         return _numbers(values, c.name, c.default, at)
     if not values.null_count or c.default is None:
         return hash_ids(_numbers(values, c.name, None, at), c.num_rows, c.salt)
@@ -215,7 +219,9 @@ def _joined(values: pa.ChunkedArray) -> np.ndarray:
 
 
 def _ids(
-    ids: np.ndarray, c: Categorical, fail: Callable[[str, np.ndarray, np.ndarray, str], None]
+    ids: np.ndarray,
+    c: Categorical | Sequence,
+    fail: Callable[[str, np.ndarray, np.ndarray, str], None],
 ) -> np.ndarray:
     """Fused tables map an id out of range to row 0 without an error: refuse it here."""
     if len(ids) and (ids.min() < 0 or ids.max() >= c.num_rows):
@@ -224,23 +230,43 @@ def _ids(
     return ids
 
 
-def _lists(values: pa.ChunkedArray, c: Categorical, at: _Place) -> tuple[np.ndarray, np.ndarray]:
-    """Values of all lists and their offsets; a missing list is an empty one."""
-    lengths = _joined(pc.fill_null(pc.list_value_length(values), 0)).astype(np.int64)
-    offsets_R1 = np.concatenate([[0], np.cumsum(lengths)])
+def _lists(
+    table: pa.Table, c: Categorical | Sequence, order: np.ndarray | slice, at: _Place
+) -> Lists:
+    """The wanted rows of a list column; a missing list is an empty one."""
+    flat, offsets_R1 = _laid_flat(table[c.name])
 
     def fail(name: str, ids: np.ndarray, bad: np.ndarray, rule: str) -> None:
         place = int(np.flatnonzero(bad)[0])
         row = int(np.searchsorted(offsets_R1, place, side="right")) - 1
         at.fail_at(row, name, f"value {ids[place]}: {rule}")
 
-    flat = pa.chunked_array(
-        [chunk.flatten() for chunk in values.chunks], type=values.type.value_type
-    )
     if flat.null_count and c.default is None:
         missing = flat.is_null().to_numpy()
         fail(c.name, np.where(missing, "null", ""), missing, "missing and has no default")
-    return _ids(_coded(flat, c, at), c, fail), offsets_R1
+    values_V, positions, offsets_W1 = _pick_lists(
+        _ids(_coded(flat, c, at), c, fail), offsets_R1, order
+    )
+    weights_V = None
+    if isinstance(c, Categorical) and c.weights:
+        weights, own_R1 = _laid_flat(table[c.weights])
+        assert np.array_equal(own_R1, offsets_R1), "written side by side"
+        weights_V = _pick(_joined(weights), positions)
+    return Lists(values_V, offsets_W1, weights_V)
+
+
+def _laid_flat(lists: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """All values end to end, and where each row's begin."""
+    if lists.null_count or pa.types.is_fixed_size_list(lists.type):
+        lengths = _joined(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
+        flat = [chunk.flatten() for chunk in lists.chunks]
+    else:
+        offsets = [chunk.offsets.to_numpy() for chunk in lists.chunks]
+        lengths = np.concatenate([np.diff(o) for o in offsets])
+        flat = [chunk.values.slice(o[0], o[-1] - o[0]) for chunk, o in zip(lists.chunks, offsets)]
+    offsets_R1 = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets_R1[1:])
+    return pa.chunked_array(flat, type=lists.type.value_type), offsets_R1
 
 
 def _pick(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
@@ -249,13 +275,24 @@ def _pick(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
     return np.take(values, order, axis=0, mode="clip")  # `clip` skips a buffer; all are inside
 
 
-def _pick_lists(values: np.ndarray, offsets_R1: np.ndarray, order: np.ndarray | slice) -> Lists:
-    starts, lengths = offsets_R1[:-1][order], np.diff(offsets_R1)[order]
-    offsets_W1 = np.concatenate([[0], np.cumsum(lengths)])
+def _pick_lists(
+    values: np.ndarray, offsets_R1: np.ndarray, order: np.ndarray | slice
+) -> tuple[np.ndarray, np.ndarray | slice, np.ndarray]:
+    """Values of the wanted rows, where they were, and where each row's begin."""
+    starts, stops = offsets_R1[:-1][order], offsets_R1[1:][order]
+    lengths = stops - starts
+    offsets_W1 = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets_W1[1:])
     if isinstance(order, slice):
-        return Lists(values[starts[0] : starts[0] + offsets_W1[-1]], offsets_W1)
-    positions = np.repeat(starts - offsets_W1[:-1], lengths) + np.arange(offsets_W1[-1])
-    return Lists(np.take(values, positions, mode="clip"), offsets_W1)
+        at = slice(starts[0], starts[0] + offsets_W1[-1])
+        return values[at], at, offsets_W1
+    # Positions by a running sum of steps: 1 within a list, a jump from the end of one to the next.
+    full = np.flatnonzero(lengths)
+    steps = np.ones(offsets_W1[-1], np.int64)
+    if len(full):
+        steps[offsets_W1[full]] = starts[full] - np.concatenate([[0], stops[full][:-1] - 1])
+    positions = np.cumsum(steps, out=steps)
+    return np.take(values, positions, mode="clip"), positions, offsets_W1
 
 
 def _not_allowed(values: np.ndarray, allowed: tuple[float, ...] | None) -> np.ndarray:

@@ -15,7 +15,7 @@ from runner.errors import ConfigError, DataError, nearest
 
 OURS = "runner.data."
 EDGE_BYTES = 1 << 20  # of the head and of the tail of a file that are hashed
-HOW = ("window_rows", "prefetch")  # settings of the path that all recipes share
+HOW = ("window_rows", "prefetch", "workers")  # of the path that all recipes share
 
 
 def fingerprint(dataset: Mapping[str, Any]) -> str:
@@ -74,7 +74,7 @@ def file_content(path: Path) -> list[Any]:
             file.seek(max(size - EDGE_BYTES, 0))
             hashed.update(file.read(EDGE_BYTES))
     except FileNotFoundError:
-        raise DataError(f"dataset.path={path}: no such path{_beside(path)}") from None
+        raise DataError(f"dataset.path={path}: no such path{beside(path)}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     return [path.name, size, hashed.hexdigest()]
@@ -90,7 +90,7 @@ def check_path(path: str | None, *, example: str, files: Sequence[str], source: 
         raise DataError(f"dataset.path is not set, for example dataset.path={example}; {source}")
     found = Path(path).expanduser()
     if not found.exists():
-        raise DataError(f"dataset.path={path}: no such path{_beside(found)}; {source}")
+        raise DataError(f"dataset.path={path}: no such path{beside(found)}; {source}")
     if not files:
         if found.is_dir():
             raise DataError(
@@ -105,7 +105,7 @@ def check_path(path: str | None, *, example: str, files: Sequence[str], source: 
     return found
 
 
-def _beside(path: Path) -> str:
+def beside(path: Path) -> str:
     """The nearest name in the deepest folder of the path that exists."""
     parent, name = path.parent, path.name
     while not parent.is_dir() and parent != parent.parent:

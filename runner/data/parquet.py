@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from runner.batch import Batch, Cursor
 from runner.data.assemble import assemble, schema_of
 from runner.data.columns import Columns
 from runner.data.dataset import START
+from runner.data.decode import Reader
+from runner.data.encode import CARRIED
 from runner.data.index import build_index
+from runner.data.learnt import copy_learnt
 from runner.data.prefetch import prefetch
 from runner.data.stream import Share, pieces
 from runner.errors import DataError, nearest
@@ -20,7 +27,8 @@ class ParquetDataset:
     """Implements `runner.data.dataset.Dataset`.
 
     Args: files of each split; window_rows: rows that are shuffled together and held in memory, part
-    of the order; prefetch: batches made ahead by a thread, 0 for none, no part of the order.
+    of the order; prefetch: batches made ahead by a thread, workers: windows read ahead by as many
+    threads, 0 for none, no part of the order.
     Raises: DataError as `build_index` does.
     """
 
@@ -31,19 +39,44 @@ class ParquetDataset:
         *,
         window_rows: int = 131_072,
         prefetch: int = 0,
+        workers: int = 0,
+        learnt_in: Path | None = None,
+        bad_rows: Mapping[str, Any] | None = None,
         reachable: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     ) -> None:
         for split, paths in files.items():
             if not paths:
                 raise DataError(f"the {split} split has no files")
         self.columns = columns
+        self.bad_rows = bad_rows or {"count": 0, "examples": []}
+        self._learnt_in = learnt_in
         self.schema = schema_of(columns)
         self.reachable = reachable
         self._indexes = {split: build_index(paths, columns) for split, paths in files.items()}
         self.num_rows = {split: index.num_rows for split, index in self._indexes.items()}
         self._keys = [feature.name for feature in self.schema.sparse]
         self._window_rows = window_rows
+        self._sequence_keys = [feature.name for feature in self.schema.sequences]
         self._prefetch = prefetch
+        self._workers = workers
+
+    def save_learnt(self, folder: Path) -> None:
+        """Keeps what the transforms learnt in a run's folder; `with_learnt` hands it back."""
+        if self._learnt_in is not None:
+            copy_learnt(self._learnt_in, folder)
+
+    def carried(self, split: str, start: int, stop: int) -> pa.Table:
+        """The carried columns of rows [start, stop) of a split, in the order of its files."""
+        names = [name.removeprefix(CARRIED) for name in self.columns.carried]
+        index = self._indexes[split]
+        blocks = np.flatnonzero((index.start_N < stop) & (index.start_N + index.rows_N > start))
+        if not len(blocks) or not names:
+            return pa.table({name: [] for name in names})
+        reader = Reader(index, self.columns)
+        table = reader.table(blocks, self.columns.carried)
+        reader.close()
+        first = int(index.start_N[blocks[0]])
+        return table.rename_columns(names).slice(start - first, stop - start)
 
     def batches(
         self,
@@ -78,7 +111,8 @@ class ParquetDataset:
             seed=seed,
             epoch=epoch,
             window_rows=self._window_rows,
+            workers=self._workers,
         ):
             at_end = piece.end == share.total
             cursor = Cursor(epoch + 1, 0) if at_end else Cursor(epoch, piece.end)
-            yield assemble(piece, self._keys, cursor)
+            yield assemble(piece, self._keys, cursor, self._sequence_keys)

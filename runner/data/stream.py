@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +13,7 @@ import numpy as np
 from runner.data.columns import Columns
 from runner.data.decode import Reader, Rows
 from runner.data.index import Index
-from runner.data.order import plan
+from runner.data.order import Plan, plan
 
 Part = tuple[Rows, int, int]  # rows [start, stop) of a window
 
@@ -69,19 +72,24 @@ class Share:
 
 
 def pieces(
-    index: Index, columns: Columns, share: Share, *, seed: int | None, epoch: int, window_rows: int
+    index: Index,
+    columns: Columns,
+    share: Share,
+    *,
+    seed: int | None,
+    epoch: int,
+    window_rows: int,
+    workers: int = 0,
 ) -> Iterator[Piece]:
-    """Batches of `share.rank` in the exact order. Memory: two windows at most."""
+    """Batches of `share.rank` in the exact order.
+
+    Memory: two windows at most, and one more a worker.
+    """
     plan_ = plan(index, seed=seed, epoch=epoch, window_rows=window_rows)
-    reader = Reader(index, columns)
     waiting: list[Part] = []
     num_waiting, num_done = 0, 0
-    try:
-        for window in range(plan_.window_at(share.start), plan_.num_windows):
-            low, high = (int(o) for o in plan_.offset_K1[window : window + 2])
-            rows = _open(reader, plan_.blocks(window), plan_.row_order(window), share, low, high)
-            if rows is None:
-                continue
+    with Reading(index, columns, workers) as reading:
+        for rows in reading.windows(plan_, share):
             at = 0
             while num_done < share.num_full and num_waiting + len(rows) - at >= share.batch_size:
                 stop = at + share.batch_size - num_waiting
@@ -96,21 +104,59 @@ def pieces(
             if waiting:
                 yield Piece(tuple(waiting), share.total)
             else:  # every rank makes the same number of updates
-                first = reader.rows(plan_.blocks(0), slice(0, 1))
+                first = Reader(index, columns).rows(plan_.blocks(0), slice(0, 1))
                 yield Piece(((first, 0, 1),), share.total, padding=True)
-    finally:
-        reader.close()
 
 
-def _open(
-    reader: Reader,
-    blocks: np.ndarray,
-    order: np.ndarray | None,
-    share: Share,
-    low: int,
-    high: int,
-) -> Rows | None:
-    wanted = share.within(low, high)
-    if isinstance(wanted, np.ndarray) and not len(wanted):
-        return None
-    return reader.rows(blocks, wanted if order is None else order[wanted])
+class Reading:
+    """Windows in order; with workers, that many are read ahead, each by a thread of its own.
+
+    Arrow and NumPy work outside Python's lock, so threads are enough. The order cannot change: the
+    windows are handed out in theirs, whoever is done first.
+    """
+
+    def __init__(self, index: Index, columns: Columns, workers: int) -> None:
+        self._index, self._columns, self._workers = index, columns, workers
+        self._own = threading.local()  # a reader a thread: its open files are not to be shared
+        self._readers: list[Reader] = []
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for reader in self._readers:
+            reader.close()
+
+    def windows(self, plan_: Plan, share: Share) -> Iterator[Rows]:
+        numbers = range(plan_.window_at(share.start), plan_.num_windows)
+        found = (
+            self._ahead(plan_, share, numbers)
+            if self._workers
+            else (self._open(plan_, share, number) for number in numbers)
+        )
+        yield from (rows for rows in found if rows is not None)
+
+    def _ahead(self, plan_: Plan, share: Share, numbers: range) -> Iterator[Rows | None]:
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="window") as pool:
+            waiting: deque[Future[Rows | None]] = deque()
+            try:
+                for number in numbers:
+                    waiting.append(pool.submit(self._open, plan_, share, number))
+                    if len(waiting) > self._workers:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _open(self, plan_: Plan, share: Share, number: int) -> Rows | None:
+        low, high = (int(o) for o in plan_.offset_K1[number : number + 2])
+        wanted = share.within(low, high)
+        if isinstance(wanted, np.ndarray) and not len(wanted):
+            return None
+        order = plan_.row_order(number)
+        if not hasattr(self._own, "reader"):
+            self._own.reader = Reader(self._index, self._columns)
+            self._readers.append(self._own.reader)
+        reader: Reader = self._own.reader
+        return reader.rows(plan_.blocks(number), wanted if order is None else order[wanted])

@@ -114,6 +114,7 @@ class Recorder:
             return
         if self.saved_step != state.step:
             started = time.perf_counter()
+            job.run.metrics.sync()  # the checkpoint counts on the rows before it
             job.checkpointer.save(
                 state.step,
                 tensors(job.context, job.train_metrics)

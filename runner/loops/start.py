@@ -10,11 +10,13 @@ from runner.checkpoint import Saved, open_checkpoint, saved_steps, tensor_shapes
 from runner.errors import ConfigError
 from runner.job import Job
 from runner.loops.told import start_trackers
-from runner.state import TrainState, copy_in, restore, weights
+from runner.state import TrainState, copy_in, restore, tensors, weights
 
 
 def start(job: Job) -> TrainState:
     """Resumes from the newest whole checkpoint; without one, begins at step 0."""
+    if job.checkpointer is not None:
+        job.checkpointer.prepare(tensors(job.context, job.train_metrics))
     saved = job.checkpointer.latest() if job.checkpointer else None
     if saved is not None and job.checkpointer is not None:
         state = restore(job, saved)

@@ -152,7 +152,7 @@ class Engine:
         if code in _STOPPED:
             return "interrupted", None if self.stopping.requested else _signal_text(one, code)
         if code < 0:
-            if self.stopping.asked > 1 and code == -signal.SIGKILL:
+            if self.stopping.at_once and code == -signal.SIGKILL:
                 return "interrupted", None
             return "failed", _signal_text(one, code)
         told = str(result.get("error") or "").strip() if is_fresh else ""
@@ -166,10 +166,11 @@ class Engine:
         return max(0, self.settings.retries - one.tried)
 
     def _stop_if_asked(self) -> None:
-        if self.stopping.asked == self._told:
+        at_once = self.stopping.at_once
+        asked = self.stopping.requested + at_once
+        if asked == self._told:
             return
-        self._told = self.stopping.asked
-        at_once = self._told > 1
+        self._told = asked
         for one in self.running:
             if at_once:
                 one.handle.kill()

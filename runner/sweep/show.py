@@ -32,6 +32,7 @@ class Board:
         self.seconds: list[float] = []  # of jobs that ended in this sweep
         self._live: Live | None = None
         self._drawn = 0.0
+        self._stopping = False
 
     def __enter__(self) -> Board:
         if self.console.is_terminal:
@@ -60,7 +61,8 @@ class Board:
     def ended(self, job: Job, end: End, outcome: Outcome) -> None:
         self.running.pop(job.key, None)
         self.counts[end.status] += 1
-        self.seconds.append(end.seconds)
+        if not self._stopping:
+            self.seconds.append(end.seconds)
         self._compare(job, outcome)
         parts = [f"{self._count()} {end.status} {job.label}"]
         if outcome.best is not None:
@@ -75,6 +77,8 @@ class Board:
             self._say("  ".join(p for p in parts if p))
 
     def stopping(self, running: int, at_once: bool) -> None:
+        self.seconds.clear()  # how long the rest would take is no more a question
+        self._stopping = True
         if at_once:
             self._say("stopping at once")
         elif running:
@@ -88,7 +92,7 @@ class Board:
 
     def _compare(self, job: Job, outcome: Outcome) -> None:
         sign = 1 if self.plan.direction == "max" else -1
-        value = outcome.best
+        value = outcome.best if outcome.is_completed else None
         if value is not None and (self.best is None or sign * value > sign * self.best[0]):
             self.best = (value, job)
 

@@ -1,10 +1,11 @@
-"""Ctrl-C and SIGTERM to the sweep: the first asks its jobs to save, the second does not wait."""
+"""Ctrl-C and SIGTERM to the sweep: the first lets its jobs save, a second Ctrl-C does not wait."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -19,17 +20,20 @@ _PASSED_ON = {
 }
 
 
+# One Ctrl-C may come twice within a moment: from the terminal, and passed on by a program that
+# started the sweep. Nobody presses it twice as fast as this.
+_SAME_PRESS_S = 0.1
+
+
 class Stopping:
-    """Whether the sweep was asked to stop, and how often. Only its own loop acts on it."""
+    """Whether the sweep was asked to stop, and how urgently. Only its own loop acts on it."""
 
     def __init__(self, wake_fd: int = -1) -> None:
         self.signal: int | None = None  # the first one: the exit code is 128 + it
-        self.asked = 0
+        self.requested = False
+        self.at_once = False
+        self._since = 0.0
         self._wake_fd = wake_fd
-
-    @property
-    def requested(self) -> bool:
-        return self.asked > 0
 
     @property
     def passed_on(self) -> int:
@@ -42,7 +46,11 @@ class Stopping:
 
     def ask(self, number: int | None = None) -> None:
         """Args: number: the signal; None: the sweep itself cannot go on."""
-        self.asked += 1
+        now = time.monotonic()
+        if self.requested and number == signal.SIGINT and now - self._since > _SAME_PRESS_S:
+            self.at_once = True
+        if not self.requested:
+            self.requested, self._since = True, now
         self.signal = self.signal or number
 
     def wait(self, handles: Sequence[Handle], timeout_s: float) -> None:

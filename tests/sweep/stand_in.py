@@ -1,8 +1,8 @@
 """Behaves like a job of the runner, in milliseconds: `python stand_in.py key=value...`.
 
-It reads what to do from its overrides: `do=ok|raise|wrong|sigkill|sigkill_once|memory|oom|silent`
-or `do=lost|debug|stubborn`, `steps=N`, `step_s=S`. It goes on from its last step, as a run does from its
-checkpoint.
+It reads what to do from its overrides: `do=` one of ok, raise, wrong, sigkill, sigkill_once,
+memory, oom, silent, lost, debug, stubborn; `steps=N`, `step_s=S`. It goes on from its last step,
+as a run does from its checkpoint.
 """
 
 from __future__ import annotations

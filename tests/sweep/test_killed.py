@@ -103,6 +103,18 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
     assert [r["status"] for r in board(tmp_path)] == ["interrupted"]
 
 
+def test_the_same_signal_passed_on_twice_is_one_request(tmp_path):
+    sweep = begin(tmp_path, grid={"steps": 60, "step_s": 0.1})
+    until(stepping(tmp_path, 1))
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        sweep.send_signal(number)
+        time.sleep(0.01)
+    sweep.communicate(timeout=PATIENCE_S)
+    assert sweep.returncode == 130
+    (result,) = (json.loads(p.read_text()) for p in tmp_path.glob("*/result.json"))
+    assert result["status"] == "interrupted"  # it saved
+
+
 def test_a_job_that_somebody_else_stops_leaves_the_others_and_the_sweep_is_not_done(tmp_path):
     sweep = begin(tmp_path, grid={"steps": 40, "step_s": 0.02, "seed": [1, 2]})
     until(stepping(tmp_path, 1))
@@ -125,7 +137,7 @@ def test_jobs_of_a_sweep_that_is_killed_save_and_end(tmp_path):
 
 
 def test_a_job_that_a_killed_sweep_left_behind_is_waited_for(tmp_path):
-    request = {"grid": {"do": "stubborn", "steps": 200, "step_s": 0.02}}
+    request = {"grid": {"do": "stubborn", "steps": 100, "step_s": 0.02}}
     sweep = begin(tmp_path, **request)
     until(stepping(tmp_path, 1))
     sweep.kill()
@@ -138,7 +150,7 @@ def test_a_job_that_a_killed_sweep_left_behind_is_waited_for(tmp_path):
     assert again.returncode == 0, out
     assert "1 job of the sweep that was killed is still at work" in out
     assert "1 done already" in out
-    assert steps_replayed(tmp_path, 200) == {next(tmp_path.glob("*/starts")).parent.name: 0}
+    assert steps_replayed(tmp_path, 100) == {next(tmp_path.glob("*/starts")).parent.name: 0}
 
 
 def test_what_a_killed_job_leaves_behind_goes_with_it(tmp_path):
@@ -148,8 +160,8 @@ def test_what_a_killed_job_leaves_behind_goes_with_it(tmp_path):
     process = Process([sys.executable, "-c", code], tmp_path / "job.log", dict(os.environ))
     until(lambda: process.poll() is not None)
     assert process.poll() == -signal.SIGKILL
-    members = [p for p in Path("/proc").glob("[0-9]*") if _session(p) == process.pid]
-    assert members == []
+    processes = list(Path("/proc").glob("[0-9]*"))
+    until(lambda: not any(_session(p) == process.pid for p in processes))
 
 
 def _session(process: Path) -> int | None:

@@ -1,0 +1,1 @@
+"""Benchmarks: measured by hand, never by the tests. `python -m bench.overhead`, `bench.startup`."""

@@ -1,0 +1,57 @@
+"""Real jobs, built as `python -m runner` builds them, in the process of a benchmark."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.compose import Composed, compose_job
+from runner.groups import ROOT
+from runner.launch import plan_of, verify
+from runner.record import open_run
+from runner.targets import allowed_packages
+from runner.threads import set_thread_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from runner.job import Job
+
+
+def prepared(overrides: Sequence[str]) -> Composed:
+    """A checked configuration. Sets the thread settings that torch reads when it is imported.
+
+    Raises: UserError for a mistake in the overrides.
+    """
+    composed = compose_job(overrides)
+    verify(composed, allowed_packages(()))
+    set_thread_environment(composed.config["trainer"]["num_threads"])
+    return composed
+
+
+@contextmanager
+def job_in(folder: Path, composed: Composed) -> Iterator[Job]:
+    """A job with a new run directory in `folder`; its view writes plain lines into memory."""
+    from runner.build import build
+    from runner.view import View
+
+    template = str(folder / "{time}_{signature}")
+    run = open_run(template, plan_of(composed), project=ROOT)
+    try:
+        view = View(io.StringIO())
+        yield build(
+            composed.config, run, view=view, allowed=allowed_packages(()), name=composed.name
+        )
+    finally:
+        run.close()
+
+
+def job_without_run(composed: Composed) -> Job:
+    """The same job as it writes nothing: for its parts."""
+    from runner.build import build
+    from runner.view import View
+
+    return build(composed.config, None, view=View(io.StringIO()), allowed=allowed_packages(()))

@@ -1,0 +1,77 @@
+"""What the transforms learnt from the train split: saved with a run, used unchanged ever after."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runner.errors import DataError
+
+FILE = "learnt.json"
+
+
+@dataclass
+class Learnt:
+    """Numbers as JSON; vocabularies as sorted arrays. All are keyed by feature or table name."""
+
+    num_rows: dict[str, int] = field(default_factory=dict)
+    mean_length: dict[str, float] = field(default_factory=dict)
+    moments: dict[str, list[float]] = field(default_factory=dict)  # mean, standard deviation
+    boundaries: dict[str, list[float]] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)  # split -> first time that is in it
+    vocabularies: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def values(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k != "vocabularies"}
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        names = sorted(self.vocabularies)
+        for number, name in enumerate(names):
+            table = pa.table({"value": self.vocabularies[name]})
+            pq.write_table(table, folder / f"vocabulary-{number}.parquet", write_page_checksum=True)
+        text = json.dumps({**self.values(), "vocabularies": names}, indent=1)
+        (folder / FILE).write_text(text + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> Learnt:
+        """Raises: DataError naming what is missing or damaged."""
+        try:
+            values = json.loads((folder / FILE).read_text())
+            names = values.pop("vocabularies")
+            vocabularies = {
+                name: pq.read_table(
+                    folder / f"vocabulary-{number}.parquet", page_checksum_verification=True
+                )["value"].to_numpy()
+                for number, name in enumerate(names)
+            }
+            return cls(**values, vocabularies=vocabularies)
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            raise DataError(f"{folder / FILE}: what was learnt cannot be read: {error}") from error
+
+
+def copy_learnt(source: Path, target: Path) -> None:
+    """From prepared data into a run directory. A whole one that is there is kept."""
+    if (target / FILE).exists():
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.glob("vocabulary-*.parquet")):
+        shutil.copyfile(path, target / path.name)
+    temporary = target / f"{FILE}.tmp"
+    shutil.copyfile(source / FILE, temporary)
+    temporary.rename(target / FILE)  # last, so that it stands for all
+
+
+def with_learnt(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The dataset's node, told to use what a run learnt, if that run kept any."""
+    if not (folder / FILE).exists():
+        return dict(dataset)
+    return {**dataset, "learnt": str(folder)}

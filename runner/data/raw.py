@@ -1,0 +1,221 @@
+"""A user's files as they are: their types, and their rows in pieces that know where they lie."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from runner.data.index import first_line
+from runner.data.sources import File
+from runner.errors import DataError, nearest
+
+PIECE_ROWS = 1 << 16
+BLOCK_BYTES = 1 << 23
+NUMBER = r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
+WHOLE = r"^\s*[+-]?\d{1,18}\s*$"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of one file. Without a table they could not be read, for `problem`."""
+
+    file: File
+    group: int | None  # row group; None: a text file, whose rows are lines
+    first: int  # row in the row group, or line, of the first row
+    num_rows: int
+    table: pa.Table | None
+    problem: str = ""
+    wrong: Mapping[str, pa.Array] = field(default_factory=dict)  # column -> text of a bad value
+    malformed: tuple[tuple[int, str], ...] = ()  # lines that are no rows at all
+
+    def place(self, row: int) -> str:
+        if self.group is None:
+            return f"{self.file}: line {self.first + row}"
+        return f"{self.file}: row group {self.group}, row {self.first + row}"
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How CSV and TSV files are written."""
+
+    delimiter: str = ","
+    quote: str = '"'  # empty: nothing is quoted
+    column_names: tuple[str, ...] = ()  # empty: the first line has them
+    newlines_in_values: bool = False
+
+
+def open_parquet_file(file: File, dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+    """Raises: DataError naming a file that is missing, cut or not Parquet."""
+    handle = file.open()
+    try:
+        return pq.ParquetFile(
+            handle,
+            pre_buffer=file.filesystem is not None,
+            page_checksum_verification=True,
+            read_dictionary=list(dictionary),
+        )
+    except (pa.ArrowException, OSError) as error:
+        handle.close()
+        raise DataError(f"{file}: not a readable Parquet file ({first_line(error)})") from error
+
+
+def parquet_schema(file: File) -> tuple[pa.Schema, list[int]]:
+    """Column types, and the number of rows of every row group."""
+    with open_parquet_file(file) as opened:
+        metadata = opened.metadata
+        counts = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+        return opened.schema_arrow, counts
+
+
+def text_schema(file: File, format_: TextFormat) -> pa.Schema:
+    """Names and guessed types of a CSV file, from its first block."""
+    try:
+        with file.open() as handle:
+            reader = pacsv.open_csv(handle, **_options(format_, 1 << 20, use_threads=False))
+            return reader.schema
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file}: {first_line(error)}") from error
+
+
+def check_same(schemas: Mapping[str, pa.Schema], columns: Sequence[str]) -> None:
+    """Every file has every column, once, with the type it has in the first file.
+
+    Raises: DataError naming the file, the column and the nearest one.
+    """
+    first_name = next(iter(schemas))
+    for path, found in schemas.items():
+        for name in columns:
+            count = len(found.get_all_field_indices(name))
+            if count == 0:
+                raise DataError(f"{path}: no column {name!r}{nearest(name, found.names, 3)}")
+            if count > 1:
+                raise DataError(f"{path}: {count} columns are called {name!r}")
+            was, is_ = schemas[first_name].field(name).type, found.field(name).type
+            if was != is_:
+                raise DataError(
+                    f"{path}: column {name!r} has type {is_}, but {was} in {first_name}"
+                )
+
+
+def parquet_pieces(file: File, columns: Sequence[str], *, skip: bool) -> Iterator[Piece]:
+    """skip: a row group that cannot be read comes without a table, instead of as an error."""
+    schema, counts = parquet_schema(file)
+    texts = [n for n in columns if is_text(schema.field(n).type)]
+    with open_parquet_file(file, texts) as opened:
+        for group, count in enumerate(counts):
+            done = 0
+            try:
+                for batch in opened.iter_batches(
+                    PIECE_ROWS, row_groups=[group], columns=list(columns), use_threads=False
+                ):
+                    table = pa.Table.from_batches([batch])
+                    yield Piece(file, group, done, table.num_rows, table)
+                    done += table.num_rows
+            except (pa.ArrowException, OSError) as error:
+                problem = f"{file}: row group {group}: {first_line(error)}"
+                if not skip:
+                    raise DataError(problem) from error
+                yield Piece(file, group, done, count - done, None, problem)
+
+
+def text_pieces(
+    file: File, types: Mapping[str, pa.DataType], format_: TextFormat, *, skip: bool
+) -> Iterator[Piece]:
+    """skip: what is not of its type becomes missing and is told in `wrong`."""
+    malformed: list[tuple[int, str]] = []
+    seen = 0 if format_.column_names else 1
+
+    def on_invalid(row: pa.csv.InvalidRow) -> str:
+        what = f"{row.actual_columns} values, not {row.expected_columns}"
+        malformed.append((row.number or 0, what))
+        return "skip"
+
+    given = dict.fromkeys(types, pa.string()) if skip else dict(types)
+    options = _options(format_, BLOCK_BYTES, given, on_invalid if skip else None)
+    names: list[str] = []
+    try:
+        with file.open() as handle:
+            names = list(format_.column_names) or text_schema(file, format_).names
+            for batch in pacsv.open_csv(handle, **options):
+                table, wrong = pa.Table.from_batches([batch]), {}
+                if skip:
+                    table, wrong = _typed(table, types)
+                told, malformed = tuple(malformed), []
+                yield Piece(file, None, seen + 1, table.num_rows, table, "", wrong, told)
+                seen += table.num_rows + len(told)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{file}: {_named(first_line(error), names)}") from error
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file}: {first_line(error)}") from error
+
+
+def _options(
+    format_: TextFormat,
+    block_size: int,
+    types: Mapping[str, pa.DataType] | None = None,
+    invalid: object = None,
+    use_threads: bool = False,
+) -> dict:
+    names = list(format_.column_names)
+    return {
+        "read_options": pacsv.ReadOptions(
+            column_names=names or None, block_size=block_size, use_threads=use_threads
+        ),
+        "parse_options": pacsv.ParseOptions(
+            delimiter=format_.delimiter,
+            quote_char=format_.quote or False,
+            newlines_in_values=format_.newlines_in_values,
+            invalid_row_handler=invalid,
+        ),
+        "convert_options": pacsv.ConvertOptions(
+            column_types=dict(types or {}),
+            include_columns=list(types or ()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=True,
+        ),
+    }
+
+
+def _typed(
+    table: pa.Table, types: Mapping[str, pa.DataType]
+) -> tuple[pa.Table, dict[str, pa.Array]]:
+    """Texts to their types; what does not fit becomes missing and is returned by column."""
+    wrong: dict[str, pa.Array] = {}
+    for place, (name, type_) in enumerate(types.items()):
+        if pt.is_string(type_):
+            continue
+        texts = table[name].combine_chunks()
+        fits = pc.match_substring_regex(texts, WHOLE if pt.is_integer(type_) else NUMBER)
+        if pc.any(pc.invert(fits)).as_py():
+            wrong[name] = pc.if_else(pc.fill_null(fits, True), pa.scalar(None, pa.string()), texts)
+            texts = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
+        values = pc.utf8_trim_whitespace(texts).cast(type_)
+        table = table.set_column(place, name, values)
+    return table, wrong
+
+
+def _named(message: str, names: Sequence[str]) -> str:
+    """Arrow counts columns from 0; a reader wants the name."""
+    found = re.search(r"column #(\d+)", message)
+    if not found or int(found[1]) >= len(names):
+        return message
+    return message.replace(found[0], f"column {names[int(found[1])]!r}")
+
+
+def is_text(type_: pa.DataType) -> bool:
+    if pt.is_dictionary(type_):
+        return is_text(type_.value_type)
+    return (
+        pt.is_string(type_)
+        or pt.is_large_string(type_)
+        or pt.is_binary(type_)
+        or pt.is_large_binary(type_)
+    )

@@ -1,0 +1,155 @@
+"""What a declared table becomes, against the same read row by row in plain Python."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from runner.data.texts import numbers_of
+from runner.data.transforms import hash_ids
+from tests.data.clicks import SCHEMA, as_text, clicks, opened, written
+
+ROWS = 600
+
+
+@pytest.fixture(autouse=True, scope="module")
+def root(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUNNER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return clicks(ROWS)
+
+
+def text_schema():
+    """Lists become texts with a separator in CSV."""
+    schema = {**SCHEMA, "categorical": dict(SCHEMA["categorical"])}
+    schema["categorical"]["tags"] = {
+        "separator": "|",
+        "encode": "vocabulary",
+        "weights": "tag_weights",
+    }
+    schema["sequences"] = {"history": {**SCHEMA["sequences"]["history"], "separator": "|"}}
+    return schema
+
+
+@pytest.fixture(scope="module", params=["parquet", "csv", "tsv"])
+def data(request, rows, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "parquet":
+        return opened(path=written(folder, rows, 3))
+    path = as_text(folder / f"x.{request.param}", rows, "," if request.param == "csv" else "\t")
+    return opened(path=path, format=request.param, schema=text_schema())
+
+
+@pytest.fixture(scope="module")
+def own(data, rows):
+    """One batch of everything, and the source's rows in its order."""
+    batch = next(data.batches("train", batch_size=ROWS))
+    ids = data.carried("train", 0, ROWS)["id"].to_pylist()
+    table = rows.to_pylist()
+    return batch, [table[int(name[3:])] for name in ids]
+
+
+def hashed(values, num_rows, salt=0):
+    return hash_ids(numbers_of(pa.array(values)), num_rows, salt).tolist()
+
+
+def test_every_row_comes_once_in_an_order_that_is_not_the_files(own, rows):
+    _, found = own
+    names = [row["id"] for row in found]
+    assert sorted(names) == sorted(rows["id"].to_pylist())
+    assert names != rows["id"].to_pylist()
+
+
+def test_labels_weights_and_numbers(own):
+    batch, rows = own
+    assert batch.labels_BT[:, 0].tolist() == [row["click"] for row in rows]
+    np.testing.assert_allclose(batch.labels_BT[:, 1], [row["rating"] for row in rows], rtol=1e-6)
+    np.testing.assert_allclose(batch.weights_B, [row["importance"] for row in rows], rtol=1e-6)
+    price = [math.log1p(max(row["price"] or 0, 0)) for row in rows]
+    np.testing.assert_allclose(batch.dense_BD[:, 0], price, rtol=1e-6)
+    age = np.array([30 if row["age"] is None else row["age"] for row in rows])
+    wanted = (age - age.mean()) / age.std()
+    np.testing.assert_allclose(batch.dense_BD[:, 1], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_single_ids(own, data):
+    batch, rows = own
+    sizes = {f.name: f.num_rows for f in data.schema.sparse}
+    assert batch.sparse["user"].values().tolist() == [row["user"] for row in rows]
+    levels = [
+        4 if row["price"] is None else sum(row["price"] >= edge for edge in (5, 10, 20))
+        for row in rows
+    ]
+    assert batch.sparse["price_level"].values().tolist() == levels
+    assert sizes["price_level"] == 5
+    device = [0 if row["device"] is None else hashed([row["device"]], 50, 7)[0] for row in rows]
+    assert batch.sparse["device"].values().tolist() == device
+
+
+def test_a_vocabulary_gives_every_frequent_value_a_row_of_its_own(own, data):
+    batch, rows = own
+    counts = Counter(row["city"] for row in rows)
+    frequent = {city for city, count in counts.items() if count >= 3 and city is not None}
+    ids = batch.sparse["city"].values().tolist()
+    pairs = {(row["city"], id_) for row, id_ in zip(rows, ids)}
+    for city, id_ in pairs:
+        wanted = 1 if city is None else 0 if city not in frequent else id_
+        assert id_ == wanted
+    assert len({id_ for city, id_ in pairs if city in frequent}) == len(frequent)
+    size = next(f.num_rows for f in data.schema.sparse if f.name == "city")
+    assert size == len(frequent) + 2
+
+
+def test_lists_with_weights_and_of_separated_texts(own, data):
+    batch, rows = own
+    feature = {f.name: f for f in data.schema.sparse}
+    assert feature["tags"].weighted and feature["words"].pooling == "mean"
+    mean = np.mean([len(row["tags"]) for row in rows])
+    assert feature["tags"].mean_length == pytest.approx(mean)
+    tags = batch.sparse["tags"]
+    assert tags.lengths().tolist() == [len(row["tags"]) for row in rows]
+    weights = [w for row in rows for w in row["tag_weights"]]
+    np.testing.assert_allclose(tags.weights(), weights, rtol=1e-6)
+    known = {}
+    for tag, id_ in zip([t for row in rows for t in row["tags"]], tags.values().tolist()):
+        assert known.setdefault(tag, id_) == id_
+    assert sorted(known.values()) == [2, 3, 4, 5]
+    assert batch.sparse["user"].weights().tolist() == [1.0] * ROWS
+    words = [word for row in rows for word in row["words"].split("|") if word]
+    assert batch.sparse["words"].values().tolist() == hashed(words, 30)
+
+
+def test_a_cross_tells_every_pair_apart(own):
+    batch, rows = own
+    pairs = {}
+    for row, id_ in zip(rows, batch.sparse["user_city"].values().tolist()):
+        assert pairs.setdefault((row["user"], row["city"]), id_) == id_
+    assert len(set(pairs.values())) > 0.75 * len(pairs)  # of 1,000 rows
+
+
+def test_sequences_keep_their_last_values(own, data):
+    batch, rows = own
+    assert [(f.name, f.max_length, f.table) for f in data.schema.sequences] == [
+        ("history", 3, "item")
+    ]
+    history = batch.sequences["history"]
+    assert [ids.tolist() for ids in history.to_dense()] == [row["history"][-3:] for row in rows]
+
+
+def test_groups_and_carried_columns(own, data):
+    batch, rows = own
+    assert data.schema.groups == ("user", "fold")
+    assert batch.groups_BG[:, 0].tolist() == [row["user"] for row in rows]
+    folds = numbers_of(pa.array([str(row["fold"]) for row in rows])).tolist()
+    assert batch.groups_BG[:, 1].tolist() == folds
+    cities = [row["city"] for row in rows]
+    assert data.carried("train", 5, 9)["city"].to_pylist() == cities[5:9]
