@@ -36,7 +36,7 @@ class TrainerSettings:
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    save_every: int | str | None = 1000
+    save_every: int | str | None = "5min"
     keep: int = 2
     monitor: Monitor = field(default_factory=Monitor)
     step: int | str = "best"

@@ -50,6 +50,7 @@ def become_runner(request: dict) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(request["cwd"])
+        sys.path.insert(0, request["cwd"])  # as `python -m` does
         os.environ.update(request["env"])
         sys.argv = ["runner", *request["args"]]
         from runner.__main__ import main

@@ -28,6 +28,8 @@ def start(job: Job) -> TrainState:
         return state
     if job.run is not None:
         job.run.metrics.cut(0)
+        if job.run.resumed:
+            job.view.note("no checkpoint had been written: starting again at step 0")
     start_trackers(job)
     if job.checkpoint.init_from:
         job.view.note(warm_start(job, Path(job.checkpoint.init_from)))

@@ -1,0 +1,61 @@
+"""Every command of the README runs, in its order, on smaller data."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from tests.conftest import ROOT, Zygote
+
+README = (ROOT / "README.md").read_text()
+SMALL = (
+    "dataset.rows={train: 4000, validation: 1000, test: 1000}",
+    "dataset.max_cardinality=200",
+    "trainer.num_threads=1",
+)
+RUN_BY_CI = {"make run", "make test"}  # .ci/run calls them on a clean clone
+
+
+def commands() -> list[str]:
+    blocks = re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+def smaller(words: list[str]) -> list[str]:
+    """The same command on less data; what starts from a run keeps that run's."""
+    if words[0] in ("ls", "resume", "schema") or any(w.startswith("run=") for w in words):
+        return words
+    if any(w.startswith(("experiments=", "dataset=")) for w in words):
+        return [*words, "trainer.max_epochs=null", "trainer.max_steps=3", "trainer.eval_every=null"]
+    return [*words, *SMALL]
+
+
+def test_it_has_the_commands_that_a_new_user_needs():
+    verbs = {command.split()[3] for command in commands() if command.startswith("python -m runner")}
+    assert {"ls", "resume", "-m", "loop=eval", "loop=debug"} <= verbs
+
+
+def test_every_command_runs(runner: Zygote, tmp_path: Path):
+    source = re.search(r"```python\n# (\S+)\n(.*?)```", README, flags=re.DOTALL)
+    assert source is not None
+    module = tmp_path / source[1]
+    module.parent.mkdir()
+    (module.parent / "__init__.py").touch()
+    module.write_text(source[2])
+    failures = []
+    for command in commands():
+        if command in RUN_BY_CI or command.startswith("source "):
+            continue
+        assert command.startswith("python -m runner"), command
+        words = shlex.split(command)[3:]
+        data = [w.partition("=")[2] for w in words if w.startswith("dataset.path=")]
+        if data and not (ROOT / data[0]).exists():
+            continue
+        words = [w.replace("../shared", str(ROOT.parent / "shared")) for w in words]
+        done = runner.run(*smaller(words), cwd=tmp_path)
+        expected = 2 if "adagard" in command else 0
+        if done.code != expected:
+            failures.append(f"{command}\nexit {done.code}\n{done.text}")
+    assert not failures, "\n\n".join(failures)
+
