@@ -267,7 +267,8 @@ def _leave() -> None:
 def quiet(folder: Path | None) -> Iterator[None]:
     """What is printed here, warnings of libraries included, goes into the run's `log.txt`."""
     logging.getLogger("runner.view").setLevel(logging.CRITICAL)  # rank 0 logs the same
-    to = os.open(folder / "log.txt" if folder else os.devnull, os.O_WRONLY | os.O_APPEND)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    to = os.open(folder / "log.txt" if folder else os.devnull, flags, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()
     before = [os.dup(1), os.dup(2)]

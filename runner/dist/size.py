@@ -69,5 +69,5 @@ def _keep_global_batch(
             "a number that divides them, or trainer.batch_size=N for another update"
         ], []
     trainer["batch_size"] = kept["batch_size"] = total // share
-    note = f"an update keeps its {total:,} rows on {now} ranks, not {ranks}: "
+    note = f"an update keeps its {total:,} rows, shared by {now} instead of {ranks}: "
     return [], [f"{note}trainer.batch_size={rows} -> {total // share}"]

@@ -13,12 +13,7 @@ from runner.optim.initial import BLOCK_ROWS, fill_rows
 from runner.optim.layout import Placement, Tables, TableSpec, arrange
 from runner.optim.settings import SparseSettings
 from runner.optim.sharded import ShardedTables
-from runner.optim.sharding import (
-    KERNELS_ON_CPU,
-    ShardingSettings,
-    check_sharding,
-    check_tables,
-)
+from runner.optim.sharding import ShardingSettings, check_sharding, check_tables, engine
 from runner.optim.spread import CopiedTables, MixedTables, SpreadTables, even_spans, whole_spans
 from runner.optim.tables import check_specs
 
@@ -50,7 +45,7 @@ def place_on_ranks(
     parts: list[Tables] = []
     if others:
         layout = arrange(others, _features(others, feature_order), by_dim=False)
-        if on_cpu and settings.kind not in KERNELS_ON_CPU:
+        if engine("auto", settings.kind, on_cpu=on_cpu) == "ours":
             plans, spans = _spans(others, sharding, ranks)
             parts.append(
                 SpreadTables(layout, settings, ranks, device=device, plans=plans, spans=spans)

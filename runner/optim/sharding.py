@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.errors import ConfigError, nearest
+from runner.optim.settings import KINDS
 
 PLANS = (
     "auto",
@@ -85,3 +86,24 @@ def check_tables(settings: ShardingSettings, tables: Sequence[str]) -> None:
                 f"sharding.tables.{name}: the model has no such table{nearest(name, tables)}; "
                 f"it has {', '.join(tables)}"
             )
+
+
+def engine(plan: str, kind: str, *, on_cpu: bool) -> str | None:
+    """Who holds such tables on several ranks: TorchRec or our own exchange; None: refused."""
+    if check_sharding({"plan": plan}, kind, on_cpu=on_cpu):
+        return None
+    if plan == "data_parallel" or (on_cpu and kind not in KERNELS_ON_CPU):
+        return "ours"
+    return "TorchRec"
+
+
+def support_table() -> str:
+    """What works on several ranks, as Markdown: a row a table optimizer, on CPU / on CUDA."""
+    lines = [f"| | {' | '.join(PLANS)} |", f"|---{'|---' * len(PLANS)}|"]
+    for kind in KINDS:
+        cells = []
+        for plan in PLANS:
+            on_cpu, on_cuda = (engine(plan, kind, on_cpu=c) or "refused" for c in (True, False))
+            cells.append(on_cpu if on_cpu == on_cuda else f"{on_cpu} / {on_cuda}")
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    return "\n".join(lines)
