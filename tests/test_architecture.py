@@ -40,6 +40,7 @@ COMPOSES = {  # what runs before the builder and may know Hydra
     "flags",
     "groups",
     "hydra_flags",
+    "execute",
     "launch",
     "mistakes",
     "multirun",

@@ -281,6 +281,7 @@ def test_a_full_disk_at_the_very_end_is_an_error_not_a_success(command, monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("runner.launch.write_result", full)
+    monkeypatch.setattr("runner.execute.write_result", full)
     code, _, err = command("hydra.run.dir=run")
     assert code == 1
     assert "No space left on device" in err
