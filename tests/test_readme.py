@@ -37,12 +37,9 @@ def test_it_has_the_commands_that_a_new_user_needs():
 
 
 def test_every_command_runs(runner: Zygote, tmp_path: Path):
-    source = re.search(r"```python\n# (\S+)\n(.*?)```", README, flags=re.DOTALL)
-    assert source is not None
-    module = tmp_path / source[1]
-    module.parent.mkdir()
-    (module.parent / "__init__.py").touch()
-    module.write_text(source[2])
+    for path, text in re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", README, re.DOTALL):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(text)
     failures = []
     for command in commands():
         if command in RUN_BY_CI or command.startswith("source "):
