@@ -75,7 +75,10 @@ def build(
     sparse = parse_sparse(config["optimizer"]["sparse"])
     tables = place_tables(model, sparse, config["seed"], device)
     model.to(device)
-    optimizer, dense_lr = make_dense_optimizer(model, config["optimizer"]["dense"], allowed)
+    if isinstance(loss, nn.Module):
+        loss.to(device)
+    parameters = dense_parameters(model, loss)
+    optimizer, dense_lr = make_dense_optimizer(parameters, config["optimizer"]["dense"], allowed)
     context = Context(
         model=model,
         loss=loss,
@@ -189,12 +192,12 @@ def place_tables(
 
 
 def make_dense_optimizer(
-    model: nn.Module, node: Mapping[str, Any], allowed: Sequence[str]
+    parameters: Mapping[str, nn.Parameter], node: Mapping[str, Any], allowed: Sequence[str]
 ) -> tuple[torch.optim.Optimizer, float]:
-    """The optimizer of the dense half, and its full learning rate."""
+    """The optimizer of the dense half and the loss, and its full learning rate."""
     options = dict(node)
     cls = resolve_target(options.pop("_target_"), allowed)
-    optimizer = build_dense_optimizer(cls, options, dense_parameters(model))
+    optimizer = build_dense_optimizer(cls, options, parameters)
     return optimizer, float(optimizer.param_groups[0]["lr"])
 
 

@@ -15,11 +15,14 @@ from runner.batch import Cursor
 from runner.checkpoint import Saved, load_tensors, read_tensors
 from runner.context import Context
 from runner.layers.embedding import TableLookup
+from runner.losses import Loss
 from runner.metrics import MetricSet
 from runner.optim.dense import create_dense_state, dense_state, dense_values
 
 if TYPE_CHECKING:
     from runner.job import Job
+
+LOSS = "loss."  # before the names of what a loss brings: no part of a model may be called so
 
 
 @dataclass
@@ -47,13 +50,16 @@ class TrainState:
     train_metrics: dict[str, float] = field(default_factory=dict)  # as last logged
 
 
-def dense_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable parameters of the dense half, by name: all but the tables'."""
-    return {
-        name: p
-        for name, p in model.named_parameters()
-        if p.requires_grad and not name.startswith(_table_prefixes(model))
-    }
+def dense_parameters(model: nn.Module, loss: Loss) -> dict[str, nn.Parameter]:
+    """What the dense optimizer trains, by name: the model but its tables, and the loss.
+
+    Names of a loss's parameters, such as learnt weights of tasks, begin with `loss.`.
+    """
+    prefixes = _table_prefixes(model)
+    found = {name: p for name, p in model.named_parameters() if not name.startswith(prefixes)}
+    if isinstance(loss, nn.Module):
+        found |= {f"{LOSS}{name}": p for name, p in loss.named_parameters()}
+    return {name: p for name, p in found.items() if p.requires_grad}
 
 
 def _table_prefixes(model: nn.Module) -> tuple[str, ...]:
@@ -71,6 +77,8 @@ def weights(ctx: Context) -> dict[str, Tensor]:
         for name, t in ctx.model.state_dict().items()
         if not name.startswith(prefixes)
     }
+    if isinstance(ctx.loss, nn.Module):
+        dense |= {f"dense/{LOSS}{name}": t for name, t in ctx.loss.state_dict().items()}
     return tables | dense
 
 
@@ -78,7 +86,7 @@ def tensors(ctx: Context, train_metrics: MetricSet) -> dict[str, Tensor]:
     """Live tensors of everything that a resumed run continues from, but the random states."""
     state = weights(ctx)
     state |= {f"tables/{name}": t for name, t in ctx.tables.state().items()}
-    parameters = dense_parameters(ctx.model)
+    parameters = dense_parameters(ctx.model, ctx.loss)
     state |= {
         f"dense_optimizer/{name}": t
         for name, t in dense_state(ctx.dense_optimizer, parameters).items()
@@ -109,7 +117,7 @@ def random_values() -> dict[str, Any]:
 
 def values(state: TrainState, ctx: Context, **more: Any) -> dict[str, Any]:
     """JSON of a checkpoint: the state, the random states, and what the caller adds."""
-    optimizer = dense_values(ctx.dense_optimizer, dense_parameters(ctx.model))
+    optimizer = dense_values(ctx.dense_optimizer, dense_parameters(ctx.model, ctx.loss))
     return {**asdict(state), "random": random_values(), "dense_optimizer": optimizer, **more}
 
 
@@ -131,7 +139,7 @@ def from_values(saved: Mapping[str, Any]) -> TrainState:
 def restore(job: Job, saved: Saved) -> TrainState:
     """Puts a checkpoint back into the job, in place, and returns its state."""
     ctx = job.context
-    parameters = dense_parameters(ctx.model)
+    parameters = dense_parameters(ctx.model, ctx.loss)
     create_dense_state(ctx.dense_optimizer, parameters, saved.values["dense_optimizer"])
     generators = random_tensors(job.device)
     load_tensors(saved, tensors(job.context, job.train_metrics) | generators)

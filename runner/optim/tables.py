@@ -42,5 +42,11 @@ def build_tables(
     tables = engine(arrange(specs, feature_order, by_dim=not fused), settings, device)
     state = tables.state()
     for spec in specs:
-        fill_rows(state[f"{spec.name}/weight"], seed=seed, table=spec.name, num_rows=spec.num_rows)
+        fill_rows(
+            state[f"{spec.name}/weight"],
+            seed=seed,
+            table=spec.name,
+            num_rows=spec.num_rows,
+            bound=spec.bound,
+        )
     return tables
