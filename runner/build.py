@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from runner.checkpoint import Checkpointer
 from runner.config import CheckpointSettings, TrainerSettings, settings_from
 from runner.context import Context
 from runner.data.dataset import Dataset
+from runner.data.learnt import with_learnt
 from runner.dist.group import join
 from runner.dist.ranks import Ranks, this_process
 from runner.errors import ConfigError, nearest
@@ -75,7 +76,8 @@ def build(
     device, ranks = prepare_device(trainer), this_process()
     seed_everything(config["seed"])
 
-    dataset: Dataset = make(config["dataset"])
+    source = source_of(config, checkpoint)
+    dataset = make_dataset(config["dataset"], run, source, make, ranks)
     steps_per_epoch = count_steps(dataset, trainer, ranks)
     total_steps = trainer.max_steps or steps_per_epoch * (trainer.max_epochs or 0)
 
@@ -114,7 +116,6 @@ def build(
     metrics = partial(make_metrics, dataset.schema, device, measured)
     check_monitor(checkpoint, measured, dataset)
     loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
-    evaluates = config["run"] is not None or checkpoint.path is not None
     return Job(
         name=name,
         seed=config["seed"],
@@ -139,12 +140,33 @@ def build(
         view=view,
         run=run,
         checkpointer=None
-        if run is None or evaluates
+        if run is None or source is not None
         else Checkpointer(run.dir / "checkpoints", keep=checkpoint.keep, warn=view.warn),
-        source=find_checkpoint(Path(checkpoint.path or config["run"]), checkpoint.step)
-        if evaluates
-        else None,
+        source=None if source is None else find_checkpoint(source, checkpoint.step),
     )
+
+
+def source_of(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:
+    """The run directory or checkpoint folder that a loop only reads; None for a training."""
+    source = checkpoint.path or config["run"]
+    return None if source is None else Path(source)
+
+
+def make_dataset(
+    node: Mapping[str, Any],
+    run: Run | None,
+    source: Path | None,
+    make: Callable[[Mapping[str, Any]], Dataset],
+    ranks: Ranks,
+) -> Dataset:
+    """The dataset, with what its transforms learnt when the run, or its source, was first built."""
+    home = None if run is None else run.dir
+    if source is not None:  # a checkpoint's run is two folders above it
+        home = source.parent.parent if source.parent.name == "checkpoints" else source
+    dataset = make(node if home is None else with_learnt(node, home / "data"))
+    if run is not None and source is None and ranks.is_chief:
+        dataset.save_learnt(run.dir / "data")
+    return dataset
 
 
 def instantiate(node: Any, *, allowed: Sequence[str] = (), **more: Any) -> Any:

@@ -29,6 +29,10 @@ from runner.rundir import DEFAULT_RUN_DIR
 ONLY_FRESH = ("experiments", "search")  # groups that say how to compose, not what a node holds
 PATHS = (
     ("dataset", "path"),
+    ("dataset", "validation_path"),
+    ("dataset", "test_path"),
+    ("dataset", "learnt"),
+    ("dataset", "write_to"),
     ("dataset", "schema"),
     ("checkpoint", "path"),
     ("checkpoint", "init_from"),

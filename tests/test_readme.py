@@ -6,6 +6,10 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from tests.conftest import ROOT, Zygote
 
 README = (ROOT / "README.md").read_text()
@@ -15,6 +19,20 @@ SMALL = (
     "trainer.num_threads=1",
 )
 RUN_BY_CI = {"make run", "make test"}  # .ci/run calls them on a clean clone
+
+
+def write_clicks(path: Path) -> None:
+    """A stranger's Parquet: the file that "Your own data" begins with."""
+    dice = np.random.default_rng(0)
+    size = 2000
+    columns = {
+        "click": dice.integers(0, 2, size),
+        "price": dice.gamma(2.0, 10.0, size),
+        "city": [f"city {n}" for n in dice.integers(0, 30, size)],
+        "user": dice.integers(0, 500, size),
+    }
+    path.parent.mkdir()
+    pq.write_table(pa.table(columns), path)
 
 
 def commands() -> list[str]:
@@ -40,6 +58,7 @@ def test_every_command_runs(runner: Zygote, tmp_path: Path):
     for path, text in re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", README, re.DOTALL):
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).write_text(text)
+    write_clicks(tmp_path / "data" / "clicks.parquet")
     failures = []
     for command in commands():
         if command in RUN_BY_CI or command.startswith("source "):

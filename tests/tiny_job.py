@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,7 +40,11 @@ class Rows:
         self.schema = schema
         self.num_rows = {"train": num_rows}
         self.reachable: dict[str, dict[str, float]] = {}
+        self.bad_rows: dict[str, object] = {"count": 0, "examples": []}
         self.all = random_batch(num_rows, seed, num_tasks=len(schema.tasks))
+
+    def save_learnt(self, folder: Path) -> None:
+        raise AssertionError("a tiny job learns nothing from its data")
 
     def batches(
         self, split: str, *, batch_size: int, start: Cursor = START, **order: Any

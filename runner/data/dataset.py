@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from runner.batch import Batch, Cursor, Schema
 
@@ -14,6 +15,12 @@ class Dataset(Protocol):
     schema: Schema
     num_rows: Mapping[str, int]  # per split, in the order train, validation, test; absent: no split
     reachable: Mapping[str, Mapping[str, float]]  # split -> metric -> best possible; {} if unknown
+
+    bad_rows: Mapping[str, Any]  # count and examples of rows skipped when it was prepared
+
+    def save_learnt(self, folder: Path) -> None:
+        """Keeps what the transforms learnt from the train split, if they learnt anything."""
+        ...
 
     def batches(
         self,

@@ -72,6 +72,6 @@ def copy_learnt(source: Path, target: Path) -> None:
 
 def with_learnt(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The dataset's node, told to use what a run learnt, if that run kept any."""
-    if not (folder / FILE).exists():
+    if "learnt" not in dataset or not (folder / FILE).exists():
         return dict(dataset)
     return {**dataset, "learnt": str(folder)}

@@ -22,6 +22,8 @@ class OneBatch:
         self.schema: Schema = dataset.schema
         self.num_rows: Mapping[str, int] = dataset.num_rows
         self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
+        self.bad_rows: Mapping[str, Any] = dataset.bad_rows
+        self.save_learnt = dataset.save_learnt
         self.batch: Batch | None = None
 
     def batches(self, split: str, *, start: Cursor = Cursor(), **how: Any) -> Iterator[Batch]:  # noqa: B008

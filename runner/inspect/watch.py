@@ -209,6 +209,8 @@ class WatchedDataset:
         self.schema: Schema = dataset.schema
         self.num_rows: Mapping[str, int] = dataset.num_rows
         self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
+        self.bad_rows: Mapping[str, Any] = dataset.bad_rows
+        self.save_learnt = dataset.save_learnt
 
     def batches(self, split: str, **how: Any) -> Iterator[Batch]:
         source = self.dataset.batches(split, **how)

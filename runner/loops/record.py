@@ -141,7 +141,11 @@ class Recorder:
         metrics = {"train": state.train_metrics, **splits}
         flat = {f"{split}/{name}": v for split, m in metrics.items() for name, v in m.items()}
         best = None if state.best is None else {"step": state.best.step, "value": state.best.value}
-        notes = {"skipped_updates": state.skipped, "active_s": state.active_s}
+        notes = {
+            "skipped_updates": state.skipped,
+            "bad_rows": self.job.dataset.bad_rows["count"],
+            "active_s": state.active_s,
+        }
         return Result(status, state.step, state.examples, flat, best, signal=signal, notes=notes)
 
 
