@@ -19,6 +19,7 @@ import numpy as np
 PACKAGES = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy", "pyarrow")
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
+FEWEST = 6  # values that an interval can be drawn from: of fewer, it cannot even hold 95%
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Estimate:
     count: int
 
     def verdict(self, *, at_most: float) -> str:
+        if self.count < FEWEST:
+            return "open"
         if self.high <= at_most:
             return "held"
         return "missed" if self.low > at_most else "open"

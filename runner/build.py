@@ -88,10 +88,13 @@ def build(
     if ranks.is_chief and tables.placement():
         show_placement(tables.placement(), ranks.world_size, run, view)
     model.to(device)
-    for tensor in (*model.parameters(), *model.buffers()):
+    if isinstance(loss, nn.Module):
+        loss.to(device)
+    parameters = dense_parameters(model, loss)
+    for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
         ranks.copy_from_chief(tensor.data)  # a model may draw from where no seed reaches
     seed_rank(config["seed"], ranks.rank)
-    optimizer, dense_lr = make_dense_optimizer(model, config["optimizer"]["dense"], allowed)
+    optimizer, dense_lr = make_dense_optimizer(parameters, config["optimizer"]["dense"], allowed)
     context = Context(
         model=model,
         loss=loss,
@@ -259,12 +262,12 @@ def show_placement(
 
 
 def make_dense_optimizer(
-    model: nn.Module, node: Mapping[str, Any], allowed: Sequence[str]
+    parameters: Mapping[str, nn.Parameter], node: Mapping[str, Any], allowed: Sequence[str]
 ) -> tuple[torch.optim.Optimizer, float]:
-    """The optimizer of the dense half, and its full learning rate."""
+    """The optimizer of the dense half and the loss, and its full learning rate."""
     options = dict(node)
     cls = resolve_target(options.pop("_target_"), allowed)
-    optimizer = build_dense_optimizer(cls, options, dense_parameters(model))
+    optimizer = build_dense_optimizer(cls, options, parameters)
     return optimizer, float(optimizer.param_groups[0]["lr"])
 
 

@@ -171,7 +171,7 @@ def _composed(
     else:
         start = _frozen(from_run, chosen, hydra, groups, problems)
     notes = displaced_note(displaced, start.config)
-    problems += [p for o in values if (p := lay_on(start.config, o))]
+    problems += [p + groups.perhaps(o) for o in values if (p := lay_on(start.config, o))]
     config, record, unresolved = resolve(start.config)
     make_absolute(config, record)
     wrong, told = settle_ranks(

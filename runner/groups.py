@@ -7,6 +7,7 @@ combination of groups once, not each job.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -18,6 +19,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
@@ -78,6 +80,16 @@ class Groups:
                 options = self.repository.get_group_options(group)
                 return say.unknown_option(group, option, options, config)
         return None
+
+    def perhaps(self, override: Override) -> str:
+        """A hint where an override of a key was meant to choose an option of a group inside one."""
+        key, value = override.key_or_group.replace(".", "/"), override.value()
+        if isinstance(value, str) and re.fullmatch(r"[\w/-]+", value):
+            tops = self.repository.get_group_options("", ObjectType.GROUP)
+            for group in (key, *(f"{top}/{key}" for top in tops)):
+                if self.repository.config_exists(f"{group}/{value}"):
+                    return f"; perhaps {group}={value}"
+        return ""
 
 
 def register(config_dirs: Sequence[str] = ()) -> None:

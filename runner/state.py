@@ -17,11 +17,14 @@ from runner.context import Context
 from runner.dist.pieces import own_row, stack_of_ranks
 from runner.dist.ranks import Ranks
 from runner.layers.embedding import TableLookup
+from runner.losses import Loss
 from runner.metrics import MetricSet
 from runner.optim.dense import create_dense_state, dense_state, dense_values
 
 if TYPE_CHECKING:
     from runner.job import Job
+
+LOSS = "loss."  # before the names of what a loss brings: no part of a model may be called so
 
 
 @dataclass
@@ -49,13 +52,16 @@ class TrainState:
     train_metrics: dict[str, float] = field(default_factory=dict)  # as last logged
 
 
-def dense_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable parameters of the dense half, by name: all but the tables'."""
-    return {
-        name: p
-        for name, p in model.named_parameters()
-        if p.requires_grad and not name.startswith(_table_prefixes(model))
-    }
+def dense_parameters(model: nn.Module, loss: Loss) -> dict[str, nn.Parameter]:
+    """What the dense optimizer trains, by name: the model but its tables, and the loss.
+
+    Names of a loss's parameters, such as learnt weights of tasks, begin with `loss.`.
+    """
+    prefixes = _table_prefixes(model)
+    found = {name: p for name, p in model.named_parameters() if not name.startswith(prefixes)}
+    if isinstance(loss, nn.Module):
+        found |= {f"{LOSS}{name}": p for name, p in loss.named_parameters()}
+    return {name: p for name, p in found.items() if p.requires_grad}
 
 
 def _table_prefixes(model: nn.Module) -> tuple[str, ...]:
@@ -73,6 +79,8 @@ def weights(ctx: Context) -> dict[str, Tensor]:
         for name, t in ctx.model.state_dict().items()
         if not name.startswith(prefixes)
     }
+    if isinstance(ctx.loss, nn.Module):
+        dense |= {f"dense/{LOSS}{name}": t for name, t in ctx.loss.state_dict().items()}
     return tables | dense
 
 
@@ -83,7 +91,7 @@ def tensors(ctx: Context, train_metrics: MetricSet) -> dict[str, Tensor]:
     """
     state = weights(ctx)
     state |= {f"tables/{name}": t for name, t in ctx.tables.state().items()}
-    parameters = dense_parameters(ctx.model)
+    parameters = dense_parameters(ctx.model, ctx.loss)
     state |= {
         f"dense_optimizer/{name}": t
         for name, t in dense_state(ctx.dense_optimizer, parameters).items()
@@ -121,7 +129,7 @@ def values(state: TrainState, ctx: Context, **more: Any) -> dict[str, Any]:
     return {
         **asdict(state),
         "random": ctx.ranks.gather(random_values()),
-        "dense_optimizer": dense_values(ctx.dense_optimizer, dense_parameters(ctx.model)),
+        "dense_optimizer": dense_values(ctx.dense_optimizer, dense_parameters(ctx.model, ctx.loss)),
         "placement": [asdict(piece) for piece in ctx.tables.placement()],
         **more,
     }
@@ -149,7 +157,7 @@ def restore(job: Job, saved: Saved) -> TrainState:
     sums are kept, and ranks that there were not draw from random states of their own.
     """
     ctx, ranks = job.context, job.context.ranks
-    parameters = dense_parameters(ctx.model)
+    parameters = dense_parameters(ctx.model, ctx.loss)
     create_dense_state(ctx.dense_optimizer, parameters, saved.values["dense_optimizer"])
     into = tensors(ctx, job.train_metrics)
     generators = random_tensors(job.device, ranks)

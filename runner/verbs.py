@@ -12,6 +12,10 @@ from runner.errors import UserError, nearest
 # allowed packages, and returns the exit code.
 VERBS: dict[str, tuple[str, str]] = {
     "resume": ("runner.verbs_resume:resume", "DIR [overrides]: go on with a run where it stopped"),
+    "schema": (
+        "runner.verbs_schema:schema",
+        "PATH [--validation PATH] [--test PATH] [--out FILE]: propose the YAML of a table",
+    ),
     "ls": ("runner.verbs_ls:ls", "[GROUP]: groups and their options"),
 }
 

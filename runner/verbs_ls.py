@@ -43,17 +43,29 @@ def find_groups(config_dirs: Sequence[str] = ()) -> Iterator[tuple[str, list[Opt
     names = {p.name for s in sources for p in s.iterdir() if p.is_dir() and p.name != "hydra"}
     in_order = [g for g in chosen if g in names and g != "experiments"]
     for group in [*in_order, *sorted(names - set(chosen))]:
-        yield group, _options([s / group for s in sources], chosen.get(group))
-    yield "experiments", _options([s / "experiments" for s in [ROOT, *sources[1:]]], None)
+        yield from _options(sources, group, chosen.get(group))
+    yield from _options([ROOT, *sources[1:]], "experiments", None)
 
 
-def _options(folders: Sequence[Path], chosen: str | None) -> list[Option]:
+def _options(
+    sources: Sequence[Path], group: str, chosen: str | None
+) -> Iterator[tuple[str, list[Option]]]:
+    """A group, then those inside it: folders that the defaults list of an option chooses from."""
+    folders = [s / group for s in sources]
     files = {
         str(path.relative_to(folder).with_suffix("")): path
         for folder in reversed(folders)
         for path in sorted(folder.rglob("*.yaml"))
     }
-    return [Option(name, first_comment(files[name]), name == chosen) for name in sorted(files)]
+    inner: dict[str, str | None] = {}
+    for name, path in files.items():
+        for folder_name, preset in _defaults(path).items():
+            if any((f / folder_name).is_dir() for f in folders):
+                inner[folder_name] = preset if name == chosen else inner.get(folder_name)
+    names = [n for n in sorted(files) if not n.startswith(tuple(f"{i}/" for i in inner))]
+    yield group, [Option(name, first_comment(files[name]), name == chosen) for name in names]
+    for folder_name, option in sorted(inner.items()):
+        yield from _options(sources, f"{group}/{folder_name}", option)
 
 
 def first_comment(path: Path) -> str:

@@ -55,4 +55,3 @@ def test_every_command_runs(runner: Zygote, tmp_path: Path):
         if done.code != expected:
             failures.append(f"{command}\nexit {done.code}\n{done.text}")
     assert not failures, "\n\n".join(failures)
-

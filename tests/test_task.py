@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from runner.context import all_finite
 from runner.task import Supervised
 from tests.tiny import make_context, random_batch, snapshot
 
@@ -122,3 +123,16 @@ def test_bf16_autocast_runs_the_dense_half_low_and_returns_float32():
     [reference] = train(full, [random_batch(64)])
     difference = output.predictions[0].logits_BT - reference.predictions[0].logits_BT
     assert 0 < difference.abs().max() < 0.05
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("others", [1.0, 3e38])
+def test_only_a_value_that_is_not_finite_is_one_whatever_the_sum_comes_to(bad, others):
+    tensors = [torch.full((100,), others), torch.empty(0), torch.full((3, 4), -others)]
+    assert all_finite(tensors)  # also where the sums overflow
+    if bad is not None:
+        tensors[2][1, 2] = bad
+        assert not all_finite(tensors)
+    both = torch.tensor([float("inf"), float("-inf"), 1.0])
+    assert not all_finite([both])
+    assert all_finite([])

@@ -46,3 +46,15 @@ def test_the_first_comment_ends_where_the_yaml_begins(tmp_path):
     assert first_comment(path) == "One two"
     path.write_text("key: 1\n")
     assert first_comment(path) == ""
+
+
+def test_a_group_inside_a_group_is_listed_by_itself_and_not_among_its_options(command, tmp_path):
+    (tmp_path / "own" / "model" / "loss").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "loss" / "mine.yaml").write_text("# My loss\na: 1\n")
+    _, out, _ = command("ls", "--config-dir", "own")
+    assert " * model/loss=bce  Binary cross-entropy" in out
+    assert "   model/loss=mine  My loss" in out
+    assert "model=loss/" not in out
+    _, alone, _ = command("ls", "model/loss")
+    assert alone.splitlines()[0] == "model/loss"
+    assert "model=dlrm" not in alone

@@ -7,10 +7,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Cursor, Schema, SparseFeature, TaskSpec
 from runner.context import Context
-from runner.losses import BCE
+from runner.layers.embedding import TableLookup
+from runner.layers.recommender import Recommender
+from runner.losses import BCE, Loss
 from runner.models.dlrm import DLRM
 from runner.optim.settings import parse_sparse
 from runner.optim.tables import build_tables
+from runner.state import dense_parameters
 
 SCHEMA = Schema(
     dense=("d0", "d1"),
@@ -46,21 +49,29 @@ def random_batch(size: int, seed: int = 0, num_tasks: int = 1) -> Batch:
 
 
 def make_context(
-    kind: str = "sgd", *, lr: float = 0.1, micro_batch_size: int = 1 << 20, amp: bool = False
+    kind: str = "sgd",
+    *,
+    lr: float = 0.1,
+    micro_batch_size: int = 1 << 20,
+    amp: bool = False,
+    model: Recommender | None = None,
+    loss: Loss | None = None,
 ) -> Context:
+    """A context around a model of SCHEMA or any other; by default a DLRM with cross-entropy."""
     torch.manual_seed(0)
-    model = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8])
-    lookup = model.embedding
+    if model is None:
+        model = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8])
+    loss = loss or BCE(SCHEMA)
+    [lookup] = [m for m in model.modules() if isinstance(m, TableLookup)]
     settings = parse_sparse({"kind": kind, "lr": lr})
     lookup.place(build_tables(lookup.specs, lookup.features, settings, seed=0, device=CPU))
     assert lookup.tables is not None
     lookup.tables.set_rate(lr, 1)
-    dense = [p for n, p in model.named_parameters() if not n.startswith("embedding.")]
     return Context(
         model=model,
-        loss=BCE(SCHEMA),
+        loss=loss,
         tables=lookup.tables,
-        dense_optimizer=torch.optim.SGD(dense, lr=lr),
+        dense_optimizer=torch.optim.SGD(list(dense_parameters(model, loss).values()), lr=lr),
         device=CPU,
         micro_batch_size=micro_batch_size,
         amp_dtype=torch.bfloat16 if amp else None,

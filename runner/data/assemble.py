@@ -1,7 +1,8 @@
 """Pieces of windows -> `Batch`: the only module of the data layer that makes tensors.
 
-Copies after decoding: ids once (into the feature-major vector that the tables take), lists once,
-dense, labels and row numbers none (views of the window) unless a batch spans two windows.
+Copies after decoding: ids once (into the feature-major vector that the tables take), dense once
+(turned to rows), lists once; labels and row numbers none (views of the window) unless a batch spans
+two windows.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def assemble(
     if piece.padding:
         weights_B, rows_B = torch.zeros(1), torch.full((1,), -1)
     return Batch(
-        dense_BD=_rows([rows.dense_WD[a:b] for rows, a, b in parts]),
+        dense_BD=_dense(parts, labels_BT.shape[0]),
         sparse=_sparse(parts, keys, labels_BT.shape[0]),
         sequences=_sequences(parts, list(sequence_keys)) if sequence_keys else None,
         labels_BT=labels_BT,
@@ -66,6 +67,16 @@ def assemble(
         groups_BG=_rows([rows.groups_WG[a:b] for rows, a, b in parts]),
         cursor=cursor,
     )
+
+
+def _dense(parts: Sequence[Part], size: int) -> Tensor:
+    """Turned to rows here: of a batch, small enough for the cache, and not of a window."""
+    dense_BD = np.empty((size, len(parts[0][0].dense_DW)), np.float32)
+    at = 0
+    for rows, a, b in parts:
+        dense_BD[at : at + b - a] = rows.dense_DW[:, a:b].T
+        at += b - a
+    return torch.from_numpy(dense_BD)
 
 
 def _rows(slices: Sequence[np.ndarray]) -> Tensor:

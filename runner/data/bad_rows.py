@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
+import pyarrow as pa
 
 from runner.data.raw import Piece
 from runner.errors import DataError
@@ -34,6 +36,10 @@ class BadRows:
             raise DataError(f"more than dataset.max_bad_rows={self.max_rows} bad rows; {last}")
 
 
+def _no_number(texts: pa.Array, row: int) -> str:
+    return f"{texts[row].as_py()!r} is no number"
+
+
 @dataclass
 class Judge:
     """Collects what is wrong with the rows of one piece."""
@@ -48,7 +54,7 @@ class Judge:
         judge = cls(piece, skips, np.zeros(piece.num_rows, bool))
         for column, texts in piece.wrong.items():
             wrong_R = texts.is_valid().to_numpy(zero_copy_only=False)
-            judge.reject(column, wrong_R, lambda row, t=texts: f"{t[row].as_py()!r} is no number")
+            judge.reject(column, wrong_R, partial(_no_number, texts))
         return judge
 
     def reject(
@@ -66,11 +72,9 @@ class Judge:
         if not len(places):
             return
         rows = places if row_of is None else row_of[places]
-        new = rows[~self.bad_R[rows]]
-        if len(new):
-            place = int(places[np.flatnonzero(rows == new[0])[0]])
-            at = self.piece.place(int(new[0]))
-            message = f"{at}, column {column!r}: {problem(place)}"
+        for row in np.unique(rows[~self.bad_R[rows]])[:NUM_EXAMPLES]:
+            place = int(places[np.flatnonzero(rows == row)[0]])
+            message = f"{self.piece.place(int(row))}, column {column!r}: {problem(place)}"
             if not self.skips:
                 raise DataError(message)
             self.messages.append(message)

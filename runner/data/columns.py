@@ -25,6 +25,11 @@ class Numeric:
     mean: float = 0.0  # after log1p
     deviation: float = 1.0
 
+    @property
+    def keeps_whole(self) -> bool:
+        """Whether every finite value stays one, whatever the transforms."""
+        return not self.log1p or (self.low is not None and self.low > -1)
+
 
 @dataclass(frozen=True)
 class Categorical:
@@ -99,7 +104,8 @@ class Columns:
             if count > 1:
                 raise DataError(f"column {name!r} is declared {count} times")
         sizes: dict[str, int] = {}
-        for c in (*self.categorical, *self.sequences):
+        with_tables: list[Categorical | Sequence] = [*self.categorical, *self.sequences]
+        for c in with_tables:
             if c.num_rows < 1:
                 raise DataError(f"column {c.name!r}: its table has {c.num_rows} rows, at least 1")
             if c.default is not None and not 0 <= c.default < c.num_rows:
@@ -137,10 +143,10 @@ def check_columns(columns: Columns, found: pa.Schema, path: str) -> None:
     for name in [*(c.name for c in columns.singles), *columns.groups]:
         if not pt.is_integer(found.field(name).type):
             raise DataError(f"{path}: {_wrong_type(found, name)}, needed is an integer")
-    for c in (*columns.lists, *columns.sequences):
-        type_ = found.field(c.name).type
+    for name in [c.name for c in columns.lists] + [c.name for c in columns.sequences]:
+        type_ = found.field(name).type
         if not (_is_list(type_) and pt.is_integer(type_.value_type)):
-            raise DataError(f"{path}: {_wrong_type(found, c.name)}, needed is a list of integers")
+            raise DataError(f"{path}: {_wrong_type(found, name)}, needed is a list of integers")
 
 
 def _wrong_type(found: pa.Schema, name: str) -> str:

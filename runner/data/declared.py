@@ -95,7 +95,7 @@ class Declared:
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column of the files that is needed, each once."""
-        names = [spec.column for spec in (*self.labels, *self.numeric)]
+        names = [spec.column for spec in self.labels] + [spec.column for spec in self.numeric]
         names += [column for spec in self.ids for column in spec.columns]
         names += [self.weight] if self.weight else []
         return tuple(dict.fromkeys([*names, *self.groups, *self.carried]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from runner.data.columns import Categorical, Columns, Sequence
+from runner.data.gather import Pick, matrix, pick_lists, pick_rows
 from runner.data.index import Index, first_line, open_parquet
 from runner.data.transforms import hash_ids, to_dense
 from runner.errors import DataError
@@ -38,7 +40,7 @@ class Lists:
 class Rows:
     """Checked and transformed rows, one array a role. Batches are slices of it."""
 
-    dense_WD: np.ndarray  # float32
+    dense_DW: np.ndarray  # float32
     ids_FW: np.ndarray  # int32 where the tables allow: half the memory traffic of int64
     lists: tuple[Lists, ...]
     sequences: tuple[Lists, ...]
@@ -67,13 +69,7 @@ class Reader:
         table = self.table(blocks, self._columns.names)
         at = _Place(self._index, blocks)
         columns, num_rows = self._columns, table.num_rows
-        dense_RD = np.empty((num_rows, len(columns.numeric)), np.float32)
-        for d, numeric in enumerate(columns.numeric):
-            raw = _numbers(table[numeric.name], numeric.name, numeric.default, at)
-            dense_RD[:, d] = x = to_dense(numeric, raw)
-            # Minimum and maximum are NaN where anything is: no array of flags is needed.
-            if not (np.isfinite(x.min()) and np.isfinite(x.max())):
-                at.fail(numeric.name, raw, ~np.isfinite(x), "not finite after its transforms")
+        pick = Pick.of(order, num_rows)
         labels_RT = np.empty((num_rows, len(columns.labels)), np.float32)
         for t, label in enumerate(columns.labels):
             raw = _numbers(table[label.name], label.name, None, at)
@@ -82,19 +78,18 @@ class Reader:
                 allowed = "a finite number" if label.values is None else _spoken(label.values)
                 at.fail(label.name, raw, bad, f"allowed is {allowed}")
             labels_RT[:, t] = raw
-        ids_FW = self._singles(table, order, at)
         groups_RG = np.empty((num_rows, len(columns.groups)), np.int64)
         for g, name in enumerate(columns.groups):
             groups_RG[:, g] = _numbers(table[name], name, None, at)
         return Rows(
-            dense_WD=_pick(dense_RD, order),
-            ids_FW=ids_FW,
+            dense_DW=self._dense(table, pick, at),
+            ids_FW=self._singles(table, pick, at),
             lists=tuple(_lists(table, c, order, at) for c in columns.lists),
             sequences=tuple(_lists(table, c, order, at) for c in columns.sequences),
-            labels_WT=_pick(labels_RT, order),
+            labels_WT=pick_rows(labels_RT, order),
             weights_W=self._weights(table, order, at),
-            rows_W=_pick(at.numbers(), order),
-            groups_WG=_pick(groups_RG, order),
+            rows_W=pick_rows(at.numbers(), order),
+            groups_WG=pick_rows(groups_RG, order),
         )
 
     def table(self, blocks: np.ndarray, names: Collection[str]) -> pa.Table:
@@ -138,16 +133,25 @@ class Reader:
         while self._open:
             self._open.popitem()[1].close()
 
-    def _singles(self, table: pa.Table, order: np.ndarray | slice, at: _Place) -> np.ndarray:
+    def _dense(self, table: pa.Table, pick: Pick, at: _Place) -> np.ndarray:
+        dense_DW = matrix(len(self._columns.numeric), pick.num_wanted, np.float32)
+        for d, numeric in enumerate(self._columns.numeric):
+            raw = _numbers(table[numeric.name], numeric.name, numeric.default, at)
+            x = to_dense(numeric, raw)
+            pick.into(dense_DW[d], x)
+            if numeric.keeps_whole and raw.dtype.kind != "f":
+                continue  # integers are finite, and so is what becomes of them
+            # Minimum and maximum are NaN where anything is: no array of flags is needed.
+            if not (np.isfinite(x.min()) and np.isfinite(x.max())):
+                at.fail(numeric.name, raw, ~np.isfinite(x), "not finite after its transforms")
+        return dense_DW
+
+    def _singles(self, table: pa.Table, pick: Pick, at: _Place) -> np.ndarray:
         singles = self._columns.singles
-        width = len(order) if isinstance(order, np.ndarray) else len(range(table.num_rows)[order])
         large = any(c.num_rows > 2**31 for c in singles)
-        ids_FW = np.empty((len(singles), width), np.int64 if large else np.int32)
+        ids_FW = matrix(len(singles), pick.num_wanted, np.int64 if large else np.int32)
         for f, c in enumerate(singles):
-            ids_R = _ids(_coded(table[c.name], c, at), c, at.fail)
-            # A column of a window fits the second-level cache, the matrix does not: gathering
-            # here, once, is several times cheaper than a gather a batch.
-            ids_FW[f] = _pick(ids_R, order)
+            pick.into(ids_FW[f], _ids(_coded(table[c.name], c, at), c, at.fail))
         return ids_FW
 
     def _weights(self, table: pa.Table, order: np.ndarray | slice, at: _Place) -> np.ndarray | None:
@@ -158,7 +162,7 @@ class Reader:
         bad = ~(np.isfinite(raw) & (raw >= 0))
         if bad.any():
             at.fail(name, raw, bad, "a weight is finite and not negative")
-        return _pick(raw.astype(np.float32), order)
+        return pick_rows(raw.astype(np.float32), order)
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,13 @@ def _numbers(values: pa.ChunkedArray, name: str, default: float | None, at: _Pla
         at.fail_at(int(np.flatnonzero(missing)[0]), name, "is missing and has no default")
     if not pa.types.is_floating(values.type) and default != int(default):
         values = values.cast(pa.float64())
-    return _joined(pc.fill_null(values, pa.scalar(default).cast(values.type)))
+    return _joined(pc.fill_null(values, _scalar(default, values.type)))
+
+
+@lru_cache(maxsize=64)
+def _scalar(value: float, type_: pa.DataType) -> pa.Scalar:
+    """Kept: Arrow looks for pandas on the disk every time one is made."""
+    return pa.scalar(value).cast(type_)
 
 
 def _coded(values: pa.ChunkedArray, c: Categorical | Sequence, at: _Place) -> np.ndarray:
@@ -224,7 +234,11 @@ def _ids(
     fail: Callable[[str, np.ndarray, np.ndarray, str], None],
 ) -> np.ndarray:
     """Fused tables map an id out of range to row 0 without an error: refuse it here."""
-    if len(ids) and (ids.min() < 0 or ids.max() >= c.num_rows):
+    if ids.dtype.kind == "i":  # seen as unsigned, a negative id is larger than any table
+        wrong = len(ids) > 0 and int(ids.view(ids.dtype.str.replace("i", "u")).max()) >= c.num_rows
+    else:
+        wrong = len(ids) > 0 and (ids.min() < 0 or ids.max() >= c.num_rows)
+    if wrong:
         bad = (ids < 0) | (ids >= c.num_rows)
         fail(c.name, ids, bad, f"its table has the rows 0 to {c.num_rows - 1}")
     return ids
@@ -244,14 +258,14 @@ def _lists(
     if flat.null_count and c.default is None:
         missing = flat.is_null().to_numpy()
         fail(c.name, np.where(missing, "null", ""), missing, "missing and has no default")
-    values_V, positions, offsets_W1 = _pick_lists(
+    values_V, positions, offsets_W1 = pick_lists(
         _ids(_coded(flat, c, at), c, fail), offsets_R1, order
     )
     weights_V = None
     if isinstance(c, Categorical) and c.weights:
         weights, own_R1 = _laid_flat(table[c.weights])
         assert np.array_equal(own_R1, offsets_R1), "written side by side"
-        weights_V = _pick(_joined(weights), positions)
+        weights_V = pick_rows(_joined(weights), positions)
     return Lists(values_V, offsets_W1, weights_V)
 
 
@@ -267,32 +281,6 @@ def _laid_flat(lists: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
     offsets_R1 = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets_R1[1:])
     return pa.chunked_array(flat, type=lists.type.value_type), offsets_R1
-
-
-def _pick(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
-    if isinstance(order, slice):
-        return values[order]
-    return np.take(values, order, axis=0, mode="clip")  # `clip` skips a buffer; all are inside
-
-
-def _pick_lists(
-    values: np.ndarray, offsets_R1: np.ndarray, order: np.ndarray | slice
-) -> tuple[np.ndarray, np.ndarray | slice, np.ndarray]:
-    """Values of the wanted rows, where they were, and where each row's begin."""
-    starts, stops = offsets_R1[:-1][order], offsets_R1[1:][order]
-    lengths = stops - starts
-    offsets_W1 = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets_W1[1:])
-    if isinstance(order, slice):
-        at = slice(starts[0], starts[0] + offsets_W1[-1])
-        return values[at], at, offsets_W1
-    # Positions by a running sum of steps: 1 within a list, a jump from the end of one to the next.
-    full = np.flatnonzero(lengths)
-    steps = np.ones(offsets_W1[-1], np.int64)
-    if len(full):
-        steps[offsets_W1[full]] = starts[full] - np.concatenate([[0], stops[full][:-1] - 1])
-    positions = np.cumsum(steps, out=steps)
-    return np.take(values, positions, mode="clip"), positions, offsets_W1
 
 
 def _not_allowed(values: np.ndarray, allowed: tuple[float, ...] | None) -> np.ndarray:

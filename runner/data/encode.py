@@ -190,21 +190,21 @@ def raw_ids(spec: IdSpec, table: pa.Table, judge: Judge) -> Ids:
         return Ids(*_values(spec, column, judge, None))
     lists = _lists(spec, column)
     flat, offsets_R1 = _laid_flat(lists)
-    row_of = np.repeat(np.arange(len(lists)), np.diff(offsets_R1))
+    row_of: np.ndarray = np.repeat(np.arange(len(lists)), np.diff(offsets_R1))
     values, missing = _values(spec, flat, judge, row_of)
-    weights = None
+    weights: np.ndarray | None = None
     if spec.weights:
-        weights = _beside(table, spec.weights, spec, offsets_R1, judge)
-        wrong = ~(np.isfinite(weights) & (np.abs(weights) <= np.finfo(np.float32).max))
-        judge.reject(spec.weights, wrong, lambda at: f"weight {weights[at]}: not finite", row_of)
-        weights = np.where(wrong, 0, weights).astype(np.float32)
+        raw = _beside(table, spec.weights, spec, offsets_R1, judge)
+        wrong = ~(np.isfinite(raw) & (np.abs(raw) <= np.finfo(np.float32).max))
+        judge.reject(spec.weights, wrong, lambda at: f"weight {raw[at]}: not finite", row_of)
+        weights = np.where(wrong, 0, raw).astype(np.float32)
     if spec.is_sequence:
         if spec.order_by:
             times = _beside(table, spec.order_by, spec, offsets_R1, judge)
             order = np.lexsort((times, row_of))
             values, missing = values[order], missing[order]
         keep, offsets_R1 = _cut(offsets_R1, spec.max_length, spec.keep)
-        values, missing, row_of = values[keep], missing[keep], row_of[keep]
+        return Ids(values[keep], missing[keep], offsets_R1, row_of[keep])
     return Ids(values, missing, offsets_R1, row_of, weights)
 
 

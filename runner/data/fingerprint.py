@@ -15,7 +15,7 @@ from runner.errors import ConfigError, DataError, nearest
 
 OURS = "runner.data."
 EDGE_BYTES = 1 << 20  # of the head and of the tail of a file that are hashed
-HOW = ("window_rows", "prefetch", "workers")  # of the path that all recipes share
+HOW = ("window_rows", "prefetch", "workers", "write_to")  # of the path that all recipes share
 
 
 def fingerprint(dataset: Mapping[str, Any]) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 
 from runner.data.bad_rows import Judge
-from runner.data.columns import Numeric
 from runner.data.declared import Declared, IdSpec
 from runner.data.encode import Ids, encode_numeric, moments_of, raw_ids
 from runner.data.learnt import Learnt
@@ -46,17 +45,16 @@ class Learner:
 
     def see(self, piece: Piece, splits: Mapping[str, np.ndarray]) -> None:
         judge = Judge.of(piece, self._skips)
-        in_train = splits.get("train", np.zeros(piece.num_rows, bool))
-        for spec in self._declared.numeric:
-            if spec.standardise:
-                plain = replace(moments_of(spec, Learnt()), mean=0.0, deviation=1.0)
-                self._numeric(spec.name, plain, spec, piece, in_train, judge)
+        in_train = splits.get("train", np.zeros(piece.num_rows, bool))[: piece.num_rows]
+        for numeric in self._declared.numeric:
+            if numeric.standardise:
+                plain = moments_of(numeric, Learnt())
+                x = encode_numeric(_table(piece), numeric, judge, plain)
+                self._numeric(numeric.name, x[in_train & ~judge.bad_R])
         for spec in self._ids:
-            assert piece.table is not None
-            self._id(spec, raw_ids(spec, piece.table, judge), in_train & ~judge.bad_R)
+            self._id(spec, raw_ids(spec, _table(piece), judge), in_train & ~judge.bad_R)
 
-    def _numeric(self, name, plain: Numeric, spec, piece, in_train, judge) -> None:  # type: ignore[no-untyped-def]
-        x = encode_numeric(piece.table, spec, judge, plain)[in_train & ~judge.bad_R]
+    def _numeric(self, name: str, x: np.ndarray) -> None:
         if not len(x):
             return
         count, mean, spread = self._moments[name]
@@ -91,7 +89,8 @@ class Learner:
         for spec in self._declared.ids:
             name = spec.table or spec.name
             if spec.encode == "vocabulary" and name not in learnt.vocabularies:
-                learnt.vocabularies[name] = self._counters[name].frequent(spec.min_count)
+                counter = self._counters.get(name, Counter())
+                learnt.vocabularies[name] = counter.frequent(spec.min_count)
                 learnt.num_rows[name] = FIRST + len(learnt.vocabularies[name])
                 continue
             if spec.encode == "bucketise":
@@ -108,3 +107,8 @@ class Learner:
             elif spec.num_rows is not None:
                 learnt.num_rows[name] = spec.num_rows
         return learnt
+
+
+def _table(piece: Piece) -> pa.Table:
+    assert piece.table is not None
+    return piece.table

@@ -35,9 +35,12 @@ SOURCE = "get ml-1m.zip from https://grouplens.org/datasets/movielens/1m/ and un
 SINGLES = ("user", "item", "gender", "age", "occupation", "year")
 
 
-def movielens_1m(*, window_rows: int, prefetch: int, **settings: Any) -> ParquetDataset:
+def movielens_1m(
+    *, window_rows: int, prefetch: int, workers: int, **settings: Any
+) -> ParquetDataset:
     """The dataset option `movielens_1m`; settings are the fields of `MovieLens`."""
-    return open_recipe(recipe(**settings), window_rows=window_rows, prefetch=prefetch)
+    made_of = recipe(**settings)
+    return open_recipe(made_of, window_rows=window_rows, prefetch=prefetch, workers=workers)
 
 
 @dataclass(frozen=True)

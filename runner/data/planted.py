@@ -80,8 +80,8 @@ class Rows:
     missing_DR: np.ndarray  # bool
     ids: list[np.ndarray]  # int32, a column each: [R], or [V] for a list column
     offsets: list[np.ndarray | None]  # int32 [R + 1] for a list column
-    labels_R: np.ndarray  # int8
-    probability_R: np.ndarray  # float32
+    labels_TR: np.ndarray  # int8, a row a task
+    probability_TR: np.ndarray  # float32
 
 
 @dataclass(frozen=True)
@@ -93,19 +93,27 @@ class World:
     dense_weights: np.ndarray
     missing: float
     scale: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    bias: float = 0.0
+    tasks: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)  # share of each part
+    bias: tuple[float, ...] = (0.0,)  # of every task
+    drift: float = 0.0  # added to the logit from the first row (minus) to the last (plus)
 
-    def rows(self, rng: np.random.Generator, count: int) -> Rows:
-        """The same rows for the same state of the generator."""
+    def rows(self, rng: np.random.Generator, count: int, age_R: np.ndarray | None = None) -> Rows:
+        """The same rows for the same state of the generator. age_R: from 0, first, to 1, last."""
         drawn = self.draw(rng, count)
         parts = self.parts(drawn)
-        logit_R = self.bias + sum(scale * part for scale, part in zip(self.scale, parts))
-        probability_R = (1 / (1 + np.exp(-logit_R))).astype(np.float32)
-        labels_R = (rng.random(count) < probability_R).astype(np.int8)
+        drift_R = 0.0 if age_R is None else self.drift * (2 * age_R - 1)
+        probabilities, labels = [], []
+        for shares, bias in zip(self.tasks, self.bias):
+            weighted = (a * b * part for a, b, part in zip(self.scale, shares, parts))
+            logit_R = bias + sum(weighted) + drift_R
+            probabilities.append((1 / (1 + np.exp(-logit_R))).astype(np.float32))
+            labels.append((rng.random(count) < probabilities[-1]).astype(np.int8))
+        labels_TR, probability_TR = np.stack(labels), np.stack(probabilities)
         ids = [
             column.ids(ranks).astype(np.int32) for column, ranks in zip(self.columns, drawn.ranks)
         ]
-        return Rows(drawn.numeric_DR, drawn.missing_DR, ids, drawn.offsets, labels_R, probability_R)
+        missing_DR = drawn.missing_DR
+        return Rows(drawn.numeric_DR, missing_DR, ids, drawn.offsets, labels_TR, probability_TR)
 
     def draw(self, rng: np.random.Generator, count: int) -> Drawn:
         num_numeric = len(self.dense_weights)
@@ -189,12 +197,33 @@ def calibrate(
     signal: tuple[float, float, float],
     positive_rate: float,
     missing: float,
+    num_tasks: int = 1,
+    drift: float = 0.0,
 ) -> World:
-    """Parts of the logit get the standard deviations `signal`; the mean probability the rate."""
+    """Parts of the logit get the standard deviations `signal`; the mean probabilities the rate.
+
+    The first task has the whole of every part, each other one shares of its own.
+    """
     world = replace(world, missing=missing)
     parts = world.parts(world.draw(rng, CALIBRATION_ROWS))
     scale = [wanted / (float(part.std()) or 1.0) for wanted, part in zip(signal, parts)]
-    logit_R = sum(s * part for s, part in zip(scale, parts))
+    tasks = [(1.0, 1.0, 1.0)]
+    tasks += [tuple(rng.uniform(-0.5, 1.5, 3).tolist()) for _ in range(num_tasks - 1)]
+    biases = []
+    for shares in tasks:
+        logit_R = sum(a * b * part for a, b, part in zip(scale, shares, parts))
+        biases.append(_bias(np.asarray(logit_R), positive_rate))
+    return replace(
+        world,
+        scale=(scale[0], scale[1], scale[2]),
+        tasks=tuple(tasks),
+        bias=tuple(biases),
+        drift=drift,
+    )
+
+
+def _bias(logit_R: np.ndarray, positive_rate: float) -> float:
+    """What to add for this mean probability, by bisection."""
     low, high = -30.0, 30.0
     for _ in range(60):
         bias = (low + high) / 2
@@ -202,7 +231,7 @@ def calibrate(
             low = bias
         else:
             high = bias
-    return replace(world, scale=(scale[0], scale[1], scale[2]), bias=bias)
+    return bias
 
 
 def _coprime_step(rng: np.random.Generator, size: int) -> int:

@@ -78,8 +78,9 @@ def text_schema(file: File, format_: TextFormat) -> pa.Schema:
     """Names and guessed types of a CSV file, from its first block."""
     try:
         with file.open() as handle:
-            reader = pacsv.open_csv(handle, **_options(format_, 1 << 20, use_threads=False))
-            return reader.schema
+            # lines that are no rows are judged when all are read
+            options = _options(format_, 1 << 20, invalid=lambda row: "skip")
+            return pacsv.open_csv(handle, **options).schema
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: {first_line(error)}") from error
 
@@ -144,7 +145,8 @@ def text_pieces(
         with file.open() as handle:
             names = list(format_.column_names) or text_schema(file, format_).names
             for batch in pacsv.open_csv(handle, **options):
-                table, wrong = pa.Table.from_batches([batch]), {}
+                table = pa.Table.from_batches([batch])
+                wrong: dict[str, pa.Array] = {}
                 if skip:
                     table, wrong = _typed(table, types)
                 told, malformed = tuple(malformed), []

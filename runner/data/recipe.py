@@ -71,7 +71,9 @@ def prepare(recipe: Recipe) -> tuple[Path, Made]:
     return folder, Made(**cache.contents(folder))
 
 
-def open_recipe(recipe: Recipe, *, window_rows: int, prefetch: int) -> ParquetDataset:
+def open_recipe(
+    recipe: Recipe, *, window_rows: int, prefetch: int, workers: int = 0
+) -> ParquetDataset:
     """The dataset of a recipe, prepared if need be."""
     folder, made = prepare(recipe)
     from runner.data.parquet import ParquetDataset  # torch enters here
@@ -81,6 +83,7 @@ def open_recipe(recipe: Recipe, *, window_rows: int, prefetch: int) -> ParquetDa
         recipe.columns(made.learnt),
         window_rows=window_rows,
         prefetch=prefetch,
+        workers=workers,
         reachable=made.reachable,
     )
 

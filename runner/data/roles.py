@@ -17,7 +17,7 @@ from runner.errors import DataError
 def text_types(declared: Declared, split: Split) -> dict[str, pa.DataType]:
     """How the columns of text files are read: what one role needs as a number is a number."""
     types: dict[str, pa.DataType] = {}
-    numbers = [s.column for s in (*declared.labels, *declared.numeric)]
+    numbers = _numbers_in(declared)
     numbers += [declared.weight] if declared.weight else []
     types |= dict.fromkeys(numbers, pa.float64())
     for spec in declared.ids:
@@ -43,7 +43,7 @@ def check_types(declared: Declared, found: pa.Schema, path: str) -> None:
             type_ = found.field(column).type
             raise DataError(f"{path}: column {column!r} has type {type_}, needed is {what}")
 
-    numbers = [s.column for s in (*declared.labels, *declared.numeric)]
+    numbers = _numbers_in(declared)
     for column in numbers + ([declared.weight] if declared.weight else []):
         need(column, _is_number(found.field(column).type), "a number")
     for spec in declared.ids:
@@ -72,8 +72,10 @@ def as_read(declared: Declared, found: pa.Schema) -> Columns | None:
     """The columns of files that are read as they are; None if something needs rewriting."""
     if not all(map(_is_plain, declared.ids)) or any(s.standardise for s in declared.numeric):
         return None
-    specs = (*declared.labels, *declared.numeric, *declared.ids)
-    if any(spec.column != spec.name for spec in specs):
+    names = [(s.column, s.name) for s in declared.labels]
+    names += [(s.column, s.name) for s in declared.numeric]
+    names += [(s.column, s.name) for s in declared.ids]
+    if any(column != name for column, name in names):
         return None
     if any(label.above is not None for label in declared.labels):
         return None
@@ -84,7 +86,7 @@ def as_read(declared: Declared, found: pa.Schema) -> Columns | None:
             return None
     if not all(pt.is_integer(found.field(name).type) for name in declared.groups):
         return None
-    numbers = [s.column for s in (*declared.labels, *declared.numeric)]
+    numbers = _numbers_in(declared)
     if any(pt.is_decimal(found.field(name).type) for name in numbers):
         return None
     return Columns(
@@ -138,6 +140,10 @@ def as_written(declared: Declared, learnt: Learnt, *, weighted: bool) -> Columns
         groups=tuple(GROUP + name for name in declared.groups),
         carried=tuple(CARRIED + name for name in declared.carried),
     )
+
+
+def _numbers_in(declared: Declared) -> list[str]:
+    return [s.column for s in declared.labels] + [s.column for s in declared.numeric]
 
 
 def _labels(declared: Declared) -> tuple[Label, ...]:

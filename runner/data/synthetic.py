@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -15,11 +15,13 @@ import pyarrow as pa
 
 from runner.data.ceiling import Ceiling
 from runner.data.columns import Categorical, Columns, Label, Numeric
+from runner.data.columns import Sequence as SequenceColumn
 from runner.data.planted import Rows, World, calibrate, plant
 from runner.data.progress import Advance
 from runner.data.recipe import SPLITS, Made, open_recipe
 from runner.data.settings import check_numbers, check_range, check_types
 from runner.data.shards import BLOCK_ROWS, SHARD_ROWS, open_shard
+from runner.data.write_out import write_out
 from runner.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,9 +32,14 @@ CHUNK_ROWS = 8 * BLOCK_ROWS  # made at once, by a generator of its own
 PARTS = ("dense", "ids", "pairs")
 
 
-def synthetic(*, window_rows: int, prefetch: int, **settings: Any) -> ParquetDataset:
+def synthetic(
+    *, window_rows: int, prefetch: int, workers: int, write_to: str | None, **settings: Any
+) -> ParquetDataset:
     """The dataset option `synthetic`; settings are the fields of `Synthetic`."""
-    return open_recipe(recipe(**settings), window_rows=window_rows, prefetch=prefetch)
+    made_of = recipe(**settings)
+    if write_to:
+        write_out(made_of, Path(write_to).expanduser())
+    return open_recipe(made_of, window_rows=window_rows, prefetch=prefetch, workers=workers)
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,11 @@ class Synthetic:
     num_single: int  # categorical columns with one id a row
     num_lists: int  # with a list of ids; lengths are uniform from 0 to twice mean_length
     mean_length: float
+    mean_lengths: Sequence[float]  # of every list column; empty: mean_length for all
+    num_sequences: int  # columns S1, ...: ids in time order
+    sequence_length: int  # the mean; lengths are uniform from 0 to twice as much
+    num_tasks: int  # labels `label`, `label_2`, ..., each with a logit of its own
+    drift: float  # added to the logits over the rows of a split, from minus to plus this much
     min_cardinality: int  # of the categorical columns; the others lie between, evenly in logarithm
     max_cardinality: int
     zipf: float
@@ -63,6 +75,17 @@ class Synthetic:
             raise ConfigError("dataset.rows.train=0: the train split needs at least one row")
         for key in ("num_numeric", "num_single", "num_lists", "num_pairs", "data_seed"):
             check_range(key, getattr(self, key), 0)
+        check_range("num_sequences", self.num_sequences, 0)
+        check_range("sequence_length", self.sequence_length, 1)
+        check_range("num_tasks", self.num_tasks, 1)
+        check_range("drift", self.drift, 0)
+        if self.mean_lengths and len(self.mean_lengths) != self.num_lists:
+            raise ConfigError(
+                f"dataset.mean_lengths={list(self.mean_lengths)}: needed is one a list column, "
+                f"dataset.num_lists={self.num_lists}, or none"
+            )
+        for length in self.mean_lengths:
+            check_range("mean_lengths", length, 0.5)
         if self.num_single + self.num_lists < 1:
             raise ConfigError("dataset.num_single=0 and dataset.num_lists=0: needed is a column")
         check_range("mean_length", self.mean_length, 0.5)
@@ -85,40 +108,53 @@ class Synthetic:
         """Shards are made side by side: NumPy works outside Python's lock."""
         world = self._world
         names: dict[str, list[str]] = {split: [] for split in SPLITS if self.rows[split]}
-        ceilings = {split: Ceiling() for split in names}
+        ceilings = {split: [Ceiling() for _ in self._labels] for split in names}
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
             waiting = []
             for split in names:
                 for first in range(0, self.rows[split], SHARD_ROWS):
                     names[split].append(f"{split}-{len(names[split]):05d}.parquet")
                     path, count = folder / names[split][-1], self.rows[split] - first
-                    args = (world, split, first // CHUNK_ROWS, min(count, SHARD_ROWS), path)
+                    args = (world, split, first, min(count, SHARD_ROWS), path)
                     waiting.append((split, pool.submit(self._shard, *args, advance)))
             try:
                 for split, shard in waiting:
-                    ceilings[split].merge(shard.result())
+                    for whole, part in zip(ceilings[split], shard.result()):
+                        whole.merge(part)
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        return Made(names, {}, {split: ceiling.metrics() for split, ceiling in ceilings.items()})
+        return Made(names, {}, {split: self._reachable(own) for split, own in ceilings.items()})
+
+    def _reachable(self, ceilings: Sequence[Ceiling]) -> dict[str, float]:
+        if len(ceilings) == 1:
+            return ceilings[0].metrics()
+        return {
+            f"{metric}/{label}": value
+            for label, ceiling in zip(self._labels, ceilings)
+            for metric, value in ceiling.metrics().items()
+        }
 
     def _shard(
-        self, world: World, split: str, first_chunk: int, count: int, path: Path, advance: Advance
-    ) -> Ceiling:
-        ceiling = Ceiling()
+        self, world: World, split: str, first: int, count: int, path: Path, advance: Advance
+    ) -> list[Ceiling]:
+        ceilings = [Ceiling() for _ in self._labels]
         with open_shard(path, self._arrow_schema) as writer:
             for start in range(0, count, CHUNK_ROWS):
-                chunk = first_chunk + start // CHUNK_ROWS
+                chunk = (first + start) // CHUNK_ROWS
                 rng = np.random.default_rng([self.data_seed, 1 + SPLITS.index(split), chunk])
-                rows = world.rows(rng, min(CHUNK_ROWS, count - start))
-                ceiling.add(rows.labels_R, rows.probability_R)
+                own = min(CHUNK_ROWS, count - start)
+                age_R = (first + start + np.arange(own)) / self.rows[split] if self.drift else None
+                rows = world.rows(rng, own, age_R)
+                for ceiling, *task in zip(ceilings, rows.labels_TR, rows.probability_TR):
+                    ceiling.add(*task)
                 writer.write_table(self._table(rows), row_group_size=BLOCK_ROWS)
-                advance(len(rows.labels_R))
-        return ceiling
+                advance(own)
+        return ceilings
 
     def columns(self, learnt: Mapping[str, Any]) -> Columns:
         return Columns(
-            labels=(Label("label"),),
+            labels=tuple(Label(name) for name in self._labels),
             numeric=tuple(Numeric(name, log1p=True, default=0.0) for name in self._numeric_names),
             categorical=tuple(
                 Categorical(
@@ -128,8 +164,22 @@ class Synthetic:
                     mean_length=mean_length or 1.0,
                 )
                 for name, size, mean_length in self._id_columns
+                if name.startswith("C")
+            ),
+            sequences=tuple(
+                SequenceColumn(name, size, 2 * self.sequence_length)
+                for name, size, _ in self._id_columns
+                if name.startswith("S")
             ),
         )
+
+    @property
+    def _labels(self) -> list[str]:
+        return ["label", *(f"label_{k + 1}" for k in range(1, self.num_tasks))]
+
+    @property
+    def _truths(self) -> list[str]:
+        return [name.replace("label", "probability") for name in self._labels]
 
     @property
     def _numeric_names(self) -> list[str]:
@@ -144,8 +194,12 @@ class Synthetic:
         places = (np.arange(self.num_lists) + 0.5) * count / max(self.num_lists, 1)
         is_list[places.astype(int)] = True
         ordered = [*sizes[~is_list], *sizes[is_list]]
-        lengths = [None] * self.num_single + [self.mean_length] * self.num_lists
-        return [(f"C{f + 1}", int(size), lengths[f]) for f, size in enumerate(ordered)]
+        means = list(self.mean_lengths) or [self.mean_length] * self.num_lists
+        lengths = [None] * self.num_single + means
+        pooled = [(f"C{f + 1}", int(size), lengths[f]) for f, size in enumerate(ordered)]
+        length = float(self.sequence_length)
+        names = [f"S{n + 1}" for n in range(self.num_sequences)]
+        return [*pooled, *((name, self.max_cardinality, length) for name in names)]
 
     @cached_property
     def _world(self) -> World:
@@ -164,6 +218,8 @@ class Synthetic:
             signal=(self.signal["dense"], self.signal["ids"], self.signal["pairs"]),
             positive_rate=self.positive_rate,
             missing=self.missing,
+            num_tasks=self.num_tasks,
+            drift=self.drift,
         )
 
     @property
@@ -171,8 +227,9 @@ class Synthetic:
         ids = pa.field("item", pa.int32(), nullable=False)
         return pa.schema(
             [
-                pa.field("label", pa.int8(), nullable=False),
-                pa.field("probability", pa.float32(), nullable=False),  # the truth; never an input
+                *(pa.field(name, pa.int8(), nullable=False) for name in self._labels),
+                # the truth; never an input
+                *(pa.field(name, pa.float32(), nullable=False) for name in self._truths),
                 *(pa.field(name, pa.int32()) for name in self._numeric_names),
                 *(
                     pa.field(name, pa.int32() if length is None else pa.list_(ids), nullable=False)
@@ -185,8 +242,8 @@ class Synthetic:
         return pa.Table.from_arrays(list(self._arrays(rows)), schema=self._arrow_schema)
 
     def _arrays(self, rows: Rows) -> Iterator[pa.Array]:
-        yield pa.array(rows.labels_R)
-        yield pa.array(rows.probability_R)
+        yield from map(pa.array, rows.labels_TR)
+        yield from map(pa.array, rows.probability_TR)
         for numeric_R, missing_R in zip(rows.numeric_DR, rows.missing_DR):
             yield pa.array(numeric_R, mask=missing_R if missing_R.any() else None)
         for ids, offsets in zip(rows.ids, rows.offsets):

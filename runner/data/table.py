@@ -6,6 +6,8 @@ all transforms applied, in blocks of the size that the exact order likes. See `T
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -266,6 +268,7 @@ def open_table(
 ) -> ParquetDataset:
     """The dataset of a table, rewritten if need be."""
     folder, made = _prepared(made_of)
+    tell_bad_rows(made.learnt.get("bad_rows"))
     learnt = Learnt.load(folder)
     learnt.mean_length = dict(made.learnt.get("mean_length", {}))
     if made.learnt["direct"]:
@@ -285,6 +288,19 @@ def open_table(
         learnt_in=folder,
         bad_rows=made.learnt.get("bad_rows"),
     )
+
+
+def tell_bad_rows(bad: Mapping[str, Any] | None) -> None:
+    """On stderr and in the log, at every start."""
+    if not bad or not bad["count"]:
+        return
+    shown = "".join(f"\n  {example}" for example in bad["examples"])
+    more = bad["count"] - len(bad["examples"])
+    text = f"{bad['count']:,} bad rows are skipped:{shown}" + (
+        f"\n  ... {more:,} more" * (more > 0)
+    )
+    print(text, file=sys.stderr, flush=True)
+    logging.getLogger("runner").warning(text)
 
 
 def _prepared(made_of: Table) -> tuple[Path, Made]:

@@ -14,8 +14,9 @@ from runner.layers.embedding import TableLookup
 
 def ids_of(lookup: TableLookup, batch: Batch) -> dict[str, Tensor]:
     """The ids that a batch looks up, by table, with repetitions."""
+    sparse = lookup.ids(batch)
     return {
-        spec.name: torch.cat([batch.sparse[feature].values() for feature in spec.features])
+        spec.name: torch.cat([sparse[feature].values() for feature in spec.features])
         for spec in lookup.specs
     }
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Embeddings, Schema, SparseFeature
+from runner.layers.sizes import check_sizes
 from runner.optim.tables import Tables, TableSpec
 
+LINEAR = ".linear"  # ends the names of first-order tables and of the features that read them
+COPIES = 4  # equal columns that stand for the one of a first-order table, see FirstOrder
 
-def table_specs(features: Sequence[SparseFeature], dim: int) -> list[TableSpec]:
+
+def table_specs(
+    features: Sequence[SparseFeature], dim: int, *, bound: float | None = None, ending: str = ""
+) -> list[TableSpec]:
     """One specification a table; features that name the same table share its rows.
 
+    Args: bound: of the uniform initial weights; None: the tables' own rule. ending: of all names.
     Raises: ValueError if features of one table differ in rows or pooling.
     """
     by_table: dict[str, list[SparseFeature]] = {}
@@ -28,9 +37,8 @@ def table_specs(features: Sequence[SparseFeature], dim: int) -> list[TableSpec]:
                     f"features {first.name!r} and {other.name!r} share table {name!r} but differ "
                     f"in rows or pooling: {first} {other}"
                 )
-        specs.append(
-            TableSpec(name, first.num_rows, dim, tuple(f.name for f in sharing), first.pooling)
-        )
+        names = tuple(f"{f.name}{ending}" for f in sharing)
+        specs.append(TableSpec(f"{name}{ending}", first.num_rows, dim, names, first.pooling, bound))
     return specs
 
 
@@ -39,22 +47,58 @@ class TableLookup(nn.Module):
 
     Between the two nothing is allocated, so that the builder may choose kernel and sharding after
     the model is made.
+
+    Args:
+        dim: D, width of every table; a multiple of 4.
+        linear: a first-order table for each of the others beside them, for `FirstOrder`.
+        init: initial weights are uniform in [-init, init]; None: the square root of 1 / rows.
+    Raises: ValueError if the schema has no sparse feature, or two of one table that do not fit.
     """
 
-    def __init__(self, schema: Schema, dim: int) -> None:
+    def __init__(
+        self, schema: Schema, dim: int, *, linear: bool = False, init: float | None = None
+    ) -> None:
         super().__init__()
+        if not schema.sparse:
+            raise ValueError("needs at least one sparse feature; the dataset has none")
+        check_sizes(embedding_dim=dim)
+        if init is not None and not 0 <= init < math.inf:
+            raise ValueError(f"embedding_init={init}: a number from 0, or null")
         self.dim = dim
-        self.features = tuple(f.name for f in schema.sparse)
-        self.specs = table_specs(schema.sparse, dim)
+        self.linear = linear
+        names = [f.name for f in schema.sparse]
+        self.specs = table_specs(schema.sparse, dim, bound=init)
+        self.widths = [dim * len(names)]  # of the parts of the pooled embeddings
+        if linear:
+            self.specs += table_specs(schema.sparse, COPIES, bound=0.0, ending=LINEAR)
+            self.widths += [COPIES * len(names)]
+            names += [f"{name}{LINEAR}" for name in names]
+        self.features = tuple(names)
         self.tables: Tables | None = None
 
     def place(self, tables: Tables) -> None:
         self.tables = tables
 
+    def ids(self, batch: Batch) -> KeyedJaggedTensor:
+        """What is looked up: a key for each of `features`."""
+        sparse = batch.sparse
+        if not self.linear:
+            return sparse
+        weights = sparse.weights_or_none()
+        return KeyedJaggedTensor(
+            keys=list(self.features),
+            values=sparse.values().repeat(2),
+            weights=None if weights is None else weights.repeat(2),
+            lengths=sparse.lengths().repeat(2),
+        )
+
     def forward(self, batch: Batch) -> Embeddings:
-        """[B, E]: the pooled embeddings side by side, E = number of features x dim."""
+        """[B, E]: the pooled embeddings side by side, E = number of features x dim.
+
+        With `linear`, COPIES more columns a feature follow: `pooled_BE.split(lookup.widths, 1)`.
+        """
         assert self.tables is not None, "the builder places the tables before the first batch"
-        return Embeddings(self.tables(batch.sparse))
+        return Embeddings(self.tables(self.ids(batch)))
 
 
 def flat_triangle(num_vectors: int) -> Tensor:

@@ -6,12 +6,24 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from runner.layers.sizes import check_sizes
+
 
 def mlp(
-    num_inputs: int, widths: Sequence[int], *, dropout: float = 0.0, last_linear: bool = False
+    num_inputs: int,
+    widths: Sequence[int],
+    *,
+    dropout: float = 0.0,
+    input_dropout: float = 0.0,
+    last_linear: bool = False,
 ) -> nn.Sequential:
-    """Linear and ReLU for each width; with `last_linear`, the last layer is left linear."""
-    layers: list[nn.Module] = []
+    """Linear and ReLU for each width; with `last_linear`, the last layer is left linear.
+
+    Args: dropout: after each ReLU. input_dropout: before the first layer.
+    Raises: ValueError for a width below 1.
+    """
+    check_sizes(widths=widths)
+    layers: list[nn.Module] = [nn.Dropout(input_dropout)] if input_dropout else []
     for depth, width in enumerate(widths):
         layers.append(nn.Linear(num_inputs, width))
         if not (last_linear and depth == len(widths) - 1):

@@ -40,7 +40,8 @@ class DLRM(Recommender):
         bottom: hidden widths; a last layer of width D follows.
         top: hidden widths; a last linear layer of one logit a task follows.
         dropout: after each hidden layer of the top MLP.
-    Raises: ValueError if the schema has no sparse feature.
+        embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
+    Raises: ValueError for a schema without sparse features, or with nothing to interact with.
     """
 
     def __init__(
@@ -51,14 +52,18 @@ class DLRM(Recommender):
         bottom: Sequence[int],
         top: Sequence[int],
         dropout: float = 0.0,
+        embedding_init: float | None = None,
     ) -> None:
         super().__init__()
-        if not schema.sparse:
-            raise ValueError("dlrm needs at least one sparse feature; the dataset has none")
         self.embedding_dim = embedding_dim
-        self.embedding = TableLookup(schema, embedding_dim)
+        self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
         self.num_dense = len(schema.dense)
         num_vectors = len(schema.sparse) + bool(schema.dense)
+        if num_vectors < 2:
+            raise ValueError(
+                "needs a dense feature or a second sparse one to interact with; the dataset has "
+                f"{schema.sparse[0].name} only"
+            )
         if schema.dense:
             self.bottom = mlp(self.num_dense, [*bottom, embedding_dim])
         self.interaction = DotInteraction(num_vectors)

@@ -16,15 +16,26 @@ BLOCK_ROWS = 65_536
 
 
 def fill_rows(
-    weight_RD: Tensor, *, seed: int, table: str, num_rows: int, first_row: int = 0
+    weight_RD: Tensor,
+    *,
+    seed: int,
+    table: str,
+    num_rows: int,
+    first_row: int = 0,
+    bound: float | None = None,
 ) -> None:
-    """Write rows [first_row, first_row + R) of a table in place: uniform(-a, a), a = num_rows^-1/2.
+    """Write rows [first_row, first_row + R) of a table in place: uniform(-bound, bound).
 
     Args: weight_RD: [R, D], any device; a shard of the table or all of it. num_rows: of the table.
+    bound: None for num_rows^-1/2.
     """
     if weight_RD.numel() == 0:
         return
-    bound = math.sqrt(1.0 / num_rows)
+    if bound is None:
+        bound = math.sqrt(1.0 / num_rows)
+    if bound == 0:
+        weight_RD.zero_()
+        return
     last_row = first_row + weight_RD.shape[0]
     for block in range(first_row // BLOCK_ROWS, (last_row - 1) // BLOCK_ROWS + 1):
         start = block * BLOCK_ROWS

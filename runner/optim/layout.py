@@ -25,6 +25,7 @@ class TableSpec:
     dim: int
     features: tuple[str, ...]
     pooling: str = "sum"  # or mean: the sum (weighted or not) divided by the number of ids
+    bound: float | None = None  # initial weights are uniform(-bound, bound); None: num_rows^-1/2
 
 
 @dataclass(frozen=True)

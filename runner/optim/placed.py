@@ -131,5 +131,6 @@ def _fill(tables: Tables, specs: Sequence[TableSpec], seed: int) -> None:
                     table=spec.name,
                     num_rows=spec.num_rows,
                     first_row=first_row + start,
+                    bound=spec.bound,
                 )
                 part.copy_(rows[:, columns])

@@ -36,7 +36,13 @@ def build_tables(
     tables = build_engine(specs, feature_order, settings, device)
     state = tables.state()
     for spec in specs:
-        fill_rows(state[f"{spec.name}/weight"], seed=seed, table=spec.name, num_rows=spec.num_rows)
+        fill_rows(
+            state[f"{spec.name}/weight"],
+            seed=seed,
+            table=spec.name,
+            num_rows=spec.num_rows,
+            bound=spec.bound,
+        )
     return tables
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ def clicks(num_rows: int, seed: int = 0) -> pa.Table:
             "price": pa.array(some(rng.integers(-2, 30, num_rows).tolist()), pa.int32()),
             "age": pa.array(some(rng.uniform(10, 90, num_rows).tolist()), pa.float64()),
             "user": rng.integers(0, 100, num_rows),
-            "city": some(rng.choice(CITIES, num_rows, p=[0.5, 0.3, 0.1, 0.08, 0.018, 0.002]).tolist()),
+            "city": some(
+                rng.choice(CITIES, num_rows, p=[0.5, 0.3, 0.1, 0.08, 0.018, 0.002]).tolist()
+            ),
             "device": some([f"device {n}" for n in rng.integers(0, 9, num_rows)]),
             "tags": tags,
             "tag_weights": [rng.uniform(0, 1, len(own)).tolist() for own in tags],
@@ -70,7 +73,7 @@ def written(folder: Path, table: pa.Table, parts: int = 1) -> str:
     """As `parts` Parquet files with one row group each."""
     folder.mkdir(parents=True, exist_ok=True)
     ends = np.linspace(0, table.num_rows, parts + 1).astype(int)
-    for n, (start, stop) in enumerate(zip(ends, ends[1:])):
+    for n, (start, stop) in enumerate(pairwise(ends)):
         pq.write_table(table.slice(start, stop - start), folder / f"part-{n}.parquet")
     return str(folder)
 
@@ -95,7 +98,3 @@ def opened(**changes: Any):
     made_of = Table(**options(**changes))
     made_of.check()
     return open_table(made_of, window_rows=1 << 17, prefetch=0)
-
-
-def without(schema: dict[str, Any], **roles: Any) -> dict[str, Any]:
-    return {**{k: v for k, v in schema.items()}, **roles}

@@ -10,7 +10,7 @@ from runner.data.ceiling import Ceiling
 from runner.data.fingerprint import recipe_of
 from runner.data.recipe import prepare
 from runner.errors import ConfigError
-from tests.data.synthetic_settings import called, small
+from tests.data.synthetic_settings import called, option, small
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -144,3 +144,46 @@ def test_preparing_leaves_only_what_is_listed():
     folder, made = prepare(recipe_of(small()))
     names = {name for names in made.splits.values() for name in names}
     assert {path.name for path in folder.iterdir()} == names | {cache.CONTENTS}
+
+
+def test_tasks_sequences_and_pooling_factors_are_options():
+    changes = {"num_tasks": 3, "num_sequences": 2, "sequence_length": 4, "mean_lengths": [1, 2, 6]}
+    data = called(small(**changes))
+    assert [task.name for task in data.schema.tasks] == ["label", "label_2", "label_3"]
+    assert [(f.name, f.max_length) for f in data.schema.sequences] == [("S1", 8), ("S2", 8)]
+    assert [f.mean_length for f in data.schema.sparse[-3:]] == [1, 2, 6]
+    batch = next(data.batches("test", batch_size=5000))
+    assert batch.labels_BT.mean(0).tolist() == pytest.approx([0.25] * 3, abs=0.04)
+    assert batch.sequences["S2"].lengths().float().mean().item() == pytest.approx(4, abs=0.2)
+    assert batch.sparse["C26"].lengths().float().mean().item() == pytest.approx(6, abs=0.3)
+    table = pq.read_table(files(**changes)["test"])
+    labels, truth = table["label_3"].to_numpy(), table["probability_3"].to_numpy()
+    reachable = data.reachable["test"]
+    assert reachable["auc/label_3"] == pytest.approx(roc_auc_score(labels, truth), abs=1e-5)
+    correlation = np.corrcoef(table["probability"], truth)[0, 1]
+    assert abs(correlation) < 0.99
+
+
+def test_drift_moves_the_rate_along_the_rows():
+    labels = pq.read_table(files(drift=2.0)["train"], columns=["label"])["label"].to_numpy()
+    assert labels[:2000].mean() < 0.12 and labels[-2000:].mean() > 0.5
+
+
+def test_new_options_leave_the_default_rows_as_they_were(test_rows):
+    """Its content is known to earlier runs by its fingerprint; the rows by this sum."""
+    assert test_rows["label"].to_numpy().sum() == LABELS
+
+
+LABELS = 1247
+
+
+def test_it_can_be_written_out_and_read_like_any_table(tmp_path):
+    own = called(small(write_to=str(tmp_path / "out"), num_sequences=1))
+    read = called(option("parquet", schema=str(tmp_path / "out" / "schema.yaml"), mix=False))
+    assert read.num_rows == own.num_rows
+    one, two = (next(d.batches("test", batch_size=999)) for d in (own, read))
+    assert one.dense_BD.equal(two.dense_BD) and one.labels_BT.equal(two.labels_BT)
+    assert one.sparse.values().equal(two.sparse.values())
+    assert one.sequences.values().equal(two.sequences.values())
+    with pytest.raises(ConfigError, match="is not empty"):
+        called(small(write_to=str(tmp_path / "out")))

@@ -1,0 +1,346 @@
+"""The data layer: rows a second from files on disk to ready batches.
+
+    python -m bench.data [--rows 1000000] [--pairs 12] [--only columns,lists,...]
+
+Against Arrow's own scan of the same columns of the same files, in the same process, one thread, the
+page cache warm: they take turns, pass by pass. Times are processor times, since others may use the
+machine as well; a pass of either reads everything once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from bench.paired import alternate, machine, ratio, shown, table
+
+BATCH_SIZE = 4096
+BLOCKS_AT_ONCE = 16
+HEADER = ("what", "needed", "rows/s", "Arrow's", "share", "95% interval", "all", "")
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    schema: dict[str, Any]
+    needed: float  # share of Arrow's own speed
+    seed: int | None = 0
+
+
+def schemas() -> dict[str, Case]:
+    label = {"labels": {"label": {}}}
+    numbers = {f"I{n}": {} for n in range(1, 14)}
+    logs = {name: {"log1p": True} for name in numbers}
+    ids = {f"C{n}": {"num_rows": 1 << 20} for n in range(1, 27)}
+    hashed = {name: {"encode": "hash", "num_rows": 100_000} for name in ids}
+    lists = {f"L{n}": {"num_rows": 1 << 20, "list": True} for n in range(1, 4)}
+    plain = {**label, "numeric": numbers, "categorical": ids}
+    cases = [
+        Case("columns", plain, 0.6),
+        Case("columns in file order", plain, 0.6, None),
+        Case("log1p and hashing", {**label, "numeric": logs, "categorical": hashed}, 0.2),
+        Case("lists", {**label, "numeric": numbers, "categorical": {**ids, **lists}}, 0.2),
+        Case("lists only", {**label, "categorical": lists}, 0.2),
+    ]
+    return {case.name: case for case in cases}
+
+
+def write_rows(path: Path, num_rows: int) -> None:
+    """Criteo-like: 13 numbers, 26 ids, Zipf-distributed; and three list columns."""
+    rng = np.random.default_rng(0)
+    writer = None
+    for start in range(0, num_rows, 1 << 17):
+        count = min(1 << 17, num_rows - start)
+        columns: dict[str, pa.Array] = {"label": pa.array(rng.integers(0, 2, count, np.int8))}
+        for n in range(1, 14):
+            columns[f"I{n}"] = pa.array(rng.exponential(30, count).astype(np.int32))
+        for n, size in enumerate(np.geomspace(4, 200_000, 26).astype(int), start=1):
+            columns[f"C{n}"] = pa.array(ids(rng, size, count))
+        for n in range(1, 4):
+            offsets = np.concatenate([[0], np.cumsum(rng.integers(0, 5, count))])
+            values = pa.array(ids(rng, 50_000, int(offsets[-1])))
+            columns[f"L{n}"] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
+        block = pa.table(columns)
+        writer = writer or pq.ParquetWriter(
+            path, block.schema, compression="none", write_page_checksum=True
+        )
+        writer.write_table(block, row_group_size=8192)
+    assert writer is not None
+    writer.close()
+
+
+def ids(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
+    return np.minimum((size + 1.0) ** rng.random(count) - 1, size - 1).astype(np.int32)
+
+
+def scan(path: Path, names: list[str]) -> float:
+    """Seconds that Arrow takes for the same columns, as many row groups at once as a window has."""
+    began = time.process_time()
+    with pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
+        for group in range(0, file.num_row_groups, BLOCKS_AT_ONCE):
+            groups = range(group, min(group + BLOCKS_AT_ONCE, file.num_row_groups))
+            file.read_row_groups(list(groups), columns=names, use_threads=False)
+    return time.process_time() - began
+
+
+def read(data: Any, seed: int | None) -> float:
+    began = time.process_time()
+    for batch in data.batches("train", batch_size=BATCH_SIZE, seed=seed):
+        assert batch.size
+    return time.process_time() - began
+
+
+def compare(case: Case, path: Path, num_rows: int, pairs: int) -> list[str]:
+    data = opened(format="parquet", path=str(path), schema=case.schema)
+    files = data._indexes["train"].files
+    assert files == (path,), "read as it is"
+    names = list(data.columns.names)
+    return _row(
+        case.name,
+        case.needed,
+        num_rows,
+        pairs,
+        lambda: scan(path, names),
+        lambda: read(data, case.seed),
+    )
+
+
+def sequences(path: Path, num_rows: int, pairs: int) -> list[str]:
+    """Sequences are cut when the table is rewritten, so that is read that a training reads."""
+    schema = {"labels": {"label": {}}, "sequences": {}}
+    schema["sequences"] = {f"L{n}": {"num_rows": 1 << 20, "max_length": 3} for n in range(1, 4)}
+    data = opened(format="parquet", path=str(path), schema=schema)
+    files = data._indexes["train"].files
+    names = list(data.columns.names)
+    return _row(
+        "sequences",
+        0.2,
+        num_rows,
+        pairs,
+        lambda: sum(scan(file, names) for file in files),
+        lambda: read(data, 0),
+    )
+
+
+def csv(path: Path, num_rows: int, pairs: int) -> list[str]:
+    """From CSV to encoded rows, against Arrow's reading of the same columns with the same types."""
+    from runner.data.bad_rows import Judge
+    from runner.data.encode import encode
+    from runner.data.learn import Learner
+    from runner.data.table import Table
+
+    case = schemas()["columns"]
+    columns = ["label", *case.schema["numeric"], *case.schema["categorical"]]
+    text = path.with_suffix(".csv")
+    pacsv.write_csv(pq.read_table(path, columns=columns), text)
+    made_of = Table(format="csv", path=str(text), schema=case.schema)
+    made_of.check()
+    learnt = Learner(made_of.declared, split_seed=0, skips=False).learnt()
+    (file,) = made_of.files["train"]
+    found = made_of.schemas[str(file)]
+
+    def arrow() -> float:
+        began = time.process_time()
+        options = pacsv.ConvertOptions(
+            column_types={name: found.field(name).type for name in columns},
+            include_columns=columns,
+        )
+        reading = pacsv.ReadOptions(block_size=1 << 23, use_threads=False)
+        for _ in pacsv.open_csv(text, read_options=reading, convert_options=options):
+            pass
+        return time.process_time() - began
+
+    def ours() -> float:
+        began = time.process_time()
+        for piece in made_of.pieces(file, made_of.columns_read):
+            encode(piece, made_of.declared, learnt, Judge.of(piece, False))
+        return time.process_time() - began
+
+    return _row("CSV", 0.7, num_rows, pairs, arrow, ours)
+
+
+def _row(
+    name: str, needed: float, num_rows: int, pairs: int, theirs: Callable, ours: Callable
+) -> list[str]:
+    our_s, their_s = alternate(ours, theirs, pairs)
+    share = ratio(their_s, our_s)
+    verdict = "held" if share.low >= needed else "missed" if share.high < needed else "open"
+    speeds = [f"{num_rows / float(np.median(s)) / 1e6:.2f}M" for s in (our_s, their_s)]
+    return [name, f"{needed:g}", *speeds, *shown(share, digits=2), verdict]
+
+
+def opened(**settings: Any) -> Any:
+    from runner.data.table import Table, open_table
+
+    made_of = Table(**settings)
+    made_of.check()
+    return open_table(made_of, window_rows=131_072, prefetch=0)
+
+
+def loaders(path: Path, num_rows: int) -> Iterator[list[str]]:
+    """What many write: a Dataset of rows with a DataLoader, and TensorDataset in memory."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    case = schemas()["columns"]
+    data = opened(format="parquet", path=str(path), schema=case.schema)
+    dense, sparse = list(case.schema["numeric"]), list(case.schema["categorical"])
+    count = min(num_rows, 200_000)
+    rows = pq.read_table(path, columns=["label", *dense, *sparse]).slice(0, count)
+
+    class Rows(torch.utils.data.Dataset):
+        def __init__(self) -> None:
+            self.columns = {name: rows[name].to_numpy() for name in rows.column_names}
+
+        def __len__(self) -> int:
+            return count
+
+        def __getitem__(self, n: int) -> tuple:
+            numbers = torch.tensor([float(self.columns[c][n]) for c in dense])
+            own = torch.tensor([int(self.columns[c][n]) for c in sparse])
+            return numbers, own, float(self.columns["label"][n])
+
+    def stacked(names: list[str], type_: Any) -> Any:
+        return torch.from_numpy(np.stack([rows[c].to_numpy() for c in names], 1).astype(type_))
+
+    tensors = TensorDataset(
+        stacked(dense, np.float32), stacked(sparse, np.int64), stacked(["label"], np.float32)
+    )
+    ways: dict[str, Callable[[], Any]] = {
+        "DataLoader over a Dataset of rows": lambda: DataLoader(Rows(), BATCH_SIZE, shuffle=True),
+        "DataLoader over TensorDataset": lambda: DataLoader(tensors, BATCH_SIZE, shuffle=True),
+    }
+    ours = float(np.median([read(data, 0) for _ in range(3)])) / num_rows
+    yield ["this data layer, from Parquet", f"{1 / ours / 1e3:,.0f}k", "1"]
+    for name, make in ways.items():
+        limit = 20_000 if "rows" in name else count
+        began, seen = time.process_time(), 0
+        for batch in make():
+            seen += len(batch[0])
+            if seen >= limit:
+                break
+        own = (time.process_time() - began) / seen
+        yield [name, f"{1 / own / 1e3:,.0f}k", f"{ours / own:.3f}"]
+
+
+def training(num_rows: int, pairs: int) -> list[str]:
+    """Updates of the default model on synthetic rows read from Parquet, and from memory."""
+    from bench.jobs import job_without_run, prepared
+
+    rows = f"dataset.rows={{train: {num_rows}, validation: 10000, test: 10000}}"
+    job = job_without_run(prepared([rows, "trainer.num_threads=1"]))
+
+    def batches() -> Iterator[Any]:
+        return job.dataset.batches("train", batch_size=BATCH_SIZE, seed=0)
+
+    kept = list(batches())
+
+    def train(source: Iterator[Any]) -> float:
+        job.context.model.train()
+        began = time.process_time()
+        for _ in kept:
+            job.task.train_step(job.context, source)
+        return time.process_time() - began
+
+    return _row(
+        "training, against tensors in memory",
+        0.95,
+        num_rows,
+        pairs,
+        lambda: train(iter(kept)),
+        lambda: train(batches()),
+    )
+
+
+GROWTH = """
+import resource, sys, time
+from pathlib import Path
+import bench.data as bench
+path, rows = Path(sys.argv[1]), int(sys.argv[2])
+data = bench.opened(format="parquet", path=str(path), schema=bench.schemas()["lists"].schema)
+epochs, peaks = [], []
+for epoch in range(int(sys.argv[3])):
+    epochs.append(bench.read(data, epoch))
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(sorted(epochs)[len(epochs) // 2], peaks[0], peaks[-1])
+"""
+
+
+def growth(folder: Path, sizes: list[int]) -> Iterator[list[str]]:
+    """Time of an epoch and the largest memory of a process of its own, over ten epochs or three."""
+    for rows in sizes:
+        path = folder / f"growth-{rows}.parquet"
+        write_rows(path, rows)
+        epochs = 10 if rows <= 1_000_000 else 3
+        command = [sys.executable, "-c", GROWTH, str(path), str(rows), str(epochs)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        seconds, first, last = map(float, done.stdout.split())
+        yield [
+            f"{rows / 1e6:g}M",
+            f"{seconds:.2f} s",
+            f"{rows / seconds / 1e6:.2f}M",
+            f"{first:,.0f} MB",
+            f"{last:,.0f} MB",
+            str(epochs),
+        ]
+        path.unlink()
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    words.add_argument("--rows", type=int, default=1_000_000)
+    words.add_argument("--pairs", type=int, default=12)
+    words.add_argument("--only", default="")
+    words.add_argument("--growth", default="1000000,5000000,20000000")
+    given = words.parse_args()
+    only = set(filter(None, given.only.split(",")))
+    import torch
+
+    torch.set_num_threads(1)
+    pa.set_cpu_count(1)
+    print(machine(1))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ["RUNNER_CACHE"] = str(folder / "cache")
+        path = folder / "rows.parquet"
+        write_rows(path, given.rows)
+        made = [case for case in schemas().values() if not only or case.name in only]
+        rows = [compare(case, path, given.rows, given.pairs) for case in made]
+        if not only or "sequences" in only:
+            rows.append(sequences(path, given.rows, given.pairs))
+        if not only or "CSV" in only:
+            rows.append(csv(path, given.rows, max(3, given.pairs // 2)))
+        if not only or "training" in only:
+            rows.append(training(given.rows // 5, given.pairs))
+        if rows:
+            print(f"\n{given.rows:,} rows, {given.pairs} pairs\n{table(HEADER, rows)}")
+        if not only or "loaders" in only:
+            header = ("loader of the same file", "rows/s", "of ours")
+            print(f"\n{table(header, list(loaders(path, given.rows)))}")
+        if not only or "growth" in only:
+            sizes = [int(size) for size in given.growth.split(",")]
+            header = ("rows", "an epoch", "rows/s", "memory, 1st epoch", "last epoch", "epochs")
+            print(f"\n{table(header, list(growth(folder, sizes)))}")
+    print(
+        f"largest memory here: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB"
+    )
+
+
+if __name__ == "__main__":
+    main()

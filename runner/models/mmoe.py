@@ -1,0 +1,61 @@
+"""MMoE (Ma et al. 2018, "Modeling Task Relationships in Multi-task Learning with Multi-gate
+Mixture-of-Experts", KDD)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.layers.embedding import TableLookup
+from runner.layers.experts import Experts, Mixture
+from runner.layers.fields import beside, beside_width
+from runner.layers.mlp import mlp
+from runner.layers.recommender import Recommender
+
+
+class MMoE(Recommender):
+    """Shared experts, mixed for each task by a gate of its own, eq. 6 to 8; a tower a task.
+
+    Args:
+        schema: needs at least one sparse feature; dense ones are optional. With one task it is a
+            mixture of experts.
+        embedding_dim: D, width of every table.
+        num_experts: shared by all tasks. experts: hidden widths of each.
+        tower: hidden widths of each task's tower; a last linear layer of one logit follows.
+        dropout: after each hidden layer of the towers.
+        embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
+    Raises: ValueError for a schema without sparse features, or experts without a layer.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        embedding_dim: int,
+        num_experts: int,
+        experts: Sequence[int],
+        tower: Sequence[int],
+        dropout: float = 0.0,
+        embedding_init: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
+        width = beside_width(schema, embedding_dim)
+        self.experts = Experts(num_experts, width, experts)
+        self.gates = Mixture(width, num_experts, num_gates=len(schema.tasks))
+        self.towers = nn.ModuleList(
+            mlp(self.experts.width, [*tower, 1], dropout=dropout, last_linear=True)
+            for _ in schema.tasks
+        )
+
+    def embed(self, batch: Batch) -> Embeddings:
+        return self.embedding(batch)
+
+    def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
+        x_B = beside(embeddings.pooled_BE, batch.dense_BD)
+        mixed_BTW = self.gates(x_B, self.experts(x_B))
+        logits = [tower(x) for tower, x in zip(self.towers, mixed_BTW.unbind(1), strict=True)]
+        return Prediction.of(torch.cat(logits, dim=1), batch)

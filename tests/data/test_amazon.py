@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runner.errors import DataError
+from tests.conftest import shared_data
+from tests.data.synthetic_settings import called, option
+
+LINES = {7: [3, 1, 4, 2, 6], 2: [5, 6, 3], 9: [8, 9], 4: [1, 2, 3, 4]}
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+
+
+def settings(tmp_path, lines=LINES, **changes):
+    text = "".join(f"{user} {' '.join(map(str, items))}\n" for user, items in lines.items())
+    (tmp_path / "Beauty.txt").write_text(text)
+    return option("amazon_beauty", path=str(tmp_path), **changes)
+
+
+def rows(data, split):
+    (batch,) = data.batches(split, batch_size=10_000)
+    history = [ids.tolist() for ids in batch.sequences["history"].to_dense()]
+    ids = (batch.sparse[name].values().tolist() for name in ("user", "item"))
+    return list(zip(batch.labels_BT[:, 0].int().tolist(), *ids, history))
+
+
+def positives(data, split):
+    return [row[1:] for row in rows(data, split) if row[0]]
+
+
+def test_the_last_item_is_for_test_and_the_one_before_for_validation(tmp_path):
+    data = called(settings(tmp_path))
+    assert positives(data, "test") == [(7, 6, [3, 1, 4, 2]), (2, 3, [5, 6]), (4, 4, [1, 2, 3])]
+    assert positives(data, "validation") == [(7, 2, [3, 1, 4]), (2, 6, [5]), (4, 3, [1, 2])]
+    assert positives(data, "train") == [(7, 1, [3]), (7, 4, [3, 1]), (4, 2, [1])]
+
+
+def test_one_row_a_user_and_short_histories(tmp_path):
+    data = called(settings(tmp_path, train_on="last", max_length=2))
+    assert positives(data, "train") == [(7, 4, [3, 1]), (4, 2, [1])]
+    assert positives(data, "test")[0] == (7, 6, [4, 2])
+    assert data.schema.sequences[0].max_length == 2
+
+
+def test_negatives_are_items_that_the_user_never_touched(tmp_path):
+    negatives = {"train": 20, "validation": 0, "test": 50}
+    data = called(settings(tmp_path, negatives=negatives))
+    for split, count in negatives.items():
+        found = rows(data, split)
+        assert len(found) == len(positives(data, split)) * (1 + count)
+        drawn = [row for row in found if not row[0]]
+        assert all(item not in LINES[user] and 1 <= item <= 9 for _, user, item, _ in drawn)
+    drawn = [item for label, user, item, _ in rows(data, "test") if not label and user == 2]
+    assert set(drawn) == {1, 2, 4, 7, 8, 9}
+
+
+def test_the_item_and_its_history_share_a_table(tmp_path):
+    schema = called(settings(tmp_path)).schema
+    assert [(f.name, f.num_rows, f.table_name) for f in (*schema.sparse, *schema.sequences)] == [
+        ("user", 10, "user"),
+        ("item", 10, "item"),
+        ("history", 10, "item"),
+    ]
+
+
+@pytest.mark.parametrize("line", ["7 3 x", "7", "7 -3 2 1", "7 99999999999 2 1"])
+def test_a_bad_line_is_named(tmp_path, line):
+    made = settings(tmp_path)
+    with (tmp_path / "Beauty.txt").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(DataError, match=r"Beauty\.txt: line 5"):
+        called(made)
+
+
+@pytest.mark.data
+def test_the_real_file_has_the_rows_of_the_protocol(tmp_path):
+    path = str(shared_data("amazon-beauty"))
+    data = called(option("amazon_beauty", path=path, negatives=dict.fromkeys(SPLITS, 0)))
+    users, events = 22_363, 198_502
+    assert data.num_rows == {"train": events - 3 * users, "validation": users, "test": users}
+    batch = next(data.batches("test", batch_size=users))
+    assert np.unique(batch.sparse["user"].values()).size == users
+    assert batch.sequences.lengths().max() == 50
+
+
+SPLITS = ("train", "validation", "test")

@@ -1,0 +1,297 @@
+"""Splits of a table, what was learnt and kept, rewriting or not, and the schema verb."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from runner.batch import Cursor
+from runner.data.fingerprint import fingerprint
+from runner.data.learnt import with_learnt
+from runner.data.table import Table
+from runner.errors import UserError
+from runner.verbs_schema import schema as schema_verb
+from tests.data.clicks import SCHEMA, clicks, opened, options, written
+from tests.data.synthetic_settings import option
+
+ROWS = 1000
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return written(tmp_path / "x", clicks(ROWS), 4)
+
+
+def ids(data, split):
+    names = data.carried(split, 0, data.num_rows[split])["id"].to_pylist()
+    return {int(name[3:]) for name in names}
+
+
+def test_random_splits_are_disjoint_whole_and_follow_split_seed(path):
+    shares = {"random": {"train": 0.7, "validation": 0.2, "test": 0.1}}
+    first, same, other = (opened(path=path, split=shares, split_seed=s) for s in (0, 0, 1))
+    parts = [ids(first, split) for split in ("train", "validation", "test")]
+    assert set.union(*parts) == set(range(ROWS)) and sum(map(len, parts)) == ROWS
+    assert [len(p) / ROWS for p in parts] == pytest.approx([0.7, 0.2, 0.1], abs=0.04)
+    assert ids(same, "test") == parts[2] != ids(other, "test")
+
+
+def test_a_split_by_column(path):
+    split = {"column": "fold", "train": [0, 1], "validation": 2, "test": ["4"]}
+    data = opened(path=path, split=split)
+    assert ids(data, "train") == {n for n in range(ROWS) if n % 5 in (0, 1)}
+    assert ids(data, "validation") == set(range(2, ROWS, 5))
+    assert ids(data, "test") == set(range(4, ROWS, 5))
+
+
+@pytest.mark.parametrize(
+    ("split", "bounds"),
+    [
+        ({"time": "time", "validation": 0.1, "test": 0.2}, (700, 800)),
+        ({"time": "time", "validation": "24h", "test": "2d"}, (ROWS - 73, ROWS - 49)),
+        ({"time": "time", "test": "48h"}, (ROWS - 49, ROWS - 49)),
+    ],
+)
+def test_a_split_by_time_takes_the_last_of_it(path, split, bounds):
+    data = opened(path=path, split=split)
+    low, high = bounds
+    assert ids(data, "train") == set(range(low))
+    assert ids(data, "test") == set(range(high, ROWS))
+    if "validation" in split:
+        assert ids(data, "validation") == set(range(low, high))
+
+
+def test_separate_paths_globs_and_urls(tmp_path, path):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    with memory.open("/far/away.parquet", "wb") as file:
+        pq.write_table(clicks(30), file)
+    data = opened(
+        path=f"{path}/part-[01].parquet",
+        validation_path=[f"{path}/part-2.parquet"],
+        test_path="memory://far/*.parquet",
+    )
+    assert data.num_rows == {"train": 500, "validation": 250, "test": 30}
+    assert ids(data, "validation") == set(range(500, 750))
+
+
+def test_statistics_are_those_of_the_train_split(path):
+    split = {"column": "fold", "train": ["0"], "validation": ["1", "2", "3", "4"]}
+    data = opened(path=path, split=split)
+    x = next(data.batches("train", batch_size=ROWS)).dense_BD[:, 1]
+    assert x.mean().item() == pytest.approx(0, abs=1e-5)
+    assert x.std(correction=0).item() == pytest.approx(1, abs=1e-4)
+
+
+def test_learnt_buckets_are_of_equal_size(path):
+    levels = {"rating_level": {"column": "rating", "encode": "bucketise", "buckets": 4}}
+    data = opened(path=path, schema={"labels": ["click"], "categorical": levels})
+    counts = next(data.batches("train", batch_size=ROWS)).sparse.values().bincount()
+    assert counts[:4].tolist() == pytest.approx([250] * 4, abs=2)
+
+
+def test_what_a_run_learnt_is_used_on_other_data(tmp_path, path):
+    data = opened(path=path)
+    data.save_learnt(tmp_path / "run" / "data")
+    settings = with_learnt(options(path=path), tmp_path / "run" / "data")
+    assert settings["learnt"]
+    again = opened(**{k: v for k, v in settings.items() if k not in ("format", "schema")})
+    assert again._indexes["train"].files == data._indexes["train"].files  # made once
+    few = clicks(20, seed=5).set_column(7, "city", pa.array(["Rome", "Atlantis"] * 10))
+    other = written(tmp_path / "y", few)
+    new = opened(path=other, learnt=settings["learnt"], mix=False)
+    assert new.schema.sparse[1].num_rows == data.schema.sparse[1].num_rows
+    old_batch = next(data.batches("train", batch_size=ROWS))
+    cities = data.carried("train", 0, ROWS)["city"].to_pylist()
+    rome = int(old_batch.sparse["city"].values()[cities.index("Rome")])
+    batch = next(new.batches("train", batch_size=20))
+    assert batch.sparse["city"].values().tolist() == [rome, 0] * 10
+    ages = np.array([30 if a is None else a for a in clicks(ROWS)["age"].to_pylist()])
+    own = np.array([30 if a is None else a for a in few["age"].to_pylist()])
+    wanted = (own - ages.mean()) / ages.std()
+    np.testing.assert_allclose(batch.dense_BD[:, 1], wanted, rtol=1e-4, atol=1e-5)
+
+
+PLAIN = {
+    "labels": ["click"],
+    "numeric": {"price": {"log1p": True, "clip": [0, None], "default": 0.0}},
+    "categorical": {"user": {"num_rows": 100}},
+    "carried": ["id"],
+}
+
+
+def test_plain_files_are_read_as_they_are_and_give_the_same_as_rewritten_ones(path):
+    as_is = opened(path=path, schema=PLAIN)
+    rewritten = opened(path=path, schema=PLAIN, rewrite="always", mix=False)
+    assert "part-0.parquet" in str(as_is._indexes["train"].files[0])
+    assert "part-0.parquet" not in str(rewritten._indexes["train"].files[0])
+    one, two = (next(d.batches("train", batch_size=ROWS)) for d in (as_is, rewritten))
+    assert one.dense_BD.equal(two.dense_BD)
+    assert one.sparse.values().equal(two.sparse.values())
+    assert as_is.carried("train", 240, 260).equals(rewritten.carried("train", 240, 260))
+
+
+def test_large_row_groups_are_cut_into_blocks_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("runner.data.table.DIRECT_ROWS", 10_000)
+    table = pa.table({"y": np.arange(20_000) % 2, "x": np.arange(20_000.0)})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=20_000)
+    schema = {"labels": ["y"], "numeric": ["x"]}
+    data = opened(path=str(tmp_path / "x.parquet"), schema=schema)
+    assert data._indexes["train"].rows_N.tolist() == [8192, 8192, 3616]
+    x = next(data.batches("train", batch_size=20_000)).dense_BD[:, 0]
+    assert sorted(x.tolist()) == table["x"].to_pylist()
+
+
+def test_mixing_leaves_no_order_and_more_rows_than_memory_holds(tmp_path, monkeypatch):
+    monkeypatch.setattr("runner.data.mixing.SHARD_ROWS", 300)
+    monkeypatch.setattr("runner.data.mixing.FLUSH_ROWS", 20)
+    data = opened(path=written(tmp_path / "x", clicks(ROWS), 4))
+    names = data.carried("train", 0, ROWS)["id"].to_pylist()
+    order = np.array([int(name[3:]) for name in names])
+    assert sorted(order) == list(range(ROWS))
+    assert abs(np.corrcoef(order, np.arange(ROWS))[0, 1]) < 0.12
+    assert not list((tmp_path / "cache").rglob("*.bucket"))
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("workers", [0, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_workers_ranks_and_every_position_keep_the_order(path, prefetch, workers, world_size):
+    """Every step of an epoch, resumed at, with lists and sequences."""
+    made_of = Table(**options(path=path))
+    made_of.check()
+    from runner.data.table import open_table
+
+    data = open_table(made_of, window_rows=1, prefetch=prefetch, workers=workers)
+    plain = open_table(made_of, window_rows=1, prefetch=0)
+    whole = next(plain.batches("train", batch_size=ROWS, seed=4)).rows_B.tolist()
+
+    def read(at):
+        ranks = [
+            data.batches(
+                "train",
+                batch_size=50 // world_size,
+                seed=4,
+                start=at,
+                rank=r,
+                world_size=world_size,
+            )
+            for r in range(world_size)
+        ]
+        return [list(together) for together in zip(*ranks, strict=True)]
+
+    steps = read(Cursor(0, 0))
+    assert len(steps) == 20
+    assert [n for step in steps for b in step for n in b.rows_B.tolist()] == whole
+    for number, step in enumerate(steps[:-1]):
+        rest = read(step[0].cursor)
+        assert len(rest) == len(steps) - number - 1
+        for one, two in zip(rest[0], steps[number + 1]):
+            assert one.rows_B.equal(two.rows_B) and one.cursor == two.cursor
+            assert one.sequences.values().equal(two.sequences.values())
+            assert one.sparse.values().equal(two.sparse.values())
+
+
+def test_the_fingerprint_follows_content_schema_and_split(path, tmp_path):
+    def of(**changes):
+        return fingerprint(option("parquet", **{"path": path, "schema": SCHEMA, **changes}))
+
+    was = of()
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCHEMA, sort_keys=False))
+    assert of(schema=str(tmp_path / "s.yaml")) == was
+    assert of(prefetch=3, workers=2) == was
+    shares = {"random": {"train": 0.9, "test": 0.1}}
+    less = {**SCHEMA, "carried": []}
+    others = [
+        of(split=shares),
+        of(split=shares, split_seed=1),
+        of(schema=less),
+        of(mix=False),
+        of(on_bad_rows="skip"),
+        of(path=f"{path}/part-0.parquet"),
+        of(window_rows=5),
+    ]
+    assert len({was, *others}) == 8
+
+
+def test_schema_proposes_what_can_be_read(tmp_path, path, capsys):
+    out = tmp_path / "s.yaml"
+    assert schema_verb([path, "--out", str(out)], ()) == 0
+    shown = capsys.readouterr().out
+    assert "price" in shown and "10." in shown and f"dataset.schema={out}" in shown
+    proposed = yaml.safe_load(out.read_text())
+    assert list(proposed["labels"]) == ["click"]
+    assert proposed["categorical"]["words"]["separator"] == "|"
+    assert proposed["categorical"]["city"]["encode"] == "vocabulary"
+    assert proposed["numeric"]["age"]["default"] == pytest.approx(50, abs=5)
+    assert proposed["groups"] == ["user"] and proposed["weight"] == "importance"
+    assert proposed["carried"] == ["id"]
+    assert proposed["split"] == {"time": "time", "validation": 0.1, "test": 0.1}
+    data = opened(path=None, schema=str(out))
+    assert list(data.num_rows) == ["train", "validation", "test"]
+    next(data.batches("train", batch_size=100, seed=0))
+    with pytest.raises(UserError, match="is there already"):
+        schema_verb([path, "--out", str(out)], ())
+
+
+def test_schema_takes_the_paths_of_other_splits(tmp_path, path):
+    one, two = f"{path}/part-0.parquet", f"{path}/part-1.parquet"
+    out = str(tmp_path / "s.yaml")
+    schema_verb([one, "--validation", two, f"--test={two}", "--out", out], ())
+    proposed = yaml.safe_load(open(out))  # noqa: SIM115
+    assert "split" not in proposed and proposed["test_path"] == two
+    data = opened(path=None, schema=out)
+    assert data.num_rows == {"train": 250, "validation": 250, "test": 250}
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ([], "needed is one path"),
+        (["x", "--outt", "y"], "nearest: '--out'"),
+        (["x", "--out"], "--out needs a path"),
+        (["nowhere"], "no such path"),
+    ],
+)
+def test_wrong_words_of_schema_are_named(words, shown, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=shown):
+        schema_verb(words, ())
+
+
+def test_schema_imports_no_torch(path):
+    code = "import sys; from runner.verbs_schema import schema; schema([sys.argv[1]], ())\n"
+    code += "print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_stranger_s_file_trains_in_two_commands(tmp_path, path, runner):
+    out = str(tmp_path / "s.yaml")
+    env = {"RUNNER_CACHE": str(tmp_path / "cache")}
+    done = runner.run("schema", path, "--out", out, env=env)
+    assert done.code == 0, done.text
+    done = runner.run(
+        "dataset=parquet",
+        f"dataset.schema={out}",
+        f"hydra.run.dir={tmp_path / 'run'}",
+        "trainer.batch_size=100",
+        "trainer.num_threads=1",
+        env=env,
+    )
+    assert done.code == 0, done.text
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["status"] == "completed" and "test/auc" in result["metrics"]

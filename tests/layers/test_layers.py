@@ -1,0 +1,83 @@
+"""Layers whose inside differs from what the twins of whole models see: chunks, limits, dropout."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from runner.layers import cin
+from runner.layers.cin import compress
+from runner.layers.experts import Mixture
+from runner.layers.fm import pair_sum
+from runner.layers.mlp import mlp
+from runner.layers.streams import FeatureGate
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 64])
+@pytest.mark.parametrize("at_a_time", [1, 40, 100, 10**9])
+def test_the_chunks_of_a_cin_layer_change_nothing(monkeypatch, num_rows, at_a_time):
+    monkeypatch.setitem(cin._PAIRS_AT_A_TIME, "cpu", at_a_time)
+    x, x0 = torch.randn(num_rows, 4), torch.randn(num_rows, 5)
+    weight, grad = torch.randn(3, 20), torch.randn(num_rows, 3)
+    ours = [t.clone().requires_grad_() for t in (x, x0, weight)]
+    plain = [t.clone().double().requires_grad_() for t in (x, x0, weight)]
+    out = compress(*ours)
+    out.backward(grad)
+    expected = torch.einsum("hij,ri,rj->rh", plain[2].unflatten(1, (4, 5)), plain[0], plain[1])
+    expected.backward(grad.double())
+    torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-5)
+    for mine, twin in zip(ours, plain):
+        torch.testing.assert_close(mine.grad.double(), twin.grad, rtol=0, atol=1e-4)
+
+
+def test_a_cin_layer_keeps_no_products_for_its_backward():
+    x, x0 = torch.randn(64, 30, requires_grad=True), torch.randn(64, 20, requires_grad=True)
+    weight, kept = torch.randn(3, 600, requires_grad=True), []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(t.numel()) or t, lambda t: t
+    ):
+        compress(x, x0, weight)
+    assert sum(kept) == x.numel() + x0.numel() + weight.numel() < 64 * 600
+
+
+def test_pairs_of_a_row_of_zeros_have_a_gradient():
+    x = torch.zeros(2, 3, 4, requires_grad=True)
+    pair_sum(x).sum().backward()
+    assert torch.equal(x.grad, torch.zeros(2, 3, 4))
+
+
+def test_an_mlp_drops_its_input_where_asked_and_not_its_output():
+    layers = mlp(4, [8, 2], dropout=0.5, input_dropout=0.25, last_linear=True)
+    kinds = [type(layer) for layer in layers]
+    assert kinds == [nn.Dropout, nn.Linear, nn.ReLU, nn.Dropout, nn.Linear]
+    assert (layers[0].p, layers[3].p) == (0.25, 0.5)
+
+
+@pytest.mark.parametrize("widths", [[0], [8, -1], [8, True], [8, 2.0]])
+def test_an_mlp_refuses_widths_that_are_none(widths):
+    with pytest.raises(ValueError, match="widths="):
+        mlp(4, widths)
+
+
+def test_a_mixture_of_groups_is_one_of_all_experts():
+    mixture = Mixture(6, 5, num_gates=2)
+    x, experts = torch.randn(8, 6), torch.randn(8, 5, 3)
+    whole = mixture(x, experts)
+    assert whole.shape == (8, 2, 3)
+    torch.testing.assert_close(mixture(x, *experts.split([2, 2, 1], dim=1)), whole)
+
+
+def test_a_learnt_gate_starts_open_and_a_gate_of_features_follows_them():
+    x = torch.randn(8, 6)
+    torch.testing.assert_close(FeatureGate(6, 0, [4])(x, None), x)
+    gate = FeatureGate(6, 3, [4])
+    one, two = gate(x, torch.randn(8, 3)), gate(x, torch.randn(8, 3))
+    assert not torch.equal(one, two)
+    assert ((one / x > 0) & (one / x < 2)).all()

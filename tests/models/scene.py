@@ -1,0 +1,62 @@
+"""Every model in a small size, made from its own YAML, on schemas with and without numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import torch
+import yaml
+
+from runner.batch import Batch, Schema, TaskSpec
+from runner.layers.recommender import Recommender
+from tests.tiny import SCHEMA, random_batch
+
+CONF = Path(__file__).resolve().parents[2] / "conf" / "model"
+TWO_TASKS = replace(SCHEMA, tasks=(TaskSpec("click"), TaskSpec("like")))
+NO_NUMBERS = replace(SCHEMA, dense=())
+SCHEMAS = {"plain": SCHEMA, "two tasks": TWO_TASKS, "no numbers": NO_NUMBERS}
+
+# name -> model and the settings that make it small; what is not named keeps the YAML's value
+SMALL: dict[str, tuple[str, dict]] = {
+    "dlrm": ("dlrm", {"bottom": [8], "top": [8]}),
+    "dcn": ("dcn", {"deep": [8, 5]}),
+    "dcn stacked": ("dcn", {"deep": [8, 5], "structure": "stacked"}),
+    "dcn mixture": ("dcn", {"deep": [8], "rank": 3, "num_experts": 2}),
+    "deepfm": ("deepfm", {"deep": [8, 5]}),
+    "wide_and_deep": ("wide_and_deep", {"deep": [8, 5]}),
+    "xdeepfm": ("xdeepfm", {"deep": [8], "cin": [6, 5]}),
+    "autoint": ("autoint", {"attention_dim": 6, "num_heads": 2}),
+    "autoint deep": ("autoint", {"attention_dim": 3, "num_heads": 1, "deep": [8]}),
+    "masknet": ("masknet", {"blocks": [6, 5], "top": [7]}),
+    "masknet serial": ("masknet", {"blocks": [6, 5], "top": [], "structure": "serial"}),
+    "finalmlp": ("finalmlp", {"streams": [[8, 6], [4]], "num_heads": 2}),
+    "finalmlp contexts": (
+        "finalmlp",
+        {"streams": [[6], [4]], "num_heads": 2, "contexts": [["b"], ["m", "a"]], "gate": [5]},
+    ),
+    "mmoe": ("mmoe", {"num_experts": 3, "experts": [6, 5], "tower": [4]}),
+    "ple": ("ple", {"experts": [6, 5], "tower": [4], "num_own": 2, "num_shared": 1}),
+    "ple one level": ("ple", {"experts": [6], "tower": [4], "num_levels": 1}),
+}
+MODELS = sorted({model for model, _ in SMALL.values()})
+
+
+def make_model(name: str, schema: Schema = SCHEMA, **more) -> Recommender:
+    """A model of `SMALL`, its tables not yet placed."""
+    stem, settings = SMALL[name]
+    return from_yaml(stem, schema, **{"embedding_dim": 4, **settings, **more})
+
+
+def from_yaml(stem: str, schema: Schema = SCHEMA, **settings) -> Recommender:
+    """What a YAML says, but for the settings given."""
+    node = yaml.safe_load((CONF / f"{stem}.yaml").read_text())["net"]
+    module, _, cls = node.pop("_target_").rpartition(".")
+    torch.manual_seed(0)
+    return getattr(import_module(module), cls)(schema, **{**node, **settings})
+
+
+def batch_of(schema: Schema, size: int = 24, seed: int = 0) -> Batch:
+    batch = random_batch(size, seed, num_tasks=len(schema.tasks))
+    return batch if schema.dense else replace(batch, dense_BD=batch.dense_BD[:, :0])

@@ -1,0 +1,140 @@
+"""Each model in an update: micro-batches, autocast, learning one batch; and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from runner.batch import SparseFeature
+from runner.layers.embedding import COPIES
+from runner.losses import ByKind
+from runner.task import Supervised
+from tests.models.scene import MODELS, SCHEMAS, SMALL, TWO_TASKS, batch_of, from_yaml, make_model
+from tests.tiny import SCHEMA, make_context, snapshot
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def train(context, batches, lr=0.1):
+    outputs = []
+    for step, batch in enumerate(batches, start=1):
+        context.tables.set_rate(lr, step)
+        outputs.append(Supervised().train_step(context, iter([batch])))
+    return outputs
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_micro_batches_equal_one_batch(name):
+    states = []
+    for micro in (64, 13):
+        context = make_context(
+            "rowwise_adagrad",
+            lr=0.05,
+            micro_batch_size=micro,
+            model=make_model(name, TWO_TASKS),
+            loss=ByKind(TWO_TASKS),
+        )
+        train(context, [batch_of(TWO_TASKS, 64, seed) for seed in range(3)], lr=0.05)
+        states.append(snapshot(context))
+    whole, parts = states
+    for key, value in whole.items():
+        torch.testing.assert_close(parts[key], value, rtol=0, atol=1e-5, msg=key)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_bf16_autocast_returns_float32_close_to_full_precision(name):
+    batch, logits = batch_of(SCHEMA, 64), []
+    for amp in (False, True):
+        context = make_context(amp=amp, model=make_model(name))
+        products = []
+        for module in context.model.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.register_forward_hook(lambda m, i, o, seen=products: seen.append(o.dtype))
+        [output] = train(context, [batch])
+        assert output.applied
+        assert torch.bfloat16 in products if amp else torch.bfloat16 not in products
+        logits.append(output.predictions[0].logits_BT)
+    assert logits[1].dtype == torch.float32
+    assert 0 < (logits[0] - logits[1]).abs().max() < 0.1
+
+
+LEARNERS = {name: (name, {}) for name in MODELS} | {
+    "dcn stacked": ("dcn", {"structure": "stacked"}),
+    "dcn mixture": ("dcn", {"rank": 8}),
+    "autoint deep": ("autoint", {"deep": [32]}),
+    "masknet serial": ("masknet", {"structure": "serial", "top": []}),
+    "finalmlp contexts": ("finalmlp", {"contexts": [["a"], ["b"]]}),
+}
+
+
+@pytest.mark.parametrize(("name", "settings"), LEARNERS.values(), ids=LEARNERS)
+def test_one_batch_is_learnt_by_heart(name, settings):
+    context = make_context("adam", model=from_yaml(name, **settings))
+    context.dense_optimizer = torch.optim.Adam(context.parameters, lr=0.01)
+    outputs = train(context, [batch_of(SCHEMA, 32)] * 60, lr=0.01)
+    losses = [float(output.losses[0]["click"].mean()) for output in outputs]
+    assert losses[-1] < 0.05 < 0.5 < losses[0]
+
+
+@pytest.mark.parametrize("name", ["deepfm", "wide_and_deep", "xdeepfm"])
+def test_the_columns_of_a_first_order_weight_stay_equal_and_learn(name):
+    context = make_context("rowwise_adagrad", model=make_model(name))
+    train(context, [batch_of(SCHEMA, 64, seed) for seed in range(3)])
+    for table, state in context.tables.state().items():
+        if table.endswith(".linear/weight"):
+            assert torch.equal(state, state[:, :1].expand(-1, COPIES))
+            assert state.abs().max() > 0.01
+
+
+ONE = replace(SCHEMA, dense=(), sparse=(SparseFeature("a", 50),))
+REFUSED = {
+    "no ids at all": (MODELS, replace(SCHEMA, sparse=()), {}, "at least one sparse feature"),
+    "nothing to join": (["deepfm", "xdeepfm", "autoint"], ONE, {}, "at least 2 features.*has a$"),
+    "nothing to interact with": (["dlrm"], ONE, {}, "second sparse one.*a only"),
+    "no width": (MODELS, SCHEMA, {"embedding_dim": 0}, "embedding_dim=0"),
+    "negative start": (MODELS, SCHEMA, {"embedding_init": -1.0}, "embedding_init=-1.0"),
+    "a layer of nothing": (["dcn", "deepfm", "wide_and_deep"], SCHEMA, {"deep": [8, 0]}, "8, 0"),
+    "no cross": (["dcn"], SCHEMA, {"num_layers": 0}, "num_layers=0"),
+    "no rank": (["dcn"], SCHEMA, {"rank": 0}, "rank=0"),
+    "unknown structure": (["dcn", "masknet"], SCHEMA, {"structure": "odd"}, "structure=odd: "),
+    "no maps": (["xdeepfm"], SCHEMA, {"cin": []}, r"cin=\[\]"),
+    "heads of attention": (["autoint"], SCHEMA, {"num_heads": 5}, "attention_dim=32.*num_heads=5"),
+    "a top that is ignored": (["masknet"], SCHEMA, {"structure": "serial"}, r"top=\[64\]"),
+    "no block": (["masknet"], SCHEMA, {"blocks": []}, r"blocks=\[\]"),
+    "no mask": (["masknet"], SCHEMA, {"reduction": 0.0}, "reduction=0.0"),
+    "heads of fusion": (["finalmlp"], SCHEMA, {"num_heads": 5}, "64 and 64.*num_heads=5"),
+    "three streams": (["finalmlp"], SCHEMA, {"streams": [[8], [8], [8]]}, "each of the two"),
+    "a stream of nothing": (["finalmlp"], SCHEMA, {"streams": [[8], []]}, "at least one layer"),
+    "a context it lacks": (
+        ["finalmlp"],
+        replace(SCHEMA, sparse=(SparseFeature("user", 5), SparseFeature("item", 5))),
+        {"contexts": [["usr"], []]},
+        "no sparse feature 'usr'; nearest: 'user'",
+    ),
+    "experts of nothing": (["mmoe", "ple"], SCHEMA, {"experts": []}, r"experts=\[\]"),
+    "no expert": (["mmoe"], SCHEMA, {"num_experts": 0}, "num_experts=0"),
+    "no level": (["ple"], SCHEMA, {"num_levels": 0}, "num_levels=0"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "settings", "message"),
+    [(n, schema, s, m) for names, schema, s, m in REFUSED.values() for n in names],
+    ids=[f"{what}-{n}" for what, (names, *_) in REFUSED.items() for n in names],
+)
+def test_what_is_missing_or_does_not_fit_is_told_while_building(name, schema, settings, message):
+    with pytest.raises(ValueError, match=message):
+        from_yaml(name, schema, **settings)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
+@pytest.mark.parametrize("name", MODELS)
+def test_what_the_yaml_says_builds_on_every_schema(name, schema):
+    context = make_context(model=from_yaml(name, schema), loss=ByKind(schema))
+    [output] = train(context, [batch_of(schema)])
+    assert output.predictions[0].logits_BT.shape == (24, len(schema.tasks))

@@ -1,0 +1,164 @@
+"""Each model against its paper, spelt out with copied weights: values, gradients, sizes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.nn import functional
+
+from runner.batch import Embeddings
+from runner.layers.embedding import COPIES
+from runner.layers.experts import Experts
+from runner.state import dense_parameters
+from tests.models.scene import NO_NUMBERS, SCHEMAS, SMALL, TWO_TASKS, batch_of, make_model
+from tests.models.twins import TWINS
+from tests.tiny import SCHEMA, make_context
+
+D, F, NUMBERS = 4, 3, 2
+FLAT, WIDTH = F * D + NUMBERS, (F + NUMBERS) * D  # of the input, with numbers or their vectors
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def test_every_model_has_a_twin():
+    assert TWINS.keys() == SMALL.keys()
+
+
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
+@pytest.mark.parametrize("name", SMALL)
+def test_logits_and_all_gradients_equal_the_twins(name, schema):
+    model, batch = make_model(name, schema), batch_of(schema)
+    generator = torch.Generator().manual_seed(1)
+    widths = model.embedding.widths
+    embeddings_BFD = torch.randn(batch.size, F, D, generator=generator)
+    first_BF = torch.randn(batch.size, F, generator=generator)
+    for parameter in model.parameters():  # no weight at a value that hides a mistake, such as 0
+        torch.nn.init.normal_(parameter, std=0.5, generator=generator)
+
+    parts = [embeddings_BFD.flatten(1)]
+    if len(widths) > 1:
+        parts.append(first_BF.repeat_interleave(COPIES, dim=1))
+    embeddings = Embeddings(torch.cat(parts, dim=1)).detached()
+    prediction = model.dense(embeddings, batch)
+    weights_BT = torch.randn(prediction.logits_BT.shape, generator=generator)
+    prediction.logits_BT.backward(weights_BT)
+
+    def leaf(tensor):
+        return tensor.detach().double().requires_grad_()
+
+    p = {n: leaf(w) for n, w in model.named_parameters()}
+    counts = expert_counts(model)
+    e, first = [leaf(part) for part in embeddings_BFD.unbind(1)], leaf(first_BF.sum(1))
+    twin_BT = TWINS[name](p | counts, e, first, batch.dense_BD.double())
+    twin_BT.backward(weights_BT.double())
+
+    def assert_close(ours, twins, what):
+        scale = max(1.0, float(twins.abs().max()))
+        torch.testing.assert_close(
+            ours.double() / scale, twins / scale, rtol=0, atol=1e-5, msg=lambda m: f"{what}: {m}"
+        )
+
+    assert_close(prediction.logits_BT.detach(), twin_BT.detach(), "logits")
+    for parameter_name, parameter in model.named_parameters():
+        assert_close(parameter.grad, p[parameter_name].grad, parameter_name)
+    grads = embeddings.pooled_BE.grad.split(widths, dim=1)
+    assert_close(grads[0], torch.cat([part.grad for part in e], dim=1), "embeddings")
+    if len(widths) > 1:
+        # every one of the equal columns of every feature gets the gradient of the sum
+        assert_close(grads[1], first.grad[:, None].expand_as(grads[1]), "first order")
+
+
+def expert_counts(model) -> dict[str, int]:
+    """What the weights of experts of one layer do not tell."""
+    modules = model.named_modules()
+    return {f"{n}.count": m.num_experts for n, m in modules if isinstance(m, Experts)}
+
+
+def layers(*widths: int) -> int:
+    """Weights and biases of a chain of linear layers."""
+    return sum(a * b + b for a, b in pairwise(widths))
+
+
+# by hand, on SCHEMA: 3 sparse features of width 4 and 2 numbers
+COUNTS = {
+    "dlrm": layers(2, 8, 4) + layers(4 + 6, 8, 1),
+    "dcn": 2 * layers(FLAT, FLAT) + layers(FLAT, 8, 5) + layers(FLAT + 5, 1),
+    "dcn stacked": 2 * layers(FLAT, FLAT) + layers(FLAT, 8, 5) + layers(5, 1),
+    "dcn mixture": 2 * (2 * (2 * FLAT * 3 + 9 + FLAT) + FLAT)
+    + layers(FLAT, 8)
+    + layers(FLAT + 8, 1),
+    "deepfm": NUMBERS * D + layers(NUMBERS, 1) + layers(WIDTH, 8, 5, 1),
+    "wide_and_deep": layers(NUMBERS, 1) + layers(FLAT, 8, 5, 1),
+    "xdeepfm": NUMBERS * D
+    + layers(NUMBERS, 1)
+    + (5 * 5 * 6 + 6 * 5 * 5)
+    + 11
+    + layers(WIDTH, 8, 1),
+    "autoint": NUMBERS * D + 4 * 6 * 4 + 4 * 6 * 6 + layers(5 * 6, 1),
+    "autoint deep": NUMBERS * D + 4 * 3 * 4 + 4 * 3 * 3 + layers(5 * 3, 1) + layers(WIDTH, 8, 1),
+    "masknet": NUMBERS * D
+    + 2 * WIDTH
+    + sum(layers(WIDTH, 10, WIDTH) + WIDTH * w + 2 * w for w in (6, 5))
+    + layers(11, 7, 1),
+    "masknet serial": NUMBERS * D
+    + 2 * WIDTH
+    + (layers(WIDTH, 10, WIDTH) + WIDTH * 6 + 2 * 6)
+    + (layers(WIDTH, 10, 6) + 6 * 5 + 2 * 5)
+    + layers(5, 1),
+    "finalmlp": 2 * FLAT + layers(FLAT, 8, 6) + layers(FLAT, 4) + 7 + 4 + 2 * 3 * 2,
+    "finalmlp contexts": layers(4, 5, FLAT)
+    + layers(8, 5, FLAT)
+    + layers(FLAT, 6)
+    + layers(FLAT, 4)
+    + (7 + 4 + 2 * 3 * 2),
+    "mmoe": 3 * layers(FLAT, 6, 5) + 3 * FLAT + layers(5, 4, 1),
+    # one task: 2 experts of its own and 1 shared on each level, its gate and the shared gate
+    "ple": 3 * (layers(FLAT, 6, 5) + layers(5, 6, 5)) + 2 * 3 * FLAT + 3 * 5 + layers(5, 4, 1),
+    "ple one level": 4 * layers(FLAT, 6) + 4 * FLAT + layers(6, 4, 1),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_number_of_weights_is_the_papers(name):
+    context = make_context(model=make_model(name))
+    dense = dense_parameters(context.model, context.loss)
+    assert sum(w.numel() for w in dense.values()) == COUNTS[name]
+    tables = {n: tuple(t.shape) for n, t in context.tables.state().items()}
+    rows = {feature.name: feature.num_rows for feature in SCHEMA.sparse}
+    expected = {f"{n}/weight": (r, D) for n, r in rows.items()}
+    if name in ("deepfm", "wide_and_deep", "xdeepfm"):
+        expected |= {f"{n}.linear/weight": (r, COPIES) for n, r in rows.items()}
+    assert tables == expected
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, TWO_TASKS, NO_NUMBERS], ids=SCHEMAS)
+@pytest.mark.parametrize("name", SMALL)
+def test_a_whole_forward_looks_up_what_embedding_bags_look_up(name, schema):
+    context, batch = make_context(model=make_model(name, schema)), batch_of(schema)
+    state, ids = context.tables.state(), batch.sparse.to_dict()
+    for table in state.values():
+        table.normal_()
+    parts, first = [], 0
+    for feature in schema.sparse:
+        bags = (ids[feature.name].values(), ids[feature.name].offsets()[:-1])
+        parts.append(
+            functional.embedding_bag(bags[0], state[f"{feature.name}/weight"], bags[1], mode="sum")
+        )
+        wide = state.get(f"{feature.name}.linear/weight")
+        if wide is not None:
+            wide[:, 1:] = wide[:, :1]
+            first = first + functional.embedding_bag(bags[0], wide[:, :1], bags[1], mode="sum")
+    p = {n: w.double() for n, w in context.model.named_parameters()}
+    p |= expert_counts(context.model)
+    wide_B = first[:, 0].double() if torch.is_tensor(first) else torch.zeros(batch.size)
+    e = [part.double() for part in parts]
+    expected = TWINS[name](p, e, wide_B, batch.dense_BD.double()).detach()
+    with torch.no_grad():
+        found = context.model(batch).logits_BT.double()
+    scale = max(1.0, float(expected.abs().max()))
+    torch.testing.assert_close(found / scale, expected / scale, rtol=0, atol=1e-5)

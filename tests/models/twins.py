@@ -1,0 +1,257 @@
+"""Each model once more, spelt out as its paper has it: loops over fields, pairs, experts, heads.
+
+A twin is called with the model's weights by name, the embedding of each field, the sum of the
+first-order weights of each row, and the numbers. Nothing in it is fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Weights = Mapping[str, Tensor]
+Twin = Callable[[Weights, Sequence[Tensor], Tensor, Tensor], Tensor]
+
+
+def linear(p: Weights, name: str, x: Tensor) -> Tensor:
+    y = x @ p[f"{name}.weight"].T
+    return y + p[f"{name}.bias"] if f"{name}.bias" in p else y
+
+
+def mlp(p: Weights, name: str, x: Tensor, *, last_linear: bool = False) -> Tensor:
+    found = [key.removeprefix(f"{name}.").split(".")[0] for key in p if key.startswith(f"{name}.")]
+    places = sorted({int(place) for place in found if place.isdigit()})
+    for place in places:
+        x = linear(p, f"{name}.{place}", x)
+        if not (last_linear and place == places[-1]):
+            x = x.clamp(min=0)
+    return x
+
+
+def flat(e: Sequence[Tensor], x: Tensor) -> Tensor:
+    return torch.cat([*e, x], dim=1)
+
+
+def fields(p: Weights, e: Sequence[Tensor], x: Tensor) -> list[Tensor]:
+    numbers = [x[:, d : d + 1] * p["fields.vectors"][d] for d in range(x.shape[1])]
+    return [*e, *numbers]
+
+
+def first_order(p: Weights, name: str, first: Tensor, x: Tensor) -> Tensor:
+    return first[:, None] + (linear(p, f"{name}.dense", x) if x.shape[1] else 0)
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum(1)
+
+
+def dlrm(p, e, first, x):
+    bottom = [mlp(p, "bottom", x)] if x.shape[1] else []
+    vectors = [*bottom, *e]
+    pairs = [dot(vectors[i], vectors[j])[:, None] for i in range(len(vectors)) for j in range(i)]
+    return mlp(p, "top", torch.cat([*bottom, *pairs], dim=1), last_linear=True)
+
+
+def cross(p, x0):
+    x, layer = x0, 0
+    while f"cross.layers.{layer}.weight" in p:
+        x = x0 * linear(p, f"cross.layers.{layer}", x) + x
+        layer += 1
+    while f"cross.layers.{layer}.inner_KRR" in p:
+        name = f"cross.layers.{layer}"
+        gates = linear(p, f"{name}.gate", x).exp()
+        gates = gates / gates.sum(1, keepdim=True)
+        inner = p[f"{name}.inner_KRR"]
+        rank, total = inner.shape[1], 0
+        for k in range(len(inner)):
+            own = slice(k * rank, (k + 1) * rank)
+            low = torch.tanh(x @ p[f"{name}.down.weight"][own].T)
+            low = torch.tanh(low @ inner[k])
+            back = low @ p[f"{name}.up.weight"][:, own].T + p[f"{name}.up.bias"]
+            total = total + gates[:, k : k + 1] * (x0 * back)
+        x = total + x
+        layer += 1
+    return x
+
+
+def dcn(p, e, first, x):
+    x0 = flat(e, x)
+    crossed = cross(p, x0)
+    return linear(p, "head", torch.cat([crossed, mlp(p, "deep", x0)], dim=1))
+
+
+def dcn_stacked(p, e, first, x):
+    return linear(p, "head", mlp(p, "deep", cross(p, flat(e, x))))
+
+
+def deepfm(p, e, first, x):
+    v = fields(p, e, x)
+    pairs = sum(dot(a, b) for a, b in combinations(v, 2))
+    deep = mlp(p, "deep", torch.cat(v, dim=1), last_linear=True)
+    return first_order(p, "first_order", first, x) + pairs[:, None] + deep
+
+
+def wide_and_deep(p, e, first, x):
+    deep = mlp(p, "deep", flat(e, x), last_linear=True)
+    return first_order(p, "wide", first, x) + deep
+
+
+def xdeepfm(p, e, first, x):
+    v = torch.stack(fields(p, e, x), dim=1)
+    maps, sums = v, []
+    for layer in range(2):
+        weight = p[f"cin.layers.{layer}.weight"].unflatten(1, (maps.shape[1], v.shape[1]))
+        maps = torch.einsum("hij,bid,bjd->bhd", weight, maps, v)
+        sums.append(maps.sum(2))
+    shallow = first_order(p, "first_order", first, x)
+    shallow = shallow + linear(p, "cin_head", torch.cat(sums, dim=1))
+    return shallow + mlp(p, "deep", v.flatten(1), last_linear=True)
+
+
+def autoint(p, e, first, x, num_heads=2):
+    v = fields(p, e, x)
+    whole = torch.stack(v, dim=1)
+    layer = whole
+    for number in range(2):
+        weight = p[f"attention.{number}.project.weight"]
+        width = len(weight) // 4
+        head = width // num_heads
+        query, key, value, residual = weight.split(width)
+        outs = []
+        for h in range(num_heads):
+            own = slice(h * head, (h + 1) * head)
+            q, k, u = layer @ query[own].T, layer @ key[own].T, layer @ value[own].T
+            rows = []
+            for m in range(len(v)):
+                scores = torch.stack([dot(q[:, m], k[:, n]) for n in range(len(v))], dim=1).exp()
+                scores = scores / scores.sum(1, keepdim=True)
+                rows.append(sum(scores[:, n : n + 1] * u[:, n] for n in range(len(v))))
+            outs.append(torch.stack(rows, dim=1))
+        layer = (torch.cat(outs, dim=2) + layer @ residual.T).clamp(min=0)
+    logits = linear(p, "head", layer.flatten(1))
+    if any(name.startswith("deep.") for name in p):
+        logits = logits + mlp(p, "deep", whole.flatten(1), last_linear=True)
+    return logits
+
+
+def norm(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    centred = x - x.mean(1, keepdim=True)
+    return centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt() * gain + bias
+
+
+def mask_block(p, name, guide, x):
+    mask = linear(p, f"{name}.mask.2", linear(p, f"{name}.mask.0", guide).clamp(min=0))
+    y = linear(p, f"{name}.linear", mask * x)
+    return norm(y, p[f"{name}.norm.weight"], p[f"{name}.norm.bias"]).clamp(min=0)
+
+
+def masknet(p, e, first, x, serial=False):
+    v = fields(p, e, x)
+    guide = torch.cat(v, dim=1)
+    normed = [norm(one, p["norm.weight"][n], p["norm.bias"][n]) for n, one in enumerate(v)]
+    start = torch.cat(normed, dim=1)
+    if serial:
+        hidden = mask_block(p, "blocks.1", guide, mask_block(p, "blocks.0", guide, start))
+    else:
+        hidden = torch.cat([mask_block(p, f"blocks.{b}", guide, start) for b in range(2)], dim=1)
+    return mlp(p, "top", hidden, last_linear=True)
+
+
+def finalmlp(p, e, first, x, contexts=((), ())):
+    x = flat(e, x)
+    outs = []
+    for number, context in enumerate(contexts):
+        if context:
+            given = torch.cat([e[f] for f in context], dim=1)
+            gate = mlp(p, f"gates.{number}.mlp", given, last_linear=True)
+        else:
+            gate = p[f"gates.{number}.learnt"]
+        outs.append(mlp(p, f"streams.{number}", x * 2 * torch.sigmoid(gate)))
+    weight = p["fusion.bilinear_KSP"]
+    num_heads, one, _ = weight.shape
+    two = outs[1].shape[1] // num_heads
+    logits = linear(p, "fusion.first", outs[0]) + linear(p, "fusion.second", outs[1])
+    columns = []
+    for task in range(logits.shape[1]):
+        total = 0
+        for h in range(num_heads):
+            form = weight[h, :, task * two : (task + 1) * two]
+            left, right = outs[0][:, h * one : (h + 1) * one], outs[1][:, h * two : (h + 1) * two]
+            total = total + dot(left @ form, right)
+        columns.append(total)
+    return logits + torch.stack(columns, dim=1)
+
+
+def expert_outputs(p: Weights, name: str, x: Tensor) -> list[Tensor]:
+    """Expert by expert, layer by layer."""
+    deeper = sorted(key for key in p if key.startswith(f"{name}.weights."))
+    num_experts = len(p[deeper[0]]) if deeper else p[f"{name}.count"]
+    outs = []
+    for number in range(num_experts):
+        width = len(p[f"{name}.first.weight"]) // num_experts
+        own = slice(number * width, (number + 1) * width)
+        y = x @ p[f"{name}.first.weight"][own].T + p[f"{name}.first.bias"][own]
+        for key in deeper:
+            y = y.clamp(min=0) @ p[key][number] + p[key.replace("weights", "biases")][number, 0]
+        outs.append(y.clamp(min=0))
+    return outs
+
+
+def mixed(p: Weights, name: str, x: Tensor, outs: Sequence[Tensor], gate: int = 0) -> Tensor:
+    weight = p[f"{name}.gate.weight"][gate * len(outs) : (gate + 1) * len(outs)]
+    shares = functional.softmax(x @ weight.T, dim=1)
+    return sum(shares[:, i : i + 1] * out for i, out in enumerate(outs))
+
+
+def mmoe(p, e, first, x):
+    x = flat(e, x)
+    outs = expert_outputs(p, "experts", x)
+    num_tasks = len(p["gates.gate.weight"]) // len(outs)
+    towers = [
+        mlp(p, f"towers.{t}", mixed(p, "gates", x, outs, gate=t), last_linear=True)
+        for t in range(num_tasks)
+    ]
+    return torch.cat(towers, dim=1)
+
+
+def ple(p, e, first, x, num_levels=2):
+    x = flat(e, x)
+    num_tasks = len({key.split(".")[1] for key in p if key.startswith("towers.")})
+    own_inputs, shared_input = [x] * num_tasks, x
+    for level in range(num_levels):
+        name = f"levels.{level}"
+        own = [expert_outputs(p, f"{name}.own.{t}", own_inputs[t]) for t in range(num_tasks)]
+        shared = expert_outputs(p, f"{name}.shared", shared_input)
+        next_inputs = [
+            mixed(p, f"{name}.gates.{t}", own_inputs[t], own[t] + shared) for t in range(num_tasks)
+        ]
+        if level < num_levels - 1:
+            everything = [out for outs in own for out in outs] + shared
+            shared_input = mixed(p, f"{name}.shared_gate", shared_input, everything)
+        own_inputs = next_inputs
+    towers = [mlp(p, f"towers.{t}", own_inputs[t], last_linear=True) for t in range(num_tasks)]
+    return torch.cat(towers, dim=1)
+
+
+TWINS: dict[str, Twin] = {
+    "dlrm": dlrm,
+    "dcn": dcn,
+    "dcn stacked": dcn_stacked,
+    "dcn mixture": dcn,
+    "deepfm": deepfm,
+    "wide_and_deep": wide_and_deep,
+    "xdeepfm": xdeepfm,
+    "autoint": autoint,
+    "autoint deep": lambda *given: autoint(*given, num_heads=1),
+    "masknet": masknet,
+    "masknet serial": lambda *given: masknet(*given, serial=True),
+    "finalmlp": finalmlp,
+    "finalmlp contexts": lambda *given: finalmlp(*given, contexts=((1,), (2, 0))),
+    "mmoe": mmoe,
+    "ple": ple,
+    "ple one level": lambda *given: ple(*given, num_levels=1),
+}

@@ -1,0 +1,122 @@
+"""The benchmarks run and print their tables, and their statistics are right. Nothing is timed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench import overhead, startup
+from bench.paired import alternate, estimate, ratio, table
+from bench.startup import Kind, run
+
+TINY = [
+    "dataset.max_cardinality=200",
+    "model.net.bottom=[8]",
+    "model.net.top=[8]",
+    "model.net.embedding_dim=4",
+]
+
+
+def cells(text: str, first: str) -> list[str]:
+    """Of the table row that begins so, what follows."""
+    (line,) = [line for line in text.splitlines() if line.startswith(first)]
+    return line.removeprefix(first).split()
+
+
+def test_overhead_compares_both_loops_and_says_where_the_time_goes(capsys):
+    sizes = ["--pairs", "2", "--rows", "320", "--turn-rows", "96", "--batch-sizes", "32,64"]
+    assert overhead.main([*sizes, *TINY]) == 0
+    said = capsys.readouterr().out
+    for part in said.split("\nbatch size ")[1:]:
+        for other in ("bare", "torchrec"):
+            median, *_ = cells(part, f"ours / {other}, wall time")
+            assert 0.1 < float(median) < 100
+        for row in ("a bare update", "data: read, shuffle, assemble", "train metrics"):
+            cpu, wall, share = cells(part, row)
+            assert float(cpu) > 0 and float(wall) > 0 and share.endswith("%")
+        below = part.split("where it goes")[1].splitlines()[2:]
+        *walls, everything = [float(line.split()[-2]) for line in below if line]
+        assert sum(walls) == pytest.approx(everything, abs=0.01), "nothing is left out or twice in"
+    assert "2 pairs of 10 updates, turns of 3" in said
+    assert "2 pairs of 5 updates, turns of 1" in said
+
+
+def test_overhead_notices_a_bare_loop_that_learns_from_other_rows(monkeypatch):
+    from bench import bare
+
+    loop = bare.bare_loop
+    monkeypatch.setattr(bare, "bare_loop", lambda c, b, chunk: loop(c, b[::-1], chunk))
+    sizes = ["--pairs", "1", "--rows", "320", "--turn-rows", "96", "--batch-sizes", "32"]
+    with pytest.raises(RuntimeError, match=r"the two loops are .* apart"):
+        overhead.main([*sizes, *TINY])
+
+
+def test_overhead_refuses_a_mistake_like_the_runner(capsys):
+    assert overhead.main(["model.net.tops=[8]"]) == 2
+    assert "model.net.tops" in capsys.readouterr().err
+
+
+def test_startup_times_each_kind_of_process(capsys):
+    assert startup.main(["--repeats", "1", "--only", "compose,mistake,ls"]) == 0
+    said = capsys.readouterr().out
+    assert float(cells(said, "ls")[0]) > 0
+    assert "a mistake in the configuration" in said and "import Hydra and compose" in said
+
+
+@pytest.mark.slow
+def test_startup_sees_the_first_update(capsys):
+    assert startup.main(["--repeats", "1", "--only", "heavy,first"]) == 0
+    said = capsys.readouterr().out
+    assert float(cells(said, "end of the first update")[0]) > 0
+    assert "first update, beyond importing torch and torchrec" in said
+
+
+def test_startup_refuses_a_process_that_fails(tmp_path):
+    with pytest.raises(RuntimeError, match=r"(?s)nothing: exit code 3.*said before"):
+        run(Kind("nothing", ("-c", "print('said before'); raise SystemExit(3)")), tmp_path)
+
+
+def test_the_interval_of_a_median_is_that_of_order_statistics():
+    """Where the bootstrap's 95% interval of a median lies follows from the binomial distribution:
+    of 15 values, between the 4th and the 12th smallest."""
+    found = estimate(np.arange(1, 16))
+    assert found.median == 8 and (found.smallest, found.largest, found.count) == (1, 15, 15)
+    assert found.low in (4, 5) and found.high in (11, 12)
+
+
+def test_pairs_cancel_what_both_met():
+    busy = np.array([1.0, 5.0, 2.0, 9.0, 1.0, 3.0, 7.0])
+    found = ratio(list(1.1 * busy), list(busy))
+    assert (found.low, found.median, found.high) == pytest.approx((1.1, 1.1, 1.1))
+    with pytest.raises(ValueError, match="shorter"):
+        ratio([1.0, 2.0], [1.0])
+
+
+def test_a_target_is_judged_by_the_far_end_of_the_interval():
+    found = estimate([1.0, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06])
+    assert found.verdict(at_most=found.high) == "held"
+    assert found.verdict(at_most=(found.median + found.high) / 2) == "open"
+    assert found.verdict(at_most=found.low - 0.001) == "missed"
+    assert estimate([0.5] * 5).verdict(at_most=1.0) == "open", "five values say too little"
+
+
+def test_alternating_measures_in_turns_and_leaves_the_first_pair_out():
+    order: list[str] = []
+
+    def measure(name):
+        order.append(name)
+        return float(len(order))
+
+    a, b = alternate(lambda: measure("a"), lambda: measure("b"), 3)
+    assert order == ["a", "b"] * 4
+    assert (a, b) == ([3.0, 5.0, 7.0], [4.0, 6.0, 8.0])
+
+
+def test_a_table_stands_in_columns():
+    lines = table(("what", "n"), [["long name", "1"], ["x", "10,000"]]).splitlines()
+    assert lines == [
+        "what            n",
+        "---------  ------",
+        "long name       1",
+        "x          10,000",
+    ]

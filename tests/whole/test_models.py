@@ -1,0 +1,101 @@
+"""Every model and loss of the command line in a whole run, and what is refused before one."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+
+from runner.checkpoint import open_checkpoint, tensor_shapes
+from tests.conftest import TINY
+from tests.models.scene import MODELS
+from tests.whole.identity import differences, newest
+
+DATA = tuple(word for word in TINY if not word.startswith("model."))
+SMALL = ("trainer.max_steps=5", "model.net.embedding_dim=4")
+
+
+def result(run) -> dict:
+    return json.loads((run / "result.json").read_text())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_trains_and_evaluates(runner, tmp_path, name):
+    run = tmp_path / "run"
+    done = runner.run(*DATA, f"model={name}", *SMALL, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    found = result(run)
+    assert (found["status"], found["step"]) == ("completed", 5)
+    assert 0.3 < found["metrics"]["test/auc"] < 1
+
+
+@pytest.mark.parametrize("name", ["deepfm", "masknet", "ple"])
+def test_every_model_works_with_micro_batches_autocast_and_exact_tables(runner, tmp_path, name):
+    done = runner.run(
+        *DATA,
+        f"model={name}",
+        *SMALL,
+        "trainer.amp=true",
+        "trainer.accumulate=2",
+        "optimizer=adam",
+        f"hydra.run.dir={tmp_path / 'run'}",
+    )
+    assert done.code == 0, done.text
+
+
+@pytest.mark.parametrize("name", ["bce", "by_kind", "focal", "jrc", "uncertainty"])
+def test_a_loss_is_chosen_for_any_model_and_recorded(runner, tmp_path, name):
+    run = tmp_path / "run"
+    done = runner.run(
+        *DATA, "model=wide_and_deep", f"model/loss={name}", *SMALL, f"hydra.run.dir={run}"
+    )
+    assert done.code == 0, done.text
+    target = yaml.safe_load((run / "config.yaml").read_text())["model"]["loss"]["_target_"]
+    assert target.removeprefix("runner.losses.").lower() == name.replace("_", "")
+
+
+def test_what_a_loss_learns_is_saved_and_a_killed_run_equals_one_never_killed(runner, tmp_path):
+    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
+    words = (*traced, *DATA, "model=mmoe", "model/loss=uncertainty", "optimizer=adam", *SMALL)
+    words = (*words, "trainer.max_steps=20")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for run, kills in ((whole, ("",)), (killed, ("step:13", ""))):
+        for kill in kills:
+            env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
+            done = runner.run(*words, f"hydra.run.dir={run}", env=env)
+        assert done.code == 0, done.text
+    assert differences(killed, whole) == []
+    shapes = tensor_shapes(open_checkpoint(newest(whole)))
+    assert shapes["dense/loss.log_variances"] == (1,)
+    assert shapes["dense_optimizer/loss.log_variances/exp_avg"] == (1,)
+
+
+REFUSED = {
+    "no such loss": (("model/loss=focl",), "model/loss=focl: no such option.*nearest: 'focal'"),
+    "no key of this loss": (
+        ("model/loss=focal", "model.loss.gama=1"),
+        "nearest: 'model.loss.gamma",
+    ),
+    "a value given to the loss": (("model.loss=focal",), "perhaps model/loss=focal"),
+    "loss without its group": (("loss=focal",), "perhaps model/loss=focal"),
+    "a task of another kind": (("model/loss=mse",), "'label' is binary.*by_kind"),
+    "a group column it lacks": (("model/loss=jrc", "model.loss.group=user"), "it has none"),
+    "one feature": (
+        ("model=deepfm", "dataset.num_numeric=0", "dataset.num_single=1", "dataset.num_lists=0"),
+        "DeepFM: needs at least 2 features to join; the dataset has C1",
+    ),
+    "odd width": (("model=autoint", "model.net.embedding_dim=6"), "multiples of 4"),
+    "a feature it lacks": (
+        ("model=finalmlp", "model.net.contexts=[[C1],[D2]]"),
+        "no sparse feature 'D2'; nearest: 'C2'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_is_refused_before_training(runner, tmp_path, words, message):
+    done = runner.run(*DATA, *words, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.code == 2, done.text
+    assert re.search(message, done.text.replace("\n", " ")), done.text
