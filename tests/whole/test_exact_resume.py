@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def test_resume_by_verb_continues_and_a_finished_run_says_so(runner, untouched, 
     env = {"TRACE_FILE": f"{run}.trace"}
     resumed = runner.run("--allow", "tests", "resume", str(run), env=env)
     assert resumed.code == 0, resumed.text
-    assert "step 30" in resumed.text
+    assert re.search("resuming from step (25|30) ", resumed.text)  # 30 may not be whole yet
     assert_same(run, untouched)
     before = (run / "result.json").read_bytes()
     again = train(runner, run)
