@@ -13,7 +13,7 @@ from runner.batch import Batch, Embeddings, Schema, SparseFeature
 from runner.layers.sizes import check_sizes
 from runner.optim.tables import Tables, TableSpec
 
-LINEAR = ".linear"  # ends the names of first-order tables and of the features that read them
+LINEAR = ":linear"  # ends names of first-order tables and their features; torch allows no dot
 COPIES = 4  # equal columns that stand for the one of a first-order table, see FirstOrder
 
 

@@ -28,7 +28,7 @@ class FinalMLP(Recommender):
             other; empty: learnt gates, the same for every row.
         gate: hidden widths of the gates' MLPs.
         num_heads: of the fusion.
-        dropout: after each hidden layer of the streams.
+        dropout: after each hidden layer of the streams. embedding_dropout: of their input.
         embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
     Raises: ValueError for a schema without sparse features, a context feature that it lacks, or
         widths that the heads do not divide.
@@ -44,6 +44,7 @@ class FinalMLP(Recommender):
         gate: Sequence[int],
         num_heads: int,
         dropout: float = 0.0,
+        embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
     ) -> None:
         super().__init__()
@@ -58,7 +59,10 @@ class FinalMLP(Recommender):
         self.gates = nn.ModuleList(
             FeatureGate(width, embedding_dim * len(columns), gate) for columns in self.columns
         )
-        self.streams = nn.ModuleList(mlp(width, widths, dropout=dropout) for widths in streams)
+        self.streams = nn.ModuleList(
+            mlp(width, widths, dropout=dropout, input_dropout=embedding_dropout)
+            for widths in streams
+        )
         self.fusion = BilinearFusion(streams[0][-1], streams[1][-1], len(schema.tasks), num_heads)
 
     def embed(self, batch: Batch) -> Embeddings:

@@ -75,7 +75,7 @@ def test_it_learns_as_tables_of_width_one_under_every_optimizer(kind):
     for state in twin.weight.values():  # trust ratios of a weight of 0 are 0: nothing would move
         state.fill_(0.3)
     for name, state in tables.state().items():
-        if name.endswith(".linear/weight"):
+        if name.endswith(":linear/weight"):
             assert not state.any()  # every model starts there
             state.fill_(0.3)
     for step in range(1, 5):
@@ -89,7 +89,7 @@ def test_it_learns_as_tables_of_width_one_under_every_optimizer(kind):
         twin.update(batch, grad_B, step)
     state = tables.state()
     for name, weight in twin.weight.items():
-        ours = state[f"{name}.linear/weight"]
+        ours = state[f"{name}:linear/weight"]
         assert torch.equal(ours, ours[:, :1].expand(-1, COPIES))
         torch.testing.assert_close(ours[:, :1], weight, rtol=1e-4, atol=1e-5, msg=name)
     assert max(float((w - 0.3).abs().max()) for w in twin.weight.values()) > 1e-4
@@ -105,22 +105,22 @@ def test_numbers_enter_by_a_linear_function():
 
 def test_first_order_tables_stand_behind_the_others_and_read_the_same_ids():
     lookup = TableLookup(SCHEMA, 8, linear=True)
-    assert lookup.features == ("a", "b", "m", "a.linear", "b.linear", "m.linear")
+    assert lookup.features == ("a", "b", "m", "a:linear", "b:linear", "m:linear")
     assert lookup.widths == [24, 12]
     assert [(s.name, s.dim, s.bound) for s in lookup.specs] == [
         ("a", 8, None),
         ("b", 8, None),
         ("m", 8, None),
-        ("a.linear", 4, 0.0),
-        ("b.linear", 4, 0.0),
-        ("m.linear", 4, 0.0),
+        ("a:linear", 4, 0.0),
+        ("b:linear", 4, 0.0),
+        ("m:linear", 4, 0.0),
     ]
     batch = random_batch(16)
     ids = ids_of(lookup, batch)
     for name, jagged in batch.sparse.to_dict().items():
         assert ids[name].equal(jagged.values())
-        assert ids[f"{name}.linear"].equal(jagged.values())
-    assert columns_of(lookup)["m.linear"] == [slice(32, 36)]
+        assert ids[f"{name}:linear"].equal(jagged.values())
+    assert columns_of(lookup)["m:linear"] == [slice(32, 36)]
 
 
 def test_features_of_one_table_share_their_first_order_table_too():
@@ -130,8 +130,8 @@ def test_features_of_one_table_share_their_first_order_table_too():
     assert [(s.name, s.features) for s in lookup.specs] == [
         ("a", ("a", "b")),
         ("m", ("m",)),
-        ("a.linear", ("a.linear", "b.linear")),
-        ("m.linear", ("m.linear",)),
+        ("a:linear", ("a:linear", "b:linear")),
+        ("m:linear", ("m:linear",)),
     ]
 
 

@@ -86,7 +86,7 @@ def test_the_columns_of_a_first_order_weight_stay_equal_and_learn(name):
     context = make_context("rowwise_adagrad", model=make_model(name))
     train(context, [batch_of(SCHEMA, 64, seed) for seed in range(3)])
     for table, state in context.tables.state().items():
-        if table.endswith(".linear/weight"):
+        if table.endswith(":linear/weight"):
             assert torch.equal(state, state[:, :1].expand(-1, COPIES))
             assert state.abs().max() > 0.01
 

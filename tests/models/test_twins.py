@@ -132,7 +132,7 @@ def test_the_number_of_weights_is_the_papers(name):
     rows = {feature.name: feature.num_rows for feature in SCHEMA.sparse}
     expected = {f"{n}/weight": (r, D) for n, r in rows.items()}
     if name in ("deepfm", "wide_and_deep", "xdeepfm"):
-        expected |= {f"{n}.linear/weight": (r, COPIES) for n, r in rows.items()}
+        expected |= {f"{n}:linear/weight": (r, COPIES) for n, r in rows.items()}
     assert tables == expected
 
 
@@ -149,7 +149,7 @@ def test_a_whole_forward_looks_up_what_embedding_bags_look_up(name, schema):
         parts.append(
             functional.embedding_bag(bags[0], state[f"{feature.name}/weight"], bags[1], mode="sum")
         )
-        wide = state.get(f"{feature.name}.linear/weight")
+        wide = state.get(f"{feature.name}:linear/weight")
         if wide is not None:
             wide[:, 1:] = wide[:, :1]
             first = first + functional.embedding_bag(bags[0], wide[:, :1], bags[1], mode="sum")
