@@ -81,35 +81,9 @@ def build(
     steps_per_epoch = count_steps(dataset, trainer, ranks)
     total_steps = trainer.max_steps or steps_per_epoch * (trainer.max_epochs or 0)
 
-    model: Recommender = make(config["model"]["net"], schema=dataset.schema)
-    loss = make(config["model"]["loss"], schema=dataset.schema)
-    sparse = parse_sparse(config["optimizer"]["sparse"])
-    sharding = settings_from(ShardingSettings, config["sharding"])
-    num_rows = trainer.batch_size * trainer.accumulate
-    tables = place_tables(model, sparse, sharding, ranks, config["seed"], device, num_rows)
-    if ranks.is_chief and tables.placement():
-        show_placement(tables.placement(), ranks.world_size, run, view)
-    model.to(device)
-    if isinstance(loss, nn.Module):
-        loss.to(device)
-    parameters = dense_parameters(model, loss)
-    for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
-        ranks.copy_from_chief(tensor.data)  # a model may draw from where no seed reaches
-    seed_rank(config["seed"], ranks.rank)
-    optimizer, dense_lr = make_dense_optimizer(parameters, config["optimizer"]["dense"], allowed)
-    context = Context(
-        model=model,
-        loss=loss,
-        tables=tables,
-        dense_optimizer=optimizer,
-        device=device,
-        micro_batch_size=trainer.batch_size,
-        amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
-        loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
-        ranks=ranks,
-    )
+    context, full_rates = make_context(config, trainer, dataset, device, run, view, allowed)
     rates = Rates(
-        {"dense": dense_lr, "sparse": sparse.lr},
+        full_rates,
         build_schedule(config["scheduler"], total_steps, steps_per_epoch=steps_per_epoch),
     )
     measured = MetricSettings(**config["metrics"])
@@ -144,6 +118,47 @@ def build(
         else Checkpointer(run.dir / "checkpoints", keep=checkpoint.keep, warn=view.warn),
         source=None if source is None else find_checkpoint(source, checkpoint.step),
     )
+
+
+def make_context(
+    config: Mapping[str, Any],
+    trainer: TrainerSettings,
+    dataset: Dataset,
+    device: torch.device,
+    run: Run | None,
+    view: View,
+    allowed: Sequence[str],
+) -> tuple[Context, dict[str, float]]:
+    """Collective. Model, loss, tables and optimizers, and the full learning rates by name."""
+    ranks = this_process()
+    model: Recommender = instantiate(config["model"]["net"], schema=dataset.schema, allowed=allowed)
+    loss = instantiate(config["model"]["loss"], schema=dataset.schema, allowed=allowed)
+    sparse = parse_sparse(config["optimizer"]["sparse"])
+    sharding = settings_from(ShardingSettings, config["sharding"])
+    num_rows = trainer.batch_size * trainer.accumulate
+    tables = place_tables(model, sparse, sharding, ranks, config["seed"], device, num_rows)
+    if ranks.is_chief and tables.placement():
+        show_placement(tables.placement(), ranks.world_size, run, view)
+    model.to(device)
+    if isinstance(loss, nn.Module):
+        loss.to(device)
+    parameters = dense_parameters(model, loss)
+    for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
+        ranks.copy_from_chief(tensor.data)  # a model may draw from where no seed reaches
+    seed_rank(config["seed"], ranks.rank)
+    optimizer, dense_lr = make_dense_optimizer(parameters, config["optimizer"]["dense"], allowed)
+    context = Context(
+        model=model,
+        loss=loss,
+        tables=tables,
+        dense_optimizer=optimizer,
+        device=device,
+        micro_batch_size=trainer.batch_size,
+        amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
+        loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
+        ranks=ranks,
+    )
+    return context, {"dense": dense_lr, "sparse": sparse.lr}
 
 
 def source_of(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:

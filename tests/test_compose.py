@@ -30,7 +30,10 @@ def test_the_default_configuration_has_no_mistakes_and_is_plain():
 def test_every_combination_of_options_composes_without_mistakes(optimizer, scheduler):
     trackers = {"constant": "none", "linear": "tensorboard", "cosine": "both"}
     words = [f"optimizer={optimizer}", f"scheduler={scheduler}", f"tracker={trackers[scheduler]}"]
-    verify(compose([*words, "trainer.amp=true"]), ALLOWED)
+    composed = compose([*words, "trainer.amp=true"])
+    verify(composed, ALLOWED)
+    assert composed.choices["optimizer"] == optimizer
+    assert composed.config["scheduler"]["kind"] == scheduler
 
 
 def test_updates_given_on_the_command_line_displace_epochs_of_a_file_and_it_is_said():

@@ -149,7 +149,9 @@ def test_fused_on_cpu_unless_the_user_says_otherwise(cls):
 
 
 def test_a_model_of_tables_alone_has_an_optimizer_that_does_nothing():
-    build_dense_optimizer(optim.Adam, {"lr": 0.1}, {}).step()
+    optimizer = build_dense_optimizer(optim.Adam, {"lr": 0.1}, {})
+    optimizer.step()
+    assert dense_state(optimizer, {}) == {}
 
 
 @pytest.mark.parametrize(
