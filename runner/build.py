@@ -35,6 +35,7 @@ from runner.jsonfiles import write_json
 from runner.layers.embedding import TableLookup
 from runner.layers.recommender import Recommender
 from runner.loops.start import find_checkpoint
+from runner.memory import keep_freed_memory
 from runner.metrics import MetricSet
 from runner.metrics.settings import MetricSettings, result_keys
 from runner.optim.dense import build_dense_optimizer
@@ -220,6 +221,7 @@ def prepare_device(trainer: TrainerSettings) -> torch.device:
     if trainer.amp and trainer.amp_dtype == "fp16" and kind != "cuda":
         raise ConfigError("trainer.amp_dtype=fp16 needs CUDA; on CPU use trainer.amp_dtype=bf16")
     per_rank = max(1, usable_cores() // this_process().local_world_size)
+    keep_freed_memory()
     torch.set_num_threads(trainer.num_threads or per_rank)
     torch.set_float32_matmul_precision("high" if trainer.tf32 else "highest")
     torch.use_deterministic_algorithms(trainer.deterministic)

@@ -71,7 +71,7 @@ def copy_learnt(source: Path, target: Path) -> None:
 
 
 def with_learnt(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The dataset's node, told to use what a run learnt, if that run kept any."""
+    """The dataset's node, told to use what a run learnt, if it takes that and the run kept any."""
     if "learnt" not in dataset or not (folder / FILE).exists():
         return dict(dataset)
     return {**dataset, "learnt": str(folder)}

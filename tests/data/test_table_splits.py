@@ -106,8 +106,10 @@ def test_learnt_buckets_are_of_equal_size(path):
 def test_what_a_run_learnt_is_used_on_other_data(tmp_path, path):
     data = opened(path=path)
     data.save_learnt(tmp_path / "run" / "data")
-    settings = with_learnt(options(path=path), tmp_path / "run" / "data")
-    assert settings["learnt"]
+    kept = tmp_path / "run" / "data"
+    assert with_learnt({"path": "ml-1m"}, kept) == {"path": "ml-1m"}  # one that learns nothing
+    settings = with_learnt({**options(path=path), "learnt": None}, kept)
+    assert settings["learnt"] == str(kept)
     again = opened(**{k: v for k, v in settings.items() if k not in ("format", "schema")})
     assert again._indexes["train"].files == data._indexes["train"].files  # made once
     few = clicks(20, seed=5).set_column(7, "city", pa.array(["Rome", "Atlantis"] * 10))
