@@ -101,3 +101,13 @@ def take_config_dirs(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             rest.append(word)
     return dirs, rest
+
+
+def is_search(overrides: Sequence[str]) -> bool:
+    """Whether the command line asks for a search, and does not forbid it (as jobs of one do)."""
+    words = [o.lstrip("+") for o in overrides]
+    return any(w.startswith("search=") for w in words) and not is_single(overrides)
+
+
+def is_single(overrides: Sequence[str]) -> bool:
+    return "hydra.mode=RUN" in overrides

@@ -25,6 +25,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "trainer.amp_dtype": ("bf16", "fp16"),
     "checkpoint.step": ("best", "last"),  # or a number
     "checkpoint.monitor.direction": ("max", "min"),
+    "search.sampler": ("tpe", "random", "grid", "quasi-random", "gp", "nsga2"),
+    "search.pruner": ("none", "median", "asha"),
 }
 SPLITS = ("train", "validation", "test")
 NEEDED = (  # nodes that every job reads
@@ -53,6 +55,9 @@ POSITIVE = (
     "loop.max_steps",
     "loop.max_batches",
     "launcher.slots",
+    "search.num_trials",
+    "search.pruner_first",
+    "search.pruner_after",
 )
 NOT_NEGATIVE = ("seed", "launcher.retries")
 INTERVALS = {  # whether a time is allowed

@@ -25,6 +25,7 @@ class Recorder:
         self.saved_step = state.step if state.step else -1
         self.logged = self.now
         self.skipped_told = state.skipped
+        self.validation: Mapping[str, float] = {}  # of the last evaluation
 
     def _progress(self) -> Progress:
         s = self.state
@@ -82,6 +83,7 @@ class Recorder:
     def evaluated(self, metrics: Mapping[str, float]) -> bool:
         """Writes a row of the validation split; returns whether it is the best so far."""
         job, state = self.job, self.state
+        self.validation = metrics
         self._row("validation", state.step, state.examples, metrics)
         monitor = job.checkpoint.monitor
         value = metrics[monitor.metric.removeprefix("validation/")]
