@@ -74,7 +74,9 @@ def multirun(
         flags=[*dirs, *(w for package in allow for w in ("--allow", package))],
         command=sys.orig_argv,
         dry_run=flags.dry_run,
+        rerun=flags.rerun,
         start=start,
+        words=[*dirs, *flags.overrides],
     )
     parsed = parse(flags.overrides)
     fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]

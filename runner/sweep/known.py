@@ -59,6 +59,7 @@ class Found:
     overrides: frozenset[str]
     code: str | None  # what the run was made by: commit and patch
     result: Mapping[str, Any] | None
+    made: float = 0.0  # when, in seconds since 1970
 
     @property
     def is_done(self) -> bool:
@@ -99,6 +100,7 @@ def read_found(folder: Path) -> Found | None:
         overrides=frozenset(for_job(meta.get("overrides") or ())),
         code=code_of(meta.get("git")),
         result=read_result(folder),
+        made=(folder / "meta.json").stat().st_mtime,
     )
 
 
@@ -119,8 +121,8 @@ def read_result(folder: Path) -> Mapping[str, Any] | None:
 def claim(jobs: Sequence[Job], found: Sequence[Found]) -> dict[str, Found]:
     """Which job each run directory belongs to, by signature: job's key -> run directory.
 
-    Of several with one signature (copies, or the same run in two ways) a completed one is taken;
-    where several jobs share a signature, the overrides say whose it is.
+    Of several with one signature (copies, or run again by other code) the newest that is done is
+    taken; where several jobs share a signature, the overrides say whose it is.
     """
     by_signature: dict[str, list[Found]] = {}
     for one in found:
@@ -131,7 +133,7 @@ def claim(jobs: Sequence[Job], found: Sequence[Found]) -> dict[str, Found]:
         if job.shares_signature:
             mine = [f for f in mine if set(job.overrides) <= f.overrides]
         if mine:
-            claimed[job.key] = max(mine, key=lambda f: (f.is_done, f.result is not None))
+            claimed[job.key] = max(mine, key=lambda f: (f.is_done, f.result is not None, f.made))
     return claimed
 
 

@@ -27,7 +27,7 @@ from runner.sweep.pruning import judge_of
 from runner.sweep.search import Choosing, plan_search
 from runner.sweep.show import Board, Checking
 from runner.sweep.space import Space
-from runner.sweep.standing import Standing, save, take_in, take_stock
+from runner.sweep.standing import Standing, save, take_in, take_stock, without_other_code
 from runner.sweep.stopping import stopping_on_signals
 from runner.sweep.study import Study, StudyError, known_trials
 
@@ -41,12 +41,15 @@ class Options:
     """What the command line says of a sweep besides its jobs.
 
     flags: words that are no overrides and that every job gets too; command: the whole command, for
-    the record; start: how jobs are begun.
+    the record; words: of it, what `resume` gives again; rerun: what other code has done is done
+    again; start: how jobs are begun.
     """
 
     flags: Sequence[str] = ()
     command: Sequence[str] = ()
+    words: Sequence[str] = ()
     dry_run: bool = False
+    rerun: bool = False
     start: Callable[[SweepPlan, Sequence[str], str], Start] = local
 
 
@@ -88,6 +91,11 @@ def run_plan(
     options: Options,
 ) -> int:
     """Args: make: the source of jobs, once the directory is this sweep's."""
+    if options.rerun and plan.total is not None:
+        raise UserError(
+            "--rerun changed: a search has chosen its jobs by what the others came to; another "
+            "hydra.sweep.dir begins a new one"
+        )
     for note in plan.notes:
         _warn(note)
     directory = Path(plan.directory)
@@ -96,27 +104,25 @@ def run_plan(
             f"{directory}: a run directory, not a sweep's; choose another hydra.sweep.dir"
         )
     if options.dry_run:
-        return _dry_run(console, plan, directory)
+        return _dry_run(console, plan, directory, rerun=options.rerun)
     with _locked(directory):
         study = Study(directory, _warn)
         try:
             source = make(plan, study)
             try:
-                facts = {"command": list(options.command), "cwd": os.getcwd()}
-                study.note({**facts, "metric": plan.metric})
+                facts = {"command": list(options.command), "words": list(options.words)}
+                study.note({**facts, "cwd": os.getcwd(), "metric": plan.metric})
                 start = options.start(source.plan, options.flags, directory.name)
-                return _sweep(console, source, study, directory, start)
+                standing = take_stock(source.plan, study, directory, _warn, rerun=options.rerun)
+                return _sweep(console, source, standing, start)
             finally:
                 source.close()
         finally:
             study.close()
 
 
-def _sweep(
-    console: Console, source: Grid | Choosing, study: Study, directory: Path, start: Start
-) -> int:
-    plan = source.plan
-    standing = take_stock(plan, study, directory, _warn)
+def _sweep(console: Console, source: Grid | Choosing, standing: Standing, start: Start) -> int:
+    plan, study = source.plan, standing.study
     done = [(j, o) for j in plan.jobs if (o := standing.outcomes[j.key]).is_done]
     _announce(console, standing)
     with stopping_on_signals() as stopping:
@@ -173,7 +179,7 @@ def _announce(console: Console, standing: Standing) -> None:
     if standing.other_code:
         _warn(
             f"made by other code than today's (see git in meta.json): "
-            f"{_count(standing.other_code, 'finished job')}; without its folder a job runs again"
+            f"{_count(standing.other_code, 'finished job')}; --rerun changed runs them again"
         )
 
 
@@ -204,11 +210,12 @@ def _dry_run_search(console: Console, total: int, directory: Path) -> int:
     return 0
 
 
-def _dry_run(console: Console, plan: SweepPlan, directory: Path) -> int:
+def _dry_run(console: Console, plan: SweepPlan, directory: Path, *, rerun: bool) -> int:
     """Lists the jobs and what is done; writes nothing."""
     if plan.total is not None:
         return _dry_run_search(console, plan.total, directory)
-    claimed = claim(plan.jobs, scan(directory, _warn))
+    found = scan(directory, _warn)
+    claimed = claim(plan.jobs, without_other_code(found) if rerun else found)
     states = Counter[str]()
     for job in plan.jobs:
         one = claimed.get(job.key)

@@ -66,13 +66,21 @@ class Standing:
 
 
 def take_stock(
-    plan: SweepPlan, study: Study, directory: Path, warn: Callable[[str], None]
+    plan: SweepPlan,
+    study: Study,
+    directory: Path,
+    warn: Callable[[str], None],
+    *,
+    rerun: bool = False,
 ) -> Standing:
-    """What is done already, from the run directories; written into the database."""
+    """What is done already, from the run directories; written into the database.
+
+    Args: rerun: what other code has done does not count; it stays where it is.
+    """
     open_tries = study.open_tries()
     _end_orphans(open_tries, directory, warn)
     found = scan(directory, warn)
-    claimed = claim(plan.jobs, found)
+    claimed = claim(plan.jobs, without_other_code(found) if rerun else found)
     known = study.known()
     names = folders(plan.jobs, claimed, known, [f.folder for f in found], directory)
     outcomes = {j.key: _outcome(j, claimed, known, plan) for j in plan.jobs}
@@ -151,7 +159,12 @@ def save(standing: Standing, front: Collection[str] = ()) -> str | None:
 
 def _other_code(done: Sequence[Found]) -> int:
     """How many runs were made by another commit, or other uncommitted changes, than today's."""
-    if not any(f.code for f in done):
-        return 0
+    return len(done) - len(without_other_code(done))
+
+
+def without_other_code(found: Sequence[Found]) -> list[Found]:
+    """Only the runs that are not done yet, or whose code is today's or not known."""
+    if not any(f.code for f in found):
+        return list(found)
     today = code_of(git_state(_PROJECT))
-    return sum(f.code != today for f in done)
+    return [f for f in found if not f.is_done or f.code in (None, today)]

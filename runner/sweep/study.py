@@ -240,6 +240,19 @@ class Study:
         self._db.close()
 
 
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What `note` has written. Raises: StudyError if it cannot be read."""
+    path = folder / FILE
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=PATIENCE_S)) as db:
+            rows = db.execute("SELECT key, value FROM runner_sweep").fetchall()
+        return {key: json.loads(value) for key, value in rows}
+    except (sqlite3.Error, ValueError) as error:
+        raise StudyError(
+            f"{path}: cannot be read: {error}; the command that made the sweep goes on with it"
+        ) from error
+
+
 def known_trials(folder: Path) -> list[tuple[str, str]]:
     """State and label of each job that the database knows; writes nothing.
 

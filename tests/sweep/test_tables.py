@@ -3,6 +3,7 @@
 import re
 import sqlite3
 from contextlib import closing
+from wsgiref.util import setup_testing_defaults
 
 import optuna
 import pytest
@@ -62,13 +63,8 @@ def test_the_dashboard_opens_it(tmp_path):
     assert run(tmp_path, grid(value=[0.1, 0.5])) == 0
     app = dashboard.wsgi(f"sqlite:///{tmp_path / 'study.db'}")
     told = []
-    environ = {
-        "REQUEST_METHOD": "GET",
-        "PATH_INFO": "/api/studies",
-        "SERVER_NAME": "x",
-        "SERVER_PORT": "1",
-        "wsgi.url_scheme": "http",
-    }
+    environ = {"PATH_INFO": "/api/studies"}
+    setup_testing_defaults(environ)
     body = b"".join(app(environ, lambda status, headers: told.append(status)))
     assert told[0].startswith("200")
     assert tmp_path.name in body.decode()
