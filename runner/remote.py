@@ -31,8 +31,8 @@ _TRAIN = "runner.loops.train.train"
 def run_remotely(composed: Composed, flags: Sequence[str], allowed: Sequence[str]) -> int:
     """Runs the composed command line on a cluster; returns its exit code.
 
-    Args: flags: words that are no overrides, such as `--allow PACKAGE`; allowed: the packages that a
-    `_target_` may lie in.
+    Args: flags: words that are no overrides, such as `--allow PACKAGE`; allowed: the packages that
+    a `_target_` may lie in.
     Raises: UserError if Ray is not there, or the cluster cannot be reached.
     """
     if find_spec("ray") is None:

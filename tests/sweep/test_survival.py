@@ -13,7 +13,7 @@ from tests.sweep.forked import begin, sweep
 from tests.sweep.test_killed import until
 from tests.sweep.test_sweep import board
 
-HARM = {1: "ArithmeticError", 4: "killed by signal 9", 6: "out of memory"}
+HARM = {1: "ArithmeticError", 5: "killed by signal 9", 6: "out of memory"}
 
 
 def words(tmp_path, place, *more):
