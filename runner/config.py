@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from runner.optim.sharding import ShardingSettings
+from runner.patience import BatchOnPlateau, EarlyStop, LrOnPlateau
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,9 @@ class TrainerSettings:
     traceback: bool = False
     num_processes: int = 1
     rank_timeout_s: int = 300
+    early_stop: EarlyStop = field(default_factory=EarlyStop)
+    lr_on_plateau: LrOnPlateau = field(default_factory=LrOnPlateau)
+    batch_on_plateau: BatchOnPlateau = field(default_factory=BatchOnPlateau)
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,9 @@ class EvaluateLoopSettings:
 BY_NODE: dict[str, type] = {
     "": TopSettings,
     "trainer": TrainerSettings,
+    "trainer.early_stop": EarlyStop,
+    "trainer.lr_on_plateau": LrOnPlateau,
+    "trainer.batch_on_plateau": BatchOnPlateau,
     "checkpoint": CheckpointSettings,
     "sharding": ShardingSettings,
 }
@@ -73,6 +80,8 @@ BY_TARGET: dict[str, type] = {
 
 # Nodes that a parser of their own judges in runner/rules.py, with the reason for each refusal.
 JUDGED_ELSEWHERE = ("optimizer.sparse", "scheduler", "sharding.tables")
+# Nodes that hold any number of `_target_` nodes, under names that the user chooses.
+NAMED_FREELY = ("callbacks",)
 
 Settings = TypeVar("Settings")
 
