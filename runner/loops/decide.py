@@ -44,7 +44,7 @@ def decide(job: Job, state: TrainState, metrics: Mapping[str, float]) -> None:
         state.waits[name] = wait
         if finished(job, state):
             continue
-        why = f"{metric} has not improved in {wait.since} evaluations"
+        why = _waited(metric, wait.since, rule.min_delta)
         if isinstance(rule, EarlyStop):
             if reaches(value, rule.threshold, direction):
                 _stop(job, state, f"{metric} has reached {rule.threshold:g}: {value:.5f}")
@@ -54,6 +54,11 @@ def decide(job: Job, state: TrainState, metrics: Mapping[str, float]) -> None:
             change = _lower_rates if isinstance(rule, LrOnPlateau) else _enlarge_update
             if change(job, state, rule, why):  # type: ignore[arg-type]
                 state.waits[name] = acted(wait)
+
+
+def _waited(metric: str, since: int, min_delta: float) -> str:
+    by = f" by more than {min_delta:g}" if min_delta else ""
+    return f"{metric} has not improved{by} in {since} evaluation{'s' * (since != 1)}"
 
 
 def _stop(job: Job, state: TrainState, why: str) -> None:

@@ -49,11 +49,12 @@ class Memory:
 
 
 def process_memory() -> dict[str, float]:
-    held = {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
+    held = {}
     statm = Path("/proc/self/statm")
     if statm.exists():
         held["bytes"] = float(statm.read_text().split()[1]) * resource.getpagesize()
-    return held
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    return {**held, "peak_bytes": max(peak, *held.values(), 0.0)}
 
 
 def gpu_memory(device: torch.device) -> dict[str, float]:
