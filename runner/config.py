@@ -63,6 +63,26 @@ class EvaluateLoopSettings:
     max_batches: int | None = None
 
 
+@dataclass(frozen=True)
+class ThroughputSettings:
+    every: int | str = 100
+    warn_below: float = 0.5
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    every: int | str = 100
+    warn_free_below: float = 0.05
+
+
+@dataclass(frozen=True)
+class WeightsSettings:
+    every: int | str = "1ep"
+    parameters: list[dict[str, Any]] = field(default_factory=list)
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    sample_rows: int | None = 100_000
+
+
 # Node -> its settings. Nodes that are not here take their keys and types from the option's YAML.
 BY_NODE: dict[str, type] = {
     "": TopSettings,
@@ -76,6 +96,9 @@ BY_NODE: dict[str, type] = {
 # The same by what a node's `_target_` names, wherever it stands.
 BY_TARGET: dict[str, type] = {
     "runner.loops.evaluate.evaluate": EvaluateLoopSettings,
+    "runner.callbacks.watch.throughput.Throughput": ThroughputSettings,
+    "runner.callbacks.watch.memory.Memory": MemorySettings,
+    "runner.callbacks.watch.weights.Weights": WeightsSettings,
 }
 
 # Nodes that a parser of their own judges in runner/rules.py, with the reason for each refusal.

@@ -176,6 +176,11 @@ def _callbacks(config: Config) -> Iterator[str]:
     for name, node in (config.get("callbacks") or {}).items():
         if not isinstance(node, Mapping) or not isinstance(node.get("_target_"), str):
             yield f"callbacks.{name}: needs a _target_: the class of the callback"
+        elif lies_in(node["_target_"], ("runner.callbacks",)) and "every" in node:
+            try:
+                parse_interval(node["every"], key=f"callbacks.{name}.every", timed=True)
+            except ConfigError as error:
+                yield str(error)
 
 
 def _precision(config: Config) -> Iterator[str]:

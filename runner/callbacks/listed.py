@@ -45,9 +45,9 @@ class Callbacks:
         if not self.listed:
             return {}
         mine = {
-            name: checked_state(name, callback)
+            name: state
             for name, callback in self.by_name.items()
-            if keeps_state(callback)
+            if keeps_state(callback) and (state := checked_state(name, callback))
         }
         everyone = self.ranks.gather(mine)
         names = dict.fromkeys(name for of_rank in everyone for name in of_rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,16 @@ class Gambler:
 
     def on_update(self, training: Any, output: Any) -> None:
         torch.rand(5), random.random(), np.random.rand(3)
+
+
+class Sleeper:
+    """Makes every update longer."""
+
+    def __init__(self, *, seconds: float) -> None:
+        self.seconds = seconds
+
+    def on_update(self, training: Any, output: Any) -> None:
+        time.sleep(self.seconds)
 
 
 class Asker:
