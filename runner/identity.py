@@ -11,6 +11,7 @@ from typing import Any
 LEFT_OUT = (
     "name",
     "run",
+    "report",
     "tracker",
     "launcher",
     "search",

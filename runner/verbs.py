@@ -16,6 +16,19 @@ VERBS: dict[str, tuple[str, str]] = {
         "runner.verbs_schema:schema",
         "PATH [--validation PATH] [--test PATH] [--out FILE]: propose the YAML of a table",
     ),
+    "report": (
+        "runner.verbs_report:report",
+        "DIR... [--sort KEY] [--html FILE]: what runs and sweeps came to",
+    ),
+    "diff": ("runner.verbs_diff:diff", "A B: settings and results of two runs side by side"),
+    "reproduce": (
+        "runner.verbs_reproduce:reproduce",
+        "DIR: run a run again elsewhere, and say whether the same comes out",
+    ),
+    "clean": (
+        "runner.verbs_clean:clean",
+        "[DIR...] [--older-than AGE] [--interrupted] [--yes]: delete runs that came to nothing",
+    ),
     "ls": ("runner.verbs_ls:ls", "[GROUP]: groups and their options"),
 }
 

@@ -11,7 +11,9 @@ import torch
 
 from runner.intervals import Progress, due
 from runner.job import Job, Result
+from runner.loops.beside import keep_calibration
 from runner.loops.measured import measured
+from runner.metrics import MetricSet
 from runner.state import Best, TrainState, random_tensors, tensors, values
 from runner.task import StepOutput
 
@@ -25,6 +27,7 @@ class Recorder:
         self.saved_step = state.step if state.step else -1
         self.logged = self.now
         self.skipped_told = state.skipped
+        self._pass: MetricSet | None = None  # the last evaluation's
 
     def _progress(self) -> Progress:
         s = self.state
@@ -79,6 +82,10 @@ class Recorder:
             speed["peak_cuda_bytes"] = torch.cuda.max_memory_allocated(self.job.device)
         return speed
 
+    def take_pass(self, metrics: MetricSet) -> None:
+        """Holds on to what an evaluation measured until it is known whether it is worth keeping."""
+        self._pass = metrics
+
     def evaluated(self, metrics: Mapping[str, float]) -> bool:
         """Writes a row of the validation split; returns whether it is the best so far."""
         job, state = self.job, self.state
@@ -89,6 +96,8 @@ class Recorder:
         improved = is_better(value, best, monitor.direction)
         if improved:
             state.best = Best(state.step, state.examples, value, dict(metrics))
+            keep_calibration(job, "validation", state.step, self._pass)
+        self._pass = None  # its rows take memory
         job.view.evaluated("validation", state.step, metrics, best=improved)
         return improved
 
@@ -97,6 +106,8 @@ class Recorder:
     ) -> None:
         examples = self.state.best.examples if self.state.best else self.state.examples
         self._row(split, step, examples, metrics)
+        keep_calibration(self.job, split, step, self._pass)
+        self._pass = None
         if self.job.run is not None:
             self.job.run.perf.append({"split": split, "step": step, "evaluation_s": seconds})
 

@@ -6,6 +6,7 @@ import time
 
 from runner.errors import UserError
 from runner.job import Job, Result
+from runner.loops.beside import keep_data_facts
 from runner.loops.evaluate import evaluate_split
 from runner.loops.record import Recorder
 from runner.loops.start import find_checkpoint, start
@@ -26,6 +27,7 @@ def train(job: Job) -> Result:
 def _train(job: Job) -> Result:
     with stop_on_signals() as stop, job.view.training(job.total_steps):
         state = start(job)
+        keep_data_facts(job)
         record = Recorder(job, state)
         if state.evaluation_due:
             record.saved_step = -1  # what was saved at this step lacks the evaluation
@@ -50,7 +52,7 @@ def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop)
     """Evaluates the validation split; a signal puts it off until the run is resumed."""
     state.evaluation_due = True
     if "validation" in job.dataset.num_rows:
-        metrics = evaluate_split(job, "validation", stop=stop)
+        metrics = evaluate_split(job, "validation", stop=stop, keep=record.take_pass)
         if metrics is None:
             return
         improved = record.evaluated(metrics)
@@ -94,7 +96,7 @@ def complete(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Resul
         if split in results or split not in job.dataset.num_rows:
             continue
         started = time.perf_counter()
-        metrics = evaluate_split(job, split, stop=stop)
+        metrics = evaluate_split(job, split, stop=stop, keep=record.take_pass)
         if metrics is None:
             return interrupted(job, state, record, stop)
         record.evaluated_at_end(split, step, metrics, time.perf_counter() - started)
