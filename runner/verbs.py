@@ -29,7 +29,8 @@ VERBS: dict[str, tuple[str, str]] = {
         "runner.verbs_clean:clean",
         "[DIR...] [--older-than AGE] [--interrupted] [--yes]: delete runs that came to nothing",
     ),
-    "ls": ("runner.verbs_ls:ls", "[GROUP]: groups and their options"),
+    "completion": ("runner.verbs_completion:completion", "bash|zsh: a script for the shell"),
+    "ls": ("runner.verbs_ls:ls", "[GROUP[=OPTION]]: groups, options, fields"),
 }
 
 
