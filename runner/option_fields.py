@@ -12,7 +12,6 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -31,6 +30,9 @@ _WORDS = (  # Python's words for types, as errors call them
     (r"\bNone\b", "null"),
     (r" \| ", " or "),
 )
+
+_TAGS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
+_FLOAT = re.compile(r"[+-]?\d+(\.\d*)?e[+-]?\d+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -121,12 +123,12 @@ def _kind(value: yaml.Node) -> str:
     if isinstance(value, yaml.SequenceNode):
         kinds = {_kind(v) for v in value.value}
         return f"list of {kinds.pop()}" if len(kinds) == 1 else "list"
-    found: Any = yaml.load(str(value.value), Loader=yaml.CSafeLoader) if value.value else None
     if isinstance(value, yaml.MappingNode):
         return "group of keys"
-    if value.style in ("'", '"'):
-        return "text"
-    return "" if found is None else type_name(type(found))
+    kind = _TAGS.get(value.tag.rpartition(":")[2], "")
+    if kind == "text" and value.style is None and _FLOAT.fullmatch(value.value):
+        return "number"  # 1e-3: text in YAML 1.1, a number for OmegaConf
+    return kind
 
 
 def _source(value: yaml.Node, lines: Sequence[str]) -> str:
