@@ -96,6 +96,15 @@ def leaderboard(folder: Path) -> dict[str, dict[str, str]]:
         return {}
 
 
+def leaderboard_columns(folder: Path) -> list[str]:
+    """Of a sweep's `leaderboard.csv`; the one after `status` is what the jobs were judged by."""
+    try:
+        with (folder / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
+            return next(csv.reader(file), [])
+    except (OSError, csv.Error, UnicodeDecodeError):
+        return []
+
+
 def _label(path: Path, given: Path, *, alone: bool) -> str:
     if path == given:
         return path.name or str(path)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from runner.report.columns import (
     Settings,
     by_settings,
     cell,
+    direction_of,
     headings,
     metric_columns,
     mixed,
@@ -17,7 +19,7 @@ from runner.report.columns import (
     sorted_by,
     varying,
 )
-from runner.report.find import Found
+from runner.report.find import Found, leaderboard_columns
 from runner.report.importance import Share, importance, of_seeds
 from runner.report.records import RunRecord
 
@@ -52,7 +54,9 @@ class Overview:
 
     @property
     def failures(self) -> tuple[RunRecord, ...]:
-        return tuple(r for r in self.runs if r.error and r.status not in ("completed", "running"))
+        return tuple(
+            r for r in self.runs if r.error and r.status not in ("completed", "running", "pruned")
+        )
 
     @property
     def counts(self) -> str:
@@ -78,7 +82,7 @@ class Overview:
 def overview(found: Found, title: str, *, sort: str | None = None) -> Overview:
     """Raises: UserError for a key to sort by that no run has."""
     runs = found.runs
-    monitor = monitored(runs)
+    monitor = objective(found.sweeps, runs) or monitored(runs)
     keys = varying(runs)
     settings = by_settings(runs, keys, *monitor)
     notes = [*found.problems, *mixed(runs)]
@@ -105,6 +109,18 @@ def overview(found: Found, title: str, *, sort: str | None = None) -> Overview:
         seeds_share=of_seeds(settings, monitor[0]),
         notes=tuple(notes),
     )
+
+
+def objective(sweeps: Sequence[Path], runs: Sequence[RunRecord]) -> tuple[str, str] | None:
+    """What the one sweep was judged by, where a search has an objective of its own."""
+    if len(sweeps) != 1:
+        return None
+    columns = leaderboard_columns(sweeps[0])
+    at = columns.index("status") + 1 if "status" in columns else len(columns)
+    metric = columns[at] if at < len(columns) else ""
+    if metric == monitored(runs)[0] or not any(metric in r.metrics for r in runs):
+        return None
+    return metric, direction_of(metric)
 
 
 def values_of(run: RunRecord, keys: Sequence[str]) -> list[str]:

@@ -141,6 +141,20 @@ def test_the_leaderboard_says_why_a_job_died_that_could_not_say_so_itself(comman
     assert "1 completed, 2 failed" in text
 
 
+def test_a_search_is_judged_by_its_own_objective_and_pruned_jobs_are_no_failures(command, tmp_path):
+    sweep = tmp_path / "sweep"
+    make_run(sweep / "a", auc=0.7)
+    make_run(sweep / "b", auc=0.8)
+    make_run(sweep / "c", auc=0.6, status="interrupted", error="stopped")
+    (sweep / "leaderboard.csv").write_text(
+        "lr,seed,status,test/auc,step,error,folder\n1,0,pruned,,10,stopped,c\n"
+    )
+    out = command("report", "sweep")[1]
+    assert "2 completed, 1 pruned" in out
+    assert "pruned: c" not in out
+    assert "judged by test/auc" in (sweep / "report.html").read_text()
+
+
 def test_markup_in_what_a_run_says_stays_text(command, tmp_path):
     make_run(tmp_path / "r" / "a", status="failed", error="</script><b>[bold]x", auc=None)
     make_run(tmp_path / "r" / "b", overrides=["+x=</script><img>"])
