@@ -55,6 +55,7 @@ class TopSettings:
     name: str | None = None
     seed: int = 0
     run: str | None = None
+    report: bool = True
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ ONLY_WATCH = "runner.callbacks.watch."  # callbacks that change nothing of the t
 LEFT_OUT = (
     "name",
     "run",
+    "report",
     "tracker",
     "launcher",
     "search",

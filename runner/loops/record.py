@@ -10,8 +10,10 @@ import torch
 
 from runner.intervals import due
 from runner.job import Job, Result
+from runner.loops.beside import keep_calibration
 from runner.loops.events import Events, progress, write_row
 from runner.loops.measured import measured
+from runner.metrics import MetricSet
 from runner.patience import is_better
 from runner.state import Best, TrainState, random_tensors, tensors, values
 from runner.step import rows_of_update, total_steps
@@ -29,6 +31,7 @@ class Recorder:
         self.saved_step = state.step if state.step else -1
         self.logged = self.now
         self.skipped_told = state.skipped
+        self._pass: MetricSet | None = None  # the last evaluation's
 
     def update(self, output: StepOutput) -> None:
         """Takes one update into the train metrics; no synchronisation. Tells the callbacks."""
@@ -82,6 +85,10 @@ class Recorder:
             speed["peak_cuda_bytes"] = torch.cuda.max_memory_allocated(self.job.device)
         return speed
 
+    def take_pass(self, metrics: MetricSet) -> None:
+        """Holds on to what an evaluation measured until it is known whether it is worth keeping."""
+        self._pass = metrics
+
     def evaluated(self, metrics: Mapping[str, float]) -> bool:
         """Writes a row of the validation split; returns whether it is the best so far."""
         job, state = self.job, self.state
@@ -92,6 +99,8 @@ class Recorder:
         improved = is_better(value, best, monitor.direction)
         if improved:
             state.best = Best(state.step, state.examples, value, dict(metrics))
+            keep_calibration(job, "validation", state.step, self._pass)
+        self._pass = None  # its rows take memory
         job.view.evaluated("validation", state.step, metrics, best=improved)
         self.events.evaluated("validation", metrics)
         return improved
@@ -101,6 +110,8 @@ class Recorder:
     ) -> None:
         examples = self.state.best.examples if self.state.best else self.state.examples
         write_row(self.job, split, step, examples, metrics)
+        keep_calibration(self.job, split, step, self._pass)
+        self._pass = None
         self.events.evaluated(split, metrics)
         if self.job.run is not None:
             self.job.run.perf.append({"split": split, "step": step, "evaluation_s": seconds})

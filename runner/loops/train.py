@@ -6,6 +6,7 @@ import time
 
 from runner.errors import UserError
 from runner.job import Job, Result
+from runner.loops.beside import keep_data_facts
 from runner.loops.decide import decide
 from runner.loops.evaluate import evaluate_split
 from runner.loops.events import Events
@@ -28,6 +29,7 @@ def train(job: Job) -> Result:
 def _train(job: Job) -> Result:
     with stop_on_signals() as stop, job.view.training(job.total_steps):
         state = start(job)
+        keep_data_facts(job)
         record = Recorder(job, state, Events(job, state, stop))
         record.events.started()
         if state.evaluation_due:
@@ -57,7 +59,7 @@ def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop)
     """Evaluates the validation split; a signal puts it off until the run is resumed."""
     state.evaluation_due = True
     if "validation" in job.dataset.num_rows:
-        metrics = evaluate_split(job, "validation", stop=stop)
+        metrics = evaluate_split(job, "validation", stop=stop, keep=record.take_pass)
         if metrics is None:
             return
         improved = record.evaluated(metrics)
@@ -106,7 +108,7 @@ def complete(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Resul
         if split in results or split not in job.dataset.num_rows:
             continue
         started = time.perf_counter()
-        metrics = evaluate_split(job, split, stop=stop)
+        metrics = evaluate_split(job, split, stop=stop, keep=record.take_pass)
         if metrics is None:
             return interrupted(job, state, record, stop)
         record.evaluated_at_end(split, step, metrics, time.perf_counter() - started)

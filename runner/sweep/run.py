@@ -84,6 +84,7 @@ def _sweep(console: Console, plan: SweepPlan, study: Study, directory: Path, sta
                     saved = time.monotonic()
         unsaved = save(standing)
         _conclude(console, standing)
+        _write_page(console, directory)
     if unsaved is not None:
         _warn(unsaved)
     if engine.trouble is not None:
@@ -127,6 +128,16 @@ def _conclude(console: Console, standing: Standing) -> None:
         _warn(f"{row.outcome.status}: {row.job.label}: {row.outcome.error}  ({where})")
     if len(bad) > _NAMED:
         _warn(f"and {len(bad) - _NAMED} more; {leaderboard.FILE} has them all")
+
+
+def _write_page(console: Console, directory: Path) -> None:
+    """`report.html` of the sweep, also after failures and Ctrl-C."""
+    from runner.report.write import write_own_page
+
+    try:
+        _say(console, f"report: {write_own_page(directory)}")
+    except Exception as error:  # the runs are done and on disk, whatever is wrong with a page
+        _warn(f"report.html could not be written: {error}; `report {directory}` tries again")
 
 
 def _dry_run(console: Console, plan: SweepPlan, directory: Path) -> int:
