@@ -72,7 +72,13 @@ BY_TARGET: dict[str, type] = {
 }
 
 # Nodes that a parser of their own judges in runner/rules.py, with the reason for each refusal.
-JUDGED_ELSEWHERE = ("optimizer.sparse", "scheduler", "sharding.tables")
+JUDGED_ELSEWHERE = (
+    "optimizer.sparse",
+    "optimizer.schedules.sparse",
+    "optimizer.schedules.dense",
+    "scheduler",
+    "sharding.tables",
+)
 
 Settings = TypeVar("Settings")
 

@@ -32,12 +32,24 @@ class Context:
     amp_dtype: torch.dtype | None = None  # None: no autocast
     loss_scale: LossScale | None = None  # fp16 only
     ranks: Ranks = field(default_factory=this_process)
+    part_optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)  # by rate
+    trained_tables: dict[str, Tables] | None = None  # by rate; None: all have one
+    table_groups: dict[str, Tables] = field(init=False)  # those that train, by rate
     parameters: list[nn.Parameter] = field(init=False)  # of the dense half, that train
 
     def __post_init__(self) -> None:
+        trained = self.trained_tables
+        self.table_groups = {"sparse": self.tables} if trained is None else trained
         self.parameters = [
-            p for group in self.dense_optimizer.param_groups for p in group["params"]
+            p
+            for optimizer in (self.dense_optimizer, *self.part_optimizers.values())
+            for group in optimizer.param_groups
+            for p in group["params"]
         ]
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """All but those of the tables, by the name of their rate."""
+        return {"dense": self.dense_optimizer, **self.part_optimizers}
 
     def autocast(self) -> AbstractContextManager[object]:
         if self.amp_dtype is None:
@@ -76,7 +88,10 @@ class Context:
             if outputs:
                 torch.autograd.backward(outputs, gradients)  # fused tables step in here
             self.dense_optimizer.step()
-        self.dense_optimizer.zero_grad(set_to_none=True)
+            for optimizer in self.part_optimizers.values():
+                optimizer.step()
+        for parameter in self.parameters:
+            parameter.grad = None
         if self.loss_scale:
             self.loss_scale.adapt(applied)
         return applied

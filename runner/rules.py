@@ -11,6 +11,7 @@ from typing import Any
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.metrics.settings import MetricSettings
+from runner.optim.parts import check_own_schedules, parse_parts
 from runner.optim.schedule import check_schedule
 from runner.optim.settings import parse_sparse
 from runner.optim.sharding import check_sharding
@@ -198,6 +199,8 @@ def _judged(config: Config) -> Iterator[str]:
     for parse in (
         lambda: parse_sparse(config["optimizer"]["sparse"]),
         lambda: check_schedule(config["scheduler"]),
+        lambda: check_own_schedules(config["optimizer"]),
+        lambda: parse_parts(config["optimizer"]),
         lambda: MetricSettings(**config["metrics"]),
     ):
         try:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from runner.batch import Batch, Cursor
-from runner.job import Job
+from runner.job import Job, Rates
 from runner.state import TrainState
 from runner.task import StepOutput
 
@@ -69,10 +69,21 @@ def training_batches(job: Job, cursor: Cursor) -> Iterator[Batch]:
 
 def set_rates(job: Job, state: TrainState) -> dict[str, float]:
     """Sets and returns the learning rates of the next update."""
-    factor = job.rates.factor(state.step + 1)
-    rates = {name: full * factor for name, full in job.rates.full.items()}
-    for group in job.context.dense_optimizer.param_groups:
-        group["lr"] = rates["dense"]
-    # skipped updates do not count in Adam's bias correction: the dense half's do not either
-    job.context.tables.set_rate(rates["sparse"], state.step - state.skipped + 1)
+    context = job.context
+    rates = rates_at(job.rates, state.step + 1)
+    for name, optimizer in context.optimizers().items():
+        for group in optimizer.param_groups:
+            group["lr"] = rates[name]
+    for name, tables in context.table_groups.items():
+        # skipped updates do not count in Adam's bias correction: the dense half's do not either
+        tables.set_rate(rates[name], state.step - state.skipped + 1)
     return rates
+
+
+def rates_at(rates: Rates, update: int) -> dict[str, float]:
+    """Learning rates by name at an update, from 1: a pure function of its number."""
+    factor = rates.factor(update)
+    return {
+        name: full * (rates.own[name](update) if name in rates.own else factor)
+        for name, full in rates.full.items()
+    }

@@ -13,6 +13,7 @@ from runner.intervals import Progress, due
 from runner.job import Job, Result
 from runner.loops.measured import measured
 from runner.state import Best, TrainState, random_tensors, tensors, values
+from runner.step import rates_at
 from runner.task import StepOutput
 
 
@@ -51,8 +52,7 @@ class Recorder:
         job, state = self.job, self.state
         metrics, _ = measured(job.train_metrics, job.context.ranks)  # sync
         job.train_metrics.reset()
-        factor = job.rates.factor(state.step)
-        rates = {f"lr/{name}": full * factor for name, full in job.rates.full.items()}
+        rates = {f"lr/{name}": rate for name, rate in rates_at(job.rates, state.step).items()}
         state.train_metrics = metrics
         self._row("train", state.step, state.examples, metrics | rates)
         speed = self._speed()
