@@ -23,7 +23,7 @@ from torch import nn
 from runner.batch import Schema
 from runner.checkpoint import Checkpointer
 from runner.config import CheckpointSettings, TrainerSettings, settings_from
-from runner.context import Context
+from runner.context import Context, parameters_in
 from runner.data.dataset import Dataset
 from runner.data.learnt import with_learnt
 from runner.dist.group import join
@@ -49,6 +49,8 @@ from runner.optim.owned import (
     table_builder,
 )
 from runner.optim.parts import parse_parts
+from runner.optim.penalty import penalize
+from runner.optim.penalty_settings import parse_penalties
 from runner.optim.placed import placement_text
 from runner.optim.schedule import build_schedule
 from runner.optim.settings import parse_sparse
@@ -56,8 +58,9 @@ from runner.optim.sharding import ShardingSettings
 from runner.optim.tables import Tables
 from runner.precision import LossScale
 from runner.record import Run
-from runner.state import dense_parameters, seed_rank
+from runner.state import dense_parameters, parameters_of, seed_rank
 from runner.targets import resolve_target
+from runner.task import Task
 from runner.threads import usable_cores
 from runner.trackers import Trackers
 from runner.view import View
@@ -92,6 +95,8 @@ def build(
     total_steps = trainer.max_steps or steps_per_epoch * (trainer.max_epochs or 0)
 
     context, owned = make_context(config, trainer, dataset, device, run, view, allowed)
+    task = make(config["task"])
+    set_up(task, context, trainer)
     rates = make_rates(config, context, owned, total_steps, steps_per_epoch)
     measured = MetricSettings(**config["metrics"])
     metrics = partial(make_metrics, dataset.schema, device, measured)
@@ -108,7 +113,7 @@ def build(
         loop_settings=loop_settings,
         device=device,
         dataset=dataset,
-        task=make(config["task"]),
+        task=task,
         context=context,
         rates=rates,
         total_steps=total_steps,
@@ -169,8 +174,32 @@ def make_context(
         amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
         loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
         ranks=ranks,
+        clip=trainer.clip,
+        log_gradients=trainer.log_gradients,
+        schema=dataset.schema,
     )
     return context, owned
+
+
+def set_up(task: Task, context: Context, trainer: TrainerSettings) -> None:
+    """Collective. What the task brings, and what holds for parameters of its as well.
+
+    Raises: ConfigError for a parameter of the task's that nothing would train.
+    """
+    setup = getattr(task, "setup", None)
+    if setup is not None:
+        setup(context)
+    parameters = parameters_of(context)
+    trained = {id(p) for o in context.optimizers().values() for p in parameters_in(o)}
+    for name, parameter in parameters.items():
+        if id(parameter) not in trained:
+            raise ConfigError(
+                f"{type(task).__name__}: {name} has no optimizer: ctx.add_optimizer in setup gives "
+                "it one, requires_grad_(False) freezes it"
+            )
+    context.names = {id(p): name for name, p in parameters.items()}
+    tables = [spec.name for spec in context.tables.layout.tables]
+    context.penalties = penalize(parse_penalties(trainer.penalties), parameters, tables)
 
 
 def make_rates(

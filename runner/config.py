@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
+from runner.optim.settings import ClipSettings
 from runner.optim.sharding import ShardingSettings
 
 
@@ -29,6 +30,9 @@ class TrainerSettings:
     deterministic: bool = False
     log_every: int | str = 50
     eval_every: int | str | None = "1ep"
+    clip: ClipSettings = field(default_factory=ClipSettings)
+    penalties: list = field(default_factory=list)  # see runner/optim/penalty_settings.py
+    log_gradients: str | None = None
     traceback: bool = False
     num_processes: int = 1
     rank_timeout_s: int = 300
@@ -63,6 +67,7 @@ class EvaluateLoopSettings:
 BY_NODE: dict[str, type] = {
     "": TopSettings,
     "trainer": TrainerSettings,
+    "trainer.clip": ClipSettings,
     "checkpoint": CheckpointSettings,
     "sharding": ShardingSettings,
 }

@@ -12,8 +12,9 @@ from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.metrics.settings import MetricSettings
 from runner.optim.parts import check_own_schedules, parse_parts
+from runner.optim.penalty_settings import parse_penalties
 from runner.optim.schedule import check_schedule
-from runner.optim.settings import parse_sparse
+from runner.optim.settings import ClipSettings, check_clip, parse_sparse
 from runner.optim.sharding import check_sharding
 from runner.targets import check_target_names, lies_in
 from runner.typecheck import check_types
@@ -24,6 +25,7 @@ Config = Mapping[str, Any]
 CHOICES: dict[str, tuple[str, ...]] = {
     "trainer.device": ("auto", "cpu", "cuda"),
     "trainer.amp_dtype": ("bf16", "fp16"),
+    "trainer.log_gradients": ("global", "parameters"),
     "checkpoint.step": ("best", "last"),  # or a number
     "checkpoint.monitor.direction": ("max", "min"),
 }
@@ -201,6 +203,8 @@ def _judged(config: Config) -> Iterator[str]:
         lambda: check_schedule(config["scheduler"]),
         lambda: check_own_schedules(config["optimizer"]),
         lambda: parse_parts(config["optimizer"]),
+        lambda: check_clip(ClipSettings(**config["trainer"].get("clip", {}))),
+        lambda: parse_penalties(config["trainer"].get("penalties")),
         lambda: MetricSettings(**config["metrics"]),
     ):
         try:

@@ -24,7 +24,8 @@ from runner.optim.dense import create_states, dense_state, dense_values
 if TYPE_CHECKING:
     from runner.job import Job
 
-LOSS = "loss."  # before the names of what a loss brings: no part of a model may be called so
+# before the names of what a loss and a task bring: no part of a model may be called so
+LOSS, TASK = "loss.", "task."
 
 
 @dataclass
@@ -66,7 +67,11 @@ def dense_parameters(model: nn.Module, loss: Loss) -> dict[str, nn.Parameter]:
 
 def parameters_of(ctx: Context) -> dict[str, nn.Parameter]:
     """All that is trained, by name, but the tables."""
-    return dense_parameters(ctx.model, ctx.loss)
+    found = dense_parameters(ctx.model, ctx.loss)
+    for name, module in ctx.own_modules.items():
+        own = {f"{TASK}{name}.{n}": p for n, p in module.named_parameters()}
+        found |= {n: p for n, p in own.items() if p.requires_grad}
+    return found
 
 
 def _table_prefixes(model: nn.Module) -> tuple[str, ...]:
@@ -86,6 +91,8 @@ def weights(ctx: Context) -> dict[str, Tensor]:
     }
     if isinstance(ctx.loss, nn.Module):
         dense |= {f"dense/{LOSS}{name}": t for name, t in ctx.loss.state_dict().items()}
+    for name, module in ctx.own_modules.items():
+        dense |= {f"dense/{TASK}{name}.{key}": t for key, t in module.state_dict().items()}
     return tables | dense
 
 
@@ -133,6 +140,7 @@ def values(state: TrainState, ctx: Context, **more: Any) -> dict[str, Any]:
         **asdict(state),
         "random": ctx.ranks.gather(random_values()),
         "dense_optimizer": optimizer_values(ctx),
+        "numbers": ctx.ranks.gather(ctx.numbers.state()),
         "placement": [asdict(piece) for piece in ctx.tables.placement()],
         **more,
     }
@@ -189,6 +197,7 @@ def restore(job: Job, saved: Saved) -> TrainState:
             continue_randomly(own, theirs[ranks.rank], job)
         else:
             seed_rank(job.seed, ranks.rank, step=saved.step)
+    ctx.numbers.load_of_rank(saved.values.get("numbers", []), ranks)
     return from_values(saved.values)
 
 

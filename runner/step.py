@@ -19,12 +19,14 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
     """
     batches = training_batches(job, state.cursor)
     ranks = job.context.ranks
-    modules = list(job.context.model.modules())
+    roots = job.context.roots()
+    modules = [module for root in roots for module in root.modules()]
     while not finished(job, state):
         started = time.perf_counter()
         set_rates(job, state)
         if not all(module.training for module in modules):  # after an evaluation; train() is slow
-            job.context.model.train()
+            for root in roots:
+                root.train()
         output = job.task.train_step(job.context, batches)
         state.step += 1
         state.examples += num_examples(job, state.cursor, output)

@@ -53,12 +53,18 @@ class Recorder:
         metrics, _ = measured(job.train_metrics, job.context.ranks)  # sync
         job.train_metrics.reset()
         rates = {f"lr/{name}": rate for name, rate in rates_at(job.rates, state.step).items()}
+        numbers = job.context.numbers.means(job.context.ranks)  # sync
+        job.context.numbers.reset()
+        if taken := sorted(numbers.keys() & metrics.keys()):
+            raise ValueError(f"ctx.log({taken[0]!r}, ...): is the name of a metric")
+        metrics |= numbers
         state.train_metrics = metrics
         self._row("train", state.step, state.examples, metrics | rates)
+        apart = {name for name in numbers if "/" in name}  # in the log, not on the line
         speed = self._speed()
         if job.run is not None:
             job.run.perf.append({"step": state.step, "examples": state.examples, **speed})
-        job.view.log(state.step, metrics, speed)
+        job.view.log(state.step, {n: v for n, v in metrics.items() if n not in apart}, speed)
         if state.skipped > self.skipped_told:
             job.view.warn(
                 f"{state.skipped - self.skipped_told} updates skipped up to step {state.step}: "

@@ -118,13 +118,7 @@ def owners(
         name: [i for i, pattern in enumerate(compiled) if pattern.search(name)] for name in names
     }
     for i, pattern in enumerate(patterns):
-        matched = [name for name, found in matches.items() if i in found]
-        if not matched:
-            plain = re.sub(r"[^\w.]", "", pattern.replace("\\.", "."))
-            raise ConfigError(
-                f"{where}[{i}].pattern {pattern!r} matches no parameter"
-                f"{nearest(plain, matches, count=3)}"
-            )
+        matched = matching(matches, pattern, f"{where}[{i}].pattern")
         if all(matches[name][0] < i for name in matched):
             first = matches[matched[0]][0]
             raise ConfigError(
@@ -133,6 +127,19 @@ def owners(
                 "the first match wins, so put it earlier"
             )
     return {name: found[0] if found else None for name, found in matches.items()}
+
+
+def matching(names: Iterable[str], pattern: str, where: str) -> list[str]:
+    """The names in which a pattern is found. Raises: ConfigError if there is none."""
+    names = list(names)
+    compiled = _compile(pattern, where)
+    matched = [name for name in names if compiled.search(name)]
+    if not matched:
+        plain = re.sub(r"[^\w.]", "", pattern.replace("\\.", "."))
+        raise ConfigError(
+            f"{where} {pattern!r} matches no parameter{nearest(plain, names, count=3)}"
+        )
+    return matched
 
 
 def _compile(pattern: str, where: str) -> re.Pattern[str]:
