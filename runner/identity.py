@@ -27,6 +27,7 @@ LEFT_OUT = (
     "trainer.batch_size",  # with the next one in the global batch
     "trainer.accumulate",
     "trainer.log_every",
+    "trainer.log_gradients",
     "trainer.traceback",
     "checkpoint.save_every",
     "checkpoint.keep",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator, Iterator
 
 from runner.batch import Batch, Cursor
-from runner.job import Job
+from runner.job import Job, Rates
 from runner.state import TrainState
 from runner.task import StepOutput
 
@@ -19,7 +19,8 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
     """
     growth, batches = state.growth, training_batches(job, state)
     ranks = job.context.ranks
-    modules = list(job.context.model.modules())
+    roots = job.context.roots()
+    modules = [module for root in roots for module in root.modules()]
     while not finished(job, state):
         started = time.perf_counter()
         if state.growth != growth:  # from the same position on, in larger updates
@@ -27,7 +28,8 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
             growth, batches = state.growth, training_batches(job, state)
         state.rates = set_rates(job, state)
         if not all(module.training for module in modules):  # after an evaluation; train() is slow
-            job.context.model.train()
+            for root in roots:
+                root.train()
         output = job.task.train_step(job.context, batches)
         state.step += 1
         state.examples += num_examples(job, state.cursor, output)
@@ -107,10 +109,24 @@ def training_batches(job: Job, state: TrainState) -> Generator[Batch, None, None
 
 def set_rates(job: Job, state: TrainState) -> dict[str, float]:
     """Sets and returns the learning rates of the next update."""
-    factor = job.rates.factor(schedule_step(job, state)) * state.lr_scale
-    rates = {name: full * factor for name, full in job.rates.full.items()}
-    for group in job.context.dense_optimizer.param_groups:
-        group["lr"] = rates["dense"]
-    # skipped updates do not count in Adam's bias correction: the dense half's do not either
-    job.context.tables.set_rate(rates["sparse"], state.step - state.skipped + 1)
+    context = job.context
+    rates = {
+        name: rate * state.lr_scale
+        for name, rate in rates_at(job.rates, schedule_step(job, state)).items()
+    }
+    for name, optimizer in context.optimizers().items():
+        for group in optimizer.param_groups:
+            group["lr"] = rates[name]
+    for name, tables in context.table_groups.items():
+        # skipped updates do not count in Adam's bias correction: the dense half's do not either
+        tables.set_rate(rates[name], state.step - state.skipped + 1)
     return rates
+
+
+def rates_at(rates: Rates, update: int) -> dict[str, float]:
+    """Learning rates by name at an update, from 1: a pure function of its number."""
+    factor = rates.factor(update)
+    return {
+        name: full * (rates.own[name](update) if name in rates.own else factor)
+        for name, full in rates.full.items()
+    }

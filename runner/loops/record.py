@@ -59,12 +59,18 @@ class Recorder:
         if job.trainer.batch_on_plateau.patience is not None:
             rates["update_rows"] = rows_of_update(job, state.growth)
             rates["total_steps"] = total_steps(job, state)
+        numbers = job.context.numbers.means(job.context.ranks)  # sync
+        job.context.numbers.reset()
+        if taken := sorted(numbers.keys() & metrics.keys()):
+            raise ValueError(f"ctx.log({taken[0]!r}, ...): is the name of a metric")
+        metrics |= numbers
         state.train_metrics, state.logged_step = metrics, state.step
         write_row(job, "train", state.step, state.examples, metrics | rates)
+        apart = {name for name in numbers if "/" in name}  # in the log, not on the line
         speed = self._speed()
         if job.run is not None:
             job.run.perf.append({"step": state.step, "examples": state.examples, **speed})
-        job.view.log(state.step, metrics, speed)
+        job.view.log(state.step, {n: v for n, v in metrics.items() if n not in apart}, speed)
         if state.skipped > self.skipped_told:
             job.view.warn(
                 f"{state.skipped - self.skipped_told} updates skipped up to step {state.step}: "
