@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from runner.batch import Batch, Cursor
 from runner.data.assemble import assemble, schema_of
+from runner.data.cache import cache_root
 from runner.data.columns import Columns
 from runner.data.dataset import START
 from runner.data.decode import Reader
@@ -104,7 +105,7 @@ class ParquetDataset:
         return prefetch(self._batches(split, share, seed, start.epoch), self._prefetch)
 
     def _batches(self, split: str, share: Share, seed: int | None, epoch: int) -> Iterator[Batch]:
-        for piece in pieces(
+        found = pieces(
             self._indexes[split],
             self.columns,
             share,
@@ -112,7 +113,16 @@ class ParquetDataset:
             epoch=epoch,
             window_rows=self._window_rows,
             workers=self._workers,
-        ):
-            at_end = piece.end == share.total
-            cursor = Cursor(epoch + 1, 0) if at_end else Cursor(epoch, piece.end)
-            yield assemble(piece, self._keys, cursor, self._sequence_keys)
+        )
+        try:
+            for piece in found:
+                at_end = piece.end == share.total
+                cursor = Cursor(epoch + 1, 0) if at_end else Cursor(epoch, piece.end)
+                yield assemble(piece, self._keys, cursor, self._sequence_keys)
+        except DataError as error:
+            folder = self._indexes[split].files[0].parent
+            if not folder.is_relative_to(cache_root()):
+                raise
+            raise DataError(
+                f"{error}; prepared data is made again once {folder} is gone"
+            ) from error

@@ -315,9 +315,7 @@ def _prepared(made_of: Table) -> tuple[Path, Made]:
 
 
 def _content(folder: Path) -> str:
-    learnt = Learnt.load(folder)
-    hashed = {name: digest(values.tobytes().hex()) for name, values in learnt.vocabularies.items()}
-    return digest([learnt.values(), hashed])
+    return Learnt.load(folder).digest()
 
 
 def _is_time(type_: pa.DataType) -> bool:
