@@ -19,7 +19,7 @@ from runner.errors import DataError, nearest
 PIECE_ROWS = 1 << 16
 BLOCK_BYTES = 1 << 23
 NUMBER = r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
-WHOLE = r"^\s*[+-]?\d{1,18}\s*$"
+WHOLE, LONG = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
 
 
 @dataclass(frozen=True)
@@ -207,13 +207,29 @@ def _typed(
         if pt.is_string(type_):
             continue
         texts = table[name].combine_chunks()
-        fits = pc.match_substring_regex(texts, WHOLE if pt.is_integer(type_) else NUMBER)
+        whole = pt.is_integer(type_)
+        fits = are_whole(texts) if whole else pc.match_substring_regex(texts, NUMBER)
         if pc.any(pc.invert(fits)).as_py():
             wrong[name] = pc.if_else(pc.fill_null(fits, True), pa.scalar(None, pa.string()), texts)
             texts = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
-        values = pc.utf8_trim_whitespace(texts).cast(type_)
-        table = table.set_column(place, name, values)
+        table = table.set_column(place, name, bare(texts).cast(type_))
     return table, wrong
+
+
+def are_whole(texts: pa.Array) -> pa.Array:
+    """Which texts are whole numbers of 64 bits; a missing one stays missing."""
+    fits = pc.match_substring_regex(texts, WHOLE)
+    if pc.all(fits).as_py() is not False:
+        return fits
+    long = pc.match_substring_regex(texts, LONG)
+    digits = pc.utf8_ltrim(bare(texts), "-")
+    largest = pc.if_else(pc.starts_with(bare(texts), "-"), str(2**63), str(2**63 - 1))
+    return pc.or_(fits, pc.and_(long, pc.less_equal(digits, largest)))
+
+
+def bare(texts: pa.Array) -> pa.Array:
+    """Numbers as Arrow reads them: without space around them or a plus."""
+    return pc.utf8_ltrim(pc.utf8_trim_whitespace(texts), "+")
 
 
 def _named(message: str, names: Sequence[str]) -> str:

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.data.fault_files import damaged_cache, damaged_files, empty_files
+from tests.data.fault_ids import bad_ids
+from tests.data.fault_values import bad_values
 from tests.fault_table import count_faults
 
-FAULTS = {f.__name__: f for f in (damaged_files, empty_files, damaged_cache)}
+FAULTS = {f.__name__: f for f in (damaged_files, empty_files, damaged_cache, bad_values, bad_ids)}
 
 
 @contextmanager
