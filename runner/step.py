@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from runner.batch import Batch, Cursor
+from runner.data.dataset import end_of_epoch
 from runner.job import Job
 from runner.state import TrainState
 from runner.task import StepOutput
@@ -36,12 +37,17 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
 
 
 def num_examples(job: Job, before: Cursor, output: StepOutput) -> int:
-    """Examples of an update on all ranks: what the position in the stream has moved by."""
-    if not job.context.ranks.several:
+    """Examples of an update on all ranks: what the position in the stream has moved by, without
+    rows that were dropped or only fill up a batch."""
+    if not job.context.ranks.several and job.dataset.rest != "pad":
         return output.rows_B.numel()
-    after = output.cursor
-    epochs = after.epoch - before.epoch
-    return epochs * job.dataset.num_rows["train"] + after.offset - before.offset
+    after, trainer = output.cursor, job.trainer
+    size = trainer.batch_size * trainer.accumulate * job.context.ranks.world_size
+    moved = after.offset
+    for epoch in range(before.epoch, after.epoch):
+        start = before.offset if epoch == before.epoch else 0
+        moved += end_of_epoch(job.dataset, start, size) - start
+    return moved - before.offset * (after.epoch == before.epoch)
 
 
 def finished(job: Job, state: TrainState) -> bool:

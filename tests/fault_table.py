@@ -83,13 +83,13 @@ def check_row(row: Mapping[str, Any], least: int) -> None:
     assert sum(row["cases"].values()) >= least, row
 
 
-def counted(module: str, *arguments: str) -> dict[str, dict[str, Any]]:
+def counted(module: str, *arguments: str, timeout_s: float = 590) -> dict[str, dict[str, Any]]:
     """Fault -> row of a script, run as a process of its own."""
     import subprocess
 
     root = Path(__file__).resolve().parent.parent
     command = [sys.executable, "-m", module, "--json", *arguments]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=590)
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=timeout_s)
     assert done.returncode in (0, 1), done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert (done.returncode == 0) == (not any(row["failures"] for row in rows)), done.stderr

@@ -145,7 +145,9 @@ class Reader:
             if not (np.isfinite(x.min()) and np.isfinite(x.max())):
                 at.fail(numeric.name, raw, ~np.isfinite(x), "not finite after its transforms")
             if numeric.clips and not (np.isfinite(raw.min()) and np.isfinite(raw.max())):
-                at.fail(numeric.name, raw, ~np.isfinite(raw), "not finite, whatever it is clipped to")
+                at.fail(
+                    numeric.name, raw, ~np.isfinite(raw), "not finite, whatever it is clipped to"
+                )
         return dense_DW
 
     def _singles(self, table: pa.Table, pick: Pick, at: _Place) -> np.ndarray:

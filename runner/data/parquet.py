@@ -14,12 +14,14 @@ from runner.batch import Batch, Cursor
 from runner.data.assemble import assemble, schema_of
 from runner.data.cache import cache_root
 from runner.data.columns import Columns
-from runner.data.dataset import START
+from runner.data.dataset import START, end_of_epoch
 from runner.data.decode import Reader
 from runner.data.encode import CARRIED
 from runner.data.index import build_index
 from runner.data.learnt import copy_learnt
 from runner.data.prefetch import prefetch
+from runner.data.rest import padded, without_ids
+from runner.data.settings import RESTS, check_choice
 from runner.data.stream import Share, pieces
 from runner.errors import DataError, nearest
 
@@ -29,7 +31,8 @@ class ParquetDataset:
 
     Args: files of each split; window_rows: rows that are shuffled together and held in memory, part
     of the order; prefetch: batches made ahead by a thread, workers: windows read ahead by as many
-    threads, 0 for none, no part of the order.
+    threads, 0 for none, no part of the order; rest: what becomes of the last rows of a training
+    epoch, see `runner.data.rest`.
     Raises: DataError as `build_index` does.
     """
 
@@ -41,6 +44,7 @@ class ParquetDataset:
         window_rows: int = 131_072,
         prefetch: int = 0,
         workers: int = 0,
+        rest: str = "short",
         learnt_in: Path | None = None,
         bad_rows: Mapping[str, Any] | None = None,
         reachable: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
@@ -48,13 +52,17 @@ class ParquetDataset:
         for split, paths in files.items():
             if not paths:
                 raise DataError(f"the {split} split has no files")
+        check_choice("rest", rest, RESTS)
         self.columns = columns
+        self.rest = rest
         self.bad_rows = bad_rows or {"count": 0, "examples": []}
         self._learnt_in = learnt_in
         self.schema = schema_of(columns)
         self.reachable = reachable
         self._indexes = {split: build_index(paths, columns) for split, paths in files.items()}
-        self.num_rows = {split: index.num_rows for split, index in self._indexes.items()}
+        self.num_rows: Mapping[str, int] = {
+            split: index.num_rows for split, index in self._indexes.items()
+        }
         self._keys = [feature.name for feature in self.schema.sparse]
         self._window_rows = window_rows
         self._sequence_keys = [feature.name for feature in self.schema.sequences]
@@ -101,10 +109,20 @@ class ParquetDataset:
                 f"position {start.offset} is outside the {total} rows of {split!r}: "
                 "the data is not what it was"
             )
-        share = Share(start.offset, total, batch_size, rank, world_size)
-        return prefetch(self._batches(split, share, seed, start.epoch), self._prefetch)
+        if seed is None or split != "train":
+            share, size = Share(start.offset, total, batch_size, rank, world_size), 0
+        else:
+            end = end_of_epoch(self, start.offset, batch_size * world_size)
+            if end == start.offset:
+                return iter(())
+            share = Share(start.offset, end, batch_size, rank, world_size)
+            size = batch_size if self.rest == "pad" else 0
+        return prefetch(self._batches(split, share, seed, start.epoch, size), self._prefetch)
 
-    def _batches(self, split: str, share: Share, seed: int | None, epoch: int) -> Iterator[Batch]:
+    def _batches(
+        self, split: str, share: Share, seed: int | None, epoch: int, size: int
+    ) -> Iterator[Batch]:
+        """size: of every batch, padded if need be; 0: the last one is shorter."""
         found = pieces(
             self._indexes[split],
             self.columns,
@@ -118,7 +136,10 @@ class ParquetDataset:
             for piece in found:
                 at_end = piece.end == share.total
                 cursor = Cursor(epoch + 1, 0) if at_end else Cursor(epoch, piece.end)
-                yield assemble(piece, self._keys, cursor, self._sequence_keys)
+                batch = assemble(piece, self._keys, cursor, self._sequence_keys)
+                if at_end:
+                    batch = padded(without_ids(batch) if piece.padding else batch, size)
+                yield batch
         except DataError as error:
             folder = self._indexes[split].files[0].parent
             if not folder.is_relative_to(cache_root()):
