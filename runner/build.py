@@ -26,7 +26,7 @@ from runner.callbacks import Callbacks
 from runner.checkpoint import Checkpointer
 from runner.config import CheckpointSettings, TrainerSettings, settings_from
 from runner.context import Context, parameters_in
-from runner.data.dataset import Dataset
+from runner.data.dataset import Dataset, end_of_epoch
 from runner.data.learnt import with_learnt
 from runner.dist.group import join
 from runner.dist.ranks import Ranks, this_process
@@ -323,9 +323,18 @@ def seed_everything(seed: int) -> None:
 
 
 def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int:
-    """Updates of one epoch; the last, shorter batch counts."""
+    """Updates of one epoch; the last, shorter batch counts, unless it is dropped.
+
+    Raises: ConfigError if that leaves none.
+    """
     num_rows = trainer.batch_size * trainer.accumulate * ranks.world_size
-    return -(-dataset.num_rows["train"] // num_rows)
+    end = end_of_epoch(dataset, 0, num_rows)
+    if not end:
+        raise ConfigError(
+            f"dataset.rest=drop: the train split has {dataset.num_rows['train']:,} rows, "
+            f"fewer than the {num_rows:,} of one update"
+        )
+    return -(-end // num_rows)
 
 
 def only_lookup(model: nn.Module) -> TableLookup:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Iterator
 
 from runner.batch import Batch, Cursor
+from runner.data.dataset import end_of_epoch
 from runner.job import Job, Rates
 from runner.state import TrainState
 from runner.task import StepOutput
@@ -41,12 +42,17 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
 
 
 def num_examples(job: Job, before: Cursor, output: StepOutput) -> int:
-    """Examples of an update on all ranks: what the position in the stream has moved by."""
-    if not job.context.ranks.several:
+    """Examples of an update on all ranks: what the position in the stream has moved by, without
+    rows that were dropped or only fill up a batch."""
+    if not job.context.ranks.several and job.dataset.rest != "pad":
         return output.rows_B.numel()
-    after = output.cursor
-    epochs = after.epoch - before.epoch
-    return epochs * job.dataset.num_rows["train"] + after.offset - before.offset
+    after, trainer = output.cursor, job.trainer
+    size = trainer.batch_size * trainer.accumulate * job.context.ranks.world_size
+    moved = after.offset
+    for epoch in range(before.epoch, after.epoch):
+        start = before.offset if epoch == before.epoch else 0
+        moved += end_of_epoch(job.dataset, start, size) - start
+    return moved - before.offset * (after.epoch == before.epoch)
 
 
 def finished(job: Job, state: TrainState) -> bool:
@@ -69,12 +75,17 @@ def total_steps(job: Job, state: TrainState) -> int:
     if job.trainer.max_steps is not None or state.growth == 1:
         return job.total_steps
     assert job.trainer.max_epochs is not None
-    rows, num_rows = rows_of_update(job, state.growth), job.dataset.num_rows["train"]
+    rows = rows_of_update(job, state.growth)
     epochs = job.trainer.max_epochs - state.cursor.epoch
     if epochs <= 0:
         return state.step
-    left = -(-(num_rows - state.cursor.offset) // rows)
-    return state.step + left + (epochs - 1) * -(-num_rows // rows)
+    left = updates_of_epoch(job, rows, since=state.cursor.offset)
+    return state.step + left + (epochs - 1) * updates_of_epoch(job, rows)
+
+
+def updates_of_epoch(job: Job, rows: int, *, since: int = 0) -> int:
+    """Of so many rows each, from an offset on."""
+    return -(-(end_of_epoch(job.dataset, since, rows) - since) // rows)
 
 
 def schedule_step(job: Job, state: TrainState) -> int:
@@ -85,9 +96,10 @@ def schedule_step(job: Job, state: TrainState) -> int:
     """
     if job.trainer.max_steps is not None or state.growth == 1:
         return state.step + 1
-    rows, num_rows = rows_of_update(job), job.dataset.num_rows["train"]
-    end = min(state.cursor.offset + rows * state.growth, num_rows)
-    return state.cursor.epoch * -(-num_rows // rows) + -(-end // rows)
+    rows = rows_of_update(job)
+    per_epoch = updates_of_epoch(job, rows)
+    end = state.cursor.offset + rows * state.growth
+    return state.cursor.epoch * per_epoch + min(-(-end // rows), per_epoch)
 
 
 def training_batches(job: Job, state: TrainState) -> Generator[Batch, None, None]:
