@@ -63,6 +63,25 @@ class TopSettings:
 
 
 @dataclass(frozen=True)
+class SearchSettings:
+    """Keys of conf/search/. space: key -> an expression of Hydra's grammar, as on the command line.
+
+    pruner_first: evaluations that every job gets; pruner_factor: of asha, one in so many goes on;
+    pruner_after: of median, jobs that must have ended before one is stopped; num_trials: in all.
+    """
+
+    space: dict[str, str]
+    sampler: str = "tpe"
+    pruner: str = "none"
+    pruner_first: int = 1
+    pruner_factor: int = 3
+    pruner_after: int = 4
+    num_trials: int | None = 20
+    seed: int = 0
+    objectives: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
 class EvaluateLoopSettings:
     split: str | None = None
     max_batches: int | None = None
@@ -98,6 +117,7 @@ BY_NODE: dict[str, type] = {
     "trainer.clip": ClipSettings,
     "checkpoint": CheckpointSettings,
     "sharding": ShardingSettings,
+    "search": SearchSettings,
 }
 # The same by what a node's `_target_` names, wherever it stands.
 BY_TARGET: dict[str, type] = {

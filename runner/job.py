@@ -72,7 +72,7 @@ class Job:
 class Result:
     """What `result.json` holds. `metrics` is flat: `split/metric[/task]`."""
 
-    status: str  # completed, interrupted, failed
+    status: str  # completed, interrupted, failed; pruned: its sweep has seen enough of it
     step: int
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)

@@ -29,6 +29,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "trainer.log_gradients": ("global", "parameters"),
     "checkpoint.step": ("best", "last"),  # or a number
     "checkpoint.monitor.direction": ("max", "min"),
+    "search.sampler": ("tpe", "random", "grid", "quasi-random", "gp", "nsga2"),
+    "search.pruner": ("none", "median", "asha"),
 }
 SPLITS = ("train", "validation", "test")
 NEEDED = (  # nodes that every job reads
@@ -57,6 +59,9 @@ POSITIVE = (
     "loop.max_steps",
     "loop.max_batches",
     "launcher.slots",
+    "search.num_trials",
+    "search.pruner_first",
+    "search.pruner_after",
 )
 NOT_NEGATIVE = ("seed", "launcher.retries")
 INTERVALS = {  # whether a time is allowed

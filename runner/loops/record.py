@@ -32,6 +32,7 @@ class Recorder:
         self.logged = self.now
         self.skipped_told = state.skipped
         self._pass: MetricSet | None = None  # the last evaluation's
+        self.validation: Mapping[str, float] = {}  # of the last evaluation
 
     def update(self, output: StepOutput) -> None:
         """Takes one update into the train metrics; no synchronisation. Tells the callbacks."""
@@ -98,6 +99,7 @@ class Recorder:
     def evaluated(self, metrics: Mapping[str, float]) -> bool:
         """Writes a row of the validation split; returns whether it is the best so far."""
         job, state = self.job, self.state
+        self.validation = metrics
         write_row(job, "validation", state.step, state.examples, metrics)
         monitor = job.checkpoint.monitor
         value = metrics[monitor.metric.removeprefix("validation/")]

@@ -10,6 +10,7 @@ from runner.loops.beside import keep_data_facts
 from runner.loops.decide import decide
 from runner.loops.evaluate import evaluate_split
 from runner.loops.events import Events
+from runner.loops.pruned import is_pruned
 from runner.loops.record import Recorder
 from runner.loops.start import find_checkpoint, start
 from runner.loops.told import told
@@ -74,11 +75,15 @@ def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop)
         record.log()
     if improved:
         record.save()
+    if record.validation and not finished(job, state) and is_pruned(job, state.step, stop):
+        stop.prune()
 
 
 def interrupted(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Result:
     """The state is saved; what is evaluated now goes into the result only, so that the resumed
-    run equals one that was never interrupted."""
+    run equals one that was never interrupted. A pruned one has just been evaluated."""
+    if stop.pruned:
+        return record.result("pruned", {"validation": record.validation})
     metrics = {}
     if "validation" in job.dataset.num_rows:
         metrics = evaluate_split(job, "validation") or {}
