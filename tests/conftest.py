@@ -19,6 +19,7 @@ TINY = (
     "dataset.max_cardinality=200",
     "dataset.rows={train: 3000, validation: 500, test: 500}",
     "trainer.num_threads=1",
+    "report=false",
     "trainer.batch_size=32",
     "trainer.log_every=7",
     "trainer.eval_every=11",

@@ -143,6 +143,7 @@ def _sweep(console: Console, source: Grid | Choosing, standing: Standing, start:
         front = source.front()
         unsaved = save(standing, front)
         _conclude(console, standing, front)
+        _write_page(console, standing.directory)
     if unsaved is not None:
         _warn(unsaved)
     if engine.trouble is not None:
@@ -196,6 +197,16 @@ def _conclude(console: Console, standing: Standing, front: Collection[str]) -> N
         _warn(f"{row.outcome.status}: {row.job.label}: {row.outcome.error}  ({where})")
     if len(bad) > _NAMED:
         _warn(f"and {len(bad) - _NAMED} more; {leaderboard.FILE} has them all")
+
+
+def _write_page(console: Console, directory: Path) -> None:
+    """`report.html` of the sweep, also after failures and Ctrl-C."""
+    from runner.report.write import write_own_page
+
+    try:
+        _say(console, f"report: {write_own_page(directory)}")
+    except Exception as error:  # the runs are done and on disk, whatever is wrong with a page
+        _warn(f"report.html could not be written: {error}; `report {directory}` tries again")
 
 
 def _dry_run_search(console: Console, total: int, directory: Path) -> int:
