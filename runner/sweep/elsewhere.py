@@ -21,7 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from runner.errors import ConfigError, nearest
+import yaml
+
+from runner.errors import ConfigError, UserError, nearest
 from runner.sweep.plan import Job, SweepPlan, key_of
 from runner.sweep.process import LOG, Handle, Process, command_of, told_to_jobs
 
@@ -72,6 +74,9 @@ def elsewhere(plan: SweepPlan, flags: Sequence[str], name: str) -> Callable[...,
     """How such jobs are started."""
     assert plan.elsewhere is not None
     launcher, settings = plan.elsewhere
+    env = dict(os.environ)
+    if launcher == "ray":
+        settings = _joining_ray(settings, env)
 
     def start(job: Job, folder: Path, slot: int) -> Handle:
         place = (folder.parent / PLACE / folder.name).absolute()
@@ -87,9 +92,29 @@ def elsewhere(plan: SweepPlan, flags: Sequence[str], name: str) -> Callable[...,
             "settings": settings,
         }
         command = [sys.executable, "-m", "runner.sweep.elsewhere", json.dumps(request)]
-        return Process(command, folder / LOG, dict(os.environ))
+        return Process(command, folder / LOG, env)
 
     return start
+
+
+def _joining_ray(settings: Sequence[str], env: dict[str, str]) -> tuple[str, ...]:
+    """Settings with which each job joins one Ray: the one that is named, or one of this sweep.
+
+    The plugin would ask a cluster that exists for another object store, which Ray refuses.
+    """
+    start = "hydra.launcher.ray.init."
+    given = {key_of(o).removeprefix(start): o.split("=", 1)[1] for o in settings if start in o}
+    if "address" not in given and "RAY_ADDRESS" not in env:
+        import ray
+
+        options = {k: yaml.safe_load(v) for k, v in given.items()}
+        try:
+            ray.init(include_dashboard=False, log_to_driver=False, **options)
+        except Exception as error:  # Ray raises plain ones too
+            raise UserError(f"hydra/launcher=ray: no Ray on this machine: {error}") from error
+        env["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+        settings = [o for o in settings if start not in o]
+    return (*settings, f"+{start}object_store_memory=null")
 
 
 def give(request: Mapping[str, Any]) -> int:
