@@ -62,7 +62,7 @@ def survive(runner, tmp_path, what) -> None:
     command = words(tmp_path, "s", *what)
     for ended in (2, 6):
         process = begin(runner, *command)
-        until(lambda n=ended: len(list((tmp_path / "s").glob("*/result.json"))) >= n)
+        until(lambda n=ended: len(list((tmp_path / "s").glob("*/result.json"))) >= n, 300)
         time.sleep(moment.uniform(0, 0.5))
         process.kill()
         process.wait()
