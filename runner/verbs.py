@@ -11,7 +11,10 @@ from runner.errors import UserError, nearest
 # verb -> module:function and what it does. A function takes the words after the verb and the
 # allowed packages, and returns the exit code.
 VERBS: dict[str, tuple[str, str]] = {
-    "resume": ("runner.verbs_resume:resume", "DIR [overrides]: go on with a run where it stopped"),
+    "resume": (
+        "runner.verbs_resume:resume",
+        "DIR [overrides]: go on with a run, or a sweep, where it stopped",
+    ),
     "schema": (
         "runner.verbs_schema:schema",
         "PATH [--validation PATH] [--test PATH] [--out FILE]: propose the YAML of a table",

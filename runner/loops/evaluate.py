@@ -33,7 +33,8 @@ def evaluate_split(
     """
     context = job.context
     metrics = job.metrics(True)
-    context.model.eval()
+    for root in context.roots():
+        root.eval()
     ranks = context.ranks
     batches = job.dataset.batches(
         split,

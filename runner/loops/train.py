@@ -7,7 +7,10 @@ import time
 from runner.errors import UserError
 from runner.job import Job, Result
 from runner.loops.beside import keep_data_facts
+from runner.loops.decide import decide
 from runner.loops.evaluate import evaluate_split
+from runner.loops.events import Events
+from runner.loops.pruned import is_pruned
 from runner.loops.record import Recorder
 from runner.loops.start import find_checkpoint, start
 from runner.loops.told import told
@@ -28,7 +31,8 @@ def _train(job: Job) -> Result:
     with stop_on_signals() as stop, job.view.training(job.total_steps):
         state = start(job)
         keep_data_facts(job)
-        record = Recorder(job, state)
+        record = Recorder(job, state, Events(job, state, stop))
+        record.events.started()
         if state.evaluation_due:
             record.saved_step = -1  # what was saved at this step lacks the evaluation
             evaluate_and_save(job, state, record, stop)
@@ -43,9 +47,13 @@ def _train(job: Job) -> Result:
             if stop.agreed():
                 break
         record.save(wait=True)
+        record.events.raise_failure()
         if stop.requested and not (finished(job, state) and not state.evaluation_due):
-            return interrupted(job, state, record, stop)
-        return complete(job, state, record, stop)
+            result = interrupted(job, state, record, stop)
+        else:
+            result = complete(job, state, record, stop)
+        record.events.ended(result)
+        return result
 
 
 def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop) -> None:
@@ -56,17 +64,26 @@ def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop)
         if metrics is None:
             return
         improved = record.evaluated(metrics)
+        decide(job, state, metrics)
     else:
         improved = False
     state.evaluation_due = False
     state.evaluated_step = state.step
+    if (
+        finished(job, state) and state.logged_step != state.step
+    ):  # it stops here by what was evaluated
+        record.log()
     if improved:
         record.save()
+    if record.validation and not finished(job, state) and is_pruned(job, state.step, stop):
+        stop.prune()
 
 
 def interrupted(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Result:
     """The state is saved; what is evaluated now goes into the result only, so that the resumed
-    run equals one that was never interrupted."""
+    run equals one that was never interrupted. A pruned one has just been evaluated."""
+    if stop.pruned:
+        return record.result("pruned", {"validation": record.validation})
     metrics = {}
     if "validation" in job.dataset.num_rows:
         metrics = evaluate_split(job, "validation") or {}
