@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runner.verbs import VERBS
 from tests.conftest import ROOT, Zygote
 
 README = (ROOT / "README.md").read_text()
@@ -42,7 +43,7 @@ def commands() -> list[str]:
 
 def smaller(words: list[str]) -> list[str]:
     """The same command on less data; what starts from a run keeps that run's."""
-    if words[0] in ("ls", "resume", "schema") or any(w.startswith("run=") for w in words):
+    if words[0] in VERBS or any(w.startswith("run=") for w in words):
         return words
     if any(w.startswith(("experiments=", "dataset=")) for w in words):
         return [*words, "trainer.max_epochs=null", "trainer.max_steps=3", "trainer.eval_every=null"]
