@@ -242,12 +242,16 @@ def _named(message: str, names: Sequence[str]) -> str:
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """Of the values themselves: how they are packed, as a dictionary or as views, is no matter."""
+    """Of the values themselves: how they are packed, as a dictionary, as views or as an extension
+    such as a UUID, is no matter."""
     if pt.is_dictionary(type_):
         return plain_type(type_.value_type)
+    if isinstance(type_, pa.BaseExtensionType):
+        return plain_type(type_.storage_type)
     if pt.is_string_view(type_):
         return pa.string()
-    return pa.binary() if pt.is_binary_view(type_) else type_
+    is_bytes = pt.is_binary_view(type_) or pt.is_fixed_size_binary(type_)
+    return pa.binary() if is_bytes else type_
 
 
 def unpacked(table: pa.Table) -> pa.Table:
@@ -255,8 +259,15 @@ def unpacked(table: pa.Table) -> pa.Table:
     for place, column in enumerate(table.schema):
         plain = plain_type(column.type)
         if plain != column.type and not (pt.is_dictionary(column.type) and is_text(plain)):
-            table = table.set_column(place, column.name, table[column.name].cast(plain))
+            table = table.set_column(place, column.name, _cast(table[column.name], plain))
     return table
+
+
+def _cast(values: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
+    if isinstance(values.type, pa.BaseExtensionType):
+        chunks = [chunk.storage for chunk in values.chunks]
+        values = pa.chunked_array(chunks, values.type.storage_type)
+    return values.cast(plain)
 
 
 def is_text(type_: pa.DataType) -> bool:
