@@ -239,7 +239,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         if folder.parent.name == "checkpoints":
             hint = f"; this is a checkpoint, its run is {folder.parent.parent}"
         elif (folder / "study.db").exists():
-            hint = "; this is a sweep: the command that made it goes on with it"
+            hint = "; this is a sweep, of which each job is a run; `resume` goes on with all of it"
         raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
     meta = read_json(path)
     if not isinstance(meta, dict) or "signature" not in meta:
