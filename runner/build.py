@@ -22,12 +22,13 @@ from torch import nn
 
 from runner.batch import Schema
 from runner.checkpoint import Checkpointer
-from runner.config import CheckpointSettings, TrainerSettings, settings_from
+from runner.config import Averaging, CheckpointSettings, TrainerSettings, settings_from
 from runner.context import Context
 from runner.data.dataset import Dataset
 from runner.data.learnt import with_learnt
 from runner.dist.group import join
 from runner.dist.ranks import Ranks, this_process
+from runner.ema import MovingAverage
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.job import Cadence, Job, Rates
@@ -41,6 +42,7 @@ from runner.metrics.settings import MetricSettings, result_keys
 from runner.optim.dense import build_dense_optimizer
 from runner.optim.layout import Placement
 from runner.optim.placed import place_on_ranks, placement_text
+from runner.optim.scaling import rate_scale, scaling_note
 from runner.optim.schedule import build_schedule
 from runner.optim.settings import SparseSettings, parse_sparse
 from runner.optim.sharding import ShardingSettings
@@ -83,6 +85,11 @@ def build(
     total_steps = trainer.max_steps or steps_per_epoch * (trainer.max_epochs or 0)
 
     context, full_rates = make_context(config, trainer, dataset, device, run, view, allowed)
+    scaling = trainer.lr_scaling
+    scale = rate_scale(scaling.rule, scaling.batches)
+    full_rates = {name: rate * scale for name, rate in full_rates.items()}
+    if source is None and scaling.rule != "constant":
+        view.note(scaling_note(scaling.rule, scaling.batches, full_rates))
     rates = Rates(
         full_rates,
         build_schedule(config["scheduler"], total_steps, steps_per_epoch=steps_per_epoch),
@@ -158,6 +165,7 @@ def make_context(
         amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
         loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
         ranks=ranks,
+        average=make_average(parameters, trainer.ema),
     )
     return context, {"dense": dense_lr, "sparse": sparse.lr}
 
@@ -308,6 +316,20 @@ def make_dense_optimizer(
     cls = resolve_target(options.pop("_target_"), allowed)
     optimizer = build_dense_optimizer(cls, options, parameters)
     return optimizer, float(optimizer.param_groups[0]["lr"])
+
+
+def make_average(
+    parameters: Mapping[str, nn.Parameter], settings: Averaging
+) -> MovingAverage | None:
+    """Of parameters that have their initial weights, the same on all ranks."""
+    if settings.decay is None:
+        return None
+    return MovingAverage(
+        parameters,
+        decay=settings.decay,
+        warmup=settings.warmup,
+        evaluate=settings.evaluate,
+    )
 
 
 def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Cadence:

@@ -16,6 +16,23 @@ class Monitor:
 
 
 @dataclass(frozen=True)
+class RateScaling:
+    """Of all full learning rates, by the batches that an update adds up."""
+
+    rule: str = "constant"  # constant, sqrt, linear
+    batches: int | None = None  # null: ranks x accumulate when the run is new
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """An exponential moving average of the dense half's parameters."""
+
+    decay: float | None = None  # null: none is kept
+    warmup: bool = True  # at update k at most (1 + k) / (10 + k)
+    evaluate: bool = True  # evaluations take it in place of the weights
+
+
+@dataclass(frozen=True)
 class TrainerSettings:
     max_steps: int | None = None
     max_epochs: int | None = 1
@@ -32,6 +49,8 @@ class TrainerSettings:
     traceback: bool = False
     num_processes: int = 1
     rank_timeout_s: int = 300
+    lr_scaling: RateScaling = field(default_factory=RateScaling)
+    ema: Averaging = field(default_factory=Averaging)
 
 
 @dataclass(frozen=True)
@@ -63,6 +82,8 @@ class EvaluateLoopSettings:
 BY_NODE: dict[str, type] = {
     "": TopSettings,
     "trainer": TrainerSettings,
+    "trainer.lr_scaling": RateScaling,
+    "trainer.ema": Averaging,
     "checkpoint": CheckpointSettings,
     "sharding": ShardingSettings,
 }

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from runner.batch import Batch, Embeddings
 from runner.dist.gradients import sum_over_ranks
 from runner.dist.ranks import Ranks, this_process
+from runner.ema import MovingAverage
 from runner.layers.recommender import Recommender
 from runner.losses import Loss
 from runner.optim.tables import Tables
@@ -32,6 +33,7 @@ class Context:
     amp_dtype: torch.dtype | None = None  # None: no autocast
     loss_scale: LossScale | None = None  # fp16 only
     ranks: Ranks = field(default_factory=this_process)
+    average: MovingAverage | None = None  # of the dense half
     parameters: list[nn.Parameter] = field(init=False)  # of the dense half, that train
 
     def __post_init__(self) -> None:
@@ -43,6 +45,12 @@ class Context:
         if self.amp_dtype is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.amp_dtype)
+
+    def evaluated_weights(self) -> AbstractContextManager[object]:
+        """Within it the model has the weights that evaluations take: its own, or their averages."""
+        if self.average is None or not self.average.evaluate:
+            return nullcontext()
+        return self.average.in_place()
 
     def total_weight(self, batch: Batch) -> Tensor:
         """Collective. Of the rows of an update, over all its micro-batches and ranks; above 0.

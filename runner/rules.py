@@ -11,6 +11,7 @@ from typing import Any
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.metrics.settings import MetricSettings
+from runner.optim.scaling import RULES as RULES_OF_SCALING
 from runner.optim.schedule import check_schedule
 from runner.optim.settings import parse_sparse
 from runner.optim.sharding import check_sharding
@@ -25,6 +26,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "trainer.amp_dtype": ("bf16", "fp16"),
     "checkpoint.step": ("best", "last"),  # or a number
     "checkpoint.monitor.direction": ("max", "min"),
+    "trainer.lr_scaling.rule": tuple(RULES_OF_SCALING),
 }
 SPLITS = ("train", "validation", "test")
 NEEDED = (  # nodes that every job reads
@@ -49,6 +51,7 @@ POSITIVE = (
     "trainer.num_threads",
     "trainer.num_processes",
     "trainer.rank_timeout_s",
+    "trainer.lr_scaling.batches",
     "checkpoint.keep",
     "loop.max_steps",
     "loop.max_batches",
@@ -240,6 +243,12 @@ def _ranks(config: Config) -> Iterator[str]:
     yield from check_sharding(config["sharding"], kind, on_cpu=on_cpu and size > 1)
 
 
+def _average(config: Config) -> Iterator[str]:
+    decay = config["trainer"]["ema"]["decay"]
+    if decay is not None and not 0 <= decay < 1:
+        yield f"trainer.ema.decay={decay}: from 0 (the weights themselves), below 1; null: none"
+
+
 def _name(config: Config) -> Iterator[str]:
     name = config.get("name")
     if isinstance(name, str) and not re.fullmatch(r"[\w][\w.+-]*", name):
@@ -284,6 +293,7 @@ RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _judged,
     _warmup,
     _ranks,
+    _average,
     _name,
     _warm_start,
 )

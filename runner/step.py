@@ -30,6 +30,8 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
         state.examples += num_examples(job, state.cursor, output)
         state.cursor = output.cursor
         state.skipped += not output.applied
+        if output.applied and job.context.average is not None:
+            job.context.average.update(state.step - state.skipped)
         # all ranks go by one clock, since what is due by time they all enter
         state.active_s = ranks.largest(state.active_s + time.perf_counter() - started)
         yield output

@@ -32,7 +32,7 @@ def evaluate_split(
         rank=ranks.rank,
         world_size=ranks.world_size,
     )
-    with torch.no_grad():
+    with context.evaluated_weights(), torch.no_grad():
         for batch in islice(batches, max_batches):
             if stop is not None and stop.agreed():
                 return None
