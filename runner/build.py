@@ -22,6 +22,7 @@ from torch import nn
 
 from runner.batch import Schema
 from runner.checkpoint import Checkpointer
+from runner.compiling import compile_dense
 from runner.config import Averaging, CheckpointSettings, TrainerSettings, settings_from
 from runner.context import Context
 from runner.data.dataset import Dataset
@@ -154,6 +155,8 @@ def make_context(
     for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
         ranks.copy_from_chief(tensor.data)  # a model may draw from where no seed reaches
     seed_rank(config["seed"], ranks.rank)
+    if trainer.compile and not config["loop"]["_target_"].startswith("runner.loops.debug."):
+        compile_dense(model, device)  # debug looks into modules, which a compiled half has not
     optimizer, dense_lr = make_dense_optimizer(parameters, config["optimizer"]["dense"], allowed)
     context = Context(
         model=model,

@@ -33,6 +33,14 @@ class Averaging:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """A window of updates that torch's profiler records."""
+
+    updates: int = 0  # 0: none
+    after: int = 10  # updates of this process that come before
+
+
+@dataclass(frozen=True)
 class TrainerSettings:
     max_steps: int | None = None
     max_epochs: int | None = 1
@@ -51,6 +59,8 @@ class TrainerSettings:
     rank_timeout_s: int = 300
     lr_scaling: RateScaling = field(default_factory=RateScaling)
     ema: Averaging = field(default_factory=Averaging)
+    compile: bool = False
+    profile: Profile = field(default_factory=Profile)
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,7 @@ BY_NODE: dict[str, type] = {
     "trainer": TrainerSettings,
     "trainer.lr_scaling": RateScaling,
     "trainer.ema": Averaging,
+    "trainer.profile": Profile,
     "checkpoint": CheckpointSettings,
     "sharding": ShardingSettings,
 }

@@ -75,11 +75,12 @@ class Context:
         if self.loss_scale:
             self.loss_scale.unscale([*dense, *gradients])
         if self.ranks.several:
-            sum_over_ranks(self.parameters, self.ranks)
+            # the dense sums are equal on all ranks, those at the boundary are each one's own
+            sound = sum_over_ranks(self.parameters, self.ranks, sound=all_finite(gradients))
             dense = [p.grad for p in self.parameters if p.grad is not None]
-        applied = all_finite([*dense, *gradients])
-        if self.ranks.several:  # the dense gradients are equal now, those at the boundary are not
-            applied = self.ranks.largest(not applied) == 0
+            applied = sound and all_finite(dense)
+        else:
+            applied = all_finite([*dense, *gradients])
         if applied:
             if outputs:
                 torch.autograd.backward(outputs, gradients)  # fused tables step in here

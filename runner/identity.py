@@ -24,6 +24,8 @@ LEFT_OUT = (
     "trainer.accumulate",
     "trainer.log_every",
     "trainer.traceback",
+    "trainer.compile",
+    "trainer.profile",
     "checkpoint.save_every",
     "checkpoint.keep",
     "checkpoint.step",

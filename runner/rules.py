@@ -57,7 +57,7 @@ POSITIVE = (
     "loop.max_batches",
     "launcher.slots",
 )
-NOT_NEGATIVE = ("seed", "launcher.retries")
+NOT_NEGATIVE = ("seed", "launcher.retries", "trainer.profile.updates", "trainer.profile.after")
 INTERVALS = {  # whether a time is allowed
     "trainer.log_every": True,
     "trainer.eval_every": False,

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from runner.batch import Batch, Cursor
 from runner.job import Job
 from runner.state import TrainState
+from runner.stop import Stop
 from runner.task import StepOutput
 
 
-def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
+def steps(job: Job, state: TrainState, stop: Stop | None = None) -> Iterator[StepOutput]:
     """Updates until the end of the run, each already counted in `state` when it is yielded.
 
+    All ranks know then of a signal that any of them has heard before the update's end: `stop`
+    needs no exchange of its own.
     Time spent by the consumer (evaluation, saving) is not counted as active.
     """
     batches = training_batches(job, state.cursor)
@@ -33,7 +36,11 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
         if output.applied and job.context.average is not None:
             job.context.average.update(state.step - state.skipped)
         # all ranks go by one clock, since what is due by time they all enter
-        state.active_s = ranks.largest(state.active_s + time.perf_counter() - started)
+        active_s = state.active_s + time.perf_counter() - started
+        heard = 0 if stop is None else stop.heard or 0
+        state.active_s, heard = ranks.largest_of([active_s, heard])
+        if stop is not None:
+            stop.agree(heard)
         yield output
 
 

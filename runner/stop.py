@@ -27,10 +27,15 @@ class Stop:
     def requested(self) -> bool:
         return self.signal is not None
 
+    def agree(self, heard: float) -> None:
+        """Takes the largest of what the ranks have heard, however they exchanged it."""
+        if self.ranks.several and self.signal is None:
+            self.signal = int(heard) or None
+
     def agreed(self) -> bool:
         """Collective. Whether to stop now: any rank heard a signal, and all know it from here."""
         if self.ranks.several and self.signal is None:
-            self.signal = int(self.ranks.largest(self.heard or 0)) or None
+            self.agree(self.ranks.largest(self.heard or 0))
         return self.requested
 
 

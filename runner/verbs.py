@@ -16,6 +16,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "runner.verbs_schema:schema",
         "PATH [--validation PATH] [--test PATH] [--out FILE]: propose the YAML of a table",
     ),
+    "schedule": (
+        "runner.verbs_schedule:schedule",
+        "[DIR] [overrides] [--rows N] [--out FILE]: draw the learning rates over the updates",
+    ),
     "ls": ("runner.verbs_ls:ls", "[GROUP]: groups and their options"),
 }
 

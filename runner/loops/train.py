@@ -10,6 +10,7 @@ from runner.loops.evaluate import evaluate_split
 from runner.loops.record import Recorder
 from runner.loops.start import find_checkpoint, start
 from runner.loops.told import told
+from runner.profiling import profiled
 from runner.state import TrainState, restore_weights
 from runner.step import finished, steps
 from runner.stop import Stop, stop_on_signals
@@ -30,7 +31,7 @@ def _train(job: Job) -> Result:
         if state.evaluation_due:
             record.saved_step = -1  # what was saved at this step lacks the evaluation
             evaluate_and_save(job, state, record, stop)
-        for output in () if stop.agreed() else steps(job, state):
+        for output in () if stop.agreed() else profiled(job, steps(job, state, stop)):
             record.update(output)
             if record.log_due() or finished(job, state):
                 record.log()
@@ -38,7 +39,7 @@ def _train(job: Job) -> Result:
                 evaluate_and_save(job, state, record, stop)
             if record.save_due():
                 record.save()
-            if stop.agreed():
+            if stop.requested:
                 break
         record.save(wait=True)
         if stop.requested and not (finished(job, state) and not state.evaluation_due):
