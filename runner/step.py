@@ -11,16 +11,20 @@ from runner.job import Job
 from runner.state import TrainState
 from runner.stop import Stop
 from runner.task import StepOutput
+from runner.transfer import DEPTH, on_device
 
 
-def steps(job: Job, state: TrainState, stop: Stop | None = None) -> Iterator[StepOutput]:
+def steps(
+    job: Job, state: TrainState, stop: Stop | None = None, *, copied_ahead: int = DEPTH
+) -> Iterator[StepOutput]:
     """Updates until the end of the run, each already counted in `state` when it is yielded.
 
     All ranks know then of a signal that any of them has heard before the update's end: `stop`
     needs no exchange of its own.
+    Args: copied_ahead: batches on their way to a GPU beside the one that is learnt from.
     Time spent by the consumer (evaluation, saving) is not counted as active.
     """
-    batches = training_batches(job, state.cursor)
+    batches = training_batches(job, state.cursor, copied_ahead)
     ranks = job.context.ranks
     modules = list(job.context.model.modules())
     while not finished(job, state):
@@ -60,7 +64,7 @@ def finished(job: Job, state: TrainState) -> bool:
     return state.cursor.epoch >= job.trainer.max_epochs
 
 
-def training_batches(job: Job, cursor: Cursor) -> Iterator[Batch]:
+def training_batches(job: Job, cursor: Cursor, copied_ahead: int = DEPTH) -> Iterator[Batch]:
     """Batches from a position on, epoch after epoch, without end; each makes one update."""
     for epoch in itertools.count(cursor.epoch):
         start = cursor if epoch == cursor.epoch else Cursor(epoch, 0)
@@ -72,8 +76,7 @@ def training_batches(job: Job, cursor: Cursor) -> Iterator[Batch]:
             rank=job.context.ranks.rank,
             world_size=job.context.ranks.world_size,
         )
-        for batch in batches:
-            yield batch.to(job.device, non_blocking=True) if job.device.type != "cpu" else batch
+        yield from on_device(batches, job.device, depth=copied_ahead)
 
 
 def set_rates(job: Job, state: TrainState) -> dict[str, float]:
