@@ -20,7 +20,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from runner.ahead import Length, ahead
 from runner.batch import Schema
+from runner.callbacks import Callbacks
 from runner.checkpoint import Checkpointer
 from runner.compiling import compile_dense
 from runner.config import Averaging, CheckpointSettings, TrainerSettings, settings_from
@@ -48,6 +50,7 @@ from runner.optim.schedule import build_schedule
 from runner.optim.settings import SparseSettings, parse_sparse
 from runner.optim.sharding import ShardingSettings
 from runner.optim.tables import Tables, build_tables
+from runner.patience import RULES
 from runner.precision import LossScale
 from runner.record import Run
 from runner.state import dense_parameters, seed_rank
@@ -97,7 +100,13 @@ def build(
     )
     measured = MetricSettings(**config["metrics"])
     metrics = partial(make_metrics, dataset.schema, device, measured)
-    check_monitor(checkpoint, measured, dataset)
+    check_monitors(checkpoint, trainer, measured, dataset)
+    cadence = make_cadence(trainer, checkpoint)
+    rows = trainer.batch_size * trainer.accumulate * ranks.world_size
+    length = Length(total_steps, steps_per_epoch, dataset.num_rows["train"], rows)
+    if run is not None and source is None:
+        for warning in ahead(cadence, trainer, length):
+            view.warn(warning)
     loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
     return Job(
         name=name,
@@ -105,7 +114,7 @@ def build(
         config=config,
         trainer=trainer,
         checkpoint=checkpoint,
-        cadence=make_cadence(trainer, checkpoint),
+        cadence=cadence,
         loop=resolve_target(config["loop"]["_target_"], allowed),
         loop_settings=loop_settings,
         device=device,
@@ -121,6 +130,7 @@ def build(
             warn=view.warn,
         ),
         view=view,
+        callbacks=make_callbacks(config.get("callbacks") or {}, ranks, allowed),
         run=run,
         checkpointer=None
         if run is None or source is not None
@@ -351,16 +361,39 @@ def make_metrics(
     )
 
 
-def check_monitor(
-    checkpoint: CheckpointSettings, settings: MetricSettings, dataset: Dataset
+def make_callbacks(
+    node: Mapping[str, Mapping[str, Any]], ranks: Ranks, allowed: Sequence[str]
+) -> Callbacks:
+    """Those that this rank calls: all of them on rank 0."""
+    here = {
+        name: instantiate(own, allowed=allowed)
+        for name, own in node.items()
+        if ranks.is_chief
+        or getattr(resolve_target(own["_target_"], allowed), "on_every_rank", False)
+    }
+    return Callbacks(here, ranks=ranks, listed=bool(node))
+
+
+def check_monitors(
+    checkpoint: CheckpointSettings,
+    trainer: TrainerSettings,
+    settings: MetricSettings,
+    dataset: Dataset,
 ) -> None:
-    """The monitored metric must be one that the evaluation computes."""
+    """Every monitored metric must be one that the evaluation computes."""
+    waiting = {name: getattr(trainer, name) for name in RULES}
+    metrics = {"checkpoint.monitor": checkpoint.monitor.metric}
+    metrics |= {f"trainer.{name}": r.metric for name, r in waiting.items() if r.metric is not None}
     if "validation" not in dataset.num_rows:
+        on = [n for n, r in waiting.items() if r.patience or getattr(r, "threshold", None)]
+        if on:
+            raise ConfigError(f"trainer.{on[0]}: waits for the validation split; there is none")
         return
     names = result_keys(settings.eval, dataset.schema.tasks)
     known = [f"validation/{name}" for name in names]
-    if checkpoint.monitor.metric not in known:
-        raise ConfigError(
-            f"checkpoint.monitor.metric={checkpoint.monitor.metric}: is not measured"
-            f"{nearest(checkpoint.monitor.metric, known)}; there are {', '.join(known)}"
-        )
+    for key, metric in metrics.items():
+        if metric not in known:
+            raise ConfigError(
+                f"{key}.metric={metric}: is not measured{nearest(metric, known)}; "
+                f"there are {', '.join(known)}"
+            )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from runner.optim.sharding import ShardingSettings
+from runner.patience import BatchOnPlateau, EarlyStop, LrOnPlateau
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class TrainerSettings:
     ema: Averaging = field(default_factory=Averaging)
     compile: bool = False
     profile: Profile = field(default_factory=Profile)
+    early_stop: EarlyStop = field(default_factory=EarlyStop)
+    lr_on_plateau: LrOnPlateau = field(default_factory=LrOnPlateau)
+    batch_on_plateau: BatchOnPlateau = field(default_factory=BatchOnPlateau)
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,26 @@ class EvaluateLoopSettings:
     max_batches: int | None = None
 
 
+@dataclass(frozen=True)
+class ThroughputSettings:
+    every: int | str = 100
+    warn_below: float = 0.5
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    every: int | str = 100
+    warn_free_below: float = 0.05
+
+
+@dataclass(frozen=True)
+class WeightsSettings:
+    every: int | str = "1ep"
+    parameters: list[dict[str, Any]] = field(default_factory=list)
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    sample_rows: int | None = 100_000
+
+
 # Node -> its settings. Nodes that are not here take their keys and types from the option's YAML.
 BY_NODE: dict[str, type] = {
     "": TopSettings,
@@ -95,16 +119,24 @@ BY_NODE: dict[str, type] = {
     "trainer.lr_scaling": RateScaling,
     "trainer.ema": Averaging,
     "trainer.profile": Profile,
+    "trainer.early_stop": EarlyStop,
+    "trainer.lr_on_plateau": LrOnPlateau,
+    "trainer.batch_on_plateau": BatchOnPlateau,
     "checkpoint": CheckpointSettings,
     "sharding": ShardingSettings,
 }
 # The same by what a node's `_target_` names, wherever it stands.
 BY_TARGET: dict[str, type] = {
     "runner.loops.evaluate.evaluate": EvaluateLoopSettings,
+    "runner.callbacks.watch.throughput.Throughput": ThroughputSettings,
+    "runner.callbacks.watch.memory.Memory": MemorySettings,
+    "runner.callbacks.watch.weights.Weights": WeightsSettings,
 }
 
 # Nodes that a parser of their own judges in runner/rules.py, with the reason for each refusal.
 JUDGED_ELSEWHERE = ("optimizer.sparse", "scheduler", "sharding.tables")
+# Nodes that hold any number of `_target_` nodes, under names that the user chooses.
+NAMED_FREELY = ("callbacks",)
 
 Settings = TypeVar("Settings")
 

@@ -15,6 +15,7 @@ from runner.optim.scaling import RULES as RULES_OF_SCALING
 from runner.optim.schedule import check_schedule
 from runner.optim.settings import parse_sparse
 from runner.optim.sharding import check_sharding
+from runner.patience import check_waiting
 from runner.targets import check_target_names, lies_in
 from runner.typecheck import check_types
 
@@ -174,6 +175,17 @@ def _monitor(config: Config) -> Iterator[str]:
             )
 
 
+def _callbacks(config: Config) -> Iterator[str]:
+    for name, node in (config.get("callbacks") or {}).items():
+        if not isinstance(node, Mapping) or not isinstance(node.get("_target_"), str):
+            yield f"callbacks.{name}: needs a _target_: the class of the callback"
+        elif lies_in(node["_target_"], ("runner.callbacks",)) and "every" in node:
+            try:
+                parse_interval(node["every"], key=f"callbacks.{name}.every", timed=True)
+            except ConfigError as error:
+                yield str(error)
+
+
 def _precision(config: Config) -> Iterator[str]:
     trainer = config["trainer"]
     if not trainer.get("amp") or trainer.get("amp_dtype") != "fp16":
@@ -288,6 +300,8 @@ RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _length,
     _intervals,
     _monitor,
+    check_waiting,
+    _callbacks,
     _precision,
     _device,
     _judged,

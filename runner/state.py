@@ -21,6 +21,7 @@ from runner.layers.embedding import TableLookup
 from runner.losses import Loss
 from runner.metrics import MetricSet
 from runner.optim.dense import create_dense_state, dense_state, dense_values
+from runner.patience import Wait
 
 if TYPE_CHECKING:
     from runner.job import Job
@@ -52,6 +53,12 @@ class TrainState:
     evaluated_step: int = -1  # of the last evaluation
     evaluation_due: bool = False  # it was due at `step` and a signal came first
     train_metrics: dict[str, float] = field(default_factory=dict)  # as last logged
+    logged_step: int = -1
+    rates: dict[str, float] = field(default_factory=dict)  # of the last update
+    lr_scale: float = 1.0  # of the schedule's rates, lowered on a plateau
+    growth: int = 1  # original updates in one, raised on a plateau
+    waits: dict[str, Wait] = field(default_factory=dict)  # of the rules in trainer.*, by name
+    stopped: str | None = None  # why the run ended before its length
 
 
 def dense_parameters(model: nn.Module, loss: Loss) -> dict[str, nn.Parameter]:
@@ -152,11 +159,23 @@ def from_values(saved: Mapping[str, Any]) -> TrainState:
         cursor=Cursor(**saved["cursor"]),
         skipped=saved["skipped"],
         active_s=saved["active_s"],
-        best=None if best is None else Best(**best),
+        best=None if best is None else Best(**{**best, "value": float(best["value"])}),
         evaluated_step=saved["evaluated_step"],
         evaluation_due=saved["evaluation_due"],
         train_metrics=dict(saved["train_metrics"]),
+        # what came later is not in the checkpoints of older runs
+        logged_step=saved.get("logged_step", -1),
+        rates=dict(saved.get("rates", {})),
+        lr_scale=saved.get("lr_scale", 1.0),
+        growth=saved.get("growth", 1),
+        waits={name: _wait(wait) for name, wait in saved.get("waits", {}).items()},
+        stopped=saved.get("stopped"),
     )
+
+
+def _wait(saved: Mapping[str, Any]) -> Wait:
+    best = saved["best"]  # infinity is written as text
+    return Wait(**{**saved, "best": None if best is None else float(best)})
 
 
 def restore(job: Job, saved: Saved) -> TrainState:
@@ -183,7 +202,9 @@ def restore(job: Job, saved: Saved) -> TrainState:
         rows = read_tensors(saved, [n for n in known if n.startswith(_OF_RANKS)])
         if ranks.is_chief:
             sums = {n.removeprefix(_METRICS): t for n, t in rows.items() if n.startswith(_METRICS)}
-            job.train_metrics.load({n: rows_R.sum(0) for n, rows_R in sums.items()})
+            job.train_metrics.reset()
+            for rank in range(len(theirs)):
+                job.train_metrics.merge({n: rows_R[rank] for n, rows_R in sums.items()})
         if ranks.rank < len(theirs):
             own = {n: t[ranks.rank] for n, t in rows.items() if n.startswith("rng/")}
             continue_randomly(own, theirs[ranks.rank], job)

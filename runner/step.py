@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from runner.batch import Batch, Cursor
 from runner.job import Job
@@ -24,12 +24,15 @@ def steps(
     Args: copied_ahead: batches on their way to a GPU beside the one that is learnt from.
     Time spent by the consumer (evaluation, saving) is not counted as active.
     """
-    batches = training_batches(job, state.cursor, copied_ahead)
+    growth, batches = state.growth, training_batches(job, state, copied_ahead)
     ranks = job.context.ranks
     modules = list(job.context.model.modules())
     while not finished(job, state):
         started = time.perf_counter()
-        set_rates(job, state)
+        if state.growth != growth:  # from the same position on, in larger updates
+            batches.close()
+            growth, batches = state.growth, training_batches(job, state, copied_ahead)
+        state.rates = set_rates(job, state)
         if not all(module.training for module in modules):  # after an evaluation; train() is slow
             job.context.model.train()
         output = job.task.train_step(job.context, batches)
@@ -58,19 +61,56 @@ def num_examples(job: Job, before: Cursor, output: StepOutput) -> int:
 
 
 def finished(job: Job, state: TrainState) -> bool:
+    if state.stopped is not None:
+        return True
     if job.trainer.max_steps is not None:
         return state.step >= job.trainer.max_steps
     assert job.trainer.max_epochs is not None
     return state.cursor.epoch >= job.trainer.max_epochs
 
 
-def training_batches(job: Job, cursor: Cursor, copied_ahead: int = DEPTH) -> Iterator[Batch]:
+def rows_of_update(job: Job, growth: int = 1) -> int:
+    """Of all ranks together, where no epoch ends in it."""
+    trainer, world_size = job.trainer, job.context.ranks.world_size
+    return trainer.batch_size * trainer.accumulate * world_size * growth
+
+
+def total_steps(job: Job, state: TrainState) -> int:
+    """Updates of the whole run, as they stand now: larger ones make it shorter."""
+    if job.trainer.max_steps is not None or state.growth == 1:
+        return job.total_steps
+    assert job.trainer.max_epochs is not None
+    rows, num_rows = rows_of_update(job, state.growth), job.dataset.num_rows["train"]
+    epochs = job.trainer.max_epochs - state.cursor.epoch
+    if epochs <= 0:
+        return state.step
+    left = -(-(num_rows - state.cursor.offset) // rows)
+    return state.step + left + (epochs - 1) * -(-num_rows // rows)
+
+
+def schedule_step(job: Job, state: TrainState) -> int:
+    """The number that the schedule knows the next update by, from 1.
+
+    A run of epochs whose updates have become larger goes through its schedule by examples, so that
+    it neither jumps nor ends early: the number is that of the original update that ends there.
+    """
+    if job.trainer.max_steps is not None or state.growth == 1:
+        return state.step + 1
+    rows, num_rows = rows_of_update(job), job.dataset.num_rows["train"]
+    end = min(state.cursor.offset + rows * state.growth, num_rows)
+    return state.cursor.epoch * -(-num_rows // rows) + -(-end // rows)
+
+
+def training_batches(
+    job: Job, state: TrainState, copied_ahead: int = DEPTH
+) -> Generator[Batch, None, None]:
     """Batches from a position on, epoch after epoch, without end; each makes one update."""
+    cursor, growth = state.cursor, state.growth
     for epoch in itertools.count(cursor.epoch):
         start = cursor if epoch == cursor.epoch else Cursor(epoch, 0)
         batches = job.dataset.batches(
             "train",
-            batch_size=job.trainer.batch_size * job.trainer.accumulate,
+            batch_size=job.trainer.batch_size * job.trainer.accumulate * growth,
             seed=job.seed,
             start=start,
             rank=job.context.ranks.rank,
@@ -81,7 +121,7 @@ def training_batches(job: Job, cursor: Cursor, copied_ahead: int = DEPTH) -> Ite
 
 def set_rates(job: Job, state: TrainState) -> dict[str, float]:
     """Sets and returns the learning rates of the next update."""
-    factor = job.rates.factor(state.step + 1)
+    factor = job.rates.factor(schedule_step(job, state)) * state.lr_scale
     rates = {name: full * factor for name, full in job.rates.full.items()}
     for group in job.context.dense_optimizer.param_groups:
         group["lr"] = rates["dense"]

@@ -27,6 +27,13 @@ class Stop:
     def requested(self) -> bool:
         return self.signal is not None
 
+    def hear(self, number: int) -> None:
+        """A signal, or somebody in this process who asks as one would. The first one holds."""
+        if self.heard is None:
+            self.heard = number
+            if not self.ranks.several:
+                self.signal = number
+
     def agree(self, heard: float) -> None:
         """Takes the largest of what the ranks have heard, however they exchanged it."""
         if self.ranks.several and self.signal is None:
@@ -53,10 +60,7 @@ def stop_on_signals() -> Iterator[Stop]:
             sys.stderr.write("\nstopped at once; the newest whole checkpoint is kept\n")
             sys.stderr.flush()
             os._exit(EXIT_CODES[signal.SIGINT])
-        if stop.heard is None:
-            stop.heard = number
-            if not stop.ranks.several:
-                stop.signal = number
+        stop.hear(number)
 
     before = {number: signal.signal(number, on_signal) for number in EXIT_CODES}
     try:

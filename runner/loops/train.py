@@ -6,7 +6,9 @@ import time
 
 from runner.errors import UserError
 from runner.job import Job, Result
+from runner.loops.decide import decide
 from runner.loops.evaluate import evaluate_split
+from runner.loops.events import Events
 from runner.loops.record import Recorder
 from runner.loops.start import find_checkpoint, start
 from runner.loops.told import told
@@ -27,7 +29,8 @@ def train(job: Job) -> Result:
 def _train(job: Job) -> Result:
     with stop_on_signals() as stop, job.view.training(job.total_steps):
         state = start(job)
-        record = Recorder(job, state)
+        record = Recorder(job, state, Events(job, state, stop))
+        record.events.started()
         if state.evaluation_due:
             record.saved_step = -1  # what was saved at this step lacks the evaluation
             evaluate_and_save(job, state, record, stop)
@@ -39,12 +42,17 @@ def _train(job: Job) -> Result:
                 evaluate_and_save(job, state, record, stop)
             if record.save_due():
                 record.save()
-            if stop.requested:
+            # a callback may have asked since the ranks agreed at the end of the update
+            if stop.agreed() if job.callbacks.by_name else stop.requested:
                 break
         record.save(wait=True)
+        record.events.raise_failure()
         if stop.requested and not (finished(job, state) and not state.evaluation_due):
-            return interrupted(job, state, record, stop)
-        return complete(job, state, record, stop)
+            result = interrupted(job, state, record, stop)
+        else:
+            result = complete(job, state, record, stop)
+        record.events.ended(result)
+        return result
 
 
 def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop) -> None:
@@ -55,10 +63,15 @@ def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop)
         if metrics is None:
             return
         improved = record.evaluated(metrics)
+        decide(job, state, metrics)
     else:
         improved = False
     state.evaluation_due = False
     state.evaluated_step = state.step
+    if (
+        finished(job, state) and state.logged_step != state.step
+    ):  # it stops here by what was evaluated
+        record.log()
     if improved:
         record.save()
 
