@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from torch.profiler import ProfilerActivity, profile
 
@@ -24,12 +25,12 @@ def profiled(job: Job, outputs: Iterator[StepOutput]) -> Iterator[StepOutput]:
     if not window.updates or job.run is None:
         yield from outputs
         return
-    for _ in range(window.after):
-        output = next(outputs, None)
-        if output is None:
-            warn_of_none(job)
-            return
+    before = 0
+    for output in islice(outputs, window.after):
+        before += 1
         yield output
+    if before < window.after:
+        return warn_of_none(job)
     activities = [ProfilerActivity.CPU]
     if job.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -37,16 +38,12 @@ def profiled(job: Job, outputs: Iterator[StepOutput]) -> Iterator[StepOutput]:
     count = 0
     recorder.start()
     try:
-        for output in outputs:
+        for output in islice(outputs, window.updates):
             count += 1
-            if count == window.updates:
-                break
             yield output
     finally:
         recorder.stop()
         write_profile(job, recorder, count)
-    if count == window.updates:
-        yield output
     yield from outputs
 
 

@@ -44,8 +44,8 @@ def steps(
             job.context.average.update(state.step - state.skipped)
         # all ranks go by one clock, since what is due by time they all enter
         active_s = state.active_s + time.perf_counter() - started
-        heard = 0 if stop is None else stop.heard or 0
-        state.active_s, heard = ranks.largest_of([active_s, heard])
+        mine = (stop.heard or 0) if stop is not None else 0
+        state.active_s, heard = ranks.largest_of([active_s, mine])
         if stop is not None:
             stop.agree(heard)
         yield output

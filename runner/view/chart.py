@@ -162,7 +162,7 @@ def _texts(chart: Chart) -> list[tuple[float, float, str, str, str]]:
     """Title, labels and legend: x, y of the base line, text, anchor, colour."""
     low, high = chart.x_range
     grey = "#57606a"
-    found = [(_LEFT, 20, chart.title, "l", "#1f2328")]
+    found: list[tuple[float, float, str, str, str]] = [(_LEFT, 20, chart.title, "l", "#1f2328")]
     for tick in _ticks(0, chart.y_high):
         x, y = _at(chart, low, tick)
         found.append((x - 8, y + 5, _number(tick), "r", grey))
