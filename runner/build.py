@@ -26,8 +26,8 @@ from runner.callbacks import Callbacks
 from runner.checkpoint import Checkpointer
 from runner.compiling import compile_dense
 from runner.config import Averaging, CheckpointSettings, TrainerSettings, settings_from
-from runner.context import Context
-from runner.data.dataset import Dataset
+from runner.context import Context, parameters_in
+from runner.data.dataset import Dataset, end_of_epoch
 from runner.data.learnt import with_learnt
 from runner.dist.group import join
 from runner.dist.ranks import Ranks, this_process
@@ -42,19 +42,31 @@ from runner.loops.start import find_checkpoint
 from runner.memory import keep_freed_memory
 from runner.metrics import MetricSet
 from runner.metrics.settings import MetricSettings, result_keys
-from runner.optim.dense import build_dense_optimizer
 from runner.optim.layout import Placement
-from runner.optim.placed import place_on_ranks, placement_text
+from runner.optim.owned import (
+    DENSE,
+    Ownership,
+    build_optimizers,
+    build_table_groups,
+    own,
+    own_schedules,
+    table_builder,
+)
+from runner.optim.parts import parse_parts
+from runner.optim.penalty import penalize
+from runner.optim.penalty_settings import parse_penalties
+from runner.optim.placed import placement_text
 from runner.optim.scaling import rate_scale, scaling_note
 from runner.optim.schedule import build_schedule
-from runner.optim.settings import SparseSettings, parse_sparse
+from runner.optim.settings import parse_sparse
 from runner.optim.sharding import ShardingSettings
-from runner.optim.tables import Tables, build_tables
+from runner.optim.tables import Tables
 from runner.patience import RULES
 from runner.precision import LossScale
 from runner.record import Run
-from runner.state import dense_parameters, seed_rank
+from runner.state import dense_parameters, parameters_of, seed_rank
 from runner.targets import resolve_target
+from runner.task import Task
 from runner.threads import usable_cores
 from runner.trackers import Trackers
 from runner.view import View
@@ -88,16 +100,13 @@ def build(
     steps_per_epoch = count_steps(dataset, trainer, ranks)
     total_steps = trainer.max_steps or steps_per_epoch * (trainer.max_epochs or 0)
 
-    context, full_rates = make_context(config, trainer, dataset, device, run, view, allowed)
+    context, owned = make_context(config, trainer, dataset, device, run, view, allowed)
+    task = make(config["task"])
+    set_up(task, context, trainer)
+    rates = make_rates(config, context, owned, total_steps, steps_per_epoch)
     scaling = trainer.lr_scaling
-    scale = rate_scale(scaling.rule, scaling.batches)
-    full_rates = {name: rate * scale for name, rate in full_rates.items()}
     if source is None and scaling.rule != "constant":
-        view.note(scaling_note(scaling.rule, scaling.batches, full_rates))
-    rates = Rates(
-        full_rates,
-        build_schedule(config["scheduler"], total_steps, steps_per_epoch=steps_per_epoch),
-    )
+        view.note(scaling_note(scaling.rule, scaling.batches, rates.full))
     measured = MetricSettings(**config["metrics"])
     metrics = partial(make_metrics, dataset.schema, device, measured)
     check_monitors(checkpoint, trainer, measured, dataset)
@@ -119,7 +128,7 @@ def build(
         loop_settings=loop_settings,
         device=device,
         dataset=dataset,
-        task=make(config["task"]),
+        task=task,
         context=context,
         rates=rates,
         total_steps=total_steps,
@@ -147,40 +156,91 @@ def make_context(
     run: Run | None,
     view: View,
     allowed: Sequence[str],
-) -> tuple[Context, dict[str, float]]:
-    """Collective. Model, loss, tables and optimizers, and the full learning rates by name."""
+) -> tuple[Context, Ownership]:
+    """Collective. Model, loss, tables and optimizers, and who owns what."""
     ranks = this_process()
     model: Recommender = instantiate(config["model"]["net"], schema=dataset.schema, allowed=allowed)
     loss = instantiate(config["model"]["loss"], schema=dataset.schema, allowed=allowed)
-    sparse = parse_sparse(config["optimizer"]["sparse"])
-    sharding = settings_from(ShardingSettings, config["sharding"])
-    num_rows = trainer.batch_size * trainer.accumulate
-    tables = place_tables(model, sparse, sharding, ranks, config["seed"], device, num_rows)
+    parameters = dense_parameters(model, loss)
+    lookup = only_lookup(model)
+    owned = own(
+        parse_parts(config["optimizer"]), list(parameters), [spec.name for spec in lookup.specs]
+    )
+    tables, table_groups = place_tables(lookup, config, owned, trainer, device)
     if ranks.is_chief and tables.placement():
         show_placement(tables.placement(), ranks.world_size, run, view)
     model.to(device)
     if isinstance(loss, nn.Module):
         loss.to(device)
-    parameters = dense_parameters(model, loss)
     for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
         ranks.copy_from_chief(tensor.data)  # a model may draw from where no seed reaches
     seed_rank(config["seed"], ranks.rank)
     if trainer.compile and not config["loop"]["_target_"].startswith("runner.loops.debug."):
         compile_dense(model, device)  # debug looks into modules, which a compiled half has not
-    optimizer, dense_lr = make_dense_optimizer(parameters, config["optimizer"]["dense"], allowed)
+    optimizers = build_optimizers(
+        config["optimizer"]["dense"], parameters, owned, partial(resolve_target, allowed=allowed)
+    )
     context = Context(
         model=model,
         loss=loss,
         tables=tables,
-        dense_optimizer=optimizer,
+        dense_optimizer=optimizers.pop(DENSE),
+        part_optimizers=optimizers,
+        trained_tables=table_groups,
         device=device,
         micro_batch_size=trainer.batch_size,
         amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
         loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
         ranks=ranks,
         average=make_average(parameters, trainer.ema),
+        clip=trainer.clip,
+        log_gradients=trainer.log_gradients,
+        schema=dataset.schema,
     )
-    return context, {"dense": dense_lr, "sparse": sparse.lr}
+    return context, owned
+
+
+def set_up(task: Task, context: Context, trainer: TrainerSettings) -> None:
+    """Collective. What the task brings, and what holds for parameters of its as well.
+
+    Raises: ConfigError for a parameter of the task's that nothing would train.
+    """
+    setup = getattr(task, "setup", None)
+    if setup is not None:
+        setup(context)
+    parameters = parameters_of(context)
+    trained = {id(p) for o in context.optimizers().values() for p in parameters_in(o)}
+    for name, parameter in parameters.items():
+        if id(parameter) not in trained:
+            raise ConfigError(
+                f"{type(task).__name__}: {name} has no optimizer: ctx.add_optimizer in setup gives "
+                "it one, requires_grad_(False) freezes it"
+            )
+    context.names = {id(p): name for name, p in parameters.items()}
+    tables = [spec.name for spec in context.tables.layout.tables]
+    context.penalties = penalize(parse_penalties(trainer.penalties), parameters, tables)
+
+
+def make_rates(
+    config: Mapping[str, Any],
+    context: Context,
+    owned: Ownership,
+    total_steps: int,
+    steps_per_epoch: int,
+) -> Rates:
+    """The full learning rates of all optimizers, and what scales them.
+
+    Raises: ConfigError for a schedule that does not fit the run's length.
+    """
+    full = {name: float(o.param_groups[0]["lr"]) for name, o in context.optimizers().items()}
+    full |= {name: tables.settings.lr for name, tables in context.table_groups.items()}
+    build = partial(build_schedule, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+    scaling = settings_from(TrainerSettings, config["trainer"]).lr_scaling
+    scale = rate_scale(scaling.rule, scaling.batches)
+    full = {name: rate * scale for name, rate in full.items()}
+    schedules = own_schedules(config["optimizer"].get("schedules") or {}, owned)
+    own = {name: build(node, where=where) for name, (node, where) in schedules.items()}
+    return Rates(full, build(config["scheduler"]), own)
 
 
 def source_of(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:
@@ -275,40 +335,52 @@ def seed_everything(seed: int) -> None:
 
 
 def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int:
-    """Updates of one epoch; the last, shorter batch counts."""
+    """Updates of one epoch; the last, shorter batch counts, unless it is dropped.
+
+    Raises: ConfigError if that leaves none.
+    """
     num_rows = trainer.batch_size * trainer.accumulate * ranks.world_size
-    return -(-dataset.num_rows["train"] // num_rows)
+    end = end_of_epoch(dataset, 0, num_rows)
+    if not end:
+        raise ConfigError(
+            f"dataset.rest=drop: the train split has {dataset.num_rows['train']:,} rows, "
+            f"fewer than the {num_rows:,} of one update"
+        )
+    return -(-end // num_rows)
 
 
-def place_tables(
-    model: nn.Module,
-    settings: SparseSettings,
-    sharding: ShardingSettings,
-    ranks: Ranks,
-    seed: int,
-    device: torch.device,
-    batch_size: int,
-) -> Tables:
-    """Collective. Gives the model's tables memory, initial weights and their fused optimizer."""
+def only_lookup(model: nn.Module) -> TableLookup:
     lookups = [m for m in model.modules() if isinstance(m, TableLookup)]
     if len(lookups) != 1:
         raise ConfigError(f"a model holds one TableLookup for all its tables, not {len(lookups)}")
-    lookup = lookups[0]
-    if dist.is_initialized():
-        tables = place_on_ranks(
-            lookup.specs,
-            lookup.features,
-            settings,
-            sharding,
-            ranks,
-            seed=seed,
-            device=device,
-            batch_size=batch_size,
-        )
-    else:
-        tables = build_tables(lookup.specs, lookup.features, settings, seed=seed, device=device)
+    return lookups[0]
+
+
+def place_tables(
+    lookup: TableLookup,
+    config: Mapping[str, Any],
+    owned: Ownership,
+    trainer: TrainerSettings,
+    device: torch.device,
+) -> tuple[Tables, dict[str, Tables]]:
+    """Collective. Gives the model's tables memory, initial weights and their fused optimizers.
+
+    Returns: all of them, and those that have a rate of their own by its name.
+    """
+    build = table_builder(
+        settings_from(ShardingSettings, config["sharding"]),
+        this_process() if dist.is_initialized() else None,
+        [spec.name for spec in lookup.specs],
+        seed=config["seed"],
+        device=device,
+        batch_size=trainer.batch_size * trainer.accumulate,
+    )
+    sparse = parse_sparse(config["optimizer"]["sparse"])
+    tables, groups = build_table_groups(
+        lookup.specs, lookup.features, sparse, owned, build, device=device
+    )
     lookup.place(tables)
-    return tables
+    return tables, groups
 
 
 def show_placement(
@@ -319,16 +391,6 @@ def show_placement(
     if run is not None:
         pieces = [asdict(piece) for piece in placement]
         write_json(run.dir / "sharding.json", {"world_size": world_size, "pieces": pieces})
-
-
-def make_dense_optimizer(
-    parameters: Mapping[str, nn.Parameter], node: Mapping[str, Any], allowed: Sequence[str]
-) -> tuple[torch.optim.Optimizer, float]:
-    """The optimizer of the dense half and the loss, and its full learning rate."""
-    options = dict(node)
-    cls = resolve_target(options.pop("_target_"), allowed)
-    optimizer = build_dense_optimizer(cls, options, parameters)
-    return optimizer, float(optimizer.param_groups[0]["lr"])
 
 
 def make_average(

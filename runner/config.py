@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
+from runner.optim.settings import ClipSettings
 from runner.optim.sharding import ShardingSettings
 from runner.patience import BatchOnPlateau, EarlyStop, LrOnPlateau
 
@@ -55,6 +56,9 @@ class TrainerSettings:
     deterministic: bool = False
     log_every: int | str = 50
     eval_every: int | str | None = "1ep"
+    clip: ClipSettings = field(default_factory=ClipSettings)
+    penalties: list = field(default_factory=list)  # see runner/optim/penalty_settings.py
+    log_gradients: str | None = None
     traceback: bool = False
     num_processes: int = 1
     rank_timeout_s: int = 300
@@ -84,6 +88,26 @@ class TopSettings:
     name: str | None = None
     seed: int = 0
     run: str | None = None
+    report: bool = True
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Keys of conf/search/. space: key -> an expression of Hydra's grammar, as on the command line.
+
+    pruner_first: evaluations that every job gets; pruner_factor: of asha, one in so many goes on;
+    pruner_after: of median, jobs that must have ended before one is stopped; num_trials: in all.
+    """
+
+    space: dict[str, str]
+    sampler: str = "tpe"
+    pruner: str = "none"
+    pruner_first: int = 1
+    pruner_factor: int = 3
+    pruner_after: int = 4
+    num_trials: int | None = 20
+    seed: int = 0
+    objectives: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,8 +146,10 @@ BY_NODE: dict[str, type] = {
     "trainer.early_stop": EarlyStop,
     "trainer.lr_on_plateau": LrOnPlateau,
     "trainer.batch_on_plateau": BatchOnPlateau,
+    "trainer.clip": ClipSettings,
     "checkpoint": CheckpointSettings,
     "sharding": ShardingSettings,
+    "search": SearchSettings,
 }
 # The same by what a node's `_target_` names, wherever it stands.
 BY_TARGET: dict[str, type] = {
@@ -134,7 +160,13 @@ BY_TARGET: dict[str, type] = {
 }
 
 # Nodes that a parser of their own judges in runner/rules.py, with the reason for each refusal.
-JUDGED_ELSEWHERE = ("optimizer.sparse", "scheduler", "sharding.tables")
+JUDGED_ELSEWHERE = (
+    "optimizer.sparse",
+    "optimizer.schedules.sparse",
+    "optimizer.schedules.dense",
+    "scheduler",
+    "sharding.tables",
+)
 # Nodes that hold any number of `_target_` nodes, under names that the user chooses.
 NAMED_FREELY = ("callbacks",)
 

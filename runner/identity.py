@@ -14,6 +14,7 @@ ONLY_WATCH = "runner.callbacks.watch."  # callbacks that change nothing of the t
 LEFT_OUT = (
     "name",
     "run",
+    "report",
     "tracker",
     "launcher",
     "search",
@@ -26,6 +27,7 @@ LEFT_OUT = (
     "trainer.batch_size",  # with the next one in the global batch
     "trainer.accumulate",
     "trainer.log_every",
+    "trainer.log_gradients",
     "trainer.traceback",
     "trainer.compile",
     "trainer.profile",

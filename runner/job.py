@@ -24,10 +24,11 @@ from runner.view import View
 
 @dataclass(frozen=True)
 class Rates:
-    """Full learning rates by name (`dense`, `sparse`) and the schedule that scales them."""
+    """Full learning rates by name (`dense`, `sparse`, parts) and the schedules that scale them."""
 
     full: Mapping[str, float]
     factor: Callable[[int], float]  # of update number k, from 1
+    own: Mapping[str, Callable[[int], float]] = field(default_factory=dict)  # instead, by name
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Job:
 class Result:
     """What `result.json` holds. `metrics` is flat: `split/metric[/task]`."""
 
-    status: str  # completed, interrupted, failed
+    status: str  # completed, interrupted, failed; pruned: its sweep has seen enough of it
     step: int
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)

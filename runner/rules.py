@@ -11,9 +11,11 @@ from typing import Any
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.metrics.settings import MetricSettings
+from runner.optim.parts import check_own_schedules, parse_parts
+from runner.optim.penalty_settings import parse_penalties
 from runner.optim.scaling import RULES as RULES_OF_SCALING
 from runner.optim.schedule import check_schedule
-from runner.optim.settings import parse_sparse
+from runner.optim.settings import ClipSettings, check_clip, parse_sparse
 from runner.optim.sharding import check_sharding
 from runner.patience import check_waiting
 from runner.targets import check_target_names, lies_in
@@ -25,9 +27,12 @@ Config = Mapping[str, Any]
 CHOICES: dict[str, tuple[str, ...]] = {
     "trainer.device": ("auto", "cpu", "cuda"),
     "trainer.amp_dtype": ("bf16", "fp16"),
+    "trainer.log_gradients": ("global", "parameters"),
     "checkpoint.step": ("best", "last"),  # or a number
     "checkpoint.monitor.direction": ("max", "min"),
     "trainer.lr_scaling.rule": tuple(RULES_OF_SCALING),
+    "search.sampler": ("tpe", "random", "grid", "quasi-random", "gp", "nsga2"),
+    "search.pruner": ("none", "median", "asha"),
 }
 SPLITS = ("train", "validation", "test")
 NEEDED = (  # nodes that every job reads
@@ -57,6 +62,9 @@ POSITIVE = (
     "loop.max_steps",
     "loop.max_batches",
     "launcher.slots",
+    "search.num_trials",
+    "search.pruner_first",
+    "search.pruner_after",
 )
 NOT_NEGATIVE = ("seed", "launcher.retries", "trainer.profile.updates", "trainer.profile.after")
 INTERVALS = {  # whether a time is allowed
@@ -213,6 +221,10 @@ def _judged(config: Config) -> Iterator[str]:
     for parse in (
         lambda: parse_sparse(config["optimizer"]["sparse"]),
         lambda: check_schedule(config["scheduler"]),
+        lambda: check_own_schedules(config["optimizer"]),
+        lambda: parse_parts(config["optimizer"]),
+        lambda: check_clip(ClipSettings(**config["trainer"].get("clip", {}))),
+        lambda: parse_penalties(config["trainer"].get("penalties")),
         lambda: MetricSettings(**config["metrics"]),
     ):
         try:

@@ -20,14 +20,15 @@ from runner.errors import ConfigError
 from runner.layers.embedding import TableLookup
 from runner.losses import Loss
 from runner.metrics import MetricSet
-from runner.optim.dense import create_dense_state, dense_state, dense_values
+from runner.optim.dense import create_states, dense_state, dense_values
 from runner.patience import Wait
 
 if TYPE_CHECKING:
     from runner.job import Job
 
 EMA = "ema/"  # before the names of moving averages in a checkpoint
-LOSS = "loss."  # before the names of what a loss brings: no part of a model may be called so
+# before the names of what a loss and a task bring: no part of a model may be called so
+LOSS, TASK = "loss.", "task."
 
 
 @dataclass
@@ -73,6 +74,15 @@ def dense_parameters(model: nn.Module, loss: Loss) -> dict[str, nn.Parameter]:
     return {name: p for name, p in found.items() if p.requires_grad}
 
 
+def parameters_of(ctx: Context) -> dict[str, nn.Parameter]:
+    """All that is trained, by name, but the tables."""
+    found = dense_parameters(ctx.model, ctx.loss)
+    for name, module in ctx.own_modules.items():
+        own = {f"{TASK}{name}.{n}": p for n, p in module.named_parameters()}
+        found |= {n: p for n, p in own.items() if p.requires_grad}
+    return found
+
+
 def _table_prefixes(model: nn.Module) -> tuple[str, ...]:
     return tuple(f"{name}." for name, m in model.named_modules() if isinstance(m, TableLookup))
 
@@ -90,6 +100,8 @@ def weights(ctx: Context) -> dict[str, Tensor]:
     }
     if isinstance(ctx.loss, nn.Module):
         dense |= {f"dense/{LOSS}{name}": t for name, t in ctx.loss.state_dict().items()}
+    for name, module in ctx.own_modules.items():
+        dense |= {f"dense/{TASK}{name}.{key}": t for key, t in module.state_dict().items()}
     return tables | dense
 
 
@@ -107,11 +119,9 @@ def tensors(ctx: Context, train_metrics: MetricSet) -> dict[str, Tensor]:
     """
     state = weights(ctx) | averages(ctx)
     state |= {f"tables/{name}": t for name, t in ctx.tables.state().items()}
-    parameters = dense_parameters(ctx.model, ctx.loss)
-    state |= {
-        f"dense_optimizer/{name}": t
-        for name, t in dense_state(ctx.dense_optimizer, parameters).items()
-    }
+    parameters = parameters_of(ctx)
+    for optimizer in ctx.optimizers().values():  # each parameter has one owner, so no name twice
+        state |= {f"dense_optimizer/{n}": t for n, t in dense_state(optimizer, parameters).items()}
     state |= {
         f"metrics/train/{name}": stack_of_ranks(t, ctx.ranks.rank, ctx.ranks.world_size)
         for name, t in train_metrics.state().items()
@@ -145,10 +155,20 @@ def values(state: TrainState, ctx: Context, **more: Any) -> dict[str, Any]:
     return {
         **asdict(state),
         "random": ctx.ranks.gather(random_values()),
-        "dense_optimizer": dense_values(ctx.dense_optimizer, dense_parameters(ctx.model, ctx.loss)),
+        "dense_optimizer": optimizer_values(ctx),
+        "numbers": ctx.ranks.gather(ctx.numbers.state()),
         "placement": [asdict(piece) for piece in ctx.tables.placement()],
         **more,
     }
+
+
+def optimizer_values(ctx: Context) -> dict[str, Any]:
+    """JSON of the states of all optimizers but the tables', by parameter."""
+    parameters = parameters_of(ctx)
+    found: dict[str, Any] = {}
+    for optimizer in ctx.optimizers().values():
+        found |= dense_values(optimizer, parameters)
+    return found
 
 
 def from_values(saved: Mapping[str, Any]) -> TrainState:
@@ -185,8 +205,8 @@ def restore(job: Job, saved: Saved) -> TrainState:
     sums are kept, and ranks that there were not draw from random states of their own.
     """
     ctx, ranks = job.context, job.context.ranks
-    parameters = dense_parameters(ctx.model, ctx.loss)
-    create_dense_state(ctx.dense_optimizer, parameters, saved.values["dense_optimizer"])
+    states = saved.values["dense_optimizer"]
+    create_states(list(ctx.optimizers().values()), parameters_of(ctx), states)
     into = tensors(ctx, job.train_metrics)
     generators = random_tensors(job.device, ranks)
     theirs, known = saved.values["random"], tensor_shapes(saved)
@@ -212,6 +232,7 @@ def restore(job: Job, saved: Saved) -> TrainState:
             seed_rank(job.seed, ranks.rank, step=saved.step)
     if begins and ctx.average is not None:
         ctx.average.restart()
+    ctx.numbers.load_of_rank(saved.values.get("numbers", []), ranks)
     return from_values(saved.values)
 
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Generator, Iterator
 
 from runner.batch import Batch, Cursor
-from runner.job import Job
+from runner.data.dataset import end_of_epoch
+from runner.job import Job, Rates
 from runner.state import TrainState
 from runner.stop import Stop
 from runner.task import StepOutput
@@ -26,7 +27,8 @@ def steps(
     """
     growth, batches = state.growth, training_batches(job, state, copied_ahead)
     ranks = job.context.ranks
-    modules = list(job.context.model.modules())
+    roots = job.context.roots()
+    modules = [module for root in roots for module in root.modules()]
     while not finished(job, state):
         started = time.perf_counter()
         if state.growth != growth:  # from the same position on, in larger updates
@@ -34,7 +36,8 @@ def steps(
             growth, batches = state.growth, training_batches(job, state, copied_ahead)
         state.rates = set_rates(job, state)
         if not all(module.training for module in modules):  # after an evaluation; train() is slow
-            job.context.model.train()
+            for root in roots:
+                root.train()
         output = job.task.train_step(job.context, batches)
         state.step += 1
         state.examples += num_examples(job, state.cursor, output)
@@ -52,12 +55,17 @@ def steps(
 
 
 def num_examples(job: Job, before: Cursor, output: StepOutput) -> int:
-    """Examples of an update on all ranks: what the position in the stream has moved by."""
-    if not job.context.ranks.several:
+    """Examples of an update on all ranks: what the position in the stream has moved by, without
+    rows that were dropped or only fill up a batch."""
+    if not job.context.ranks.several and job.dataset.rest != "pad":
         return output.rows_B.numel()
-    after = output.cursor
-    epochs = after.epoch - before.epoch
-    return epochs * job.dataset.num_rows["train"] + after.offset - before.offset
+    after, trainer = output.cursor, job.trainer
+    size = trainer.batch_size * trainer.accumulate * job.context.ranks.world_size
+    moved = after.offset
+    for epoch in range(before.epoch, after.epoch):
+        start = before.offset if epoch == before.epoch else 0
+        moved += end_of_epoch(job.dataset, start, size) - start
+    return moved - before.offset * (after.epoch == before.epoch)
 
 
 def finished(job: Job, state: TrainState) -> bool:
@@ -80,12 +88,17 @@ def total_steps(job: Job, state: TrainState) -> int:
     if job.trainer.max_steps is not None or state.growth == 1:
         return job.total_steps
     assert job.trainer.max_epochs is not None
-    rows, num_rows = rows_of_update(job, state.growth), job.dataset.num_rows["train"]
+    rows = rows_of_update(job, state.growth)
     epochs = job.trainer.max_epochs - state.cursor.epoch
     if epochs <= 0:
         return state.step
-    left = -(-(num_rows - state.cursor.offset) // rows)
-    return state.step + left + (epochs - 1) * -(-num_rows // rows)
+    left = updates_of_epoch(job, rows, since=state.cursor.offset)
+    return state.step + left + (epochs - 1) * updates_of_epoch(job, rows)
+
+
+def updates_of_epoch(job: Job, rows: int, *, since: int = 0) -> int:
+    """Of so many rows each, from an offset on."""
+    return -(-(end_of_epoch(job.dataset, since, rows) - since) // rows)
 
 
 def schedule_step(job: Job, state: TrainState) -> int:
@@ -96,9 +109,10 @@ def schedule_step(job: Job, state: TrainState) -> int:
     """
     if job.trainer.max_steps is not None or state.growth == 1:
         return state.step + 1
-    rows, num_rows = rows_of_update(job), job.dataset.num_rows["train"]
-    end = min(state.cursor.offset + rows * state.growth, num_rows)
-    return state.cursor.epoch * -(-num_rows // rows) + -(-end // rows)
+    rows = rows_of_update(job)
+    per_epoch = updates_of_epoch(job, rows)
+    end = state.cursor.offset + rows * state.growth
+    return state.cursor.epoch * per_epoch + min(-(-end // rows), per_epoch)
 
 
 def training_batches(
@@ -121,10 +135,24 @@ def training_batches(
 
 def set_rates(job: Job, state: TrainState) -> dict[str, float]:
     """Sets and returns the learning rates of the next update."""
-    factor = job.rates.factor(schedule_step(job, state)) * state.lr_scale
-    rates = {name: full * factor for name, full in job.rates.full.items()}
-    for group in job.context.dense_optimizer.param_groups:
-        group["lr"] = rates["dense"]
-    # skipped updates do not count in Adam's bias correction: the dense half's do not either
-    job.context.tables.set_rate(rates["sparse"], state.step - state.skipped + 1)
+    context = job.context
+    rates = {
+        name: rate * state.lr_scale
+        for name, rate in rates_at(job.rates, schedule_step(job, state)).items()
+    }
+    for name, optimizer in context.optimizers().items():
+        for group in optimizer.param_groups:
+            group["lr"] = rates[name]
+    for name, tables in context.table_groups.items():
+        # skipped updates do not count in Adam's bias correction: the dense half's do not either
+        tables.set_rate(rates[name], state.step - state.skipped + 1)
     return rates
+
+
+def rates_at(rates: Rates, update: int) -> dict[str, float]:
+    """Learning rates by name at an update, from 1: a pure function of its number."""
+    factor = rates.factor(update)
+    return {
+        name: full * (rates.own[name](update) if name in rates.own else factor)
+        for name, full in rates.full.items()
+    }

@@ -12,6 +12,7 @@ from types import FrameType
 
 from runner.dist.ranks import Ranks, this_process
 
+PRUNED = 1 << 10  # in a signal's place, and larger than any, so that ranks agree on it first
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -38,6 +39,15 @@ class Stop:
         """Takes the largest of what the ranks have heard, however they exchanged it."""
         if self.ranks.several and self.signal is None:
             self.signal = int(heard) or None
+
+    @property
+    def pruned(self) -> bool:
+        """The sweep that this run belongs to has seen enough of it."""
+        return self.signal == PRUNED
+
+    def prune(self) -> None:
+        """Of one rank: the others learn it in `agreed`."""
+        self.hear(PRUNED)
 
     def agreed(self) -> bool:
         """Collective. Whether to stop now: any rank heard a signal, and all know it from here."""

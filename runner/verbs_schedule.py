@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError, nearest
+from runner.optim.parts import TABLES, parse_parts
 from runner.optim.scaling import rate_scale
 from runner.optim.schedule import Factor, build_schedule
 from runner.view.chart import ENDINGS, Chart, Line, in_terminal, write_chart
@@ -92,6 +93,18 @@ def rates_of(config: Mapping[str, Any], length: Length) -> list[Rate]:
         node = own or config["scheduler"]
         where = f"optimizer.schedules.{name}" if own else "scheduler"
         found.append(_rate(name, optimizer[name].get("lr"), node, where, length, scale))
+    for i, part in enumerate(parse_parts(optimizer)):
+        if part.frozen:
+            continue
+        # only the model knows what a pattern owns; what it is given tells of tables or others
+        sides = [s for s in ("dense", "sparse") if getattr(part, s) is not None]
+        for side in sides or ["sparse" if TABLES.rstrip(".") in part.pattern else "dense"]:
+            settings = getattr(part, side) or optimizer[side]
+            node, where = part.schedule, f"optimizer.parts[{i}].schedule"
+            if node is None:
+                node, where = schedules.get(side) or config["scheduler"], "scheduler"
+            name = part.name if len(sides) < 2 else f"{part.name}/{side}"
+            found.append(_rate(name, settings.get("lr"), node, where, length, scale))
     return found
 
 

@@ -72,6 +72,24 @@ def test_scaled_rates_and_given_rows_are_shown(command):
     assert (at["update"], at["dense"], at["sparse"]) == (100, 0.004, 0.08)
 
 
+def test_parts_and_own_schedules_have_curves_of_their_own(command):
+    parts = (
+        'optimizer.parts=[{pattern: "bias$", name: biases, dense: {lr: 0.5}, '
+        'schedule: {kind: linear}}, {pattern: "^tables.C1$", frozen: true}, '
+        '{pattern: "^tables.C2$", name: items, sparse: {lr: 0.3}}]'
+    )
+    tables = "optimizer.schedules.sparse={kind: step, every: 50, gamma: 0.1}"
+    code, out, err = command("schedule", parts, tables, ROWS, "trainer.batch_size=64")
+    assert code == 0, err
+    (last,) = [at for name, at in table(out).items() if name.endswith("last")]
+    assert last["dense"] == 0.001
+    assert last["sparse"] == pytest.approx(0.002)
+    assert last["items"] == pytest.approx(0.03)
+    assert last["biases"] == pytest.approx(0.005)
+    assert "constant and step and linear: rate / full rate" in out
+    assert {"dense x 0.001", "biases x 0.5"} < set(out.splitlines())
+
+
 def test_pictures_show_the_curve(command, tmp_path):
     words = ("schedule", "scheduler=linear", ROWS, "trainer.batch_size=64")
     for ending in ("svg", "html", "png"):

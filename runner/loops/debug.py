@@ -128,6 +128,7 @@ def look_at(job: Job, options: Options) -> Look:
     """The observers that the options ask for."""
     context = job.context
     roots = {"": context.model, "(loss)": context.loss, "(task)": job.task}
+    roots |= {f"(task) {name}": module for name, module in context.own_modules.items()}
     modules, parameters = modules_in(roots), parameters_in(roots)
     scale = (lambda: float(s.state[0])) if (s := context.loss_scale) else (lambda: 1.0)
     norms = GradientNorms(scale)

@@ -10,8 +10,10 @@ import torch
 
 from runner.intervals import due
 from runner.job import Job, Result
+from runner.loops.beside import keep_calibration
 from runner.loops.events import Events, progress, write_row
 from runner.loops.measured import measured
+from runner.metrics import MetricSet
 from runner.patience import is_better
 from runner.state import Best, TrainState, random_tensors, tensors, values
 from runner.step import rows_of_update, total_steps
@@ -29,6 +31,8 @@ class Recorder:
         self.saved_step = state.step if state.step else -1
         self.logged = self.now
         self.skipped_told = state.skipped
+        self._pass: MetricSet | None = None  # the last evaluation's
+        self.validation: Mapping[str, float] = {}  # of the last evaluation
 
     def update(self, output: StepOutput) -> None:
         """Takes one update into the train metrics; no synchronisation. Tells the callbacks."""
@@ -56,12 +60,18 @@ class Recorder:
         if job.trainer.batch_on_plateau.patience is not None:
             rates["update_rows"] = rows_of_update(job, state.growth)
             rates["total_steps"] = total_steps(job, state)
+        numbers = job.context.numbers.means(job.context.ranks)  # sync
+        job.context.numbers.reset()
+        if taken := sorted(numbers.keys() & metrics.keys()):
+            raise ValueError(f"ctx.log({taken[0]!r}, ...): is the name of a metric")
+        metrics |= numbers
         state.train_metrics, state.logged_step = metrics, state.step
         write_row(job, "train", state.step, state.examples, metrics | rates)
+        apart = {name for name in numbers if "/" in name}  # in the log, not on the line
         speed = self._speed()
         if job.run is not None:
             job.run.perf.append({"step": state.step, "examples": state.examples, **speed})
-        job.view.log(state.step, metrics, speed)
+        job.view.log(state.step, {n: v for n, v in metrics.items() if n not in apart}, speed)
         if state.skipped > self.skipped_told:
             job.view.warn(
                 f"{state.skipped - self.skipped_told} updates skipped up to step {state.step}: "
@@ -82,9 +92,14 @@ class Recorder:
             speed["peak_cuda_bytes"] = torch.cuda.max_memory_allocated(self.job.device)
         return speed
 
+    def take_pass(self, metrics: MetricSet) -> None:
+        """Holds on to what an evaluation measured until it is known whether it is worth keeping."""
+        self._pass = metrics
+
     def evaluated(self, metrics: Mapping[str, float]) -> bool:
         """Writes a row of the validation split; returns whether it is the best so far."""
         job, state = self.job, self.state
+        self.validation = metrics
         write_row(job, "validation", state.step, state.examples, metrics)
         monitor = job.checkpoint.monitor
         value = metrics[monitor.metric.removeprefix("validation/")]
@@ -92,6 +107,8 @@ class Recorder:
         improved = is_better(value, best, monitor.direction)
         if improved:
             state.best = Best(state.step, state.examples, value, dict(metrics))
+            keep_calibration(job, "validation", state.step, self._pass)
+        self._pass = None  # its rows take memory
         job.view.evaluated("validation", state.step, metrics, best=improved)
         self.events.evaluated("validation", metrics)
         return improved
@@ -101,6 +118,8 @@ class Recorder:
     ) -> None:
         examples = self.state.best.examples if self.state.best else self.state.examples
         write_row(self.job, split, step, examples, metrics)
+        keep_calibration(self.job, split, step, self._pass)
+        self._pass = None
         self.events.evaluated(split, metrics)
         if self.job.run is not None:
             self.job.run.perf.append({"split": split, "step": step, "evaluation_s": seconds})

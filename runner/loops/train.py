@@ -6,9 +6,11 @@ import time
 
 from runner.errors import UserError
 from runner.job import Job, Result
+from runner.loops.beside import keep_data_facts
 from runner.loops.decide import decide
 from runner.loops.evaluate import evaluate_split
 from runner.loops.events import Events
+from runner.loops.pruned import is_pruned
 from runner.loops.record import Recorder
 from runner.loops.start import find_checkpoint, start
 from runner.loops.told import told
@@ -29,6 +31,7 @@ def train(job: Job) -> Result:
 def _train(job: Job) -> Result:
     with stop_on_signals() as stop, job.view.training(job.total_steps):
         state = start(job)
+        keep_data_facts(job)
         record = Recorder(job, state, Events(job, state, stop))
         record.events.started()
         if state.evaluation_due:
@@ -38,12 +41,14 @@ def _train(job: Job) -> Result:
             record.update(output)
             if record.log_due() or finished(job, state):
                 record.log()
+            asked = bool(job.callbacks.by_name)
             if record.evaluation_due() or finished(job, state):
                 evaluate_and_save(job, state, record, stop)
+                asked = True
             if record.save_due():
                 record.save()
-            # a callback may have asked since the ranks agreed at the end of the update
-            if stop.agreed() if job.callbacks.by_name else stop.requested:
+            # the ranks agreed at the end of the update; a callback or a sweep may have spoken since
+            if stop.agreed() if asked else stop.requested:
                 break
         record.save(wait=True)
         record.events.raise_failure()
@@ -59,7 +64,7 @@ def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop)
     """Evaluates the validation split; a signal puts it off until the run is resumed."""
     state.evaluation_due = True
     if "validation" in job.dataset.num_rows:
-        metrics = evaluate_split(job, "validation", stop=stop)
+        metrics = evaluate_split(job, "validation", stop=stop, keep=record.take_pass)
         if metrics is None:
             return
         improved = record.evaluated(metrics)
@@ -74,11 +79,15 @@ def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop)
         record.log()
     if improved:
         record.save()
+    if record.validation and not finished(job, state) and is_pruned(job, state.step, stop):
+        stop.prune()
 
 
 def interrupted(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Result:
     """The state is saved; what is evaluated now goes into the result only, so that the resumed
-    run equals one that was never interrupted."""
+    run equals one that was never interrupted. A pruned one has just been evaluated."""
+    if stop.pruned:
+        return record.result("pruned", {"validation": record.validation})
     metrics = {}
     if "validation" in job.dataset.num_rows:
         metrics = evaluate_split(job, "validation") or {}
@@ -108,7 +117,7 @@ def complete(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Resul
         if split in results or split not in job.dataset.num_rows:
             continue
         started = time.perf_counter()
-        metrics = evaluate_split(job, split, stop=stop)
+        metrics = evaluate_split(job, split, stop=stop, keep=record.take_pass)
         if metrics is None:
             return interrupted(job, state, record, stop)
         record.evaluated_at_end(split, step, metrics, time.perf_counter() - started)
