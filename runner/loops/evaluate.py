@@ -15,6 +15,7 @@ from runner.loops.told import start_trackers, told
 from runner.metrics import MetricSet
 from runner.state import from_values, restore_weights
 from runner.stop import Stop, stop_on_signals
+from runner.transfer import on_device
 
 
 def evaluate_split(
@@ -42,11 +43,11 @@ def evaluate_split(
         rank=ranks.rank,
         world_size=ranks.world_size,
     )
-    with torch.no_grad():
-        for batch in islice(batches, max_batches):
+    with context.evaluated_weights(), torch.no_grad():
+        for batch in on_device(islice(batches, max_batches), job.device):
             if stop is not None and stop.agreed():
                 return None
-            prediction, losses = job.task.eval_step(context, batch.to(job.device))
+            prediction, losses = job.task.eval_step(context, batch)
             metrics.update(prediction, losses)
             job.view.evaluating(split, batch.size * ranks.world_size, job.dataset.num_rows[split])
     results, notes = measured(metrics, ranks)

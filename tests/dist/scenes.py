@@ -21,9 +21,12 @@ from runner.optim.placed import place_on_ranks
 from runner.optim.settings import parse_sparse
 from runner.optim.sharding import ShardingSettings
 from runner.optim.tables import build_tables
+from runner.state import TrainState
+from runner.step import steps
+from runner.stop import Stop
 from runner.task import Supervised
 from tests.tiny import CPU, make_context, random_batch
-from tests.tiny_job import Rows
+from tests.tiny_job import Rows, make_job
 
 SPECS = [
     TableSpec("shared", 70_001, 8, ("a", "c")),
@@ -175,6 +178,35 @@ def gradients_scene(ranks: Ranks) -> None:
     assert parameters[0].grad is not None and parameters[0].grad.tolist() == [3.0] * 3
     assert parameters[1].grad is not None and parameters[1].grad.tolist() == [5.0] * 2
     assert parameters[2].grad is None
+    for mine, all_say in (([True, True], True), ([True, False], False), ([False, True], False)):
+        assert sum_over_ranks(parameters, ranks, sound=mine[ranks.rank]) is all_say
+        assert sum_over_ranks([], ranks, sound=mine[ranks.rank]) is all_say
+
+
+def exchanges_scene(ranks: Ranks) -> None:
+    """An update exchanges its weight, its gradients, and at its end clock and signal together."""
+    context = make_context("sgd")
+    context.ranks = ranks
+    job, stop, seen = make_job(context), Stop(ranks), []
+    if not ranks.is_chief:
+        stop.heard = 15
+    counted = ("all_reduce", "all_gather", "all_gather_object", "broadcast", "broadcast_object_list")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in counted:
+            call = getattr(torch.distributed, name)
+
+            def count(*args, name=name, call=call, **more):
+                seen.append(name)
+                return call(*args, **more)
+
+            patch.setattr(torch.distributed, name, count)
+        state = TrainState()
+        for _ in zip(range(2), steps(job, state, stop)):
+            assert seen == ["all_reduce"] * 3, seen
+            assert stop.signal == 15, "rank 0 knows what rank 1 has heard"
+            assert stop.agreed() and len(ranks.gather(state.active_s)) == 2
+            seen.clear()
+    assert len(set(ranks.gather(state.active_s))) == 1
 
 
 def collectives_scene(ranks: Ranks) -> None:
@@ -182,6 +214,7 @@ def collectives_scene(ranks: Ranks) -> None:
     assert ranks.share(f"from {me}") == "from 0"
     assert ranks.gather(me * 10) == [0, 10]
     assert ranks.largest(me + 1) == 2
+    assert ranks.largest_of([me, -me]) == [1, 0]
     assert ranks.add(torch.tensor([1.0, me])).tolist() == [2.0, 1.0]
     tensor = torch.tensor([float(me)])
     ranks.copy_from_chief(tensor)
@@ -204,6 +237,7 @@ SCENES = {
     "tables": tables_scene,
     "updates": updates_scene,
     "gradients": gradients_scene,
+    "exchanges": exchanges_scene,
     "collectives": collectives_scene,
 }
 
