@@ -20,11 +20,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from runner.ahead import Length, ahead
 from runner.batch import Schema
+from runner.callbacks import Callbacks
 from runner.checkpoint import Checkpointer
 from runner.config import CheckpointSettings, TrainerSettings, settings_from
 from runner.context import Context, parameters_in
-from runner.data.dataset import Dataset
+from runner.data.dataset import Dataset, end_of_epoch
 from runner.data.learnt import with_learnt
 from runner.dist.group import join
 from runner.dist.ranks import Ranks, this_process
@@ -56,6 +58,7 @@ from runner.optim.schedule import build_schedule
 from runner.optim.settings import parse_sparse
 from runner.optim.sharding import ShardingSettings
 from runner.optim.tables import Tables
+from runner.patience import RULES
 from runner.precision import LossScale
 from runner.record import Run
 from runner.state import dense_parameters, parameters_of, seed_rank
@@ -100,7 +103,13 @@ def build(
     rates = make_rates(config, context, owned, total_steps, steps_per_epoch)
     measured = MetricSettings(**config["metrics"])
     metrics = partial(make_metrics, dataset.schema, device, measured)
-    check_monitor(checkpoint, measured, dataset)
+    check_monitors(checkpoint, trainer, measured, dataset)
+    cadence = make_cadence(trainer, checkpoint)
+    rows = trainer.batch_size * trainer.accumulate * ranks.world_size
+    length = Length(total_steps, steps_per_epoch, dataset.num_rows["train"], rows)
+    if run is not None and source is None:
+        for warning in ahead(cadence, trainer, length):
+            view.warn(warning)
     loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
     return Job(
         name=name,
@@ -108,7 +117,7 @@ def build(
         config=config,
         trainer=trainer,
         checkpoint=checkpoint,
-        cadence=make_cadence(trainer, checkpoint),
+        cadence=cadence,
         loop=resolve_target(config["loop"]["_target_"], allowed),
         loop_settings=loop_settings,
         device=device,
@@ -124,6 +133,7 @@ def build(
             warn=view.warn,
         ),
         view=view,
+        callbacks=make_callbacks(config.get("callbacks") or {}, ranks, allowed),
         run=run,
         checkpointer=None
         if run is None or source is not None
@@ -313,9 +323,18 @@ def seed_everything(seed: int) -> None:
 
 
 def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int:
-    """Updates of one epoch; the last, shorter batch counts."""
+    """Updates of one epoch; the last, shorter batch counts, unless it is dropped.
+
+    Raises: ConfigError if that leaves none.
+    """
     num_rows = trainer.batch_size * trainer.accumulate * ranks.world_size
-    return -(-dataset.num_rows["train"] // num_rows)
+    end = end_of_epoch(dataset, 0, num_rows)
+    if not end:
+        raise ConfigError(
+            f"dataset.rest=drop: the train split has {dataset.num_rows['train']:,} rows, "
+            f"fewer than the {num_rows:,} of one update"
+        )
+    return -(-end // num_rows)
 
 
 def only_lookup(model: nn.Module) -> TableLookup:
@@ -378,16 +397,39 @@ def make_metrics(
     )
 
 
-def check_monitor(
-    checkpoint: CheckpointSettings, settings: MetricSettings, dataset: Dataset
+def make_callbacks(
+    node: Mapping[str, Mapping[str, Any]], ranks: Ranks, allowed: Sequence[str]
+) -> Callbacks:
+    """Those that this rank calls: all of them on rank 0."""
+    here = {
+        name: instantiate(own, allowed=allowed)
+        for name, own in node.items()
+        if ranks.is_chief
+        or getattr(resolve_target(own["_target_"], allowed), "on_every_rank", False)
+    }
+    return Callbacks(here, ranks=ranks, listed=bool(node))
+
+
+def check_monitors(
+    checkpoint: CheckpointSettings,
+    trainer: TrainerSettings,
+    settings: MetricSettings,
+    dataset: Dataset,
 ) -> None:
-    """The monitored metric must be one that the evaluation computes."""
+    """Every monitored metric must be one that the evaluation computes."""
+    waiting = {name: getattr(trainer, name) for name in RULES}
+    metrics = {"checkpoint.monitor": checkpoint.monitor.metric}
+    metrics |= {f"trainer.{name}": r.metric for name, r in waiting.items() if r.metric is not None}
     if "validation" not in dataset.num_rows:
+        on = [n for n, r in waiting.items() if r.patience or getattr(r, "threshold", None)]
+        if on:
+            raise ConfigError(f"trainer.{on[0]}: waits for the validation split; there is none")
         return
     names = result_keys(settings.eval, dataset.schema.tasks)
     known = [f"validation/{name}" for name in names]
-    if checkpoint.monitor.metric not in known:
-        raise ConfigError(
-            f"checkpoint.monitor.metric={checkpoint.monitor.metric}: is not measured"
-            f"{nearest(checkpoint.monitor.metric, known)}; there are {', '.join(known)}"
-        )
+    for key, metric in metrics.items():
+        if metric not in known:
+            raise ConfigError(
+                f"{key}.metric={metric}: is not measured{nearest(metric, known)}; "
+                f"there are {', '.join(known)}"
+            )

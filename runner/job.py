@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from runner.callbacks import Callbacks
 from runner.checkpoint import Checkpointer, Saved
 from runner.config import CheckpointSettings, TrainerSettings
 from runner.context import Context
 from runner.data.dataset import Dataset
+from runner.dist.ranks import this_process
 from runner.intervals import Interval
 from runner.metrics import MetricSet
 from runner.record import Run
@@ -60,6 +62,7 @@ class Job:
     train_metrics: MetricSet
     trackers: Trackers
     view: View
+    callbacks: Callbacks = field(default_factory=lambda: Callbacks(ranks=this_process()))
     run: Run | None = None  # None: nothing is written (debug)
     checkpointer: Checkpointer | None = None
     source: Saved | None = None  # the checkpoint that loop=eval evaluates
@@ -69,7 +72,7 @@ class Job:
 class Result:
     """What `result.json` holds. `metrics` is flat: `split/metric[/task]`."""
 
-    status: str  # completed, interrupted, failed
+    status: str  # completed, interrupted, failed; pruned: its sweep has seen enough of it
     step: int
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from runner.layers.embedding import TableLookup
 from runner.losses import Loss
 from runner.metrics import MetricSet
 from runner.optim.dense import create_states, dense_state, dense_values
+from runner.patience import Wait
 
 if TYPE_CHECKING:
     from runner.job import Job
@@ -51,6 +52,12 @@ class TrainState:
     evaluated_step: int = -1  # of the last evaluation
     evaluation_due: bool = False  # it was due at `step` and a signal came first
     train_metrics: dict[str, float] = field(default_factory=dict)  # as last logged
+    logged_step: int = -1
+    rates: dict[str, float] = field(default_factory=dict)  # of the last update
+    lr_scale: float = 1.0  # of the schedule's rates, lowered on a plateau
+    growth: int = 1  # original updates in one, raised on a plateau
+    waits: dict[str, Wait] = field(default_factory=dict)  # of the rules in trainer.*, by name
+    stopped: str | None = None  # why the run ended before its length
 
 
 def dense_parameters(model: nn.Module, loss: Loss) -> dict[str, nn.Parameter]:
@@ -163,11 +170,23 @@ def from_values(saved: Mapping[str, Any]) -> TrainState:
         cursor=Cursor(**saved["cursor"]),
         skipped=saved["skipped"],
         active_s=saved["active_s"],
-        best=None if best is None else Best(**best),
+        best=None if best is None else Best(**{**best, "value": float(best["value"])}),
         evaluated_step=saved["evaluated_step"],
         evaluation_due=saved["evaluation_due"],
         train_metrics=dict(saved["train_metrics"]),
+        # what came later is not in the checkpoints of older runs
+        logged_step=saved.get("logged_step", -1),
+        rates=dict(saved.get("rates", {})),
+        lr_scale=saved.get("lr_scale", 1.0),
+        growth=saved.get("growth", 1),
+        waits={name: _wait(wait) for name, wait in saved.get("waits", {}).items()},
+        stopped=saved.get("stopped"),
     )
+
+
+def _wait(saved: Mapping[str, Any]) -> Wait:
+    best = saved["best"]  # infinity is written as text
+    return Wait(**{**saved, "best": None if best is None else float(best)})
 
 
 def restore(job: Job, saved: Saved) -> TrainState:
