@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from runner.batch import Schema
 from runner.checkpoint import Checkpointer
 from runner.config import CheckpointSettings, TrainerSettings, settings_from
 from runner.context import Context
@@ -35,8 +34,9 @@ from runner.jsonfiles import write_json
 from runner.layers.embedding import TableLookup
 from runner.layers.recommender import Recommender
 from runner.loops.start import find_checkpoint
+from runner.losses import check_offered
 from runner.memory import keep_freed_memory
-from runner.metrics import MetricSet
+from runner.metrics.make import make_metrics
 from runner.metrics.settings import MetricSettings, result_keys
 from runner.optim.dense import build_dense_optimizer
 from runner.optim.layout import Placement
@@ -46,6 +46,7 @@ from runner.optim.settings import SparseSettings, parse_sparse
 from runner.optim.sharding import ShardingSettings
 from runner.optim.tables import Tables, build_tables
 from runner.precision import LossScale
+from runner.ranking import check_rankings, give_counts
 from runner.record import Run
 from runner.state import dense_parameters, seed_rank
 from runner.targets import resolve_target
@@ -90,6 +91,7 @@ def build(
     measured = MetricSettings(**config["metrics"])
     metrics = partial(make_metrics, dataset.schema, device, measured)
     check_monitor(checkpoint, measured, dataset)
+    check_rankings(measured, dataset, context.model)
     loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
     return Job(
         name=name,
@@ -134,6 +136,10 @@ def make_context(
     ranks = this_process()
     model: Recommender = instantiate(config["model"]["net"], schema=dataset.schema, allowed=allowed)
     loss = instantiate(config["model"]["loss"], schema=dataset.schema, allowed=allowed)
+    try:
+        check_offered(model, loss)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     sparse = parse_sparse(config["optimizer"]["sparse"])
     sharding = settings_from(ShardingSettings, config["sharding"])
     num_rows = trainer.batch_size * trainer.accumulate
@@ -146,6 +152,7 @@ def make_context(
     parameters = dense_parameters(model, loss)
     for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
         ranks.copy_from_chief(tensor.data)  # a model may draw from where no seed reaches
+    give_counts(model, dataset, ranks)
     seed_rank(config["seed"], ranks.rank)
     optimizer, dense_lr = make_dense_optimizer(parameters, config["optimizer"]["dense"], allowed)
     context = Context(
@@ -315,14 +322,6 @@ def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Ca
         log_every=parse_interval(trainer.log_every, key="trainer.log_every", timed=True),
         eval_every=parse_interval(trainer.eval_every, key="trainer.eval_every"),
         save_every=parse_interval(checkpoint.save_every, key="checkpoint.save_every", timed=True),
-    )
-
-
-def make_metrics(
-    schema: Schema, device: torch.device, settings: MetricSettings, exact: bool
-) -> MetricSet:
-    return MetricSet(
-        schema.tasks, exact=exact, device=device, settings=settings, groups=schema.groups
     )
 
 

@@ -18,7 +18,7 @@ from runner.dist.pieces import own_row, stack_of_ranks
 from runner.dist.ranks import Ranks
 from runner.layers.embedding import TableLookup
 from runner.losses import Loss
-from runner.metrics import MetricSet
+from runner.metrics.protocol import Metrics
 from runner.optim.dense import create_dense_state, dense_state, dense_values
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def weights(ctx: Context) -> dict[str, Tensor]:
     return tables | dense
 
 
-def tensors(ctx: Context, train_metrics: MetricSet) -> dict[str, Tensor]:
+def tensors(ctx: Context, train_metrics: Metrics) -> dict[str, Tensor]:
     """Live tensors of everything that a resumed run continues from, but the random states.
 
     Train metrics have a row for each rank: their sum since the last log, before it is merged.

@@ -10,6 +10,8 @@ from runner.errors import ConfigError
 from runner.job import Job, Result
 from runner.loops.measured import measured
 from runner.loops.told import start_trackers, told
+from runner.metrics.settings import MetricSettings
+from runner.ranking import catalogue, sliced
 from runner.state import from_values, restore_weights
 from runner.stop import Stop, stop_on_signals
 
@@ -32,12 +34,14 @@ def evaluate_split(
         rank=ranks.rank,
         world_size=ranks.world_size,
     )
-    with torch.no_grad():
+    settings = MetricSettings(**job.config["metrics"])
+    with torch.no_grad(), catalogue(context.model, settings):
         for batch in islice(batches, max_batches):
             if stop is not None and stop.agreed():
                 return None
-            prediction, losses = job.task.eval_step(context, batch.to(job.device))
-            metrics.update(prediction, losses)
+            batch = batch.to(job.device)
+            prediction, losses = job.task.eval_step(context, batch)
+            metrics.update(sliced(prediction, batch, job.dataset.schema, settings.slice_by), losses)
             job.view.evaluating(split, batch.size * ranks.world_size, job.dataset.num_rows[split])
     results, notes = measured(metrics, ranks)
     for note in notes:
