@@ -70,15 +70,8 @@ def sasrec_states(p: Weights, item: Tensor, history: list[int], num_heads: int) 
     while f"blocks.{block}.query.weight" in p:
         name = f"blocks.{block}"
         x = [a + b for a, b in zip(x, attention(p, name, x, num_heads))]
-        x = [
-            a
-            + linear(
-                p,
-                f"{name}.second",
-                linear(p, f"{name}.first", norm(p, f"{name}.norm", a)).clamp(min=0),
-            )
-            for a in x
-        ]
+        hidden = [linear(p, f"{name}.first", norm(p, f"{name}.norm", a)).clamp(min=0) for a in x]
+        x = [a + linear(p, f"{name}.second", h) for a, h in zip(x, hidden)]
         block += 1
     return [norm(p, "norm", a) for a in x]
 
@@ -91,15 +84,12 @@ def sasrec_row_losses(p, item, batch, num_heads) -> list[Tensor]:
     ):
         kept = history[-LONGEST:]
         if label < 0.5 or not kept:
-            losses.append(None if label > 0.5 else torch.zeros((), dtype=torch.float64))
+            losses.append(torch.zeros((), dtype=torch.float64))
             continue
         states = sasrec_states(p, item, history, num_heads)
         targets = [*kept[1:], target]
-        losses.append(
-            sum(
-                functional.cross_entropy(item @ s, torch.tensor(t)) for s, t in zip(states, targets)
-            )
-        )
+        each = zip(states, targets)
+        losses.append(sum(functional.cross_entropy(item @ s, torch.tensor(t)) for s, t in each))
     return losses
 
 

@@ -275,17 +275,15 @@ def test_losses_over_candidates_are_their_formulas():
         return float(functional.cross_entropy(logits, torch.tensor(0)))
 
     for p, q_own, q in ((plain, 0 * own, 0 * log_q), (corrected, log_q_own, log_q)):
-        assert rows(SampledSoftmax, p) == pytest.approx(
-            [softmax(1, q_own, q), 0, softmax(0, q_own, q)]
-        )
+        expected = [softmax(1, q_own, q), 0, softmax(0, q_own, q)]
+        assert rows(SampledSoftmax, p) == pytest.approx(expected)
     assert SampledSoftmax(SCHEMA, log_q=False)(corrected)["click"].tolist() == rows(
         SampledSoftmax, plain
     )
     sp = functional.softplus
     first = (sp(others[0, 0] - own[0]) + sp(others[0, 2] - own[0])) / 2
-    assert rows(BPR, plain) == pytest.approx(
-        [float(sp(others[1] - own[1]).mean()), 0, float(first)]
-    )
+    second = sp(others[1] - own[1]).mean()
+    assert rows(BPR, plain) == pytest.approx([float(second), 0, float(first)])
     first = sp(-own[0]) + (sp(others[0, 0]) + sp(others[0, 2])) / 2
     second = sp(-own[1]) + sp(others[1]).mean()
     assert rows(SampledBCE, plain) == pytest.approx([float(second), 0, float(first)])
@@ -383,7 +381,7 @@ def test_a_loss_over_candidates_is_refused_for_a_model_that_has_none():
         check_offered(model, loss(SCHEMA))
     with pytest.raises(ValueError, match="BPR needs candidates, which DIN does not"):
         check_offered(din, BPR(SCHEMA))
-    with pytest.raises(ValueError, match="items of the other rows.*SASRec.*sampled_softmax"):
+    with pytest.raises(ValueError, match=r"items of the other rows.*SASRec.*sampled_softmax"):
         check_offered(sasrec, InBatchSoftmax(SCHEMA))
 
 
