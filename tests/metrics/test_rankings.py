@@ -28,9 +28,6 @@ CPU = torch.device("cpu")
 RANKINGS = ("ndcg@1", "ndcg@5", "recall@5", "hit_rate@5", "mrr", "ndcg@1000")
 ONE = (TaskSpec("click"),)
 TWO = (*ONE, TaskSpec("buy"), TaskSpec("stars", "regression"))
-    (TaskSpec("click"),),
-    (TaskSpec("click"), TaskSpec("buy"), TaskSpec("stars", "regression")),
-)
 
 
 def schema(tasks=ONE, groups=("user",)) -> Schema:
@@ -43,9 +40,7 @@ def empty(names=(*RANKINGS, "ece"), tasks=ONE, groups=("user",), **more):
 
 
 def prediction(logits, labels, weights=None, users=None, ranks=None) -> Prediction:
-    logits, labels = (
-        torch.as_tensor(np.asarray(x), dtype=torch.float32) for x in (logits, labels)
-    )
+    logits, labels = (torch.as_tensor(np.asarray(x), dtype=torch.float32) for x in (logits, labels))
     logits, labels = (x if x.ndim == 2 else x[:, None] for x in (logits, labels))
     weights = np.ones(len(logits)) if weights is None else weights
     users = np.zeros(len(logits)) if users is None else users
