@@ -35,19 +35,9 @@ OWN = ("--allow", "tests")
 SMALL = ("model.net.embedding_dim=16", "model.net.uniform=1")
 MODELS = {
     "wide_and_deep": ("model=wide_and_deep",),
-    "averaged": (
-        "--allow",
-        "tests",
-        "model=din",
-        "model.net._target_=tests.models.averaged.Averaged",
-    ),
+    "averaged": (*OWN, "model=din", "model.net._target_=tests.models.averaged.Averaged"),
     "din": ("model=din",),
-    "sasrec": (
-        "model=sasrec",
-        "model/loss=bce",
-        "model.net.embedding_dim=16",
-        "model.net.uniform=1",
-    ),
+    "sasrec": (*SMALL, "model=sasrec", "model/loss=bce"),
 }
 
 
