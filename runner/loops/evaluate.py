@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 
 import torch
 
 from runner.errors import ConfigError
 from runner.job import Job, Result
+from runner.loops.beside import keep_calibration, keep_data_facts
 from runner.loops.measured import measured
 from runner.loops.told import start_trackers, told
+from runner.metrics.protocol import Metrics
 from runner.metrics.settings import MetricSettings
 from runner.ranking import catalogue, sliced
 from runner.state import from_values, restore_weights
@@ -17,16 +20,23 @@ from runner.stop import Stop, stop_on_signals
 
 
 def evaluate_split(
-    job: Job, split: str, *, max_batches: int | None = None, stop: Stop | None = None
+    job: Job,
+    split: str,
+    *,
+    max_batches: int | None = None,
+    stop: Stop | None = None,
+    keep: Callable[[Metrics], None] | None = None,
 ) -> dict[str, float] | None:
     """Metrics of a split in file order, with dropout and the like off.
 
     Collective. Changes nothing of the training: weights, random states and train metrics stay.
+    Args: keep: gets what was measured, which on rank 0 holds the rows of all ranks.
     Returns: None if `stop` was requested before the end.
     """
     context = job.context
     metrics = job.metrics(True)
-    context.model.eval()
+    for root in context.roots():
+        root.eval()
     ranks = context.ranks
     batches = job.dataset.batches(
         split,
@@ -44,6 +54,8 @@ def evaluate_split(
             metrics.update(sliced(prediction, batch, job.dataset.schema, settings.slice_by), losses)
             job.view.evaluating(split, batch.size * ranks.world_size, job.dataset.num_rows[split])
     results, notes = measured(metrics, ranks)
+    if keep is not None:
+        keep(metrics)
     for note in notes:
         job.view.note(f"{split}: {note}")
     return results
@@ -67,12 +79,14 @@ def _evaluate(job: Job) -> Result:
     assert job.source is not None
     assert job.run is not None
     start_trackers(job)
+    keep_data_facts(job)
     restore_weights(job, job.source)
     state = from_values(job.source.values)
     split = chosen_split(job)
+    kept: list[Metrics] = []
     with stop_on_signals() as stop, job.view.evaluation(job.dataset.num_rows[split]):
         metrics = evaluate_split(
-            job, split, max_batches=job.loop_settings["max_batches"], stop=stop
+            job, split, max_batches=job.loop_settings["max_batches"], stop=stop, keep=kept.append
         )
     if metrics is None:
         return Result("interrupted", state.step, state.examples, signal=stop.signal)
@@ -81,5 +95,6 @@ def _evaluate(job: Job) -> Result:
     )
     job.trackers.log(split, state.step, metrics)
     job.view.evaluated(split, state.step, metrics)
+    keep_calibration(job, split, state.step, kept[0])
     flat = {f"{split}/{name}": value for name, value in metrics.items()}
     return Result("completed", state.step, state.examples, metrics=flat)
