@@ -56,12 +56,12 @@ def metric_of(name: str) -> Metric:
     return METRICS[name] if name in METRICS else OTHERS[name]
 
 
-def is_known(name: str) -> bool:
+def find_metric(name: str) -> Metric | None:
+    """The same, None for a name that stands for none."""
     try:
-        metric_of(name)
+        return metric_of(name)
     except KeyError:
-        return False
-    return True
+        return None
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ def _check_names(key: str, names: Sequence[str]) -> None:
     for name in names:
         if name == "loss":
             raise ConfigError(f"{key}: 'loss' is always measured; take it out of the list")
-        if name.partition("@")[0] in AT_K and not is_known(name):
+        if name.partition("@")[0] in AT_K and find_metric(name) is None:
             raise ConfigError(
                 f"{key}: {name!r} needs a whole number from 1 behind it, such as "
                 f"'{name.partition('@')[0]}@10'"
             )
-        if not is_known(name):
+        if find_metric(name) is None:
             known = [*METRICS, *OTHERS, *(f"{kind}@10" for kind in AT_K)]
             raise ConfigError(
                 f"{key}: unknown metric {name!r}{nearest(name, known)}; "

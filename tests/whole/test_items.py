@@ -167,7 +167,7 @@ REFUSED = {
     ),
     "a metric that is not measured": (
         ("model=din", "metrics.eval=[recall@5]", "checkpoint.monitor.metric=validation/recall@50"),
-        "checkpoint.monitor.metric=validation/recall@50: is not measured; nearest: .*recall@5",
+        "validation/recall@50: metrics.eval does not list it; nearest: 'recall@5'",
     ),
     "a metric without its number": (("metrics.eval=[ndcg]",), "'ndcg' needs a whole number"),
     "no group column": (
