@@ -30,6 +30,8 @@ LEFT_OUT = (
     "trainer.log_every",
     "trainer.log_gradients",
     "trainer.traceback",
+    "trainer.compile",
+    "trainer.profile",
     "checkpoint.save_every",
     "checkpoint.keep",
     "checkpoint.step",
