@@ -65,6 +65,6 @@ def test_the_dashboard_opens_it(tmp_path):
     told = []
     environ = {"PATH_INFO": "/api/studies"}
     setup_testing_defaults(environ)
-    body = b"".join(app(environ, lambda status, headers: told.append(status)))
+    body = b"".join(app(environ, lambda status, headers, exc_info=None: told.append(status)))
     assert told[0].startswith("200")
     assert tmp_path.name in body.decode()
