@@ -55,6 +55,13 @@ def test_it_has_the_commands_that_a_new_user_needs():
     assert {"ls", "resume", "-m", "loop=eval", "loop=debug"} <= verbs
 
 
+def test_a_step_of_ones_own_takes_under_thirty_lines():
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    [own] = [b for b in blocks if "class Shifted" in b]
+    code = [line for line in own.splitlines() if line.strip() and not line.startswith("#")]
+    assert len(code) < 30
+
+
 def test_every_command_runs(runner: Zygote, tmp_path: Path):
     for path, text in re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", README, re.DOTALL):
         (tmp_path / path).parent.mkdir(parents=True)
