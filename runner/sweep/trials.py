@@ -134,6 +134,8 @@ class Trials:
         """Takes what a job measured at its evaluation (counted from 1); whether it is to stop."""
         trial_id = self._memory_id(number)
         trial = self._memory.get_trial(trial_id)
+        if trial.state.is_finished():
+            return False  # its job failed and is tried again: it goes to its end
         if evaluation not in trial.intermediate_values:
             self._memory.set_trial_intermediate_value(trial_id, evaluation, value)
             with self._told():

@@ -30,8 +30,8 @@ def begin(directory: Path, *, output: int = subprocess.PIPE, **request) -> subpr
     )
 
 
-def until(holds) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def until(holds, patience_s=PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
     while not holds():
         assert time.monotonic() < deadline, "it never came to that"
         time.sleep(0.01)

@@ -136,6 +136,17 @@ def test_a_trial_that_fails_counts_and_is_tried_again_by_the_next_start(tmp_path
     assert len(study(tmp_path).trials) == 6
 
 
+def test_a_job_that_is_tried_again_is_not_stopped_early(tmp_path):
+    space = {"x": "choice(0.3, 0.9)", "do": "choice(sigkill_once)"}
+    fixed = ["evals=yes", "steps=3"]
+    request = {"sampler": "grid", "num_trials": None, "pruner": "asha", "pruner_first": 2}
+    assert search_run(tmp_path, space, fixed=fixed, **request) == 1
+    (folder,) = {p.parent for p in tmp_path.glob("*/killed") if "x-0.3" in p.parent.name}
+    (folder / "checkpoint").write_text("0")  # so that it evaluates again
+    assert search_run(tmp_path, space, fixed=fixed, **request) == 0
+    assert {r["status"] for r in board(tmp_path)} <= {"completed", "pruned"}
+
+
 @pytest.mark.parametrize("pruner", ["asha", "median"])
 def test_a_poor_job_is_stopped_early_and_the_best_is_found_all_the_same(tmp_path, pruner, capsys):
     space = {"x": "interval(0, 1)", "evals": "choice(9)", "steps": "choice(9)"}
