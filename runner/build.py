@@ -23,12 +23,14 @@ from torch import nn
 from runner.ahead import Length, ahead
 from runner.callbacks import Callbacks
 from runner.checkpoint import Checkpointer
-from runner.config import CheckpointSettings, TrainerSettings, settings_from
+from runner.compiling import compile_dense
+from runner.config import Averaging, CheckpointSettings, TrainerSettings, settings_from
 from runner.context import Context, parameters_in
 from runner.data.dataset import Dataset, end_of_epoch
 from runner.data.learnt import with_learnt
 from runner.dist.group import join
 from runner.dist.ranks import Ranks, this_process
+from runner.ema import MovingAverage
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.job import Cadence, Job, Rates
@@ -54,6 +56,7 @@ from runner.optim.parts import parse_parts
 from runner.optim.penalty import penalize
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.placed import placement_text
+from runner.optim.scaling import rate_scale, scaling_note
 from runner.optim.schedule import build_schedule
 from runner.optim.settings import parse_sparse
 from runner.optim.sharding import ShardingSettings
@@ -102,6 +105,9 @@ def build(
     task = make(config["task"])
     set_up(task, context, trainer)
     rates = make_rates(config, context, owned, total_steps, steps_per_epoch)
+    scaling = trainer.lr_scaling
+    if source is None and scaling.rule != "constant":
+        view.note(scaling_note(scaling.rule, scaling.batches, rates.full))
     measured = MetricSettings(**config["metrics"])
     metrics = partial(make_metrics, dataset.schema, device, measured)
     check_monitors(checkpoint, trainer, measured, dataset)
@@ -176,6 +182,8 @@ def make_context(
         ranks.copy_from_chief(tensor.data)  # a model may draw from where no seed reaches
     give_counts(model, dataset, ranks)
     seed_rank(config["seed"], ranks.rank)
+    if trainer.compile and not config["loop"]["_target_"].startswith("runner.loops.debug."):
+        compile_dense(model, device)  # debug looks into modules, which a compiled half has not
     optimizers = build_optimizers(
         config["optimizer"]["dense"], parameters, owned, partial(resolve_target, allowed=allowed)
     )
@@ -191,6 +199,7 @@ def make_context(
         amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
         loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
         ranks=ranks,
+        average=make_average(parameters, trainer.ema),
         clip=trainer.clip,
         log_gradients=trainer.log_gradients,
         schema=dataset.schema,
@@ -233,6 +242,9 @@ def make_rates(
     full = {name: float(o.param_groups[0]["lr"]) for name, o in context.optimizers().items()}
     full |= {name: tables.settings.lr for name, tables in context.table_groups.items()}
     build = partial(build_schedule, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+    scaling = settings_from(TrainerSettings, config["trainer"]).lr_scaling
+    scale = rate_scale(scaling.rule, scaling.batches)
+    full = {name: rate * scale for name, rate in full.items()}
     schedules = own_schedules(config["optimizer"].get("schedules") or {}, owned)
     own = {name: build(node, where=where) for name, (node, where) in schedules.items()}
     return Rates(full, build(config["scheduler"]), own)
@@ -386,6 +398,20 @@ def show_placement(
     if run is not None:
         pieces = [asdict(piece) for piece in placement]
         write_json(run.dir / "sharding.json", {"world_size": world_size, "pieces": pieces})
+
+
+def make_average(
+    parameters: Mapping[str, nn.Parameter], settings: Averaging
+) -> MovingAverage | None:
+    """Of parameters that have their initial weights, the same on all ranks."""
+    if settings.decay is None:
+        return None
+    return MovingAverage(
+        parameters,
+        decay=settings.decay,
+        warmup=settings.warmup,
+        evaluate=settings.evaluate,
+    )
 
 
 def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Cadence:

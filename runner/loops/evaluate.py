@@ -17,6 +17,7 @@ from runner.metrics.settings import MetricSettings
 from runner.ranking import catalogue, sliced
 from runner.state import from_values, restore_weights
 from runner.stop import Stop, stop_on_signals
+from runner.transfer import on_device
 
 
 def evaluate_split(
@@ -45,11 +46,10 @@ def evaluate_split(
         world_size=ranks.world_size,
     )
     settings = MetricSettings(**job.config["metrics"])
-    with torch.no_grad(), catalogue(context.model, settings):
-        for batch in islice(batches, max_batches):
+    with context.evaluated_weights(), torch.no_grad(), catalogue(context.model, settings):
+        for batch in on_device(islice(batches, max_batches), job.device):
             if stop is not None and stop.agreed():
                 return None
-            batch = batch.to(job.device)
             prediction, losses = job.task.eval_step(context, batch)
             metrics.update(sliced(prediction, batch, job.dataset.schema, settings.slice_by), losses)
             job.view.evaluating(split, batch.size * ranks.world_size, job.dataset.num_rows[split])
