@@ -21,7 +21,6 @@ import torch.distributed as dist
 from torch import nn
 
 from runner.ahead import Length, ahead
-from runner.batch import Schema
 from runner.callbacks import Callbacks
 from runner.checkpoint import Checkpointer
 from runner.compiling import compile_dense
@@ -39,8 +38,9 @@ from runner.jsonfiles import write_json
 from runner.layers.embedding import TableLookup
 from runner.layers.recommender import Recommender
 from runner.loops.start import find_checkpoint
+from runner.losses import check_offered
 from runner.memory import keep_freed_memory
-from runner.metrics import MetricSet
+from runner.metrics.make import make_metrics
 from runner.metrics.settings import MetricSettings, result_keys
 from runner.optim.layout import Placement
 from runner.optim.owned import (
@@ -63,6 +63,7 @@ from runner.optim.sharding import ShardingSettings
 from runner.optim.tables import Tables
 from runner.patience import RULES
 from runner.precision import LossScale
+from runner.ranking import check_rankings, give_counts
 from runner.record import Run
 from runner.state import dense_parameters, parameters_of, seed_rank
 from runner.targets import resolve_target
@@ -116,6 +117,7 @@ def build(
     if run is not None and source is None:
         for warning in ahead(cadence, trainer, length):
             view.warn(warning)
+    check_rankings(measured, dataset, context.model)
     loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
     return Job(
         name=name,
@@ -161,6 +163,10 @@ def make_context(
     ranks = this_process()
     model: Recommender = instantiate(config["model"]["net"], schema=dataset.schema, allowed=allowed)
     loss = instantiate(config["model"]["loss"], schema=dataset.schema, allowed=allowed)
+    try:
+        check_offered(model, loss)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     parameters = dense_parameters(model, loss)
     lookup = only_lookup(model)
     owned = own(
@@ -174,6 +180,7 @@ def make_context(
         loss.to(device)
     for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
         ranks.copy_from_chief(tensor.data)  # a model may draw from where no seed reaches
+    give_counts(model, dataset, ranks)
     seed_rank(config["seed"], ranks.rank)
     if trainer.compile and not config["loop"]["_target_"].startswith("runner.loops.debug."):
         compile_dense(model, device)  # debug looks into modules, which a compiled half has not
@@ -412,14 +419,6 @@ def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Ca
         log_every=parse_interval(trainer.log_every, key="trainer.log_every", timed=True),
         eval_every=parse_interval(trainer.eval_every, key="trainer.eval_every"),
         save_every=parse_interval(checkpoint.save_every, key="checkpoint.save_every", timed=True),
-    )
-
-
-def make_metrics(
-    schema: Schema, device: torch.device, settings: MetricSettings, exact: bool
-) -> MetricSet:
-    return MetricSet(
-        schema.tasks, exact=exact, device=device, settings=settings, groups=schema.groups
     )
 
 

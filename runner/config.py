@@ -111,6 +111,17 @@ class SearchSettings:
 
 
 @dataclass(frozen=True)
+class RemoteSettings:
+    """Keys of conf/remote/. dir: on the cluster; runtime_env: Ray's own."""
+
+    address: str | None = None
+    num_cpus: float = 1
+    num_gpus: float = 0
+    dir: str | None = None
+    runtime_env: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class EvaluateLoopSettings:
     split: str | None = None
     max_batches: int | None = None
@@ -150,6 +161,7 @@ BY_NODE: dict[str, type] = {
     "checkpoint": CheckpointSettings,
     "sharding": ShardingSettings,
     "search": SearchSettings,
+    "remote": RemoteSettings,
 }
 # The same by what a node's `_target_` names, wherever it stands.
 BY_TARGET: dict[str, type] = {

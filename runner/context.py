@@ -229,12 +229,16 @@ def _boundary_gradients(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The look-ups that were used, and the gradient of each over all its micro-batches."""
     outputs, gradients = [], []
-    for output, *parts in zip(embeddings.tensors(), *(b.tensors() for b in boundaries)):
+    num_by_row = len(embeddings.by_row())
+    every = zip(embeddings.tensors(), *(b.tensors() for b in boundaries))
+    for place, (output, *parts) in enumerate(every):
         if not output.requires_grad or all(p.grad is None for p in parts):
             continue
         grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parts]
         outputs.append(output)
-        gradients.append(grads[0] if len(grads) == 1 else torch.cat(grads))
+        if len(grads) > 1:  # rows stand one after another, what is shared adds up
+            grads = [torch.cat(grads) if place < num_by_row else torch.stack(grads).sum(0)]
+        gradients.append(grads[0])
     return outputs, gradients
 
 

@@ -18,6 +18,7 @@ LEFT_OUT = (
     "tracker",
     "launcher",
     "search",
+    "remote",
     "sharding",
     "dataset",  # the fingerprint stands for its content, settings and order
     "trainer.device",

@@ -19,7 +19,7 @@ from runner.dist.ranks import Ranks
 from runner.errors import ConfigError
 from runner.layers.embedding import TableLookup
 from runner.losses import Loss
-from runner.metrics import MetricSet
+from runner.metrics.protocol import Metrics
 from runner.optim.dense import create_states, dense_state, dense_values
 from runner.patience import Wait
 
@@ -112,7 +112,7 @@ def averages(ctx: Context) -> dict[str, Tensor]:
     return {f"{EMA}{name}": t for name, t in ctx.average.tensors().items()}
 
 
-def tensors(ctx: Context, train_metrics: MetricSet) -> dict[str, Tensor]:
+def tensors(ctx: Context, train_metrics: Metrics) -> dict[str, Tensor]:
     """Live tensors of everything that a resumed run continues from, but the random states.
 
     Train metrics have a row for each rank: their sum since the last log, before it is merged.

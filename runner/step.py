@@ -40,7 +40,7 @@ def steps(
                 root.train()
         output = job.task.train_step(job.context, batches)
         state.step += 1
-        state.examples += num_examples(job, state.cursor, output)
+        state.examples += num_examples(job, state.cursor, output, growth)
         state.cursor = output.cursor
         state.skipped += not output.applied
         if output.applied and job.context.average is not None:
@@ -54,13 +54,12 @@ def steps(
         yield output
 
 
-def num_examples(job: Job, before: Cursor, output: StepOutput) -> int:
+def num_examples(job: Job, before: Cursor, output: StepOutput, growth: int = 1) -> int:
     """Examples of an update on all ranks: what the position in the stream has moved by, without
     rows that were dropped or only fill up a batch."""
     if not job.context.ranks.several and job.dataset.rest != "pad":
         return output.rows_B.numel()
-    after, trainer = output.cursor, job.trainer
-    size = trainer.batch_size * trainer.accumulate * job.context.ranks.world_size
+    after, size = output.cursor, rows_of_update(job, growth)
     moved = after.offset
     for epoch in range(before.epoch, after.epoch):
         start = before.offset if epoch == before.epoch else 0

@@ -73,10 +73,8 @@ def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop)
         improved = False
     state.evaluation_due = False
     state.evaluated_step = state.step
-    if (
-        finished(job, state) and state.logged_step != state.step
-    ):  # it stops here by what was evaluated
-        record.log()
+    if finished(job, state) and state.logged_step != state.step:
+        record.log()  # it stops here by what was evaluated
     if improved:
         record.save()
     if record.validation and not finished(job, state) and is_pruned(job, state.step, stop):

@@ -17,11 +17,13 @@ from runner.dist.processes import Ended, run_on_ranks
 from runner.dist.ranks import Ranks
 from runner.errors import ConfigError
 from runner.optim.layout import Tables, TableSpec
+from runner.optim.penalty import penalize
+from runner.optim.penalty_settings import parse_penalties
 from runner.optim.placed import place_on_ranks
-from runner.optim.settings import parse_sparse
+from runner.optim.settings import ClipSettings, parse_sparse
 from runner.optim.sharding import ShardingSettings
 from runner.optim.tables import build_tables
-from runner.state import TrainState
+from runner.state import TrainState, dense_parameters
 from runner.step import steps
 from runner.stop import Stop
 from runner.task import Supervised
@@ -136,6 +138,13 @@ def updates_scene(ranks: Ranks) -> None:
             batch_size=32,
         )
         lookup.place(two.tables)
+        if kind != "rowwise_adagrad":  # clipping and penalties see the update of both ranks
+            for context in (one, two):
+                context.clip = ClipSettings(global_norm=0.1, parameter_norm=0.05, value=0.01)
+                entries = [{"pattern": "weight$", "l1": 0.001, "l2": 0.01}]
+                named = dense_parameters(context.model, context.loss)
+                context.penalties = penalize(parse_penalties(entries), named, [])
+                context.log_gradients = "parameters"
         for step in (1, 2, 3):
             batch = random_batch(64, step)
             rows = slice(0, 40) if ranks.is_chief else slice(40, 64)
@@ -145,6 +154,9 @@ def updates_scene(ranks: Ranks) -> None:
             Supervised().train_step(one, iter([batch]))
             Supervised().train_step(two, iter([part]))
             assert_dense_equal(one, two, 2e-6, f"{kind} update {step}")
+        norms = [context.numbers.means(context.ranks) for context in (one, two)]
+        assert norms[1] == pytest.approx(norms[0], rel=1e-4), kind
+        assert ("gradient_norm/tables.a" in norms[0]) == (kind != "rowwise_adagrad")
         before = {n: p.detach().clone() for n, p in two.model.named_parameters()}
         poisoned = part_of(random_batch(64, 9), slice(0, 8))
         if not ranks.is_chief:
