@@ -3,19 +3,16 @@
 The contexts are a dataset's rows: fields of a visitor. The environment is planted: arm a pays 1
 with probability sigmoid of a sum of effects of the visitor's fields and of their pairs on a. The
 policy sees the payment of the arm that it chose and of no other; the regret of a choice is the best
-arm's probability minus the chosen one's. `python -m experiments.bandit RUN... --html FILE` plots
-it.
+arm's probability minus the chosen one's. `python -m experiments.regret RUN... --html FILE`
+plots it.
 
 B rows, F fields, A arms.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -166,39 +163,3 @@ class Bandit:
 def regret(pays_BA: Tensor, chosen_B1: Tensor) -> Tensor:
     """[B]: what the best arm pays more than the chosen one, on average."""
     return pays_BA.max(1).values - pays_BA.gather(1, chosen_B1)[:, 0]
-
-
-def curve(run: Path) -> list[tuple[float, float, float]]:
-    """Decisions, regret of one, and regret so far, at each row of a run's train log."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [
-        (row["decisions"], row["regret"], row["regret_so_far"])
-        for row in rows
-        if row["split"] == "train"
-    ]
-
-
-def plot(runs: Sequence[Path], html: Path) -> None:
-    """Regret over decisions, a line a run: so far, and of one decision."""
-    from plotly import graph_objects
-    from plotly.subplots import make_subplots
-
-    figure = make_subplots(rows=1, cols=2, subplot_titles=("regret so far", "regret of a decision"))
-    for run in runs:
-        decisions, each, total = zip(*curve(run))
-        for column, values in ((1, total), (2, each)):
-            line = graph_objects.Scatter(x=decisions, y=values, name=run.name, mode="lines")
-            figure.add_trace(line, row=1, col=column)
-    figure.update_xaxes(title_text="decisions")
-    figure.write_html(html)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Plots the regret of bandit runs.")
-    parser.add_argument("runs", nargs="+", type=Path, help="run directories")
-    parser.add_argument("--html", type=Path, default=Path("regret.html"))
-    given = parser.parse_args()
-    plot(given.runs, given.html)
-    for run in given.runs:
-        decisions, each, total = curve(run)[-1]
-        print(f"{run.name}: regret {total:,.0f} in {decisions:,.0f} decisions, {each:.4f} now")

@@ -115,6 +115,8 @@ def _label(path: Path, given: Path, *, alone: bool) -> str:
 def _why_none(folder: Path) -> str:
     if (folder / "manifest.json").exists() or folder.parent.name == "checkpoints":
         return f"{folder}: is a checkpoint; its run is {folder.parent.parent}"
+    if folder.name == "checkpoints":
+        return f"{folder}: holds checkpoints; their run is {folder.parent}"
     if is_sweep(folder):
         return f"{folder}: a sweep in which no job has begun"
     if (folder / "config.yaml").exists():

@@ -48,6 +48,7 @@ def job_of(evaluate="5", **callbacks):
         callbacks=Callbacks(callbacks, ranks=ALONE, listed=bool(callbacks)),
         cadence=Cadence(None, parse_interval(evaluate, key="k"), None),
         checkpoint=CheckpointSettings(monitor=Monitor("validation/auc", "max")),
+        config={"metrics": {"eval": ["auc"], "train": ["log_loss"]}},
         loop_settings={"final_splits": ["test"]},
         total_steps=10,
     )

@@ -1,1 +1,0 @@
-"""Code of the experiments that need some, each beside its YAML."""
