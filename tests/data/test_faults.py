@@ -25,9 +25,9 @@ def table() -> dict[str, dict]:
         ("bad_ids", 40),
         ("other_columns", 4),
         ("read_only", 2),
-        ("attacks", 8),
+        ("attacks", 5),
         ("every_position", 5),
-        ("every_resume", 2),
+        ("every_resume", 1),
     ],
 )
 def test_a_fault_is_told_or_does_no_harm(table, fault, least) -> None:
