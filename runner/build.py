@@ -117,7 +117,9 @@ def build(
         checkpointer=None
         if run is None or source is not None
         else Checkpointer(run.dir / "checkpoints", keep=checkpoint.keep, warn=view.warn),
-        source=None if source is None else find_checkpoint(source, checkpoint.step),
+        source=None
+        if source is None or loop_settings.get("follow")
+        else find_checkpoint(source, checkpoint.step),
     )
 
 

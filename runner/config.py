@@ -57,6 +57,10 @@ class TopSettings:
 class EvaluateLoopSettings:
     split: str | None = None
     max_batches: int | None = None
+    follow: bool = False
+    pick: str = "all"
+    poll_s: float = 5
+    timeout_s: float = 3600
 
 
 # Node -> its settings. Nodes that are not here take their keys and types from the option's YAML.

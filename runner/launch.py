@@ -57,7 +57,7 @@ def launch(
     for note in composed.notes:
         tell(note)
     loop = get(composed.config, "loop._target_")
-    if loop == DEBUG:
+    if loop == DEBUG or follows(composed):
         return _execute(composed, None, allowed)
     try:
         run = _opened(composed, command, resume, loop)
@@ -72,6 +72,21 @@ def launch(
         return _execute(composed, run, allowed)
     finally:
         run.close()
+
+
+def follows(composed: Composed) -> bool:
+    """Whether it evaluates beside a training, in whose run directory it writes its own rows.
+
+    Raises: UserError for a run directory of its own.
+    """
+    if not get(composed.config, "loop.follow"):
+        return False
+    if composed.run_dir != DEFAULT_RUN_DIR:
+        raise UserError(
+            f"hydra.run.dir={composed.run_dir}: with loop.follow=true the results lie beside the "
+            f"training's, in {composed.config['run']}/follow"
+        )
+    return True
 
 
 def _opened(composed: Composed, command: Sequence[str], resume: Path | None, loop: str) -> Run:

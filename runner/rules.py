@@ -25,6 +25,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "trainer.amp_dtype": ("bf16", "fp16"),
     "checkpoint.step": ("best", "last"),  # or a number
     "checkpoint.monitor.direction": ("max", "min"),
+    "loop.pick": ("all", "latest"),
 }
 SPLITS = ("train", "validation", "test")
 NEEDED = (  # nodes that every job reads
@@ -254,6 +255,8 @@ def _loop(config: Config, from_run: bool) -> Iterator[str]:
     if target == FROM_A_RUN and not from_run:
         yield "loop=eval: needs what to evaluate: run=DIR (a run directory) or checkpoint.path=DIR"
     path = get(config, "checkpoint.path")
+    if get(config, "loop.follow"):
+        yield from _follow(config)
     if target != FROM_A_RUN and path is not None:
         yield (
             f"checkpoint.path={path}: is what loop=eval evaluates; checkpoint.init_from={path} "
@@ -264,6 +267,14 @@ def _loop(config: Config, from_run: bool) -> Iterator[str]:
             f"run={config['run']}: is for loops that start from a run, such as loop=eval; "
             "`resume DIR` continues one, checkpoint.init_from=DIR starts from its weights"
         )
+
+
+def _follow(config: Config) -> Iterator[str]:
+    if get(config, "checkpoint.path") is not None or config.get("run") is None:
+        yield "loop.follow=true: follows a training as it goes on: run=DIR, its run directory"
+    for key in ("loop.poll_s", "loop.timeout_s"):
+        if not get(config, key) > 0:
+            yield f"{key}={get(config, key)}: must be more than 0 seconds"
 
 
 def _warm_start(config: Config) -> Iterator[str]:
