@@ -80,12 +80,12 @@ def build(
     source = source_of(config, checkpoint)
     dataset = make_dataset(config["dataset"], run, source, make, ranks)
     steps_per_epoch = count_steps(dataset, trainer, ranks)
-    total_steps = trainer.max_steps or steps_per_epoch * (trainer.max_epochs or 0)
+    total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
 
     context, full_rates = make_context(config, trainer, dataset, device, run, view, allowed)
     rates = Rates(
         full_rates,
-        build_schedule(config["scheduler"], total_steps, steps_per_epoch=steps_per_epoch),
+        build_schedule(config["scheduler"], total_steps or None, steps_per_epoch=steps_per_epoch),
     )
     measured = MetricSettings(**config["metrics"])
     metrics = partial(make_metrics, dataset.schema, device, measured)
@@ -255,8 +255,10 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)  # NumPy takes 32 bits
 
 
-def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int:
-    """Updates of one epoch; the last, shorter batch counts."""
+def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int | None:
+    """Updates of one epoch; the last, shorter batch counts. None: of a stream, nobody knows."""
+    if "train" not in dataset.num_rows:
+        return None
     num_rows = trainer.batch_size * trainer.accumulate * ranks.world_size
     return -(-dataset.num_rows["train"] // num_rows)
 

@@ -54,7 +54,7 @@ class Job:
     task: Task
     context: Context
     rates: Rates
-    total_steps: int  # updates of the whole run
+    total_steps: int  # updates of the whole run; 0: a stream without an end
     metrics: Callable[[bool], MetricSet]  # True: exact, for evaluation; False: cheap, for training
     train_metrics: MetricSet
     trackers: Trackers

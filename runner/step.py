@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from runner.batch import Batch, Cursor
+from runner.data.end import EndOfStream
 from runner.job import Job
 from runner.state import TrainState
 from runner.task import StepOutput
@@ -25,7 +26,11 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
         set_rates(job, state)
         if not all(module.training for module in modules):  # after an evaluation; train() is slow
             job.context.model.train()
-        output = job.task.train_step(job.context, batches)
+        try:
+            output = job.task.train_step(job.context, batches)
+        except EndOfStream as end:
+            job.view.note(str(end))
+            return
         state.step += 1
         state.examples += num_examples(job, state.cursor, output)
         state.cursor = output.cursor

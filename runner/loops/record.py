@@ -19,8 +19,8 @@ from runner.task import StepOutput
 class Recorder:
     """Keeps the cadence of one training and puts things where they go. Decides nothing else."""
 
-    def __init__(self, job: Job, state: TrainState) -> None:
-        self.job, self.state = job, state
+    def __init__(self, job: Job, state: TrainState, *, split: str = "train") -> None:
+        self.job, self.state, self.split = job, state, split
         self.before = self.now = self._progress()
         self.saved_step = state.step if state.step else -1
         self.logged = self.now
@@ -54,7 +54,7 @@ class Recorder:
         factor = job.rates.factor(state.step)
         rates = {f"lr/{name}": full * factor for name, full in job.rates.full.items()}
         state.train_metrics = metrics
-        self._row("train", state.step, state.examples, metrics | rates)
+        self._row(self.split, state.step, state.examples, metrics | rates)
         speed = self._speed()
         if job.run is not None:
             job.run.perf.append({"step": state.step, "examples": state.examples, **speed})
@@ -138,7 +138,7 @@ class Recorder:
         self, status: str, splits: Mapping[str, Mapping[str, float]], *, signal: int | None = None
     ) -> Result:
         state = self.state
-        metrics = {"train": state.train_metrics, **splits}
+        metrics = {self.split: state.train_metrics, **splits}
         flat = {f"{split}/{name}": v for split, m in metrics.items() for name, v in m.items()}
         best = None if state.best is None else {"step": state.best.step, "value": state.best.value}
         notes = {
