@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from runner.errors import DataError, UserError, mistakes
 from runner.execute import dismiss, run_job
 from runner.groups import ROOT
 from runner.identity import describe, identity, signature_of
+from runner.interactive import stepped_through
 from runner.jsonfiles import dumps, read_rows
 from runner.record import (
     Plan,
@@ -57,7 +59,12 @@ def launch(
     for note in composed.notes:
         tell(note)
     loop = get(composed.config, "loop._target_")
-    if loop == DEBUG or follows(composed):
+    if loop == DEBUG:
+        config, off = stepped_through(composed.config)
+        if off:
+            tell(f"loop=debug: {', '.join(off)}, for one thread of control")
+        return _execute(replace(composed, config=config), None, allowed)
+    if follows(composed):
         return _execute(composed, None, allowed)
     try:
         run = _opened(composed, command, resume, loop)
