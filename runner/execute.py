@@ -18,7 +18,7 @@ from runner.compose import Composed
 from runner.dist.processes import Ended
 from runner.dist.size import launched_rank, launched_size
 from runner.errors import UserError
-from runner.memory import is_out_of_memory
+from runner.headroom import is_out_of_memory
 from runner.record import Run, run_elsewhere, write_result
 
 

@@ -171,7 +171,9 @@ def restore(job: Job, saved: Saved) -> TrainState:
         rows = read_tensors(saved, [n for n in known if n.startswith(_OF_RANKS)])
         if ranks.is_chief:
             sums = {n.removeprefix(_METRICS): t for n, t in rows.items() if n.startswith(_METRICS)}
-            job.train_metrics.load({n: rows_R.sum(0) for n, rows_R in sums.items()})
+            job.train_metrics.reset()
+            for rank in range(len(theirs)):
+                job.train_metrics.merge({n: rows_R[rank] for n, rows_R in sums.items()})
         if ranks.rank < len(theirs):
             own = {n: t[ranks.rank] for n, t in rows.items() if n.startswith("rng/")}
             continue_randomly(own, theirs[ranks.rank], job)

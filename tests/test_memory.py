@@ -34,3 +34,13 @@ def page_faults(how: str) -> int:
 
 def test_an_update_gets_the_memory_of_the_last_one_without_page_faults():
     assert page_faults("keep") < page_faults("default") / 10
+
+
+def test_arrow_takes_its_memory_from_the_same_place():
+    code = "import pyarrow as pa; from runner.memory import keep_freed_memory as k; " + (
+        "print(k(), pa.default_memory_pool().backend_name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if done.stdout.startswith("False"):
+        pytest.skip("not glibc")
+    assert done.stdout == "True system\n"

@@ -13,11 +13,11 @@ import torch
 
 from runner.batch import Batch
 from runner.errors import UserError
+from runner.headroom import available_bytes, is_out_of_memory
 from runner.inspect.worst_case import Loaded, longest_rows, tiled
 from runner.job import Job, Result
 from runner.loops.tuned import draw, tune, with_batch_size
 from runner.loops.untouched import free_memory
-from runner.memory import available_bytes, is_out_of_memory
 from runner.state import TrainState
 from runner.step import steps
 from runner.view.bars import bar

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from runner.batch import Prediction, TaskSpec
+from runner.metrics.pending import MAX_LOSS_PARTS, Counted, Pending
 from runner.metrics.ranking import (
     average_precision,
     average_precision_error,
@@ -24,10 +24,17 @@ from runner.metrics.ranking import (
 )
 from runner.metrics.ranks import Ranks
 from runner.metrics.settings import METRICS, MetricSettings, check_groups, result_key, result_keys
+from runner.metrics.sums import (
+    SUMS,
+    binary_results,
+    binary_sums,
+    ratio,
+    regression_results,
+    regression_sums,
+)
 
 TRAIN_BINS = 1 << 14  # 256 KiB a task, part of every checkpoint
 EVAL_BINS = 1 << 18
-MAX_LOSS_PARTS = 16
 
 
 class MetricSet:
@@ -67,6 +74,7 @@ class MetricSet:
         # copies into this before that, so there are slots for as many as anyone will want
         self._losses_P = torch.zeros(1 + MAX_LOSS_PARTS, dtype=torch.float64, device=device)
         self._loss_names: tuple[str, ...] = ()
+        self._pending = None if exact else Pending(len(tasks), device)
         self._ranks: Ranks | None = None
         if any(METRICS[name].needs != "sums" for name in self._names):
             self._ranks = Ranks(
@@ -88,13 +96,38 @@ class MetricSet:
         Args: losses: [B] for each name; the loss of a row is the sum over names, which must be the
         same, in the same order, at every update.
         """
-        weights_B = prediction.weights_B.detach().double()
+        self._check_names(losses)
+        pending = self._pending
+        if pending is None:
+            self._count(counted(prediction, losses), prediction.groups_BG)
+            return
+        if not pending.fits(len(prediction.weights_B)):
+            self._settle()
+            if not pending.fits(len(prediction.weights_B)):
+                self._count(counted(prediction, losses), None)
+                return
+        pending.add(prediction, tuple(losses.values()))
+
+    def _settle(self) -> None:
+        """Counts the rows that wait."""
+        waiting = (
+            None
+            if self._pending is None
+            else self._pending.take(len(self._loss_names) or MAX_LOSS_PARTS)
+        )
+        if waiting is not None:
+            self._count(waiting, None)
+
+    def _count(self, rows: Counted, groups_BG: Tensor | None) -> None:
+        weights_B = rows.weights_B.double()
         present_B1 = weights_B[:, None] > 0
         # where, not a product: a row that is not there may hold NaN, and NaN times 0 is NaN
         weights_B = torch.where(present_B1[:, 0], weights_B, 0.0)
-        logits_BT = torch.where(present_B1, prediction.logits_BT.detach().double(), 0.0)
-        labels_BT = torch.where(present_B1, prediction.labels_BT.detach().double(), 0.0)
-        self._add_losses(losses, weights_B, present_B1)
+        logits_BT = torch.where(present_B1, rows.logits_BT.double(), 0.0)
+        labels_BT = torch.where(present_B1, rows.labels_BT.double(), 0.0)
+        parts_PB = torch.where(present_B1[:, 0], rows.losses_PB.double(), 0.0)
+        self._losses_P[0] += weights_B.sum()
+        self._losses_P[1 : 1 + len(parts_PB)] += (parts_PB * weights_B).sum(1)
         for kind, pick_T in self._picks.items():
             x_BT, y_BT = logits_BT, labels_BT
             if len(self._picks) > 1:
@@ -102,12 +135,14 @@ class MetricSet:
             sums = binary_sums if kind == "binary" else regression_sums
             self._sums_ST[kind] += (sums(x_BT, y_BT) * weights_B[:, None]).sum(1)
             if kind == "binary" and self._ranks is not None:
-                grouped = self._group is not None
-                groups_B = prediction.groups_BG[:, self._group] if grouped else None
+                groups_B = None
+                if self._group is not None and groups_BG is not None:
+                    groups_B = groups_BG[:, self._group]
                 self._ranks.add(x_BT, y_BT, weights_B, groups_B)
 
     def compute(self) -> dict[str, float]:
         """All metrics by name (`auc`, with several tasks `auc/<task>`). Synchronises."""
+        self._settle()
         results = self._loss_results()
         for task_index, task in enumerate(self._tasks):
             index = self._columns[task.kind].index(task_index)
@@ -140,6 +175,8 @@ class MetricSet:
     def reset(self) -> None:
         for tensor in (*self._sums_ST.values(), self._losses_P):
             tensor.zero_()
+        if self._pending is not None:
+            self._pending.clear()
         if self._ranks is not None:
             self._ranks.reset()
 
@@ -149,26 +186,32 @@ class MetricSet:
         """
         state = {f"sums/{kind}": sums_ST for kind, sums_ST in self._sums_ST.items()}
         state["losses"] = self._losses_P
+        if self._pending is not None:
+            state |= self._pending.state()
         return state | (self._ranks.state() if self._ranks is not None else {})
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Becomes what `state()` was taken of; equal to the last digit."""
         self.reset()
-        self.merge(state)
+        self._add_sums(state)
+        if self._pending is not None:
+            self._pending.load(state)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         """Adds the state of another set of the same settings, such as another rank's."""
+        self._settle()
+        self._add_sums(state)
+        if self._pending is not None:
+            self._count(self._pending.of(state, MAX_LOSS_PARTS), None)
+
+    def _add_sums(self, state: Mapping[str, Tensor]) -> None:
         for kind, sums_ST in self._sums_ST.items():
             sums_ST += state[f"sums/{kind}"].to(self._device)
         self._losses_P += state["losses"].to(self._device)
         if self._ranks is not None:
             self._ranks.merge(state)
 
-    def _add_losses(
-        self, losses: Mapping[str, Tensor], weights_B: Tensor, present_B1: Tensor
-    ) -> None:
-        if not losses:
-            return
+    def _check_names(self, losses: Mapping[str, Tensor]) -> None:
         names = tuple(losses)
         if names != self._loss_names:
             if self._loss_names or len(names) > MAX_LOSS_PARTS:
@@ -177,17 +220,13 @@ class MetricSet:
                     f"{MAX_LOSS_PARTS}: {self._loss_names} before, now {names}"
                 )
             self._loss_names = names
-        parts_PB = torch.stack([loss.detach() for loss in losses.values()]).double()
-        parts_PB = torch.where(present_B1[:, 0], parts_PB, 0.0)
-        self._losses_P[0] += weights_B.sum()
-        self._losses_P[1 : 1 + len(names)] += (parts_PB * weights_B).sum(1)
 
     def _loss_results(self) -> dict[str, float]:
         weight, *parts = self._losses_P.tolist()  # sync
-        results = {"loss": _ratio(sum(parts), weight)}
+        results = {"loss": ratio(sum(parts), weight)}
         if len(self._loss_names) > 1:
             for name, part in zip(self._loss_names, parts):
-                results[f"loss/{name}"] = _ratio(part, weight)
+                results[f"loss/{name}"] = ratio(part, weight)
         return results
 
     def _rank_results(self, index: int, *, broken: float) -> dict[str, float]:
@@ -205,49 +244,8 @@ class MetricSet:
         return results
 
 
-SUMS = {"binary": 5, "regression": 3}
-
-
-def binary_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
-    """Weight, label, probability, log loss, hits of each row: [S, B, T]."""
-    bounded_BT = x_BT.clamp(-1e30, 1e30)  # the log loss of an infinite logit would be inf - inf
-    log_loss_BT = functional.binary_cross_entropy_with_logits(bounded_BT, y_BT, reduction="none")
-    hit_BT = ((x_BT > 0) == (y_BT > 0.5)).double()
-    return torch.stack((torch.ones_like(x_BT), y_BT, torch.sigmoid(x_BT), log_loss_BT, hit_BT))
-
-
-def binary_results(
-    weight: float, label: float, probability: float, log_loss: float, hits: float
-) -> dict[str, float]:
-    """normalized_entropy: log loss over that of always predicting the mean label (He et al.,
-    ADKDD 2014); rce = 100 (1 - normalized_entropy); calibration: predicted over true positives.
-    """
-    if math.isnan(log_loss):
-        return dict.fromkeys(("log_loss", "normalized_entropy", "rce", "calibration"), math.nan) | {
-            "accuracy": math.nan
-        }
-    rate = _ratio(label, weight)
-    entropy = -rate * math.log(rate) - (1 - rate) * math.log1p(-rate) if 0 < rate < 1 else 0.0
-    normalized = _ratio(_ratio(log_loss, weight), entropy)
-    return {
-        "log_loss": _ratio(log_loss, weight),
-        "normalized_entropy": normalized,
-        "rce": 100 * (1 - normalized),
-        "calibration": _ratio(probability, label),
-        "accuracy": _ratio(hits, weight),
-    }
-
-
-def regression_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
-    """Weight, absolute and squared error of each row: [S, B, T]."""
-    error_BT = x_BT - y_BT
-    return torch.stack((torch.ones_like(x_BT), error_BT.abs(), error_BT.square()))
-
-
-def regression_results(weight: float, absolute: float, squared: float) -> dict[str, float]:
-    return {"mae": _ratio(absolute, weight), "mse": _ratio(squared, weight)}
-
-
-def _ratio(part: float, whole: float) -> float:
-    """NaN where there is nothing to divide by."""
-    return part / whole if whole != 0 else math.nan
+def counted(prediction: Prediction, losses: Mapping[str, Tensor]) -> Counted:
+    weights_B = prediction.weights_B
+    parts = [loss.detach() for loss in losses.values()]
+    losses_PB = torch.stack(parts) if parts else weights_B.new_zeros(0, len(weights_B))
+    return Counted(prediction.logits_BT.detach(), prediction.labels_BT, weights_B, losses_PB)

@@ -346,3 +346,27 @@ def test_a_batch_may_be_overwritten_after_it_was_counted():
     for tensor in (batch.logits_BT, batch.labels_BT, batch.weights_B, batch.groups_BG):
         tensor.zero_()
     assert metrics.compute() == measured(*rows(12))
+
+
+def test_rows_that_wait_are_counted_whenever_someone_looks():
+    sizes = [6000, 5000, 5000, 400, 40_000, 16_384, 1]  # beyond the buffer, and exactly full
+    whole = [np.concatenate(c) for c in zip(*(rows(k, n) for k, n in enumerate(sizes)))]
+    metrics = metric_set(exact=False)
+    at = 0
+    for size in sizes:
+        part = [column[at : at + size] for column in whole]
+        metrics.update(prediction(*part), no_loss(size))
+        at += size
+        seen = measured(*(column[:at] for column in whole), exact=False)
+        halfway = metric_set(exact=False)
+        halfway.load(metrics.state())
+        for name, value in seen.items():
+            assert halfway.compute()[name] == pytest.approx(value, rel=1e-9), (name, at)
+
+
+def test_a_restored_set_counts_the_losses_that_waited():
+    metrics, restored = metric_set(exact=False), metric_set(exact=False)
+    metrics.update(prediction(*rows(3, 100)), {"click": torch.rand(100)})
+    for name, tensor in restored.state().items():
+        tensor.copy_(metrics.state()[name])
+    assert restored.compute()["loss"] == metrics.compute()["loss"]

@@ -1,0 +1,59 @@
+"""Metrics that are sums over rows: what a row adds, and what the sums give.
+
+B rows of a batch, T tasks, S sums.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+SUMS = {"binary": 5, "regression": 3}
+
+
+def binary_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
+    """Weight, label, probability, log loss, hits of each row: [S, B, T]."""
+    bounded_BT = x_BT.clamp(-1e30, 1e30)  # the log loss of an infinite logit would be inf - inf
+    log_loss_BT = functional.binary_cross_entropy_with_logits(bounded_BT, y_BT, reduction="none")
+    hit_BT = ((x_BT > 0) == (y_BT > 0.5)).double()
+    return torch.stack((torch.ones_like(x_BT), y_BT, torch.sigmoid(x_BT), log_loss_BT, hit_BT))
+
+
+def binary_results(
+    weight: float, label: float, probability: float, log_loss: float, hits: float
+) -> dict[str, float]:
+    """normalized_entropy: log loss over that of always predicting the mean label (He et al.,
+    ADKDD 2014); rce = 100 (1 - normalized_entropy); calibration: predicted over true positives.
+    """
+    if math.isnan(log_loss):
+        return dict.fromkeys(("log_loss", "normalized_entropy", "rce", "calibration"), math.nan) | {
+            "accuracy": math.nan
+        }
+    rate = ratio(label, weight)
+    entropy = -rate * math.log(rate) - (1 - rate) * math.log1p(-rate) if 0 < rate < 1 else 0.0
+    normalized = ratio(ratio(log_loss, weight), entropy)
+    return {
+        "log_loss": ratio(log_loss, weight),
+        "normalized_entropy": normalized,
+        "rce": 100 * (1 - normalized),
+        "calibration": ratio(probability, label),
+        "accuracy": ratio(hits, weight),
+    }
+
+
+def regression_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
+    """Weight, absolute and squared error of each row: [S, B, T]."""
+    error_BT = x_BT - y_BT
+    return torch.stack((torch.ones_like(x_BT), error_BT.abs(), error_BT.square()))
+
+
+def regression_results(weight: float, absolute: float, squared: float) -> dict[str, float]:
+    return {"mae": ratio(absolute, weight), "mse": ratio(squared, weight)}
+
+
+def ratio(part: float, whole: float) -> float:
+    """NaN where there is nothing to divide by."""
+    return part / whole if whole != 0 else math.nan
