@@ -51,7 +51,9 @@ def _hydra(words: Sequence[str], allow: Sequence[str]) -> int:
         from runner.hydra_flags import answer
 
         return answer(flags)
-    if flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides:
+    from runner.flags import is_search, is_single
+
+    if flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides or is_search(flags.overrides):
         return _multirun(flags, allowed, allow)
     from runner.compose import compose_job
     from runner.launch import launch
@@ -59,7 +61,8 @@ def _hydra(words: Sequence[str], allow: Sequence[str]) -> int:
     if flags.dry_run:
         raise UserError("--dry-run: lists the jobs of a sweep; add -m")
     composed = compose_job(flags.overrides, config_dirs=flags.config_dirs)
-    if composed.multirun:  # a YAML set hydra.mode
+    is_sweep = composed.multirun or composed.config.get("search")  # a YAML may say so too
+    if is_sweep and not is_single(flags.overrides):
         return _multirun(flags, allowed, allow)
     return launch(composed, allowed=allowed, command=sys.orig_argv)
 

@@ -20,11 +20,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from runner.ahead import Length, ahead
 from runner.batch import Schema
+from runner.callbacks import Callbacks
 from runner.checkpoint import Checkpointer
 from runner.config import CheckpointSettings, TrainerSettings, settings_from
-from runner.context import Context
-from runner.data.dataset import Dataset
+from runner.context import Context, parameters_in
+from runner.data.dataset import Dataset, end_of_epoch
 from runner.data.learnt import with_learnt
 from runner.dist.group import join
 from runner.dist.ranks import Ranks, this_process
@@ -38,17 +40,30 @@ from runner.loops.start import find_checkpoint
 from runner.memory import keep_freed_memory
 from runner.metrics import MetricSet
 from runner.metrics.settings import MetricSettings, result_keys
-from runner.optim.dense import build_dense_optimizer
 from runner.optim.layout import Placement
-from runner.optim.placed import place_on_ranks, placement_text
+from runner.optim.owned import (
+    DENSE,
+    Ownership,
+    build_optimizers,
+    build_table_groups,
+    own,
+    own_schedules,
+    table_builder,
+)
+from runner.optim.parts import parse_parts
+from runner.optim.penalty import penalize
+from runner.optim.penalty_settings import parse_penalties
+from runner.optim.placed import placement_text
 from runner.optim.schedule import build_schedule
-from runner.optim.settings import SparseSettings, parse_sparse
+from runner.optim.settings import parse_sparse
 from runner.optim.sharding import ShardingSettings
-from runner.optim.tables import Tables, build_tables
+from runner.optim.tables import Tables
+from runner.patience import RULES
 from runner.precision import LossScale
 from runner.record import Run
-from runner.state import dense_parameters, seed_rank
+from runner.state import dense_parameters, parameters_of, seed_rank
 from runner.targets import resolve_target
+from runner.task import Task
 from runner.threads import usable_cores
 from runner.trackers import Trackers
 from runner.view import View
@@ -82,14 +97,19 @@ def build(
     steps_per_epoch = count_steps(dataset, trainer, ranks)
     total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
 
-    context, full_rates = make_context(config, trainer, dataset, device, run, view, allowed)
-    rates = Rates(
-        full_rates,
-        build_schedule(config["scheduler"], total_steps or None, steps_per_epoch=steps_per_epoch),
-    )
+    context, owned = make_context(config, trainer, dataset, device, run, view, allowed)
+    task = make(config["task"])
+    set_up(task, context, trainer)
+    rates_for = partial(make_rates, config, context, owned)
     measured = MetricSettings(**config["metrics"])
     metrics = partial(make_metrics, dataset.schema, device, measured)
-    check_monitor(checkpoint, measured, dataset)
+    check_monitors(checkpoint, trainer, measured, dataset)
+    cadence = make_cadence(trainer, checkpoint)
+    rows = trainer.batch_size * trainer.accumulate * ranks.world_size
+    if run is not None and source is None and steps_per_epoch is not None:
+        length = Length(total_steps, steps_per_epoch, dataset.num_rows["train"], rows)
+        for warning in ahead(cadence, trainer, length):
+            view.warn(warning)
     loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
     return Job(
         name=name,
@@ -97,14 +117,15 @@ def build(
         config=config,
         trainer=trainer,
         checkpoint=checkpoint,
-        cadence=make_cadence(trainer, checkpoint),
+        cadence=cadence,
         loop=resolve_target(config["loop"]["_target_"], allowed),
         loop_settings=loop_settings,
         device=device,
         dataset=dataset,
-        task=make(config["task"]),
+        task=task,
         context=context,
-        rates=rates,
+        rates=rates_for(total_steps or None, steps_per_epoch),
+        rates_for=rates_for,
         total_steps=total_steps,
         metrics=metrics,
         train_metrics=metrics(False),
@@ -113,6 +134,7 @@ def build(
             warn=view.warn,
         ),
         view=view,
+        callbacks=make_callbacks(config.get("callbacks") or {}, ranks, allowed),
         run=run,
         checkpointer=None
         if run is None or source is not None
@@ -131,37 +153,85 @@ def make_context(
     run: Run | None,
     view: View,
     allowed: Sequence[str],
-) -> tuple[Context, dict[str, float]]:
-    """Collective. Model, loss, tables and optimizers, and the full learning rates by name."""
+) -> tuple[Context, Ownership]:
+    """Collective. Model, loss, tables and optimizers, and who owns what."""
     ranks = this_process()
     model: Recommender = instantiate(config["model"]["net"], schema=dataset.schema, allowed=allowed)
     loss = instantiate(config["model"]["loss"], schema=dataset.schema, allowed=allowed)
-    sparse = parse_sparse(config["optimizer"]["sparse"])
-    sharding = settings_from(ShardingSettings, config["sharding"])
-    num_rows = trainer.batch_size * trainer.accumulate
-    tables = place_tables(model, sparse, sharding, ranks, config["seed"], device, num_rows)
+    parameters = dense_parameters(model, loss)
+    lookup = only_lookup(model)
+    owned = own(
+        parse_parts(config["optimizer"]), list(parameters), [spec.name for spec in lookup.specs]
+    )
+    tables, table_groups = place_tables(lookup, config, owned, trainer, device)
     if ranks.is_chief and tables.placement():
         show_placement(tables.placement(), ranks.world_size, run, view)
     model.to(device)
     if isinstance(loss, nn.Module):
         loss.to(device)
-    parameters = dense_parameters(model, loss)
     for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
         ranks.copy_from_chief(tensor.data)  # a model may draw from where no seed reaches
     seed_rank(config["seed"], ranks.rank)
-    optimizer, dense_lr = make_dense_optimizer(parameters, config["optimizer"]["dense"], allowed)
+    optimizers = build_optimizers(
+        config["optimizer"]["dense"], parameters, owned, partial(resolve_target, allowed=allowed)
+    )
     context = Context(
         model=model,
         loss=loss,
         tables=tables,
-        dense_optimizer=optimizer,
+        dense_optimizer=optimizers.pop(DENSE),
+        part_optimizers=optimizers,
+        trained_tables=table_groups,
         device=device,
         micro_batch_size=trainer.batch_size,
         amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
         loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
         ranks=ranks,
+        clip=trainer.clip,
+        log_gradients=trainer.log_gradients,
+        schema=dataset.schema,
     )
-    return context, {"dense": dense_lr, "sparse": sparse.lr}
+    return context, owned
+
+
+def set_up(task: Task, context: Context, trainer: TrainerSettings) -> None:
+    """Collective. What the task brings, and what holds for parameters of its as well.
+
+    Raises: ConfigError for a parameter of the task's that nothing would train.
+    """
+    setup = getattr(task, "setup", None)
+    if setup is not None:
+        setup(context)
+    parameters = parameters_of(context)
+    trained = {id(p) for o in context.optimizers().values() for p in parameters_in(o)}
+    for name, parameter in parameters.items():
+        if id(parameter) not in trained:
+            raise ConfigError(
+                f"{type(task).__name__}: {name} has no optimizer: ctx.add_optimizer in setup gives "
+                "it one, requires_grad_(False) freezes it"
+            )
+    context.names = {id(p): name for name, p in parameters.items()}
+    tables = [spec.name for spec in context.tables.layout.tables]
+    context.penalties = penalize(parse_penalties(trainer.penalties), parameters, tables)
+
+
+def make_rates(
+    config: Mapping[str, Any],
+    context: Context,
+    owned: Ownership,
+    total_steps: int | None,
+    steps_per_epoch: int | None,
+) -> Rates:
+    """The full learning rates of all optimizers, and what scales them.
+
+    Raises: ConfigError for a schedule that does not fit the run's length.
+    """
+    full = {name: float(o.param_groups[0]["lr"]) for name, o in context.optimizers().items()}
+    full |= {name: tables.settings.lr for name, tables in context.table_groups.items()}
+    build = partial(build_schedule, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+    schedules = own_schedules(config["optimizer"].get("schedules") or {}, owned)
+    own = {name: build(node, where=where) for name, (node, where) in schedules.items()}
+    return Rates(full, build(config["scheduler"]), own)
 
 
 def source_of(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:
@@ -256,42 +326,55 @@ def seed_everything(seed: int) -> None:
 
 
 def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int | None:
-    """Updates of one epoch; the last, shorter batch counts. None: of a stream, nobody knows."""
+    """Updates of one epoch; the last, shorter batch counts, unless it is dropped. None: of a
+    stream, nobody knows.
+
+    Raises: ConfigError if that leaves none.
+    """
     if "train" not in dataset.num_rows:
         return None
     num_rows = trainer.batch_size * trainer.accumulate * ranks.world_size
-    return -(-dataset.num_rows["train"] // num_rows)
+    end = end_of_epoch(dataset, 0, num_rows)
+    if not end:
+        raise ConfigError(
+            f"dataset.rest=drop: the train split has {dataset.num_rows['train']:,} rows, "
+            f"fewer than the {num_rows:,} of one update"
+        )
+    return -(-end // num_rows)
 
 
-def place_tables(
-    model: nn.Module,
-    settings: SparseSettings,
-    sharding: ShardingSettings,
-    ranks: Ranks,
-    seed: int,
-    device: torch.device,
-    batch_size: int,
-) -> Tables:
-    """Collective. Gives the model's tables memory, initial weights and their fused optimizer."""
+def only_lookup(model: nn.Module) -> TableLookup:
     lookups = [m for m in model.modules() if isinstance(m, TableLookup)]
     if len(lookups) != 1:
         raise ConfigError(f"a model holds one TableLookup for all its tables, not {len(lookups)}")
-    lookup = lookups[0]
-    if dist.is_initialized():
-        tables = place_on_ranks(
-            lookup.specs,
-            lookup.features,
-            settings,
-            sharding,
-            ranks,
-            seed=seed,
-            device=device,
-            batch_size=batch_size,
-        )
-    else:
-        tables = build_tables(lookup.specs, lookup.features, settings, seed=seed, device=device)
+    return lookups[0]
+
+
+def place_tables(
+    lookup: TableLookup,
+    config: Mapping[str, Any],
+    owned: Ownership,
+    trainer: TrainerSettings,
+    device: torch.device,
+) -> tuple[Tables, dict[str, Tables]]:
+    """Collective. Gives the model's tables memory, initial weights and their fused optimizers.
+
+    Returns: all of them, and those that have a rate of their own by its name.
+    """
+    build = table_builder(
+        settings_from(ShardingSettings, config["sharding"]),
+        this_process() if dist.is_initialized() else None,
+        [spec.name for spec in lookup.specs],
+        seed=config["seed"],
+        device=device,
+        batch_size=trainer.batch_size * trainer.accumulate,
+    )
+    sparse = parse_sparse(config["optimizer"]["sparse"])
+    tables, groups = build_table_groups(
+        lookup.specs, lookup.features, sparse, owned, build, device=device
+    )
     lookup.place(tables)
-    return tables
+    return tables, groups
 
 
 def show_placement(
@@ -302,16 +385,6 @@ def show_placement(
     if run is not None:
         pieces = [asdict(piece) for piece in placement]
         write_json(run.dir / "sharding.json", {"world_size": world_size, "pieces": pieces})
-
-
-def make_dense_optimizer(
-    parameters: Mapping[str, nn.Parameter], node: Mapping[str, Any], allowed: Sequence[str]
-) -> tuple[torch.optim.Optimizer, float]:
-    """The optimizer of the dense half and the loss, and its full learning rate."""
-    options = dict(node)
-    cls = resolve_target(options.pop("_target_"), allowed)
-    optimizer = build_dense_optimizer(cls, options, parameters)
-    return optimizer, float(optimizer.param_groups[0]["lr"])
 
 
 def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Cadence:
@@ -330,16 +403,39 @@ def make_metrics(
     )
 
 
-def check_monitor(
-    checkpoint: CheckpointSettings, settings: MetricSettings, dataset: Dataset
+def make_callbacks(
+    node: Mapping[str, Mapping[str, Any]], ranks: Ranks, allowed: Sequence[str]
+) -> Callbacks:
+    """Those that this rank calls: all of them on rank 0."""
+    here = {
+        name: instantiate(own, allowed=allowed)
+        for name, own in node.items()
+        if ranks.is_chief
+        or getattr(resolve_target(own["_target_"], allowed), "on_every_rank", False)
+    }
+    return Callbacks(here, ranks=ranks, listed=bool(node))
+
+
+def check_monitors(
+    checkpoint: CheckpointSettings,
+    trainer: TrainerSettings,
+    settings: MetricSettings,
+    dataset: Dataset,
 ) -> None:
-    """The monitored metric must be one that the evaluation computes."""
+    """Every monitored metric must be one that the evaluation computes."""
+    waiting = {name: getattr(trainer, name) for name in RULES}
+    metrics = {"checkpoint.monitor": checkpoint.monitor.metric}
+    metrics |= {f"trainer.{name}": r.metric for name, r in waiting.items() if r.metric is not None}
     if "validation" not in dataset.num_rows:
+        on = [n for n, r in waiting.items() if r.patience or getattr(r, "threshold", None)]
+        if on:
+            raise ConfigError(f"trainer.{on[0]}: waits for the validation split; there is none")
         return
     names = result_keys(settings.eval, dataset.schema.tasks)
     known = [f"validation/{name}" for name in names]
-    if checkpoint.monitor.metric not in known:
-        raise ConfigError(
-            f"checkpoint.monitor.metric={checkpoint.monitor.metric}: is not measured"
-            f"{nearest(checkpoint.monitor.metric, known)}; there are {', '.join(known)}"
-        )
+    for key, metric in metrics.items():
+        if metric not in known:
+            raise ConfigError(
+                f"{key}.metric={metric}: is not measured{nearest(metric, known)}; "
+                f"there are {', '.join(known)}"
+            )

@@ -211,10 +211,9 @@ def _fresh(chosen: Sequence[Override], hydra: Any, groups: Groups, problems: lis
     good = [str(o.input_line) for o in chosen if id(o) not in bad]
     base = hydra(good) if good else default
     plain = base
-    if any(base.choices.get(g) for g in ONLY_FRESH):
-        options = [f"{g}={o}" for g, o in base.choices.items() if o and g not in ONLY_FRESH]
-        none = [f"~{g}" for g in ONLY_FRESH if base.choices.get(g)]
-        plain = hydra([*none, *options])
+    if base.choices.get("experiments"):
+        options = [f"{g}={o}" for g, o in base.choices.items() if o and g != "experiments"]
+        plain = hydra(["~experiments", *options])
     return _Start(deepcopy(base.config), plain.values, base.choices, base.hydra)
 
 

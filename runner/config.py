@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
+from runner.optim.settings import ClipSettings
 from runner.optim.sharding import ShardingSettings
+from runner.patience import BatchOnPlateau, EarlyStop, LrOnPlateau
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,15 @@ class TrainerSettings:
     deterministic: bool = False
     log_every: int | str = 50
     eval_every: int | str | None = "1ep"
+    clip: ClipSettings = field(default_factory=ClipSettings)
+    penalties: list = field(default_factory=list)  # see runner/optim/penalty_settings.py
+    log_gradients: str | None = None
     traceback: bool = False
     num_processes: int = 1
     rank_timeout_s: int = 300
+    early_stop: EarlyStop = field(default_factory=EarlyStop)
+    lr_on_plateau: LrOnPlateau = field(default_factory=LrOnPlateau)
+    batch_on_plateau: BatchOnPlateau = field(default_factory=BatchOnPlateau)
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,26 @@ class TopSettings:
     name: str | None = None
     seed: int = 0
     run: str | None = None
+    report: bool = True
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Keys of conf/search/. space: key -> an expression of Hydra's grammar, as on the command line.
+
+    pruner_first: evaluations that every job gets; pruner_factor: of asha, one in so many goes on;
+    pruner_after: of median, jobs that must have ended before one is stopped; num_trials: in all.
+    """
+
+    space: dict[str, str]
+    sampler: str = "tpe"
+    pruner: str = "none"
+    pruner_first: int = 1
+    pruner_factor: int = 3
+    pruner_after: int = 4
+    num_trials: int | None = 20
+    seed: int = 0
+    objectives: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,20 +91,56 @@ class EvaluateLoopSettings:
     timeout_s: float = 3600
 
 
+@dataclass(frozen=True)
+class ThroughputSettings:
+    every: int | str = 100
+    warn_below: float = 0.5
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    every: int | str = 100
+    warn_free_below: float = 0.05
+
+
+@dataclass(frozen=True)
+class WeightsSettings:
+    every: int | str = "1ep"
+    parameters: list[dict[str, Any]] = field(default_factory=list)
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    sample_rows: int | None = 100_000
+
+
 # Node -> its settings. Nodes that are not here take their keys and types from the option's YAML.
 BY_NODE: dict[str, type] = {
     "": TopSettings,
     "trainer": TrainerSettings,
+    "trainer.early_stop": EarlyStop,
+    "trainer.lr_on_plateau": LrOnPlateau,
+    "trainer.batch_on_plateau": BatchOnPlateau,
+    "trainer.clip": ClipSettings,
     "checkpoint": CheckpointSettings,
     "sharding": ShardingSettings,
+    "search": SearchSettings,
 }
 # The same by what a node's `_target_` names, wherever it stands.
 BY_TARGET: dict[str, type] = {
     "runner.loops.evaluate.evaluate": EvaluateLoopSettings,
+    "runner.callbacks.watch.throughput.Throughput": ThroughputSettings,
+    "runner.callbacks.watch.memory.Memory": MemorySettings,
+    "runner.callbacks.watch.weights.Weights": WeightsSettings,
 }
 
 # Nodes that a parser of their own judges in runner/rules.py, with the reason for each refusal.
-JUDGED_ELSEWHERE = ("optimizer.sparse", "scheduler", "sharding.tables")
+JUDGED_ELSEWHERE = (
+    "optimizer.sparse",
+    "optimizer.schedules.sparse",
+    "optimizer.schedules.dense",
+    "scheduler",
+    "sharding.tables",
+)
+# Nodes that hold any number of `_target_` nodes, under names that the user chooses.
+NAMED_FREELY = ("callbacks",)
 
 Settings = TypeVar("Settings")
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from runner.batch import Batch, Embeddings
+from runner.averages import Averages
+from runner.batch import Batch, Embeddings, Schema
+from runner.closure import step_by_closure
 from runner.dist.gradients import sum_over_ranks
 from runner.dist.ranks import Ranks, this_process
+from runner.errors import ConfigError
 from runner.layers.recommender import Recommender
 from runner.losses import Loss
+from runner.optim.clip import clip_gradients, gradient_norms
+from runner.optim.penalty import Penalized, add_penalty_gradients, penalty_values
+from runner.optim.settings import ClipSettings
 from runner.optim.tables import Tables
 from runner.precision import LossScale
 
@@ -32,12 +39,66 @@ class Context:
     amp_dtype: torch.dtype | None = None  # None: no autocast
     loss_scale: LossScale | None = None  # fp16 only
     ranks: Ranks = field(default_factory=this_process)
+    part_optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)  # by rate
+    trained_tables: dict[str, Tables] | None = None  # by rate; None: all have one
+    clip: ClipSettings = field(default_factory=ClipSettings)
+    penalties: tuple[Penalized, ...] = ()
+    log_gradients: str | None = None  # global, parameters
+    schema: Schema | None = None  # of the dataset
+    own_modules: dict[str, nn.Module] = field(default_factory=dict)  # of the task
+    own_optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)  # of the task
+    numbers: Averages = field(default_factory=Averages)  # what `log` was told since the last row
+    names: dict[int, str] = field(default_factory=dict)  # of parameters, by id, for the log
+    table_groups: dict[str, Tables] = field(init=False)  # those that train, by rate
     parameters: list[nn.Parameter] = field(init=False)  # of the dense half, that train
 
     def __post_init__(self) -> None:
-        self.parameters = [
-            p for group in self.dense_optimizer.param_groups for p in group["params"]
-        ]
+        trained = self.trained_tables
+        self.table_groups = {"sparse": self.tables} if trained is None else trained
+        owners = (self.dense_optimizer, *self.part_optimizers.values())
+        self.parameters = [p for optimizer in owners for p in parameters_in(optimizer)]
+
+    def roots(self) -> list[nn.Module]:
+        """Everything that has a train and an eval mode."""
+        return [self.model, *self.own_modules.values()]
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """All but those of the tables, by the name of their rate."""
+        return {"dense": self.dense_optimizer, **self.part_optimizers, **self.own_optimizers}
+
+    def add_module(self, name: str, module: nn.Module) -> nn.Module:
+        """Collective. For `setup`: a module of the task's own. On the device, equal on all ranks,
+        saved and resumed as `task.<name>`, in eval mode during evaluation.
+
+        Raises: ConfigError for a name that is taken or no plain word.
+        """
+        if not re.fullmatch(r"\w+", name) or name in self.own_modules:
+            raise ConfigError(f"ctx.add_module({name!r}): a plain word that is not taken yet")
+        module.to(self.device)
+        for tensor in (*module.parameters(), *module.buffers()):
+            self.ranks.copy_from_chief(tensor.data)
+        self.own_modules[name] = module
+        return module
+
+    def add_optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """For `setup`: an optimizer of the task's own modules. It follows the scheduler, is logged
+        as `lr/<name>`, saved and resumed.
+
+        Raises: ConfigError for a name or a parameter that is taken, or several rates.
+        """
+        if not re.fullmatch(r"\w+", name) or name in {*self.optimizers(), *self.table_groups}:
+            raise ConfigError(f"ctx.add_optimizer({name!r}): a plain word that is not taken yet")
+        if len({group["lr"] for group in optimizer.param_groups}) > 1:
+            raise ConfigError(f"ctx.add_optimizer({name!r}): one rate; several optimizers can be")
+        taken = {id(p) for o in self.optimizers().values() for p in parameters_in(o)}
+        if any(id(p) in taken for p in parameters_in(optimizer)):
+            raise ConfigError(f"ctx.add_optimizer({name!r}): a parameter has an optimizer already")
+        self.own_optimizers[name] = optimizer
+        return optimizer
+
+    def log(self, name: str, value: Tensor | float) -> None:
+        """A number for the rows of the train log: its mean since the last row, over all ranks."""
+        self.numbers.add(name, value)
 
     def autocast(self) -> AbstractContextManager[object]:
         if self.amp_dtype is None:
@@ -58,28 +119,102 @@ class Context:
         (self.loss_scale.scaled(loss) if self.loss_scale else loss).backward()
 
     def update(self, embeddings: Embeddings, boundaries: Sequence[Embeddings]) -> bool:
-        """Collective. One update of all parameters from the gradients gathered so far, or of none.
+        """Collective. One update of all of the model's parameters from the gradients gathered so
+        far, or of none.
 
         Returns: whether it was applied; False if any gradient is NaN or infinite.
         """
         outputs, gradients = _boundary_gradients(embeddings, boundaries)
-        dense = [p.grad for p in self.parameters if p.grad is not None]
-        if self.loss_scale:
-            self.loss_scale.unscale([*dense, *gradients])
-        if self.ranks.several:
-            sum_over_ranks(self.parameters, self.ranks)
-            dense = [p.grad for p in self.parameters if p.grad is not None]
-        applied = all_finite([*dense, *gradients])
-        if self.ranks.several:  # the dense gradients are equal now, those at the boundary are not
-            applied = self.ranks.largest(not applied) == 0
+        applied = self._ready(self.parameters, gradients)
         if applied:
             if outputs:
                 torch.autograd.backward(outputs, gradients)  # fused tables step in here
             self.dense_optimizer.step()
-        self.dense_optimizer.zero_grad(set_to_none=True)
+            for optimizer in self.part_optimizers.values():
+                optimizer.step()
+        self._done(self.parameters, applied)
+        return applied
+
+    def step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        closure: Callable[[], Tensor] | None = None,
+    ) -> bool:
+        """Collective. One update of what `optimizer` owns, and of nothing else.
+
+        Args: closure: for optimizers that evaluate several times: computes this rank's share of
+        the loss, calls `backward` on it and returns it. Without one, the gradients gathered so far
+        count.
+        Returns: whether it was applied; False if a gradient is NaN or infinite.
+        """
+        owned = parameters_in(optimizer)
+        if closure is None:
+            applied = self._ready(owned, [])
+            if applied:
+                optimizer.step()
+        else:
+            if self.loss_scale or self.clip.on:
+                raise ConfigError("a closure's gradients are neither scaled (fp16) nor clipped")
+
+            def evaluate() -> tuple[Tensor, bool]:
+                with torch.enable_grad():
+                    share = closure()
+                loss = self.ranks.add(share.detach().clone())
+                for value in penalty_values(self.penalties).values():
+                    loss = loss + value
+                return loss, self._ready(owned, []) and math.isfinite(loss)  # sync
+
+            applied = step_by_closure(optimizer, owned, evaluate, self.device)
+        self._done(owned, applied)
+        return applied
+
+    def clear(self) -> None:
+        """Forgets all gradients gathered so far, such as those that one player left in another."""
+        for optimizer in self.optimizers().values():
+            for parameter in parameters_in(optimizer):
+                parameter.grad = None
+
+    def _ready(self, parameters: Sequence[nn.Parameter], boundary: list[Tensor]) -> bool:
+        """Collective. Makes what was gathered the gradients of the update: unscaled, summed over
+        ranks, with penalties, clipped. Returns whether all of it is finite."""
+        dense = [p.grad for p in parameters if p.grad is not None]
+        if self.loss_scale:
+            self.loss_scale.unscale([*dense, *boundary])
+        if self.ranks.several:
+            sum_over_ranks(parameters, self.ranks)
+        if self.penalties:
+            add_penalty_gradients(self.penalties, parameters)
+        if self.ranks.several or self.penalties:
+            dense = [p.grad for p in parameters if p.grad is not None]
+        finite = all_finite([*dense, *boundary])
+        if self.ranks.several:  # the dense gradients are equal now, those at the boundary are not
+            finite = self.ranks.largest(not finite) == 0
+        if finite and self.log_gradients is not None:
+            self._log_norms(parameters, boundary)
+        if finite and self.clip.on:
+            clip_gradients(self.clip, dense, boundary, self.tables.layout, self.ranks)
+        return finite
+
+    def _log_norms(self, parameters: Sequence[nn.Parameter], boundary: list[Tensor]) -> None:
+        named = {
+            self.names.get(id(p), str(i)): p.grad
+            for i, p in enumerate(parameters)
+            if p.grad is not None
+        }
+        each = self.log_gradients == "parameters"
+        norms = gradient_norms(named, boundary, self.tables.layout, self.ranks, each=each)
+        for name, norm in norms.items():
+            self.numbers.add(name, norm)
+
+    def _done(self, parameters: Sequence[nn.Parameter], applied: bool) -> None:
+        for parameter in parameters:
+            parameter.grad = None
         if self.loss_scale:
             self.loss_scale.adapt(applied)
-        return applied
+
+
+def parameters_in(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _boundary_gradients(

@@ -119,8 +119,8 @@ def quiet(folder: Path | None) -> Iterator[None]:
 
 
 def exit_code(result: Any) -> int:
-    """0 completed, 1 failed, 128 + the signal that interrupted it."""
-    if result.status == "completed":
+    """0 completed or pruned, 1 failed, 128 + the signal that interrupted it."""
+    if result.status in ("completed", "pruned"):
         return 0
     return 128 + result.signal if result.signal else 1
 

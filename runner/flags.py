@@ -21,6 +21,7 @@ class Flags:
     resolve: bool
     help: bool
     dry_run: bool  # ours: list the jobs of a sweep and what is done
+    rerun: bool  # ours: `--rerun changed`: jobs that other code has done are run again
     left_to_hydra: bool  # --hydra-help, --info and --shell-completion, which Hydra answers alone
     argv: tuple[str, ...]  # flags before overrides, as Hydra's parser wants it
 
@@ -53,13 +54,13 @@ def split_flags(argv: Sequence[str]) -> Flags:
     # One flag may come twice, and between overrides; Hydra's parser takes neither.
     dirs, words = take_config_dirs(argv)
     dry_run = "--dry-run" in words
-    words = [w for w in words if w != "--dry-run"]
+    words, rerun = take_rerun([w for w in words if w != "--dry-run"])
     try:
         args, unknown = parser.parse_known_intermixed_args(words)
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from error
     if unknown:
-        known = [*parser._option_string_actions, "--allow", "--dry-run"]
+        known = [*parser._option_string_actions, "--allow", "--dry-run", "--rerun"]
         raise UserError(
             f"{unknown[0]}: no such flag{nearest(unknown[0], known)}; --help lists them"
         )
@@ -80,9 +81,22 @@ def split_flags(argv: Sequence[str]) -> Flags:
         resolve=args.resolve,
         help=args.help,
         dry_run=dry_run,
+        rerun=rerun,
         left_to_hydra=bool(args.hydra_help or args.info or args.shell_completion),
         argv=(*(w for w in words if w not in overrides), *overrides),
     )
+
+
+def take_rerun(argv: Sequence[str]) -> tuple[list[str], bool]:
+    """The words without `--rerun changed`, and whether that was among them."""
+    words = [part for w in argv for part in (w.split("=", 1) if w.startswith("--rerun=") else [w])]
+    if "--rerun" not in words:
+        return words, False
+    place = words.index("--rerun")
+    what = words[place + 1] if place + 1 < len(words) else ""
+    if what != "changed":
+        raise UserError(f"--rerun {what}: --rerun changed runs again what other code has done")
+    return [*words[:place], *words[place + 2 :]], True
 
 
 def take_config_dirs(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -101,3 +115,13 @@ def take_config_dirs(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             rest.append(word)
     return dirs, rest
+
+
+def is_search(overrides: Sequence[str]) -> bool:
+    """Whether the command line asks for a search, and does not forbid it (as jobs of one do)."""
+    words = [o.lstrip("+") for o in overrides]
+    return any(w.startswith("search=") for w in words) and not is_single(overrides)
+
+
+def is_single(overrides: Sequence[str]) -> bool:
+    return "hydra.mode=RUN" in overrides

@@ -7,10 +7,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from runner.patience import RULES, is_on
+
+ONLY_WATCH = "runner.callbacks.watch."  # callbacks that change nothing of the training
 # Keys that change how a run is watched, stored or computed, but not what comes out of it.
 LEFT_OUT = (
     "name",
     "run",
+    "report",
     "tracker",
     "launcher",
     "search",
@@ -23,6 +27,7 @@ LEFT_OUT = (
     "trainer.batch_size",  # with the next one in the global batch
     "trainer.accumulate",
     "trainer.log_every",
+    "trainer.log_gradients",
     "trainer.traceback",
     "checkpoint.save_every",
     "checkpoint.keep",
@@ -40,7 +45,7 @@ def identity(
     """
     kept = {
         key: value
-        for key, value in _flat(config, "")
+        for key, value in _flat(effective(config), "")
         if not any(key == left or key.startswith(f"{left}.") for left in LEFT_OUT)
     }
     trainer = config["trainer"]
@@ -49,6 +54,21 @@ def identity(
     )
     kept["data"] = data_fingerprint
     return {**kept, **{f"source.{k}": v for k, v in (source or {}).items()}}
+
+
+def effective(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Without rules that are off and callbacks that only watch: with or without them, the result
+    is the same."""
+    trainer = config["trainer"]
+    idle = [n for n in RULES if not is_on(trainer.get(n))]
+    kept = {**config, "trainer": {k: v for k, v in trainer.items() if k not in idle}}
+    callbacks = kept.pop("callbacks", None) or {}
+    acting = {
+        name: own
+        for name, own in callbacks.items()
+        if not str(own.get("_target_")).startswith(ONLY_WATCH)
+    }
+    return {**kept, "callbacks": acting} if acting else kept
 
 
 def signature_of(parts: Mapping[str, Any]) -> str:

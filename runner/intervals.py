@@ -27,6 +27,10 @@ class Interval:
     unit: Literal["updates", "examples", "epochs", "seconds"]
     count: int
 
+    @property
+    def text(self) -> str:
+        return f"{self.count:,} {self.unit}"
+
 
 @dataclass(frozen=True)
 class Progress:

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from runner.callbacks import Callbacks
 from runner.checkpoint import Checkpointer, Saved
 from runner.config import CheckpointSettings, TrainerSettings
 from runner.context import Context
 from runner.data.dataset import Dataset
+from runner.dist.ranks import this_process
 from runner.intervals import Interval
 from runner.metrics import MetricSet
 from runner.record import Run
@@ -22,10 +24,11 @@ from runner.view import View
 
 @dataclass(frozen=True)
 class Rates:
-    """Full learning rates by name (`dense`, `sparse`) and the schedule that scales them."""
+    """Full learning rates by name (`dense`, `sparse`, parts) and the schedules that scale them."""
 
     full: Mapping[str, float]
     factor: Callable[[int], float]  # of update number k, from 1
+    own: Mapping[str, Callable[[int], float]] = field(default_factory=dict)  # instead, by name
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,9 @@ class Job:
     train_metrics: MetricSet
     trackers: Trackers
     view: View
+    callbacks: Callbacks = field(default_factory=lambda: Callbacks(ranks=this_process()))
+    # of a run of so many updates, and so many an epoch: loops that change its length ask for it
+    rates_for: Callable[[int | None, int | None], Rates] | None = None
     run: Run | None = None  # None: nothing is written (debug)
     checkpointer: Checkpointer | None = None
     source: Saved | None = None  # the checkpoint that loop=eval evaluates
@@ -68,7 +74,7 @@ class Job:
 class Result:
     """What `result.json` holds. `metrics` is flat: `split/metric[/task]`."""
 
-    status: str  # completed, interrupted, failed
+    status: str  # completed, interrupted, failed; pruned: its sweep has seen enough of it
     step: int
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)

@@ -76,7 +76,10 @@ def launch(
             tell(f"{run.dir} is done already: {_summary(run.finished)}")
             dismiss(composed, 0)
             return 0
-        return _execute(composed, run, allowed)
+        code = _execute(composed, run, allowed)
+        if get(composed.config, "report") is not False and "RUNNER_SWEEP" not in os.environ:
+            _write_page(run.dir)
+        return code
     finally:
         run.close()
 
@@ -94,6 +97,18 @@ def follows(composed: Composed) -> bool:
             f"training's, in {composed.config['run']}/follow"
         )
     return True
+
+
+def _write_page(folder: Path) -> None:
+    """`report.html` of the run that has ended. Jobs of a sweep have the sweep's own instead:
+    plotly.js makes each page 5 MB. Whatever goes wrong with it, the run has gone well."""
+    from runner.report.write import write_own_page
+
+    try:
+        write_own_page(folder)
+    except Exception as error:
+        log.warning("no report.html: %s", error, exc_info=not isinstance(error, UserError))
+        tell(f"report.html could not be written: {error}; `report {folder}` tries again")
 
 
 def _opened(composed: Composed, command: Sequence[str], resume: Path | None, loop: str) -> Run:

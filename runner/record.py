@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
+from runner.hidden import HidingFormatter, hidden_values, hide
 from runner.identity import describe, differences
 from runner.jsonfiles import Log, read_json, write_json, write_text
 from runner.lock import Lock
@@ -201,7 +202,8 @@ def _handle(
 def _logged(run: Run) -> Run:
     """Lets everything that is logged, warnings of libraries included, reach `log.txt` too."""
     handler = logging.FileHandler(run.dir / "log.txt", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    handler.setFormatter(HidingFormatter(layout, hidden_values(run.config)))
     handler.setLevel(logging.INFO)
     logging.getLogger().addHandler(handler)
     logging.getLogger("runner").setLevel(logging.INFO)
@@ -239,7 +241,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         if folder.parent.name == "checkpoints":
             hint = f"; this is a checkpoint, its run is {folder.parent.parent}"
         elif (folder / "study.db").exists():
-            hint = "; this is a sweep: the command that made it goes on with it"
+            hint = "; this is a sweep, of which each job is a run; `resume` goes on with all of it"
         raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
     meta = read_json(path)
     if not isinstance(meta, dict) or "signature" not in meta:
@@ -264,5 +266,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def write_result(run: Run, result: Mapping[str, Any]) -> None:
-    """Writes `result.json` whole or not at all."""
+    """Writes `result.json` whole or not at all. What it says of an error holds no secret."""
+    if isinstance(result.get("error"), str):
+        result = {**result, "error": hide(result["error"], hidden_values(run.config))}
     write_json(run.dir / "result.json", {**result, "signature": run.signature})

@@ -11,9 +11,12 @@ from typing import Any
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.metrics.settings import MetricSettings
+from runner.optim.parts import check_own_schedules, parse_parts
+from runner.optim.penalty_settings import parse_penalties
 from runner.optim.schedule import check_schedule
-from runner.optim.settings import parse_sparse
+from runner.optim.settings import ClipSettings, check_clip, parse_sparse
 from runner.optim.sharding import check_sharding
+from runner.patience import check_waiting
 from runner.targets import check_target_names, lies_in
 from runner.typecheck import check_types
 
@@ -23,11 +26,14 @@ Config = Mapping[str, Any]
 CHOICES: dict[str, tuple[str, ...]] = {
     "trainer.device": ("auto", "cpu", "cuda"),
     "trainer.amp_dtype": ("bf16", "fp16"),
+    "trainer.log_gradients": ("global", "parameters"),
     "checkpoint.step": ("best", "last"),  # or a number
     "checkpoint.monitor.direction": ("max", "min"),
     "loop.pick": ("all", "latest"),
     "loop.score": ("auto", "before"),
     "loop.then": ("train",),
+    "search.sampler": ("tpe", "random", "grid", "quasi-random", "gp", "nsga2"),
+    "search.pruner": ("none", "median", "asha"),
 }
 SPLITS = ("train", "validation", "test")
 NEEDED = (  # nodes that every job reads
@@ -60,6 +66,9 @@ POSITIVE = (
     "loop.max_trials",
     "loop.max_batch_size",
     "launcher.slots",
+    "search.num_trials",
+    "search.pruner_first",
+    "search.pruner_after",
 )
 NOT_NEGATIVE = ("seed", "launcher.retries")
 INTERVALS = {  # whether a time is allowed
@@ -183,6 +192,17 @@ def _monitor(config: Config) -> Iterator[str]:
             )
 
 
+def _callbacks(config: Config) -> Iterator[str]:
+    for name, node in (config.get("callbacks") or {}).items():
+        if not isinstance(node, Mapping) or not isinstance(node.get("_target_"), str):
+            yield f"callbacks.{name}: needs a _target_: the class of the callback"
+        elif lies_in(node["_target_"], ("runner.callbacks",)) and "every" in node:
+            try:
+                parse_interval(node["every"], key=f"callbacks.{name}.every", timed=True)
+            except ConfigError as error:
+                yield str(error)
+
+
 def _precision(config: Config) -> Iterator[str]:
     trainer = config["trainer"]
     if not trainer.get("amp") or trainer.get("amp_dtype") != "fp16":
@@ -210,6 +230,10 @@ def _judged(config: Config) -> Iterator[str]:
     for parse in (
         lambda: parse_sparse(config["optimizer"]["sparse"]),
         lambda: check_schedule(config["scheduler"]),
+        lambda: check_own_schedules(config["optimizer"]),
+        lambda: parse_parts(config["optimizer"]),
+        lambda: check_clip(ClipSettings(**config["trainer"].get("clip", {}))),
+        lambda: parse_penalties(config["trainer"].get("penalties")),
         lambda: MetricSettings(**config["metrics"]),
     ):
         try:
@@ -300,6 +324,10 @@ def _stream(config: Config) -> Iterator[str]:
     epochs = get(config, "trainer.max_epochs")
     if epochs is not None and epochs > 1:
         yield f"trainer.max_epochs={epochs}: loop=online learns from each row once"
+    for name in ("early_stop", "lr_on_plateau", "batch_on_plateau"):
+        rule = get(config, f"trainer.{name}") or {}
+        if rule.get("patience") or rule.get("threshold") is not None:
+            yield f"trainer.{name}: waits for evaluations of a split, and loop=online makes none"
     if get(config, "dataset.mix"):
         yield (
             "dataset.mix=true: stores train rows in random order, and loop=online takes them in "
@@ -340,6 +368,8 @@ RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _length,
     _intervals,
     _monitor,
+    check_waiting,
+    _callbacks,
     _precision,
     _device,
     _judged,

@@ -19,12 +19,14 @@ from runner.dist.ranks import Ranks
 from runner.layers.embedding import TableLookup
 from runner.losses import Loss
 from runner.metrics import MetricSet
-from runner.optim.dense import create_dense_state, dense_state, dense_values
+from runner.optim.dense import create_states, dense_state, dense_values
+from runner.patience import Wait
 
 if TYPE_CHECKING:
     from runner.job import Job
 
-LOSS = "loss."  # before the names of what a loss brings: no part of a model may be called so
+# before the names of what a loss and a task bring: no part of a model may be called so
+LOSS, TASK = "loss.", "task."
 
 
 @dataclass
@@ -50,6 +52,12 @@ class TrainState:
     evaluated_step: int = -1  # of the last evaluation
     evaluation_due: bool = False  # it was due at `step` and a signal came first
     train_metrics: dict[str, float] = field(default_factory=dict)  # as last logged
+    logged_step: int = -1
+    rates: dict[str, float] = field(default_factory=dict)  # of the last update
+    lr_scale: float = 1.0  # of the schedule's rates, lowered on a plateau
+    growth: int = 1  # original updates in one, raised on a plateau
+    waits: dict[str, Wait] = field(default_factory=dict)  # of the rules in trainer.*, by name
+    stopped: str | None = None  # why the run ended before its length
 
 
 def dense_parameters(model: nn.Module, loss: Loss) -> dict[str, nn.Parameter]:
@@ -62,6 +70,15 @@ def dense_parameters(model: nn.Module, loss: Loss) -> dict[str, nn.Parameter]:
     if isinstance(loss, nn.Module):
         found |= {f"{LOSS}{name}": p for name, p in loss.named_parameters()}
     return {name: p for name, p in found.items() if p.requires_grad}
+
+
+def parameters_of(ctx: Context) -> dict[str, nn.Parameter]:
+    """All that is trained, by name, but the tables."""
+    found = dense_parameters(ctx.model, ctx.loss)
+    for name, module in ctx.own_modules.items():
+        own = {f"{TASK}{name}.{n}": p for n, p in module.named_parameters()}
+        found |= {n: p for n, p in own.items() if p.requires_grad}
+    return found
 
 
 def _table_prefixes(model: nn.Module) -> tuple[str, ...]:
@@ -81,6 +98,8 @@ def weights(ctx: Context) -> dict[str, Tensor]:
     }
     if isinstance(ctx.loss, nn.Module):
         dense |= {f"dense/{LOSS}{name}": t for name, t in ctx.loss.state_dict().items()}
+    for name, module in ctx.own_modules.items():
+        dense |= {f"dense/{TASK}{name}.{key}": t for key, t in module.state_dict().items()}
     return tables | dense
 
 
@@ -91,11 +110,9 @@ def tensors(ctx: Context, train_metrics: MetricSet) -> dict[str, Tensor]:
     """
     state = weights(ctx)
     state |= {f"tables/{name}": t for name, t in ctx.tables.state().items()}
-    parameters = dense_parameters(ctx.model, ctx.loss)
-    state |= {
-        f"dense_optimizer/{name}": t
-        for name, t in dense_state(ctx.dense_optimizer, parameters).items()
-    }
+    parameters = parameters_of(ctx)
+    for optimizer in ctx.optimizers().values():  # each parameter has one owner, so no name twice
+        state |= {f"dense_optimizer/{n}": t for n, t in dense_state(optimizer, parameters).items()}
     state |= {
         f"metrics/train/{name}": stack_of_ranks(t, ctx.ranks.rank, ctx.ranks.world_size)
         for name, t in train_metrics.state().items()
@@ -129,10 +146,20 @@ def values(state: TrainState, ctx: Context, **more: Any) -> dict[str, Any]:
     return {
         **asdict(state),
         "random": ctx.ranks.gather(random_values()),
-        "dense_optimizer": dense_values(ctx.dense_optimizer, dense_parameters(ctx.model, ctx.loss)),
+        "dense_optimizer": optimizer_values(ctx),
+        "numbers": ctx.ranks.gather(ctx.numbers.state()),
         "placement": [asdict(piece) for piece in ctx.tables.placement()],
         **more,
     }
+
+
+def optimizer_values(ctx: Context) -> dict[str, Any]:
+    """JSON of the states of all optimizers but the tables', by parameter."""
+    parameters = parameters_of(ctx)
+    found: dict[str, Any] = {}
+    for optimizer in ctx.optimizers().values():
+        found |= dense_values(optimizer, parameters)
+    return found
 
 
 def from_values(saved: Mapping[str, Any]) -> TrainState:
@@ -143,11 +170,23 @@ def from_values(saved: Mapping[str, Any]) -> TrainState:
         cursor=Cursor(**saved["cursor"]),
         skipped=saved["skipped"],
         active_s=saved["active_s"],
-        best=None if best is None else Best(**best),
+        best=None if best is None else Best(**{**best, "value": float(best["value"])}),
         evaluated_step=saved["evaluated_step"],
         evaluation_due=saved["evaluation_due"],
         train_metrics=dict(saved["train_metrics"]),
+        # what came later is not in the checkpoints of older runs
+        logged_step=saved.get("logged_step", -1),
+        rates=dict(saved.get("rates", {})),
+        lr_scale=saved.get("lr_scale", 1.0),
+        growth=saved.get("growth", 1),
+        waits={name: _wait(wait) for name, wait in saved.get("waits", {}).items()},
+        stopped=saved.get("stopped"),
     )
+
+
+def _wait(saved: Mapping[str, Any]) -> Wait:
+    best = saved["best"]  # infinity is written as text
+    return Wait(**{**saved, "best": None if best is None else float(best)})
 
 
 def restore(job: Job, saved: Saved) -> TrainState:
@@ -157,8 +196,8 @@ def restore(job: Job, saved: Saved) -> TrainState:
     sums are kept, and ranks that there were not draw from random states of their own.
     """
     ctx, ranks = job.context, job.context.ranks
-    parameters = dense_parameters(ctx.model, ctx.loss)
-    create_dense_state(ctx.dense_optimizer, parameters, saved.values["dense_optimizer"])
+    states = saved.values["dense_optimizer"]
+    create_states(list(ctx.optimizers().values()), parameters_of(ctx), states)
     into = tensors(ctx, job.train_metrics)
     generators = random_tensors(job.device, ranks)
     theirs, known = saved.values["random"], tensor_shapes(saved)
@@ -179,6 +218,7 @@ def restore(job: Job, saved: Saved) -> TrainState:
             continue_randomly(own, theirs[ranks.rank], job)
         else:
             seed_rank(job.seed, ranks.rank, step=saved.step)
+    ctx.numbers.load_of_rank(saved.values.get("numbers", []), ranks)
     return from_values(saved.values)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from runner.batch import Batch, Cursor
+from runner.data.dataset import end_of_epoch
 from runner.data.end import EndOfStream
-from runner.job import Job
+from runner.job import Job, Rates
 from runner.state import TrainState
 from runner.task import StepOutput
 
@@ -18,14 +19,19 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
 
     Time spent by the consumer (evaluation, saving) is not counted as active.
     """
-    batches = training_batches(job, state.cursor)
+    growth, batches = state.growth, training_batches(job, state)
     ranks = job.context.ranks
-    modules = list(job.context.model.modules())
+    roots = job.context.roots()
+    modules = [module for root in roots for module in root.modules()]
     while not finished(job, state):
         started = time.perf_counter()
-        set_rates(job, state)
+        if state.growth != growth:  # from the same position on, in larger updates
+            batches.close()
+            growth, batches = state.growth, training_batches(job, state)
+        state.rates = set_rates(job, state)
         if not all(module.training for module in modules):  # after an evaluation; train() is slow
-            job.context.model.train()
+            for root in roots:
+                root.train()
         try:
             output = job.task.train_step(job.context, batches)
         except EndOfStream as end:
@@ -41,28 +47,74 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
 
 
 def num_examples(job: Job, before: Cursor, output: StepOutput) -> int:
-    """Examples of an update on all ranks: what the position in the stream has moved by."""
-    if not job.context.ranks.several:
+    """Examples of an update on all ranks: what the position in the stream has moved by, without
+    rows that were dropped or only fill up a batch."""
+    if not job.context.ranks.several and job.dataset.rest != "pad":
         return output.rows_B.numel()
-    after = output.cursor
-    epochs = after.epoch - before.epoch
-    return epochs * job.dataset.num_rows["train"] + after.offset - before.offset
+    after, trainer = output.cursor, job.trainer
+    size = trainer.batch_size * trainer.accumulate * job.context.ranks.world_size
+    moved = after.offset
+    for epoch in range(before.epoch, after.epoch):
+        start = before.offset if epoch == before.epoch else 0
+        moved += end_of_epoch(job.dataset, start, size) - start
+    return moved - before.offset * (after.epoch == before.epoch)
 
 
 def finished(job: Job, state: TrainState) -> bool:
+    if state.stopped is not None:
+        return True
     if job.trainer.max_steps is not None:
         return state.step >= job.trainer.max_steps
     assert job.trainer.max_epochs is not None
     return state.cursor.epoch >= job.trainer.max_epochs
 
 
-def training_batches(job: Job, cursor: Cursor) -> Iterator[Batch]:
+def rows_of_update(job: Job, growth: int = 1) -> int:
+    """Of all ranks together, where no epoch ends in it."""
+    trainer, world_size = job.trainer, job.context.ranks.world_size
+    return trainer.batch_size * trainer.accumulate * world_size * growth
+
+
+def total_steps(job: Job, state: TrainState) -> int:
+    """Updates of the whole run, as they stand now: larger ones make it shorter."""
+    if job.trainer.max_steps is not None or state.growth == 1:
+        return job.total_steps
+    assert job.trainer.max_epochs is not None
+    rows = rows_of_update(job, state.growth)
+    epochs = job.trainer.max_epochs - state.cursor.epoch
+    if epochs <= 0:
+        return state.step
+    left = updates_of_epoch(job, rows, since=state.cursor.offset)
+    return state.step + left + (epochs - 1) * updates_of_epoch(job, rows)
+
+
+def updates_of_epoch(job: Job, rows: int, *, since: int = 0) -> int:
+    """Of so many rows each, from an offset on."""
+    return -(-(end_of_epoch(job.dataset, since, rows) - since) // rows)
+
+
+def schedule_step(job: Job, state: TrainState) -> int:
+    """The number that the schedule knows the next update by, from 1.
+
+    A run of epochs whose updates have become larger goes through its schedule by examples, so that
+    it neither jumps nor ends early: the number is that of the original update that ends there.
+    """
+    if job.trainer.max_steps is not None or state.growth == 1:
+        return state.step + 1
+    rows = rows_of_update(job)
+    per_epoch = updates_of_epoch(job, rows)
+    end = state.cursor.offset + rows * state.growth
+    return state.cursor.epoch * per_epoch + min(-(-end // rows), per_epoch)
+
+
+def training_batches(job: Job, state: TrainState) -> Generator[Batch, None, None]:
     """Batches from a position on, epoch after epoch, without end; each makes one update."""
+    cursor, growth = state.cursor, state.growth
     for epoch in itertools.count(cursor.epoch):
         start = cursor if epoch == cursor.epoch else Cursor(epoch, 0)
         batches = job.dataset.batches(
             "train",
-            batch_size=job.trainer.batch_size * job.trainer.accumulate,
+            batch_size=job.trainer.batch_size * job.trainer.accumulate * growth,
             seed=job.seed,
             start=start,
             rank=job.context.ranks.rank,
@@ -74,10 +126,24 @@ def training_batches(job: Job, cursor: Cursor) -> Iterator[Batch]:
 
 def set_rates(job: Job, state: TrainState) -> dict[str, float]:
     """Sets and returns the learning rates of the next update."""
-    factor = job.rates.factor(state.step + 1)
-    rates = {name: full * factor for name, full in job.rates.full.items()}
-    for group in job.context.dense_optimizer.param_groups:
-        group["lr"] = rates["dense"]
-    # skipped updates do not count in Adam's bias correction: the dense half's do not either
-    job.context.tables.set_rate(rates["sparse"], state.step - state.skipped + 1)
+    context = job.context
+    rates = {
+        name: rate * state.lr_scale
+        for name, rate in rates_at(job.rates, schedule_step(job, state)).items()
+    }
+    for name, optimizer in context.optimizers().items():
+        for group in optimizer.param_groups:
+            group["lr"] = rates[name]
+    for name, tables in context.table_groups.items():
+        # skipped updates do not count in Adam's bias correction: the dense half's do not either
+        tables.set_rate(rates[name], state.step - state.skipped + 1)
     return rates
+
+
+def rates_at(rates: Rates, update: int) -> dict[str, float]:
+    """Learning rates by name at an update, from 1: a pure function of its number."""
+    factor = rates.factor(update)
+    return {
+        name: full * (rates.own[name](update) if name in rates.own else factor)
+        for name, full in rates.full.items()
+    }

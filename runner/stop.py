@@ -12,6 +12,7 @@ from types import FrameType
 
 from runner.dist.ranks import Ranks, this_process
 
+PRUNED = 1 << 10  # in a signal's place, and larger than any, so that ranks agree on it first
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -26,6 +27,22 @@ class Stop:
     @property
     def requested(self) -> bool:
         return self.signal is not None
+
+    def hear(self, number: int) -> None:
+        """A signal, or somebody in this process who asks as one would. The first one holds."""
+        if self.heard is None:
+            self.heard = number
+            if not self.ranks.several:
+                self.signal = number
+
+    @property
+    def pruned(self) -> bool:
+        """The sweep that this run belongs to has seen enough of it."""
+        return self.signal == PRUNED
+
+    def prune(self) -> None:
+        """Of one rank: the others learn it in `agreed`."""
+        self.hear(PRUNED)
 
     def agreed(self) -> bool:
         """Collective. Whether to stop now: any rank heard a signal, and all know it from here."""
@@ -48,10 +65,7 @@ def stop_on_signals() -> Iterator[Stop]:
             sys.stderr.write("\nstopped at once; the newest whole checkpoint is kept\n")
             sys.stderr.flush()
             os._exit(EXIT_CODES[signal.SIGINT])
-        if stop.heard is None:
-            stop.heard = number
-            if not stop.ranks.several:
-                stop.signal = number
+        stop.hear(number)
 
     before = {number: signal.signal(number, on_signal) for number in EXIT_CODES}
     try:

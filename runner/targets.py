@@ -9,13 +9,16 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from runner.errors import ConfigError, nearest
 
-ALLOWED = ("runner", "torch.optim", "torch.nn", "torchmetrics")
+ALLOWED = ("runner", "torch.optim", "torch.nn", "torchmetrics", "experiments")
+EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"  # code beside its YAML, ours
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+")
 
 
@@ -69,6 +72,8 @@ def resolve_target(path: str, allowed: Sequence[str]) -> Any:
     """
     if not isinstance(path, str) or not _NAME.fullmatch(path) or not lies_in(path, allowed):
         raise ConfigError(f"_target_={path}: not a public name in {', '.join(allowed)}")
+    if lies_in(path, ("experiments",)):
+        _find_experiments(path)
     found, rest = _import_longest(path)
     for name in rest:
         if not hasattr(found, name):
@@ -86,6 +91,18 @@ def resolve_target(path: str, allowed: Sequence[str]) -> Any:
             f"_target_={path}: comes from {origin}, which is not in {', '.join(allowed)}"
         )
     return found
+
+
+def _find_experiments(path: str) -> None:
+    """Makes the project's `experiments/` importable from any folder, and no other of that name."""
+    if str(EXPERIMENTS.parent) not in sys.path:
+        sys.path.append(str(EXPERIMENTS.parent))
+    package = importlib.import_module("experiments")
+    if [Path(p).resolve() for p in package.__path__] != [EXPERIMENTS]:
+        raise ConfigError(
+            f"_target_={path}: here, experiments is {next(iter(package.__path__))}, not the "
+            f"folder beside runner; give that one another name, and --allow it"
+        )
 
 
 def _import_longest(path: str) -> tuple[Any, list[str]]:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from runner.config import BY_NODE, BY_TARGET, JUDGED_ELSEWHERE
+from runner.config import BY_NODE, BY_TARGET, JUDGED_ELSEWHERE, NAMED_FREELY
 from runner.errors import nearest_keys
 
 
@@ -98,6 +98,8 @@ def _node(
             yield from _entry(entry, plain.get(name), full, added, known, inside_target)
         elif name == "_target_" and schema is not None:
             continue
+        elif key in NAMED_FREELY and isinstance(entry, dict) and "_target_" in entry:
+            continue  # its constructor judges it
         elif not (inside_target and schema is None and _is_added(full, added)):
             yield _unknown(full, entry, known)
     needed = [f.name for f in fields(schema) if _is_needed(f)] if schema else []

@@ -11,12 +11,29 @@ from runner.errors import UserError, nearest
 # verb -> module:function and what it does. A function takes the words after the verb and the
 # allowed packages, and returns the exit code.
 VERBS: dict[str, tuple[str, str]] = {
-    "resume": ("runner.verbs_resume:resume", "DIR [overrides]: go on with a run where it stopped"),
+    "resume": (
+        "runner.verbs_resume:resume",
+        "DIR [overrides]: go on with a run, or a sweep, where it stopped",
+    ),
     "schema": (
         "runner.verbs_schema:schema",
         "PATH [--validation PATH] [--test PATH] [--out FILE]: propose the YAML of a table",
     ),
-    "ls": ("runner.verbs_ls:ls", "[GROUP]: groups and their options"),
+    "report": (
+        "runner.verbs_report:report",
+        "DIR... [--sort KEY] [--html FILE]: what runs and sweeps came to",
+    ),
+    "diff": ("runner.verbs_diff:diff", "A B: settings and results of two runs side by side"),
+    "reproduce": (
+        "runner.verbs_reproduce:reproduce",
+        "DIR: run a run again elsewhere, and say whether the same comes out",
+    ),
+    "clean": (
+        "runner.verbs_clean:clean",
+        "[DIR...] [--older-than AGE] [--interrupted] [--yes]: delete runs that came to nothing",
+    ),
+    "completion": ("runner.verbs_completion:completion", "bash|zsh: a script for the shell"),
+    "ls": ("runner.verbs_ls:ls", "[GROUP[=OPTION]]: groups, options, fields"),
 }
 
 

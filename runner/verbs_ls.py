@@ -1,13 +1,16 @@
-"""`ls [GROUP]`: groups and options with what the first comment of their YAML says."""
+"""`ls [GROUP[=OPTION]]`: groups and options with what the first comment of their YAML says, and the
+fields of an option."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import UserError, nearest
+from runner.option_fields import Field, fields_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,6 +20,7 @@ class Option:
     name: str  # `base/small` for one in a folder of its group
     about: str
     chosen: bool  # by conf/config.yaml
+    path: Path = ROOT
 
 
 def ls(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -24,16 +28,56 @@ def ls(words: Sequence[str], allow: Sequence[str]) -> int:
     groups = dict(find_groups(folders))
     if len(words) > 1:
         raise UserError("ls: one group at most: ls [GROUP]")
-    if words and words[0] not in groups:
+    group, equals, option = words[0].partition("=") if words else ("", "", "")
+    if words and group not in groups:
         raise UserError(
-            f"ls {words[0]}: no such group{nearest(words[0], groups)}. Groups: {', '.join(groups)}"
+            f"ls {group}: no such group{nearest(group, groups)}. Groups: {', '.join(groups)}"
         )
-    shown = {words[0]: groups[words[0]]} if words else groups
+    names = [o.name for o in groups.get(group, ())]
+    if equals and option not in names:
+        near = nearest(option, names)
+        raise UserError(f"ls {words[0]}: no such option{near}. Options: {', '.join(names)}")
+    shown = {group: groups[group]} if words else groups
+    if equals:
+        shown = {group: [o for o in shown[group] if o.name == option]}
     if sys.stdout.isatty():
         _print_table(shown)
     else:
         _print_plain(shown)
+    if not words:
+        _print_fields("keys of no group", fields_of(ROOT / "conf" / "config.yaml", ""))
+        print("\nls GROUP shows its fields; ls GROUP=OPTION those of an option")
+    else:
+        _show_option(group, shown[group])
     return 0
+
+
+def _show_option(group: str, options: Sequence[Option]) -> None:
+    """Fields of the only option, or of the default."""
+    one = next((o for o in options if o.chosen), options[0] if len(options) == 1 else None)
+    if one is not None:
+        found = fields_of(one.path, group.replace("/", "."))
+        _print_fields(f"fields of {group}={one.name}", found)
+
+
+def _print_fields(heading: str, found: Sequence[Field]) -> None:
+    """Key, default, type and comment; as a table whose comments fold on a terminal."""
+    if not found:
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("  key", no_wrap=True)
+    for name in ("default", "type", ""):
+        table.add_column(name, overflow="fold")
+    for one in found:
+        cells = (f"  {one.key}", one.default, one.kind, one.about)
+        table.add_row(*(Text(cell) for cell in cells))
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    print(f"\n{heading}")
+    Console(highlight=False, width=width).print(table)
 
 
 def find_groups(config_dirs: Sequence[str] = ()) -> Iterator[tuple[str, list[Option]]]:
@@ -63,7 +107,7 @@ def _options(
             if any((f / folder_name).is_dir() for f in folders):
                 inner[folder_name] = preset if name == chosen else inner.get(folder_name)
     names = [n for n in sorted(files) if not n.startswith(tuple(f"{i}/" for i in inner))]
-    yield group, [Option(name, first_comment(files[name]), name == chosen) for name in names]
+    yield group, [Option(n, first_comment(files[n]), n == chosen, files[n]) for n in names]
     for folder_name, option in sorted(inner.items()):
         yield from _options(sources, f"{group}/{folder_name}", option)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
 from runner.flags import Flags, split_flags
 from runner.record import read_meta
+from runner.sweep.plan import key_of
+from runner.sweep.process import quoted
 
 
 def resume(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -23,6 +28,8 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     if not flags.overrides or "=" in flags.overrides[0]:
         raise UserError("resume: which run? resume DIR [key=value ...]")
     folder = Path(flags.overrides[0])
+    if (folder / "study.db").exists():
+        return _resume_sweep(folder, flags, allow)
     meta = read_meta(folder)
     if meta.get("kind") != "train":
         raise UserError(f"{folder}: an evaluation, which has nothing to resume; run it again")
@@ -35,6 +42,34 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
         if note:
             tell(note)
     return launch(composed, allowed=allowed_packages(allow), command=sys.orig_argv, resume=folder)
+
+
+def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
+    """The command that made a sweep, again, in its own directory.
+
+    Only what belongs to the sweep as a whole can be said anew: slots, retries, number of trials.
+    """
+    from runner.multirun import multirun
+    from runner.sweep.study import read_facts
+    from runner.targets import allowed_packages
+
+    place = folder.absolute()
+    facts = read_facts(place)
+    if not isinstance(facts.get("words"), list):
+        raise UserError(f"{folder}: says no command; give the one that made it again")
+    fresh = [w for w in flags.overrides[1:] if not re.match(r"launcher\.|search\.num_trials=", w)]
+    if fresh:
+        raise UserError(
+            f"{fresh[0]}: another sweep; resume takes launcher.KEY=... and search.num_trials=N; "
+            "the command of a grid with more values runs what is new"
+        )
+    again = split_flags([w for w in facts["words"] if key_of(w) != "hydra.sweep.dir"])
+    words = [w for w in again.overrides if key_of(w) not in map(key_of, flags.overrides[1:])]
+    words += [*flags.overrides[1:], f"hydra.sweep.dir={quoted(str(place))}"]
+    if Path(facts["cwd"]).is_dir():
+        os.chdir(facts["cwd"])  # paths of the command are meant from there
+    own = replace(again, overrides=tuple(words), dry_run=flags.dry_run, rerun=flags.rerun)
+    return multirun(own, allowed_packages(allow), allow)
 
 
 def _check_words(folder: Path, flags: Flags) -> None:

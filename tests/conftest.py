@@ -19,6 +19,7 @@ TINY = (
     "dataset.max_cardinality=200",
     "dataset.rows={train: 3000, validation: 500, test: 500}",
     "trainer.num_threads=1",
+    "report=false",
     "trainer.batch_size=32",
     "trainer.log_every=7",
     "trainer.eval_every=11",
@@ -75,12 +76,17 @@ class Zygote:
         self.server.stdin.flush()
         return json.loads(self.server.stdout.readline())
 
-    def start(self, *args: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> Process:
+    def start(
+        self,
+        *args: str,
+        cwd: Path = ROOT,
+        env: Mapping[str, str] | None = None,
+        entry: str = "runner.__main__:main",
+    ) -> Process:
         self.count += 1
         output = self.folder / f"output-{self.count}.txt"
-        answer = self.ask(
-            {"args": args, "cwd": str(cwd), "env": dict(env or {}), "output": str(output)}
-        )
+        request = {"args": args, "cwd": str(cwd), "env": dict(env or {}), "entry": entry}
+        answer = self.ask({**request, "output": str(output)})
         return Process(answer["pid"], output, self)
 
     def run(self, *args: str, **more) -> Finished:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import runner.view as real_view
 from runner.__main__ import main
 
 
@@ -73,6 +74,7 @@ def fake_command(
     build, view = types.ModuleType("runner.build"), types.ModuleType("runner.view")
     build.build = lambda config, run, **more: jobs.build(config, run, **more)  # type: ignore[attr-defined]
     view.View = lambda: None  # type: ignore[attr-defined]
+    view.__path__ = list(real_view.__path__)  # its other modules stay what they are
     monkeypatch.setitem(sys.modules, "runner.build", build)
     monkeypatch.setitem(sys.modules, "runner.view", view)
     monkeypatch.chdir(folder)

@@ -31,6 +31,7 @@ MAY_NOT_IMPORT = {
     "step": ["loops", "build"],
     "state": ["loops", "build", "step"],
     "task": ["loops", "build", "step", "job"],
+    "context": ["loops", "build", "step", "job", "task", "state"],
     "loops": ["build", "launch", "compose"],
     "build": ["launch", "compose", "__main__"],
 }

@@ -58,3 +58,66 @@ def test_a_group_inside_a_group_is_listed_by_itself_and_not_among_its_options(co
     _, alone, _ = command("ls", "model/loss")
     assert alone.splitlines()[0] == "model/loss"
     assert "model=dlrm" not in alone
+
+
+def table(out: str) -> dict[str, str]:
+    """Key -> the rest of its line, of the fields below the options."""
+    lines = out.partition("fields of ")[2].splitlines()[2:]
+    return {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
+
+
+def test_a_group_shows_the_fields_of_its_default(command):
+    shown = table(command("ls", "trainer")[1])
+    assert shown["trainer.batch_size"] == "4096 whole number rows a rank and micro-batch"
+    assert shown["trainer.max_steps"].startswith("null whole number or null exactly one of")
+    assert "trainer._target_" not in shown
+
+
+def test_an_option_shows_its_own_fields_with_types_from_the_code_that_takes_them(command):
+    shown = table(command("ls", "model=dcn")[1])
+    assert shown["model.net.rank"].startswith("null whole number or null null: a full matrix")
+    assert shown["model.net.deep"].startswith("[128, 64] list of whole number hidden widths")
+    assert "model=dlrm" not in command("ls", "model=dcn")[1]
+
+
+def test_every_field_has_a_type_or_is_free_and_every_option_can_be_shown(command):
+    from runner.option_fields import fields_of
+
+    for group, options in find_groups():
+        for option in options:
+            fields = fields_of(option.path, group.replace("/", "."))
+            assert all(f.key and (f.kind or f.default == "null") for f in fields), option.name
+    keys = {f.key for f in fields_of(find_option("trainer", "default").path, "trainer")}
+    import dataclasses
+
+    from runner.config import TrainerSettings
+
+    assert keys == {f"trainer.{f.name}" for f in dataclasses.fields(TrainerSettings)}
+
+
+def find_option(group: str, name: str):
+    return next(o for o in dict(find_groups())[group] if o.name == name)
+
+
+def test_keys_of_no_group_and_unknown_options_are_told(command):
+    assert "report  true" in command("ls")[1]
+    assert "ls optimizer=adamm: no such option; nearest: 'adam" in command.refused(
+        "ls", "optimizer=adamm"
+    )
+
+
+def test_comments_above_a_key_and_behind_it_are_its_documentation(tmp_path):
+    from runner.option_fields import fields_of
+
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "# What it is\na: 1  # behind\n# above\nb: {c: 'x # y', d: [1, 2]}  # of b\ne:\n  f: null\n"
+    )
+    found = {f.key: (f.kind, f.default, f.about) for f in fields_of(path, "g")}
+    assert found == {
+        "g.a": ("whole number", "1", "behind"),
+        "g.b": ("group of keys", "", "above of b"),
+        "g.b.c": ("text", "'x # y'", ""),
+        "g.b.d": ("list of whole number", "[1, 2]", ""),
+        "g.e.f": ("", "null", ""),
+    }

@@ -40,6 +40,7 @@ class Rows:
         self.schema = schema
         self.num_rows = {"train": num_rows}
         self.reachable: dict[str, dict[str, float]] = {}
+        self.rest = "short"
         self.bad_rows: dict[str, object] = {"count": 0, "examples": []}
         self.all = random_batch(num_rows, seed, num_tasks=len(schema.tasks))
 

@@ -6,6 +6,7 @@ own that may be killed. Started as `python -m tests.zygote`; speaks JSON lines o
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -53,9 +54,8 @@ def become_runner(request: dict) -> None:
         sys.path.insert(0, request["cwd"])  # as `python -m` does
         os.environ.update(request["env"])
         sys.argv = ["runner", *request["args"]]
-        from runner.__main__ import main
-
-        code = main(request["args"])
+        module, function = request.get("entry", "runner.__main__:main").split(":")
+        code = getattr(importlib.import_module(module), function)(request["args"])
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
     except BaseException:

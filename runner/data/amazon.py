@@ -36,11 +36,13 @@ PIECE_USERS = 1024
 
 
 def amazon_beauty(
-    *, window_rows: int, prefetch: int, workers: int, **settings: Any
+    *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
 ) -> ParquetDataset:
     """The dataset option `amazon_beauty`; settings are the fields of `Amazon`."""
     made_of = recipe(**settings)
-    return open_recipe(made_of, window_rows=window_rows, prefetch=prefetch, workers=workers)
+    return open_recipe(
+        made_of, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+    )
 
 
 @dataclass(frozen=True)

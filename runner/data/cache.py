@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -55,12 +56,38 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 def is_whole(folder: Path) -> bool:
-    """All files are there with the size they were written with."""
+    """All files are there, as they were written: their sizes, and the hash of what no checksum of
+    a Parquet page covers."""
     try:
-        sizes = json.loads((folder / CONTENTS).read_text())["sizes"]
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, KeyError):
+        made = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
+        if made.pop("sha256") != _hash_of(made):
+            return False
+        paths = {name: folder / name for name in made["sizes"]}
+        return all(
+            path.stat().st_size == made["sizes"][name] and _seal(path) == made["seals"][name]
+            for name, path in paths.items()
+        )
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
         return False
+
+
+def _seal(path: Path) -> str:
+    """Hash of a Parquet file's footer, whose pages have checksums of their own; of others, whole.
+
+    Raises: ValueError for a Parquet file without a footer.
+    """
+    with path.open("rb") as file:
+        if path.suffix == ".parquet":
+            file.seek(-8, os.SEEK_END)
+            length = int.from_bytes(file.read(4), "little") + 8
+            if length > path.stat().st_size:
+                raise ValueError(f"{path}: no footer")
+            file.seek(-length, os.SEEK_END)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _hash_of(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _make(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> None:
@@ -70,9 +97,13 @@ def _make(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> None:
     try:
         made = make(temporary)
         files = [path for path in sorted(temporary.rglob("*")) if path.is_file()]
-        sizes = {str(path.relative_to(temporary)): path.stat().st_size for path in files}
-        text = json.dumps({"contents": made, "sizes": sizes}, indent=1)
-        (temporary / CONTENTS).write_text(text + "\n")
+        names = {str(path.relative_to(temporary)): path for path in files}
+        sizes = {name: path.stat().st_size for name, path in names.items()}
+        seals = {name: _seal(path) for name, path in names.items()}
+        # as it is read back, so that tuples and numbers as keys do not change the hash
+        listed = json.loads(json.dumps({"contents": made, "sizes": sizes, "seals": seals}))
+        text = json.dumps({**listed, "sha256": _hash_of(listed)}, indent=1)
+        (temporary / CONTENTS).write_text(text + "\n", encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one
         temporary.rename(folder)
     except BaseException:

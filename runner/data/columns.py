@@ -26,6 +26,10 @@ class Numeric:
     deviation: float = 1.0
 
     @property
+    def clips(self) -> bool:
+        return self.low is not None or self.high is not None
+
+    @property
     def keeps_whole(self) -> bool:
         """Whether every finite value stays one, whatever the transforms."""
         return not self.log1p or (self.low is not None and self.low > -1)

@@ -40,10 +40,14 @@ NO_VALUE = -1  # a missing category; the present ones are unsigned
 BLOCK_BYTES = 1 << 24
 
 
-def criteo(*, window_rows: int, prefetch: int, workers: int, **settings: Any) -> ParquetDataset:
+def criteo(
+    *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
+) -> ParquetDataset:
     """The dataset option `criteo`; settings are the fields of `Criteo`."""
     made_of = recipe(**settings)
-    return open_recipe(made_of, window_rows=window_rows, prefetch=prefetch, workers=workers)
+    return open_recipe(
+        made_of, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+    )
 
 
 @dataclass(frozen=True)

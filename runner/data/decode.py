@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from runner.data.columns import Categorical, Columns, Sequence
 from runner.data.gather import Pick, matrix, pick_lists, pick_rows
 from runner.data.index import Index, first_line, open_parquet
-from runner.data.transforms import hash_ids, to_dense
+from runner.data.transforms import as_float32, hash_ids, to_dense
 from runner.errors import DataError
 
 MAX_OPEN_FILES = 32  # a footer in memory takes about 1 MB
@@ -144,6 +144,10 @@ class Reader:
             # Minimum and maximum are NaN where anything is: no array of flags is needed.
             if not (np.isfinite(x.min()) and np.isfinite(x.max())):
                 at.fail(numeric.name, raw, ~np.isfinite(x), "not finite after its transforms")
+            if numeric.clips and not (np.isfinite(raw.min()) and np.isfinite(raw.max())):
+                at.fail(
+                    numeric.name, raw, ~np.isfinite(raw), "not finite, whatever it is clipped to"
+                )
         return dense_DW
 
     def _singles(self, table: pa.Table, pick: Pick, at: _Place) -> np.ndarray:
@@ -159,10 +163,11 @@ class Reader:
         if name is None:
             return None
         raw = _numbers(table[name], name, None, at)
-        bad = ~(np.isfinite(raw) & (raw >= 0))
+        weights = as_float32(raw)
+        bad = ~(np.isfinite(weights) & (raw >= 0))
         if bad.any():
             at.fail(name, raw, bad, "a weight is finite and not negative")
-        return pick_rows(raw.astype(np.float32), order)
+        return pick_rows(weights, order)
 
 
 @dataclass(frozen=True)
@@ -285,7 +290,7 @@ def _laid_flat(lists: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
 
 def _not_allowed(values: np.ndarray, allowed: tuple[float, ...] | None) -> np.ndarray:
     if allowed is None:
-        return ~np.isfinite(values)
+        return ~np.isfinite(as_float32(values))
     bad = np.ones(len(values), bool)
     for value in allowed:
         bad &= values != value  # NaN differs from everything

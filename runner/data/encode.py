@@ -16,9 +16,9 @@ from runner.data.bad_rows import Judge
 from runner.data.columns import Numeric
 from runner.data.declared import Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.learnt import Learnt
-from runner.data.raw import Piece, is_text
+from runner.data.raw import Piece, are_whole, bare, is_text
 from runner.data.texts import numbers_of
-from runner.data.transforms import hash_ids, splitmix, to_dense
+from runner.data.transforms import as_float32, hash_ids, splitmix, to_dense
 from runner.data.vocabulary import encode as look_up
 
 WEIGHT = "row weight"  # column of a prepared file; the space keeps it apart from users' names
@@ -71,7 +71,8 @@ def encode_label(table: pa.Table, label: LabelSpec, judge: Judge) -> np.ndarray:
     if allowed is None and label.above is None and label.type == "binary":
         allowed = (0.0, 1.0)
     if allowed is None:
-        wrong, rule = ~np.isfinite(raw), "a finite number"
+        held = as_float32(raw) if label.above is None else raw
+        wrong, rule = ~np.isfinite(held), "a finite number"
     else:
         wrong = np.logical_and.reduce([raw != value for value in allowed])
         rule = " or ".join(f"{value:g}" for value in allowed)
@@ -79,7 +80,8 @@ def encode_label(table: pa.Table, label: LabelSpec, judge: Judge) -> np.ndarray:
     if label.above is not None:
         raw = raw > label.above
     raw = np.where(judge.bad_R, 0, raw)
-    return raw.astype(np.int8 if label.type == "binary" else np.float32)
+    small = label.above is not None or all(v in range(128) for v in allowed or (0.5,))
+    return raw.astype(np.int8 if small else np.float32)
 
 
 def moments_of(spec: NumericSpec, learnt: Learnt) -> Numeric:
@@ -117,7 +119,7 @@ def numbers(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _weight(table: pa.Table, name: str, judge: Judge) -> np.ndarray:
     raw, missing = numbers(table, name)
-    wrong = missing | ~(np.isfinite(raw) & (raw >= 0))
+    wrong = missing | ~(np.isfinite(as_float32(raw)) & (raw >= 0))
     judge.reject(
         name,
         wrong,
@@ -228,11 +230,11 @@ def _values(
 
 def _parsed(spec: IdSpec, texts: pa.Array, judge: Judge, row_of: np.ndarray | None) -> pa.Array:
     texts = texts.cast(pa.string())
-    fits = pc.match_substring_regex(texts, r"^\s*[+-]?\d{1,18}\s*$")
+    fits = are_whole(texts)
     wrong = ~fits.fill_null(True).to_numpy(zero_copy_only=False)
     judge.reject(spec.column, wrong, lambda at: f"{texts[at].as_py()!r} is no integer", row_of)
     texts = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
-    return pc.utf8_trim_whitespace(texts).cast(pa.int64())
+    return bare(texts).cast(pa.int64())
 
 
 def whole_numbers(

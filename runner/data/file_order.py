@@ -18,6 +18,7 @@ class InFileOrder:
         self.num_rows: Mapping[str, int] = dataset.num_rows
         self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
         self.bad_rows: Mapping[str, Any] = dataset.bad_rows
+        self.rest = dataset.rest
         self.save_learnt = dataset.save_learnt
 
     def batches(self, split: str, *, seed: int | None = None, **how: Any) -> Iterator[Batch]:

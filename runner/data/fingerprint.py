@@ -11,11 +11,18 @@ from typing import Any
 
 from runner.data import order
 from runner.data.recipe import Recipe, digest
+from runner.data.settings import RESTS, check_choice
 from runner.errors import ConfigError, DataError, nearest
 
 OURS = "runner.data."
 EDGE_BYTES = 1 << 20  # of the head and of the tail of a file that are hashed
-HOW = ("window_rows", "prefetch", "workers", "write_to")  # of the path that all recipes share
+HOW = (
+    "window_rows",
+    "prefetch",
+    "workers",
+    "rest",
+    "write_to",
+)  # of the path that all recipes share
 
 
 def fingerprint(dataset: Mapping[str, Any]) -> str:
@@ -31,11 +38,13 @@ def fingerprint(dataset: Mapping[str, Any]) -> str:
         rest = {k: v for k, v in dataset.items() if k not in ("path", "prefetch")}
         return digest({"settings": rest, "content": content})
     recipe.check()
+    rest = dataset.get("rest", "short")
+    check_choice("rest", rest, RESTS)
     return digest(
         {
             "source": recipe.source(),
             "reading": recipe.reading(),
-            "order": [order.VERSION, dataset.get("window_rows")],
+            "order": [order.VERSION, dataset.get("window_rows"), *([rest] * (rest != "short"))],
         }
     )
 

@@ -13,6 +13,9 @@ import pyarrow.parquet as pq
 from runner.data.columns import Columns, check_columns
 from runner.errors import DataError
 
+# What Arrow raises for damaged files; the last one for names of columns that are no text any more
+UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
+
 
 @dataclass(frozen=True)
 class Index:
@@ -40,8 +43,26 @@ def open_parquet(path: Path) -> pq.ParquetFile:
         return pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path}: not a readable Parquet file ({first_line(error)})") from error
+
+
+def footer(opened: pq.ParquetFile, path: str) -> tuple[pa.Schema, list[int]]:
+    """Column types, and the number of rows of every row group.
+
+    Raises: DataError for a footer that contradicts itself, or that is no footer any more.
+    """
+    try:
+        found, metadata = opened.schema_arrow, opened.metadata
+        counts = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+        _ = found.names  # decodes them
+    except UNREADABLE as error:
+        raise DataError(f"{path}: not a readable Parquet file ({first_line(error)})") from error
+    if sum(counts) != metadata.num_rows or min(counts, default=0) < 0:
+        raise DataError(
+            f"{path}: damaged footer: {metadata.num_rows} rows, but {sum(counts)} in its row groups"
+        )
+    return found, counts
 
 
 def build_index(files: Sequence[Path], columns: Columns) -> Index:
@@ -55,11 +76,10 @@ def build_index(files: Sequence[Path], columns: Columns) -> Index:
     first: pa.Schema | None = None
     for number, path in enumerate(files):
         with open_parquet(path) as opened:
-            found, metadata = opened.schema_arrow, opened.metadata
+            found, counts = footer(opened, str(path))
             check_columns(columns, found, str(path))
             first = first or found
             _check_same_types(columns, first, found, files[0], path)
-            counts = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
         if not any(counts):
             raise DataError(f"{path}: has no rows")
         for group, rows in enumerate(counts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -38,22 +39,35 @@ class Learnt:
         for number, name in enumerate(names):
             table = pa.table({"value": self.vocabularies[name]})
             pq.write_table(table, folder / f"vocabulary-{number}.parquet", write_page_checksum=True)
-        text = json.dumps({**self.values(), "vocabularies": names}, indent=1)
+        values = {**self.values(), "vocabularies": names}
+        text = json.dumps({**values, "sha256": self.digest()}, indent=1)
         (folder / FILE).write_text(text + "\n")
+
+    def digest(self) -> str:
+        """Of all that was learnt, vocabularies included, whatever the order it was written in."""
+        text = json.dumps(self.values(), sort_keys=True)
+        hashed = hashlib.sha256(text.encode())
+        for name in sorted(self.vocabularies):
+            hashed.update(name.encode())
+            hashed.update(np.ascontiguousarray(self.vocabularies[name]).data)
+        return hashed.hexdigest()
 
     @classmethod
     def load(cls, folder: Path) -> Learnt:
         """Raises: DataError naming what is missing or damaged."""
         try:
             values = json.loads((folder / FILE).read_text())
-            names = values.pop("vocabularies")
+            names, written = values.pop("vocabularies"), values.pop("sha256", None)
             vocabularies = {
                 name: pq.read_table(
                     folder / f"vocabulary-{number}.parquet", page_checksum_verification=True
                 )["value"].to_numpy()
                 for number, name in enumerate(names)
             }
-            return cls(**values, vocabularies=vocabularies)
+            learnt = cls(**values, vocabularies=vocabularies)
+            if written not in (None, learnt.digest()):  # None: of an earlier version
+                raise ValueError("damaged: it is not what was written")
+            return learnt
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise DataError(f"{folder / FILE}: what was learnt cannot be read: {error}") from error
 

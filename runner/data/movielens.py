@@ -36,11 +36,13 @@ SINGLES = ("user", "item", "gender", "age", "occupation", "year")
 
 
 def movielens_1m(
-    *, window_rows: int, prefetch: int, workers: int, **settings: Any
+    *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
 ) -> ParquetDataset:
     """The dataset option `movielens_1m`; settings are the fields of `MovieLens`."""
     made_of = recipe(**settings)
-    return open_recipe(made_of, window_rows=window_rows, prefetch=prefetch, workers=workers)
+    return open_recipe(
+        made_of, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+    )
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,16 @@ import pyarrow as pa
 
 from runner.batch import Batch, Cursor
 from runner.data.assemble import assemble, schema_of
+from runner.data.cache import cache_root
 from runner.data.columns import Columns
-from runner.data.dataset import START
+from runner.data.dataset import START, end_of_epoch
 from runner.data.decode import Reader
 from runner.data.encode import CARRIED
 from runner.data.index import build_index
 from runner.data.learnt import copy_learnt
 from runner.data.prefetch import prefetch
+from runner.data.rest import padded, without_ids
+from runner.data.settings import RESTS, check_choice
 from runner.data.stream import Share, pieces
 from runner.errors import DataError, nearest
 
@@ -31,7 +34,8 @@ class ParquetDataset:
 
     Args: files of each split; window_rows: rows that are shuffled together and held in memory, part
     of the order; prefetch: batches made ahead by a thread, workers: windows read ahead by as many
-    threads, 0 for none, no part of the order.
+    threads, 0 for none, no part of the order; rest: what becomes of the last rows of a training
+    epoch, see `runner.data.rest`.
     Raises: DataError as `build_index` does.
     """
 
@@ -43,6 +47,7 @@ class ParquetDataset:
         window_rows: int = 131_072,
         prefetch: int = 0,
         workers: int = 0,
+        rest: str = "short",
         learnt_in: Path | None = None,
         bad_rows: Mapping[str, Any] | None = None,
         reachable: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
@@ -50,13 +55,17 @@ class ParquetDataset:
         for split, paths in files.items():
             if not paths:
                 raise DataError(f"the {split} split has no files")
+        check_choice("rest", rest, RESTS)
         self.columns = columns
+        self.rest = rest
         self.bad_rows = bad_rows or {"count": 0, "examples": []}
         self._learnt_in = learnt_in
         self.schema = schema_of(columns)
         self.reachable = reachable
         self._indexes = {split: build_index(paths, columns) for split, paths in files.items()}
-        self.num_rows = {split: index.num_rows for split, index in self._indexes.items()}
+        self.num_rows: Mapping[str, int] = {
+            split: index.num_rows for split, index in self._indexes.items()
+        }
         self._keys = [feature.name for feature in self.schema.sparse]
         self._window_rows = window_rows
         self._sequence_keys = [feature.name for feature in self.schema.sequences]
@@ -103,14 +112,24 @@ class ParquetDataset:
                 f"position {start.offset} is outside the {total} rows of {split!r}: "
                 "the data is not what it was"
             )
-        share = Share(start.offset, total, batch_size, rank, world_size)
-        batches = self._batches(split, share, seed, start.epoch)
+        if seed is None or split != "train":
+            share, size = Share(start.offset, total, batch_size, rank, world_size), 0
+        else:
+            end = end_of_epoch(self, start.offset, batch_size * world_size)
+            if end == start.offset:
+                return iter(())
+            share = Share(start.offset, end, batch_size, rank, world_size)
+            size = batch_size if self.rest == "pad" else 0
+        batches = self._batches(split, share, seed, start.epoch, size)
         if self._prefetch:
             return prefetch(batches, self._prefetch)
         return in_turns(batches, AT_ONCE_ROWS // batch_size)
 
-    def _batches(self, split: str, share: Share, seed: int | None, epoch: int) -> Iterator[Batch]:
-        for piece in pieces(
+    def _batches(
+        self, split: str, share: Share, seed: int | None, epoch: int, size: int
+    ) -> Iterator[Batch]:
+        """size: of every batch, padded if need be; 0: the last one is shorter."""
+        found = pieces(
             self._indexes[split],
             self.columns,
             share,
@@ -118,10 +137,22 @@ class ParquetDataset:
             epoch=epoch,
             window_rows=self._window_rows,
             workers=self._workers,
-        ):
-            at_end = piece.end == share.total
-            cursor = Cursor(epoch + 1, 0) if at_end else Cursor(epoch, piece.end)
-            yield assemble(piece, self._keys, cursor, self._sequence_keys)
+        )
+        try:
+            for piece in found:
+                at_end = piece.end == share.total
+                cursor = Cursor(epoch + 1, 0) if at_end else Cursor(epoch, piece.end)
+                batch = assemble(piece, self._keys, cursor, self._sequence_keys)
+                if at_end:
+                    batch = padded(without_ids(batch) if piece.padding else batch, size)
+                yield batch
+        except DataError as error:
+            folder = self._indexes[split].files[0].parent
+            if not folder.is_relative_to(cache_root()):
+                raise
+            raise DataError(
+                f"{error}; prepared data is made again once {folder} is gone"
+            ) from error
 
 
 def in_turns(batches: Iterator[Batch], count: int) -> Iterator[Batch]:

@@ -12,14 +12,14 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from runner.data.index import first_line
+from runner.data.index import UNREADABLE, first_line, footer
 from runner.data.sources import File
 from runner.errors import DataError, nearest
 
 PIECE_ROWS = 1 << 16
 BLOCK_BYTES = 1 << 23
 NUMBER = r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
-WHOLE = r"^\s*[+-]?\d{1,18}\s*$"
+WHOLE, LONG = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def open_parquet_file(file: File, dictionary: Sequence[str] = ()) -> pq.ParquetF
             page_checksum_verification=True,
             read_dictionary=list(dictionary),
         )
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         handle.close()
         raise DataError(f"{file}: not a readable Parquet file ({first_line(error)})") from error
 
@@ -69,9 +69,7 @@ def open_parquet_file(file: File, dictionary: Sequence[str] = ()) -> pq.ParquetF
 def parquet_schema(file: File) -> tuple[pa.Schema, list[int]]:
     """Column types, and the number of rows of every row group."""
     with open_parquet_file(file) as opened:
-        metadata = opened.metadata
-        counts = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
-        return opened.schema_arrow, counts
+        return footer(opened, str(file))
 
 
 def text_schema(file: File, format_: TextFormat) -> pa.Schema:
@@ -117,13 +115,27 @@ def parquet_pieces(file: File, columns: Sequence[str], *, skip: bool) -> Iterato
                     PIECE_ROWS, row_groups=[group], columns=list(columns), use_threads=False
                 ):
                     table = pa.Table.from_batches([batch])
+                    for name in texts:
+                        _check_entries(table[name])
                     yield Piece(file, group, done, table.num_rows, table)
                     done += table.num_rows
-            except (pa.ArrowException, OSError) as error:
+                if done != count:
+                    raise pa.ArrowInvalid(f"{done} rows, not {count} as the footer says")
+            except UNREADABLE as error:
                 problem = f"{file}: row group {group}: {first_line(error)}"
-                if not skip:
+                if not skip or done >= count:
                     raise DataError(problem) from error
                 yield Piece(file, group, done, count - done, None, problem)
+
+
+def _check_entries(column: pa.ChunkedArray) -> None:
+    """Arrow trusts a file's numbers of dictionary entries. Raises: ArrowInvalid for one beyond."""
+    for chunk in column.chunks:
+        if pt.is_dictionary(chunk.type):
+            ends = pc.min_max(chunk.indices)
+            low, high = ends["min"].as_py(), ends["max"].as_py()
+            if low is not None and not 0 <= low <= high < len(chunk.dictionary):
+                raise pa.ArrowInvalid(f"entry {high} of a dictionary of {len(chunk.dictionary)}")
 
 
 def text_pieces(
@@ -195,13 +207,29 @@ def _typed(
         if pt.is_string(type_):
             continue
         texts = table[name].combine_chunks()
-        fits = pc.match_substring_regex(texts, WHOLE if pt.is_integer(type_) else NUMBER)
+        whole = pt.is_integer(type_)
+        fits = are_whole(texts) if whole else pc.match_substring_regex(texts, NUMBER)
         if pc.any(pc.invert(fits)).as_py():
             wrong[name] = pc.if_else(pc.fill_null(fits, True), pa.scalar(None, pa.string()), texts)
             texts = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
-        values = pc.utf8_trim_whitespace(texts).cast(type_)
-        table = table.set_column(place, name, values)
+        table = table.set_column(place, name, bare(texts).cast(type_))
     return table, wrong
+
+
+def are_whole(texts: pa.Array) -> pa.Array:
+    """Which texts are whole numbers of 64 bits; a missing one stays missing."""
+    fits = pc.match_substring_regex(texts, WHOLE)
+    if pc.all(fits).as_py() is not False:
+        return fits
+    long = pc.match_substring_regex(texts, LONG)
+    digits = pc.utf8_ltrim(bare(texts), "-")
+    largest = pc.if_else(pc.starts_with(bare(texts), "-"), str(2**63), str(2**63 - 1))
+    return pc.or_(fits, pc.and_(long, pc.less_equal(digits, largest)))
+
+
+def bare(texts: pa.Array) -> pa.Array:
+    """Numbers as Arrow reads them: without space around them or a plus."""
+    return pc.utf8_ltrim(pc.utf8_trim_whitespace(texts), "+")
 
 
 def _named(message: str, names: Sequence[str]) -> str:

@@ -72,7 +72,7 @@ def prepare(recipe: Recipe) -> tuple[Path, Made]:
 
 
 def open_recipe(
-    recipe: Recipe, *, window_rows: int, prefetch: int, workers: int = 0
+    recipe: Recipe, *, window_rows: int, prefetch: int, workers: int = 0, rest: str = "short"
 ) -> ParquetDataset:
     """The dataset of a recipe, prepared if need be."""
     folder, made = prepare(recipe)
@@ -84,6 +84,7 @@ def open_recipe(
         window_rows=window_rows,
         prefetch=prefetch,
         workers=workers,
+        rest=rest,
         reachable=made.reachable,
     )
 

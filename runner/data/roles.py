@@ -117,7 +117,7 @@ def as_written(declared: Declared, learnt: Learnt, *, weighted: bool) -> Columns
     """The columns of rewritten files: all transforms are applied."""
     pooled = [s for s in declared.ids if not s.is_sequence]
     return Columns(
-        labels=_labels(declared),
+        labels=_labels(declared, skipped=weighted),
         numeric=tuple(Numeric(s.name) for s in declared.numeric),
         categorical=tuple(
             Categorical(
@@ -146,12 +146,14 @@ def _numbers_in(declared: Declared) -> list[str]:
     return [s.column for s in declared.labels] + [s.column for s in declared.numeric]
 
 
-def _labels(declared: Declared) -> tuple[Label, ...]:
+def _labels(declared: Declared, *, skipped: bool = False) -> tuple[Label, ...]:
+    """skipped: rows of weight 0 may hold a label of 0."""
+    more = (0.0,) if skipped else ()
     return tuple(
         Label(
             s.name,
             "binary" if s.type == "binary" else "regression",
-            s.allowed if s.above is None else None,
+            (*s.allowed, *more) if s.allowed is not None and s.above is None else None,
         )
         for s in declared.labels
     )

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 from runner.errors import ConfigError, nearest
 
+RESTS = ("short", "drop", "pad")  # of the rows of an epoch that fill no batch
 NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 

@@ -33,13 +33,21 @@ PARTS = ("dense", "ids", "pairs")
 
 
 def synthetic(
-    *, window_rows: int, prefetch: int, workers: int, write_to: str | None, **settings: Any
+    *,
+    window_rows: int,
+    prefetch: int,
+    workers: int,
+    write_to: str | None,
+    rest: str = "short",
+    **settings: Any,
 ) -> ParquetDataset:
     """The dataset option `synthetic`; settings are the fields of `Synthetic`."""
     made_of = recipe(**settings)
     if write_to:
         write_out(made_of, Path(write_to).expanduser())
-    return open_recipe(made_of, window_rows=window_rows, prefetch=prefetch, workers=workers)
+    return open_recipe(
+        made_of, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+    )
 
 
 @dataclass(frozen=True)

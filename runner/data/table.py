@@ -48,10 +48,13 @@ DIRECT_ROWS = 1 << 17  # of a row group that is read as it is; larger ones make 
 SPLIT_PATHS = {"train": "path", "validation": "validation_path", "test": "test_path"}
 
 
-def table(*, window_rows: int, prefetch: int, workers: int = 0, **settings: Any) -> ParquetDataset:
+def table(
+    *, window_rows: int, prefetch: int, workers: int = 0, rest: str = "short", **settings: Any
+) -> ParquetDataset:
     """The dataset options `parquet`, `csv` and `tsv`; settings are the fields of `Table`."""
+    made_of = recipe(**settings)
     return open_table(
-        recipe(**settings), window_rows=window_rows, prefetch=prefetch, workers=workers
+        made_of, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
     )
 
 
@@ -235,7 +238,11 @@ class Table:
             return Made(dict.fromkeys(self.files, ()), {"direct": True}, {})
         splits, learnt, bad = write_table(self, folder, advance)
         kept = {"direct": False, "mean_length": learnt.mean_length}
-        return Made(splits, {**kept, "bad_rows": vars(bad)}, {})
+        # by name: the files may lie elsewhere the next time, and where they lie may be a secret
+        files = [file for files in self.files.values() for file in files]
+        names = {str(file): file.name for file in files}
+        examples = [_renamed(example, names) for example in bad.examples]
+        return Made(splits, {**kept, "bad_rows": {**vars(bad), "examples": examples}}, {})
 
     def columns(self, learnt: Mapping[str, Any]) -> Columns:
         """Of direct files; those of rewritten ones need the folder too, see `open_table`."""
@@ -264,7 +271,7 @@ recipe = Table
 
 
 def open_table(
-    made_of: Table, *, window_rows: int, prefetch: int, workers: int = 0
+    made_of: Table, *, window_rows: int, prefetch: int, workers: int = 0, rest: str = "short"
 ) -> ParquetDataset:
     """The dataset of a table, rewritten if need be."""
     folder, made = _prepared(made_of)
@@ -285,6 +292,7 @@ def open_table(
         window_rows=window_rows,
         prefetch=prefetch,
         workers=workers,
+        rest=rest,
         learnt_in=folder,
         bad_rows=made.learnt.get("bad_rows"),
     )
@@ -314,10 +322,15 @@ def _prepared(made_of: Table) -> tuple[Path, Made]:
     return prepare(made_of)
 
 
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    for old, new in names.items():
+        if text.startswith(f"{old}: "):
+            return new + text[len(old) :]
+    return text
+
+
 def _content(folder: Path) -> str:
-    learnt = Learnt.load(folder)
-    hashed = {name: digest(values.tobytes().hex()) for name, values in learnt.vocabularies.items()}
-    return digest([learnt.values(), hashed])
+    return Learnt.load(folder).digest()
 
 
 def _is_time(type_: pa.DataType) -> bool:

@@ -7,10 +7,15 @@ import numpy as np
 from runner.data.columns import Numeric
 
 
+def as_float32(values: np.ndarray) -> np.ndarray:
+    """What a batch holds of them; too large a number becomes infinite, and its row a bad one."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
+
+
 def to_dense(column: Numeric, values: np.ndarray) -> np.ndarray:
     """Clip, log1p, standardise; missing values are filled before. [R] numbers -> [R] float32."""
-    with np.errstate(over="ignore"):  # infinite then: the caller names the bad row
-        x = values.astype(np.float32)
+    x = as_float32(values)
     if column.low is not None or column.high is not None:
         np.clip(x, column.low, column.high, out=x)
     if column.log1p:

@@ -34,14 +34,7 @@ def write_table(
         learnt = Learnt.load(Path(table.learnt))
     else:
         bounds = _bounds(table)
-        learner = Learner(table.declared, split_seed=table.split_seed, skips=table.skips)
-        if needs_pass(table.declared):
-            for piece, splits in _dealt(table, learner.columns(), bounds):
-                if piece.table is not None:
-                    learner.see(piece, splits)
-                advance(piece.num_rows)
-        learnt = learner.learnt()
-        learnt.times = bounds
+        learnt = _learn(table, bounds, advance)
     bad = BadRows(table.max_bad_rows if table.skips else 0)
     wanted = dict.fromkeys([*table.dealt.splits, *table.files])
     writers = {split: _writer(table, folder, split) for split in SPLITS if split in wanted}
@@ -61,6 +54,25 @@ def write_table(
     learnt.mean_length = lengths.means()
     learnt.save(folder)
     return names, learnt, bad
+
+
+def _learn(table: Table, bounds: dict[str, float], advance: Callable[[int], None]) -> Learnt:
+    learner = Learner(table.declared, split_seed=table.split_seed, skips=table.skips)
+    problem = ""
+    if needs_pass(table.declared):
+        for piece, splits in _dealt(table, learner.columns(), bounds):
+            if piece.table is not None:
+                learner.see(piece, splits)
+            problem = problem or piece.problem
+            advance(piece.num_rows)
+    try:
+        learnt = learner.learnt()
+    except DataError as error:
+        if not problem:
+            raise
+        raise DataError(f"{error}; {problem}") from error
+    learnt.times = bounds
+    return learnt
 
 
 def _encoded(

@@ -36,14 +36,14 @@ class Ended:
     """How a process of a job ended. `refused`: a mistake of the configuration or the data."""
 
     code: int
-    status: str = "completed"  # or interrupted, refused, failed
+    status: str = "completed"  # or pruned, interrupted, refused, failed
     message: str = ""
     trace: str = ""
     at: float = 0.0  # monotonic seconds
 
     @property
     def is_well(self) -> bool:
-        return self.status in ("completed", "interrupted")
+        return self.status in ("completed", "pruned", "interrupted")
 
 
 @dataclass

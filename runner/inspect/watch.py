@@ -210,6 +210,7 @@ class WatchedDataset:
         self.num_rows: Mapping[str, int] = dataset.num_rows
         self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
         self.bad_rows: Mapping[str, Any] = dataset.bad_rows
+        self.rest = dataset.rest
         self.save_learnt = dataset.save_learnt
 
     def batches(self, split: str, **how: Any) -> Iterator[Batch]:

@@ -28,6 +28,7 @@ class Loaded:
         self.num_rows: Mapping[str, int] = dataset.num_rows
         self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
         self.bad_rows: Mapping[str, Any] = dataset.bad_rows
+        self.rest = dataset.rest
         self.save_learnt = dataset.save_learnt
 
     def batches(self, split: str, *, start: Cursor = START, **how: Any) -> Iterator[Batch]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from runner.inspect.finite import FirstNonFinite, NonFiniteError
+from runner.inspect.losses import mean_losses
 from runner.inspect.one_batch import OneBatch
 from runner.inspect.origin import traced_line
 from runner.inspect.show import (
@@ -127,6 +128,7 @@ def look_at(job: Job, options: Options) -> Look:
     """The observers that the options ask for."""
     context = job.context
     roots = {"": context.model, "(loss)": context.loss, "(task)": job.task}
+    roots |= {f"(task) {name}": module for name, module in context.own_modules.items()}
     modules, parameters = modules_in(roots), parameters_in(roots)
     scale = (lambda: float(s.state[0])) if (s := context.loss_scale) else (lambda: 1.0)
     norms = GradientNorms(scale)
@@ -228,20 +230,6 @@ def tell_update(job: Job, state: TrainState, look: Look, output: StepOutput) -> 
         facts.append("skipped: a gradient is not finite")
     job.view.note("  ".join(facts))
     return loss
-
-
-def mean_losses(output: StepOutput) -> dict[str, float]:
-    """Each part of the loss over the rows of the update, by their weights. Synchronises."""
-    totals: dict[str, float] = {}
-    total_weight = 0.0
-    for prediction, losses in zip(output.predictions, output.losses, strict=True):
-        weights_B = prediction.weights_B.double()
-        total_weight += float(weights_B.sum())
-        for name, loss_B in losses.items():
-            # a row of weight 0 may hold anything
-            weighted_B = torch.where(weights_B > 0, loss_B.double() * weights_B, 0.0)
-            totals[name] = totals.get(name, 0.0) + float(weighted_B.sum())
-    return {name: total / max(total_weight, 1e-38) for name, total in totals.items()}
 
 
 def tell_tables(job: Job, look: Look, seen: Seen) -> None:

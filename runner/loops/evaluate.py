@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 
 import torch
 
 from runner.errors import ConfigError
 from runner.job import Job, Result
+from runner.loops.beside import keep_calibration, keep_data_facts
 from runner.loops.measured import measured
 from runner.loops.told import start_trackers, told
+from runner.metrics import MetricSet
 from runner.state import from_values, restore_weights
 from runner.stop import Stop, stop_on_signals
 
 
 def evaluate_split(
-    job: Job, split: str, *, max_batches: int | None = None, stop: Stop | None = None
+    job: Job,
+    split: str,
+    *,
+    max_batches: int | None = None,
+    stop: Stop | None = None,
+    keep: Callable[[MetricSet], None] | None = None,
 ) -> dict[str, float] | None:
     """Metrics of a split in file order, with dropout and the like off.
 
     Collective. Changes nothing of the training: weights, random states and train metrics stay.
+    Args: keep: gets what was measured, which on rank 0 holds the rows of all ranks.
     Returns: None if `stop` was requested before the end.
     """
     context = job.context
     metrics = job.metrics(True)
-    context.model.eval()
+    for root in context.roots():
+        root.eval()
     ranks = context.ranks
     batches = job.dataset.batches(
         split,
@@ -40,6 +50,8 @@ def evaluate_split(
             metrics.update(prediction, losses)
             job.view.evaluating(split, batch.size * ranks.world_size, job.dataset.num_rows[split])
     results, notes = measured(metrics, ranks)
+    if keep is not None:
+        keep(metrics)
     for note in notes:
         job.view.note(f"{split}: {note}")
     return results
@@ -70,12 +82,14 @@ def _evaluate(job: Job) -> Result:
     assert job.source is not None
     assert job.run is not None
     start_trackers(job)
+    keep_data_facts(job)
     restore_weights(job, job.source)
     state = from_values(job.source.values)
     split = chosen_split(job)
+    kept: list[MetricSet] = []
     with stop_on_signals() as stop, job.view.evaluation(job.dataset.num_rows[split]):
         metrics = evaluate_split(
-            job, split, max_batches=job.loop_settings["max_batches"], stop=stop
+            job, split, max_batches=job.loop_settings["max_batches"], stop=stop, keep=kept.append
         )
     if metrics is None:
         return Result("interrupted", state.step, state.examples, signal=stop.signal)
@@ -84,5 +98,6 @@ def _evaluate(job: Job) -> Result:
     )
     job.trackers.log(split, state.step, metrics)
     job.view.evaluated(split, state.step, metrics)
+    keep_calibration(job, split, state.step, kept[0])
     flat = {f"{split}/{name}": value for name, value in metrics.items()}
     return Result("completed", state.step, state.examples, metrics=flat)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from runner.data.file_order import InFileOrder
 from runner.job import Job, Result
 from runner.jsonfiles import Log
+from runner.loops.events import Events
 from runner.loops.record import Recorder
 from runner.loops.score import ScoreFirst, forward_is_score
 from runner.loops.start import start
@@ -39,7 +40,7 @@ def prepared(job: Job) -> Job:
         job = replace(job, dataset=InFileOrder(job.dataset))
     if job.loop_settings["score"] == "auto" and forward_is_score(job.task, job.context):
         return job
-    return replace(job, task=ScoreFirst(job.task, job.context.model))
+    return replace(job, task=ScoreFirst(job.task, job.context))
 
 
 def is_stream(job: Job) -> bool:
@@ -51,7 +52,8 @@ def _online(job: Job) -> Result:
         state = start(job)
         if is_stream(job):
             job.dataset.stopped = lambda: stop.heard is not None  # type: ignore[attr-defined]
-        record = Recorder(job, state, split=PROGRESSIVE)
+        record = Recorder(job, state, Events(job, state, stop), split=PROGRESSIVE)
+        record.events.started()
         for output in () if stop.agreed() else steps(job, state):
             record.update(output)
             if record.log_due() or finished(job, state):
@@ -61,6 +63,7 @@ def _online(job: Job) -> Result:
             if stop.agreed():
                 break
         record.save(wait=True)
+        record.events.raise_failure()
         ended = finished(job, state)
         interrupted = stop.agreed() and not ended
     if job.run is not None:
@@ -70,7 +73,9 @@ def _online(job: Job) -> Result:
         {},
         signal=stop.signal if interrupted else None,
     )
-    return replace(result, notes={**result.notes, **stream_notes(job, state, ended)})
+    result = replace(result, notes={**result.notes, **stream_notes(job, state, ended)})
+    record.events.ended(result)
+    return result
 
 
 def stream_notes(job: Job, state: TrainState, ended: bool) -> dict[str, object]:

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-import math
 import resource
 import time
 from collections.abc import Mapping
 
 import torch
 
-from runner.intervals import Progress, due
+from runner.intervals import due
 from runner.job import Job, Result
+from runner.loops.beside import keep_calibration
+from runner.loops.events import Events, progress, write_row
 from runner.loops.measured import measured
+from runner.metrics import MetricSet
+from runner.patience import is_better
 from runner.state import Best, TrainState, random_tensors, tensors, values
+from runner.step import rows_of_update, total_steps
+from runner.stop import Stop
 from runner.task import StepOutput
 
 
 class Recorder:
     """Keeps the cadence of one training and puts things where they go. Decides nothing else."""
 
-    def __init__(self, job: Job, state: TrainState, *, split: str = "train") -> None:
+    def __init__(
+        self, job: Job, state: TrainState, events: Events | None = None, *, split: str = "train"
+    ) -> None:
         self.job, self.state, self.split = job, state, split
-        self.before = self.now = self._progress()
+        self.events = events or Events(job, state, Stop(job.context.ranks))
+        self.before = self.now = progress(state)
         self.saved_step = state.step if state.step else -1
         self.logged = self.now
         self.skipped_told = state.skipped
-
-    def _progress(self) -> Progress:
-        s = self.state
-        return Progress(s.step, s.examples, s.cursor.epoch, s.active_s)
+        self._pass: MetricSet | None = None  # the last evaluation's
+        self.validation: Mapping[str, float] = {}  # of the last evaluation
 
     def update(self, output: StepOutput) -> None:
-        """Takes one update into the train metrics; no synchronisation."""
+        """Takes one update into the train metrics; no synchronisation. Tells the callbacks."""
         for prediction, losses in zip(output.predictions, output.losses):
             self.job.train_metrics.update(prediction, losses)
-        self.before, self.now = self.now, self._progress()
+        self.before, self.now = self.now, progress(self.state)
         self.job.view.step(self.state.step)
+        self.events.updated(output)
 
     def log_due(self) -> bool:
         return due(self.job.cadence.log_every, self.before, self.now)
@@ -51,14 +58,22 @@ class Recorder:
         job, state = self.job, self.state
         metrics, _ = measured(job.train_metrics, job.context.ranks)  # sync
         job.train_metrics.reset()
-        factor = job.rates.factor(state.step)
-        rates = {f"lr/{name}": full * factor for name, full in job.rates.full.items()}
-        state.train_metrics = metrics
-        self._row(self.split, state.step, state.examples, metrics | rates)
+        rates = {f"lr/{name}": rate for name, rate in state.rates.items()}
+        if job.trainer.batch_on_plateau.patience is not None:
+            rates["update_rows"] = rows_of_update(job, state.growth)
+            rates["total_steps"] = total_steps(job, state)
+        numbers = job.context.numbers.means(job.context.ranks)  # sync
+        job.context.numbers.reset()
+        if taken := sorted(numbers.keys() & metrics.keys()):
+            raise ValueError(f"ctx.log({taken[0]!r}, ...): is the name of a metric")
+        metrics |= numbers
+        state.train_metrics, state.logged_step = metrics, state.step
+        write_row(job, self.split, state.step, state.examples, metrics | rates)
+        apart = {name for name in numbers if "/" in name}  # in the log, not on the line
         speed = self._speed()
         if job.run is not None:
             job.run.perf.append({"step": state.step, "examples": state.examples, **speed})
-        job.view.log(state.step, metrics, speed)
+        job.view.log(state.step, {n: v for n, v in metrics.items() if n not in apart}, speed)
         if state.skipped > self.skipped_told:
             job.view.warn(
                 f"{state.skipped - self.skipped_told} updates skipped up to step {state.step}: "
@@ -79,33 +94,37 @@ class Recorder:
             speed["peak_cuda_bytes"] = torch.cuda.max_memory_allocated(self.job.device)
         return speed
 
+    def take_pass(self, metrics: MetricSet) -> None:
+        """Holds on to what an evaluation measured until it is known whether it is worth keeping."""
+        self._pass = metrics
+
     def evaluated(self, metrics: Mapping[str, float]) -> bool:
         """Writes a row of the validation split; returns whether it is the best so far."""
         job, state = self.job, self.state
-        self._row("validation", state.step, state.examples, metrics)
+        self.validation = metrics
+        write_row(job, "validation", state.step, state.examples, metrics)
         monitor = job.checkpoint.monitor
         value = metrics[monitor.metric.removeprefix("validation/")]
         best = None if state.best is None else state.best.value
         improved = is_better(value, best, monitor.direction)
         if improved:
             state.best = Best(state.step, state.examples, value, dict(metrics))
+            keep_calibration(job, "validation", state.step, self._pass)
+        self._pass = None  # its rows take memory
         job.view.evaluated("validation", state.step, metrics, best=improved)
+        self.events.evaluated("validation", metrics)
         return improved
 
     def evaluated_at_end(
         self, split: str, step: int, metrics: Mapping[str, float], seconds: float
     ) -> None:
         examples = self.state.best.examples if self.state.best else self.state.examples
-        self._row(split, step, examples, metrics)
+        write_row(self.job, split, step, examples, metrics)
+        keep_calibration(self.job, split, step, self._pass)
+        self._pass = None
+        self.events.evaluated(split, metrics)
         if self.job.run is not None:
             self.job.run.perf.append({"split": split, "step": step, "evaluation_s": seconds})
-
-    def _row(self, split: str, step: int, examples: int, metrics: Mapping[str, float]) -> None:
-        if self.job.run is not None:
-            self.job.run.metrics.append(
-                {"split": split, "step": step, "examples": examples, **metrics}
-            )
-        self.job.trackers.log(split, step, metrics)
 
     def save(self, *, wait: bool = False) -> None:
         """A checkpoint of this step, unless there is one; training goes on once it is copied."""
@@ -113,6 +132,7 @@ class Recorder:
         if job.checkpointer is None or job.run is None:
             return
         if self.saved_step != state.step:
+            self.events.saving()
             started = time.perf_counter()
             job.run.metrics.sync()  # the checkpoint counts on the rows before it
             job.checkpointer.save(
@@ -125,6 +145,7 @@ class Recorder:
                     metrics_bytes=job.run.metrics.size(),
                     signature=job.run.signature,
                     trackers=job.trackers.state(),
+                    callbacks=job.callbacks.state(),
                 ),
                 protect=() if state.best is None else (state.best.step,),
             )
@@ -146,13 +167,6 @@ class Recorder:
             "bad_rows": self.job.dataset.bad_rows["count"],
             "active_s": state.active_s,
         }
+        if state.stopped is not None:
+            notes["stopped"] = state.stopped
         return Result(status, state.step, state.examples, flat, best, signal=signal, notes=notes)
-
-
-def is_better(value: float, best: float | None, direction: str) -> bool:
-    """Strictly better than the best so far; NaN never is."""
-    if math.isnan(value):
-        return False
-    if best is None:
-        return True
-    return value > best if direction == "max" else value < best

@@ -24,7 +24,8 @@ def forward_is_score(task: Task, context: Context) -> bool:
     """
     roots = [context.model, *([context.loss] if isinstance(context.loss, nn.Module) else [])]
     modules = (m for root in roots for m in _outside_tables(root))
-    return type(task) is Supervised and not any(depends_on_training(m) for m in modules)
+    plain = type(task) is Supervised and not context.penalties  # which its losses contain
+    return plain and not any(depends_on_training(m) for m in modules)
 
 
 def _outside_tables(module: nn.Module) -> Iterator[nn.Module]:
@@ -59,9 +60,9 @@ class ScoreFirst:
     A task that takes several batches an update has each scored as it takes it.
     """
 
-    def __init__(self, task: Task, model: nn.Module) -> None:
+    def __init__(self, task: Task, context: Context) -> None:
         self.task = task
-        self._modules = list(model.modules())
+        self._modules = [module for root in context.roots() for module in root.modules()]
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         scores: list[tuple[Prediction, dict[str, Tensor]]] = []
@@ -77,7 +78,8 @@ class ScoreFirst:
     ) -> Iterator[Batch]:
         for batch in batches:
             before = [module.training for module in self._modules]
-            ctx.model.eval()
+            for root in ctx.roots():
+                root.eval()
             with torch.no_grad():
                 scores.append(self.task.eval_step(ctx, batch))
             for module, training in zip(self._modules, before):

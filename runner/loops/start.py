@@ -11,6 +11,7 @@ from runner.errors import ConfigError
 from runner.job import Job
 from runner.loops.told import start_trackers
 from runner.state import TrainState, copy_in, restore, tensors, weights
+from runner.step import total_steps
 
 
 def start(job: Job) -> TrainState:
@@ -20,11 +21,18 @@ def start(job: Job) -> TrainState:
     saved = job.checkpointer.latest() if job.checkpointer else None
     if saved is not None and job.checkpointer is not None:
         state = restore(job, saved)
+        job.callbacks.load_state(saved.values.get("callbacks", {}))
         job.checkpointer.discard_after(state.step)
         if job.run is not None:
             job.run.metrics.cut(saved.values["metrics_bytes"])
         start_trackers(job, state.step, saved.values["trackers"])
         job.view.note(f"resuming from step {state.step:,} ({state.examples:,} examples)")
+        changed = job.run is not None and saved.values["signature"] != job.run.signature
+        if state.stopped is not None and changed:  # by other settings it may not have ended
+            job.view.note(f"it had stopped ({state.stopped}); it goes on with what was changed")
+            state.stopped = None
+        if state.growth > 1:
+            job.view.lasts(total_steps(job, state))
         return state
     if job.run is not None:
         job.run.metrics.cut(0)

@@ -6,7 +6,11 @@ import time
 
 from runner.errors import UserError
 from runner.job import Job, Result
+from runner.loops.beside import keep_data_facts
+from runner.loops.decide import decide
 from runner.loops.evaluate import evaluate_split
+from runner.loops.events import Events
+from runner.loops.pruned import is_pruned
 from runner.loops.record import Recorder
 from runner.loops.start import find_checkpoint, start
 from runner.loops.told import told
@@ -26,7 +30,9 @@ def train(job: Job) -> Result:
 def _train(job: Job) -> Result:
     with stop_on_signals() as stop, job.view.training(job.total_steps):
         state = start(job)
-        record = Recorder(job, state)
+        keep_data_facts(job)
+        record = Recorder(job, state, Events(job, state, stop))
+        record.events.started()
         if state.evaluation_due:
             record.saved_step = -1  # what was saved at this step lacks the evaluation
             evaluate_and_save(job, state, record, stop)
@@ -41,30 +47,43 @@ def _train(job: Job) -> Result:
             if stop.agreed():
                 break
         record.save(wait=True)
+        record.events.raise_failure()
         if stop.requested and not (finished(job, state) and not state.evaluation_due):
-            return interrupted(job, state, record, stop)
-        return complete(job, state, record, stop)
+            result = interrupted(job, state, record, stop)
+        else:
+            result = complete(job, state, record, stop)
+        record.events.ended(result)
+        return result
 
 
 def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop) -> None:
     """Evaluates the validation split; a signal puts it off until the run is resumed."""
     state.evaluation_due = True
     if "validation" in job.dataset.num_rows:
-        metrics = evaluate_split(job, "validation", stop=stop)
+        metrics = evaluate_split(job, "validation", stop=stop, keep=record.take_pass)
         if metrics is None:
             return
         improved = record.evaluated(metrics)
+        decide(job, state, metrics)
     else:
         improved = False
     state.evaluation_due = False
     state.evaluated_step = state.step
+    if (
+        finished(job, state) and state.logged_step != state.step
+    ):  # it stops here by what was evaluated
+        record.log()
     if improved:
         record.save()
+    if record.validation and not finished(job, state) and is_pruned(job, state.step, stop):
+        stop.prune()
 
 
 def interrupted(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Result:
     """The state is saved; what is evaluated now goes into the result only, so that the resumed
-    run equals one that was never interrupted."""
+    run equals one that was never interrupted. A pruned one has just been evaluated."""
+    if stop.pruned:
+        return record.result("pruned", {"validation": record.validation})
     metrics = {}
     if "validation" in job.dataset.num_rows:
         metrics = evaluate_split(job, "validation") or {}
@@ -94,7 +113,7 @@ def complete(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Resul
         if split in results or split not in job.dataset.num_rows:
             continue
         started = time.perf_counter()
-        metrics = evaluate_split(job, split, stop=stop)
+        metrics = evaluate_split(job, split, stop=stop, keep=record.take_pass)
         if metrics is None:
             return interrupted(job, state, record, stop)
         record.evaluated_at_end(split, step, metrics, time.perf_counter() - started)

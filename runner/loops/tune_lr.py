@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from runner.inspect.losses import mean_losses
 from runner.job import Job, Rates, Result
-from runner.loops.debug import mean_losses
 from runner.loops.tuned import draw, tune, with_rates
 from runner.state import TrainState
 from runner.step import steps
@@ -79,13 +79,13 @@ def range_test(
         losses = job.context.ranks.gather(sum(mean_losses(output).values()))  # sync
         loss = sum(losses) / len(losses)
         if not (math.isfinite(loss) and output.applied):
-            return points, f"not finite at {number(factor(state.step))} times the rates"
+            return points, f"not finite at {factor(state.step):.3g} times the rates"
         average = smoothing * average + (1 - smoothing) * loss
         smoothed = average / (1 - smoothing**state.step)  # as if it had begun at the first loss
         points.append(Point(factor(state.step), loss, smoothed))
         job.view.step(state.step)
         if smoothed > diverged * least:
-            return points, f"diverged at {number(factor(state.step))} times the rates"
+            return points, f"diverged at {factor(state.step):.3g} times the rates"
         least = min(least, smoothed)
     return points, f"{updates} updates"
 
@@ -141,7 +141,7 @@ def _tell(job: Job, points: Sequence[Point], chosen: Point | None, end: str) -> 
                 ),
             ],
             {
-                "title": f"range test: {end}",
+                "title": "range test" + (f": suggested {chosen.factor:.3g}" if chosen else ""),
                 "xaxis": {"title": "times the configured rates", "type": "log"},
                 "yaxis": {"title": "loss", "range": [0.8 * least, most + 0.2 * least]},
             },

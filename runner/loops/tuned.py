@@ -8,13 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from runner.job import Job, Rates, Result
+from runner.job import Job, Result
 from runner.jsonfiles import read_json, write_json
 from runner.loops.start import warm_start
 from runner.loops.told import start_trackers, told
 from runner.loops.train import train
 from runner.loops.untouched import untouched
-from runner.optim.schedule import build_schedule
+from runner.step import rows_of_update, updates_of_epoch
 
 FILE = "tuned.json"
 Found = Mapping[str, Any]  # key of the configuration, or `rates`, -> what was found
@@ -73,17 +73,17 @@ def with_batch_size(job: Job, size: int) -> Job:
     """The same training in batches of another size: its length and schedule counted anew."""
     trainer = replace(job.trainer, batch_size=size)
     job.context.micro_batch_size = size
-    num_rows = size * trainer.accumulate * job.context.ranks.world_size
-    per_epoch = -(-job.dataset.num_rows["train"] // num_rows)
+    resized = replace(job, trainer=trainer)
+    per_epoch = updates_of_epoch(resized, rows_of_update(resized))
     total = trainer.max_steps or per_epoch * (trainer.max_epochs or 0)
-    factor = build_schedule(job.config["scheduler"], total, steps_per_epoch=per_epoch)
-    return replace(job, trainer=trainer, total_steps=total, rates=Rates(job.rates.full, factor))
+    assert job.rates_for is not None, "the builder gives it"
+    return replace(resized, total_steps=total, rates=job.rates_for(total, per_epoch))
 
 
 def with_rates(job: Job, factor: float) -> Job:
     """The same training with all full rates times a factor."""
     full = {name: rate * factor for name, rate in job.rates.full.items()}
-    return replace(job, rates=Rates(full, job.rates.factor))
+    return replace(job, rates=replace(job.rates, full=full))
 
 
 def draw(job: Job, name: str, make: Callable[[Any], Any]) -> None:

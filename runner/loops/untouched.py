@@ -26,12 +26,13 @@ def untouched(job: Job) -> Iterator[None]:
     """
     ctx = job.context
     kept = [(live, live.detach().to("cpu", copy=True)) for live in _tensors(ctx)]
-    optimizer = deepcopy(ctx.dense_optimizer.state_dict())
+    optimizers = [(o, deepcopy(o.state_dict())) for o in ctx.optimizers().values()]
+    numbers = deepcopy(ctx.numbers)
     generators = {
         name: own_row(t).clone() for name, t in random_tensors(job.device, ctx.ranks).items()
     }
     values = random_values()
-    modes = [(module, module.training) for module in ctx.model.modules()]
+    modes = [(module, module.training) for root in ctx.roots() for module in root.modules()]
     micro_batch_size = ctx.micro_batch_size
     try:
         yield
@@ -39,8 +40,10 @@ def untouched(job: Job) -> Iterator[None]:
         with torch.no_grad():
             for live, copy in kept:
                 live.copy_(copy)
-        restore_optimizer(ctx.dense_optimizer, optimizer)
-        ctx.dense_optimizer.zero_grad(set_to_none=True)  # of a trial that broke off
+        for optimizer, before in optimizers:
+            restore_optimizer(optimizer, before)
+        ctx.clear()  # gradients of a trial that broke off
+        ctx.numbers = numbers
         continue_randomly(generators, values, job)
         for module, training in modes:
             module.training = training
@@ -57,7 +60,7 @@ def free_memory(device: torch.device) -> None:
 
 def _tensors(ctx: Context) -> list[Tensor]:
     """This rank's memory of all that an update may change in place, each once."""
-    roots = [ctx.model, *([ctx.loss] if isinstance(ctx.loss, nn.Module) else [])]
+    roots = [*ctx.roots(), *([ctx.loss] if isinstance(ctx.loss, nn.Module) else [])]
     found = [*weights(ctx).values(), *ctx.tables.state().values()]
     found += [buffer for root in roots for buffer in root.buffers()]
     if ctx.loss_scale is not None:

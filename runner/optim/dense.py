@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -108,6 +108,21 @@ def create_dense_state(
         for name, state in values.items()
     }
     optimizer.load_state_dict(described)
+
+
+def create_states(
+    optimizers: Sequence[Optimizer],
+    parameters: Mapping[str, nn.Parameter],
+    values: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """`create_dense_state` for several optimizers, each of which has parameters of its own."""
+    left = dict(values)
+    for optimizer in optimizers[1:]:
+        owned = _numbers(optimizer)
+        mine = {n: v for n, v in left.items() if n in parameters and id(parameters[n]) in owned}
+        create_dense_state(optimizer, parameters, mine)
+        left = {name: v for name, v in left.items() if name not in mine}
+    create_dense_state(optimizers[0], parameters, left)
 
 
 def _states(

@@ -50,6 +50,31 @@ class SparseSettings:
     eta: float = 0.001  # lars_sgd: trust coefficient
 
 
+@dataclass(frozen=True)
+class ClipSettings:
+    """`trainer.clip`: null does not clip. With several: value, parameter_norm, global_norm.
+
+    In this order each bound still holds at the end, since every later one only scales down.
+    """
+
+    global_norm: float | None = None
+    parameter_norm: float | None = None  # of each parameter, and of each table's look-ups
+    value: float | None = None
+    tables: bool = True  # their gradient at the look-up is clipped as well, and joins the norm
+
+    @property
+    def on(self) -> bool:
+        return any(b is not None for b in (self.global_norm, self.parameter_norm, self.value))
+
+
+def check_clip(settings: ClipSettings, where: str = "trainer.clip") -> None:
+    """Raises: ConfigError for a bound that is not above 0."""
+    for key in ("global_norm", "parameter_norm", "value"):
+        bound = getattr(settings, key)
+        if bound is not None and not 0 < bound < math.inf:
+            raise ConfigError(f"{where}.{key}={bound}: a bound is above 0; null does not clip")
+
+
 def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -> SparseSettings:
     """Checked settings from a mapping with `kind`, `lr` and the kind's own keys.
 

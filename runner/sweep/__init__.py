@@ -1,6 +1,6 @@
 """Multirun: every job its own process, known by its signature. Imports no torch."""
 
 from runner.sweep.plan import Checked
-from runner.sweep.run import sweep
+from runner.sweep.run import Options, search, sweep
 
-__all__ = ["Checked", "sweep"]
+__all__ = ["Checked", "Options", "search", "sweep"]

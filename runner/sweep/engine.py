@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from runner.sweep.known import read_result
+from runner.sweep.known import DONE, read_result
 from runner.sweep.plan import Job
 from runner.sweep.process import (
     LOG,
@@ -26,6 +26,7 @@ from runner.sweep.stopping import Stopping
 from runner.sweep.study import End, Study, StudyError
 
 _LOOK_S = 0.5  # between two looks at the clock, the view and the time limits
+_JUDGE_S = 0.02  # the same where jobs wait for the sweep after each evaluation
 _GRACE_S = 30  # for saving, after a job was told that its time is over
 # What a signal says by itself; with others the log's last line says more.
 _PLAIN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -80,6 +81,8 @@ class Engine:
         self.running: list[Running] = []
         self.trouble: str | None = None  # why the sweep had to stop by itself
         self.spent: dict[str, float] = {}  # seconds of each job that ended, over its tries
+        # asked of each running job: those that wait for a word of the sweep get it here
+        self.judge: Callable[[Running], None] | None = None
         self._told = 0  # how many requests to stop the jobs have been told of
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, End]]:
@@ -91,7 +94,7 @@ class Engine:
         waiting, again = iter(jobs), deque[tuple[Job, int]]()
         while True:
             while not self.stopping.requested and len(self.running) < self.settings.slots:
-                following = again.popleft() if again else next(((j, 0) for j in waiting), None)
+                following = again.popleft() if again else self._next(waiting)
                 if following is None:
                     break
                 self._begin(*following)
@@ -107,11 +110,29 @@ class Engine:
                     again.append((one.job, one.tried + 1))
                 else:
                     yield one.job, end
+            self._judge()
             self._stop_if_asked()
             self._mind_the_time()
             self.show.look()
             if not ended and self.running:
-                self.stopping.wait([r.handle for r in self.running], _LOOK_S)
+                look_s = _LOOK_S if self.judge is None else _JUDGE_S
+                self.stopping.wait([r.handle for r in self.running], look_s)
+
+    def _next(self, waiting: Iterator[Job]) -> tuple[Job, int] | None:
+        try:
+            return next(((job, 0) for job in waiting), None)
+        except StudyError as error:
+            self.give_up(str(error))
+            return None
+
+    def _judge(self) -> None:
+        if self.judge is None or self.trouble is not None:
+            return
+        try:
+            for one in self.running:
+                self.judge(one)
+        except StudyError as error:
+            self.give_up(str(error))
 
     def _begin(self, job: Job, tried: int) -> None:
         folder = self.place(job)
@@ -124,7 +145,7 @@ class Engine:
             oom = out_of_memory_kills()
             handle = self.start(job, folder, slot)
         except (OSError, StudyError) as error:
-            self._give_up(f"{job.label} could not be started: {error}")
+            self.give_up(f"{job.label} could not be started: {error}")
             return
         self.running.append(Running(job, folder, slot, handle, tried, number, *before, oom))
         self.show.started(job, folder)
@@ -142,8 +163,8 @@ class Engine:
         result = read_result(one.folder) or {}
         is_fresh = _stamp(one.folder / "result.json") != one.result_before
         if code == 0:
-            if result.get("status") == "completed":
-                return "completed", None
+            if result.get("status") in DONE:
+                return str(result["status"]), None
             if not (one.folder / "meta.json").exists():
                 return "completed", None  # it keeps nothing, such as loop=debug
             return "failed", "it ended with exit code 0, but without a result"
@@ -194,9 +215,10 @@ class Engine:
         try:
             write()
         except StudyError as error:
-            self._give_up(str(error))
+            self.give_up(str(error))
 
-    def _give_up(self, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
+        """Lets running jobs save and starts no more."""
         self.trouble = self.trouble or reason
         self.stopping.ask()
 

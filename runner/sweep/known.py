@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.errors import UserError
 from runner.jsonfiles import read_json
-from runner.sweep.plan import Job, for_job, slug
+from runner.sweep.plan import Job, SweepPlan, for_job, slug
 from runner.sweep.study import Known
 
 
@@ -19,22 +19,33 @@ from runner.sweep.study import Known
 class Outcome:
     """What came of a job, as its `result.json` says and, where it says nothing, its process.
 
-    status: completed, interrupted, failed or waiting; seconds: over all its tries.
+    status: completed, pruned, interrupted, failed or waiting; best: by the metric that jobs are
+    ranked by; others: further objectives; seconds: over all its tries.
     """
 
     status: str
     error: str | None = None
-    best: float | None = None  # of the monitored metric
+    best: float | None = None
     best_step: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the test split
     step: int | None = None
     seconds: float | None = None
+    others: Mapping[str, float | None] = field(default_factory=dict)
+    names: tuple[str, ...] = ()  # of all that its result holds
+
+    def has(self, name: str) -> bool:
+        return name in self.names
 
     @property
     def is_completed(self) -> bool:
         return self.status == "completed"
 
+    @property
+    def is_done(self) -> bool:
+        return self.status in DONE
 
+
+DONE = ("completed", "pruned")
 WAITING = Outcome("waiting")
 UNREADABLE = ""  # the signature of a folder whose meta.json is damaged: no job's
 
@@ -48,10 +59,11 @@ class Found:
     overrides: frozenset[str]
     code: str | None  # what the run was made by: commit and patch
     result: Mapping[str, Any] | None
+    made: float = 0.0  # when, in seconds since 1970
 
     @property
-    def is_completed(self) -> bool:
-        return self.result is not None and self.result.get("status") == "completed"
+    def is_done(self) -> bool:
+        return self.result is not None and self.result.get("status") in DONE
 
 
 def scan(directory: Path, warn: Callable[[str], None]) -> list[Found]:
@@ -88,6 +100,7 @@ def read_found(folder: Path) -> Found | None:
         overrides=frozenset(for_job(meta.get("overrides") or ())),
         code=code_of(meta.get("git")),
         result=read_result(folder),
+        made=(folder / "meta.json").stat().st_mtime,
     )
 
 
@@ -108,8 +121,8 @@ def read_result(folder: Path) -> Mapping[str, Any] | None:
 def claim(jobs: Sequence[Job], found: Sequence[Found]) -> dict[str, Found]:
     """Which job each run directory belongs to, by signature: job's key -> run directory.
 
-    Of several with one signature (copies, or the same run in two ways) a completed one is taken;
-    where several jobs share a signature, the overrides say whose it is.
+    Of several with one signature (copies, or run again by other code) the newest that is done is
+    taken; where several jobs share a signature, the overrides say whose it is.
     """
     by_signature: dict[str, list[Found]] = {}
     for one in found:
@@ -120,7 +133,7 @@ def claim(jobs: Sequence[Job], found: Sequence[Found]) -> dict[str, Found]:
         if job.shares_signature:
             mine = [f for f in mine if set(job.overrides) <= f.overrides]
         if mine:
-            claimed[job.key] = max(mine, key=lambda f: (f.is_completed, f.result is not None))
+            claimed[job.key] = max(mine, key=lambda f: (f.is_done, f.result is not None, f.made))
     return claimed
 
 
@@ -128,11 +141,14 @@ def folders(
     jobs: Sequence[Job],
     claimed: Mapping[str, Found],
     known: Mapping[str, Known],
-    found: Collection[Found],
+    taken: Collection[str],
     directory: Path,
 ) -> dict[str, str]:
-    """A folder's name for every job: the one it has, else a readable one that is nobody's."""
-    taken = {f.folder for f in found}
+    """A folder's name for every job: the one it has, else a readable one that is nobody's.
+
+    Args: taken: names of folders that are somebody's.
+    """
+    taken = set(taken)
     result = {}
     for job in jobs:
         if job.key in claimed:
@@ -155,23 +171,34 @@ def _is_file(path: Path) -> bool:
 
 
 def outcome_of(
-    result: Mapping[str, Any] | None, metric: str, *, seconds: float | None = None
+    result: Mapping[str, Any] | None, plan: SweepPlan, *, seconds: float | None = None
 ) -> Outcome:
-    """Args: metric: the monitored one, as split/name."""
+    """What a `result.json` says of what the sweep looks at."""
     if result is None:
         return Outcome("interrupted", "it was killed before it ended", seconds=seconds)
     metrics = {k: number(v) for k, v in (result.get("metrics") or {}).items()}
     best = result.get("best") or {}
-    value = number(best.get("value")) if best else metrics.get(metric)
+    if best and plan.is_monitored:
+        value = number(best.get("value"))
+    else:
+        value = measured(result, plan.metric)
     return Outcome(
         status=str(result.get("status", "failed")),
         error=result.get("error"),
         best=None if value is None or math.isnan(value) else value,
         best_step=best.get("step"),
+        others={name: measured(result, name) for name in plan.others},
         metrics={k: v for k, v in metrics.items() if k.startswith("test/") and v is not None},
         step=result.get("step"),
+        names=(*metrics, *(k for k in ("active_s",) if k in result)),
         seconds=result.get("active_s") if seconds is None else seconds,
     )
+
+
+def measured(result: Mapping[str, Any], name: str) -> float | None:
+    """A metric of a result, or another number of it, such as `active_s`."""
+    metrics = result.get("metrics") or {}
+    return number(metrics[name] if name in metrics else result.get(name))
 
 
 def number(value: Any) -> float | None:

@@ -30,17 +30,19 @@ class Row:
     job: Job
     folder: str
     outcome: Outcome
+    on_front: bool = False  # of a search by several objectives: no other is better in all
 
 
 def ranked(rows: Iterable[Row], direction: str) -> list[Row]:
     """Best first by the monitored metric; jobs without one behind, failed ones last."""
     sign = -1 if direction == "max" else 1
-    order = {"completed": 0, "interrupted": 1, "waiting": 2, "failed": 3}
+    order = {"completed": 0, "pruned": 1, "interrupted": 2, "waiting": 3, "failed": 4}
 
-    def key(row: Row) -> tuple[int, int, float]:
+    def key(row: Row) -> tuple[int, bool, bool, float]:
         best = row.outcome.best
         return (
-            order.get(row.outcome.status, 3),
+            order.get(row.outcome.status, 4),
+            not row.on_front,
             best is None,
             0.0 if best is None else sign * best,
         )
@@ -55,14 +57,16 @@ def write_csv(path: Path, rows: Sequence[Row], plan: SweepPlan) -> None:
     out = csv.writer(text, lineterminator="\n")
     varying = [k for k in plan.varying if k != "seed"]
     out.writerow(
-        [*varying, "seed", "status", plan.metric, "best_step", *tests, "step", "seconds"]
+        [*varying, "seed", "status", plan.metric, *plan.others]
+        + [*(["front"] if plan.others else []), "best_step", *tests, "step", "seconds"]
         + ["error", "folder", "signature"]
     )
     for row in rows:
         job, o = row.job, row.outcome
         out.writerow(
             [job.varying.get(k, "") for k in varying]
-            + [job.seed, o.status, o.best, o.best_step]
+            + [job.seed, o.status, o.best, *(o.others.get(n) for n in plan.others)]
+            + [*([int(row.on_front)] if plan.others else []), o.best_step]
             + [o.metrics.get(t) for t in tests]
             + [o.step, None if o.seconds is None else round(o.seconds, 3)]
             + [o.error, row.folder, job.signature]
@@ -95,7 +99,9 @@ def _table(
     for name in [*varying, *(["seed"] if with_seed else [])]:
         table.add_column(name, overflow="fold")
     table.add_column("status", no_wrap=True)
-    for name in [plan.metric, *tests, "step", "seconds"]:
+    if plan.others:
+        table.add_column("front", justify="center")
+    for name in [plan.metric, *plan.others, *tests, "step", "seconds"]:
         table.add_column(name, justify="right", no_wrap=True)
     if with_errors:
         table.add_column("error", no_wrap=True)  # cut where there is no room; told in full below
@@ -103,7 +109,9 @@ def _table(
         job, o = row.job, row.outcome
         cells = [job.varying.get(k, "") for k in varying]
         cells += [str(job.seed)] if with_seed else []
-        cells += [o.status, _text(o.best), *(_text(o.metrics.get(t)) for t in tests)]
+        cells += [o.status, *([_MARK if row.on_front else ""] if plan.others else [])]
+        cells += [_text(o.best), *(_text(o.others.get(n)) for n in plan.others)]
+        cells += [_text(o.metrics.get(t)) for t in tests]
         cells += ["" if o.step is None else f"{o.step:,}"]
         cells += ["" if o.seconds is None else f"{o.seconds:,.1f}"]
         cells += [o.error or ""] if with_errors else []
@@ -116,7 +124,8 @@ def _width(console: Console, table: Table) -> int:
     return Measurement.get(console, console.options.update(width=10_000), table).maximum
 
 
-_STYLES = {"failed": "red", "interrupted": "yellow", "waiting": "dim"}
+_MARK = "*"
+_STYLES = {"failed": "red", "pruned": "dim", "interrupted": "yellow", "waiting": "dim"}
 
 
 def _some(rows: Sequence[Row]) -> list[Row]:
@@ -192,5 +201,5 @@ def _plain(text: str) -> Text:
 
 def summary(statuses: Mapping[str, int]) -> str:
     """`3 completed, 1 failed`."""
-    order = ("completed", "failed", "interrupted", "waiting")
+    order = ("completed", "pruned", "failed", "interrupted", "waiting")
     return ", ".join(f"{statuses[s]} {s}" for s in order if statuses.get(s)) or "no jobs"

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.errors import ConfigError, UserError, mistakes
@@ -14,7 +14,7 @@ from runner.sweep.settings import LauncherSettings, launcher_settings
 
 # About the sweep as a whole: no part of a job, of its identity or of the sweep's hash.
 _OF_THE_SWEEP = re.compile(
-    r"(launcher([./]|$)|hydra\.(run\.dir|mode|sweep|launcher|sweeper)([.]|$)"
+    r"((launcher|search)([./]|$)|hydra\.(run\.dir|mode|sweep|launcher|sweeper)([.]|$)"
     r"|hydra/(launcher|sweeper)$)"
 )
 # What Hydra's own sweeps know and these do not, with what to write instead.
@@ -59,6 +59,7 @@ class Job:
     varying: Mapping[str, str]
     seed: Any = None
     shares_signature: bool = False
+    num_ranks: int = 1
 
     @property
     def label(self) -> str:
@@ -73,10 +74,22 @@ class SweepPlan:
     directory: str
     varying: tuple[str, ...]  # keys
     launcher: LauncherSettings
-    metric: str  # monitored, as split/name
+    metric: str  # that jobs are ranked by, as split/name
     direction: str  # max or min
     has_own_threads: bool  # the user gave trainer.num_threads
     notes: tuple[str, ...] = ()
+    is_monitored: bool = True  # the metric is the one that jobs choose their best step by
+    others: Mapping[str, str] = field(default_factory=dict)  # further objectives: metric, direction
+    total: int | None = None  # jobs of a search, which are chosen one by one
+    prunes: bool = False  # jobs ask after each evaluation whether to go on
+
+    @property
+    def num_jobs(self) -> int:
+        return len(self.jobs) if self.total is None else self.total
+
+
+def num_ranks(config: Mapping[str, Any]) -> int:
+    return int((config.get("trainer") or {}).get("num_processes") or 1)
 
 
 def key_of(override: str) -> str:
@@ -99,7 +112,7 @@ def plan_sweep(
         raise ConfigError("the sweep has no jobs: one of its lists of values is empty")
     own = [for_job(o) for o in jobs]
     varying = _varying_keys(own)
-    _refuse_what_is_no_jobs(jobs)
+    refuse_what_is_no_jobs(jobs)
     checked: list[tuple[Checked, Mapping[str, str]]] = []
     problems: dict[str, list[int]] = {}
     first: Checked | None = None
@@ -117,7 +130,8 @@ def plan_sweep(
         threads = threads or (found.config.get("trainer") or {}).get("num_threads")
         values = {key_of(o): o.split("=", 1)[-1] for o in own[number]}
         # A configuration is large and there may be 10,000 of them: only this much of it is kept.
-        slim = replace(found, config={"seed": found.config.get("seed")})
+        kept = {"seed": found.config.get("seed"), "num_ranks": num_ranks(found.config)}
+        slim = replace(found, config=kept)
         checked.append((slim, {k: values[k] for k in varying if k in values}))
     if problems:
         raise mistakes(_problem(numbers, text, own, varying) for text, numbers in problems.items())
@@ -126,7 +140,12 @@ def plan_sweep(
     monitor = (first.config.get("checkpoint") or {}).get("monitor") or {}
     return SweepPlan(
         jobs=planned,
-        directory=_directory(first.sweep_dir, own, varying, {c.name for c, _ in checked}),
+        directory=directory_of(
+            first.sweep_dir,
+            [o for o in own[0] if key_of(o) not in varying],
+            varying,
+            {c.name for c, _ in checked},
+        ),
         varying=varying,
         launcher=launcher_settings(first.config.get("launcher")),
         metric=monitor.get("metric", "validation/auc"),
@@ -175,7 +194,7 @@ def _varying_keys(jobs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(k for k, texts in seen.items() if len(texts) > 1 or count[k] < len(jobs))
 
 
-def _refuse_what_is_no_jobs(jobs: Sequence[Sequence[str]]) -> None:
+def refuse_what_is_no_jobs(jobs: Sequence[Sequence[str]]) -> None:
     for text in jobs[0]:
         for name, instead in _REFUSED.items():
             if key_of(text) == name or key_of(text).startswith(f"{name}."):
@@ -208,7 +227,8 @@ def _named(
             text = json.dumps(sorted(overrides))
             key += "-" + hashlib.sha256(text.encode()).hexdigest()[:4]
         seed = found.config.get("seed")
-        jobs.setdefault(key, Job(key, found.signature, overrides, values, seed, shares))
+        ranks = found.config["num_ranks"]
+        jobs.setdefault(key, Job(key, found.signature, overrides, values, seed, shares, ranks))
     notes = []
     if len(jobs) < len(own):
         notes.append(f"{len(own) - len(jobs)} of {len(own)} jobs are written twice and run once")
@@ -221,16 +241,15 @@ def _named(
     return tuple(jobs.values()), tuple(notes)
 
 
-def _directory(
-    template: str, own: Sequence[Sequence[str]], varying: Sequence[str], names: set[str]
+def directory_of(
+    template: str, fixed: Sequence[str], varying: Sequence[str], names: set[str]
 ) -> str:
     """Where the sweep lies: the same for the same command, and for one with more values.
 
     The hash is of the fixed overrides and of the keys that vary, not of their values: so a value
     added to a grid finds the jobs that are done.
     """
-    fixed = sorted(dict.fromkeys(o for o in own[0] if key_of(o) not in varying))
-    text = json.dumps([fixed, sorted(varying)])
+    text = json.dumps([sorted(dict.fromkeys(fixed)), sorted(varying)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     if len(names) == 1:
         name = next(iter(names))

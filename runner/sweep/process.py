@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from runner.sweep.plan import Job, SweepPlan
+from runner.threads import usable_cores
 
 LOG = "job.log"
 _CHILD = str(Path(__file__).with_name("child.py"))
@@ -101,17 +102,31 @@ def local(plan: SweepPlan, flags: Sequence[str], name: str) -> Start:
     Args: flags: words of the command line that are no overrides; name: the sweep's, for trackers.
     """
     slots = plan.launcher.slots
-    # Alone, a job takes what it would take outside a sweep.
-    threads = max(1, num_cores() // slots) if slots > 1 and not plan.has_own_threads else None
     shares = device_shares(visible_devices(), slots)
 
     def start(job: Job, folder: Path, slot: int) -> Handle:
-        env = dict(os.environ, RUNNER_SWEEP=name)
+        env = dict(os.environ, **told_to_jobs(plan, name))
+        threads = threads_of(job, plan)
         if shares is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(shares[slot])
         return Process(command_of(job, folder, flags, threads), folder / LOG, env)
 
     return start
+
+
+def told_to_jobs(plan: SweepPlan, name: str) -> dict[str, str]:
+    """Environment by which a job knows that it is one of a sweep."""
+    return {"RUNNER_SWEEP": name, **({"RUNNER_PRUNING": "1"} if plan.prunes else {})}
+
+
+def threads_of(job: Job, plan: SweepPlan) -> int | None:
+    """What each rank of a job gets of the cores that its slot has; None: what it says itself.
+
+    Alone, a job takes what it would take outside a sweep.
+    """
+    if plan.launcher.slots == 1 or plan.has_own_threads:
+        return None
+    return max(1, num_cores() // plan.launcher.slots // job.num_ranks)
 
 
 def command_of(job: Job, folder: Path, flags: Sequence[str], num_threads: int | None) -> list[str]:
@@ -131,9 +146,7 @@ def quoted(text: str) -> str:
 
 
 def num_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return usable_cores() if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def visible_devices() -> list[str]:

@@ -6,49 +6,96 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from runner.config import SearchSettings
 from runner.errors import UserError
 from runner.lock import Lock, holder
 from runner.sweep import leaderboard
 from runner.sweep.engine import Engine
-from runner.sweep.known import claim, scan
-from runner.sweep.plan import Checked, SweepPlan, plan_sweep
+from runner.sweep.grid import Grid
+from runner.sweep.known import Outcome, claim, scan
+from runner.sweep.plan import Checked, Job, SweepPlan, plan_sweep
 from runner.sweep.process import LOG, Start, local
+from runner.sweep.pruning import judge_of
+from runner.sweep.search import Choosing, plan_search
 from runner.sweep.show import Board, Checking
-from runner.sweep.standing import Standing, save, take_in, take_stock
+from runner.sweep.space import Space
+from runner.sweep.standing import Standing, save, take_in, take_stock, without_other_code
 from runner.sweep.stopping import stopping_on_signals
-from runner.sweep.study import Study
+from runner.sweep.study import Study, StudyError, known_trials
 
 _LEADERBOARD_EVERY_S = 5  # so that a sweep that is killed leaves a recent one
 _FILE_WIDTH = 140  # columns of text
 _NAMED = 20  # failed jobs that are named at the end
 
 
+@dataclass(frozen=True)
+class Options:
+    """What the command line says of a sweep besides its jobs.
+
+    flags: words that are no overrides and that every job gets too; command: the whole command, for
+    the record; words: of it, what `resume` gives again; rerun: what other code has done is done
+    again; start: how jobs are begun.
+    """
+
+    flags: Sequence[str] = ()
+    command: Sequence[str] = ()
+    words: Sequence[str] = ()
+    dry_run: bool = False
+    rerun: bool = False
+    start: Callable[[SweepPlan, Sequence[str], str], Start] = local
+
+
 def sweep(
     jobs: Sequence[Sequence[str]],
     *,
     check: Callable[[Sequence[str]], Checked],
-    flags: Sequence[str] = (),
-    command: Sequence[str] = (),
-    dry_run: bool = False,
-    start: Callable[[SweepPlan, Sequence[str], str], Start] = local,
+    options: Options = Options(),
 ) -> int:
     """Runs a job for each list of overrides, in processes of their own, and shows what came of it.
 
-    Args: check: composes and checks one job without importing torch, and raises UserError;
-    flags: words of the command line that are no overrides and that every job gets too;
-    command: the whole command, for the record; start: how jobs are begun.
+    Args: check: composes and checks one job without importing torch, and raises UserError.
     Returns: the exit code: 0, 1 if a job failed, 130 or 143 after a signal.
     Raises: UserError before anything has started.
     """
     console = _console()
     plan = plan_sweep(jobs, check, progress=Checking(console))
+    return run_plan(console, plan, Grid, options)
+
+
+def search(
+    fixed: Sequence[str],
+    space: Space,
+    settings: SearchSettings,
+    *,
+    check: Callable[[Sequence[str]], Checked],
+    options: Options,
+) -> int:
+    """The same for jobs that are chosen one by one. Args: fixed: overrides of every job."""
+    console = _console()
+    plan, wanted = plan_search(fixed, space, settings, check)
+    return run_plan(console, plan, lambda p, study: Choosing(wanted, p, Path(p.directory)), options)
+
+
+def run_plan(
+    console: Console,
+    plan: SweepPlan,
+    make: Callable[[SweepPlan, Study], Grid | Choosing],
+    options: Options,
+) -> int:
+    """Args: make: the source of jobs, once the directory is this sweep's."""
+    if options.rerun and plan.total is not None:
+        raise UserError(
+            "--rerun changed: a search has chosen its jobs by what the others came to; another "
+            "hydra.sweep.dir begins a new one"
+        )
     for note in plan.notes:
         _warn(note)
     directory = Path(plan.directory)
@@ -56,34 +103,45 @@ def sweep(
         raise UserError(
             f"{directory}: a run directory, not a sweep's; choose another hydra.sweep.dir"
         )
-    if dry_run:
-        return _dry_run(console, plan, directory)
+    if options.dry_run:
+        return _dry_run(console, plan, directory, rerun=options.rerun)
     with _locked(directory):
         study = Study(directory, _warn)
         try:
-            study.note({"command": list(command), "cwd": os.getcwd(), "metric": plan.metric})
-            return _sweep(console, plan, study, directory, start(plan, flags, directory.name))
+            source = make(plan, study)
+            try:
+                facts = {"command": list(options.command), "words": list(options.words)}
+                study.note({**facts, "cwd": os.getcwd(), "metric": plan.metric})
+                start = options.start(source.plan, options.flags, directory.name)
+                standing = take_stock(source.plan, study, directory, _warn, rerun=options.rerun)
+                return _sweep(console, source, standing, start)
+            finally:
+                source.close()
         finally:
             study.close()
 
 
-def _sweep(console: Console, plan: SweepPlan, study: Study, directory: Path, start: Start) -> int:
-    standing = take_stock(plan, study, directory, _warn)
-    todo = [j for j in plan.jobs if standing.outcomes[j.key].status != "completed"]
+def _sweep(console: Console, source: Grid | Choosing, standing: Standing, start: Start) -> int:
+    plan, study = source.plan, standing.study
+    done = [(j, o) for j in plan.jobs if (o := standing.outcomes[j.key]).is_done]
     _announce(console, standing)
     with stopping_on_signals() as stopping:
-        with Board(console, plan, num_done=len(plan.jobs) - len(todo)) as board:
-            board.known([(j, o) for j in plan.jobs if (o := standing.outcomes[j.key]).is_completed])
+        with Board(console, plan, done) as board:
             engine = Engine(start, plan.launcher, study, stopping, board, standing.place)
+            engine.judge = judge_of(source) if isinstance(source, Choosing) else None
             saved = time.monotonic()
-            for job, end in engine.run(todo):
+            for job, end in engine.run(source.jobs(standing)):
                 take_in(standing, job, end, engine.spent[job.key])
-                board.ended(job, end, standing.outcomes[job.key])
+                outcome = standing.outcomes[job.key]
+                board.ended(job, end, outcome)
+                _tell(engine, source, job, outcome)
                 if time.monotonic() - saved > _LEADERBOARD_EVERY_S:
-                    save(standing)
+                    save(standing, source.front())
                     saved = time.monotonic()
-        unsaved = save(standing)
-        _conclude(console, standing)
+        front = source.front()
+        unsaved = save(standing, front)
+        _conclude(console, standing, front)
+        _write_page(console, standing.directory)
     if unsaved is not None:
         _warn(unsaved)
     if engine.trouble is not None:
@@ -93,14 +151,24 @@ def _sweep(console: Console, plan: SweepPlan, study: Study, directory: Path, sta
     if stopping.requested:
         _warn("stopped; the same command goes on from here")
         return stopping.exit_code
-    return 0 if all(o.is_completed for o in standing.outcomes.values()) else 1
+    return 0 if all(o.is_done for o in standing.outcomes.values()) else 1
+
+
+def _tell(engine: Engine, source: Grid | Choosing, job: Job, outcome: Outcome) -> None:
+    """What a job came to, to where jobs come from; if that makes no sense of it the sweep stops."""
+    try:
+        trouble = source.ended(job, outcome)
+    except StudyError as error:
+        trouble = str(error)
+    if trouble is not None:
+        engine.give_up(trouble)
 
 
 def _announce(console: Console, standing: Standing) -> None:
     plan = standing.plan
-    done = sum(o.is_completed for o in standing.outcomes.values())
+    done = sum(o.is_done for o in standing.outcomes.values())
     slots = plan.launcher.slots
-    parts = [_count(len(plan.jobs), "job"), f"{done} done already" if done else ""]
+    parts = [_count(plan.num_jobs, "job"), f"{done} done already" if done else ""]
     parts += ["one at a time" if slots == 1 else f"{slots} at a time"]
     _say(console, f"sweep {standing.directory}: {', '.join(p for p in parts if p)}")
     if standing.num_others:
@@ -112,12 +180,12 @@ def _announce(console: Console, standing: Standing) -> None:
     if standing.other_code:
         _warn(
             f"made by other code than today's (see git in meta.json): "
-            f"{_count(standing.other_code, 'finished job')}; without its folder a job runs again"
+            f"{_count(standing.other_code, 'finished job')}; --rerun changed runs them again"
         )
 
 
-def _conclude(console: Console, standing: Standing) -> None:
-    rows = standing.rows()
+def _conclude(console: Console, standing: Standing, front: Collection[str]) -> None:
+    rows = standing.rows(front)
     leaderboard.show(console, rows, standing.plan)
     counts = Counter(r.outcome.status for r in rows)
     _say(console, f"{leaderboard.summary(counts)}: {standing.directory / leaderboard.FILE}")
@@ -129,15 +197,42 @@ def _conclude(console: Console, standing: Standing) -> None:
         _warn(f"and {len(bad) - _NAMED} more; {leaderboard.FILE} has them all")
 
 
-def _dry_run(console: Console, plan: SweepPlan, directory: Path) -> int:
+def _write_page(console: Console, directory: Path) -> None:
+    """`report.html` of the sweep, also after failures and Ctrl-C."""
+    from runner.report.write import write_own_page
+
+    try:
+        _say(console, f"report: {write_own_page(directory)}")
+    except Exception as error:  # the runs are done and on disk, whatever is wrong with a page
+        _warn(f"report.html could not be written: {error}; `report {directory}` tries again")
+
+
+def _dry_run_search(console: Console, total: int, directory: Path) -> int:
+    """Which trials there are and how many are to be chosen; writes nothing."""
+    states = Counter[str]()
+    for state, label in known_trials(directory):
+        states[state] += 1
+        _say(console, f"{state:<12}{label}")
+    coming = max(0, total - sum(states.values()))
+    counts = [f"{count} {state}" for state, count in states.items()]
+    counts += [f"{coming} to be chosen"] if coming else []
+    whole = _count(max(total, sum(states.values())), "job")
+    _say(console, f"{whole}: {', '.join(counts)}; in {directory}")
+    return 0
+
+
+def _dry_run(console: Console, plan: SweepPlan, directory: Path, *, rerun: bool) -> int:
     """Lists the jobs and what is done; writes nothing."""
-    claimed = claim(plan.jobs, scan(directory, _warn))
+    if plan.total is not None:
+        return _dry_run_search(console, plan.total, directory)
+    found = scan(directory, _warn)
+    claimed = claim(plan.jobs, without_other_code(found) if rerun else found)
     states = Counter[str]()
     for job in plan.jobs:
         one = claimed.get(job.key)
         if one is None:
             state = "new"
-        elif one.is_completed:
+        elif one.is_done:
             state = "done"
         else:
             state = str((one.result or {}).get("status", "interrupted"))

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from runner.sweep.known import Outcome
+from runner.sweep.known import DONE, Outcome
 from runner.sweep.plan import Job, SweepPlan
 from runner.sweep.study import End
 
@@ -23,16 +23,22 @@ _LINE_EVERY_S = 10  # of a long check, where there is no terminal
 class Board:
     """The live view. Drawn by the sweep's own loop: a thread would not go well with forks."""
 
-    def __init__(self, console: Console, plan: SweepPlan, *, num_done: int) -> None:
+    def __init__(
+        self, console: Console, plan: SweepPlan, done: Sequence[tuple[Job, Outcome]] = ()
+    ) -> None:
+        """Args: done: jobs that were done before."""
         self.console, self.plan = console, plan
-        self.total = len(plan.jobs)
-        self.counts = {"completed": num_done, "failed": 0, "interrupted": 0}
+        self.total = plan.num_jobs
+        self.counts = {"completed": 0, "failed": 0, "pruned": 0, "interrupted": 0}
         self.running: dict[str, tuple[Job, Path, float]] = {}
         self.best: tuple[float, Job] | None = None
         self.seconds: list[float] = []  # of jobs that ended in this sweep
         self._live: Live | None = None
         self._drawn = 0.0
         self._stopping = False
+        for job, outcome in done:
+            self.counts[outcome.status] += 1
+            self._compare(job, outcome)
 
     def __enter__(self) -> Board:
         if self.console.is_terminal:
@@ -43,11 +49,6 @@ class Board:
     def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.stop()
-
-    def known(self, jobs: Sequence[tuple[Job, Outcome]]) -> None:
-        """Jobs that were done before."""
-        for job, outcome in jobs:
-            self._compare(job, outcome)
 
     def started(self, job: Job, folder: Path) -> None:
         self.running[job.key] = (job, folder, time.monotonic())
@@ -73,7 +74,7 @@ class Board:
         if self._live is None:
             parts += [self._best(), self._left()]
         # On a terminal the table shows what goes well; what went wrong is worth a line that stays.
-        if self._live is None or end.status != "completed":
+        if self._live is None or end.status not in DONE:
             self._say("  ".join(p for p in parts if p))
 
     def stopping(self, running: int, at_once: bool) -> None:
@@ -119,7 +120,9 @@ class Board:
     def _table(self) -> RenderableType:
         ended = sum(self.counts.values())
         states = [f"{len(self.running)} running", f"{self.counts['completed']} done"]
-        states += [f"{self.counts[s]} {s}" for s in ("failed", "interrupted") if self.counts[s]]
+        states += [
+            f"{self.counts[s]} {s}" for s in ("failed", "pruned", "interrupted") if self.counts[s]
+        ]
         states += [f"{max(0, self.total - ended - len(self.running))} waiting"]
         line = "  ".join(p for p in (", ".join(states), self._best(), self._left()) if p)
         table = Table.grid(padding=(0, 2))

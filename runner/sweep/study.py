@@ -2,7 +2,7 @@
 
 The truth about a job is in its run directory; this keeps what is not there (tries, times, errors
 of jobs that died) and is open to any SQLite browser while the sweep runs. Tables of ours start with
-`runner_`, so that a search's own may lie beside them.
+`runner_`; beside them lie Optuna's, of a search or a grid (runner/sweep/tables.py).
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
 from runner.sweep.plan import Job
+from runner.sweep.tables import TABLES, Axis, add_trial, new_study
 
 FILE = "study.db"
 _VERSION = "1"
@@ -85,6 +87,7 @@ class Study:
                 "known from the run directories; tries and times of earlier jobs are not shown"
             )
         self._db = self._open()
+        self._trials = (0, 0)  # Optuna's study of a grid, and how many trials it has
 
     def _damage(self) -> str | None:
         try:
@@ -109,7 +112,7 @@ class Study:
             # others read meanwhile. Where the file system cannot, SQLite keeps its own journal.
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
-            db.executescript(f"BEGIN IMMEDIATE;{_TABLES}COMMIT;")
+            db.executescript(f"BEGIN IMMEDIATE;{_TABLES}{TABLES}COMMIT;")
             db.execute("INSERT OR IGNORE INTO runner_sweep VALUES ('version', ?)", (_VERSION,))
             row = db.execute("SELECT value FROM runner_sweep WHERE key='version'").fetchone()
         except sqlite3.Error as error:
@@ -131,19 +134,24 @@ class Study:
 
     def _write(self, *statements: tuple[str, Sequence[Any]]) -> int:
         """All of them or none. Returns: the id of the row that the last one inserted."""
+        number = None
+        with self._transaction() as db:
+            for statement, values in statements:
+                number = db.execute(statement, values).lastrowid
+        return int(number or 0)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            number = None
             try:
-                for statement, values in statements:
-                    number = self._db.execute(statement, values).lastrowid
+                yield self._db
                 self._db.execute("COMMIT")
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise self._error(error) from error
-        return int(number or 0)
 
     def _read(self, query: str) -> list[Any]:
         try:
@@ -211,8 +219,55 @@ class Study:
         update = "UPDATE runner_jobs SET status=?, error=? WHERE key=?"
         self._write(*((update, (status, error, key)) for key, status, error in states))
 
+    def begin_trials(self, name: str, metric: str, direction: str) -> None:
+        """An empty study for Optuna's readers, in place of the one that there is."""
+        with self._transaction() as db:
+            self._trials = (new_study(db, name, metric, direction), 0)
+
+    def add_trials(
+        self,
+        ended: Iterable[tuple[Mapping[str, str], Mapping[str, Axis], tuple[Any, Any]]],
+    ) -> None:
+        """Jobs that have ended, for Optuna's readers: their values, their axes, their outcome."""
+        study, number = self._trials
+        with self._transaction() as db:
+            for params, axes, outcome in ended:
+                add_trial(db, study, number, params, axes, outcome)
+                number += 1
+        self._trials = (study, number)
+
     def close(self) -> None:
         self._db.close()
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What `note` has written. Raises: StudyError if it cannot be read."""
+    path = folder / FILE
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=PATIENCE_S)) as db:
+            rows = db.execute("SELECT key, value FROM runner_sweep").fetchall()
+        return {key: json.loads(value) for key, value in rows}
+    except (sqlite3.Error, ValueError) as error:
+        raise StudyError(
+            f"{path}: cannot be read: {error}; the command that made the sweep goes on with it"
+        ) from error
+
+
+def known_trials(folder: Path) -> list[tuple[str, str]]:
+    """State and label of each job that the database knows; writes nothing.
+
+    Raises: StudyError if there is one that cannot be read.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return []
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=PATIENCE_S)) as db:
+            rows = db.execute("SELECT status, overrides FROM runner_jobs ORDER BY rowid").fetchall()
+    except sqlite3.Error as error:
+        raise StudyError(f"{path}: {error}") from error
+    words = {"completed": "done"}
+    return [(words.get(status, status), " ".join(json.loads(text))) for status, text in rows]
 
 
 def _put_aside(path: Path) -> Path:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 START_LIMIT_S = 8
 ORPHAN_LIMIT_S = 20
 BESIDE_STEP = "follow/step"
-EXIT_CODES = {"completed": 0, "failed": 1, "interrupted": 130}
+EXIT_CODES = {"completed": 0, "pruned": 0, "failed": 1, "interrupted": 130}
 
 
 def main() -> None:

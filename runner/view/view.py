@@ -53,6 +53,10 @@ class View:
         with self._until_done():
             yield
 
+    def lasts(self, total_steps: int) -> None:
+        """The run has become shorter or longer."""
+        self._total_steps = total_steps
+
     def step(self, step: int) -> None:
         """After every update; draws at most every half second."""
         now_s = time.monotonic()

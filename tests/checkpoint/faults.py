@@ -7,8 +7,6 @@ has torch imported and no threads, so that a kill is a real one and costs millis
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import resource
@@ -21,13 +19,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from runner.checkpoint import Checkpointer, files
-from runner.errors import UserError
 from tests.checkpoint.damage import DAMAGES
 from tests.checkpoint.processes import (
     NOT_SAVED,
@@ -49,22 +43,7 @@ from tests.checkpoint.scenes import (
     scene_replace,
     state,
 )
-
-
-@dataclass
-class Table:
-    """Counts of one fault; a case that fails is kept in words."""
-
-    fault: str
-    cases: Counter = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
-    skipped: str = ""
-
-    def judge(self, case: str, outcome: Callable[[], str]) -> None:
-        try:
-            self.cases[outcome()] += 1
-        except (AssertionError, UserError, OSError) as error:
-            self.failures.append(f"{self.fault}, {case}: {type(error).__name__}: {error}")
+from tests.fault_table import Table, count_faults
 
 
 def kills(table: Table, top: Path, *, short: bool) -> None:
@@ -293,33 +272,5 @@ def small_pieces() -> Iterator[None]:
     files.PIECE_BYTES = before
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("faults", nargs="*", default=list(FAULTS))
-    parser.add_argument("--short", action="store_true")
-    parser.add_argument("--json", action="store_true", help="one object a fault, for the tests")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    failed = 0
-    in_memory = "/dev/shm" if options.short and Path("/dev/shm").is_dir() else None
-    if not options.json:
-        print(f"{'fault':34} {'cases':>6} {'failed':>7} {'s':>6}  outcomes")
-    for name in options.faults:
-        table, started = Table(name), time.perf_counter()
-        with tempfile.TemporaryDirectory(dir=in_memory) as top, small_pieces():
-            FAULTS[name](table, Path(top), short=options.short)
-        failed += len(table.failures)
-        if options.json:
-            print(json.dumps({"name": name, **vars(table)}))
-            continue
-        count = sum(table.cases.values()) + len(table.failures)
-        told = ", ".join(f"{what}: {n}" for what, n in sorted(table.cases.items()))
-        told = f"skipped: {table.skipped}" if table.skipped else told
-        seconds = time.perf_counter() - started
-        print(f"{table.fault:34} {count:6} {len(table.failures):7} {seconds:6.1f}  {told}")
-        print("".join(f"  FAILED {f}\n" for f in table.failures), end="")
-    return int(failed > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(count_faults(FAULTS, __doc__, around=small_pieces))

@@ -5,37 +5,21 @@ All run in one process that has no threads, so that its forks can be killed for 
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
+from tests.fault_table import check_row, counted
+
 pytestmark = pytest.mark.xdist_group("checkpoint_faults")
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*arguments: str) -> dict[str, dict]:
-    command = [sys.executable, "-m", "tests.checkpoint.faults", "--json", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
-    assert done.returncode in (0, 1), done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert (done.returncode == 0) == (not any(row["failures"] for row in rows)), done.stderr
-    return {row["name"]: row for row in rows}
+MODULE = "tests.checkpoint.faults"
 
 
 @pytest.fixture(scope="module")
 def table() -> dict[str, dict]:
-    return run("--short")
+    return counted(MODULE, "--short")
 
 
 def check(table: dict[str, dict], fault: str, least: int) -> None:
-    row = table[fault]
-    if row["skipped"]:
-        pytest.skip(row["skipped"])
-    assert not row["failures"], (row["fault"], row["failures"])
-    assert sum(row["cases"].values()) >= least, row
+    check_row(table[fault], least)
 
 
 def test_a_kill_at_any_call_of_a_save_leaves_the_old_or_the_new_one(table) -> None:
@@ -74,7 +58,7 @@ def test_damage_is_always_noticed(table) -> None:
 
 @pytest.mark.slow
 def test_all_faults_in_full() -> None:
-    table = run()
+    table = counted(MODULE)
     assert len(table) == 8
     for fault, row in table.items():
         assert not row["failures"], row

@@ -367,3 +367,21 @@ def test_wrong_settings_are_told(runner, words, message):
     done = runner.run(*words)
     assert done.code == 2, done.text
     assert message in done.text
+
+
+def test_what_a_task_brings_and_logs_is_restored_as_well():
+    context = make_context()
+    module = context.add_module("own", nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    optimizer = context.add_optimizer("own", torch.optim.Adam(module.parameters(), lr=0.1))
+    context.log("norm", 3.0)
+    job = make_job(context)
+    before = state_of(job)
+    with untouched(job):
+        context.log("norm", 5.0)
+        module(torch.randn(8, 2)).square().sum().backward()
+        optimizer.step()
+        assert not same(state_of(job), before)
+    assert same(state_of(job), before)
+    assert optimizer.state == {}
+    assert all(p.grad is None for p in module.parameters())
+    assert context.numbers.state() == {"norm": [3.0, 1]}

@@ -7,14 +7,20 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
+from runner.config import SearchSettings
 from runner.errors import UserError
-from runner.sweep import Checked, sweep
-from runner.sweep.process import LOG, Process, command_of, num_cores
+from runner.sweep import Checked, Options, search, sweep
+from runner.sweep.process import LOG, Process, command_of, num_cores, told_to_jobs
+from runner.sweep.space import read_space
 from tests.sweep.stand_in import signature
 
 STAND_IN = str(Path(__file__).with_name("stand_in.py"))
+
+
+SEARCH = {f.name for f in fields(SearchSettings)} - {"space"}
 
 
 def grid(**axes: Sequence) -> list[list[str]]:
@@ -22,6 +28,16 @@ def grid(**axes: Sequence) -> list[list[str]]:
     keys = [key.replace("__", ".") for key in axes]
     lists = [v if isinstance(v, list | tuple | range) else [v] for v in axes.values()]
     return [[f"{k}={v}" for k, v in zip(keys, values)] for values in itertools.product(*lists)]
+
+
+def search_run(directory: Path, space: Mapping, *, fixed=(), start=None, dry_run=False, **more):
+    """A search of stand-ins in this process; more: keys of the search and of the launcher."""
+    own = {k: more.pop(k) for k in list(more) if k in SEARCH}
+    settings = SearchSettings(space=dict(space), **own)
+    dimensions, _ = read_space(settings.space, [])
+    check = checker(directory, more)
+    options = Options(dry_run=dry_run, start=start or stand_ins)
+    return search(list(fixed), dimensions, settings, check=check, options=options)
 
 
 def checker(directory: Path, launcher: Mapping, direction: str = "max"):
@@ -33,7 +49,8 @@ def checker(directory: Path, launcher: Mapping, direction: str = "max"):
             "seed": int(given.get("seed", 0)),
             "launcher": launcher,
             "checkpoint": {"monitor": {"metric": "validation/auc", "direction": direction}},
-            "trainer": {"num_threads": given.get("trainer.num_threads")},
+            "trainer": {"num_threads": given.get("trainer.num_threads"), "eval_every": 1},
+            "metrics": {"eval": ["auc", "log_loss"], "train": []},
         }
         return Checked(signature(overrides), "toy", config, str(directory))
 
@@ -46,7 +63,7 @@ def stand_ins(plan, flags, name):
 
     def start(job, folder, slot):
         words = command_of(job, folder, flags, threads)[3:]
-        env = dict(os.environ, RUNNER_SWEEP=name)
+        env = dict(os.environ, **told_to_jobs(plan, name))
         command = [sys.executable, "-I", "-S", STAND_IN, *words]
         return Process(command, folder / LOG, env)
 
@@ -87,18 +104,21 @@ def empty_jobs(plan, flags, name):
 def run(directory: Path, jobs, *, start=stand_ins, direction="max", dry_run=False, **launcher):
     """A sweep of stand-ins in this process; returns its exit code."""
     check = checker(directory, launcher, direction)
-    return sweep(jobs, check=check, start=start, dry_run=dry_run)
+    return sweep(jobs, check=check, options=Options(dry_run=dry_run, start=start))
 
 
 if __name__ == "__main__":
     request = json.loads(sys.argv[1])
     start = {"stand_ins": stand_ins, "empty": empty_jobs}[request.pop("start", "stand_ins")]
-    axes, place = request.pop("grid"), Path(request.pop("directory"))
+    place, is_grid = Path(request.pop("directory")), "grid" in request
     try:
-        code = run(place, grid(**axes), start=start, **request)
+        if "space" in request:
+            code = search_run(place, request.pop("space"), start=start, **request)
+        else:
+            code = run(place, grid(**request.pop("grid")), start=start, **request)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 2
-    if "torch" in sys.modules:
+    if "torch" in sys.modules or ("optuna" in sys.modules and is_grid):
         code = 99
     sys.exit(code)

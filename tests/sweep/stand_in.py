@@ -1,8 +1,9 @@
 """Behaves like a job of the runner, in milliseconds: `python stand_in.py key=value...`.
 
 It reads what to do from its overrides: `do=` one of ok, raise, wrong, sigkill, sigkill_once,
-memory, oom, silent, lost, debug, stubborn; `steps=N`, `step_s=S`. It goes on from its last step,
-as a run does from its checkpoint.
+memory, oom, silent, lost, debug, stubborn; `steps=N`, `step_s=S`; `evals=` measures at each step
+and asks its sweep whether to go on. Its result is `value=`, else 1 - |x - 0.3|, else any number. It
+goes on from its last step, as a run does from its checkpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +33,27 @@ def write(path: Path, value) -> None:
 
 def quality(overrides) -> float:
     """A number that depends on what is signed, and on nothing else."""
+    given = dict(o.split("=", 1) for o in overrides)
+    if "x" in given:
+        return 1 - abs(float(given["x"]) - 0.3)
     return int(signature(overrides), 16) / 16**8
+
+
+def is_stopped(folder: Path, step: int, value: float, do: str) -> bool:
+    """One more evaluation: a row of metrics, and the sweep's answer to it."""
+    with (folder / "metrics.jsonl").open("a") as rows:
+        rows.write(json.dumps({"split": "validation", "step": step, "auc": value}) + "\n")
+    if "RUNNER_PRUNING" not in os.environ:
+        return False
+    write(folder / ".evaluated.json", {"step": step})
+    answer = folder / ".answer.json"
+    while not answer.exists():
+        time.sleep(0.002)
+    (folder / ".evaluated.json").unlink()
+    stop = json.loads(answer.read_text())
+    answer.unlink()
+    assert stop["step"] == step
+    return stop["stop"]
 
 
 def main(words: list[str]) -> int:
@@ -73,6 +94,11 @@ def main(words: list[str]) -> int:
             steps.write(f"{step}\n")
         write(checkpoint, step)
         result["step"] = step
+        if "evals" in given and is_stopped(folder, step, quality(overrides) * step, do):
+            value = quality(overrides) * step
+            pruned = {"status": "pruned", "metrics": {"validation/auc": value}}
+            write(result_path, result | pruned)
+            return 0
         if asked and do != "stubborn":
             write(result_path, result | {"status": "interrupted"})
             return 128 + asked[0]
@@ -96,6 +122,7 @@ def main(words: list[str]) -> int:
         return 7 if do == "silent" else 0
     value = float(given.get("value", quality(overrides)))
     metrics = {"validation/auc": value, "test/auc": value - 0.01, "test/loss": "NaN"}
+    metrics["validation/log_loss"] = 2 - value if "y" not in given else float(given["y"])
     best = {"step": result["step"], "value": value}
     print("threads", given.get("trainer.num_threads"), "sweep", os.environ.get("RUNNER_SWEEP"))
     write(result_path, result | {"metrics": metrics, "best": best})

@@ -16,7 +16,7 @@ import pytest
 from tests.sweep.test_sweep import board, starts
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 20
+PATIENCE_S = 60  # long, for busy machines
 
 
 def begin(directory: Path, *, output: int = subprocess.PIPE, **request) -> subprocess.Popen:

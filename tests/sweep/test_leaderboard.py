@@ -107,17 +107,19 @@ def test_what_json_writes_as_text_is_a_number_again():
         "best": {"step": 3, "value": "NaN"},
         "metrics": {"test/auc": "Infinity", "train/loss": 1.0},
     }
-    found = outcome_of(result, "validation/auc")
+    found = outcome_of(result, plan(ROWS))
     assert (found.best, found.metrics, found.step) == (None, {"test/auc": float("inf")}, 5)
     without = {"status": "completed", "metrics": {"validation/auc": 0.5}, "active_s": 2.0}
-    found = outcome_of(without, "validation/auc")
+    found = outcome_of(without, plan(ROWS))
     assert (found.best, found.seconds) == (0.5, 2.0)
 
 
 def test_the_live_view_counts_and_knows_the_best_and_the_time_left():
     jobs = [job("0.1", n) for n in range(4)]
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with Board(console, plan([Row(j, "", Outcome("waiting")) for j in jobs]), num_done=1) as board:
+    before = [(job("0.1", 9), Outcome("completed"))]
+    waiting = [Row(j, "", Outcome("waiting")) for j in jobs]
+    with Board(console, plan(waiting), before) as board:
         board.started(jobs[1], None)
         board.ended(jobs[1], End("completed", 10.0), Outcome("completed", best=0.75))
         board.started(jobs[2], None)

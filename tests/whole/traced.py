@@ -2,7 +2,8 @@
 
 Named by `task._target_=tests.whole.traced.Traced` with `--allow tests`.
 Environment: TRACE_FILE; TRACE_KILL = `point:count`, with point one of
-step, forward, eval, fsync, rename, manifest: SIGKILL at the count-th of them in this process.
+step, forward, eval, fsync, rename, manifest: SIGKILL at the count-th of them in this process, or
+another signal: its number in TRACE_SIGNAL.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _counts: Counter[str] = Counter()
 def reached(point: str) -> None:
     _counts[point] += 1
     if os.environ.get("TRACE_KILL") == f"{point}:{_counts[point]}":
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), int(os.environ.get("TRACE_SIGNAL", signal.SIGKILL)))
 
 
 def _wrap(name: str) -> None:

@@ -47,6 +47,7 @@ class LiveDataset:
     """
 
     is_stream = True
+    rest = "short"
 
     def __init__(self, source: Source, columns: Columns) -> None:
         self.schema = schema_of(columns)

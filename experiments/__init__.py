@@ -1,0 +1,1 @@
+"""Code of the experiments that need some, each beside its YAML."""

@@ -1,0 +1,84 @@
+"""Two losses of one model, one of them on intermediates: ranking and retrieval from two towers.
+
+The click is predicted from both towers together; beside it, the towers' own vectors must find the
+clicked item among those of the batch (in-batch softmax, Yi et al., RecSys 2019, without its
+frequency correction). No step of one's own is needed: `Prediction.aux` carries the vectors.
+
+B rows, D width of a tower's vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.errors import nearest
+from runner.layers.embedding import TableLookup
+from runner.layers.mlp import mlp
+from runner.layers.recommender import Recommender
+
+
+class TwoTowers(Recommender):
+    """A tower for the features named in `user`, one for all others, and a head on both.
+
+    Raises: ValueError for a feature that the schema does not have.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        user: Sequence[str],
+        embedding_dim: int,
+        tower: Sequence[int],
+        head: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.embedding = TableLookup(schema, embedding_dim)
+        names = [f.name for f in schema.sparse]
+        for name in user:
+            if name not in names:
+                raise ValueError(f"user: the dataset has no feature {name!r}{nearest(name, names)}")
+        self.is_user = [name in user for name in names]
+        num_user = sum(self.is_user)
+        self.user = mlp(num_user * embedding_dim, tower, last_linear=True)
+        self.item = mlp((len(names) - num_user) * embedding_dim, tower, last_linear=True)
+        self.head = mlp(3 * tower[-1], [*head, 1], last_linear=True)
+
+    def embed(self, batch: Batch) -> Embeddings:
+        return self.embedding(batch)
+
+    def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
+        parts = embeddings.pooled_BE.chunk(len(self.is_user), dim=1)
+        user_BD = self.user(torch.cat([p for p, own in zip(parts, self.is_user) if own], dim=1))
+        item_BD = self.item(torch.cat([p for p, own in zip(parts, self.is_user) if not own], dim=1))
+        both = torch.cat((user_BD, item_BD, user_BD * item_BD), dim=1).relu()
+        return Prediction.of(self.head(both), batch, user_BD=user_BD, item_BD=item_BD)
+
+
+class ClickAndRetrieval(nn.Module):
+    """Cross-entropy of the click, plus `retrieval` times that of finding the clicked item.
+
+    A row is compared with the rows of its micro-batch that have weight; only clicked rows have a
+    retrieval loss.
+    """
+
+    def __init__(self, schema: Schema, *, retrieval: float, temperature: float) -> None:
+        super().__init__()
+        self.retrieval, self.temperature = retrieval, temperature
+
+    def forward(self, prediction: Prediction) -> dict[str, Tensor]:
+        label_B = prediction.labels_BT[:, 0]
+        click_B = functional.binary_cross_entropy_with_logits(
+            prediction.logits_BT[:, 0], label_B, reduction="none"
+        )
+        user_BD = functional.normalize(prediction.aux["user_BD"].float(), dim=1)
+        item_BD = functional.normalize(prediction.aux["item_BD"].float(), dim=1)
+        logits_BB = user_BD @ item_BD.t() / self.temperature
+        logits_BB = logits_BB.masked_fill((prediction.weights_B == 0)[None, :], -1e9)
+        log_p_B = functional.log_softmax(logits_BB, dim=1).diagonal()
+        return {"click": click_B, "retrieval": -log_p_B * label_B * self.retrieval}

@@ -1,0 +1,49 @@
+"""Look-ups of chosen features by ids that a task makes itself, such as items nobody has seen.
+
+N pairs, one id of each feature; D width of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from runner.batch import Batch, Embeddings, Schema
+from runner.errors import nearest
+from runner.layers.embedding import TableLookup
+
+
+class Pairs(TableLookup):
+    """The tables of some features with one id a row.
+
+    Raises: ValueError for a feature that the schema does not have.
+    """
+
+    def __init__(self, schema: Schema, names: Sequence[str], dim: int) -> None:
+        by_name = {f.name: f for f in schema.sparse}
+        for name in names:
+            if name not in by_name:
+                raise ValueError(f"the dataset has no feature {name!r}{nearest(name, by_name)}")
+        super().__init__(replace(schema, sparse=tuple(by_name[name] for name in names)), dim)
+
+    def ids(self, batch: Batch) -> KeyedJaggedTensor:
+        return self.jagged(self.ids_in(batch))
+
+    def ids_in(self, batch: Batch) -> dict[str, Tensor]:
+        """[N] by feature: the ids of the batch's own rows."""
+        return {name: batch.sparse[name].values() for name in self.features}
+
+    def jagged(self, ids: Mapping[str, Tensor]) -> KeyedJaggedTensor:
+        values = torch.cat([ids[name] for name in self.features])
+        return KeyedJaggedTensor(
+            keys=list(self.features), values=values, lengths=torch.ones_like(values)
+        )
+
+    def look_up(self, ids: Mapping[str, Tensor]) -> Embeddings:
+        """Embeddings of any pairs, [N, number of features x D]."""
+        assert self.tables is not None
+        return Embeddings(self.tables(self.jagged(ids)))

@@ -1,0 +1,158 @@
+"""Pieces of an HTML page, and the page itself: one file that needs nothing else."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).parent
+
+
+@dataclass
+class Page:
+    """A page while it is put together.
+
+    parts: HTML; figures: plotly's JSON by name, drawn where a part says `data-figure=name`.
+    """
+
+    title: str
+    parts: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def section(self, heading: str, body: str, *, kind: str = "", folded: bool = False) -> None:
+        if not body:
+            return
+        if folded:
+            head = f"<summary>{escape(heading)}</summary>"
+            body = f"<details>{head}{body}</details>"
+        else:
+            body = f"<h2>{escape(heading)}</h2>{body}"
+        self.parts.append(f'<section class="{kind}">{body}</section>')
+
+    def figure(self, figure: Mapping[str, Any], heading: str = "") -> str:
+        """Takes a figure in. Returns: the HTML that shows it."""
+        name = f"f{len(self.figures)}"
+        self.figures[name] = figure
+        head = f"<h3>{escape(heading)}</h3>" if heading else ""
+        height = figure["layout"].get("height", 400)
+        # The height beforehand, so that nothing jumps while the page is drawn.
+        place = f'<div id="{name}" data-figure="{name}" style="height:{height}px"></div>'
+        return f"<div>{head}{place}</div>"
+
+    def choice(self, figures: Mapping[str, Mapping[str, Any]], label: str) -> str:
+        """One place, and a list that chooses which of the figures stands in it."""
+        if not figures:
+            return ""
+        first, *_ = figures
+        place = self.figure(figures[first])
+        names = {first: f"f{len(self.figures) - 1}"}
+        for title, figure in figures.items():
+            if title != first:
+                names[title] = f"f{len(self.figures)}"
+                self.figures[names[title]] = figure
+        options = "".join(f'<option value="{n}">{escape(t)}</option>' for t, n in names.items())
+        select = f'<select data-draws="{names[first]}">{options}</select>'
+        return f'<label class="note">{escape(label)}{select}</label>{place}'
+
+    def text(self) -> str:
+        """The whole page, plotly's JavaScript inside."""
+        figures = json.dumps(self.figures, separators=(",", ":"), allow_nan=False)
+        scripts = (
+            f'<script type="application/json" id="figures">{_in_script(figures)}</script>'
+            f"<script>{plotly_js()}</script><script>{_file('page.js')}</script>"
+            if self.figures
+            else f'<script type="application/json" id="figures">{{}}</script>'
+            f"<script>{_file('page.js')}</script>"
+        )
+        return (
+            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(self.title)}</title><style>{_file('page.css')}</style></head>"
+            f"<body><main>{''.join(self.parts)}</main>{scripts}</body></html>\n"
+        )
+
+
+def escape(text: Any) -> str:
+    return html.escape(str(text))
+
+
+def _in_script(text: str) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return text.replace("<", "\\u003c")
+
+
+@lru_cache
+def _file(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+@lru_cache
+def plotly_js() -> str:
+    """plotly.js as its Python package brings it, found without the package's imports."""
+    spec = importlib.util.find_spec("plotly")
+    assert spec is not None and spec.origin is not None, "plotly is a dependency of the project"
+    path = Path(spec.origin).parent / "package_data" / "plotly.min.js"
+    return path.read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """text: what is shown; value: what it is sorted by; kind: CSS classes; markup: as it is."""
+
+    text: str
+    value: Any = None
+    kind: str = ""
+    markup: bool = False
+
+    def html(self) -> str:
+        sort = "" if self.value is None else f' data-v="{escape(self.value)}"'
+        kind = f' class="{self.kind}"' if self.kind else ""
+        return f"<td{kind}{sort}>{self.text if self.markup else escape(self.text)}</td>"
+
+
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    numeric: Iterable[str] = (),
+    sortable: bool = False,
+) -> str:
+    right = set(numeric)
+    heads = "".join(
+        f'<th class="{"num" if name in right else ""}" title="{escape(name)}">'
+        f"{escape(name).replace('/', '/<wbr>')}</th>"
+        for name in header
+    )
+    body = "".join(f"<tr>{''.join(cell.html() for cell in row)}</tr>" for row in rows)
+    kind = ' class="sortable"' if sortable else ""
+    return (
+        f'<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def pill(status: str) -> Cell:
+    return Cell(f'<span class="pill {escape(status)}">{escape(status)}</span>', markup=True)
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Large numbers with a word below each."""
+    return (
+        '<div class="facts">'
+        + "".join(
+            f'<div class="fact"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
+            for name, value in pairs
+        )
+        + "</div>"
+    )
+
+
+def bullets(lines: Iterable[str]) -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<ul class="bare">{items}</ul>' if items else ""

@@ -1,0 +1,230 @@
+"""A search: the jobs of a sweep chosen one by one, by what those before came to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.config import SearchSettings
+from runner.errors import ConfigError, UserError, mistakes, nearest
+from runner.sweep.known import Outcome
+from runner.sweep.plan import (
+    Checked,
+    Job,
+    SweepPlan,
+    directory_of,
+    for_job,
+    num_ranks,
+    refuse_what_is_no_jobs,
+)
+from runner.sweep.settings import launcher_settings
+from runner.sweep.space import Space, combinations, corners
+
+if TYPE_CHECKING:
+    from runner.sweep.standing import Standing
+    from runner.sweep.trials import Chosen, Trials
+
+Check = Callable[[Sequence[str]], Checked]
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched and how; no trial of it yet. fixed: the overrides of every job."""
+
+    space: Space
+    settings: SearchSettings
+    fixed: tuple[str, ...]
+    check: Check
+    objectives: Mapping[str, str]
+
+
+def plan_search(
+    fixed: Sequence[str], space: Space, settings: SearchSettings, check: Check
+) -> tuple[SweepPlan, Search]:
+    """Checks the space and the objectives before anything starts.
+
+    Raises: ConfigError with every mistake, unknown keys of the space among them.
+    """
+    refuse_what_is_no_jobs([[*fixed, *(f"{d.key}=" for d in space)]])
+    own = for_job(fixed)
+    first, problems = None, []
+    for corner in corners(space):
+        try:
+            first = check([*fixed, *corner])
+        except UserError as error:
+            problems.append(f"the search's space: {error}")
+    if problems or first is None:
+        raise mistakes(problems)
+    monitor = (first.config.get("checkpoint") or {}).get("monitor") or {}
+    watched = {str(monitor.get("metric")): str(monitor.get("direction"))}
+    objectives = dict(settings.objectives or watched)
+    problems = [
+        *_wrong_objectives(objectives, first.config),
+        *_wrong_pruner(settings, first.config),
+    ]
+    if settings.num_trials is None and settings.sampler != "grid":
+        problems.append(f"search.num_trials=null: only a grid has an end; {settings.sampler} none")
+    total = settings.num_trials or 0
+    if settings.sampler == "grid":
+        count = sum(1 for _ in combinations(space))  # told here if they cannot be counted
+        total = min(total or count, count)
+    if problems:
+        raise mistakes(problems)
+    # How many trials there are does not say which search it is: a longer one goes on with it.
+    kept = {k: v for k, v in asdict(settings).items() if k not in ("num_trials", "space")}
+    kept |= {"space": [asdict(d) for d in space], "objectives": objectives}
+    metric, *others = objectives
+    plan = SweepPlan(
+        jobs=(),
+        directory=directory_of(
+            first.sweep_dir,
+            [*own, json.dumps(kept, sort_keys=True)],
+            [d.key for d in space],
+            {first.name},
+        ),
+        varying=tuple(d.key for d in space),
+        launcher=launcher_settings(first.config.get("launcher")),
+        metric=metric,
+        direction=objectives[metric],
+        has_own_threads=(first.config.get("trainer") or {}).get("num_threads") is not None,
+        is_monitored=metric == monitor.get("metric"),
+        others={name: objectives[name] for name in others},
+        total=total,
+        prunes=settings.pruner != "none",
+    )
+    return plan, Search(space, settings, own, check, objectives)
+
+
+def _wrong_objectives(objectives: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[str]:
+    measured = config.get("metrics") or {}
+    for name, way in objectives.items():
+        if way not in ("max", "min"):
+            yield f"search.objectives: {name}: {way}: a direction is max or min"
+        split, _, metric = name.partition("/")
+        names = [*measured.get("train" if split == "train" else "eval", []), "loss"]
+        known = [f"{s}/{n}" for s in SPLITS[1:] for n in [*measured.get("eval", []), "loss"]]
+        known += ["active_s"]
+        if metric and split in SPLITS and metric.split("/")[0] in names:
+            continue
+        if name not in known:
+            yield (
+                f"search.objectives: {name}: is not among the results"
+                f"{nearest(name, known)}; there are {', '.join(known)}"
+            )
+
+
+def _wrong_pruner(settings: SearchSettings, config: Mapping[str, Any]) -> Iterator[str]:
+    if settings.pruner == "none":
+        return
+    name = f"search.pruner={settings.pruner}"
+    objectives = list(settings.objectives or ())
+    if len(objectives) > 1:
+        yield f"{name}: stops jobs by one objective, and there are {len(objectives)}"
+    elif objectives and not objectives[0].startswith("validation/"):
+        yield f"{name}: {objectives[0]} is not measured while a job runs; validation/... is"
+    if settings.pruner_factor < 2:
+        yield f"search.pruner_factor={settings.pruner_factor}: one in so many goes on; at least 2"
+    trainer = config.get("trainer") or {}
+    every, epochs = trainer.get("eval_every"), trainer.get("max_epochs")
+    if every is None or (str(every) == "1ep" and epochs == 1):
+        yield (
+            f"{name}: a job that evaluates only at its end cannot be stopped early "
+            f"(trainer.eval_every={every}); trainer.eval_every=100 evaluates every 100 updates"
+        )
+
+
+class Choosing:
+    """The search at work: gives jobs, takes what they came to. Only the sweep's loop calls it."""
+
+    def __init__(self, search: Search, plan: SweepPlan, directory: Path) -> None:
+        """Raises: StudyError if the database cannot be used."""
+        from runner.sweep.trials import Trials  # optuna, which a plain grid need not wait for
+
+        self.search = search
+        slots = plan.launcher.slots
+        self.trials: Trials = Trials(
+            directory, search.space, search.settings, search.objectives, slots
+        )
+        self.numbers: dict[str, list[int]] = {}  # trials of each job: a point may be chosen twice
+        known = self.trials.known()
+        self.known_jobs = {c.number: self._job(c) for c in known}
+        jobs = {j.key: j for j in self.known_jobs.values()}
+        self.plan = replace(plan, jobs=tuple(jobs.values()), total=max(plan.num_jobs, len(known)))
+
+    def jobs(self, standing: Standing) -> Iterator[Job]:
+        """Those of earlier starts that are not done, then new ones, until all are chosen."""
+        given: set[str] = set()
+        for number, job in self.known_jobs.items():
+            outcome = standing.outcomes[job.key]
+            if outcome.is_done:
+                self._end(number, outcome)
+            elif job.key not in given:
+                given.add(job.key)
+                yield job
+        while len(self.trials.known()) < self.plan.num_jobs:
+            chosen = self.trials.choose()
+            job = self._job(chosen)
+            if job.key not in standing.outcomes:
+                standing.admit(job)
+            elif job.key in given and standing.outcomes[job.key].status == "waiting":
+                continue  # the same point again while it runs: `ended` tells both
+            outcome = standing.outcomes[job.key]
+            if outcome.status in ("completed", "pruned", "failed"):
+                self._end(chosen.number, outcome)
+            else:
+                given.add(job.key)
+                yield job
+
+    def ended(self, job: Job, outcome: Outcome) -> str | None:
+        """Tells the search what a job came to; returns why it makes no sense to go on, if so."""
+        for number in self.numbers[job.key]:
+            self._end(number, outcome)
+        values = {self.plan.metric: outcome.best, **outcome.others}
+        missing = [name for name, value in values.items() if value is None]
+        if outcome.status == "completed" and missing and not outcome.has(missing[0]):
+            return (
+                f"search.objectives: {missing[0]}: is not among the results of {job.label}"
+                f"{nearest(missing[0], outcome.names)}; there are {', '.join(outcome.names)}"
+            )
+        return None
+
+    def front(self) -> set[str]:
+        """Keys of jobs that no other is better than in every objective."""
+        if not self.plan.others:
+            return set()
+        best = self.trials.front()
+        return {key for key, numbers in self.numbers.items() if best & set(numbers)}
+
+    def close(self) -> None:
+        self.trials.close()
+
+    def _end(self, number: int, outcome: Outcome) -> None:
+        if outcome.status in ("completed", "pruned", "failed"):
+            values = [outcome.best, *outcome.others.values()]
+            self.trials.end(number, outcome.status, values)
+
+    def _job(self, chosen: Chosen) -> Job:
+        space = self.search.space
+        varying = {d.key: str(chosen.params[d.key]) for d in space}
+        overrides = (*self.search.fixed, *(f"{k}={v}" for k, v in varying.items()))
+        digest = hashlib.sha256(json.dumps(sorted(overrides)).encode()).hexdigest()
+        try:
+            found = self.search.check(overrides)
+        except UserError:  # such a combination is wrong: its own process will say why
+            found = Checked(digest[:8], "", {})
+        key = f"{found.signature}-{digest[:4]}"
+        self.numbers.setdefault(key, []).append(chosen.number)
+        seed, ranks = found.config.get("seed"), num_ranks(found.config)
+        return Job(key, found.signature, overrides, varying, seed, True, ranks)
+
+
+def read_settings(node: Mapping[str, Any]) -> SearchSettings:
+    """Raises: ConfigError for what no rule has said, a search without a space."""
+    if not isinstance(node.get("space"), Mapping):
+        raise ConfigError("search.space: is missing: what is to be searched, key: expression")
+    return SearchSettings(**{k: v for k, v in node.items() if not k.startswith("_")})

@@ -1,0 +1,170 @@
+"""A search space: what may be chosen for each key, in the words of Hydra's own grammar."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
+
+from runner.errors import ConfigError, mistakes
+from runner.overrides import parse
+
+_DIGITS = 6  # of a number that is chosen: what a person can read, and what the trial is told
+_FORMS = "choice(a, b), range(1, 9), interval(0, 1), tag(log, interval(1e-4, 1)) are some"
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One key of a space.
+
+    choices: as they are written in an override, for a categorical one, else empty; low, high: both
+    included; step: None for any number between; is_whole: integers only.
+    """
+
+    key: str
+    choices: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    step: float | None = None
+    log: bool = False
+    is_whole: bool = False
+
+    def values(self) -> list[Any] | None:
+        """Every one that can be chosen, in order; None if they cannot be counted."""
+        if self.choices:
+            return list(self.choices)
+        if self.step is None and not self.is_whole:
+            return None
+        step = self.step or 1
+        count = math.floor((self.high - self.low) / step + 1e-9) + 1
+        return [self.rounded(self.low + k * step) for k in range(count)]
+
+    def rounded(self, value: Any) -> Any:
+        """The number that is told to the job and to the sampler, within the bounds."""
+        if self.choices:
+            return value
+        if self.is_whole:
+            return round(value)
+        return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
+
+    def at(self, fraction: float) -> Any:
+        """The value at a fraction, from 0 to below 1, of the way through the dimension."""
+        values = self.values()
+        if values is not None and not (self.log and self.is_whole):
+            return values[min(int(fraction * len(values)), len(values) - 1)]
+        if not self.log:
+            return self.rounded(self.low + fraction * (self.high - self.low))
+        low, high = (self.low - 0.5, self.high + 0.5) if self.is_whole else (self.low, self.high)
+        value = math.exp(math.log(low) + fraction * (math.log(high) - math.log(low)))
+        return min(max(self.rounded(value), self.low), self.high)
+
+    def override(self, value: Any) -> str:
+        return f"{self.key}={value}"
+
+
+Space = tuple[Dimension, ...]
+
+
+def read_space(settings: Mapping[str, Any], given: Sequence[Override]) -> tuple[Space, list[str]]:
+    """The space of a `search` node with the command line laid on it.
+
+    Args: settings: key -> expression; given: the command line's overrides: one of several values
+    adds a key or replaces it, one of a single value takes the key out of the search.
+    Returns: the space, and notes on what was taken out. Raises: ConfigError with every mistake.
+    """
+    problems: list[str] = []
+    dimensions: dict[str, Dimension] = {}
+    for key, text in settings.items():
+        try:
+            [override] = parse([f"{key}={text}"])
+            dimensions[key] = _dimension(override, f"search.space: {key}: {text}")
+        except ConfigError as error:
+            where = f"search.space: {key}: {text}: "
+            problems.append(where + str(error).removeprefix(f"{key}={text}: ").removeprefix(where))
+    notes = []
+    for override in given:
+        key, text = override.key_or_group, str(override.input_line)
+        if override.is_sweep_override():
+            try:
+                dimensions[key] = _dimension(override, text)
+            except ConfigError as error:
+                problems.append(str(error))
+        elif key in dimensions:
+            del dimensions[key]
+            notes.append(f"{text}: held fixed, so it is not searched")
+    if problems:
+        raise mistakes(problems)
+    if not dimensions:
+        raise ConfigError(
+            "search.space: is empty; key=interval(0,1) or key=choice(a,b) on the command line, or "
+            "in the search's YAML, says what is to be searched"
+        )
+    return tuple(dimensions.values()), notes
+
+
+def _dimension(override: Override, text: str) -> Dimension:
+    """Raises: ConfigError for a value that is none, or a range that holds nothing."""
+    value = override.value()
+    key = override.get_key_element()
+    if isinstance(value, ChoiceSweep):
+        choices = tuple(dict.fromkeys(map(str, override.sweep_string_iterator())))
+        if not choices:
+            raise ConfigError(f"{text}: nothing to choose from")
+        return Dimension(key, choices)
+    if not isinstance(value, RangeSweep | IntervalSweep):
+        raise ConfigError(f"{text}: is no set of values to search; {_FORMS}")
+    unknown = sorted(value.tags - {"log", "int", "float"})
+    if unknown:
+        raise ConfigError(f"{text}: the tag {unknown[0]!r} means nothing here; log and int do")
+    found = _range(key, value) if isinstance(value, RangeSweep) else _interval(key, value)
+    if found is None or found.high < found.low:
+        raise ConfigError(f"{text}: holds no value")
+    if found.log and found.low <= 0:
+        raise ConfigError(f"{text}: a logarithmic range begins above 0")
+    return found
+
+
+def _range(key: str, value: RangeSweep) -> Dimension | None:
+    start, stop, step = value.start, value.stop, value.step
+    if start is None or stop is None or step <= 0 or stop <= start:
+        return None
+    is_whole = all(isinstance(n, int) for n in (start, stop, step))
+    count = math.ceil((stop - start) / step - 1e-9)
+    log = "log" in value.tags
+    high = float(f"{start + (count - 1) * step:.12g}")
+    return Dimension(key, (), start, high, None if log else step, log, is_whole)
+
+
+def _interval(key: str, value: IntervalSweep) -> Dimension | None:
+    low, high = value.start, value.end
+    if low is None or high is None:
+        return None
+    is_whole = "int" in value.tags or (isinstance(low, int) and isinstance(high, int))
+    if is_whole:
+        low, high = math.ceil(low), math.floor(high)
+    return Dimension(key, (), low, high, None, "log" in value.tags, is_whole)
+
+
+def combinations(space: Space) -> Iterator[dict[str, Any]]:
+    """Every one, the last key varying fastest. Raises: ConfigError if they cannot be counted."""
+    endless = [d.key for d in space if d.values() is None]
+    if endless:
+        raise ConfigError(
+            f"search.sampler=grid: {', '.join(endless)} may be any number of an interval; a grid "
+            "needs choice(...) or range(...)"
+        )
+    for values in itertools.product(*(d.values() or [] for d in space)):
+        yield {d.key: v for d, v in zip(space, values)}
+
+
+def corners(space: Space) -> list[list[str]]:
+    """Overrides of few points that together hold every choice and every bound, to be checked."""
+    ends = [list(d.choices) or [d.rounded(d.low), d.rounded(d.high)] for d in space]
+    return [
+        [d.override(values[min(k, len(values) - 1)]) for d, values in zip(space, ends)]
+        for k in range(max(map(len, ends)))
+    ]

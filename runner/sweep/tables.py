@@ -1,0 +1,148 @@
+"""Optuna's own tables in `study.db`, so that optuna-dashboard and Optuna itself read every sweep.
+
+Made here as Optuna 5 makes them (a test compares): asking Optuna to, or to write a row, costs a
+second of imports and milliseconds a job, which a grid of many short jobs need not pay.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+SCHEMA_VERSION, LIBRARY_VERSION, REVISION = 12, "5.0.0", "v3.2.0.a"
+_ATTRIBUTES = """
+CREATE TABLE IF NOT EXISTS {of}_{kind}_attributes (
+    {of}_{kind}_attribute_id INTEGER NOT NULL, {of}_id INTEGER, "key" VARCHAR(512), value_json TEXT,
+    PRIMARY KEY ({of}_{kind}_attribute_id), UNIQUE ({of}_id, "key"),
+    FOREIGN KEY({of}_id) REFERENCES {table} ({of}_id));
+"""
+TABLES = f"""
+CREATE TABLE IF NOT EXISTS studies (
+    study_id INTEGER NOT NULL, study_name VARCHAR(512) NOT NULL, PRIMARY KEY (study_id));
+CREATE UNIQUE INDEX IF NOT EXISTS ix_studies_study_name ON studies (study_name);
+CREATE TABLE IF NOT EXISTS version_info (
+    version_info_id INTEGER NOT NULL, schema_version INTEGER, library_version VARCHAR(256),
+    PRIMARY KEY (version_info_id), CHECK (version_info_id=1));
+CREATE TABLE IF NOT EXISTS study_directions (
+    study_direction_id INTEGER NOT NULL, direction VARCHAR(8) NOT NULL, study_id INTEGER NOT NULL,
+    objective INTEGER NOT NULL, PRIMARY KEY (study_direction_id), UNIQUE (study_id, objective),
+    FOREIGN KEY(study_id) REFERENCES studies (study_id));
+{_ATTRIBUTES.format(of="study", kind="user", table="studies")}
+{_ATTRIBUTES.format(of="study", kind="system", table="studies")}
+CREATE TABLE IF NOT EXISTS trials (
+    trial_id INTEGER NOT NULL, number INTEGER, study_id INTEGER, state VARCHAR(8) NOT NULL,
+    datetime_start DATETIME, datetime_complete DATETIME, PRIMARY KEY (trial_id),
+    FOREIGN KEY(study_id) REFERENCES studies (study_id));
+CREATE INDEX IF NOT EXISTS ix_trials_study_id ON trials (study_id);
+{_ATTRIBUTES.format(of="trial", kind="user", table="trials")}
+{_ATTRIBUTES.format(of="trial", kind="system", table="trials")}
+CREATE TABLE IF NOT EXISTS trial_params (
+    param_id INTEGER NOT NULL, trial_id INTEGER, param_name VARCHAR(512), param_value FLOAT,
+    distribution_json TEXT, PRIMARY KEY (param_id), UNIQUE (trial_id, param_name),
+    FOREIGN KEY(trial_id) REFERENCES trials (trial_id));
+CREATE TABLE IF NOT EXISTS trial_values (
+    trial_value_id INTEGER NOT NULL, trial_id INTEGER NOT NULL, objective INTEGER NOT NULL,
+    value FLOAT, value_type VARCHAR(7) NOT NULL, PRIMARY KEY (trial_value_id),
+    UNIQUE (trial_id, objective), FOREIGN KEY(trial_id) REFERENCES trials (trial_id));
+CREATE TABLE IF NOT EXISTS trial_intermediate_values (
+    trial_intermediate_value_id INTEGER NOT NULL, trial_id INTEGER NOT NULL, step INTEGER NOT NULL,
+    intermediate_value FLOAT, intermediate_value_type VARCHAR(7) NOT NULL,
+    PRIMARY KEY (trial_intermediate_value_id), UNIQUE (trial_id, step),
+    FOREIGN KEY(trial_id) REFERENCES trials (trial_id));
+CREATE TABLE IF NOT EXISTS trial_heartbeats (
+    trial_heartbeat_id INTEGER NOT NULL, trial_id INTEGER NOT NULL, heartbeat DATETIME NOT NULL,
+    PRIMARY KEY (trial_heartbeat_id), UNIQUE (trial_id),
+    FOREIGN KEY(trial_id) REFERENCES trials (trial_id));
+CREATE TABLE IF NOT EXISTS alembic_version (
+    version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num));
+INSERT OR IGNORE INTO version_info VALUES (1, {SCHEMA_VERSION}, '{LIBRARY_VERSION}');
+INSERT OR IGNORE INTO alembic_version VALUES ('{REVISION}');
+"""
+
+
+class Axis:
+    """The values that a grid has for one key: numbers where all are, else choices."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = sorted(set(texts))
+        numbers = [_number(text) for text in self.texts]
+        self.is_number = None not in numbers
+        kind: str
+        attributes: dict[str, Any]
+        if self.is_number:
+            low, high = min(map(float, self.texts)), max(map(float, self.texts))
+            kind, attributes = (
+                "FloatDistribution",
+                {"step": None, "low": low, "high": high, "log": False},
+            )
+        else:
+            kind, attributes = "CategoricalDistribution", {"choices": self.texts}
+        self.json = json.dumps({"name": kind, "attributes": attributes})
+
+    def value(self, text: str) -> float:
+        return float(text) if self.is_number else float(self.texts.index(text))
+
+
+def new_study(db: sqlite3.Connection, name: str, metric: str, direction: str) -> int:
+    """An empty study in place of one of this name, within the caller's transaction."""
+    for (study,) in db.execute("SELECT study_id FROM studies WHERE study_name=?", (name,)):
+        trials = "(SELECT trial_id FROM trials WHERE study_id=?)"
+        for table in ("params", "values", "user_attributes", "system_attributes"):
+            db.execute(f"DELETE FROM trial_{table} WHERE trial_id IN {trials}", (study,))
+        for table in ("trials", "study_directions", "study_system_attributes", "studies"):
+            db.execute(f"DELETE FROM {table} WHERE study_id=?", (study,))
+    number = db.execute("INSERT INTO studies (study_name) VALUES (?)", (name,)).lastrowid
+    way = "MAXIMIZE" if direction == "max" else "MINIMIZE"
+    db.execute(
+        "INSERT INTO study_directions (direction, study_id, objective) VALUES (?, ?, 0)",
+        (way, number),
+    )
+    db.execute(
+        "INSERT INTO study_system_attributes (study_id, key, value_json) VALUES (?, ?, ?)",
+        (number, "study:metric_names", json.dumps([metric])),
+    )
+    return int(number or 0)
+
+
+def add_trial(
+    db: sqlite3.Connection,
+    study: int,
+    number: int,
+    params: Mapping[str, str],
+    axes: Mapping[str, Axis],
+    outcome: tuple[float | None, float | None],
+) -> None:
+    """One that has ended, within the caller's transaction.
+
+    Args: number: of the trial in its study; outcome: value (None: it failed), seconds.
+    """
+    value, seconds = outcome
+    now = time.time()
+    times = [_time(now - (seconds or 0.0)), _time(now)]
+    state = "FAIL" if value is None else "COMPLETE"
+    insert = "INSERT INTO trials (number, study_id, state, datetime_start, datetime_complete) "
+    trial = db.execute(f"{insert} VALUES (?, ?, ?, ?, ?)", (number, study, state, *times)).lastrowid
+    rows: Sequence[tuple[Any, ...]] = [
+        (trial, key, axes[key].value(text), axes[key].json) for key, text in params.items()
+    ]
+    columns = "(trial_id, param_name, param_value, distribution_json)"
+    db.executemany(f"INSERT INTO trial_params {columns} VALUES (?, ?, ?, ?)", rows)
+    if value is not None:
+        columns = "(trial_id, objective, value, value_type)"
+        db.execute(f"INSERT INTO trial_values {columns} VALUES (?, 0, ?, 'FINITE')", (trial, value))
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) + f"{seconds % 1:.6f}"[1:]

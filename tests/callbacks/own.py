@@ -1,0 +1,138 @@
+"""Callbacks as a user would write them, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class Diary:
+    """Writes down every event into the file DIARY, one line each, with the rank."""
+
+    on_every_rank = True
+
+    def __init__(self, *, file: str | None = None) -> None:
+        self.file = file or os.environ["DIARY"]
+
+    def _write(self, training: Any, *words: Any) -> None:
+        with open(f"{self.file}.{training.ranks.rank}", "a") as file:
+            file.write(json.dumps([training.step, *words]) + "\n")
+
+    def on_run_start(self, training: Any) -> None:
+        self._write(training, "run_start")
+
+    def on_update(self, training: Any, output: Any) -> None:
+        self._write(training, "update", output.rows_B.numel())
+
+    def on_epoch(self, training: Any) -> None:
+        self._write(training, "epoch", training.now.epoch)
+
+    def on_evaluation(self, training: Any, split: str, metrics: Any) -> None:
+        self._write(training, "evaluation", split, sorted(metrics)[0])
+
+    def on_checkpoint(self, training: Any) -> None:
+        self._write(training, "checkpoint")
+
+    def on_run_end(self, training: Any, result: Any) -> None:
+        self._write(training, "run_end", result.status)
+
+
+class Averager:
+    """Has a state that makes the result: pulls a bias towards its own moving average."""
+
+    def __init__(self, *, pull: float = 0.5) -> None:
+        self.pull, self.average = pull, 0.0
+
+    on_every_rank = True
+
+    def on_update(self, training: Any, output: Any) -> None:
+        bias = training.context.model.top[-1].bias
+        self.average = 0.9 * self.average + 0.1 * float(bias)
+        with torch.no_grad():
+            bias.mul_(1 - self.pull).add_(self.pull * self.average)
+
+    def state(self) -> dict[str, float]:
+        return {"average": self.average}
+
+    def load_state(self, saved: dict[str, float]) -> None:
+        self.average = saved["average"]
+
+
+class Gambler:
+    """Draws from every generator there is."""
+
+    on_every_rank = True
+
+    def on_update(self, training: Any, output: Any) -> None:
+        torch.rand(5), random.random(), np.random.rand(3)
+
+
+class Sleeper:
+    """Makes every update longer."""
+
+    def __init__(self, *, seconds: float) -> None:
+        self.seconds = seconds
+
+    def on_update(self, training: Any, output: Any) -> None:
+        time.sleep(self.seconds)
+
+
+class Asker:
+    """Asks for what it is told to, or raises, at an event of a step, on one rank."""
+
+    on_every_rank = True
+
+    def __init__(self, *, step: int, what: str, event: str = "on_update", rank: int = 0) -> None:
+        self.step, self.what, self.event, self.rank = step, what, event, rank
+
+    def _at(self, training: Any, event: str) -> None:
+        here = (training.step, training.ranks.rank, event)
+        if here != (self.step, self.rank, self.event):
+            return
+        if self.what == "raise":
+            raise ValueError("out of ideas")
+        getattr(training, self.what)("it is enough")
+
+    def on_run_start(self, training: Any) -> None:
+        self._at(training, "on_run_start")
+
+    def on_update(self, training: Any, output: Any) -> None:
+        self._at(training, "on_update")
+
+    def on_epoch(self, training: Any) -> None:
+        self._at(training, "on_epoch")
+
+    def on_evaluation(self, training: Any, split: str, metrics: Any) -> None:
+        self._at(training, "on_evaluation")
+
+    def on_checkpoint(self, training: Any) -> None:
+        self._at(training, "on_checkpoint")
+
+    def on_run_end(self, training: Any, result: Any) -> None:
+        self._at(training, "on_run_end")
+
+
+class Forgetful:
+    """Changes, and has nothing to save it by."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_update(self, training: Any, output: Any) -> None:
+        self.count += 1
+
+
+class Collector:
+    """Changes in a way that its code does not show."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_update(self, training: Any, output: Any) -> None:
+        self.seen.append(training.step)

@@ -1,0 +1,44 @@
+"""A short tier of each fault of the data; the full count is in its script."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fault_table import check_row, counted
+
+pytestmark = pytest.mark.xdist_group("data_faults")
+MODULE = "tests.data.faults"
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, dict]:
+    return counted(MODULE, "--short")
+
+
+@pytest.mark.parametrize(
+    ("fault", "least"),
+    [
+        ("damaged_files", 15),
+        ("empty_files", 4),
+        ("damaged_cache", 8),
+        ("bad_values", 40),
+        ("bad_ids", 40),
+        ("other_columns", 4),
+        ("read_only", 2),
+        ("attacks", 8),
+        ("every_position", 5),
+        ("every_resume", 2),
+    ],
+)
+def test_a_fault_is_told_or_does_no_harm(table, fault, least) -> None:
+    check_row(table[fault], least)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_all_faults_in_full() -> None:
+    table = counted(MODULE, timeout_s=3500)
+    assert len(table) == 10
+    for fault, row in table.items():
+        assert not row["failures"], row
+        assert row["skipped"] or sum(row["cases"].values()) >= 3, fault

@@ -1,0 +1,87 @@
+"""Run directories written by hand, as a run writes them: thousands in a second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def make_run(
+    folder: Path,
+    *,
+    identity: Mapping[str, Any] | None = None,
+    choices: Mapping[str, str] | None = None,
+    seed: int = 0,
+    auc: float | str | None = 0.7,
+    status: str | None = "completed",
+    error: str | None = None,
+    num_rows: int = 4,
+    **meta: Any,
+) -> Path:
+    """Args: status: None: it has no result; auc: of the validation split, test is 0.01 below."""
+    folder.mkdir(parents=True)
+    chosen = {"model": "dlrm", "optimizer": "adam", **(choices or {})}
+    told = {
+        "kind": "train",
+        "name": "made",
+        "signature": folder.name[-8:],
+        "seed": seed,
+        "identity": {
+            "seed": seed,
+            "checkpoint.monitor.metric": "validation/auc",
+            "checkpoint.monitor.direction": "max",
+            "data": "f00",
+            **(identity or {}),
+        },
+        "choices": chosen,
+        "overrides": [],
+        "created": "2026-01-01T00:00:00+0000",
+        "command": ["python", "-m", "runner"],
+        "python": "3.11",
+        "versions": {"torch": "2.13.0"},
+        "git": {"commit": "abcdef0123", "patch": ""},
+        "resumes": [],
+    }
+    (folder / "meta.json").write_text(json.dumps({**told, **meta}))
+    (folder / "config.yaml").write_text(f"seed: {seed}\n")
+    rows = []
+    for number in range(num_rows):
+        step, part = 10 * (number + 1), (number + 1) / num_rows
+        rows.append({"split": "train", "step": step, "loss": 1 - part / 2, "lr/dense": 0.001})
+        if isinstance(auc, float):
+            rows.append({"split": "validation", "step": step, "auc": auc * part, "loss": 0.5})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    if status is not None:
+        metrics = {} if auc is None else {"validation/auc": auc, "train/loss": 0.5}
+        if isinstance(auc, float):
+            metrics["test/auc"] = auc - 0.01
+        result = {
+            "status": status,
+            "step": 10 * num_rows,
+            "examples": 320 * num_rows,
+            "metrics": metrics,
+            "best": {"step": 10 * num_rows, "value": auc},
+            "error": error,
+            "active_s": 3.5,
+            "signature": told["signature"],
+        }
+        (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def make_grid(folder: Path) -> Path:
+    """Two options by two rates by three seeds, in which the rate matters most."""
+    for option in ("adam", "sgd"):
+        for rate in (0.001, 0.1):
+            for seed in (1, 2, 3):
+                auc = 0.6 + 0.1 * (rate == 0.1) + 0.01 * (option == "adam") + 0.001 * seed
+                make_run(
+                    folder / f"{option}-{rate}-{seed}",
+                    identity={"optimizer.dense.lr": rate, "optimizer.dense.kind": option},
+                    choices={"optimizer": option},
+                    seed=seed,
+                    auc=auc,
+                )
+    return folder

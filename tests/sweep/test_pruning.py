@@ -1,0 +1,77 @@
+"""Stopping poor jobs early, on real trainings of the synthetic set."""
+
+import json
+import time
+
+import pytest
+
+from tests.sweep.forked import sweep
+from tests.sweep.test_sweep import board
+
+SMALL = (
+    "dataset.rows={train: 24000, validation: 3000, test: 1000}",
+    "dataset.max_cardinality=300",
+    "trainer.num_threads=1",
+    "trainer.batch_size=128",
+    "trainer.log_every=100",
+    "checkpoint.save_every=null",
+    "model.net.bottom=[16]",
+    "model.net.top=[16]",
+    "model.net.embedding_dim=4",
+)
+SPACE = (
+    "optimizer.sparse.lr=tag(log,interval(1e-4,1e-1))",
+    "optimizer.dense.lr=tag(log,interval(1e-5,1e-1))",
+)
+
+
+def updates(directory) -> int:
+    return sum(int(row["step"]) for row in board(directory))
+
+
+def both(runner, tmp_path, *words):
+    """The same search without and with ASHA; returns their directories."""
+    for pruner in ("none", "asha"):
+        place = f"hydra.sweep.dir={tmp_path / pruner}"
+        assert sweep(runner, *words, *SMALL, *SPACE, f"search.pruner={pruner}", place).code == 0
+    return tmp_path / "none", tmp_path / "asha"
+
+
+def test_a_stopped_job_is_saved_and_can_be_gone_on_with(runner, tmp_path):
+    words = ["search=quasi_random", "search.num_trials=4", "trainer.max_steps=36"]
+    whole, short = both(runner, tmp_path, *words, "trainer.eval_every=4")
+    stopped = [r for r in board(short) if r["status"] == "pruned"]
+    assert stopped
+    folder = short / stopped[0]["folder"]
+    result = json.loads((folder / "result.json").read_text())
+    assert result["status"] == "pruned"
+    assert result["signal"] is None
+    step = int(stopped[0]["step"])
+    assert (folder / f"checkpoints/step-{step}/manifest.json").exists()
+    assert not list(folder.glob(".answer*")) + list(folder.glob(".evaluated*"))
+    assert runner.run("resume", str(folder)).code == 0
+    ended = json.loads((folder / "result.json").read_text())
+    [twin] = [r for r in board(whole) if r["signature"] == stopped[0]["signature"]]
+    assert ended["status"] == "completed"
+    assert ended["metrics"]["test/auc"] == float(twin["test/auc"])
+
+
+def test_all_ranks_of_a_stopped_job_stop(runner, tmp_path):
+    words = ["search=quasi_random", "search.num_trials=3", "search.pruner=asha"]
+    words += ["trainer.max_steps=36", "trainer.eval_every=4", "trainer.num_processes=2"]
+    assert sweep(runner, *words, *SMALL, *SPACE, f"hydra.sweep.dir={tmp_path / 's'}").code == 0
+    assert {r["status"] for r in board(tmp_path / "s")} == {"completed", "pruned"}
+
+
+@pytest.mark.slow
+def test_asha_saves_a_third_of_the_updates_at_an_equal_best_result(runner, tmp_path):
+    words = ["search=quasi_random", "search.num_trials=16"]
+    started = time.monotonic()
+    whole, short = both(runner, tmp_path, *words, "trainer.max_steps=180", "trainer.eval_every=20")
+    saved = 1 - updates(short) / updates(whole)
+    best = [max(float(r["validation/auc"]) for r in board(d)) for d in (whole, short)]
+    print(f"{saved:.0%} of {updates(whole)} updates saved, best {best}")
+    print(f"{time.monotonic() - started:.0f} s")
+    assert saved >= 0.3
+    assert best[1] == best[0]
+    assert board(short)[0]["folder"] == board(whole)[0]["folder"]

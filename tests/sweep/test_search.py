@@ -1,0 +1,296 @@
+"""Searches of stand-in jobs: every sampler, trials that fail, are killed, are stopped early."""
+
+import json
+import sqlite3
+import time
+import warnings
+from contextlib import closing
+
+import optuna
+import pytest
+
+from runner.errors import ConfigError
+from tests.sweep.driver import search_run
+from tests.sweep.test_killed import PATIENCE_S, begin, until
+from tests.sweep.test_sweep import board, starts
+
+SPACE = {"x": "interval(0, 1)", "c": "choice(a, b)"}
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def study(directory) -> optuna.Study:
+    """As any reader of Optuna's finds it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return optuna.load_study(
+            study_name=directory.name, storage=f"sqlite:///{directory / 'study.db'}"
+        )
+
+
+def points(directory) -> list[dict]:
+    return [t.params for t in study(directory).trials]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "quasi-random", "grid", "gp"])
+def test_each_sampler_ends_with_its_number_of_trials_and_the_best_of_them(tmp_path, sampler):
+    space = SPACE if sampler != "grid" else {"x": "range(0.1, 0.7, 0.1)", "c": "choice(a, b)"}
+    assert search_run(tmp_path, space, sampler=sampler, num_trials=12) == 0
+    found = study(tmp_path)
+    assert [t.state.name for t in found.trials] == ["COMPLETE"] * 12
+    rows = board(tmp_path)
+    best = min(found.trials, key=lambda t: abs(t.params["x"] - 0.3))
+    assert float(rows[0]["x"]) == best.params["x"]
+    assert float(rows[0]["validation/auc"]) == pytest.approx(1 - abs(best.params["x"] - 0.3))
+    assert found.best_trial.number == best.number
+    assert list(starts(tmp_path).values()) == [1] * 12
+
+
+def test_what_was_learnt_is_used(tmp_path):
+    for sampler in ("tpe", "random"):
+        assert search_run(tmp_path / sampler, {"x": "interval(0, 1)"}, sampler=sampler) == 0
+
+    def late(sampler):
+        values = [t.value for t in study(tmp_path / sampler).trials[10:]]
+        return sum(values) / len(values)
+
+    assert late("tpe") > late("random") + 0.05
+
+
+def test_a_grid_is_every_combination_once(tmp_path):
+    space = {"x": "choice(0.1, 0.2, 0.3)", "c": "choice(a, b)", "n": "range(1, 3)"}
+    assert search_run(tmp_path, space, sampler="grid", num_trials=None) == 0
+    assert len({json.dumps(p) for p in points(tmp_path)}) == 12
+
+
+def test_a_quasi_random_search_covers_every_eighth_of_each_dimension_with_eight_points(tmp_path):
+    space = {"x": "interval(0, 1)", "z": "tag(log, interval(1, 256))"}
+    assert search_run(tmp_path, space, sampler="quasi-random", num_trials=8) == 0
+    found = points(tmp_path)
+    assert sorted(int(8 * p["x"]) for p in found) == list(range(8))
+    assert sorted(len(bin(int(p["z"]))) - 3 for p in found) == list(range(8))
+
+
+def test_more_trials_go_on_with_those_there_are(tmp_path, capsys):
+    request = {"sampler": "quasi-random"}
+    assert search_run(tmp_path / "s", SPACE, num_trials=3, **request) == 0
+    first = points(tmp_path / "s")
+    assert search_run(tmp_path / "s", SPACE, num_trials=5, **request) == 0
+    assert "5 jobs, 3 done already" in capsys.readouterr().out
+    assert points(tmp_path / "s")[:3] == first
+    assert list(starts(tmp_path / "s").values()) == [1] * 5
+    assert search_run(tmp_path / "s", SPACE, num_trials=4, **request) == 0
+    assert len(points(tmp_path / "s")) == 5
+    assert search_run(tmp_path / "q", SPACE, num_trials=5, **request) == 0
+    assert points(tmp_path / "q") == points(tmp_path / "s")
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
+def test_a_search_that_is_stopped_between_trials_goes_on_as_if_it_had_not_been(tmp_path, sampler):
+    goals = {"validation/auc": "max", "validation/log_loss": "min"} if sampler == "nsga2" else None
+    request = {"sampler": sampler, "objectives": goals, "seed": 5}
+    for count in (4, 11, 12, 15):
+        assert search_run(tmp_path / "s", SPACE, num_trials=count, **request) == 0
+    assert search_run(tmp_path / "q", SPACE, num_trials=15, **request) == 0
+    assert points(tmp_path / "s") == points(tmp_path / "q")
+
+
+def test_several_objectives_give_a_pareto_front(tmp_path, capsys):
+    space = {"x": "choice(0.1, 0.2, 0.3)", "y": "choice(1, 2)"}
+    goals = {"validation/auc": "max", "validation/log_loss": "min"}
+    code = search_run(tmp_path, space, sampler="grid", num_trials=None, objectives=goals)
+    assert code == 0
+    rows = board(tmp_path)
+    # the greatest auc is at x = 0.3, the smallest loss at y = 1: one job is best in both
+    assert [(r["x"], r["y"]) for r in rows if r["front"] == "1"] == [("0.3", "1")]
+    assert float(rows[0]["validation/log_loss"]) == 1
+    assert "front" in capsys.readouterr().out
+    goals["validation/log_loss"] = "max"
+    space["y"] = "choice(0.5)"
+    other = tmp_path / "other"
+    fixed = {"x": "choice(0.1, 0.3)"}
+    assert search_run(other, fixed, sampler="grid", num_trials=None, objectives=goals) == 0
+    assert [r["front"] for r in board(other)] == ["1", "1"]  # loss is 2 - auc: none beats the other
+
+
+def test_the_same_point_twice_is_run_once_and_told_twice(tmp_path):
+    code = search_run(tmp_path, {"x": "choice(0.1, 0.5)"}, sampler="random", num_trials=8, slots=2)
+    assert code == 0
+    found = study(tmp_path).trials
+    assert len(found) == 8
+    assert {(t.params["x"], t.value) for t in found} == {("0.1", 0.8), ("0.5", 0.8)}
+    assert sorted(starts(tmp_path).values()) == [1, 1]
+
+
+def test_a_trial_that_fails_counts_and_is_tried_again_by_the_next_start(tmp_path, capsys):
+    space = {"x": "choice(0.1, 0.5)", "do": "choice(ok, sigkill_once)"}
+    request = {"sampler": "grid", "num_trials": None}
+    assert search_run(tmp_path, space, **request) == 1
+    assert [t.state.name for t in study(tmp_path).trials] == ["COMPLETE", "FAIL"] * 2
+    assert "failed: x=0.1 do=sigkill_once: killed by signal 9" in capsys.readouterr().err
+    assert search_run(tmp_path, space, **request) == 0
+    trials = study(tmp_path).trials
+    assert [t.state.name for t in trials] == ["COMPLETE", "FAIL"] * 2 + ["COMPLETE"] * 2
+    assert trials[4].params == trials[1].params
+    assert sorted(starts(tmp_path).values()) == [1, 1, 2, 2]
+    assert search_run(tmp_path, space, **request) == 0
+    assert len(study(tmp_path).trials) == 6
+
+
+@pytest.mark.parametrize("pruner", ["asha", "median"])
+def test_a_poor_job_is_stopped_early_and_the_best_is_found_all_the_same(tmp_path, pruner, capsys):
+    space = {"x": "interval(0, 1)", "evals": "choice(9)", "steps": "choice(9)"}
+    request = {"sampler": "quasi-random", "num_trials": 12}
+    assert search_run(tmp_path / "whole", space, **request) == 0
+    assert search_run(tmp_path / "short", space, pruner=pruner, **request) == 0
+    whole, short = board(tmp_path / "whole"), board(tmp_path / "short")
+    assert {r["status"] for r in whole} == {"completed"}
+    assert {r["status"] for r in short} == {"completed", "pruned"}
+    assert short[0]["x"] == whole[0]["x"]
+    assert sum(int(r["step"]) for r in short) < 0.7 * sum(int(r["step"]) for r in whole)
+    states = [t.state.name for t in study(tmp_path / "short").trials]
+    assert states.count("PRUNED") == [r["status"] for r in short].count("pruned")
+    assert "pruned" in capsys.readouterr().out
+    before = starts(tmp_path / "short")
+    assert search_run(tmp_path / "short", space, pruner=pruner, **request) == 0
+    assert starts(tmp_path / "short") == before  # what was stopped is done
+
+
+def test_asha_lets_one_in_three_go_on_at_each_rung(tmp_path):
+    space = {
+        "x": "choice(0.3, 0.4, 0.5, 0.6, 0.7, 0.8)",
+        "evals": "choice(9)",
+        "steps": "choice(9)",
+    }
+    assert search_run(tmp_path, space, sampler="grid", num_trials=None, pruner="asha") == 0
+    # each one is worse than those before it, so only the first is among the best third
+    assert [(r["x"], r["step"]) for r in sorted(board(tmp_path), key=lambda r: r["x"])] == [
+        ("0.3", "9"),
+        *((x, "1") for x in ("0.4", "0.5", "0.6", "0.7", "0.8")),
+    ]
+
+
+def test_a_killed_search_goes_on_with_the_same_points_and_ends_as_a_quiet_one(tmp_path):
+    request = {
+        "space": {"x": "interval(0, 1)", "do": "choice(ok)", "steps": "choice(4)"},
+        "fixed": ["step_s=0.03"],
+        "sampler": "quasi-random",
+        "num_trials": 8,
+        "slots": 2,
+    }
+    for count in (2, 5):
+        sweep = begin(tmp_path / "s", **request)
+        until(lambda count=count: len(list((tmp_path / "s").glob("*/checkpoint"))) >= count)
+        sweep.kill()
+        sweep.communicate()
+    last = begin(tmp_path / "s", **request)
+    out, _ = last.communicate(timeout=60)
+    assert last.returncode == 0, out
+    quiet = begin(tmp_path / "q", **request)
+    quiet.communicate(timeout=60)
+    assert points(tmp_path / "s") == points(tmp_path / "q")
+
+    def numbers(directory):
+        return [(r["x"], r["status"], r["validation/auc"]) for r in board(directory)]
+
+    assert numbers(tmp_path / "s") == numbers(tmp_path / "q")
+    assert not list((tmp_path / "s").glob("*/started-though-completed"))
+
+
+def test_ctrl_c_leaves_trials_open_and_the_same_command_ends_them(tmp_path):
+    import signal
+
+    request = {
+        "space": {"x": "interval(0, 1)", "steps": "choice(40)"},
+        "fixed": ["step_s=0.03"],
+        "num_trials": 2,
+    }
+    sweep = begin(tmp_path, **request)
+    until(lambda: list(tmp_path.glob("*/checkpoint")))
+    sweep.send_signal(signal.SIGINT)
+    out, _ = sweep.communicate(timeout=PATIENCE_S)
+    assert sweep.returncode == 130, out
+    assert [t.state.name for t in study(tmp_path).trials] == ["RUNNING"]
+    again = begin(tmp_path, **request)
+    out, _ = again.communicate(timeout=PATIENCE_S)
+    assert again.returncode == 0, out
+    assert [t.state.name for t in study(tmp_path).trials] == ["COMPLETE"] * 2
+
+
+def test_a_lost_database_is_made_again_from_the_runs_that_are_there(tmp_path):
+    request = {"sampler": "quasi-random", "num_trials": 4}
+    assert search_run(tmp_path, SPACE, **request) == 0
+    (tmp_path / "study.db").write_bytes(b"no database " * 500)
+    assert search_run(tmp_path, SPACE, **request) == 0
+    assert list(starts(tmp_path).values()) == [1] * 4
+    assert [t.state.name for t in study(tmp_path).trials] == ["COMPLETE"] * 4
+
+
+def test_a_locked_database_is_told_before_anything_starts(tmp_path, monkeypatch):
+    from runner.sweep.study import StudyError
+
+    assert search_run(tmp_path, SPACE, num_trials=1) == 0
+    monkeypatch.setattr("runner.sweep.study.PATIENCE_S", 0.2)
+    monkeypatch.setattr("runner.sweep.trials.PATIENCE_S", 0.2)
+    with closing(sqlite3.connect(tmp_path / "study.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StudyError, match=r"study.db is locked by another program"):
+            search_run(tmp_path, SPACE, num_trials=2)
+    assert search_run(tmp_path, SPACE, num_trials=2) == 0
+
+
+def test_an_objective_that_is_not_in_the_results_ends_the_search_at_once(tmp_path, capsys):
+    goals = {"validation/loss/part": "min"}
+    assert search_run(tmp_path, SPACE, num_trials=9, objectives=goals) == 1
+    told = capsys.readouterr().err
+    assert "the sweep stopped: search.objectives: validation/loss/part: is not among" in told
+    assert "validation/log_loss" in told
+    assert len(starts(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("space", "more", "message"),
+    [
+        ({"x": "interval(1, 0)"}, {}, "x: interval(1, 0): holds no value"),
+        ({"x": "choice("}, {}, "search.space: x: choice(: cannot be read"),
+        ({"x": "5"}, {}, "is no set of values to search"),
+        ({}, {}, "search.space: is empty"),
+        ({"bad": "choice(1)"}, {}, "the search's space: bad=1: there is no key 'bad'"),
+        (SPACE, {"sampler": "grid", "num_trials": None}, "x may be any number of an interval"),
+        (SPACE, {"num_trials": None}, "only a grid has an end"),
+        (SPACE, {"objectives": {"validation/acu": "max"}}, "nearest: 'validation/auc'"),
+        (SPACE, {"objectives": {"validation/auc": "up"}}, "a direction is max or min"),
+        (SPACE, {"pruner": "asha", "objectives": {"test/auc": "max"}}, "is not measured while"),
+        (
+            SPACE,
+            {"pruner": "median", "objectives": {"validation/auc": "max", "active_s": "min"}},
+            "stops jobs by one objective",
+        ),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused_and_nothing_is_written(tmp_path, space, more, message):
+    with pytest.raises(ConfigError) as error:
+        search_run(tmp_path / "s", space, **more)
+    assert message in str(error.value)
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_dry_run_says_how_many_are_done_and_how_many_are_to_come(tmp_path, capsys):
+    assert search_run(tmp_path / "s", SPACE, num_trials=6, dry_run=True) == 0
+    assert "6 jobs: 6 to be chosen" in capsys.readouterr().out
+    assert not (tmp_path / "s").exists()
+    assert search_run(tmp_path / "s", SPACE, num_trials=2) == 0
+    assert search_run(tmp_path / "s", SPACE, num_trials=6, dry_run=True) == 0
+    out = capsys.readouterr().out
+    assert "6 jobs: 2 done, 4 to be chosen" in out
+    assert len(study(tmp_path / "s").trials) == 2
+
+
+def test_choosing_costs_little(tmp_path):
+    from tests.sweep.driver import empty_jobs
+
+    started = time.process_time()
+    space = {"x": "interval(0, 1)"}
+    assert search_run(tmp_path, space, num_trials=60, start=empty_jobs) == 0
+    spent = (time.process_time() - started) / 60
+    print(f"{1000 * spent:.1f} ms of processor time a trial")
+    assert spent < 0.15

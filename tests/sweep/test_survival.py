@@ -1,0 +1,93 @@
+"""Twelve trainings, two at once: one raises, one is killed, one takes too much memory, and the sweep
+itself is killed twice. What comes of it is what comes of a sweep that nobody disturbs."""
+
+import json
+import random
+import sqlite3
+import time
+from contextlib import closing
+
+import pytest
+
+from tests.sweep.forked import begin, sweep
+from tests.sweep.test_killed import until
+from tests.sweep.test_sweep import board
+
+HARM = {1: "ArithmeticError", 4: "killed by signal 9", 6: "out of memory"}
+
+
+def words(tmp_path, place, *more):
+    conf = tmp_path / "conf" / "model"
+    conf.mkdir(parents=True, exist_ok=True)
+    (conf / "harmful.yaml").write_text(
+        "net: {_target_: tests.sweep.harm.Harmful, level: 0.0}\n"
+        "loss: {_target_: runner.losses.BCE}\n"
+    )
+    return [
+        *("--config-dir", str(conf.parent), "--allow", "tests"),
+        *("model=harmful", "launcher.slots=2", *more),
+        "dataset.rows={train: 3000, validation: 500, test: 500}",
+        "dataset.max_cardinality=200",
+        *("trainer.num_threads=1", "trainer.batch_size=50", "trainer.eval_every=20"),
+        *("trainer.max_steps=40", "checkpoint.save_every=2"),
+        f"hydra.sweep.dir={tmp_path / place}",
+    ]
+
+
+GRID = ("-m", "+model.net.level=0.0,1.0,2.0,3.0,4.0,5.0,6.0,7.0,8.0,9.0,10.0,11.0")
+SEARCH = (
+    "search=quasi_random",
+    "search.num_trials=12",
+    "~search.space.optimizer.sparse.lr",
+    "model.net.level=interval(0.0,16.0)",
+)
+
+
+def outcomes(directory):
+    """Of each job what must not depend on who was killed when."""
+    found = {}
+    for row in board(directory):
+        level = float(row["model.net.level"])
+        numbers = [row["validation/auc"], row["test/auc"], row["step"]]
+        if row["status"] != "completed":
+            numbers = []  # a checkpoint may have been evaluated before the harm, or not
+        found[level] = (row["status"], *numbers, row["error"], row["signature"])
+    return found
+
+
+def survive(runner, tmp_path, what) -> None:
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    moment = random.Random(seed)
+    command = words(tmp_path, "s", *what)
+    for ended in (2, 6):
+        process = begin(runner, *command)
+        until(lambda n=ended: len(list((tmp_path / "s").glob("*/result.json"))) >= n)
+        time.sleep(moment.uniform(0, 0.5))
+        process.kill()
+        process.wait()
+    assert sweep(runner, *command).code == 1
+    quiet = sweep(runner, *words(tmp_path, "q", *what))
+    assert quiet.code == 1
+    found = outcomes(tmp_path / "s")
+    assert len(found) == 12
+    assert found == outcomes(tmp_path / "q")
+    for level, (status, *_, error, _) in found.items():
+        assert status == ("failed" if int(level) in HARM else "completed")
+        assert HARM.get(int(level), "") in error
+    assert {int(level) for level in found} >= set(HARM)
+    for folder in (tmp_path / "s").glob("*/result.json"):
+        result = json.loads(folder.read_text())
+        assert result["status"] in ("completed", "failed")
+    with closing(sqlite3.connect(tmp_path / "s" / "study.db")) as study:
+        once = "SELECT count(*), count(DISTINCT job) FROM runner_tries WHERE status = 'completed'"
+        assert study.execute(once).fetchone() == (9, 9)
+        assert study.execute(
+            "SELECT count(*) FROM runner_tries WHERE ended IS NULL"
+        ).fetchone() == (0,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", [GRID, SEARCH], ids=["grid", "quasi-random"])
+def test_a_sweep_survives_its_jobs_and_its_own_death(runner, tmp_path, what):
+    survive(runner, tmp_path, what)

@@ -1,0 +1,255 @@
+"""Early stopping, plateaus and callbacks in whole runs: resumed anywhere, they decide the same."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from runner.checkpoint import open_checkpoint
+from tests.conftest import TINY, Zygote
+from tests.whole.identity import differences, examples_by_cursor, newest
+
+ALLOW = ("--allow", "tests")
+TRACED = (*ALLOW, "task._target_=tests.whole.traced.Traced")
+# Of the calibration, which falls from 2 to 1, the first one stays the largest, so that all that
+# follows is known by hand. Evaluations at 2 (the best), 4, 6: rates and updates change; 8, 10:
+# again; 12: the 5th in a row
+SETTINGS = (
+    *TINY,
+    "trainer.max_steps=null",
+    "trainer.max_epochs=1",
+    "scheduler=cosine",
+    "trainer.accumulate=2",
+    "model.net.dropout=0.1",
+    "trainer.log_every=3",
+    "trainer.eval_every=2",
+    "checkpoint.save_every=1",
+    "checkpoint.monitor={metric: validation/calibration, direction: max}",
+    "trainer.early_stop.patience=5",
+    "trainer.early_stop.min_delta=0.5",
+    "trainer.lr_on_plateau.patience=2",
+    "trainer.lr_on_plateau.min_delta=0.5",
+    "trainer.lr_on_plateau.max_times=2",
+    "trainer.batch_on_plateau.patience=2",
+    "trainer.batch_on_plateau.min_delta=0.5",
+    "trainer.batch_on_plateau.max_rows=192",
+)
+AVERAGED = "+callbacks.averager={_target_: tests.callbacks.own.Averager, pull: 0.1}"
+
+
+def train(runner: Zygote, folder: Path, *more: str, kill: str = "", number: int = 9):
+    return runner.run(
+        *TRACED,
+        *SETTINGS,
+        AVERAGED,
+        *more,
+        f"hydra.run.dir={folder}",
+        env={"TRACE_FILE": f"{folder}.trace", "TRACE_KILL": kill, "TRACE_SIGNAL": str(number)},
+    )
+
+
+@pytest.fixture(scope="module")
+def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("untouched") / "run"
+    done = train(runner, folder)
+    assert done.code == 0, done.text
+    return folder
+
+
+def rows(run: Path, split: str) -> list[dict]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["split"] == split]
+
+
+def test_the_run_decides_as_was_worked_out_by_hand(untouched):
+    result = json.loads((untouched / "result.json").read_text())
+    assert (result["status"], result["step"]) == ("completed", 12)
+    assert "early_stop: validation/calibration has not improved" in result["stopped"]
+    # 64 rows for 6 updates, 128 for 4, then 192, the cap, for 2
+    assert result["examples"] == 6 * 64 + 4 * 128 + 2 * 192
+    train_rows = {row["step"]: row for row in rows(untouched, "train")}
+    assert [row["update_rows"] for row in train_rows.values()] == [64, 64, 128, 192]
+    # of 3,000 rows: 47 updates of 64; after 6 of them 2,616 are left: 21 of 128; then 2,104: 11
+    assert [row["total_steps"] for row in train_rows.values()] == [47, 47, 27, 21]
+    assert list(train_rows) == [3, 6, 9, 12]
+    state = open_checkpoint(newest(untouched)).values
+    assert (state["growth"], state["lr_scale"]) == (3, 0.25)
+    assert state["waits"]["early_stop"]["since"] == 5
+    said = (untouched / "log.txt").read_text()
+    assert "128 rows an update from here on (were 64); 27 updates in all (were 47)" in said
+    assert "learning rates are 0.25 of the schedule's from here on (were 0.5)" in said
+
+
+def test_the_test_split_is_evaluated_with_the_best_weights(runner, untouched, tmp_path):
+    result = json.loads((untouched / "result.json").read_text())
+    done = runner.run(
+        *ALLOW,
+        "loop=eval",
+        f"run={untouched}",
+        "checkpoint.step=best",
+        "loop.split=test",
+        "task._target_=runner.task.Supervised",
+        f"hydra.run.dir={tmp_path / 'eval'}",
+    )
+    assert done.code == 0, done.text
+    evaluated = json.loads((tmp_path / "eval" / "result.json").read_text())
+    assert result["metrics"]["test/auc"] == evaluated["metrics"]["test/auc"]
+    assert evaluated["step"] == result["best"]["step"] < result["step"]
+
+
+# the points that matter most: before and after each decision, and at the end
+SHORT = ("step:7", "eval:91")
+POINTS = [f"step:{k}" for k in range(1, 13)] + [f"eval:{k}" for k in range(1, 110, 8)]
+POINTS = list(dict.fromkeys([*SHORT, *POINTS]))
+
+
+def assert_same(run: Path, untouched: Path) -> None:
+    assert differences(run, untouched) == []
+    ours = examples_by_cursor(Path(f"{run}.trace"))
+    assert ours == examples_by_cursor(Path(f"{untouched}.trace"))
+    assert all(len(hashes) == 1 for hashes in ours.values())
+
+
+@pytest.mark.parametrize(
+    "kill", [pytest.param(p, marks=() if p in SHORT else pytest.mark.slow) for p in POINTS]
+)
+def test_killed_anywhere_and_resumed_it_decides_the_same(runner, untouched, tmp_path, kill):
+    run = tmp_path / "run"
+    assert train(runner, run, kill=kill).code == -9
+    done = train(runner, run)
+    assert done.code == 0, done.text
+    assert_same(run, untouched)
+
+
+EVALUATIONS = [
+    # 16 batches an evaluation: in the 3rd, which decides; in the 6th, which ends the run
+    "eval:40",
+    pytest.param("eval:17", marks=pytest.mark.slow),
+    pytest.param("eval:70", marks=pytest.mark.slow),
+    "eval:90",
+    pytest.param("step:6", marks=pytest.mark.slow),
+    pytest.param("step:12", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("point", EVALUATIONS)
+def test_a_signal_that_puts_an_evaluation_off_puts_its_decision_off_too(
+    runner, untouched, tmp_path, point
+):
+    run = tmp_path / "run"
+    assert train(runner, run, kill=point, number=signal.SIGTERM).code == 143
+    done = train(runner, run)
+    assert done.code == 0, done.text
+    assert_same(run, untouched)
+
+
+def test_a_run_that_stopped_goes_on_if_it_is_asked_to_be_more_patient(runner, untouched, tmp_path):
+    run = tmp_path / "run"
+    assert train(runner, run, "trainer.early_stop.patience=2").code == 0
+    assert json.loads((run / "result.json").read_text())["step"] == 6
+    done = runner.run(
+        *ALLOW,
+        "resume",
+        str(run),
+        "checkpoint.monitor={metric: validation/calibration, direction: max}",
+        "trainer.early_stop.patience=5",
+        env={"TRACE_FILE": f"{run}.trace"},
+    )
+    assert done.code == 0, done.text
+    assert "it had stopped (early_stop: " in done.text
+    assert json.loads((run / "result.json").read_text())["step"] == 12
+    ours, theirs = (examples_by_cursor(Path(f"{r}.trace")) for r in (run, untouched))
+    # the update was about to grow when it stopped: it does so one evaluation later
+    assert list(ours)[:6] == list(theirs)[:6]
+
+
+def callback(name: str, **settings: object) -> str:
+    keys = ", ".join(f"{key}: {value}" for key, value in settings.items())
+    return f"+callbacks.{name.lower()}={{_target_: tests.callbacks.own.{name}, {keys}}}"
+
+
+def own(runner: Zygote, folder: Path, *callbacks: str, **env: str):
+    short = ("trainer.max_steps=8", "checkpoint.save_every=3", "trainer.eval_every=4")
+    return runner.run(*ALLOW, *TINY, *short, *callbacks, f"hydra.run.dir={folder}", env=env)
+
+
+def test_one_that_raises_leaves_a_training_that_can_go_on(runner, tmp_path):
+    run, clean = tmp_path / "run", tmp_path / "clean"
+    failed = own(runner, run, callback("Asker", step=4, what="raise"))
+    assert failed.code == 1
+    said = "callbacks.asker (Asker) at on_update, step 4: raised ValueError: out of ideas"
+    assert said in failed.text
+    assert "the training is saved at step 4" in failed.text
+    assert json.loads((run / "result.json").read_text())["status"] == "failed"
+    assert "in _at" in (run / "log.txt").read_text()  # the traceback leads into it
+    assert open_checkpoint(newest(run)).step == 4
+    assert runner.run(*ALLOW, "resume", str(run), "callbacks.asker.step=99").code == 0
+    assert own(runner, clean, callback("Asker", step=99, what="raise")).code == 0
+    assert differences(run, clean) == []
+
+
+def test_our_callbacks_change_neither_the_result_nor_the_signature(runner, tmp_path):
+    watched, alone = tmp_path / "watched", tmp_path / "alone"
+    watch = ("callbacks=[throughput,memory,time_limit]", "callbacks.throughput.every=3")
+    assert own(runner, watched, *watch, "callbacks.memory.every=3").code == 0
+    assert own(runner, alone).code == 0
+    assert differences(watched, alone) == []
+    perf = [json.loads(line) for line in (watched / "perf.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in perf if "throughput/examples_per_s" in r] == [3, 6]
+    assert [r["step"] for r in perf if "memory/peak_bytes" in r] == [3, 6]
+    again = own(runner, watched, *watch)
+    assert "done already" in again.text
+
+
+def test_statistics_of_weights_are_rows_of_the_log_and_survive_a_kill(runner, tmp_path):
+    def weighed(folder: Path, kill: str = ""):
+        return runner.run(
+            *TRACED,
+            *TINY,
+            "trainer.max_steps=20",
+            "callbacks=weights",
+            "callbacks.weights.every=4",
+            f"hydra.run.dir={folder}",
+            env={"TRACE_FILE": f"{folder}.trace", "TRACE_KILL": kill},
+        )
+
+    run, clean = tmp_path / "run", tmp_path / "clean"
+    assert weighed(run, kill="step:15").code == -9
+    assert weighed(run).code == 0
+    assert weighed(clean).code == 0
+    assert differences(run, clean) == []
+    found = rows(run, "weights")
+    assert [row["step"] for row in found] == [4, 8, 12, 16, 20]
+    assert found[0]["tables/C1/row_norm_mean"] > 0
+
+
+def test_a_time_limit_saves_leaves_and_the_resumed_run_equals_one_without(runner, tmp_path):
+    run, clean = tmp_path / "run", tmp_path / "clean"
+    slow = callback("Sleeper", seconds=0.3)  # a second is left beside the margin
+    limit = ("callbacks=time_limit", "callbacks.time_limit.limit=3601s")
+    first = own(runner, run, slow, *limit, "callbacks.time_limit.margin=1h")
+    assert first.code == 143, first.text
+    assert "s of 3601s are left: saving and leaving" in first.text
+    assert json.loads((run / "result.json").read_text())["status"] == "interrupted"
+    assert 0 < open_checkpoint(newest(run)).step < 8
+    assert own(runner, run, slow).code == 0
+    assert own(runner, clean, slow).code == 0
+    assert differences(run, clean) == []
+
+
+def test_every_loop_takes_the_same_configuration(runner, untouched, tmp_path):
+    extra = ("callbacks=[loss_guard,throughput,memory,weights]", "trainer.early_stop.patience=3")
+    debugged = runner.run(*ALLOW, *TINY, *extra, "loop=debug", "loop.max_steps=2")
+    assert debugged.code == 0, debugged.text
+    evaluated = runner.run(
+        *ALLOW,
+        "loop=eval",
+        f"run={untouched}",
+        "task._target_=runner.task.Supervised",
+        *extra,
+        f"hydra.run.dir={tmp_path / 'eval'}",
+    )
+    assert evaluated.code == 0, evaluated.text

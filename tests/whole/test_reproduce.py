@@ -1,0 +1,139 @@
+"""`reproduce` and `diff` on real runs, and what a run keeps for its report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY, Zygote
+
+
+@pytest.fixture(scope="module")
+def trained(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    done = runner.run(*TINY, "trainer.max_steps=25", f"hydra.run.dir={folder}")
+    assert done.code == 0, done.text
+    return folder
+
+
+def copied(run: Path, to: Path, **changes) -> Path:
+    """The same run with other words in its meta.json."""
+    import shutil
+
+    shutil.copytree(run, to)
+    meta = json.loads((to / "meta.json").read_text())
+    (to / "meta.json").write_text(json.dumps({**meta, **changes}))
+    return to
+
+
+def test_the_same_comes_out_bit_for_bit(runner, trained, tmp_path):
+    before = {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()}
+    done = runner.run("reproduce", str(trained), f"hydra.run.dir={tmp_path / 'again'}")
+    assert done.code == 0, done.text
+    assert "identical, bit for bit" in done.text
+    assert "drift" not in done.text
+    logs = [(folder / "metrics.jsonl").read_bytes() for folder in (trained, tmp_path / "again")]
+    assert logs[0] == logs[1]
+    assert {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()} == before
+
+
+def test_without_a_place_it_gets_a_directory_of_its_own_under_outputs(runner, trained, tmp_path):
+    done = runner.run("reproduce", str(trained), cwd=tmp_path)
+    assert done.code == 0, done.text
+    [again] = tmp_path.glob("outputs/dlrm_synthetic/*/result.json")
+    assert json.loads(again.read_text())["status"] == "completed"
+
+
+def test_drift_is_told_before_it_runs(runner, trained, tmp_path):
+    meta = json.loads((trained / "meta.json").read_text())
+    other = copied(
+        trained,
+        tmp_path / "other",
+        git={"commit": "0123456789abcdef", "patch": "diff"},
+        versions={**meta["versions"], "torch": "1.0"},
+        identity={**meta["identity"], "data": "otherwise"},
+        cpus=999,
+    )
+    done = runner.run("reproduce", str(other), f"hydra.run.dir={tmp_path / 'again'}")
+    assert "drift: the code: commit 0123456789ab then" in done.text
+    assert "uncommitted changes then" in done.text
+    assert "drift: torch: 1.0 then" in done.text
+    assert "drift: the data: fingerprint otherwise then" in done.text
+    assert "drift: the machine: 999 CPUs then" in done.text
+    assert done.code == 0  # nothing has really changed
+
+
+def test_what_differs_is_named_and_the_exit_code_says_so(runner, trained, tmp_path):
+    other = copied(trained, tmp_path / "other")
+    rows = (other / "metrics.jsonl").read_text().splitlines()
+    row = json.loads(rows[1])
+    name = next(k for k in row if k not in ("split", "step", "examples"))
+    rows[1] = json.dumps({**row, name: 0.123})
+    (other / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    result = json.loads((other / "result.json").read_text())
+    result["metrics"]["test/auc"] = 0.25
+    (other / "result.json").write_text(json.dumps(result))
+    done = runner.run("reproduce", str(other), f"hydra.run.dir={tmp_path / 'again'}")
+    assert done.code == 1
+    assert "not the same" in done.text
+    assert f"differs first at step {row['step']}" in done.text
+    assert "most test/auc: 0.25 and" in done.text
+
+
+def test_another_run_is_refused(runner, trained, tmp_path):
+    done = runner.run("reproduce", str(trained), "seed=5", cwd=tmp_path)
+    assert done.code == 2
+    assert "seed: 0 -> 5" in done.text
+    done = runner.run("reproduce", str(trained), f"hydra.run.dir={trained}")
+    assert done.code == 2
+    assert "is there already" in done.text
+    done = runner.run("reproduce", str(tmp_path))
+    assert done.code == 2
+    assert "no run directory" in done.text
+
+
+def test_an_evaluation_is_repeated_too(runner, trained, tmp_path):
+    done = runner.run("loop=eval", f"run={trained}", f"hydra.run.dir={tmp_path / 'eval'}")
+    assert done.code == 0, done.text
+    done = runner.run("reproduce", str(tmp_path / "eval"), f"hydra.run.dir={tmp_path / 'again'}")
+    assert done.code == 0, done.text
+    assert "identical, bit for bit" in done.text
+
+
+def test_diff_shows_what_differs_and_only_that(runner, trained, tmp_path):
+    other = tmp_path / "other"
+    more = ("trainer.max_steps=25", "optimizer=adam", "optimizer.dense.lr=0.1")
+    assert runner.run(*TINY, *more, f"hydra.run.dir={other}").code == 0
+    done = runner.run("diff", str(trained), str(other))
+    assert done.code == 0, done.text
+    lines = {line.split()[0]: line.split() for line in done.text.splitlines() if line.split()}
+    assert lines["optimizer.dense.lr"][1:] == ["0.001", "0.1"]
+    assert "optimizer.sparse.kind" in lines
+    assert "trainer.max_steps" not in lines
+    assert "data: the same" in done.text
+    results = [json.loads((r / "result.json").read_text())["metrics"] for r in (trained, other)]
+    expected = [f"{m['test/auc']:.5f}" for m in results]
+    assert lines["test/auc"][1:3] == expected
+    assert runner.run("diff", str(trained)).code == 2
+
+
+def test_a_run_keeps_its_calibration_and_facts_of_its_data(runner, trained):
+    data = json.loads((trained / "data.json").read_text())
+    assert data["num_rows"] == {"train": 3000, "validation": 500, "test": 500}
+    assert len(data["dense"]) == 13
+    assert len(data["sparse"]) == 26
+    kept = json.loads((trained / "calibration.json").read_text())
+    result = json.loads((trained / "result.json").read_text())
+    assert kept["validation"]["step"] == kept["test"]["step"] == result["best"]["step"]
+    for split in ("validation", "test"):
+        [bins] = kept[split]["tasks"].values()
+        total = sum(bins["weight"])
+        assert total == 500
+        pairs = [
+            sum(v * w for v, w in zip(bins[k], bins["weight"])) for k in ("predicted", "observed")
+        ]
+        # the ratio of the means is the metric of that name
+        calibration = result["metrics"][f"{split}/calibration"]
+        assert pairs[0] / pairs[1] == pytest.approx(calibration, rel=1e-3)

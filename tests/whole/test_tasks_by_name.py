@@ -1,0 +1,39 @@
+"""Several tasks: the loss and the metrics of each stand by its name wherever numbers go."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.conftest import TINY
+
+PER_TASK = ("auc", "normalized_entropy", "calibration")
+
+
+@pytest.mark.parametrize("loss", ["by_kind", "uncertainty", "bce"])
+def test_each_tasks_loss_and_metrics_are_logged_by_name(runner, tmp_path, loss):
+    run = tmp_path / "run"
+    words = [w for w in TINY if not w.startswith(("model.net.bottom", "model.net.top"))]
+    settings = ("model=mmoe", f"model/loss={loss}", "dataset.num_tasks=2", "tracker=tensorboard")
+    done = runner.run(
+        *words,
+        *settings,
+        "trainer.max_steps=11",
+        "checkpoint.monitor.metric=validation/auc/label_2",
+        f"hydra.run.dir={run}",
+    )
+    assert done.code == 0, done.text
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    board = EventAccumulator(str(run / "tensorboard"))
+    board.Reload()
+    for split in ("train", "validation", "test"):
+        row = next(row for row in rows if row["split"] == split)
+        names = {f"{metric}/{task}" for metric in PER_TASK for task in ("label", "label_2")}
+        names |= {"loss/label", "loss/label_2"}
+        assert names <= row.keys()
+        assert row["loss"] == pytest.approx(row["loss/label"] + row["loss/label_2"])
+        assert {f"{split}/{name}" for name in names} <= set(board.Tags()["scalars"])
+    result = json.loads((run / "result.json").read_text())
+    assert result["best"]["value"] == result["metrics"]["validation/auc/label_2"]
