@@ -36,6 +36,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.startup
+	$(BIN)/python -m bench.sparse
 
 clean:
 	rm -rf .venv build *.egg-info

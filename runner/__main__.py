@@ -64,6 +64,11 @@ def _hydra(words: Sequence[str], allow: Sequence[str]) -> int:
     is_sweep = composed.multirun or composed.config.get("search")  # a YAML may say so too
     if is_sweep and not is_single(flags.overrides):
         return _multirun(flags, allowed, allow)
+    if composed.config.get("remote"):
+        from runner.remote import run_remotely
+
+        dirs = [w for d in flags.config_dirs for w in ("--config-dir", os.path.abspath(d))]
+        return run_remotely(composed, [*dirs, *(w for p in allow for w in ("--allow", p))], allowed)
     return launch(composed, allowed=allowed, command=sys.orig_argv)
 
 

@@ -141,18 +141,34 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """All table look-ups of a batch: the boundary where the graph is cut for exact gradients."""
+    """All table look-ups of a batch: the boundary where the graph is cut for exact gradients.
+
+    `rows` and `whole` are what a model knows of the look-ups beside their values, such as ids and
+    lengths: no gradient, with a first dimension of rows or not.
+    """
 
     pooled_BE: Tensor  # widths side by side, in the schema's order of sparse features
     sequences_BLD: tuple[Tensor, ...] = ()  # padded with zeros, in the schema's order
+    shared_CD: tuple[Tensor, ...] = ()  # of no row: every micro-batch has them whole
+    rows: Mapping[str, Tensor] = field(default_factory=dict)
+    whole: Mapping[str, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> tuple[Tensor, ...]:
+        return (*self.by_row(), *self.shared_CD)
+
+    def by_row(self) -> tuple[Tensor, ...]:
         return (self.pooled_BE, *self.sequences_BLD)
 
-    def detached(self) -> Embeddings:
-        """The same values as leaves that collect the gradient at the boundary."""
-        pooled, *sequences = (t.detach().requires_grad_() for t in self.tensors())
-        return Embeddings(pooled, tuple(sequences))
+    def detached(self, rows: slice = slice(None)) -> Embeddings:
+        """Some rows' values as leaves that collect the gradient at the boundary."""
+        pooled, *sequences = (t.detach()[rows].requires_grad_() for t in self.by_row())
+        return Embeddings(
+            pooled,
+            tuple(sequences),
+            tuple(t.detach().requires_grad_() for t in self.shared_CD),
+            {name: t[rows] for name, t in self.rows.items()},
+            self.whole,
+        )
 
 
 def split_rows(
@@ -175,5 +191,4 @@ def split_rows(
             rows_B=batch.rows_B[rows],
             groups_BG=batch.groups_BG[rows],
         )
-        pooled, *sequences = (t.detach()[rows] for t in embeddings.tensors())
-        yield part, Embeddings(pooled, tuple(sequences)).detached()
+        yield part, embeddings.detached(rows)

@@ -21,15 +21,16 @@ import torch.distributed as dist
 from torch import nn
 
 from runner.ahead import Length, ahead
-from runner.batch import Schema
 from runner.callbacks import Callbacks
 from runner.checkpoint import Checkpointer
-from runner.config import CheckpointSettings, TrainerSettings, settings_from
+from runner.compiling import compile_dense
+from runner.config import Averaging, CheckpointSettings, TrainerSettings, settings_from
 from runner.context import Context, parameters_in
 from runner.data.dataset import Dataset, end_of_epoch
 from runner.data.learnt import with_learnt
 from runner.dist.group import join
 from runner.dist.ranks import Ranks, this_process
+from runner.ema import MovingAverage
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.job import Cadence, Job, Rates
@@ -37,8 +38,9 @@ from runner.jsonfiles import write_json
 from runner.layers.embedding import TableLookup
 from runner.layers.recommender import Recommender
 from runner.loops.start import find_checkpoint
+from runner.losses import check_offered
 from runner.memory import keep_freed_memory
-from runner.metrics import MetricSet
+from runner.metrics.make import make_metrics
 from runner.metrics.settings import MetricSettings, result_keys
 from runner.optim.layout import Placement
 from runner.optim.owned import (
@@ -54,12 +56,14 @@ from runner.optim.parts import parse_parts
 from runner.optim.penalty import penalize
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.placed import placement_text
+from runner.optim.scaling import rate_scale, scaling_note
 from runner.optim.schedule import build_schedule
 from runner.optim.settings import parse_sparse
 from runner.optim.sharding import ShardingSettings
 from runner.optim.tables import Tables
 from runner.patience import RULES
 from runner.precision import LossScale
+from runner.ranking import check_rankings, give_counts
 from runner.record import Run
 from runner.state import dense_parameters, parameters_of, seed_rank
 from runner.targets import resolve_target
@@ -101,6 +105,10 @@ def build(
     task = make(config["task"])
     set_up(task, context, trainer)
     rates_for = partial(make_rates, config, context, owned)
+    rates = rates_for(total_steps or None, steps_per_epoch)
+    scaling = trainer.lr_scaling
+    if source is None and scaling.rule != "constant":
+        view.note(scaling_note(scaling.rule, scaling.batches, rates.full))
     measured = MetricSettings(**config["metrics"])
     metrics = partial(make_metrics, dataset.schema, device, measured)
     check_monitors(checkpoint, trainer, measured, dataset)
@@ -110,6 +118,7 @@ def build(
         length = Length(total_steps, steps_per_epoch, dataset.num_rows["train"], rows)
         for warning in ahead(cadence, trainer, length):
             view.warn(warning)
+    check_rankings(measured, dataset, context.model)
     loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
     return Job(
         name=name,
@@ -124,7 +133,7 @@ def build(
         dataset=dataset,
         task=task,
         context=context,
-        rates=rates_for(total_steps or None, steps_per_epoch),
+        rates=rates,
         rates_for=rates_for,
         total_steps=total_steps,
         metrics=metrics,
@@ -158,6 +167,10 @@ def make_context(
     ranks = this_process()
     model: Recommender = instantiate(config["model"]["net"], schema=dataset.schema, allowed=allowed)
     loss = instantiate(config["model"]["loss"], schema=dataset.schema, allowed=allowed)
+    try:
+        check_offered(model, loss)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     parameters = dense_parameters(model, loss)
     lookup = only_lookup(model)
     owned = own(
@@ -171,7 +184,10 @@ def make_context(
         loss.to(device)
     for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
         ranks.copy_from_chief(tensor.data)  # a model may draw from where no seed reaches
+    give_counts(model, dataset, ranks)
     seed_rank(config["seed"], ranks.rank)
+    if trainer.compile and not config["loop"]["_target_"].startswith("runner.loops.debug."):
+        compile_dense(model, device)  # debug looks into modules, which a compiled half has not
     optimizers = build_optimizers(
         config["optimizer"]["dense"], parameters, owned, partial(resolve_target, allowed=allowed)
     )
@@ -187,6 +203,7 @@ def make_context(
         amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
         loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
         ranks=ranks,
+        average=make_average(parameters, trainer.ema),
         clip=trainer.clip,
         log_gradients=trainer.log_gradients,
         schema=dataset.schema,
@@ -229,6 +246,9 @@ def make_rates(
     full = {name: float(o.param_groups[0]["lr"]) for name, o in context.optimizers().items()}
     full |= {name: tables.settings.lr for name, tables in context.table_groups.items()}
     build = partial(build_schedule, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+    scaling = settings_from(TrainerSettings, config["trainer"]).lr_scaling
+    scale = rate_scale(scaling.rule, scaling.batches)
+    full = {name: rate * scale for name, rate in full.items()}
     schedules = own_schedules(config["optimizer"].get("schedules") or {}, owned)
     own = {name: build(node, where=where) for name, (node, where) in schedules.items()}
     return Rates(full, build(config["scheduler"]), own)
@@ -387,19 +407,25 @@ def show_placement(
         write_json(run.dir / "sharding.json", {"world_size": world_size, "pieces": pieces})
 
 
+def make_average(
+    parameters: Mapping[str, nn.Parameter], settings: Averaging
+) -> MovingAverage | None:
+    """Of parameters that have their initial weights, the same on all ranks."""
+    if settings.decay is None:
+        return None
+    return MovingAverage(
+        parameters,
+        decay=settings.decay,
+        warmup=settings.warmup,
+        evaluate=settings.evaluate,
+    )
+
+
 def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Cadence:
     return Cadence(
         log_every=parse_interval(trainer.log_every, key="trainer.log_every", timed=True),
         eval_every=parse_interval(trainer.eval_every, key="trainer.eval_every"),
         save_every=parse_interval(checkpoint.save_every, key="checkpoint.save_every", timed=True),
-    )
-
-
-def make_metrics(
-    schema: Schema, device: torch.device, settings: MetricSettings, exact: bool
-) -> MetricSet:
-    return MetricSet(
-        schema.tasks, exact=exact, device=device, settings=settings, groups=schema.groups
     )
 
 

@@ -21,6 +21,7 @@ from runner.dist.size import launched_size, settle_ranks
 from runner.errors import ConfigError
 from runner.groups import Base, Groups, compose_groups, find_groups
 from runner.identity import describe, differences
+from runner.optim.scaling import settle_batches
 from runner.overrides import displace, displaced_note, lay_on, parse_single
 from runner.record import read_meta
 from runner.resolve import resolve
@@ -185,6 +186,7 @@ def _composed(
         given=[o.key_or_group for o in values],
         size=launched_size(),
     )
+    settle_batches(config, record)
     return Composed(
         config=config,
         record=record,

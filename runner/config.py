@@ -18,6 +18,31 @@ class Monitor:
 
 
 @dataclass(frozen=True)
+class RateScaling:
+    """Of all full learning rates, by the batches that an update adds up."""
+
+    rule: str = "constant"  # constant, sqrt, linear
+    batches: int | None = None  # null: ranks x accumulate when the run is new
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """An exponential moving average of the dense half's parameters."""
+
+    decay: float | None = None  # null: none is kept
+    warmup: bool = True  # at update k at most (1 + k) / (10 + k)
+    evaluate: bool = True  # evaluations take it in place of the weights
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A window of updates that torch's profiler records."""
+
+    updates: int = 0  # 0: none
+    after: int = 10  # updates of this process that come before
+
+
+@dataclass(frozen=True)
 class TrainerSettings:
     max_steps: int | None = None
     max_epochs: int | None = 1
@@ -37,6 +62,10 @@ class TrainerSettings:
     traceback: bool = False
     num_processes: int = 1
     rank_timeout_s: int = 300
+    lr_scaling: RateScaling = field(default_factory=RateScaling)
+    ema: Averaging = field(default_factory=Averaging)
+    compile: bool = False
+    profile: Profile = field(default_factory=Profile)
     early_stop: EarlyStop = field(default_factory=EarlyStop)
     lr_on_plateau: LrOnPlateau = field(default_factory=LrOnPlateau)
     batch_on_plateau: BatchOnPlateau = field(default_factory=BatchOnPlateau)
@@ -82,6 +111,17 @@ class SearchSettings:
 
 
 @dataclass(frozen=True)
+class RemoteSettings:
+    """Keys of conf/remote/. dir: on the cluster; runtime_env: Ray's own."""
+
+    address: str | None = None
+    num_cpus: float = 1
+    num_gpus: float = 0
+    dir: str | None = None
+    runtime_env: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class EvaluateLoopSettings:
     split: str | None = None
     max_batches: int | None = None
@@ -115,6 +155,9 @@ class WeightsSettings:
 BY_NODE: dict[str, type] = {
     "": TopSettings,
     "trainer": TrainerSettings,
+    "trainer.lr_scaling": RateScaling,
+    "trainer.ema": Averaging,
+    "trainer.profile": Profile,
     "trainer.early_stop": EarlyStop,
     "trainer.lr_on_plateau": LrOnPlateau,
     "trainer.batch_on_plateau": BatchOnPlateau,
@@ -122,6 +165,7 @@ BY_NODE: dict[str, type] = {
     "checkpoint": CheckpointSettings,
     "sharding": ShardingSettings,
     "search": SearchSettings,
+    "remote": RemoteSettings,
 }
 # The same by what a node's `_target_` names, wherever it stands.
 BY_TARGET: dict[str, type] = {

@@ -16,6 +16,7 @@ from runner.batch import Batch, Embeddings, Schema
 from runner.closure import step_by_closure
 from runner.dist.gradients import sum_over_ranks
 from runner.dist.ranks import Ranks, this_process
+from runner.ema import MovingAverage
 from runner.errors import ConfigError
 from runner.layers.recommender import Recommender
 from runner.losses import Loss
@@ -39,6 +40,7 @@ class Context:
     amp_dtype: torch.dtype | None = None  # None: no autocast
     loss_scale: LossScale | None = None  # fp16 only
     ranks: Ranks = field(default_factory=this_process)
+    average: MovingAverage | None = None  # of the dense half
     part_optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)  # by rate
     trained_tables: dict[str, Tables] | None = None  # by rate; None: all have one
     clip: ClipSettings = field(default_factory=ClipSettings)
@@ -104,6 +106,12 @@ class Context:
         if self.amp_dtype is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.amp_dtype)
+
+    def evaluated_weights(self) -> AbstractContextManager[object]:
+        """Within it the model has the weights that evaluations take: its own, or their averages."""
+        if self.average is None or not self.average.evaluate:
+            return nullcontext()
+        return self.average.in_place()
 
     def total_weight(self, batch: Batch) -> Tensor:
         """Collective. Of the rows of an update, over all its micro-batches and ranks; above 0.
@@ -180,15 +188,14 @@ class Context:
         dense = [p.grad for p in parameters if p.grad is not None]
         if self.loss_scale:
             self.loss_scale.unscale([*dense, *boundary])
-        if self.ranks.several:
-            sum_over_ranks(parameters, self.ranks)
+        sound = True
+        if self.ranks.several:  # the sums are equal on all ranks, the boundary is each one's own
+            sound = sum_over_ranks(parameters, self.ranks, sound=all_finite(boundary))
         if self.penalties:
             add_penalty_gradients(self.penalties, parameters)
         if self.ranks.several or self.penalties:
             dense = [p.grad for p in parameters if p.grad is not None]
-        finite = all_finite([*dense, *boundary])
-        if self.ranks.several:  # the dense gradients are equal now, those at the boundary are not
-            finite = self.ranks.largest(not finite) == 0
+        finite = sound and all_finite(dense if self.ranks.several else [*dense, *boundary])
         if finite and self.log_gradients is not None:
             self._log_norms(parameters, boundary)
         if finite and self.clip.on:
@@ -222,12 +229,16 @@ def _boundary_gradients(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The look-ups that were used, and the gradient of each over all its micro-batches."""
     outputs, gradients = [], []
-    for output, *parts in zip(embeddings.tensors(), *(b.tensors() for b in boundaries)):
+    num_by_row = len(embeddings.by_row())
+    every = zip(embeddings.tensors(), *(b.tensors() for b in boundaries))
+    for place, (output, *parts) in enumerate(every):
         if not output.requires_grad or all(p.grad is None for p in parts):
             continue
         grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parts]
         outputs.append(output)
-        gradients.append(grads[0] if len(grads) == 1 else torch.cat(grads))
+        if len(grads) > 1:  # rows stand one after another, what is shared adds up
+            grads = [torch.cat(grads) if place < num_by_row else torch.stack(grads).sum(0)]
+        gradients.append(grads[0])
     return outputs, gradients
 
 

@@ -18,6 +18,7 @@ LEFT_OUT = (
     "tracker",
     "launcher",
     "search",
+    "remote",
     "sharding",
     "dataset",  # the fingerprint stands for its content, settings and order
     "trainer.device",
@@ -29,6 +30,8 @@ LEFT_OUT = (
     "trainer.log_every",
     "trainer.log_gradients",
     "trainer.traceback",
+    "trainer.compile",
+    "trainer.profile",
     "checkpoint.save_every",
     "checkpoint.keep",
     "checkpoint.step",

@@ -15,7 +15,7 @@ from runner.context import Context
 from runner.data.dataset import Dataset
 from runner.dist.ranks import this_process
 from runner.intervals import Interval
-from runner.metrics import MetricSet
+from runner.metrics.protocol import Metrics
 from runner.record import Run
 from runner.task import Task
 from runner.trackers import Trackers
@@ -58,8 +58,8 @@ class Job:
     context: Context
     rates: Rates
     total_steps: int  # updates of the whole run; 0: a stream without an end
-    metrics: Callable[[bool], MetricSet]  # True: exact, for evaluation; False: cheap, for training
-    train_metrics: MetricSet
+    metrics: Callable[[bool], Metrics]  # True: exact, for evaluation; False: cheap, for training
+    train_metrics: Metrics
     trackers: Trackers
     view: View
     callbacks: Callbacks = field(default_factory=lambda: Callbacks(ranks=this_process()))

@@ -16,6 +16,7 @@ from runner.launch import plan_of, tell, verify
 from runner.overrides import parse
 from runner.rules import get
 from runner.sweep import Checked, Options, search, sweep
+from runner.sweep.elsewhere import chosen_launcher
 from runner.sweep.plan import SweepPlan
 from runner.sweep.process import Start, local
 from runner.sweep.search import read_settings
@@ -76,6 +77,7 @@ def multirun(
         dry_run=flags.dry_run,
         rerun=flags.rerun,
         start=start,
+        elsewhere=chosen_launcher(flags.overrides),
         words=[*dirs, *flags.overrides],
     )
     parsed = parse(flags.overrides)

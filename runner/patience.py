@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from runner.errors import nearest
-from runner.metrics.settings import METRICS
+from runner.metrics.settings import find_metric
 
 DIRECTIONS = ("max", "min")
 
@@ -134,7 +134,7 @@ def direction_of(metric: str) -> str | None:
     name = metric.partition("/")[2].partition("/")[0]
     if name == "loss":
         return "min"
-    known = METRICS.get(name)
+    known = find_metric(name)
     return known.direction if known is not None and known.direction in DIRECTIONS else None
 
 
@@ -195,7 +195,7 @@ def _check_metric(where: str, node: Mapping[str, Any], eval_names: list[str]) ->
         return
     base = name.partition("/")[0]
     if base not in eval_names:
-        what = "metrics.eval does not list it" if base in METRICS else "no such metric"
+        what = "metrics.eval does not list it" if find_metric(base) else "no such metric"
         yield f"{key}: {what}{nearest(base, eval_names)}; measured are {', '.join(eval_names)}"
         return
     own = direction_of(metric)

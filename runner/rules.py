@@ -13,6 +13,7 @@ from runner.intervals import parse_interval
 from runner.metrics.settings import MetricSettings
 from runner.optim.parts import check_own_schedules, parse_parts
 from runner.optim.penalty_settings import parse_penalties
+from runner.optim.scaling import RULES as RULES_OF_SCALING
 from runner.optim.schedule import check_schedule
 from runner.optim.settings import ClipSettings, check_clip, parse_sparse
 from runner.optim.sharding import check_sharding
@@ -32,6 +33,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "loop.pick": ("all", "latest"),
     "loop.score": ("auto", "before"),
     "loop.then": ("train",),
+    "trainer.lr_scaling.rule": tuple(RULES_OF_SCALING),
     "search.sampler": ("tpe", "random", "grid", "quasi-random", "gp", "nsga2"),
     "search.pruner": ("none", "median", "asha"),
 }
@@ -58,6 +60,7 @@ POSITIVE = (
     "trainer.num_threads",
     "trainer.num_processes",
     "trainer.rank_timeout_s",
+    "trainer.lr_scaling.batches",
     "checkpoint.keep",
     "loop.max_steps",
     "loop.max_batches",
@@ -70,7 +73,7 @@ POSITIVE = (
     "search.pruner_first",
     "search.pruner_after",
 )
-NOT_NEGATIVE = ("seed", "launcher.retries")
+NOT_NEGATIVE = ("seed", "launcher.retries", "trainer.profile.updates", "trainer.profile.after")
 INTERVALS = {  # whether a time is allowed
     "trainer.log_every": True,
     "trainer.eval_every": False,
@@ -276,6 +279,12 @@ def _ranks(config: Config) -> Iterator[str]:
     yield from check_sharding(config["sharding"], kind, on_cpu=on_cpu and size > 1)
 
 
+def _average(config: Config) -> Iterator[str]:
+    decay = config["trainer"]["ema"]["decay"]
+    if decay is not None and not 0 <= decay < 1:
+        yield f"trainer.ema.decay={decay}: from 0 (the weights themselves), below 1; null: none"
+
+
 def _name(config: Config) -> Iterator[str]:
     name = config.get("name")
     if isinstance(name, str) and not re.fullmatch(r"[\w][\w.+-]*", name):
@@ -375,6 +384,7 @@ RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _judged,
     _warmup,
     _ranks,
+    _average,
     _name,
     _warm_start,
     _stream,

@@ -16,15 +16,17 @@ from runner.checkpoint import Saved, load_tensors, read_tensors, tensor_shapes
 from runner.context import Context
 from runner.dist.pieces import own_row, stack_of_ranks
 from runner.dist.ranks import Ranks
+from runner.errors import ConfigError
 from runner.layers.embedding import TableLookup
 from runner.losses import Loss
-from runner.metrics import MetricSet
+from runner.metrics.protocol import Metrics
 from runner.optim.dense import create_states, dense_state, dense_values
 from runner.patience import Wait
 
 if TYPE_CHECKING:
     from runner.job import Job
 
+EMA = "ema/"  # before the names of moving averages in a checkpoint
 # before the names of what a loss and a task bring: no part of a model may be called so
 LOSS, TASK = "loss.", "task."
 
@@ -103,12 +105,19 @@ def weights(ctx: Context) -> dict[str, Tensor]:
     return tables | dense
 
 
-def tensors(ctx: Context, train_metrics: MetricSet) -> dict[str, Tensor]:
+def averages(ctx: Context) -> dict[str, Tensor]:
+    """Live tensors of the moving averages of the dense half, where they are kept."""
+    if ctx.average is None:
+        return {}
+    return {f"{EMA}{name}": t for name, t in ctx.average.tensors().items()}
+
+
+def tensors(ctx: Context, train_metrics: Metrics) -> dict[str, Tensor]:
     """Live tensors of everything that a resumed run continues from, but the random states.
 
     Train metrics have a row for each rank: their sum since the last log, before it is merged.
     """
-    state = weights(ctx)
+    state = weights(ctx) | averages(ctx)
     state |= {f"tables/{name}": t for name, t in ctx.tables.state().items()}
     parameters = parameters_of(ctx)
     for optimizer in ctx.optimizers().values():  # each parameter has one owner, so no name twice
@@ -201,6 +210,9 @@ def restore(job: Job, saved: Saved) -> TrainState:
     into = tensors(ctx, job.train_metrics)
     generators = random_tensors(job.device, ranks)
     theirs, known = saved.values["random"], tensor_shapes(saved)
+    begins = ctx.average is not None and not any(name.startswith(EMA) for name in known)
+    if begins:  # asked for at this resume: the averages begin with the weights as they are
+        into = {n: t for n, t in into.items() if not n.startswith(EMA)}
     if all(known.get(n) == tuple(t.shape) for n, t in generators.items()):
         load_tensors(saved, into | generators)
         continue_randomly({n: own_row(t) for n, t in generators.items()}, theirs[ranks.rank], job)
@@ -218,6 +230,8 @@ def restore(job: Job, saved: Saved) -> TrainState:
             continue_randomly(own, theirs[ranks.rank], job)
         else:
             seed_rank(job.seed, ranks.rank, step=saved.step)
+    if begins and ctx.average is not None:
+        ctx.average.restart()
     ctx.numbers.load_of_rank(saved.values.get("numbers", []), ranks)
     return from_values(saved.values)
 
@@ -250,8 +264,20 @@ def seed_rank(seed: int, rank: int, *, step: int = 0) -> None:
 
 
 def restore_weights(job: Job, saved: Saved) -> None:
-    """Only the weights, in place."""
-    copy_in(saved, weights(job.context))
+    """Only the weights, in place, and their averages where they are evaluated.
+
+    Raises: ConfigError if the checkpoint holds no averages.
+    """
+    ctx = job.context
+    into = weights(ctx)
+    if ctx.average is not None and ctx.average.evaluate:
+        into |= averages(ctx)
+        if not any(name.startswith(EMA) for name in tensor_shapes(saved)):
+            raise ConfigError(
+                f"trainer.ema.evaluate=true: {saved.path} holds no moving average: its run kept "
+                "none; trainer.ema.decay=null evaluates its weights"
+            )
+    copy_in(saved, into)
 
 
 def copy_in(saved: Saved, into: Mapping[str, Tensor]) -> None:

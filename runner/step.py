@@ -11,15 +11,22 @@ from runner.data.dataset import end_of_epoch
 from runner.data.end import EndOfStream
 from runner.job import Job, Rates
 from runner.state import TrainState
+from runner.stop import Stop
 from runner.task import StepOutput
+from runner.transfer import DEPTH, on_device
 
 
-def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
+def steps(
+    job: Job, state: TrainState, stop: Stop | None = None, *, copied_ahead: int = DEPTH
+) -> Iterator[StepOutput]:
     """Updates until the end of the run, each already counted in `state` when it is yielded.
 
+    All ranks know then of a signal that any of them has heard before the update's end: `stop`
+    needs no exchange of its own.
+    Args: copied_ahead: batches on their way to a GPU beside the one that is learnt from.
     Time spent by the consumer (evaluation, saving) is not counted as active.
     """
-    growth, batches = state.growth, training_batches(job, state)
+    growth, batches = state.growth, training_batches(job, state, copied_ahead)
     ranks = job.context.ranks
     roots = job.context.roots()
     modules = [module for root in roots for module in root.modules()]
@@ -27,7 +34,7 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
         started = time.perf_counter()
         if state.growth != growth:  # from the same position on, in larger updates
             batches.close()
-            growth, batches = state.growth, training_batches(job, state)
+            growth, batches = state.growth, training_batches(job, state, copied_ahead)
         state.rates = set_rates(job, state)
         if not all(module.training for module in modules):  # after an evaluation; train() is slow
             for root in roots:
@@ -38,21 +45,26 @@ def steps(job: Job, state: TrainState) -> Iterator[StepOutput]:
             job.view.note(str(end))
             return
         state.step += 1
-        state.examples += num_examples(job, state.cursor, output)
+        state.examples += num_examples(job, state.cursor, output, growth)
         state.cursor = output.cursor
         state.skipped += not output.applied
+        if output.applied and job.context.average is not None:
+            job.context.average.update(state.step - state.skipped)
         # all ranks go by one clock, since what is due by time they all enter
-        state.active_s = ranks.largest(state.active_s + time.perf_counter() - started)
+        active_s = state.active_s + time.perf_counter() - started
+        mine = (stop.heard or 0) if stop is not None else 0
+        state.active_s, heard = ranks.largest_of([active_s, mine])
+        if stop is not None:
+            stop.agree(heard)
         yield output
 
 
-def num_examples(job: Job, before: Cursor, output: StepOutput) -> int:
+def num_examples(job: Job, before: Cursor, output: StepOutput, growth: int = 1) -> int:
     """Examples of an update on all ranks: what the position in the stream has moved by, without
     rows that were dropped or only fill up a batch."""
     if not job.context.ranks.several and job.dataset.rest != "pad":
         return output.rows_B.numel()
-    after, trainer = output.cursor, job.trainer
-    size = trainer.batch_size * trainer.accumulate * job.context.ranks.world_size
+    after, size = output.cursor, rows_of_update(job, growth)
     moved = after.offset
     for epoch in range(before.epoch, after.epoch):
         start = before.offset if epoch == before.epoch else 0
@@ -107,7 +119,9 @@ def schedule_step(job: Job, state: TrainState) -> int:
     return state.cursor.epoch * per_epoch + min(-(-end // rows), per_epoch)
 
 
-def training_batches(job: Job, state: TrainState) -> Generator[Batch, None, None]:
+def training_batches(
+    job: Job, state: TrainState, copied_ahead: int = DEPTH
+) -> Generator[Batch, None, None]:
     """Batches from a position on, epoch after epoch, without end; each makes one update."""
     cursor, growth = state.cursor, state.growth
     for epoch in itertools.count(cursor.epoch):
@@ -120,8 +134,7 @@ def training_batches(job: Job, state: TrainState) -> Generator[Batch, None, None
             rank=job.context.ranks.rank,
             world_size=job.context.ranks.world_size,
         )
-        for batch in batches:
-            yield batch.to(job.device, non_blocking=True) if job.device.type != "cpu" else batch
+        yield from on_device(batches, job.device, depth=copied_ahead)
 
 
 def set_rates(job: Job, state: TrainState) -> dict[str, float]:

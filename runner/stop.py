@@ -35,6 +35,11 @@ class Stop:
             if not self.ranks.several:
                 self.signal = number
 
+    def agree(self, heard: float) -> None:
+        """Takes the largest of what the ranks have heard, however they exchanged it."""
+        if self.ranks.several and self.signal is None:
+            self.signal = int(heard) or None
+
     @property
     def pruned(self) -> bool:
         """The sweep that this run belongs to has seen enough of it."""
@@ -47,7 +52,7 @@ class Stop:
     def agreed(self) -> bool:
         """Collective. Whether to stop now: any rank heard a signal, and all know it from here."""
         if self.ranks.several and self.signal is None:
-            self.signal = int(self.ranks.largest(self.heard or 0)) or None
+            self.agree(self.ranks.largest(self.heard or 0))
         return self.requested
 
 

@@ -7,6 +7,7 @@ The prefix is checked before torch is imported, the object it resolves to afterw
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import re
 import sys
@@ -97,11 +98,13 @@ def _find_experiments(path: str) -> None:
     """Makes the project's `experiments/` importable from any folder, and no other of that name."""
     if str(EXPERIMENTS.parent) not in sys.path:
         sys.path.append(str(EXPERIMENTS.parent))
-    package = importlib.import_module("experiments")
-    if [Path(p).resolve() for p in package.__path__] != [EXPERIMENTS]:
+    spec = importlib.util.find_spec("experiments")  # does not run it
+    places = [] if spec is None else list(spec.submodule_search_locations or [])
+    if [Path(place).resolve() for place in places] != [EXPERIMENTS]:
+        there = ", ".join(places) or "a file"
         raise ConfigError(
-            f"_target_={path}: here, experiments is {next(iter(package.__path__))}, not the "
-            f"folder beside runner; give that one another name, and --allow it"
+            f"_target_={path}: experiments is {there} here, not the folder beside runner; give "
+            "that one another name, and --allow it"
         )
 
 

@@ -19,6 +19,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "runner.verbs_schema:schema",
         "PATH [--validation PATH] [--test PATH] [--out FILE]: propose the YAML of a table",
     ),
+    "schedule": (
+        "runner.verbs_schedule:schedule",
+        "[DIR] [overrides] [--rows N] [--out FILE]: draw the learning rates over the updates",
+    ),
     "report": (
         "runner.verbs_report:report",
         "DIR... [--sort KEY] [--html FILE]: what runs and sweeps came to",

@@ -36,7 +36,9 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     meta = read_meta(folder)
     composed = _composed(folder, meta, overrides, flags.config_dirs)
     plan = plan_of(composed)
-    _check_same(folder, meta, plan.identity)
+    if any(not o.startswith("hydra.") for o in overrides):
+        alone = plan_of(_composed(folder, meta, [], flags.config_dirs))
+        _check_same(folder, alone.identity, plan.identity)
     for line in drift(meta, plan.identity):
         tell(f"drift: {line}")
     result = read_result(folder)
@@ -69,15 +71,11 @@ def _composed(
     return replace(composed, source=run)
 
 
-def _check_same(folder: Path, meta: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises: UserError where an override makes it another run."""
+def _check_same(folder: Path, alone: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises: UserError where the overrides make it another run. Args: alone: without them."""
     from runner.identity import describe, differences
 
-    changes = [
-        change
-        for change in differences(meta.get("identity") or {}, now)
-        if change[0] != "data" and not change[0].startswith("source.")
-    ]
+    changes = differences(alone, now)
     if changes:
         raise UserError(
             f"reproduce repeats {folder} as it is, and this would be another run:\n"
@@ -88,6 +86,7 @@ def _check_same(folder: Path, meta: Mapping[str, Any], now: Mapping[str, Any]) -
 def drift(meta: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
     """What has changed since the run and may make another result: code, versions, data, machine."""
     from runner.groups import ROOT
+    from runner.identity import differences
     from runner.provenance import git_state, versions
 
     told = [*_code_drift(meta.get("git") or {}, git_state(ROOT) or {})]
@@ -98,9 +97,11 @@ def drift(meta: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
         for name in dict.fromkeys([*then, *here])
         if then.get(name) != here.get(name)
     ]
-    data = (meta.get("identity") or {}).get("data")
-    if data != identity.get("data"):
-        told.append(f"the data: fingerprint {data} then, {identity.get('data')} now")
+    for key, before, now in differences(meta.get("identity") or {}, identity):
+        if key == "data":
+            told.append(f"the data: fingerprint {before} then, {now} now")
+        elif not key.startswith("source."):  # what this version of the runner counts as a setting
+            told.append(f"{key}: {before} then, {now} now")
     if meta.get("cpus") != os.cpu_count():
         told.append(f"the machine: {meta.get('cpus')} CPUs then, {os.cpu_count()} now")
     changed = [r for r in meta.get("resumes") or () if r.get("changed")]

@@ -11,6 +11,8 @@ from runner.data.propose import Proposal, as_yaml, propose
 from runner.errors import UserError, nearest
 
 FLAGS = ("--validation", "--test", "--out")
+# the usual loss and the metric that decides which checkpoint is best are for labels of 0 and 1
+REGRESSION = ' model/loss=by_kind "checkpoint.monitor={metric: validation/loss, direction: min}"'
 USAGE = "schema PATH [--validation PATH] [--test PATH] [--out FILE]"
 
 
@@ -28,7 +30,10 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
         print(text, end="")
         return 0
     _write(Path(out), text)
-    print(f"wrote {out}; next: python -m runner dataset={proposal.format} dataset.schema={out}")
+    kinds = [settings.get("type", "binary") for _, settings in proposal.of_role("labels")]
+    more = REGRESSION if "regression" in kinds else ""
+    command = f"python -m runner dataset={proposal.format} dataset.schema={out}{more}"
+    print(f"wrote {out}; next: {command}")
     return 0
 
 

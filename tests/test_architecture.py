@@ -47,6 +47,7 @@ COMPOSES = {  # what runs before the builder and may know Hydra
     "multirun",
     "overrides",
     "record",
+    "remote",
     "resolve",
     "sources",
     "sweep",

@@ -85,3 +85,33 @@ def test_differences_name_the_key_and_both_values():
     before = {"a": {"b": 1, "c": [1]}, "d": None}
     now = {"a": {"b": 2, "c": [1]}, "e": {}}
     assert differences(before, now) == [("a.b", 1, 2), ("e", None, {})]
+
+
+MINE = {"_target_": "mine.Mine", "pull": 1}
+
+
+@pytest.mark.parametrize("rule", ["early_stop", "lr_on_plateau", "batch_on_plateau"])
+def test_a_rule_counts_once_it_is_on_and_then_with_all_its_settings(config, rule):
+    off = changed(config, f"trainer.{rule}", {**config["trainer"][rule], "min_delta": 0.5})
+    assert signature(off, "d") == signature(config, "d")
+    on = changed(config, f"trainer.{rule}", {**config["trainer"][rule], "patience": 2})
+    more = changed(on, f"trainer.{rule}.min_delta", 0.5)
+    assert len({signature(c, "d") for c in (config, on, more)}) == 3
+
+
+def test_a_run_of_before_there_were_rules_and_callbacks_keeps_its_signature(config):
+    old = deepcopy(config)
+    del old["callbacks"]
+    for rule in ("early_stop", "lr_on_plateau", "batch_on_plateau"):
+        del old["trainer"][rule]
+    assert signature(old, "d") == signature(config, "d")
+
+
+def test_a_callback_counts_unless_it_only_watches(config):
+    watching = changed(
+        config, "callbacks", compose(["callbacks=[weights,time_limit]"]).config["callbacks"]
+    )
+    assert signature(watching, "d") == signature(config, "d")
+    for node in ({"mine": MINE}, compose(["callbacks=loss_guard"]).config["callbacks"]):
+        assert signature(changed(config, "callbacks", node), "d") != signature(config, "d")
+    assert "callbacks.mine.pull" in identity(changed(config, "callbacks", {"mine": MINE}), "d")

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runner.verbs import VERBS
 from tests.conftest import ROOT, Zygote
 
 README = (ROOT / "README.md").read_text()
@@ -42,7 +43,7 @@ def commands() -> list[str]:
 
 def smaller(words: list[str]) -> list[str]:
     """The same command on less data; what starts from a run keeps that run's."""
-    if words[0] in ("ls", "resume", "schema") or any(w.startswith("run=") for w in words):
+    if words[0] in VERBS or any(w.startswith("run=") for w in words):
         return words
     if any(w.startswith(("experiments=", "dataset=")) for w in words):
         return [*words, "trainer.max_epochs=null", "trainer.max_steps=3", "trainer.eval_every=null"]
@@ -52,6 +53,13 @@ def smaller(words: list[str]) -> list[str]:
 def test_it_has_the_commands_that_a_new_user_needs():
     verbs = {command.split()[3] for command in commands() if command.startswith("python -m runner")}
     assert {"ls", "resume", "-m", "loop=eval", "loop=debug"} <= verbs
+
+
+def test_a_step_of_ones_own_takes_under_thirty_lines():
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    [own] = [b for b in blocks if "class Shifted" in b]
+    code = [line for line in own.splitlines() if line.strip() and not line.startswith("#")]
+    assert len(code) < 30
 
 
 def test_every_command_runs(runner: Zygote, tmp_path: Path):

@@ -103,3 +103,18 @@ def test_the_list_is_ours_and_what_flags_and_environment_add(monkeypatch):
     assert allowed_packages(["four"]) == (*ALLOWED, "four", "one", "two.three")
     with pytest.raises(ConfigError, match="not the name of a Python package"):
         allowed_packages(["a/b"])
+
+
+def test_experiments_are_the_projects_own_wherever_one_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = resolve_target("experiments.bandit.Bandit", ALLOWED)
+    assert found.__module__ == "experiments.bandit"
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "__init__.py").write_text("")
+    (tmp_path / "experiments" / "bandit.py").write_text("class Bandit: ...")
+    loaded = {name for name in sys.modules if name.split(".")[0] == "experiments"}
+    for name in loaded:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="not the folder beside runner"):
+        resolve_target("experiments.bandit.Bandit", ALLOWED)

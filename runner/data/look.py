@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from runner.data.raw import TextFormat, is_text, open_parquet_file, text_pieces
+from runner.data.raw import TextFormat, open_parquet_file, plain_type, text_pieces, unpacked
 from runner.data.sources import File
 
 SAMPLE_ROWS = 200_000
@@ -29,6 +29,7 @@ class Found:
     high: float | None = None
     median: float | None = None
     whole: bool = False  # floats without a fraction
+    not_finite: float = 0.0  # share of NaN and infinite values
     separator: str = ""
     mean_length: float = 1.0
     examples: tuple[str, ...] = ()
@@ -40,24 +41,29 @@ def look(column: pa.ChunkedArray, name: str) -> Found:
     missing = values.null_count / max(len(values), 1)
     values = values.drop_null()
     mean_length, separator, type_ = 1.0, "", values.type
+    plain = plain_type(type_)
+    values = values.cast(pa.float64() if pt.is_decimal(plain) else plain, safe=False)
     if pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_):
         mean_length = float(pc.mean(pc.list_value_length(values)).as_py() or 0)
         values = values.flatten().drop_null()
-    elif is_text(type_):
+    elif pt.is_string(plain) or pt.is_large_string(plain):
         separator = _separator(values)
         if separator:
             parts = pc.split_pattern(values.cast(pa.string()), separator)
             mean_length = float(pc.mean(pc.list_value_length(parts)).as_py())
             values = parts.flatten()
-    distinct = int(pc.count_distinct(values).as_py()) if not pt.is_nested(values.type) else 0
+    countable = not (pt.is_nested(values.type) or pt.is_null(values.type))
+    distinct = int(pc.count_distinct(values).as_py()) if countable else 0
     low = high = median = None
+    not_finite = 0.0
     whole = pt.is_integer(values.type)
     if len(values) and (pt.is_integer(values.type) or pt.is_floating(values.type)):
         x = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        x = x[np.isfinite(x)]
+        finite = np.isfinite(x)
+        x, not_finite = x[finite], 1 - float(finite.mean())
         if len(x):
             low, high, median = float(x.min()), float(x.max()), float(np.median(x))
-            whole = bool((x == np.rint(x)).all())
+            whole = bool((x == np.rint(x)).all()) and not not_finite
     examples = tuple(str(v) for v in pc.unique(values[:1000]).to_pylist()[:3]) if distinct else ()
     return Found(
         name,
@@ -69,6 +75,7 @@ def look(column: pa.ChunkedArray, name: str) -> Found:
         high,
         median,
         whole,
+        not_finite,
         separator,
         mean_length,
         examples,
@@ -116,7 +123,7 @@ def _pieces(files: Sequence[File], format_: str, schema: pa.Schema) -> Iterator[
             for group in groups[: opened.num_row_groups]:
                 share = SAMPLE_ROWS // len(groups) // len(spread)
                 for batch in opened.iter_batches(share, row_groups=[group]):
-                    yield pa.Table.from_batches([batch])
+                    yield unpacked(pa.Table.from_batches([batch]))
                     break
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from runner.data.history import interest, order
+
 MAX_EFFECTS = 1 << 20  # ids of larger columns share effects, so that memory stays bounded
 CALIBRATION_ROWS = 1 << 16
 
@@ -96,6 +98,9 @@ class World:
     tasks: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)  # share of each part
     bias: tuple[float, ...] = (0.0,)  # of every task
     drift: float = 0.0  # added to the logit from the first row (minus) to the last (plus)
+    item: int | None = None  # column of the item whose history the first sequence is
+    sequence: int | None = None
+    history: tuple[float, float] = (0.0, 0.0)  # scales of interest and order
 
     def rows(self, rng: np.random.Generator, count: int, age_R: np.ndarray | None = None) -> Rows:
         """The same rows for the same state of the generator. age_R: from 0, first, to 1, last."""
@@ -105,7 +110,7 @@ class World:
         probabilities, labels = [], []
         for shares, bias in zip(self.tasks, self.bias):
             weighted = (a * b * part for a, b, part in zip(self.scale, shares, parts))
-            logit_R = bias + sum(weighted) + drift_R
+            logit_R = bias + sum(weighted) + drift_R + self.of_history(drawn)
             probabilities.append((1 / (1 + np.exp(-logit_R))).astype(np.float32))
             labels.append((rng.random(count) < probabilities[-1]).astype(np.int8))
         labels_TR, probability_TR = np.stack(labels), np.stack(probabilities)
@@ -155,6 +160,15 @@ class World:
             pairs_R += first * _by_rank(pair.second_effects, drawn.ranks[pair.second])
         return dense_R, ids_R, pairs_R
 
+    def of_history(self, drawn: Drawn) -> np.ndarray | float:
+        """What the row's item and its history add to the logit."""
+        if self.item is None or self.sequence is None:
+            return 0.0
+        offsets_R1 = drawn.offsets[self.sequence]
+        assert offsets_R1 is not None
+        given = (drawn.ranks[self.item], drawn.ranks[self.sequence], offsets_R1)
+        return self.history[0] * interest(*given) + self.history[1] * order(*given)
+
 
 def plant(
     rng: np.random.Generator,
@@ -164,8 +178,13 @@ def plant(
     zipf: float,
     num_numeric: int,
     num_pairs: int,
+    item: int | None = None,
+    sequence: int | None = None,
 ) -> World:
-    """A world with random effects, not yet calibrated. Pairs join single-id columns."""
+    """A world with random effects, not yet calibrated. Pairs join single-id columns.
+
+    item, sequence: columns, of one id a row and of lists, that are to have ids in common.
+    """
 
     def effects(size: int) -> np.ndarray:
         return rng.standard_normal(min(size, MAX_EFFECTS), dtype=np.float32)
@@ -187,7 +206,11 @@ def plant(
     for _ in range(num_pairs if len(singles) > 1 else 0):
         first, second = (int(f) for f in rng.choice(singles, 2, replace=False))
         pairs.append(Pair(first, second, effects(num_ids[first]), effects(num_ids[second])))
-    return World(columns, tuple(pairs), rng.standard_normal(num_numeric), missing=0.0)
+    if item is not None and sequence is not None:
+        shared = replace(columns[sequence], step=columns[item].step, shift=columns[item].shift)
+        columns = (*columns[:sequence], shared, *columns[sequence + 1 :])
+    dense_weights = rng.standard_normal(num_numeric)
+    return World(columns, tuple(pairs), dense_weights, missing=0.0, item=item, sequence=sequence)
 
 
 def calibrate(
@@ -199,20 +222,28 @@ def calibrate(
     missing: float,
     num_tasks: int = 1,
     drift: float = 0.0,
+    history: tuple[float, float] = (0.0, 0.0),
 ) -> World:
     """Parts of the logit get the standard deviations `signal`; the mean probabilities the rate.
 
     The first task has the whole of every part, each other one shares of its own.
     """
     world = replace(world, missing=missing)
-    parts = world.parts(world.draw(rng, CALIBRATION_ROWS))
+    drawn = world.draw(rng, CALIBRATION_ROWS)
+    parts = world.parts(drawn)
+    of_history: np.ndarray | float = 0.0
+    if world.item is not None:
+        ones = (replace(world, history=(1.0, 0.0)), replace(world, history=(0.0, 1.0)))
+        spread = [float(np.std(one.of_history(drawn))) or 1.0 for one in ones]
+        world = replace(world, history=(history[0] / spread[0], history[1] / spread[1]))
+        of_history = world.of_history(drawn)
     scale = [wanted / (float(part.std()) or 1.0) for wanted, part in zip(signal, parts)]
     tasks = [(1.0, 1.0, 1.0)]
     tasks += [tuple(rng.uniform(-0.5, 1.5, 3).tolist()) for _ in range(num_tasks - 1)]
     biases = []
     for shares in tasks:
         logit_R = sum(a * b * part for a, b, part in zip(scale, shares, parts))
-        biases.append(_bias(np.asarray(logit_R), positive_rate))
+        biases.append(_bias(np.asarray(logit_R + of_history), positive_rate))
     return replace(
         world,
         scale=(scale[0], scale[1], scale[2]),

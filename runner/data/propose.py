@@ -70,6 +70,9 @@ def propose(path: str, validation: str | None, test: str | None) -> Proposal:
     found = [look(sample[name], name) for name in first.names]
     label = _label(found)
     columns = tuple((f, *_role(f, label)) for f in found)
+    if not any(role in ("numeric", "categorical") for _, role, _, _ in columns):
+        shown = ", ".join(f"{f.name} ({why or role})" for f, role, why, _ in columns)
+        raise DataError(f"{path}: no column to learn from: {shown}")
     places: dict[str, Any] = {
         k: v if "://" in v else os.path.abspath(v) for k, v in given.items() if v
     }
@@ -98,11 +101,14 @@ def _role(f: Found, label: str) -> tuple[str, str, dict[str, Any]]:
     """Role, the reason for it, and settings."""
     if f.name == label:
         if RATING.fullmatch(f.name.lower()) and f.distinct > 2:
-            middle = ((f.low or 0) + (f.high or 0)) / 2
-            return "labels", f"1 over {middle:g}", {"above": middle}
+            return _over_the_middle(f)
+        if f.distinct == 2 and f.low is not None and (f.low, f.high) != (0, 1):
+            return _over_the_middle(f)
         return "labels", "", {} if f.distinct <= 2 else {"type": "regression"}
     lower = f.name.lower()
-    if f.distinct <= 1 and not f.missing:
+    if f.missing == 1 or pt.is_null(f.type):
+        return "", "empty", {}
+    if f.distinct <= 1 and not f.missing and not pt.is_nested(f.type):
         return "", "the same in every row", {}
     if _is_time(f):
         return "", "time", {}
@@ -133,6 +139,11 @@ def _role(f: Found, label: str) -> tuple[str, str, dict[str, Any]]:
             return "carried", "differs in every row", {}
         return "categorical", "", _encode(f)
     return "numeric", "", _numeric(f)
+
+
+def _over_the_middle(f: Found) -> tuple[str, str, dict[str, Any]]:
+    middle = ((f.low or 0) + (f.high or 0)) / 2
+    return "labels", f"1 over {middle:g}", {"above": middle}
 
 
 def _encode(f: Found, in_list: bool = False) -> dict[str, Any]:
@@ -231,6 +242,8 @@ def _about(f: Found) -> str:
     parts = [str(f.type), f"{f.distinct:,} values in {f.num_rows:,} rows"]
     if f.missing:
         parts.append(f"{f.missing:.1%} missing")
+    if f.not_finite:
+        parts.append(f"{f.not_finite:.1%} NaN or infinite: bad rows, see dataset.on_bad_rows")
     if f.low is not None and f.high is not None:
         parts.append(f"{f.low:g} to {f.high:g}")
     return ", ".join(parts)

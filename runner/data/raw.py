@@ -115,8 +115,9 @@ def parquet_pieces(file: File, columns: Sequence[str], *, skip: bool) -> Iterato
                     PIECE_ROWS, row_groups=[group], columns=list(columns), use_threads=False
                 ):
                     table = pa.Table.from_batches([batch])
-                    for name in texts:
-                        _check_entries(table[name])
+                    for column in table.columns:
+                        _check_entries(column)
+                    table = unpacked(table)
                     yield Piece(file, group, done, table.num_rows, table)
                     done += table.num_rows
                 if done != count:
@@ -240,9 +241,37 @@ def _named(message: str, names: Sequence[str]) -> str:
     return message.replace(found[0], f"column {names[int(found[1])]!r}")
 
 
-def is_text(type_: pa.DataType) -> bool:
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """Of the values themselves: how they are packed, as a dictionary, as views or as an extension
+    such as a UUID, is no matter."""
     if pt.is_dictionary(type_):
-        return is_text(type_.value_type)
+        return plain_type(type_.value_type)
+    if isinstance(type_, pa.BaseExtensionType):
+        return plain_type(type_.storage_type)
+    if pt.is_string_view(type_):
+        return pa.string()
+    is_bytes = pt.is_binary_view(type_) or pt.is_fixed_size_binary(type_)
+    return pa.binary() if is_bytes else type_
+
+
+def unpacked(table: pa.Table) -> pa.Table:
+    """Without views, and without dictionaries but of texts, which are quick to hash."""
+    for place, column in enumerate(table.schema):
+        plain = plain_type(column.type)
+        if plain != column.type and not (pt.is_dictionary(column.type) and is_text(plain)):
+            table = table.set_column(place, column.name, _cast(table[column.name], plain))
+    return table
+
+
+def _cast(values: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
+    if isinstance(values.type, pa.BaseExtensionType):
+        chunks = [chunk.storage for chunk in values.chunks]
+        values = pa.chunked_array(chunks, values.type.storage_type)
+    return values.cast(plain)
+
+
+def is_text(type_: pa.DataType) -> bool:
+    type_ = plain_type(type_)
     return (
         pt.is_string(type_)
         or pt.is_large_string(type_)

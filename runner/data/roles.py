@@ -9,7 +9,7 @@ from runner.data.columns import Categorical, Columns, Label, Numeric, Sequence
 from runner.data.declared import Declared, IdSpec
 from runner.data.encode import CARRIED, GROUP, WEIGHT
 from runner.data.learnt import Learnt
-from runner.data.raw import is_text
+from runner.data.raw import is_text, plain_type
 from runner.data.splits import Split
 from runner.errors import DataError
 
@@ -87,7 +87,9 @@ def as_read(declared: Declared, found: pa.Schema) -> Columns | None:
     if not all(pt.is_integer(found.field(name).type) for name in declared.groups):
         return None
     numbers = _numbers_in(declared)
-    if any(pt.is_decimal(found.field(name).type) for name in numbers):
+    numbers += [declared.weight] if declared.weight else []
+    types = [found.field(name).type for name in numbers]
+    if any(pt.is_decimal(type_) or pt.is_dictionary(type_) for type_ in types):
         return None
     return Columns(
         labels=_labels(declared),
@@ -170,6 +172,7 @@ def _is_plain(spec: IdSpec) -> bool:
 
 
 def _is_number(type_: pa.DataType) -> bool:
+    type_ = plain_type(type_)
     return (
         pt.is_integer(type_)
         or pt.is_floating(type_)
@@ -179,6 +182,7 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _is_id(type_: pa.DataType) -> bool:
+    type_ = plain_type(type_)
     return pt.is_integer(type_) or is_text(type_) or pt.is_boolean(type_) or pt.is_floating(type_)
 
 

@@ -62,6 +62,8 @@ class Synthetic:
     mean_lengths: Sequence[float]  # of every list column; empty: mean_length for all
     num_sequences: int  # columns S1, ...: ids in time order
     sequence_length: int  # the mean; lengths are uniform from 0 to twice as much
+    interest: float  # standard deviation of what the item's cluster in the history S1 adds
+    order: float  # and of what the last item of S1 adds; the item is the last single column
     num_tasks: int  # labels `label`, `label_2`, ..., each with a logit of its own
     drift: float  # added to the logits over the rows of a split, from minus to plus this much
     min_cardinality: int  # of the categorical columns; the others lie between, evenly in logarithm
@@ -87,6 +89,13 @@ class Synthetic:
         check_range("sequence_length", self.sequence_length, 1)
         check_range("num_tasks", self.num_tasks, 1)
         check_range("drift", self.drift, 0)
+        for key in ("interest", "order"):
+            check_range(key, getattr(self, key), 0)
+            if getattr(self, key) and not (self.num_sequences and self.num_single):
+                raise ConfigError(
+                    f"dataset.{key}={getattr(self, key)}: needs a history and an item, "
+                    "dataset.num_sequences and dataset.num_single from 1"
+                )
         if self.mean_lengths and len(self.mean_lengths) != self.num_lists:
             raise ConfigError(
                 f"dataset.mean_lengths={list(self.mean_lengths)}: needed is one a list column, "
@@ -104,7 +113,10 @@ class Synthetic:
         check_range("positive_rate", self.positive_rate, 0.001, 0.999)
 
     def source(self) -> Mapping[str, Any]:
-        return {"synthetic": VERSION, **asdict(self)}
+        settings = asdict(self)
+        if not self._has_history:  # rows are as they were before there were histories
+            settings = {k: v for k, v in settings.items() if k not in ("interest", "order")}
+        return {"synthetic": VERSION, **settings}
 
     def reading(self) -> Mapping[str, Any]:
         return {}
@@ -175,7 +187,7 @@ class Synthetic:
                 if name.startswith("C")
             ),
             sequences=tuple(
-                SequenceColumn(name, size, 2 * self.sequence_length)
+                SequenceColumn(name, size, 2 * self.sequence_length, self._table_of(name))
                 for name, size, _ in self._id_columns
                 if name.startswith("S")
             ),
@@ -207,7 +219,18 @@ class Synthetic:
         pooled = [(f"C{f + 1}", int(size), lengths[f]) for f, size in enumerate(ordered)]
         length = float(self.sequence_length)
         names = [f"S{n + 1}" for n in range(self.num_sequences)]
-        return [*pooled, *((name, self.max_cardinality, length) for name in names)]
+        sequences = [(name, self.max_cardinality, length) for name in names]
+        if self._has_history:
+            sequences[0] = (names[0], pooled[self.num_single - 1][1], length)
+        return [*pooled, *sequences]
+
+    @property
+    def _has_history(self) -> bool:
+        return bool(self.interest or self.order)
+
+    def _table_of(self, name: str) -> str:
+        """The first sequence reads the table of the item whose history it is."""
+        return f"C{self.num_single}" if self._has_history and name == "S1" else ""
 
     @cached_property
     def _world(self) -> World:
@@ -219,6 +242,8 @@ class Synthetic:
             zipf=self.zipf,
             num_numeric=self.num_numeric,
             num_pairs=self.num_pairs,
+            item=self.num_single - 1 if self._has_history else None,
+            sequence=self.num_single + self.num_lists if self._has_history else None,
         )
         return calibrate(
             world,
@@ -228,6 +253,7 @@ class Synthetic:
             missing=self.missing,
             num_tasks=self.num_tasks,
             drift=self.drift,
+            history=(self.interest, self.order),
         )
 
     @property

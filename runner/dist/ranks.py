@@ -7,7 +7,7 @@ never from or to a file.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,14 @@ class Ranks:
         box = torch.tensor(number, dtype=torch.float64)
         dist.all_reduce(box, dist.ReduceOp.MAX, group=self.group)
         return box.item()
+
+    def largest_of(self, numbers: Sequence[float]) -> list[float]:
+        """Collective. `largest` of each of several numbers, at once."""
+        if not self.several:
+            return list(numbers)
+        box = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(box, dist.ReduceOp.MAX, group=self.group)
+        return box.tolist()
 
     def copy_from_chief(self, tensor: Tensor) -> None:
         """Collective. Becomes what rank 0 has, in place."""

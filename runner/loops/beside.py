@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.job import Job
 from runner.jsonfiles import dumps
-from runner.metrics import MetricSet
+from runner.metrics.protocol import Metrics
 from runner.metrics.reliability import reliability
 
 DATA = "data.json"
@@ -52,7 +52,7 @@ def keep_data_facts(job: Job) -> None:
     )
 
 
-def keep_calibration(job: Job, split: str, step: int, metrics: MetricSet | None) -> None:
+def keep_calibration(job: Job, split: str, step: int, metrics: Metrics | None) -> None:
     """The calibration of a split as this pass has it, beside those of other splits.
 
     Args: metrics: after the pass, holding the rows of all ranks (loops/measured.py).

@@ -12,9 +12,12 @@ from runner.job import Job, Result
 from runner.loops.beside import keep_calibration, keep_data_facts
 from runner.loops.measured import measured
 from runner.loops.told import start_trackers, told
-from runner.metrics import MetricSet
+from runner.metrics.protocol import Metrics
+from runner.metrics.settings import MetricSettings
+from runner.ranking import catalogue, sliced
 from runner.state import from_values, restore_weights
 from runner.stop import Stop, stop_on_signals
+from runner.transfer import on_device
 
 
 def evaluate_split(
@@ -23,7 +26,7 @@ def evaluate_split(
     *,
     max_batches: int | None = None,
     stop: Stop | None = None,
-    keep: Callable[[MetricSet], None] | None = None,
+    keep: Callable[[Metrics], None] | None = None,
 ) -> dict[str, float] | None:
     """Metrics of a split in file order, with dropout and the like off.
 
@@ -42,12 +45,13 @@ def evaluate_split(
         rank=ranks.rank,
         world_size=ranks.world_size,
     )
-    with torch.no_grad():
-        for batch in islice(batches, max_batches):
+    settings = MetricSettings(**job.config["metrics"])
+    with context.evaluated_weights(), torch.no_grad(), catalogue(context.model, settings):
+        for batch in on_device(islice(batches, max_batches), job.device):
             if stop is not None and stop.agreed():
                 return None
-            prediction, losses = job.task.eval_step(context, batch.to(job.device))
-            metrics.update(prediction, losses)
+            prediction, losses = job.task.eval_step(context, batch)
+            metrics.update(sliced(prediction, batch, job.dataset.schema, settings.slice_by), losses)
             job.view.evaluating(split, batch.size * ranks.world_size, job.dataset.num_rows[split])
     results, notes = measured(metrics, ranks)
     if keep is not None:
@@ -86,7 +90,7 @@ def _evaluate(job: Job) -> Result:
     restore_weights(job, job.source)
     state = from_values(job.source.values)
     split = chosen_split(job)
-    kept: list[MetricSet] = []
+    kept: list[Metrics] = []
     with stop_on_signals() as stop, job.view.evaluation(job.dataset.num_rows[split]):
         metrics = evaluate_split(
             job, split, max_batches=job.loop_settings["max_batches"], stop=stop, keep=kept.append

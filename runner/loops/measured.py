@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from runner.dist.ranks import Ranks
-from runner.metrics import MetricSet
+from runner.metrics.protocol import Metrics
 
 
-def measured(metrics: MetricSet, ranks: Ranks) -> tuple[dict[str, float], tuple[str, ...]]:
+def measured(metrics: Metrics, ranks: Ranks) -> tuple[dict[str, float], tuple[str, ...]]:
     """Collective. What the rows of all ranks give, the same on each, and what to say beside it.
 
     It uses the set up: on rank 0 it holds the rows of all afterwards, so reset or drop it.

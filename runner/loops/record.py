@@ -13,7 +13,7 @@ from runner.job import Job, Result
 from runner.loops.beside import keep_calibration
 from runner.loops.events import Events, progress, write_row
 from runner.loops.measured import measured
-from runner.metrics import MetricSet
+from runner.metrics.protocol import Metrics
 from runner.patience import is_better
 from runner.state import Best, TrainState, random_tensors, tensors, values
 from runner.step import rows_of_update, total_steps
@@ -33,7 +33,7 @@ class Recorder:
         self.saved_step = state.step if state.step else -1
         self.logged = self.now
         self.skipped_told = state.skipped
-        self._pass: MetricSet | None = None  # the last evaluation's
+        self._pass: Metrics | None = None  # the last evaluation's
         self.validation: Mapping[str, float] = {}  # of the last evaluation
 
     def update(self, output: StepOutput) -> None:
@@ -94,7 +94,7 @@ class Recorder:
             speed["peak_cuda_bytes"] = torch.cuda.max_memory_allocated(self.job.device)
         return speed
 
-    def take_pass(self, metrics: MetricSet) -> None:
+    def take_pass(self, metrics: Metrics) -> None:
         """Holds on to what an evaluation measured until it is known whether it is worth keeping."""
         self._pass = metrics
 

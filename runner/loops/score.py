@@ -24,6 +24,8 @@ def forward_is_score(task: Task, context: Context) -> bool:
     """
     roots = [context.model, *([context.loss] if isinstance(context.loss, nn.Module) else [])]
     modules = (m for root in roots for m in _outside_tables(root))
+    if context.average is not None and context.average.evaluate:
+        return False
     plain = type(task) is Supervised and not context.penalties  # which its losses contain
     return plain and not any(depends_on_training(m) for m in modules)
 
@@ -80,7 +82,7 @@ class ScoreFirst:
             before = [module.training for module in self._modules]
             for root in ctx.roots():
                 root.eval()
-            with torch.no_grad():
+            with ctx.evaluated_weights(), torch.no_grad():
                 scores.append(self.task.eval_step(ctx, batch))
             for module, training in zip(self._modules, before):
                 module.training = training

@@ -41,6 +41,8 @@ def start(job: Job) -> TrainState:
     start_trackers(job)
     if job.checkpoint.init_from:
         job.view.note(warm_start(job, Path(job.checkpoint.init_from)))
+        if job.context.average is not None:
+            job.context.average.restart()
     return TrainState()
 
 

@@ -14,6 +14,7 @@ from runner.loops.pruned import is_pruned
 from runner.loops.record import Recorder
 from runner.loops.start import find_checkpoint, start
 from runner.loops.told import told
+from runner.profiling import profiled
 from runner.state import TrainState, restore_weights
 from runner.step import finished, steps
 from runner.stop import Stop, stop_on_signals
@@ -36,15 +37,18 @@ def _train(job: Job) -> Result:
         if state.evaluation_due:
             record.saved_step = -1  # what was saved at this step lacks the evaluation
             evaluate_and_save(job, state, record, stop)
-        for output in () if stop.agreed() else steps(job, state):
+        for output in () if stop.agreed() else profiled(job, steps(job, state, stop)):
             record.update(output)
             if record.log_due() or finished(job, state):
                 record.log()
+            asked = bool(job.callbacks.by_name)
             if record.evaluation_due() or finished(job, state):
                 evaluate_and_save(job, state, record, stop)
+                asked = True
             if record.save_due():
                 record.save()
-            if stop.agreed():
+            # the ranks agreed at the end of the update; a callback or a sweep may have spoken since
+            if stop.agreed() if asked else stop.requested:
                 break
         record.save(wait=True)
         record.events.raise_failure()
@@ -69,10 +73,8 @@ def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop)
         improved = False
     state.evaluation_due = False
     state.evaluated_step = state.step
-    if (
-        finished(job, state) and state.logged_step != state.step
-    ):  # it stops here by what was evaluated
-        record.log()
+    if finished(job, state) and state.logged_step != state.step:
+        record.log()  # it stops here by what was evaluated
     if improved:
         record.save()
     if record.validation and not finished(job, state) and is_pruned(job, state.step, stop):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from runner.context import Context
 from runner.dist.pieces import Pieces, own_row
 from runner.job import Job
-from runner.state import continue_randomly, random_tensors, random_values, weights
+from runner.state import averages, continue_randomly, random_tensors, random_values, weights
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def free_memory(device: torch.device) -> None:
 def _tensors(ctx: Context) -> list[Tensor]:
     """This rank's memory of all that an update may change in place, each once."""
     roots = [*ctx.roots(), *([ctx.loss] if isinstance(ctx.loss, nn.Module) else [])]
-    found = [*weights(ctx).values(), *ctx.tables.state().values()]
+    found = [*weights(ctx).values(), *averages(ctx).values(), *ctx.tables.state().values()]
     found += [buffer for root in roots for buffer in root.buffers()]
     if ctx.loss_scale is not None:
         found.append(ctx.loss_scale.state)

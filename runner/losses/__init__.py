@@ -4,5 +4,19 @@ from runner.losses.jrc import JRC
 from runner.losses.multitask import ByKind, Uncertainty
 from runner.losses.pointwise import BCE, MSE, Focal
 from runner.losses.protocol import Loss
+from runner.losses.retrieval import BPR, InBatchSoftmax, SampledBCE, SampledSoftmax, check_offered
 
-__all__ = ["BCE", "JRC", "MSE", "ByKind", "Focal", "Loss", "Uncertainty"]
+__all__ = [
+    "BCE",
+    "BPR",
+    "JRC",
+    "MSE",
+    "ByKind",
+    "Focal",
+    "InBatchSoftmax",
+    "Loss",
+    "SampledBCE",
+    "SampledSoftmax",
+    "Uncertainty",
+    "check_offered",
+]

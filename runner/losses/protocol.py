@@ -32,7 +32,8 @@ def need_kind(schema: Schema, kind: str, loss: str, instead: str) -> list[str]:
     for task in schema.tasks:
         if task.kind != kind:
             raise ValueError(
-                f"loss {loss} needs {kind} tasks; {task.name!r} is {task.kind} ({instead})"
+                f"loss {loss} needs {kind} tasks; {task.name!r} is {task.kind} "
+                f"(model/loss={instead})"
             )
     return [task.name for task in schema.tasks]
 

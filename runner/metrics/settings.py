@@ -8,7 +8,8 @@ from typing import Literal, Protocol
 
 from runner.errors import ConfigError, nearest
 
-Needs = Literal["sums", "ranks", "groups"]
+# bins, users: measured by sets of their own beside the MetricSet, see runner/metrics/make.py
+Needs = Literal["sums", "ranks", "groups", "bins", "users"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,34 @@ METRICS: Mapping[str, Metric] = {
     "mae": Metric("regression", "sums", "min"),
     "mse": Metric("regression", "sums", "min"),
 }
+OTHERS: Mapping[str, Metric] = {
+    "ece": Metric("binary", "bins", "min"),
+    "mrr": Metric("binary", "users", "max"),
+}
+AT_K = ("ndcg", "recall", "hit_rate")  # written with a number: ndcg@10
+CANDIDATES = ("rows", "full")
+
+
+def cut_of(name: str) -> tuple[str, int | None]:
+    """What stands before and behind the @; None: there is no whole number from 1."""
+    kind, _, cut = name.partition("@")
+    return kind, int(cut) if cut.isdecimal() and int(cut) > 0 else None
+
+
+def metric_of(name: str) -> Metric:
+    """What a name of a metric stands for. Raises: KeyError for a name that stands for none."""
+    kind, cut = cut_of(name)
+    if kind in AT_K and cut is not None:
+        return Metric("binary", "users", "max")
+    return METRICS[name] if name in METRICS else OTHERS[name]
+
+
+def find_metric(name: str) -> Metric | None:
+    """The same, None for a name that stands for none."""
+    try:
+        return metric_of(name)
+    except KeyError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -46,12 +75,17 @@ class MetricSettings:
     train: Sequence[str]
     exact_auroc_rows: int = 5_000_000
     group: str | None = None
+    candidates: str = "rows"
+    leave_history_out: bool = True
+    slice_by: str | None = None
+    max_slices: int = 50
+    ece_bins: int = 15
 
     def __post_init__(self) -> None:
         for key, names in (("eval", self.eval), ("train", self.train)):
             _check_names(f"metrics.{key}", names)
         for name in self.train:
-            if METRICS[name].needs == "groups":
+            if metric_of(name).needs in ("groups", "users"):
                 raise ConfigError(
                     f"metrics.train: {name!r} needs all rows of a pass, which training does not "
                     "keep; put it into metrics.eval"
@@ -61,6 +95,24 @@ class MetricSettings:
                 f"metrics.exact_auroc_rows={self.exact_auroc_rows} must be 0 (always binned) "
                 "or more"
             )
+        if self.candidates not in CANDIDATES:
+            raise ConfigError(
+                f"metrics.candidates={self.candidates}: one of {', '.join(CANDIDATES)}"
+                f"{nearest(str(self.candidates), CANDIDATES)}"
+            )
+        for key in ("max_slices", "ece_bins"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"metrics.{key}={getattr(self, key)}: must be at least 1")
+
+    @property
+    def per_user(self) -> tuple[str, ...]:
+        """Metrics of rankings that evaluation is to measure."""
+        return tuple(name for name in self.eval if metric_of(name).needs == "users")
+
+    @property
+    def ranks_all(self) -> bool:
+        """Whether evaluation ranks against all items."""
+        return self.candidates == "full" and bool(self.per_user)
 
 
 def _check_names(key: str, names: Sequence[str]) -> None:
@@ -69,10 +121,16 @@ def _check_names(key: str, names: Sequence[str]) -> None:
     for name in names:
         if name == "loss":
             raise ConfigError(f"{key}: 'loss' is always measured; take it out of the list")
-        if name not in METRICS:
+        if name.partition("@")[0] in AT_K and find_metric(name) is None:
             raise ConfigError(
-                f"{key}: unknown metric {name!r}{nearest(name, METRICS)}; "
-                f"there are: {', '.join(METRICS)}"
+                f"{key}: {name!r} needs a whole number from 1 behind it, such as "
+                f"'{name.partition('@')[0]}@10'"
+            )
+        if find_metric(name) is None:
+            known = [*METRICS, *OTHERS, *(f"{kind}@10" for kind in AT_K)]
+            raise ConfigError(
+                f"{key}: unknown metric {name!r}{nearest(name, known)}; "
+                f"there are: {', '.join(known)}"
             )
 
 
@@ -90,7 +148,8 @@ def check_groups(settings: MetricSettings, groups: Sequence[str]) -> int | None:
 
     Raises: ConfigError if they are on and there is no such column.
     """
-    wanted = [name for name in settings.eval if METRICS[name].needs == "groups"]
+    wanted = [name for name in settings.eval if metric_of(name).needs == "groups"]
+    wanted += [] if settings.candidates == "full" else settings.per_user
     if settings.group is not None and settings.group not in groups:
         raise ConfigError(
             f"metrics.group={settings.group!r} is no group column of the dataset"
@@ -114,5 +173,5 @@ def result_keys(names: Sequence[str], tasks: Sequence[TaskName]) -> list[str]:
     """What MetricSet.compute() returns for these, beside parts of the loss: for checks ahead."""
     found = ["loss"]
     for task in tasks:
-        found += [result_key(n, task, tasks) for n in names if METRICS[n].kind == task.kind]
+        found += [result_key(n, task, tasks) for n in names if metric_of(n).kind == task.kind]
     return found

@@ -40,6 +40,7 @@ class DLRM(Recommender):
         bottom: hidden widths; a last layer of width D follows.
         top: hidden widths; a last linear layer of one logit a task follows.
         dropout: after each hidden layer of the top MLP.
+        embedding_dropout: of the pooled embeddings.
         embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
     Raises: ValueError for a schema without sparse features, or with nothing to interact with.
     """
@@ -52,11 +53,13 @@ class DLRM(Recommender):
         bottom: Sequence[int],
         top: Sequence[int],
         dropout: float = 0.0,
+        embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
     ) -> None:
         super().__init__()
         self.embedding_dim = embedding_dim
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
+        self.embedding_drop = nn.Dropout(embedding_dropout)
         self.num_dense = len(schema.dense)
         num_vectors = len(schema.sparse) + bool(schema.dense)
         if num_vectors < 2:
@@ -74,7 +77,7 @@ class DLRM(Recommender):
         return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        pooled_BE = embeddings.pooled_BE
+        pooled_BE = self.embedding_drop(embeddings.pooled_BE)
         if not self.num_dense:
             pairs_BP = self.interaction(pooled_BE.unflatten(1, (-1, self.embedding_dim)))
             return Prediction.of(self.top(pairs_BP), batch)

@@ -29,6 +29,7 @@ class MaskNet(Recommender):
         reduction: a mask's hidden layer is this many times as wide as all embeddings together.
         top: hidden widths of the parallel structure's network; the serial one has none.
         dropout: after each block and each hidden layer.
+        embedding_dropout: of the pooled embeddings.
         embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
     Raises: ValueError for a schema without sparse features, a structure it does not know, no
         block, or a `top` that the serial structure would ignore.
@@ -44,6 +45,7 @@ class MaskNet(Recommender):
         reduction: float,
         top: Sequence[int],
         dropout: float = 0.0,
+        embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
     ) -> None:
         super().__init__()
@@ -55,6 +57,7 @@ class MaskNet(Recommender):
         if self.serial and top:
             raise ValueError(f"top={list(top)}: the serial structure has none; use top=[]")
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
+        self.embedding_drop = nn.Dropout(embedding_dropout)
         self.fields = FieldVectors(schema, embedding_dim)
         self.norm = FieldNorm(self.fields.num_fields, embedding_dim)
         width = self.fields.width
@@ -74,7 +77,7 @@ class MaskNet(Recommender):
         return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        x_BND = self.fields(embeddings.pooled_BE, batch.dense_BD)
+        x_BND = self.fields(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
         guide_BE, x_B = x_BND.flatten(1), self.norm(x_BND).flatten(1)
         if not self.serial:
             x_B = torch.cat([self.drop(block(guide_BE, x_B)) for block in self.blocks], dim=1)

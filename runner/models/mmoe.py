@@ -26,6 +26,7 @@ class MMoE(Recommender):
         num_experts: shared by all tasks. experts: hidden widths of each.
         tower: hidden widths of each task's tower; a last linear layer of one logit follows.
         dropout: after each hidden layer of the towers.
+        embedding_dropout: of the pooled embeddings.
         embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
     Raises: ValueError for a schema without sparse features, or experts without a layer.
     """
@@ -39,10 +40,12 @@ class MMoE(Recommender):
         experts: Sequence[int],
         tower: Sequence[int],
         dropout: float = 0.0,
+        embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
     ) -> None:
         super().__init__()
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
+        self.embedding_drop = nn.Dropout(embedding_dropout)
         width = beside_width(schema, embedding_dim)
         self.experts = Experts(num_experts, width, experts)
         self.gates = Mixture(width, num_experts, num_gates=len(schema.tasks))
@@ -55,7 +58,7 @@ class MMoE(Recommender):
         return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        x_B = beside(embeddings.pooled_BE, batch.dense_BD)
+        x_B = beside(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
         mixed_BTW = self.gates(x_B, self.experts(x_B))
         logits = [tower(x) for tower, x in zip(self.towers, mixed_BTW.unbind(1), strict=True)]
         return Prediction.of(torch.cat(logits, dim=1), batch)

@@ -69,6 +69,7 @@ class PLE(Recommender):
         experts: hidden widths of each expert.
         tower: hidden widths of each task's tower; a last linear layer of one logit follows.
         dropout: after each hidden layer of the towers.
+        embedding_dropout: of the pooled embeddings.
         embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
     Raises: ValueError for a schema without sparse features, no level, or experts without a layer.
     """
@@ -84,11 +85,13 @@ class PLE(Recommender):
         experts: Sequence[int],
         tower: Sequence[int],
         dropout: float = 0.0,
+        embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
     ) -> None:
         super().__init__()
         check_sizes(num_levels=num_levels, num_own=num_own, num_shared=num_shared)
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
+        self.embedding_drop = nn.Dropout(embedding_dropout)
         num_tasks, width = len(schema.tasks), beside_width(schema, embedding_dim)
         self.levels = nn.ModuleList(
             Extraction(
@@ -109,7 +112,7 @@ class PLE(Recommender):
         return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        x_B = beside(embeddings.pooled_BE, batch.dense_BD)
+        x_B = beside(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
         inputs = [x_B] * (len(self.towers) + 1)
         for level in self.levels:
             inputs = level(*inputs)

@@ -12,10 +12,7 @@ from runner.optim.fused import FusedTables
 from runner.optim.initial import fill_rows
 from runner.optim.layout import Tables, TableSpec, arrange
 from runner.optim.settings import SparseSettings
-
-# Kinds whose FBGEMM kernel is the faster one on CPU, by measurement. Its Adagrad is scalar code and
-# 1.1 to 1.5 times slower than our row updates.
-_FUSED_ON_CPU = ("sgd", "rowwise_adagrad")
+from runner.optim.sharding import FASTER_ON_CPU
 
 __all__ = ["ExactTables", "FusedTables", "TableSpec", "Tables", "build_tables"]
 
@@ -53,7 +50,7 @@ def build_engine(
     device: torch.device,
 ) -> Tables:
     """The fastest engine of the device, its weights not yet set."""
-    fused = device.type != "cpu" or settings.kind in _FUSED_ON_CPU
+    fused = device.type != "cpu" or settings.kind in FASTER_ON_CPU
     engine = FusedTables if fused else ExactTables
     return engine(arrange(specs, feature_order, by_dim=not fused), settings, device)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.errors import UserError, nearest
-from runner.metrics.settings import METRICS
+from runner.metrics.settings import find_metric
 from runner.report.records import RunRecord, finite
 
 # Part of what makes a run, but said by something else that a person reads sooner.
@@ -99,7 +99,7 @@ def monitored(runs: Sequence[RunRecord]) -> tuple[str, str]:
 def direction_of(metric: str) -> str:
     """max, min, or one (nearer to 1 is better)."""
     name = metric.split("/")[1] if "/" in metric else metric
-    known = METRICS.get(name)
+    known = find_metric(name)
     return known.direction if known else "min" if "loss" in name else "max"
 
 

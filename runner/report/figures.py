@@ -44,7 +44,7 @@ def layout(**more: Any) -> dict[str, Any]:
         "margin": {"l": 60, "r": 20, "t": 30, "b": 45},
         "hovermode": "closest",
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#cbd5e1", "activecolor": "#2563eb"},
-        "legend": {"orientation": "h", "y": -0.2, "yanchor": "top"},
+        "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
     }
     for key, value in more.items():
         is_axis = key.startswith(("xaxis", "yaxis"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from runner.report.columns import (
@@ -43,22 +44,22 @@ class Overview:
     seeds_share: float | None
     notes: tuple[str, ...]
 
-    @property
+    @cached_property
     def seeds_vary(self) -> bool:
         return len({str(r.seed) for r in self.runs if r.meta}) > 1
 
-    @property
+    @cached_property
     def is_repeated(self) -> bool:
         """Whether some settings were run with more than one seed."""
         return any(len(s.runs) > 1 for s in self.settings)
 
-    @property
+    @cached_property
     def failures(self) -> tuple[RunRecord, ...]:
         return tuple(
             r for r in self.runs if r.error and r.status not in ("completed", "running", "pruned")
         )
 
-    @property
+    @cached_property
     def counts(self) -> str:
         """`10 completed, 2 failed`."""
         count = Counter(r.status for r in self.runs)

@@ -82,7 +82,9 @@ def show(console: Console, rows: Sequence[Row], plan: SweepPlan) -> None:
     free = console.width - (_ERROR_WIDTH if with_errors else 0)
     while tests and _width(console, _table(rows, plan, tests, with_errors=False)) > free:
         tests = tests[:-1]
-    console.print(_table(rows, plan, tests, with_errors=with_errors))
+    used = _width(console, _table(rows, plan, tests, with_errors=False))
+    room = max(_ERROR_WIDTH, console.width - used - 3) if with_errors else None
+    console.print(_table(rows, plan, tests, with_errors=with_errors, error_width=room))
     if len(rows) > _ROWS_SHOWN:
         console.print(f"{len(rows) - _ROWS_SHOWN} of {len(rows)} jobs are only in {FILE}")
     over_seeds = _over_seeds(rows, plan, tests) if "seed" in plan.varying else None
@@ -91,7 +93,12 @@ def show(console: Console, rows: Sequence[Row], plan: SweepPlan) -> None:
 
 
 def _table(
-    rows: Sequence[Row], plan: SweepPlan, tests: Sequence[str], *, with_errors: bool
+    rows: Sequence[Row],
+    plan: SweepPlan,
+    tests: Sequence[str],
+    *,
+    with_errors: bool,
+    error_width: int | None = None,
 ) -> Table:
     varying = [k for k in plan.varying if k != "seed"]
     with_seed = len({str(r.job.seed) for r in rows}) > 1
@@ -104,7 +111,9 @@ def _table(
     for name in [plan.metric, *plan.others, *tests, "step", "seconds"]:
         table.add_column(name, justify="right", no_wrap=True)
     if with_errors:
-        table.add_column("error", no_wrap=True)  # cut where there is no room; told in full below
+        table.add_column(
+            "error", no_wrap=True, max_width=error_width
+        )  # cut where there is no room; told in full below
     for row in _some(rows):
         job, o = row.job, row.outcome
         cells = [job.varying.get(k, "") for k in varying]

@@ -21,8 +21,6 @@ _OF_THE_SWEEP = re.compile(
 _REFUSED = {
     "hydra.run.dir": "a sweep's jobs lie in its own folder; hydra.sweep.dir=DIR places that",
     "hydra.sweep.subdir": "jobs' folders are named by their overrides",
-    "hydra/launcher": "jobs are processes of this machine; launcher.slots=N runs N at once",
-    "hydra.launcher": "jobs are processes of this machine; launcher.slots=N runs N at once",
     "hydra/sweeper": "a sweep is the grid of its values",
     "hydra.sweeper": "a sweep is the grid of its values",
 }
@@ -81,6 +79,7 @@ class SweepPlan:
     is_monitored: bool = True  # the metric is the one that jobs choose their best step by
     others: Mapping[str, str] = field(default_factory=dict)  # further objectives: metric, direction
     total: int | None = None  # jobs of a search, which are chosen one by one
+    elsewhere: tuple[str, tuple[str, ...]] | None = None  # a launcher plugin and its settings
     prunes: bool = False  # jobs ask after each evaluation whether to go on
 
     @property

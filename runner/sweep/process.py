@@ -97,10 +97,15 @@ class Process:
 
 
 def local(plan: SweepPlan, flags: Sequence[str], name: str) -> Start:
-    """Jobs as processes of this machine, each with its share of the cores and GPUs.
+    """Jobs as processes of this machine, each with its share of the cores and GPUs; or, where the
+    command line names a launcher plugin of Hydra's, wherever that runs them.
 
     Args: flags: words of the command line that are no overrides; name: the sweep's, for trackers.
     """
+    if plan.elsewhere is not None:
+        from runner.sweep.elsewhere import elsewhere
+
+        return elsewhere(plan, flags, name)
     slots = plan.launcher.slots
     shares = device_shares(visible_devices(), slots)
 

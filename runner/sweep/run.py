@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -42,7 +42,7 @@ class Options:
 
     flags: words that are no overrides and that every job gets too; command: the whole command, for
     the record; words: of it, what `resume` gives again; rerun: what other code has done is done
-    again; start: how jobs are begun.
+    again; elsewhere: a launcher plugin and its settings; start: how jobs are begun.
     """
 
     flags: Sequence[str] = ()
@@ -50,6 +50,7 @@ class Options:
     words: Sequence[str] = ()
     dry_run: bool = False
     rerun: bool = False
+    elsewhere: tuple[str, tuple[str, ...]] | None = None
     start: Callable[[SweepPlan, Sequence[str], str], Start] = local
 
 
@@ -96,6 +97,7 @@ def run_plan(
             "--rerun changed: a search has chosen its jobs by what the others came to; another "
             "hydra.sweep.dir begins a new one"
         )
+    plan = replace(plan, elsewhere=options.elsewhere)
     for note in plan.notes:
         _warn(note)
     directory = Path(plan.directory)

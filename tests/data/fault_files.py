@@ -1,7 +1,7 @@
 """Fault 7: damaged Parquet files, of others and of our own cache. Never silent.
 
-What can be noticed depends on the file. Pages with checksums (ours have them, those of pyarrow's
-and DuckDB's defaults do not) give the same values or an error. Without them a flipped bit may make
+What can be noticed depends on the file. Pages with checksums (ours have them, those that pyarrow
+writes by default do not) give the same values or an error. Without them a flipped bit may make
 another value of the same type, as in any reader: such cases are counted for what they are.
 """
 

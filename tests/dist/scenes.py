@@ -17,13 +17,18 @@ from runner.dist.processes import Ended, run_on_ranks
 from runner.dist.ranks import Ranks
 from runner.errors import ConfigError
 from runner.optim.layout import Tables, TableSpec
+from runner.optim.penalty import penalize
+from runner.optim.penalty_settings import parse_penalties
 from runner.optim.placed import place_on_ranks
-from runner.optim.settings import parse_sparse
+from runner.optim.settings import ClipSettings, parse_sparse
 from runner.optim.sharding import ShardingSettings
 from runner.optim.tables import build_tables
+from runner.state import TrainState, dense_parameters
+from runner.step import steps
+from runner.stop import Stop
 from runner.task import Supervised
 from tests.tiny import CPU, make_context, random_batch
-from tests.tiny_job import Rows
+from tests.tiny_job import Rows, make_job
 
 SPECS = [
     TableSpec("shared", 70_001, 8, ("a", "c")),
@@ -133,6 +138,13 @@ def updates_scene(ranks: Ranks) -> None:
             batch_size=32,
         )
         lookup.place(two.tables)
+        if kind != "rowwise_adagrad":  # clipping and penalties see the update of both ranks
+            for context in (one, two):
+                context.clip = ClipSettings(global_norm=0.1, parameter_norm=0.05, value=0.01)
+                entries = [{"pattern": "weight$", "l1": 0.001, "l2": 0.01}]
+                named = dense_parameters(context.model, context.loss)
+                context.penalties = penalize(parse_penalties(entries), named, [])
+                context.log_gradients = "parameters"
         for step in (1, 2, 3):
             batch = random_batch(64, step)
             rows = slice(0, 40) if ranks.is_chief else slice(40, 64)
@@ -142,6 +154,9 @@ def updates_scene(ranks: Ranks) -> None:
             Supervised().train_step(one, iter([batch]))
             Supervised().train_step(two, iter([part]))
             assert_dense_equal(one, two, 2e-6, f"{kind} update {step}")
+        norms = [context.numbers.means(context.ranks) for context in (one, two)]
+        assert norms[1] == pytest.approx(norms[0], rel=1e-4), kind
+        assert ("gradient_norm/tables.a" in norms[0]) == (kind != "rowwise_adagrad")
         before = {n: p.detach().clone() for n, p in two.model.named_parameters()}
         poisoned = part_of(random_batch(64, 9), slice(0, 8))
         if not ranks.is_chief:
@@ -175,6 +190,35 @@ def gradients_scene(ranks: Ranks) -> None:
     assert parameters[0].grad is not None and parameters[0].grad.tolist() == [3.0] * 3
     assert parameters[1].grad is not None and parameters[1].grad.tolist() == [5.0] * 2
     assert parameters[2].grad is None
+    for mine, all_say in (([True, True], True), ([True, False], False), ([False, True], False)):
+        assert sum_over_ranks(parameters, ranks, sound=mine[ranks.rank]) is all_say
+        assert sum_over_ranks([], ranks, sound=mine[ranks.rank]) is all_say
+
+
+def exchanges_scene(ranks: Ranks) -> None:
+    """An update exchanges its weight, its gradients, and at its end clock and signal together."""
+    context = make_context("sgd")
+    context.ranks = ranks
+    job, stop, seen = make_job(context), Stop(ranks), []
+    if not ranks.is_chief:
+        stop.heard = 15
+    counted = ("all_reduce", "all_gather", "all_gather_object", "broadcast", "broadcast_object_list")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in counted:
+            call = getattr(torch.distributed, name)
+
+            def count(*args, name=name, call=call, **more):
+                seen.append(name)
+                return call(*args, **more)
+
+            patch.setattr(torch.distributed, name, count)
+        state = TrainState()
+        for _ in zip(range(2), steps(job, state, stop)):
+            assert seen == ["all_reduce"] * 3, seen
+            assert stop.signal == 15, "rank 0 knows what rank 1 has heard"
+            assert stop.agreed() and len(ranks.gather(state.active_s)) == 2
+            seen.clear()
+    assert len(set(ranks.gather(state.active_s))) == 1
 
 
 def collectives_scene(ranks: Ranks) -> None:
@@ -182,6 +226,7 @@ def collectives_scene(ranks: Ranks) -> None:
     assert ranks.share(f"from {me}") == "from 0"
     assert ranks.gather(me * 10) == [0, 10]
     assert ranks.largest(me + 1) == 2
+    assert ranks.largest_of([me, -me]) == [1, 0]
     assert ranks.add(torch.tensor([1.0, me])).tolist() == [2.0, 1.0]
     tensor = torch.tensor([float(me)])
     ranks.copy_from_chief(tensor)
@@ -204,6 +249,7 @@ SCENES = {
     "tables": tables_scene,
     "updates": updates_scene,
     "gradients": gradients_scene,
+    "exchanges": exchanges_scene,
     "collectives": collectives_scene,
 }
 

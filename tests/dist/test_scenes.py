@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+SCENES = ("collectives", "gradients", "updates", "exchanges")
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def test_two_ranks_do_what_one_process_does():
     done = subprocess.run(
-        [sys.executable, "-m", "tests.dist.scenes", "collectives", "gradients", "updates"],
+        [sys.executable, "-m", "tests.dist.scenes", *SCENES],
         cwd=ROOT,
         capture_output=True,
         text=True,

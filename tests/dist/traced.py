@@ -1,7 +1,9 @@
 """Supervised, with the examples of every update in a file a rank, and a death where a test says.
 
 Environment: TRACE_FILE: what files are named after; TRACE_KILL=`rank:step`: SIGKILL to that rank
-before its step-th update (counted in this process); TRACE_STOP: SIGSTOP instead.
+before its step-th update (counted in this process); TRACE_STOP: SIGSTOP instead. With a point,
+`rank:count:point`, at its count-th exchange with other ranks (`collective`), or at its count-th
+fsync of a checkpoint (`checkpoint`).
 """
 
 from __future__ import annotations
@@ -9,15 +11,38 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from runner.batch import Batch, Prediction
 from runner.context import Context
 from runner.task import StepOutput, Supervised
+
+_counts: Counter[str] = Counter()
+
+
+def reached(here: str) -> None:
+    for name, number in (("TRACE_KILL", signal.SIGKILL), ("TRACE_STOP", signal.SIGSTOP)):
+        if os.environ.get(name) == here:
+            os.kill(os.getpid(), number)
+
+
+def _counted(module: Any, name: str, point: str) -> None:
+    """Counts calls of a function, from any thread, before they are made."""
+    real = getattr(module, name)
+
+    def counted(*args: Any, **more: Any) -> Any:
+        _counts[point] += 1
+        reached(f"{os.environ.get('RANK', 0)}:{_counts[point]}:{point}")
+        return real(*args, **more)
+
+    setattr(module, name, counted)
 
 
 @dataclass
@@ -25,12 +50,14 @@ class Traced:
     inner: Supervised = field(default_factory=Supervised)
     count: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("all_reduce", "all_gather", "all_gather_object", "all_to_all_single"):
+            _counted(torch.distributed, name, "collective")
+        _counted(os, "fsync", "checkpoint")
+
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         self.count += 1
-        here = f"{ctx.ranks.rank}:{self.count}"
-        for name, number in (("TRACE_KILL", signal.SIGKILL), ("TRACE_STOP", signal.SIGSTOP)):
-            if os.environ.get(name) == here:
-                os.kill(os.getpid(), number)
+        reached(f"{ctx.ranks.rank}:{self.count}")
         output = self.inner.train_step(ctx, batches)
         line = {
             "cursor": [output.cursor.epoch, output.cursor.offset],

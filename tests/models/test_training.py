@@ -81,6 +81,19 @@ def test_one_batch_is_learnt_by_heart(name, settings):
     assert losses[-1] < 0.05 < 0.5 < losses[0]
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_dropped_embeddings_change_training_and_nothing_else(name):
+    more = {"deep": [8]} if name == "autoint" else {}
+    model = make_context(model=from_yaml(name, embedding_dropout=0.5, **more)).model
+    plain = make_context(model=from_yaml(name, embedding_dropout=0.0, **more)).model
+    batch = batch_of(SCHEMA)
+    first, second = (model(batch).logits_BT for _ in range(2))
+    assert not torch.equal(first, second)
+    expected = plain(batch).logits_BT
+    assert torch.equal(expected, plain(batch).logits_BT)
+    assert torch.equal(model.eval()(batch).logits_BT, expected)
+
+
 @pytest.mark.parametrize("name", ["deepfm", "wide_and_deep", "xdeepfm"])
 def test_the_columns_of_a_first_order_weight_stay_equal_and_learn(name):
     context = make_context("rowwise_adagrad", model=make_model(name))

@@ -13,7 +13,7 @@ from runner.models.dlrm import DLRM
 
 
 class Harmful(DLRM):
-    """level: the whole part says what happens at the fifth update: 1 raise, 4 SIGKILL, 6 too much
+    """level: the whole part says what happens at the fifth update: 1 raise, 5 SIGKILL, 6 too much
     memory; nothing at any other."""
 
     def __init__(self, schema: Schema, *, level: float) -> None:
@@ -24,7 +24,7 @@ class Harmful(DLRM):
         self.calls += self.training
         if self.calls == 5 and self.level == 1:
             raise ArithmeticError("the loss went through the roof")
-        if self.calls == 5 and self.level == 4:
+        if self.calls == 5 and self.level == 5:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.calls == 5 and self.level == 6:
             resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))

@@ -1,5 +1,5 @@
-"""Twelve trainings, two at once: one raises, one is killed, one takes too much memory, and the sweep
-itself is killed twice. What comes of it is what comes of a sweep that nobody disturbs."""
+"""Twelve trainings, two at once: one raises, one is killed, one takes too much memory, and the
+sweep itself is killed twice. What comes of it is what comes of a sweep that nobody disturbs."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from tests.sweep.forked import begin, sweep
 from tests.sweep.test_killed import until
 from tests.sweep.test_sweep import board
 
-HARM = {1: "ArithmeticError", 4: "killed by signal 9", 6: "out of memory"}
+HARM = {1: "ArithmeticError", 5: "killed by signal 9", 6: "out of memory"}
 
 
 def words(tmp_path, place, *more):
@@ -34,11 +34,11 @@ def words(tmp_path, place, *more):
     ]
 
 
-GRID = ("-m", "+model.net.level=0.0,1.0,2.0,3.0,4.0,5.0,6.0,7.0,8.0,9.0,10.0,11.0")
+GRID = ("-m", "model.net.level=0.0,1.0,2.0,3.0,4.0,5.0,6.0,7.0,8.0,9.0,10.0,11.0")
 SEARCH = (
     "search=quasi_random",
     "search.num_trials=12",
-    "~search.space.optimizer.sparse.lr",
+    "optimizer.sparse.lr=0.02",
     "model.net.level=interval(0.0,16.0)",
 )
 

@@ -1,0 +1,128 @@
+"""Memory of the data layer: ten epochs, 1M against 20M rows; a vocabulary of 10M entries.
+
+    python -m bench.memory [--rows 1000000 20000000] [--epochs 10] [--entries 10000000]
+
+Each case is a process of its own. RssAnon is what the process itself holds; pages of files that
+the system keeps for it count as shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
+import numpy as np
+import pyarrow as pa
+
+BLOCK_ROWS = 8192
+BATCH_SIZE = 4096
+
+
+def held_mb() -> float:
+    """RssAnon of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    [line] = [line for line in lines if line.startswith("RssAnon")]
+    return int(line.split()[1]) / 1024
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def write_rows(folder: Path, num_rows: int) -> list[Path]:
+    """40 columns as the cache has them; one block over and over, since only its size matters."""
+    from runner.data.shards import ShardWriter
+
+    rng = np.random.default_rng(0)
+    columns = {"label": rng.integers(0, 2, BLOCK_ROWS, np.int8)}
+    columns |= {f"I{n}": rng.integers(0, 50, BLOCK_ROWS).astype(np.float32) for n in range(13)}
+    columns |= {f"C{n}": rng.integers(0, 1000, BLOCK_ROWS, np.int32) for n in range(26)}
+    block, writer = pa.table(columns), ShardWriter(folder, "train")
+    for _ in range(num_rows // BLOCK_ROWS):
+        writer.write(block)
+    return [folder / name for name in writer.close()]
+
+
+def read(folder: Path, epochs: int, opened: int | None) -> None:
+    """Prints what is held after every epoch."""
+    from runner.batch import Cursor
+    from runner.data import decode
+    from runner.data.columns import Categorical, Columns, Label, Numeric
+    from runner.data.parquet import ParquetDataset
+
+    decode.MAX_OPEN_FILES = opened or decode.MAX_OPEN_FILES
+    columns = Columns(
+        labels=(Label("label"),),
+        numeric=tuple(Numeric(f"I{n}") for n in range(13)),
+        categorical=tuple(Categorical(f"C{n}", 1000) for n in range(26)),
+    )
+    before = held_mb()
+    data = ParquetDataset({"train": sorted(folder.glob("*.parquet"))}, columns)
+    indexed, held, began = held_mb(), [], time.process_time()
+    for epoch in range(epochs):
+        for _ in data.batches("train", batch_size=BATCH_SIZE, seed=0, start=Cursor(epoch, 0)):
+            pass
+        held.append(held_mb())
+    speed = epochs * data.num_rows["train"] / (time.process_time() - began)
+    shown = " ".join(f"{value:.0f}" for value in held)
+    print(
+        f"{data.num_rows['train']:>11,} rows  imports {before:.0f} MB, index {indexed - before:.1f}"
+        f" MB, after each epoch {shown} MB, peak {peak_mb():.0f} MB, {speed / 1e6:.2f}M rows/s"
+    )
+
+
+def count(entries: int) -> None:
+    """A vocabulary of distinct texts, counted as the learning pass does, and looking up in it."""
+    from runner.data.texts import numbers_of
+    from runner.data.vocabulary import Counter, encode
+
+    before, began = held_mb(), time.process_time()
+    counter = Counter()
+    for start in range(0, entries, 1 << 16):
+        stop = min(start + (1 << 16), entries)
+        texts = pa.array(np.arange(start, stop)).cast(pa.string())
+        counter.add(np.repeat(numbers_of(texts), 2))
+    vocabulary = counter.frequent(2)
+    counted_s, peak = time.process_time() - began, peak_mb()
+    del counter
+    ids = encode(numbers_of(texts), vocabulary, np.zeros(len(texts), bool))
+    assert len(vocabulary) == entries and int(ids.min()) > 1
+    print(
+        f"{entries:>11,} entries  {counted_s:.1f} s, {vocabulary.nbytes / 2**20:.0f} MB kept, "
+        f"peak {peak - before:.0f} MB over imports"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="*", default=[1_000_000, 20_000_000])
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--entries", type=int, default=10_000_000)
+    parser.add_argument("--open-files", type=int)
+    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.read:
+        return read(options.read, options.epochs, options.open_files)
+    if options.count:
+        return count(options.entries)
+    again = [sys.executable, "-m", "bench.memory"]
+    more = ["--open-files", str(options.open_files)] if options.open_files else []
+    for num_rows in options.rows:
+        with tempfile.TemporaryDirectory() as folder:
+            write_rows(Path(folder), num_rows)
+            words = ["--read", folder, "--epochs", str(options.epochs), *more]
+            subprocess.run([*again, *words], check=True)
+    subprocess.run([*again, "--count", "--entries", str(options.entries)], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Embedding tables: what an update costs, ours beside what others write."""

@@ -1,0 +1,100 @@
+"""The same metrics once more for each value of a column.
+
+B rows of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from runner.batch import Prediction
+from runner.metrics.protocol import Metrics
+
+SLICE = "slice_B"  # in `Prediction.aux`: the column's value of each row
+
+
+class Slices:
+    """`<metric>/<column>=<value>` for each value that occurs, in ascending order.
+
+    Implements `Metrics`, for evaluation: looking at values synchronises.
+
+    Args: make: an empty set for one slice. column: its name.
+    """
+
+    def __init__(self, make: Callable[[], Metrics], column: str) -> None:
+        self._make, self._column = make, column
+        self._slices: dict[int, Metrics] = {}
+
+    def names(self) -> list[str]:
+        return [
+            f"{name}/{self._column}={value}"
+            for value, metrics in sorted(self._slices.items())
+            for name in metrics.names()
+        ]
+
+    def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
+        values_B = prediction.aux[SLICE]
+        # one part: a rank that meets a slice in a merge only cannot know the names of several
+        losses = {"loss": sum(losses.values(), torch.zeros(()))} if losses else {}
+        for value in values_B[prediction.weights_B > 0].unique().tolist():  # sync
+            own_B = (values_B == value).nonzero()[:, 0]
+            part = replace(
+                prediction,
+                logits_BT=prediction.logits_BT[own_B],
+                labels_BT=prediction.labels_BT[own_B],
+                weights_B=prediction.weights_B[own_B],
+                groups_BG=prediction.groups_BG[own_B],
+                aux={n: t[own_B] for n, t in prediction.aux.items() if n in ("rank_B", SLICE)},
+            )
+            self._of(value).update(part, {name: loss_B[own_B] for name, loss_B in losses.items()})
+
+    def _of(self, value: int) -> Metrics:
+        if value not in self._slices:
+            self._slices[value] = self._make()
+        return self._slices[value]
+
+    def compute(self) -> dict[str, float]:
+        return {
+            f"{name}/{self._column}={value}": number
+            for value, metrics in sorted(self._slices.items())
+            for name, number in metrics.compute().items()
+        }
+
+    def notes(self) -> tuple[str, ...]:
+        return tuple(
+            f"{self._column}={value}: {note}"
+            for value, metrics in sorted(self._slices.items())
+            for note in metrics.notes()
+        )
+
+    def reset(self) -> None:
+        self._slices = {}
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            f"{value}/{name}": tensor
+            for value, metrics in sorted(self._slices.items())
+            for name, tensor in metrics.state().items()
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        self.reset()
+        self.merge(state)
+
+    def merge(self, state: Mapping[str, Tensor]) -> None:
+        by_value: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in state.items():
+            value, _, name = key.partition("/")
+            by_value.setdefault(int(value), {})[name] = tensor
+        for number, own in by_value.items():
+            self._of(number).merge(own)
+
+
+def rows_slice(prediction: Prediction, values_B: Tensor) -> Prediction:
+    """The prediction, with what its rows are sliced by."""
+    assert values_B.dtype == torch.int64
+    return replace(prediction, aux={**prediction.aux, SLICE: values_B})

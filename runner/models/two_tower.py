@@ -1,0 +1,147 @@
+"""Two towers (Yi et al. 2019, "Sampling-bias-corrected neural modeling for large corpus item
+recommendations", RecSys), with drawn negatives beside the batch's (Yang et al. 2020, "Mixed
+negative sampling for learning two-tower neural networks in recommendations", WWW)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.errors import nearest
+from runner.layers.mlp import mlp
+from runner.layers.negatives import Negatives
+from runner.layers.retrieval import Retrieval, need_one_binary_task
+from runner.layers.sequences import SequenceLookup, find_feature, single_ids
+
+
+class TwoTower(Retrieval):
+    """s(x, y) = <u(x), v(y)> / temperature, eq. 1 and section 3.2: an MLP on what is known of the
+    user, one on what is known of the item, both normalised.
+
+    The user's tower sees all that is not the item's: pooled features, the mean of each sequence,
+    and the numbers.
+
+    Args:
+        schema: needs a feature of the item, one of the user, and one binary task.
+        embedding_dim: D, width of every table.
+        item: names of the item's features, its id first; empty: the one that reads a sequence's
+            table.
+        user_tower, item_tower: hidden widths; a last linear layer of width `out` follows each.
+        temperature: above 0. normalise: vectors of length 1.
+        dropout: after each hidden layer of both.
+        in_batch, uniform, popularity: what each item is told from, see `Negatives`; drawn ones
+            need an item of one feature.
+        embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
+    Raises: ValueError for a schema that lacks what is needed.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        embedding_dim: int,
+        item: Sequence[str],
+        user_tower: Sequence[int],
+        item_tower: Sequence[int],
+        out: int,
+        temperature: float,
+        normalise: bool = True,
+        dropout: float = 0.0,
+        in_batch: bool = True,
+        uniform: int = 0,
+        popularity: int = 0,
+        embedding_init: float | None = None,
+    ) -> None:
+        super().__init__()
+        need_one_binary_task(schema)
+        if not 0 < temperature < float("inf"):
+            raise ValueError(f"temperature={temperature}: a number above 0")
+        names = list(item) or items_of(schema)
+        self.item_features = [find_feature(schema, name, "item") for name in names]
+        users = [f for f in schema.sparse if f not in self.item_features]
+        if not users and not schema.sequences and not schema.dense:
+            raise ValueError("needs a feature of the user beside the item's; the dataset has none")
+        self.item = self.item_features[0]
+        if (uniform or popularity) and len(names) > 1:
+            raise ValueError(
+                f"item={names}: of a drawn item only its id is known; uniform=0 popularity=0, or "
+                f"item=[{names[0]}]"
+            )
+        same = [s.name for s in schema.sequences if s.table_name == self.item.table_name]
+        self.history = same[0] if same else None
+        self.embedding = SequenceLookup(
+            schema,
+            embedding_dim,
+            features=[*self.item_features, *users],
+            sequences=schema.sequences,
+            candidates=None if self.item.weighted else self.item.table_name,
+            init=embedding_init,
+        )
+        self.negatives = Negatives(
+            self.item.num_rows, in_batch=in_batch, uniform=uniform, popularity=popularity
+        )
+        num_user = (len(users) + len(schema.sequences)) * embedding_dim + len(schema.dense)
+        self.item_width = len(names) * embedding_dim
+        self.user = mlp(num_user, [*user_tower, out], dropout=dropout, last_linear=True)
+        self.thing = mlp(self.item_width, [*item_tower, out], dropout=dropout, last_linear=True)
+        self.temperature, self.normalise = temperature, normalise
+
+    def embed(self, batch: Batch) -> Embeddings:
+        found = self.embedding(batch, self.negatives.draw(batch.cursor))
+        found.rows["item"] = single_ids(batch, self.item.name)
+        return found
+
+    def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
+        rows, width = embeddings.rows, self.item_width
+        item_BE, user_BE = embeddings.pooled_BE[:, :width], embeddings.pooled_BE[:, width:]
+        means = [
+            sequence_BLD.sum(1) / rows[f"{sequence.name}:length"].clamp(min=1)[:, None]
+            for sequence, sequence_BLD in zip(self.embedding.sequences, embeddings.sequences_BLD)
+        ]
+        query_BD = self.vectors(self.user, torch.cat((user_BE, *means, batch.dense_BD), dim=1))
+        query_BD = query_BD / self.temperature
+        own_BD = self.vectors(self.thing, item_BE)
+        logits_B1 = (query_BD.float() * own_BD.float()).sum(1, keepdim=True)
+        row_P = ((batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)).nonzero()[:, 0]
+        drawn = None
+        if embeddings.shared_CD:
+            vectors_CD = self.vectors(self.thing, embeddings.shared_CD[0])
+            drawn = (vectors_CD, embeddings.whole["candidates"])
+        own = (own_BD[row_P], rows["item"][row_P])
+        found = self.negatives.compare(query_BD[row_P], own, drawn) | {"row_P": row_P}
+        found |= self.ranked(query_BD, rows["item"], rows)
+        return Prediction.of(logits_B1, batch, **found)
+
+    def vectors(self, tower: torch.nn.Module, x_B: Tensor) -> Tensor:
+        """[B, out]."""
+        vectors_BD = tower(x_B)
+        return functional.normalize(vectors_BD, dim=1) if self.normalise else vectors_BD
+
+    def item_vectors(self, embedded_CD: Tensor) -> Tensor:
+        return self.vectors(self.thing, embedded_CD)
+
+    def check_catalogue(self) -> None:
+        if len(self.item_features) > 1:
+            names = ", ".join(f.name for f in self.item_features[1:])
+            raise ValueError(
+                f"an item's vector takes {names} beside its id, and which of them an item has is "
+                f"known for rows only; model.net.item=[{self.item.name}]"
+            )
+
+
+def items_of(schema: Schema) -> list[str]:
+    """The feature that shares its table with a sequence. Raises: ValueError if there is none."""
+    tables = [s.table_name for s in schema.sequences]
+    found = [f.name for f in schema.sparse if f.table_name in tables]
+    if not found:
+        names = [f.name for f in schema.sparse]
+        near = nearest("item", names) or ""
+        raise ValueError(
+            "item=[]: which features are the item's, its id first? The dataset has "
+            f"{', '.join(names) or 'none'}{near}"
+        )
+    return found[:1]

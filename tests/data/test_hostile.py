@@ -1,0 +1,233 @@
+"""`schema` and training on tables of strange types and of other writers: a clear outcome each."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import http.server
+import json
+import threading
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from runner.errors import UserError
+from runner.verbs_schema import schema as schema_verb
+from tests.data.clicks import SCHEMA, as_text, clicks, opened, written
+
+ROWS = 400
+rng = np.random.default_rng(0)
+Y = pa.array(rng.integers(0, 2, ROWS))
+X = pa.array(rng.normal(size=ROWS))
+DATE = datetime.date(2020, 1, 1)
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+
+
+def proposed(tmp_path, columns, capsys):
+    """The YAML that `schema` writes for a table, its text, and the dataset that comes of it."""
+    table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+    pq.write_table(table, tmp_path / "x.parquet")
+    out = tmp_path / "x.yaml"
+    assert schema_verb([str(tmp_path / "x.parquet"), "--out", str(out)], ()) == 0
+    data = opened(path=None, schema=str(out))
+    batches = list(data.batches("train", batch_size=64, seed=0))
+    assert sum(b.size for b in batches) == data.num_rows["train"] > 0.6 * table.num_rows
+    assert all(b.dense_BD.isfinite().all() for b in batches)
+    return yaml.safe_load(out.read_text()), out.read_text(), capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([{"a": 1, "b": "x"}] * ROWS),
+        pa.array([[("k", 1)]] * ROWS, pa.map_(pa.string(), pa.int64())),
+        pa.array([[[1], [2]]] * ROWS),
+        pa.array([[{"a": 1}]] * ROWS),
+        pa.array([[0.5, 1.5]] * ROWS),
+        pa.array([datetime.time(1, n % 60) for n in range(ROWS)]),
+        pa.array(range(ROWS), pa.duration("s")),
+    ],
+    ids=lambda column: str(column.type).partition("<")[0],
+)
+def test_a_type_without_a_role_is_left_out_and_said_so(tmp_path, column, capsys):
+    schema, text, _ = proposed(tmp_path, {"y": Y, "x": X, "odd": column}, capsys)
+    assert list(schema["numeric"]) == ["x"] and "categorical" not in schema
+    assert "#   odd: no role for such a type" in text
+
+
+@pytest.mark.parametrize(
+    ("column", "role", "settings"),
+    [
+        (pa.array([Decimal(n) / 4 for n in range(ROWS)], pa.decimal128(9, 2)), "numeric", {}),
+        (pa.array(np.arange(ROWS).astype(np.float16)), "numeric", {}),
+        (pa.array([b"\xff\x00", b"\xfe"] * (ROWS // 2)), "categorical", {"encode": "vocabulary"}),
+        (pa.array([b"\xff\x00", b"\xfe\x01"] * (ROWS // 2), pa.binary(2)), "categorical", {}),
+        (pa.array([b"x" * 16, b"y" * 16] * (ROWS // 2)).cast(pa.uuid()), "categorical", {}),
+        (pa.array(["a", "b"] * (ROWS // 2)).dictionary_encode(), "categorical", {}),
+        (pa.array([50, 70] * (ROWS // 2)).dictionary_encode(), "categorical", {}),
+        (pa.array(["a", "b"] * (ROWS // 2), pa.string_view()), "categorical", {}),
+        (pa.array(["a", "b"] * (ROWS // 2), pa.large_string()), "categorical", {}),
+        (pa.array([[1, 2]] * ROWS, pa.list_(pa.int64(), 2)), "categorical", {"list": True}),
+        (pa.array([[1, 2]] * ROWS, pa.large_list(pa.int32())), "categorical", {"list": True}),
+        (pa.array(rng.integers(2**60, 2**63 - 1, ROWS).repeat(2)[:ROWS]), "categorical", {}),
+        (
+            pa.array(np.repeat(np.arange(2**64 - 200, 2**64 - 1, dtype=np.uint64), 3)[:ROWS]),
+            "categorical",
+            {},
+        ),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
+)
+def test_packed_and_wide_types_are_what_they_hold(tmp_path, column, role, settings, capsys):
+    schema, _, _ = proposed(tmp_path, {"y": Y, "x": X, "odd": column}, capsys)
+    assert settings.items() <= schema[role]["odd"].items()
+
+
+def test_ids_beyond_the_signed_range_stay_apart(tmp_path):
+    values = np.array([2**64 - 1, 2**63, 2**63 - 1, 0] * 5, np.uint64)
+    pq.write_table(pa.table({"y": [0, 1] * 10, "u": values}), tmp_path / "x.parquet")
+    schema = {"labels": ["y"], "categorical": {"u": {"encode": "vocabulary"}}}
+    [batch] = opened(path=str(tmp_path / "x.parquet"), schema=schema, mix=False).batches(
+        "train", batch_size=20
+    )
+    ids = batch.sparse["u"].values().tolist()
+    assert sorted(set(ids)) == [2, 3, 4, 5] and ids == ids[:4] * 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        ({"x": X, "z": X}, "no column looks like a label"),
+        ({"x": X}, "no column looks like a label"),
+        ({"label": pa.array(["yes", "no"] * 200), "x": X}, "no column looks like a label"),
+        ({"y": Y}, "no column to learn from: y"),
+        ({"y": Y, "c": pa.array(["q"] * ROWS)}, r"c \(the same in every row\)"),
+        ({"y": Y, "e": pa.nulls(ROWS)}, r"e \(empty\)"),
+        (pa.table([Y, X, X], names=["y", "x", "x"]), "2 columns are called 'x'"),
+        ({"label": pa.array([0, 1, None, 1] * 100), "x": X}, "row 2, column 'label'.*missing"),
+        ({"y": Y, "x": pa.array([np.nan, 1.5, 2.0, 3.0] * 100)}, "row 0, column 'x': value nan"),
+        (
+            {"y": pa.array([0, 1, 0]), "x": pa.array([1.0, 2, 3])},
+            "the validation split has no rows",
+        ),
+    ],
+)
+def test_what_cannot_train_is_told(tmp_path, columns, shown, capsys):
+    with pytest.raises(UserError, match=shown):
+        proposed(tmp_path, columns, capsys)
+
+
+def test_labels_of_minus_one_and_one_are_told_apart_in_the_middle(tmp_path, capsys):
+    schema, _, _ = proposed(tmp_path, {"label": pa.array([-1, 1] * 200), "x": X}, capsys)
+    assert schema["labels"] == {"label": {"above": 0.0}}
+
+
+def test_a_thousand_columns(tmp_path, capsys):
+    columns = {"y": Y, **{f"x{n}": X for n in range(500)}}
+    columns |= {f"c{n}": pa.array(rng.integers(0, 9, ROWS)) for n in range(500)}
+    schema, _, _ = proposed(tmp_path, columns, capsys)
+    assert len(schema["numeric"]) == len(schema["categorical"]) == 500
+
+
+def test_dates_make_a_split_by_time(tmp_path, capsys):
+    days = pa.array([DATE + datetime.timedelta(n) for n in range(ROWS)])
+    schema, _, _ = proposed(tmp_path, {"y": Y, "x": X, "day": days}, capsys)
+    assert schema["split"] == {"time": "day", "validation": 0.1, "test": 0.1}
+
+
+def test_a_regression_is_told_which_loss_it_needs(tmp_path, capsys):
+    schema, _, shown = proposed(tmp_path, {"target": X, "z": pa.array(rng.random(ROWS))}, capsys)
+    assert schema["labels"] == {"target": {"type": "regression"}}
+    assert 'model/loss=by_kind "checkpoint.monitor={metric: validation/loss' in shown
+
+
+def test_two_kinds_of_labels_need_a_loss_for_both(tmp_path, runner):
+    """Refused before training with cross-entropy; with by_kind both are learnt, rows weighted."""
+    path = written(tmp_path / "x", clicks(300))
+    schema = {**SCHEMA, "split": {"random": {"train": 0.8, "validation": 0.2}}}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(schema, sort_keys=False))
+
+    def train(*more):
+        return runner.run(
+            "dataset=parquet",
+            f"dataset.schema={tmp_path / 's.yaml'}",
+            f"dataset.path={path}",
+            f"hydra.run.dir={tmp_path / 'run'}",
+            "trainer.batch_size=64",
+            "trainer.num_threads=1",
+            *more,
+            env={"RUNNER_CACHE": str(tmp_path / "cache")},
+        )
+
+    refused = train()
+    assert refused.code == 2, refused.text
+    assert "'rating' is regression (model/loss=by_kind takes both)" in refused.text
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
+    monitor = "checkpoint.monitor={metric: validation/loss, direction: min}"
+    done = train("model/loss=by_kind", monitor, f"hydra.run.dir={tmp_path / 'both'}")
+    assert done.code == 0, done.text
+    metrics = json.loads((tmp_path / "both" / "result.json").read_text())["metrics"]
+    assert {"validation/auc/click", "validation/mae/rating"} <= set(metrics), sorted(metrics)
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Files over HTTP, as a web server or an object store gives them."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    handler.log_message = lambda *_: None  # type: ignore[attr-defined]
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{served.server_port}"
+        served.shutdown()
+
+
+def rows_in(data):
+    return sorted(data.carried("train", 0, data.num_rows["train"])["id"].to_pylist())
+
+
+@pytest.mark.parametrize("format_", ["parquet", "csv"])
+def test_files_folders_globs_and_urls_give_the_same_rows(tmp_path, format_, server):
+    pytest.importorskip("aiohttp", reason="fsspec reads http with it")
+    import fsspec
+
+    folder = tmp_path / "data"
+    written(folder, clicks(60), 2)
+    (folder / "_SUCCESS").write_text("")
+    if format_ == "csv":
+        for part in (0, 1):
+            as_text(folder / f"part-{part}.csv", pq.read_table(folder / f"part-{part}.parquet"))
+    names = [f"part-{part}.{format_}" for part in (0, 1)]
+    memory = fsspec.filesystem("memory")
+    for name in names:
+        memory.pipe_file(f"/{tmp_path.name}/{name}", (folder / name).read_bytes())
+    schema = {
+        "labels": ["click"],
+        "categorical": {"user": {"num_rows": 100}},
+        "carried": ["id"],
+    }
+    places = [
+        str(folder),
+        f"{folder}/part-*.{format_}",
+        [str(folder / name) for name in names],
+        f"file://{folder}",
+        f"memory://{tmp_path.name}",
+        f"memory://{tmp_path.name}/*.{format_}",
+        [f"{server}/data/{name}" for name in names],
+    ]
+    wanted = sorted(clicks(60)["id"].to_pylist())
+    for place in places:
+        assert rows_in(opened(path=place, format=format_, schema=schema)) == wanted, place
+
+
+def test_a_url_of_nothing_is_named(server):
+    pytest.importorskip("aiohttp", reason="fsspec reads http with it")
+    with pytest.raises(UserError, match=r"dataset\.path=http://.*/nothing\.parquet"):
+        opened(path=f"{server}/nothing.parquet", schema=SCHEMA)

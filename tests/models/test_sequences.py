@@ -1,0 +1,397 @@
+"""Models of sequences and items against plain PyTorch, in updates, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from runner.batch import SequenceFeature, TaskSpec
+from runner.layers.negatives import GONE, Negatives
+from runner.layers.sequences import SequenceLookup
+from runner.losses import BCE, BPR, InBatchSoftmax, SampledBCE, SampledSoftmax, check_offered
+from runner.task import Supervised
+from tests.models.scene import from_yaml
+from tests.models.sequence_scene import LONGEST, NUM_ITEMS, SCHEMA, batch_of, ids_of
+from tests.models.sequence_twins import din_logits, sasrec_row_losses, sasrec_states, towers
+from tests.tiny import make_context, snapshot
+
+SMALL = {
+    "din": {"embedding_dim": 4, "attention": [5], "top": [6]},
+    "two_tower": {"embedding_dim": 4, "user_tower": [6], "out": 5},
+    "sasrec": {"embedding_dim": 4, "num_blocks": 2, "dropout": 0.0, "uniform": 7},
+}
+LOSSES = {"din": BCE, "two_tower": InBatchSoftmax, "sasrec": SampledSoftmax}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def make(name, kind="sgd", *, loss=None, micro=1 << 20, lr=0.1, schema=SCHEMA, amp=False, **more):
+    model = from_yaml(name, schema, **{**SMALL[name], **more})
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():  # no weight at a value that hides a mistake, such as 0
+        torch.nn.init.normal_(parameter, std=0.5, generator=generator)
+    context = make_context(
+        kind,
+        lr=lr,
+        micro_batch_size=micro,
+        model=model,
+        loss=loss or LOSSES[name](schema),
+        amp=amp,
+    )
+    for tensor_name, tensor in context.tables.state().items():
+        if tensor_name.endswith("/weight"):
+            tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.5)
+    return context
+
+
+def leaves(context):
+    p = {n: w.detach().double().requires_grad_() for n, w in context.model.named_parameters()}
+    tables = {
+        n.removesuffix("/weight"): t.detach().double().clone().requires_grad_()
+        for n, t in context.tables.state().items()
+        if n.endswith("/weight")
+    }
+    return p, tables
+
+
+def assert_step_equals(context, before, p, tables, lr):
+    """SGD took the twin's gradients, of dense weights and of tables."""
+    for name, weight in context.model.named_parameters():
+        grad = p[name].grad if p[name].grad is not None else torch.zeros_like(p[name])
+        torch.testing.assert_close(
+            weight.double(), p[name].detach() - lr * grad, rtol=1e-4, atol=1e-5, msg=name
+        )
+    for name, table in tables.items():
+        if f"{name}/weight" not in context.tables.state():
+            continue
+        found = context.tables.state()[f"{name}/weight"].double()
+        torch.testing.assert_close(
+            found, table.detach() - lr * table.grad, rtol=1e-4, atol=1e-5, msg=name
+        )
+
+
+def step(context, batch):
+    context.tables.set_rate(0.1, 1)
+    return Supervised().train_step(context, iter([batch]))
+
+
+@pytest.mark.parametrize("candidates", [None, 1, 5, 13])
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_look_ups_of_sequences_and_candidates_are_rows_of_the_tables(kind, candidates):
+    context = make("din", kind)
+    lookup = SequenceLookup(
+        SCHEMA, 4, features=SCHEMA.sparse, sequences=SCHEMA.sequences, candidates="item"
+    )
+    lookup.place(context.tables)
+    batch = batch_of()
+    ids_C = None if candidates is None else torch.arange(candidates) * 2 + 1
+    found = lookup(batch, ids_C)
+    tables = {n: context.tables.state()[f"{n}/weight"] for n in ("user", "item", "genres")}
+    pooled = [[tables[n][row].sum(0) for row in ids_of(batch, n)] for n in tables]
+    torch.testing.assert_close(found.pooled_BE, torch.cat([torch.stack(x) for x in pooled], 1))
+    for row, history in enumerate(ids_of(batch, "history")):
+        kept = history[-LONGEST:]
+        assert found.rows["history:length"][row] == len(kept)
+        assert found.rows["history:ids"][row].tolist() == kept + [0] * (LONGEST - len(kept))
+        torch.testing.assert_close(found.sequences_BLD[0][row, : len(kept)], tables["item"][kept])
+        assert not found.sequences_BLD[0][row, len(kept) :].any()
+    if ids_C is not None:
+        torch.testing.assert_close(found.shared_CD[0], tables["item"][ids_C])
+    assert torch.equal(lookup.every_row(NUM_ITEMS, torch.device("cpu"), 11), tables["item"])
+
+
+def test_an_update_reaches_a_row_by_all_its_look_ups_at_once():
+    context = make("din")
+    lookup = context.model.embedding
+    batch, tables = batch_of(), leaves(context)[1]
+    lookup.num_slots, lookup.slots = LONGEST, "history"
+    ids_C = torch.tensor([3, 3, 8])
+    found = lookup(batch, ids_C)
+    grads = [torch.randn(t.shape) for t in found.tensors()]
+    torch.autograd.backward(found.tensors(), grads)
+    at = 0
+    for name in ("user", "item", "genres"):
+        for row, ids in enumerate(ids_of(batch, name)):
+            (tables[name][ids].sum(0) @ grads[0][row, at : at + 4].double()).backward()
+        at += 4
+    for row, history in enumerate(ids_of(batch, "history")):
+        for place, i in enumerate(history[-LONGEST:]):
+            (tables["item"][i] @ grads[1][row, place].double()).backward()
+    (tables["item"][ids_C] * grads[2].double()).sum().backward()
+    for name, table in tables.items():
+        found = context.tables.state()[f"{name}/weight"].double()
+        torch.testing.assert_close(found, table.detach() - 0.1 * table.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_din_and_all_its_gradients_equal_the_twins():
+    context, batch = make("din"), batch_of()
+    p, tables = leaves(context)
+    [output] = [step(context, batch)]
+    logits_BT = din_logits(p, tables, batch)
+    torch.testing.assert_close(
+        output.predictions[0].logits_BT.double(), logits_BT, rtol=1e-5, atol=1e-5
+    )
+    losses = functional.binary_cross_entropy_with_logits(
+        logits_BT[:, 0], batch.labels_BT[:, 0].double(), reduction="none"
+    )
+    (losses @ batch.weights_B.double() / batch.weights_B.sum().double()).backward()
+    assert_step_equals(context, None, p, tables, 0.1)
+
+
+def test_sasrec_of_all_items_and_all_its_gradients_equal_the_twins():
+    context, batch = make("sasrec", every=True, uniform=0), with_history(batch_of())
+    p, tables = leaves(context)
+    output = step(context, batch)
+    losses = sasrec_row_losses(p, tables["item"], batch, 2)
+    found_B = output.losses[0]["click"].double()
+    for ours, twin in zip(found_B, losses):
+        torch.testing.assert_close(ours, twin.detach(), rtol=1e-5, atol=1e-5)
+    total = sum(w * loss for w, loss in zip(batch.weights_B.double(), losses))
+    (total / batch.weights_B.sum().double()).backward()
+    assert_step_equals(context, None, p, tables, 0.1)
+
+
+def with_history(batch):
+    """Rows without a history get weight 0: a twin has nothing to say about them."""
+    lengths_B = batch.sequences.lengths()
+    return replace(batch, weights_B=batch.weights_B * (lengths_B > 0))
+
+
+def test_two_towers_and_all_their_gradients_equal_the_twins():
+    context, batch = make("two_tower", uniform=4, popularity=3), batch_of(16)
+    counts = torch.arange(NUM_ITEMS) % 7
+    context.model.take_counts({"item": counts})
+    p, tables = leaves(context)
+    drawn = context.model.negatives.draw(batch.cursor)
+    output = step(context, batch)
+    queries, items = towers(p, tables, batch, 0.1)
+    torch.testing.assert_close(
+        output.predictions[0].logits_BT[:, 0].double(),
+        (queries * items).sum(1).detach(),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    vectors = torch.stack([tower_of(p, tables["item"][i]) for i in drawn])
+    ids = [i for [i] in ids_of(batch, "item")]
+    positive = [b for b in range(16) if batch.labels_BT[b, 0] > 0.5]
+    share = counts.clamp(min=1).double() / counts.sum()
+    q = 4 / NUM_ITEMS + (3 + len(positive)) * share
+    total = torch.zeros((), dtype=torch.float64)
+    for b in positive:
+        own = (queries[b] @ items[b] - q[ids[b]].log()).exp()
+        others = [(items[a], ids[a]) for a in positive]
+        others += [(vectors[c], int(i)) for c, i in enumerate(drawn)]
+        rest = sum((queries[b] @ v - q[i].log()).exp() for v, i in others if i != ids[b])
+        total = total - (own / (own + rest)).log() * batch.weights_B[b].double()
+    (total / batch.weights_B.sum().double()).backward()
+    assert_step_equals(context, None, p, tables, 0.1)
+
+
+def tower_of(p, embedded):
+    vector = embedded @ p["thing.0.weight"].T + p["thing.0.bias"]
+    return vector / vector.norm()
+
+
+@pytest.mark.parametrize("leave_out", [True, False])
+def test_ranks_among_all_items_are_those_of_a_plain_count(leave_out):
+    context, batch = make("sasrec"), batch_of()
+    p, tables = leaves(context)
+    model = context.model.eval()
+    model.open_catalogue(leave_history_out=leave_out)
+    ranks = model(batch).aux["rank_B"]
+    model.close_catalogue()
+    assert "rank_B" not in model(batch).aux
+    rows = zip(ids_of(batch, "history"), ids_of(batch, "item"))
+    for row, (history, [target]) in enumerate(rows):
+        if not history:
+            continue
+        scores = tables["item"] @ sasrec_states(p, tables["item"], history, 2)[-1]
+        gone = set(history[-LONGEST:]) if leave_out else set()
+        better = [i for i in range(NUM_ITEMS) if scores[i] >= scores[target]]
+        assert ranks[row] == 1 + len(set(better) - gone - {target})
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("din", {}),
+        ("sasrec", {}),
+        ("sasrec", {"every": True, "uniform": 0}),
+        ("sasrec", {"every_place": False, "popularity": 5}),
+        ("two_tower", {"in_batch": False, "uniform": 5}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["rowwise_adagrad", "adam"])
+def test_micro_batches_equal_one_batch(name, more, kind):
+    states = []
+    for micro in (24, 7):
+        loss = SampledSoftmax(SCHEMA) if name == "two_tower" else None
+        context = make(name, kind, micro=micro, loss=loss, **more)
+        for seed in range(3):
+            step(context, batch_of(24, seed))
+        states.append(snapshot(context))
+    for key, value in states[0].items():
+        # Adam divides by the gradient's own size, which makes much of a last digit
+        atol = 2e-3 if kind == "adam" and "exp_avg" not in key else 1e-5
+        torch.testing.assert_close(states[1][key], value, rtol=0, atol=atol, msg=key)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_bf16_autocast_is_close_to_full_precision(name):
+    outputs = [step(make(name, amp=amp), batch_of(32)) for amp in (False, True)]
+    full, half = (output.predictions[0].logits_BT for output in outputs)
+    assert half.dtype == torch.float32
+    assert 0 < (full - half).abs().max() < 0.25 * full.abs().max()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_batch_without_a_row_of_label_1_or_with_one_row_is_no_trouble(name):
+    for batch in (batch_of(4, positive=0.0), batch_of(1, positive=1.0)):
+        context = make(name)
+        output = step(context, batch)
+        assert output.applied
+        assert torch.isfinite(output.losses[0]["click"]).all()
+
+
+def test_losses_over_candidates_are_their_formulas():
+    own, others = torch.tensor([1.0, -0.5]), torch.tensor([[0.3, GONE, 2.0], [0.1, 0.2, -1.0]])
+    log_q_own, log_q = torch.tensor([0.2, 0.1]), torch.tensor([-1.0, 0.4, 0.7])
+    aux = {"own_P": own, "others_PC": others, "row_P": torch.tensor([2, 0])}
+    prediction = step(make("sasrec"), batch_of(3)).predictions[0]
+    plain = replace(prediction, aux=aux)
+    corrected = replace(prediction, aux={**aux, "log_q_own_P": log_q_own, "log_q_C": log_q})
+
+    def rows(loss, p):
+        return loss(SCHEMA)(p)["click"].tolist()
+
+    def softmax(row, q_own, q):
+        logits = torch.cat(((own - q_own)[row : row + 1], (others - q)[row]))
+        return float(functional.cross_entropy(logits, torch.tensor(0)))
+
+    for p, q_own, q in ((plain, 0 * own, 0 * log_q), (corrected, log_q_own, log_q)):
+        expected = [softmax(1, q_own, q), 0, softmax(0, q_own, q)]
+        assert rows(SampledSoftmax, p) == pytest.approx(expected)
+    assert SampledSoftmax(SCHEMA, log_q=False)(corrected)["click"].tolist() == rows(
+        SampledSoftmax, plain
+    )
+    sp = functional.softplus
+    first = (sp(others[0, 0] - own[0]) + sp(others[0, 2] - own[0])) / 2
+    second = sp(others[1] - own[1]).mean()
+    assert rows(BPR, plain) == pytest.approx([float(second), 0, float(first)])
+    first = sp(-own[0]) + (sp(others[0, 0]) + sp(others[0, 2])) / 2
+    second = sp(-own[1]) + sp(others[1]).mean()
+    assert rows(SampledBCE, plain) == pytest.approx([float(second), 0, float(first)])
+
+
+def test_negatives_depend_on_the_place_in_the_stream_and_follow_the_counts():
+    torch.manual_seed(0)
+    negatives = Negatives(1000, uniform=200, popularity=1000)
+    counts = torch.zeros(1000)
+    counts[:10] = torch.arange(1, 11)
+    negatives.counts_I.copy_(counts)
+    first, again, other = (negatives.draw(batch_of(4, seed).cursor) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    uniform, popular = first.split([200, 1000])
+    assert len(uniform.unique()) > 150
+    seen = torch.bincount(popular, minlength=1000)
+    expected = counts / counts.sum() * 1000
+    chi_square = ((seen - expected)[:10] ** 2 / expected[:10]).sum()
+    assert seen[10:].sum() == 0
+    assert chi_square < 27.9  # 9 degrees of freedom, one in a thousand
+    q = negatives.log_q(torch.tensor([9, 500]), 50).exp()
+    assert q.tolist() == pytest.approx([0.2 + 1000 * 10 / 55, 0.2 + 1000 / 55])
+
+
+def without(*names, **more):
+    return replace(SCHEMA, sparse=tuple(f for f in SCHEMA.sparse if f.name not in names), **more)
+
+
+OTHER_TABLE = (SequenceFeature("history", 50, 5),)
+REFUSED = {
+    "no sequence": (["din", "sasrec"], replace(SCHEMA, sequences=()), {}, "needs a sequence"),
+    "nothing that reads its table": (["din", "sasrec"], without("item"), {}, "table.*'item'"),
+    "sequence of another table": (
+        ["sasrec"],
+        replace(SCHEMA, sequences=OTHER_TABLE),
+        {"item": "item"},
+        "item=item: reads table 'item', and sequence 'history' reads 'history'",
+    ),
+    "a sequence it lacks": (["sasrec"], SCHEMA, {"sequence": "histroy"}, "nearest: 'history'"),
+    "an item it lacks": (["sasrec"], SCHEMA, {"item": "itm"}, "item=itm.*nearest: 'item'"),
+    "items it lacks": (["two_tower"], SCHEMA, {"item": ["itm"]}, "item=itm.*nearest: 'item'"),
+    "which is the item": (
+        ["two_tower"],
+        replace(SCHEMA, sequences=()),
+        {},
+        "which features are the item's.*user, item, genres",
+    ),
+    "drawn items have no genres": (
+        ["two_tower"],
+        SCHEMA,
+        {"item": ["item", "genres"], "uniform": 5},
+        r"only its id is known.*item=\[item\]",
+    ),
+    "no user": (
+        ["two_tower"],
+        replace(without("user", "genres"), dense=(), sequences=()),
+        {"item": ["item"]},
+        "a feature of the user",
+    ),
+    "two tasks": (
+        ["sasrec", "two_tower"],
+        replace(SCHEMA, tasks=(TaskSpec("a"), TaskSpec("b"))),
+        {},
+        r"one binary task.*a \(binary\), b",
+    ),
+    "a regression": (
+        ["sasrec", "two_tower"],
+        replace(SCHEMA, tasks=(TaskSpec("stars", "regression"),)),
+        {},
+        r"one binary task.*stars \(regression\)",
+    ),
+    "heads": (["sasrec"], SCHEMA, {"num_heads": 3}, "num_heads=3: does not divide embedding_dim=4"),
+    "nothing to tell from": (["sasrec"], SCHEMA, {"uniform": 0}, "nothing to tell"),
+    "all and some": (["sasrec"], SCHEMA, {"every": True}, "every=true"),
+    "more than there are": (["sasrec"], SCHEMA, {"uniform": 31}, "uniform=31: from 0 to the 30"),
+    "temperature": (["two_tower"], SCHEMA, {"temperature": 0.0}, "temperature=0.0"),
+    "attention of nothing": (["din"], SCHEMA, {"attention": [0]}, "widths"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "settings", "message"),
+    [(n, schema, s, m) for names, schema, s, m in REFUSED.values() for n in names],
+    ids=[f"{what}-{n}" for what, (names, *_) in REFUSED.items() for n in names],
+)
+def test_what_is_missing_or_does_not_fit_is_told_while_building(name, schema, settings, message):
+    with pytest.raises(ValueError, match=message):
+        from_yaml(name, schema, **{**SMALL[name], **settings})
+
+
+def test_a_loss_over_candidates_is_refused_for_a_model_that_has_none():
+    din, towers_, sasrec = (make(name).model for name in ("din", "two_tower", "sasrec"))
+    for model, loss in ((din, BCE), (towers_, InBatchSoftmax), (sasrec, BPR), (sasrec, BCE)):
+        check_offered(model, loss(SCHEMA))
+    with pytest.raises(ValueError, match="BPR needs candidates, which DIN does not"):
+        check_offered(din, BPR(SCHEMA))
+    with pytest.raises(ValueError, match=r"items of the other rows.*SASRec.*sampled_softmax"):
+        check_offered(sasrec, InBatchSoftmax(SCHEMA))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_batch_is_learnt_by_heart(name):
+    context = make(name, "adam")
+    context.dense_optimizer = torch.optim.Adam(context.parameters, lr=0.02)
+    losses = []
+    for number in range(1, 81):
+        context.tables.set_rate(0.02, number)
+        output = Supervised().train_step(context, iter([batch_of(24)]))
+        losses.append(float(output.losses[0]["click"].mean()))
+    assert losses[-1] < 0.35 * losses[0]

@@ -1,0 +1,90 @@
+"""`resume DIR` of a sweep, and what other code has done: real commands, whose jobs are forks."""
+
+import pytest
+
+from tests.fake_job import fake_command
+from tests.sweep.forked import sweep
+from tests.sweep.test_sweep import board
+
+TINY = (
+    "dataset.rows={train: 600, validation: 200, test: 200}",
+    "dataset.max_cardinality=100",
+    "trainer.num_threads=1",
+    "trainer.batch_size=100",
+    "trainer.max_steps=4",
+    "model.net.bottom=[8]",
+    "model.net.top=[8]",
+    "model.net.embedding_dim=4",
+)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    return fake_command(monkeypatch, capsys, tmp_path)
+
+
+def test_a_grid_is_resumed_by_its_directory_and_run_again_after_a_change_of_code(
+    runner, command, tmp_path, monkeypatch
+):
+    place = tmp_path / "a sweep"
+    words = ["-m", "seed=1,2", *TINY, f"hydra.sweep.dir='{place}'"]
+    assert sweep(runner, *words).code == 0
+    code, out, _ = command("resume", str(place), "launcher.slots=2")
+    assert code == 0
+    assert "2 jobs, 2 done already, 2 at a time" in out
+    code, out, _ = command("resume", str(place), "--dry-run")
+    assert "2 jobs: 2 done" in out
+    told = command.refused("resume", str(place), "seed=3")
+    assert "seed=3: another sweep" in told
+    monkeypatch.setattr(
+        "runner.sweep.standing.git_state", lambda project: {"commit": "other", "patch": ""}
+    )
+    code, out, err = command("resume", str(place))
+    assert "2 done already" in out
+    assert "made by other code than today's" in err
+    assert "--rerun changed runs them again" in err
+    code, out, _ = command("resume", str(place), "--dry-run", "--rerun", "changed")
+    assert "2 jobs: 2 new" in out
+    assert "--rerun changed" in command.refused("-m", "seed=1,2", "--rerun", "all")
+    before = {p: p.read_bytes() for p in place.glob("*/result.json")}
+    entry = "tests.sweep.forked:main_of_other_code"
+    process = runner.start(*words, "--rerun", "changed", entry=entry)
+    assert process.wait() == 0, process.text
+    assert len(list(place.glob("*/result.json"))) == 4
+    assert {p: p.read_bytes() for p in before} == before  # nothing is written over
+    assert sorted(r["folder"].endswith("_2") for r in board(place)) == [True, True]
+
+
+def test_a_search_is_resumed_with_more_trials(runner, command, tmp_path):
+    place = tmp_path / "s"
+    words = ["search=random", "search.num_trials=2", *TINY, f"hydra.sweep.dir={place}"]
+    assert sweep(runner, *words).code == 0
+    assert len(board(place)) == 2
+    code, out, _ = command("resume", str(place), "search.num_trials=5", "--dry-run")
+    assert code == 0
+    assert "5 jobs: 2 done, 3 to be chosen" in out
+    told = command.refused("resume", str(place), "--rerun", "changed")
+    assert "begins a new one" in told
+
+
+def test_what_a_search_cannot_be_is_told_at_once(command):
+    told = command.refused("search=tep")
+    assert "nearest: 'tpe'" in told
+    told = command.refused("search=tpe", "optimizer.dense.lrr=interval(0,1)")
+    assert "there is no key 'optimizer.dense.lrr'; nearest: 'optimizer.dense.lr'" in told
+    told = command.refused("search=tpe", "search.sampler=tpee")
+    assert "search.sampler=tpee: one of tpe, random" in told
+    told = command.refused("search=tpe", "search.num_trial=3")
+    assert "nearest: 'search.num_trials'" in told
+    told = command.refused("search=tpe", "search.objectives={validation/acu: max}")
+    assert "search.objectives: validation/acu: is not among the results" in told
+    told = command.refused("-m", "optimizer.dense.lr=interval(0,1)")
+    assert "search=random" in told
+    told = command.refused("search=tpe", "launcher.slots=1,2")
+    assert "launcher.slots=1,2: holds for the whole sweep" in told
+    told = command.refused("search=asha")
+    assert "evaluates only at its end" in told
+    told = command.refused("-m", "seed=1,2", "hydra/launcher=submitit_lokal")
+    assert "nearest: 'submitit_local'" in told
+    told = command.refused("remote=ray", "remote.adress=auto")
+    assert "nearest: 'remote.address'" in told

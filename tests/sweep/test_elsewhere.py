@@ -1,0 +1,112 @@
+"""Jobs through Hydra's launcher plugins and through Ray: real plugins, where they are installed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.sweep.test_sweep import board
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = (
+    "dataset.rows={train: 600, validation: 200, test: 200}",
+    "dataset.max_cardinality=100",
+    "trainer.num_threads=1",
+    "trainer.batch_size=100",
+    "model.net.bottom=[8]",
+    "model.net.top=[8]",
+    "model.net.embedding_dim=4",
+)
+ENV = dict(os.environ, RAY_raylet_start_wait_time_s="300", PYTHONPATH=str(ROOT))
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "runner", *words]
+
+
+def run(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        command(*words), cwd=ROOT, env=ENV, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["submitit_local", "ray"])
+def test_two_jobs_through_a_plugin_give_what_two_processes_give(tmp_path, launcher):
+    module = f"hydra_plugins.hydra_{launcher.split('_')[0]}_launcher"
+    pytest.importorskip(module, reason=f"{module} is not installed")
+    words = ["-m", "seed=1,2", "trainer.max_steps=4", *TINY]
+    more = ["+hydra.launcher.ray.init.num_cpus=2"] if launcher == "ray" else []
+    place = tmp_path / "there"
+    done = run(*words, f"hydra/launcher={launcher}", *more, f"hydra.sweep.dir={place}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    here = run(*words, f"hydra.sweep.dir={tmp_path / 'here'}")
+    assert here.returncode == 0, here.stdout + here.stderr
+
+    def numbers(folder):
+        return [(r["seed"], r["validation/auc"], r["signature"]) for r in board(folder)]
+
+    assert numbers(place) == numbers(tmp_path / "here")
+    again = run(*words, f"hydra/launcher={launcher}", *more, f"hydra.sweep.dir={place}")
+    assert "2 done already" in again.stdout
+
+
+@pytest.mark.slow
+def test_ctrl_c_reaches_a_job_that_runs_elsewhere_and_it_saves(tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="no submitit launcher")
+    words = ["-m", "seed=1", "trainer.max_steps=200000", "trainer.max_epochs=null", *TINY]
+    words += ["trainer.eval_every=null", f"hydra.sweep.dir={tmp_path}"]
+    sweep = subprocess.Popen(command(*words, "hydra/launcher=submitit_local"), cwd=ROOT, env=ENV)
+    deadline = time.monotonic() + 300
+    while not list(tmp_path.glob("*/perf.jsonl")):
+        assert sweep.poll() is None and time.monotonic() < deadline
+        time.sleep(0.2)
+    sweep.send_signal(signal.SIGINT)
+    assert sweep.wait(timeout=120) == 130
+    [result] = [json.loads(p.read_text()) for p in tmp_path.glob("*/result.json")]
+    assert result["status"] == "interrupted"
+    assert list(tmp_path.glob("*/checkpoints/step-*"))
+
+
+@pytest.mark.slow
+def test_a_training_on_a_ray_cluster_brings_back_its_result_and_leaves_its_checkpoints_there(
+    tmp_path,
+):
+    pytest.importorskip("ray", reason="Ray is not installed")
+    words = ["seed=1", "trainer.max_steps=4", *TINY]
+    far = [f"remote.dir={tmp_path / 'far'}", f"hydra.run.dir={tmp_path / 'near'}"]
+    done = run("remote=ray", *words, *far)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert run(*words, f"hydra.run.dir={tmp_path / 'here'}").returncode == 0
+    near = json.loads((tmp_path / "near" / "result.json").read_text())
+    here = json.loads((tmp_path / "here" / "result.json").read_text())
+    assert near["metrics"] == here["metrics"]
+    assert near["signature"] == here["signature"]
+    assert not (tmp_path / "near" / "checkpoints").exists()
+    assert (tmp_path / "far" / "run" / "checkpoints" / "step-4" / "manifest.json").exists()
+    assert "test/auc" in done.stdout
+    wrong = run("remote=ray", *words, "dataset.schema=none.yaml", "dataset=parquet")
+    assert wrong.returncode == 2
+
+
+def test_a_plugin_that_is_not_there_is_told_at_once(tmp_path, monkeypatch):
+    from runner.errors import ConfigError
+    from runner.sweep import elsewhere
+
+    monkeypatch.setattr(elsewhere, "_is_there", lambda module: False)
+    with pytest.raises(ConfigError, match=r"is not installed: pip install '.\[ray\]'"):
+        elsewhere.chosen_launcher(["hydra/launcher=ray"])
+    monkeypatch.setattr(elsewhere, "_is_there", lambda module: True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="no sbatch on this machine"):
+        elsewhere.chosen_launcher(["hydra/launcher=submitit_slurm"])
+    with pytest.raises(ConfigError, match="not with this runner"):
+        elsewhere.chosen_launcher(["hydra/launcher=joblib"])
+    with pytest.raises(ConfigError, match=r"belongs to hydra/launcher="):
+        elsewhere.chosen_launcher(["hydra.launcher.timeout_min=5"])
+    assert elsewhere.chosen_launcher(["seed=1"]) is None

@@ -1,0 +1,47 @@
+"""The profile of a window: what it holds, what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import TINY
+from tests.whole.identity import differences
+
+SHORT = (*TINY, "trainer.max_steps=12", "trainer.accumulate=2", "trainer.eval_every=4")
+
+
+@pytest.fixture(scope="module")
+def quiet(runner, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quiet") / "run"
+    assert runner.run(*SHORT, f"hydra.run.dir={folder}").code == 0
+    return folder
+
+
+def test_a_window_is_traced_and_nothing_of_the_run_changes(runner, quiet, tmp_path):
+    run = tmp_path / "run"
+    window = ("trainer.profile.updates=4", "trainer.profile.after=3")
+    done = runner.run(*SHORT, *window, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    assert differences(run, quiet) == []
+    meta = [json.loads((folder / "meta.json").read_text()) for folder in (run, quiet)]
+    assert meta[0]["signature"] == meta[1]["signature"]
+    assert f"profile of 4 updates: {run}/profile/rank-0.json" in done.text
+    events = json.loads((run / "profile" / "rank-0.json").read_text())["traceEvents"]
+    steps = [e for e in events if e.get("name") == "Optimizer.step#Adam.step"]
+    assert len(steps) == 4, "one dense update each, however many micro-batches"
+    table = (run / "profile" / "rank-0.txt").read_text()
+    assert table.splitlines()[0].split() == ["operator", "calls", "own", "CPU", "ms", "share"]
+    assert "aten::addmm" in table and table in done.text.replace("\n  ", "\n")
+
+
+def test_a_training_that_ends_within_or_before_the_window_says_so(runner, quiet, tmp_path):
+    within, before = tmp_path / "within", tmp_path / "before"
+    window = ("trainer.profile.updates=50", "trainer.profile.after=10")
+    done = runner.run(*SHORT, *window, f"hydra.run.dir={within}")
+    assert "profile of 2 updates" in done.text and done.code == 0
+    assert differences(within, quiet) == []
+    done = runner.run(*SHORT, *window, "trainer.profile.after=12", f"hydra.run.dir={before}")
+    assert "nothing is recorded: the training ended before" in done.text and done.code == 0
+    assert differences(before, quiet) == []

@@ -1,0 +1,194 @@
+"""Models of sequences and items in whole runs: ranks, resume, full rankings; what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from runner.checkpoint import open_checkpoint, read_tensors, tensor_shapes
+from tests.whole.identity import differences, newest
+
+NUM_ITEMS = 40
+SETTINGS = (
+    "dataset=amazon_beauty",
+    "dataset.max_length=5",
+    "trainer.num_threads=1",
+    "trainer.max_steps=12",
+    "trainer.batch_size=32",
+    "trainer.log_every=1",
+    "trainer.eval_every=5",
+    "checkpoint.save_every=4",
+    "model.net.embedding_dim=4",
+    "trainer.rank_timeout_s=60",
+)
+FULL = (
+    "dataset.negatives={train: 0, validation: 0, test: 0}",
+    "metrics.eval=[recall@5,ndcg@5,hit_rate@5,mrr]",
+    "metrics.train=[]",
+    "metrics.candidates=full",
+    "checkpoint.monitor.metric=validation/recall@5",
+)
+MODELS = {
+    "sasrec": ("model=sasrec", "model.net.uniform=9", "model.net.popularity=5", *FULL),
+    "sasrec, all items": ("model=sasrec", "model.net.every=true", "model.net.uniform=0", *FULL),
+    "two_tower": ("model=two_tower", "model.net.uniform=3", *FULL),
+    "din": ("model=din",),
+}
+
+
+@pytest.fixture(scope="module")
+def beauty(tmp_path_factory) -> str:
+    """90 users whose next item is, mostly, the one after."""
+    random, lines = np.random.default_rng(0), []
+    for user in range(1, 91):
+        items = [int(random.integers(1, NUM_ITEMS))]
+        for _ in range(random.integers(3, 9)):
+            step = 1 if random.random() < 0.8 else int(random.integers(1, NUM_ITEMS))
+            items.append((items[-1] + step - 1) % (NUM_ITEMS - 1) + 1)
+        lines.append(" ".join(map(str, (user, *items))))
+    path = tmp_path_factory.mktemp("beauty") / "Beauty.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return f"dataset.path={path}"
+
+
+def result(run: Path) -> dict:
+    return json.loads((run / "result.json").read_text())
+
+
+def log(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["sasrec", "sasrec, all items", "din"])
+def test_two_ranks_with_micro_batches_learn_what_one_process_does(runner, beauty, tmp_path, name):
+    one, two = tmp_path / "one", tmp_path / "two"
+    words = (*SETTINGS, beauty, *MODELS[name], "optimizer=sgd")  # Adagrad blows up zeros
+    drop = () if name == "din" else ("model.net.dropout=0",)  # ranks draw their own
+    parts = ("trainer.batch_size=8", "trainer.accumulate=2", "trainer.num_processes=2")
+    for run, more in ((one, ()), (two, parts)):
+        done = runner.run(*words, *drop, *more, f"hydra.run.dir={run}")
+        assert done.code == 0, done.text
+    ours, theirs = log(one), log(two)
+    assert [(row["split"], row["step"]) for row in ours] == [
+        (row["split"], row["step"]) for row in theirs
+    ]
+    for a, b in zip(ours, theirs):
+        assert b["loss"] == pytest.approx(a["loss"], rel=1e-4) or a["split"] != "train"
+        for key in ("mrr", "recall@5"):
+            assert a.get(key) == pytest.approx(b.get(key), abs=0.03)
+    first, second = open_checkpoint(newest(one)), open_checkpoint(newest(two))
+    names = [n for n in tensor_shapes(first) if n.startswith(("tables/", "dense/"))]
+    a, b = read_tensors(first, names), read_tensors(second, names)
+    for tensor in names:
+        torch.testing.assert_close(a[tensor], b[tensor], rtol=1e-3, atol=1e-4, msg=tensor)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_killed_run_equals_one_never_killed(runner, beauty, tmp_path, name):
+    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
+    words = (*traced, *SETTINGS, beauty, *MODELS[name], "optimizer=adam", "trainer.amp=true")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for run, kills in ((whole, ("",)), (killed, ("step:7", ""))):
+        for kill in kills:
+            env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
+            done = runner.run(*words, f"hydra.run.dir={run}", env=env)
+        assert done.code == 0, done.text
+    assert differences(killed, whole) == []
+
+
+@pytest.mark.parametrize("name", ["sasrec", "two_tower"])
+def test_the_next_item_is_found_among_all_and_an_evaluation_says_the_same(
+    runner, beauty, tmp_path, name
+):
+    words = (*SETTINGS, beauty, *MODELS[name], "optimizer=adam", "trainer.max_steps=120")
+    words = (*words, "model.net.embedding_dim=16", "optimizer.sparse.lr=0.02")
+    run, again = tmp_path / "run", tmp_path / "again"
+    done = runner.run(*words, "optimizer.dense.lr=0.01", f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    found = result(run)["metrics"]
+    # of chance: 5 / 40. An average of a history does not tell which item was the last
+    assert found["test/recall@5"] > {"sasrec": 0.5, "two_tower": 0.25}[name]
+    assert found["test/recall@5"] == found["test/hit_rate@5"] >= found["test/ndcg@5"]
+    done = runner.run("loop=eval", f"run={run}", f"hydra.run.dir={again}")
+    assert done.code == 0, done.text
+    assert result(again)["metrics"]["test/mrr"] == found["test/mrr"]
+
+
+@pytest.mark.parametrize("loss", ["sampled_softmax", "bpr", "sampled_bce", "bce"])
+def test_a_loss_is_chosen_and_slices_and_rankings_of_rows_are_measured(
+    runner, beauty, tmp_path, loss
+):
+    done = runner.run(
+        *SETTINGS,
+        beauty,
+        "model=sasrec",
+        f"model/loss={loss}",
+        "model.net.uniform=9",
+        "dataset.negatives={train: 1, validation: 4, test: 4}",
+        "metrics.eval=[auc,recall@1,mrr,ece]",
+        "metrics.slice_by=item",
+        "checkpoint.monitor.metric=validation/mrr",
+        f"hydra.run.dir={tmp_path / 'run'}",
+    )
+    assert done.code == 0, done.text
+    found = result(tmp_path / "run")["metrics"]
+    assert 0.2 < found["test/mrr"] < 1
+    assert 0 <= found["test/ece"] < 1
+    assert [key for key in found if key.startswith("test/auc/item=")]
+
+
+REFUSED = {
+    "no sequence": (("dataset=synthetic", "model=sasrec"), "SASRec: needs a sequence of ids"),
+    "no sequence for din": (("dataset=synthetic", "model=din"), "DIN: needs a sequence"),
+    "no loss over candidates": (
+        ("model=din", "model/loss=bpr"),
+        "BPR needs candidates, which DIN does not score; model=sasrec and model=two_tower",
+    ),
+    "no items of the batch": (
+        ("model=sasrec", "model.net.uniform=5", "model/loss=in_batch_softmax"),
+        "InBatchSoftmax needs the items of the other rows.*SASRec",
+    ),
+    "full rankings of a model of rows": (
+        ("model=din", *FULL),
+        "metrics.candidates=full: DIN scores rows, not all items; model=sasrec",
+    ),
+    "items with features": (
+        ("model=two_tower", *FULL, "model.net.item=[item,user]"),
+        r"metrics.candidates=full: an item's vector takes user.*model.net.item=\[item\]",
+    ),
+    "more than there are items": (
+        ("model=sasrec", "model.net.uniform=5", *FULL, "metrics.eval=[recall@5,ndcg@41]"),
+        r"'ndcg@41' asks for the first 41 of 40 items \(item\); at most ndcg@40",
+    ),
+    "a metric that is not measured": (
+        ("model=din", "metrics.eval=[recall@5]", "checkpoint.monitor.metric=validation/recall@50"),
+        "validation/recall@50: metrics.eval does not list it; nearest: 'recall@5'",
+    ),
+    "a metric without its number": (("metrics.eval=[ndcg]",), "'ndcg' needs a whole number"),
+    "no group column": (
+        ("dataset=synthetic", "model=dlrm", "metrics.eval=[auc,mrr]"),
+        "'mrr' needs a group column, and the dataset has none",
+    ),
+    "a slice it lacks": (
+        ("model=din", "metrics.slice_by=usr"),
+        "metrics.slice_by=usr: no group column and no column of ids; nearest: 'user'",
+    ),
+    "too many slices": (
+        ("model=din", "metrics.slice_by=user"),
+        "metrics.slice_by=user: has more than 50 values in the validation split",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_is_refused_before_training(runner, beauty, tmp_path, words, message):
+    first = [beauty] if "dataset=synthetic" not in words else ["dataset.rows.train=3000"]
+    settings = SETTINGS if first == [beauty] else ()
+    done = runner.run(*settings, *first, *words, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.code == 2, done.text
+    assert re.search(message, done.text.replace("\n", " ")), done.text
