@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,11 +22,13 @@ class Cursor:
     """Position in the global sequence of examples: what a checkpoint keeps of the data.
 
     It counts examples, not batches, so that it survives another batch size or number of ranks.
-    The end of epoch e is written as the start of the next: (e + 1, 0).
+    The end of epoch e is written as the start of the next: (e + 1, 0). A stream cannot be sought by
+    a number of examples, so it adds a place of its own: a file and a row, offsets of partitions.
     """
 
     epoch: int = 0
     offset: int = 0
+    place: Mapping[str, Any] | None = None  # of a stream; JSON
 
 
 @dataclass(frozen=True)

@@ -99,12 +99,13 @@ def build(
     source = source_of(config, checkpoint)
     dataset = make_dataset(config["dataset"], run, source, make, ranks)
     steps_per_epoch = count_steps(dataset, trainer, ranks)
-    total_steps = trainer.max_steps or steps_per_epoch * (trainer.max_epochs or 0)
+    total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
 
     context, owned = make_context(config, trainer, dataset, device, run, view, allowed)
     task = make(config["task"])
     set_up(task, context, trainer)
-    rates = make_rates(config, context, owned, total_steps, steps_per_epoch)
+    rates_for = partial(make_rates, config, context, owned)
+    rates = rates_for(total_steps or None, steps_per_epoch)
     scaling = trainer.lr_scaling
     if source is None and scaling.rule != "constant":
         view.note(scaling_note(scaling.rule, scaling.batches, rates.full))
@@ -113,8 +114,8 @@ def build(
     check_monitors(checkpoint, trainer, measured, dataset)
     cadence = make_cadence(trainer, checkpoint)
     rows = trainer.batch_size * trainer.accumulate * ranks.world_size
-    length = Length(total_steps, steps_per_epoch, dataset.num_rows["train"], rows)
-    if run is not None and source is None:
+    if run is not None and source is None and steps_per_epoch is not None:
+        length = Length(total_steps, steps_per_epoch, dataset.num_rows["train"], rows)
         for warning in ahead(cadence, trainer, length):
             view.warn(warning)
     check_rankings(measured, dataset, context.model)
@@ -133,6 +134,7 @@ def build(
         task=task,
         context=context,
         rates=rates,
+        rates_for=rates_for,
         total_steps=total_steps,
         metrics=metrics,
         train_metrics=metrics(False),
@@ -146,7 +148,9 @@ def build(
         checkpointer=None
         if run is None or source is not None
         else Checkpointer(run.dir / "checkpoints", keep=checkpoint.keep, warn=view.warn),
-        source=None if source is None else find_checkpoint(source, checkpoint.step),
+        source=None
+        if source is None or loop_settings.get("follow")
+        else find_checkpoint(source, checkpoint.step),
     )
 
 
@@ -232,8 +236,8 @@ def make_rates(
     config: Mapping[str, Any],
     context: Context,
     owned: Ownership,
-    total_steps: int,
-    steps_per_epoch: int,
+    total_steps: int | None,
+    steps_per_epoch: int | None,
 ) -> Rates:
     """The full learning rates of all optimizers, and what scales them.
 
@@ -341,11 +345,14 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)  # NumPy takes 32 bits
 
 
-def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int:
-    """Updates of one epoch; the last, shorter batch counts, unless it is dropped.
+def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int | None:
+    """Updates of one epoch; the last, shorter batch counts, unless it is dropped. None: of a
+    stream, nobody knows.
 
     Raises: ConfigError if that leaves none.
     """
+    if "train" not in dataset.num_rows:
+        return None
     num_rows = trainer.batch_size * trainer.accumulate * ranks.world_size
     end = end_of_epoch(dataset, 0, num_rows)
     if not end:

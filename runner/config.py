@@ -125,6 +125,10 @@ class RemoteSettings:
 class EvaluateLoopSettings:
     split: str | None = None
     max_batches: int | None = None
+    follow: bool = False
+    pick: str = "all"
+    poll_s: float = 5
+    timeout_s: float = 3600
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from runner.compose import Composed
 from runner.dist.processes import Ended
 from runner.dist.size import launched_rank, launched_size
 from runner.errors import UserError
+from runner.headroom import is_out_of_memory
 from runner.record import Run, run_elsewhere, write_result
 
 
@@ -133,13 +134,3 @@ def _short(error: BaseException) -> str:
             "larger trainer.accumulate gives the same result in less"
         )
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    text = str(error)
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or "out of memory" in text
-        or "can't allocate memory" in text
-    )

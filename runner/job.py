@@ -57,12 +57,14 @@ class Job:
     task: Task
     context: Context
     rates: Rates
-    total_steps: int  # updates of the whole run
+    total_steps: int  # updates of the whole run; 0: a stream without an end
     metrics: Callable[[bool], Metrics]  # True: exact, for evaluation; False: cheap, for training
     train_metrics: Metrics
     trackers: Trackers
     view: View
     callbacks: Callbacks = field(default_factory=lambda: Callbacks(ranks=this_process()))
+    # of a run of so many updates, and so many an epoch: loops that change its length ask for it
+    rates_for: Callable[[int | None, int | None], Rates] | None = None
     run: Run | None = None  # None: nothing is written (debug)
     checkpointer: Checkpointer | None = None
     source: Saved | None = None  # the checkpoint that loop=eval evaluates

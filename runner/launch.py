@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from runner.errors import DataError, UserError, mistakes
 from runner.execute import dismiss, run_job
 from runner.groups import ROOT
 from runner.identity import describe, identity, signature_of
+from runner.interactive import stepped_through
 from runner.jsonfiles import dumps, read_rows
 from runner.record import (
     Plan,
@@ -58,6 +60,11 @@ def launch(
         tell(note)
     loop = get(composed.config, "loop._target_")
     if loop == DEBUG:
+        config, off = stepped_through(composed.config)
+        if off:
+            tell(f"loop=debug: {', '.join(off)}, for one thread of control")
+        return _execute(replace(composed, config=config), None, allowed)
+    if follows(composed):
         return _execute(composed, None, allowed)
     try:
         run = _opened(composed, command, resume, loop)
@@ -75,6 +82,21 @@ def launch(
         return code
     finally:
         run.close()
+
+
+def follows(composed: Composed) -> bool:
+    """Whether it evaluates beside a training, in whose run directory it writes its own rows.
+
+    Raises: UserError for a run directory of its own.
+    """
+    if not get(composed.config, "loop.follow"):
+        return False
+    if composed.run_dir != DEFAULT_RUN_DIR:
+        raise UserError(
+            f"hydra.run.dir={composed.run_dir}: with loop.follow=true the results lie beside the "
+            f"training's, in {composed.config['run']}/follow"
+        )
+    return True
 
 
 def _write_page(folder: Path) -> None:

@@ -123,7 +123,9 @@ def reopen_run(folder: Path, plan: Plan) -> Run:
 
 def _continue(folder: Path, lock: Lock, meta: Mapping[str, Any], plan: Plan) -> Run:
     result = read_result(folder)
-    if result and result["status"] == "completed" and result.get("signature") == plan.signature:
+    same = result is not None and result.get("signature") == plan.signature
+    # a stream that had ended may have more by now
+    if result and same and result["status"] == "completed" and not result.get("stream_goes_on"):
         return _handle(folder, lock, plan, meta, finished=result)
     note: dict[str, Any] = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 
 from runner.batch import Batch, Cursor
 from runner.data.dataset import end_of_epoch
+from runner.data.end import EndOfStream
 from runner.job import Job, Rates
 from runner.state import TrainState
 from runner.stop import Stop
@@ -38,7 +39,11 @@ def steps(
         if not all(module.training for module in modules):  # after an evaluation; train() is slow
             for root in roots:
                 root.train()
-        output = job.task.train_step(job.context, batches)
+        try:
+            output = job.task.train_step(job.context, batches)
+        except EndOfStream as end:
+            job.view.note(str(end))
+            return
         state.step += 1
         state.examples += num_examples(job, state.cursor, output, growth)
         state.cursor = output.cursor

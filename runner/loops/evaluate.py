@@ -62,7 +62,14 @@ def evaluate_split(
 
 
 def evaluate(job: Job) -> Result:
-    """loop=eval: one split with the weights of one checkpoint; the source is only read."""
+    """loop=eval: one split with the weights of one checkpoint; the source is only read.
+
+    With `loop.follow`: of all checkpoints of a training, as they come (`runner/loops/follow.py`).
+    """
+    if job.loop_settings["follow"]:
+        from runner.loops.follow import follow  # it evaluates with what is defined here
+
+        return follow(job)
     return told(job, lambda: _evaluate(job))
 
 

@@ -24,8 +24,10 @@ from runner.task import StepOutput
 class Recorder:
     """Keeps the cadence of one training and puts things where they go. Decides nothing else."""
 
-    def __init__(self, job: Job, state: TrainState, events: Events | None = None) -> None:
-        self.job, self.state = job, state
+    def __init__(
+        self, job: Job, state: TrainState, events: Events | None = None, *, split: str = "train"
+    ) -> None:
+        self.job, self.state, self.split = job, state, split
         self.events = events or Events(job, state, Stop(job.context.ranks))
         self.before = self.now = progress(state)
         self.saved_step = state.step if state.step else -1
@@ -66,7 +68,7 @@ class Recorder:
             raise ValueError(f"ctx.log({taken[0]!r}, ...): is the name of a metric")
         metrics |= numbers
         state.train_metrics, state.logged_step = metrics, state.step
-        write_row(job, "train", state.step, state.examples, metrics | rates)
+        write_row(job, self.split, state.step, state.examples, metrics | rates)
         apart = {name for name in numbers if "/" in name}  # in the log, not on the line
         speed = self._speed()
         if job.run is not None:
@@ -157,7 +159,7 @@ class Recorder:
         self, status: str, splits: Mapping[str, Mapping[str, float]], *, signal: int | None = None
     ) -> Result:
         state = self.state
-        metrics = {"train": state.train_metrics, **splits}
+        metrics = {self.split: state.train_metrics, **splits}
         flat = {f"{split}/{name}": v for split, m in metrics.items() for name, v in m.items()}
         best = None if state.best is None else {"step": state.best.step, "value": state.best.value}
         notes = {

@@ -27,6 +27,7 @@ class RunInfo(TypedDict):
     config: Mapping[str, Any]
     group: NotRequired[str | None]  # of a sweep
     job_type: NotRequired[str | None]
+    beside: NotRequired[bool]  # another process logs to the same run at the same time
     step: NotRequired[int]  # the run continues after this one; 0 and absent: a new run
 
 

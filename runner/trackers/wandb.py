@@ -75,6 +75,7 @@ class WandB:
             config=run["config"],
             group=run.get("group"),
             job_type=run.get("job_type"),
+            beside=run.get("beside", False),
         )
 
     def log(self, split: str, step: int, metrics: Mapping[str, float]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 START_LIMIT_S = 8
 ORPHAN_LIMIT_S = 20
+BESIDE_STEP = "follow/step"
 EXIT_CODES = {"completed": 0, "pruned": 0, "failed": 1, "interrupted": 130}
 
 
@@ -32,13 +33,17 @@ def main() -> None:
         with contextlib.suppress(BrokenPipeError):  # the run is gone, the rows still count
             print(json.dumps({"message": message}), file=answers, flush=True)
 
-    run = start(json.loads(sys.stdin.readline()), say)
+    options = json.loads(sys.stdin.readline())
+    run = start(options, say)
     last_step, status = 0, "failed"
     for line in sys.stdin:
         sent = json.loads(line)
         if "finish" in sent:
             status = sent["finish"]
             break
+        if options.get("beside"):  # the run's own steps are another process's: rows bring theirs
+            run.log({**sent["row"], BESIDE_STEP: sent["step"]})
+            continue
         # wandb drops rows of earlier steps, such as the best step's test at the end of a run
         last_step = max(last_step, sent["step"])
         run.log(sent["row"], step=last_step)
@@ -78,9 +83,11 @@ def init(options: Mapping[str, Any], mode: Literal["online", "offline"]) -> Any:
         "x_disable_stats": True,  # sampled every few seconds on cores that train
         "x_transaction_log_flush_interval": 1.0,  # else a kill loses the last 15 s of rows
     }
+    if options.get("beside") and mode == "online":  # several writers of one run, this one no chief
+        settings |= {"mode": "shared", "x_primary": False, "x_label": "follow"}
     known = wandb.Settings.model_fields  # those with x_ come and go between versions
-    return wandb.init(
-        mode=mode,
+    run = wandb.init(
+        mode=None if "mode" in settings else mode,
         id=options["id"],
         resume="allow",
         dir=options["dir"],
@@ -89,6 +96,9 @@ def init(options: Mapping[str, Any], mode: Literal["online", "offline"]) -> Any:
         job_type=options["job_type"],
         tags=options["tags"] or None,
     )
+    if options.get("beside"):
+        run.define_metric("follow/*", step_metric=BESIDE_STEP)
+    return run
 
 
 if __name__ == "__main__":

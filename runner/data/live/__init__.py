@@ -1,0 +1,1 @@
+"""Datasets whose rows come as time goes on: for loop=online."""

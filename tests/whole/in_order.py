@@ -1,0 +1,12 @@
+"""dataset=parquet whose train rows come in file order: the reference of loop=online."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.data.file_order import InFileOrder
+from runner.data.table import table
+
+
+def in_order(**settings: Any) -> InFileOrder:
+    return InFileOrder(table(**settings))
