@@ -11,7 +11,7 @@ setup: $(READY)
 
 # uv reads none of pip's configuration, so a local folder of wheels that pip knows is handed on.
 $(READY): pyproject.toml
-	$(PYTHON) -m venv --clear .venv
+	test -e $@ || $(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet uv
 	links="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2>/dev/null)}}"; \
 	links="$$(echo $$links | tr ' ' ',')"; \
