@@ -1,4 +1,4 @@
-"""Every command of the README runs, in its order, on smaller data."""
+"""Every command of the README and of the pages under docs/ runs, in its order, on smaller data."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from runner.verbs import VERBS
 from tests.conftest import ROOT, Zygote
 
-README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = PAGES[0].read_text()
 SMALL = (
     "dataset.rows={train: 4000, validation: 1000, test: 1000}",
     "dataset.max_cardinality=200",
@@ -36,8 +38,8 @@ def write_clicks(path: Path) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def commands() -> list[str]:
-    blocks = re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL)
+def commands(text: str) -> list[str]:
+    blocks = re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL)
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
@@ -53,7 +55,9 @@ def smaller(words: list[str]) -> list[str]:
 
 
 def test_it_has_the_commands_that_a_new_user_needs():
-    verbs = {command.split()[3] for command in commands() if command.startswith("python -m runner")}
+    verbs = {
+        command.split()[3] for command in commands(README) if command.startswith("python -m runner")
+    }
     assert {"ls", "resume", "-m", "loop=eval", "loop=debug"} <= verbs
 
 
@@ -64,13 +68,24 @@ def test_a_step_of_ones_own_takes_under_thirty_lines():
     assert len(code) < 30
 
 
-def test_every_command_runs(runner: Zygote, tmp_path: Path):
-    for path, text in re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", README, re.DOTALL):
+def test_every_page_is_named_in_the_readme_and_every_link_leads_somewhere():
+    links = [(p, link) for p in PAGES for link in re.findall(r"\]\(([^)#]+)\)", p.read_text())]
+    for page, link in links:
+        assert link.startswith("http") or (page.parent / link).exists(), f"{page.name}: {link}"
+    assert {p for p in PAGES[1:]} <= {page.parent / link for page, link in links}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_runs(page: Path, runner: Zygote, tmp_path: Path):
+    text = page.read_text()
+    for path, code in re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", text, re.DOTALL):
         (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).write_text(text)
+        (tmp_path / path).write_text(code)
     write_clicks(tmp_path / "data" / "clicks.parquet")
+    if page.name != "README.md":  # these begin where the README has left a run
+        assert runner.run(*SMALL, "hydra.run.dir=outputs/mine", cwd=tmp_path).code == 0
     failures = []
-    for command in commands():
+    for command in commands(text):
         if command in RUN_BY_CI or command.startswith("source "):
             continue
         assert command.startswith("python -m runner"), command
