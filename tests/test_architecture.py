@@ -114,8 +114,8 @@ def test_nothing_below_the_builder_knows_hydra():
 
 def test_only_the_builder_and_the_checkpoint_of_targets_resolve_targets():
     users = {
-        path.name
+        path.relative_to(PACKAGE).parts[0]
         for path in PACKAGE.rglob("*.py")
         if any(found.endswith(".resolve_target") for found in imports(path))
     }
-    assert users == {"build.py"}
+    assert users == {"build"}

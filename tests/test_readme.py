@@ -72,7 +72,7 @@ def test_every_page_is_named_in_the_readme_and_every_link_leads_somewhere():
     links = [(p, link) for p in PAGES for link in re.findall(r"\]\(([^)#]+)\)", p.read_text())]
     for page, link in links:
         assert link.startswith("http") or (page.parent / link).exists(), f"{page.name}: {link}"
-    assert {p for p in PAGES[1:]} <= {page.parent / link for page, link in links}
+    assert set(PAGES[1:]) <= {page.parent / link for page, link in links}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

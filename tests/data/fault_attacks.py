@@ -30,7 +30,7 @@ PLAIN = "labels: [click]\nnumeric: [rating]\ncategorical: {user: {num_rows: 100}
 CITIES = "labels: [click]\nnumeric: [rating]\ncategorical: {city: {encode: vocabulary}}\n"
 TARGETS = (
     "os.system", "subprocess.run", "builtins.eval", "builtins.exec", "pickle.loads", "torch.load",
-    "runner.build.os.system", "runner.data.cache.shutil.rmtree", "runner.build.__builtins__",
+    "runner.build.device.os.system", "runner.data.cache.shutil.rmtree", "runner.build.__builtins__",
     "runner.targets.importlib.import_module", "torch.nn.modules.module.torch.load", "numpy.load",
 )  # fmt: skip
 KEYS = ("model.net", "model.loss", "dataset", "optimizer.dense", "task", "loop")
