@@ -100,7 +100,7 @@ def _find_experiments(path: str) -> None:
         sys.path.append(str(EXPERIMENTS.parent))
     spec = importlib.util.find_spec("experiments")  # does not run it
     places = [] if spec is None else list(spec.submodule_search_locations or [])
-    if [Path(place).resolve() for place in places] != [EXPERIMENTS]:
+    if {Path(place).resolve() for place in places} != {EXPERIMENTS}:
         there = ", ".join(places) or "a file"
         raise ConfigError(
             f"_target_={path}: experiments is {there} here, not the folder beside runner; give "

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+os.environ["COLUMNS"] = "120"  # tables leave columns out on a narrow terminal
 ROOT = Path(__file__).resolve().parent.parent
 TINY = (
     "dataset.max_cardinality=200",

@@ -50,7 +50,8 @@ def smaller(words: list[str]) -> list[str]:
     if any(w.startswith(("experiments=", "dataset=")) for w in words):
         return [*words, "trainer.max_epochs=null", "trainer.max_steps=3", "trainer.eval_every=null"]
     if any(w.startswith("search=") for w in words):
-        words = [*words, "search.num_trials=2", "trainer.max_steps=20", "trainer.eval_every=10"]
+        words = [w for w in words if not w.startswith("search.num_trials=")]
+        words += ["search.num_trials=2", "trainer.max_steps=20", "trainer.eval_every=10"]
     return [*words, *SMALL]
 
 

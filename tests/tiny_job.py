@@ -97,7 +97,7 @@ def make_job(
     return Job(
         name="tiny",
         seed=0,
-        config={},
+        config={"metrics": {"eval": ["auc", "log_loss"], "train": ["log_loss"]}},
         trainer=trainer,
         checkpoint=CheckpointSettings(),
         cadence=Cadence(None, None, None),

@@ -208,7 +208,7 @@ def test_what_is_watched_is_what_computes_and_each_once():
     context.model.again = context.model.top[0]
     roots = {"": context.model, "(loss)": context.loss, "(task)": object()}
     assert list(modules_in(roots)) == [
-        *("embedding", "bottom.0", "bottom.1", "bottom.2", "bottom.3"),
+        *("embedding", "embedding_drop", "bottom.0", "bottom.1", "bottom.2", "bottom.3"),
         *("interaction", "top.0", "top.1", "top.2", "(loss)"),
     ]
     context.model.top[0].weight.requires_grad_(False)

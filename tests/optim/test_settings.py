@@ -19,7 +19,7 @@ def test_every_optimizer_option_parses():
     for path in paths:
         settings = parse_sparse(yaml.safe_load(path.read_text())["sparse"])
         assert settings.kind in KINDS
-        assert settings.lr > 0
+        assert settings.lr > 0 or path.stem == "lbfgs"  # whose tables stay as they are
 
 
 def test_values_and_defaults():

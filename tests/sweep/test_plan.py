@@ -107,7 +107,7 @@ def test_names_that_vary_give_way_to_what_is_swept():
 
 @pytest.mark.parametrize(
     "text",
-    ["hydra.run.dir=x", "hydra.sweep.subdir=x", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+    ["hydra.run.dir=x", "hydra.sweep.subdir=x"],
 )
 def test_what_only_hydras_own_sweeps_know_is_refused_not_ignored(text):
     with pytest.raises(ConfigError, match="not with -m"):
