@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from runner.compiling import compile_dense
 from runner.build.instantiate import instantiate
+from runner.compiling import compile_dense
 from runner.config import Averaging, TrainerSettings, settings_from
 from runner.context import Context, parameters_in
 from runner.data.dataset import Dataset
@@ -210,5 +210,3 @@ def make_average(
         warmup=settings.warmup,
         evaluate=settings.evaluate,
     )
-
-

@@ -63,5 +63,3 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # NumPy takes 32 bits
-
-

@@ -27,5 +27,3 @@ def instantiate(node: Any, *, allowed: Sequence[str] = (), **more: Any) -> Any:
     if isinstance(node, list | tuple):
         return [instantiate(v, allowed=allowed) for v in node]
     return node
-
-
