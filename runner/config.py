@@ -175,7 +175,7 @@ BY_TARGET: dict[str, type] = {
     "runner.callbacks.watch.weights.Weights": WeightsSettings,
 }
 
-# Nodes that a parser of their own judges in runner/rules.py, with the reason for each refusal.
+# Nodes that a parser of their own judges in runner/rules/, with the reason for each refusal.
 JUDGED_ELSEWHERE = (
     "optimizer.sparse",
     "optimizer.schedules.sparse",

@@ -2,90 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.metrics.settings import MetricSettings
 from runner.optim.parts import check_own_schedules, parse_parts
 from runner.optim.penalty_settings import parse_penalties
-from runner.optim.scaling import RULES as RULES_OF_SCALING
 from runner.optim.schedule import check_schedule
 from runner.optim.settings import ClipSettings, check_clip, parse_sparse
 from runner.optim.sharding import check_sharding
 from runner.patience import check_waiting
+from runner.rules.keys import (
+    CHOICES,
+    INTERVALS,
+    NEEDED,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SPLITS,
+    Config,
+    get,
+)
+from runner.rules.loops import FROM_A_RUN, TRAINS, TUNES, loop, stream, tuning, warm_start
 from runner.targets import check_target_names, lies_in
 from runner.typecheck import check_types
-
-Config = Mapping[str, Any]
-
-# What a key takes besides what its type says; the first is what most want.
-CHOICES: dict[str, tuple[str, ...]] = {
-    "trainer.device": ("auto", "cpu", "cuda"),
-    "trainer.amp_dtype": ("bf16", "fp16"),
-    "trainer.log_gradients": ("global", "parameters"),
-    "checkpoint.step": ("best", "last"),  # or a number
-    "checkpoint.monitor.direction": ("max", "min"),
-    "loop.pick": ("all", "latest"),
-    "loop.score": ("auto", "before"),
-    "loop.then": ("train",),
-    "trainer.lr_scaling.rule": tuple(RULES_OF_SCALING),
-    "search.sampler": ("tpe", "random", "grid", "quasi-random", "gp", "nsga2"),
-    "search.pruner": ("none", "median", "asha"),
-}
-SPLITS = ("train", "validation", "test")
-NEEDED = (  # nodes that every job reads
-    "model.net",
-    "model.loss",
-    "dataset",
-    "optimizer.sparse",
-    "optimizer.dense",
-    "scheduler",
-    "task",
-    "loop",
-    "trainer",
-    "checkpoint.monitor",
-    "sharding",
-    "metrics",
-)
-POSITIVE = (
-    "trainer.max_steps",
-    "trainer.max_epochs",
-    "trainer.batch_size",
-    "trainer.accumulate",
-    "trainer.num_threads",
-    "trainer.num_processes",
-    "trainer.rank_timeout_s",
-    "trainer.lr_scaling.batches",
-    "checkpoint.keep",
-    "loop.max_steps",
-    "loop.max_batches",
-    "loop.start",
-    "loop.updates",
-    "loop.max_trials",
-    "loop.max_batch_size",
-    "launcher.slots",
-    "search.num_trials",
-    "search.pruner_first",
-    "search.pruner_after",
-)
-NOT_NEGATIVE = ("seed", "launcher.retries", "trainer.profile.updates", "trainer.profile.after")
-INTERVALS = {  # whether a time is allowed
-    "trainer.log_every": True,
-    "trainer.eval_every": False,
-    "checkpoint.save_every": True,
-}
-FROM_A_RUN = "runner.loops.evaluate.evaluate"
-TRAINS = "runner.loops.train.train"
-ONLINE = "runner.loops.online.online"
-DEBUGS = "runner.loops.debug.debug"
-STREAMS = "runner.data.live."
-TUNES = ("runner.loops.tune_batch_size.tune_batch_size", "runner.loops.tune_lr.tune_lr")
-BEGINS_AFRESH = (TRAINS, ONLINE, *TUNES)
 
 
 def check(
@@ -107,17 +49,9 @@ def check(
     for rule in RULES:
         # A rule would trip over, or repeat, what the type check has already said of the same key.
         problems += [p for p in _safely(rule, config) if p.split("=")[0].split(":")[0] not in wrong]
-    problems += list(_loop(config, from_run))
+    problems += list(loop(config, from_run))
     problems += list(_dense_optimizer(config, allowed))
     return list(dict.fromkeys(problems))
-
-
-def get(config: Config, key: str) -> Any:
-    """The value at a dotted key, or None."""
-    node: Any = config
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return node
 
 
 def _safely(rule: Callable[[Config], Iterator[str]], config: Config) -> list[str]:
@@ -291,85 +225,6 @@ def _name(config: Config) -> Iterator[str]:
         yield f"name={name}: names a folder: letters, digits and . _ + - only"
 
 
-def _loop(config: Config, from_run: bool) -> Iterator[str]:
-    target = get(config, "loop._target_")
-    split = get(config, "loop.split")
-    if split is not None and split not in SPLITS:
-        yield f"loop.split={split}: one of {', '.join(SPLITS)}{nearest(str(split), SPLITS)}"
-    if target == FROM_A_RUN and not from_run:
-        yield "loop=eval: needs what to evaluate: run=DIR (a run directory) or checkpoint.path=DIR"
-    path = get(config, "checkpoint.path")
-    if get(config, "loop.follow"):
-        yield from _follow(config)
-    if target != FROM_A_RUN and path is not None:
-        yield (
-            f"checkpoint.path={path}: is what loop=eval evaluates; checkpoint.init_from={path} "
-            "starts a training from its weights"
-        )
-    if target in BEGINS_AFRESH and config.get("run") is not None:
-        yield (
-            f"run={config['run']}: is for loops that start from a run, such as loop=eval; "
-            "`resume DIR` continues one, checkpoint.init_from=DIR starts from its weights"
-        )
-
-
-def _follow(config: Config) -> Iterator[str]:
-    if get(config, "checkpoint.path") is not None or config.get("run") is None:
-        yield "loop.follow=true: follows a training as it goes on: run=DIR, its run directory"
-    for key in ("loop.poll_s", "loop.timeout_s"):
-        if not get(config, key) > 0:
-            yield f"{key}={get(config, key)}: must be more than 0 seconds"
-
-
-def _stream(config: Config) -> Iterator[str]:
-    """What is learnt from once, in its order, and what has no end."""
-    target = get(config, "loop._target_")
-    dataset = str(get(config, "dataset._target_"))
-    if dataset.startswith(STREAMS) and target not in (ONLINE, DEBUGS):
-        name = dataset.rpartition(".")[2]
-        yield f"dataset={name}: is a stream, which has no epochs and no splits: loop=online"
-    if target != ONLINE:
-        return
-    epochs = get(config, "trainer.max_epochs")
-    if epochs is not None and epochs > 1:
-        yield f"trainer.max_epochs={epochs}: loop=online learns from each row once"
-    for name in ("early_stop", "lr_on_plateau", "batch_on_plateau"):
-        rule = get(config, f"trainer.{name}") or {}
-        if rule.get("patience") or rule.get("threshold") is not None:
-            yield f"trainer.{name}: waits for evaluations of a split, and loop=online makes none"
-    if get(config, "dataset.mix"):
-        yield (
-            "dataset.mix=true: stores train rows in random order, and loop=online takes them in "
-            "the order of the files: dataset.mix=false"
-        )
-
-
-def _tuning(config: Config) -> Iterator[str]:
-    """Shares and ranges of the loops that look for a setting."""
-    if get(config, "loop._target_") not in TUNES:
-        return
-    loop = config["loop"]
-    for key in ("fall_off", "margin", "smoothing"):
-        if key in loop and not 0 <= loop[key] < 1:
-            yield f"loop.{key}={loop[key]}: a share from 0 up to, not including, 1"
-    if "low" in loop and not 0 < loop["low"] < loop["high"]:
-        low, high = loop["low"], loop["high"]
-        yield f"loop.low={low}: needed is more than 0 and less than loop.high={high}"
-    if loop.get("updates", 3) < 3:
-        yield f"loop.updates={loop['updates']}: fewer than 3 tell nothing"
-    if "diverged" in loop and not loop["diverged"] > 1:
-        yield f"loop.diverged={loop['diverged']}: a multiple of the least loss: more than 1"
-    start, cap = loop.get("start"), loop.get("max_batch_size")
-    if start and cap and start > cap:
-        yield f"loop.start={start}: is over loop.max_batch_size={cap}"
-
-
-def _warm_start(config: Config) -> Iterator[str]:
-    init, target = get(config, "checkpoint.init_from"), get(config, "loop._target_")
-    if init is not None and target in BEGINS_AFRESH and not os.path.isdir(init):
-        yield f"checkpoint.init_from={init}: no such folder"
-
-
 RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _whole,
     _numbers,
@@ -386,7 +241,7 @@ RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _ranks,
     _average,
     _name,
-    _warm_start,
-    _stream,
-    _tuning,
+    warm_start,
+    stream,
+    tuning,
 )

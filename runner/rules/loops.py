@@ -1,0 +1,96 @@
+"""Rules of the loops: what each starts from, and what it cannot do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from runner.errors import nearest
+from runner.rules.keys import SPLITS, Config, get
+
+FROM_A_RUN = "runner.loops.evaluate.evaluate"
+TRAINS = "runner.loops.train.train"
+ONLINE = "runner.loops.online.online"
+DEBUGS = "runner.loops.debug.debug"
+STREAMS = "runner.data.live."
+TUNES = ("runner.loops.tune_batch_size.tune_batch_size", "runner.loops.tune_lr.tune_lr")
+BEGINS_AFRESH = (TRAINS, ONLINE, *TUNES)
+
+
+def loop(config: Config, from_run: bool) -> Iterator[str]:
+    target = get(config, "loop._target_")
+    split = get(config, "loop.split")
+    if split is not None and split not in SPLITS:
+        yield f"loop.split={split}: one of {', '.join(SPLITS)}{nearest(str(split), SPLITS)}"
+    if target == FROM_A_RUN and not from_run:
+        yield "loop=eval: needs what to evaluate: run=DIR (a run directory) or checkpoint.path=DIR"
+    path = get(config, "checkpoint.path")
+    if get(config, "loop.follow"):
+        yield from _follow(config)
+    if target != FROM_A_RUN and path is not None:
+        yield (
+            f"checkpoint.path={path}: is what loop=eval evaluates; checkpoint.init_from={path} "
+            "starts a training from its weights"
+        )
+    if target in BEGINS_AFRESH and config.get("run") is not None:
+        yield (
+            f"run={config['run']}: is for loops that start from a run, such as loop=eval; "
+            "`resume DIR` continues one, checkpoint.init_from=DIR starts from its weights"
+        )
+
+
+def _follow(config: Config) -> Iterator[str]:
+    if get(config, "checkpoint.path") is not None or config.get("run") is None:
+        yield "loop.follow=true: follows a training as it goes on: run=DIR, its run directory"
+    for key in ("loop.poll_s", "loop.timeout_s"):
+        if not get(config, key) > 0:
+            yield f"{key}={get(config, key)}: must be more than 0 seconds"
+
+
+def stream(config: Config) -> Iterator[str]:
+    """What is learnt from once, in its order, and what has no end."""
+    target = get(config, "loop._target_")
+    dataset = str(get(config, "dataset._target_"))
+    if dataset.startswith(STREAMS) and target not in (ONLINE, DEBUGS):
+        name = dataset.rpartition(".")[2]
+        yield f"dataset={name}: is a stream, which has no epochs and no splits: loop=online"
+    if target != ONLINE:
+        return
+    epochs = get(config, "trainer.max_epochs")
+    if epochs is not None and epochs > 1:
+        yield f"trainer.max_epochs={epochs}: loop=online learns from each row once"
+    for name in ("early_stop", "lr_on_plateau", "batch_on_plateau"):
+        rule = get(config, f"trainer.{name}") or {}
+        if rule.get("patience") or rule.get("threshold") is not None:
+            yield f"trainer.{name}: waits for evaluations of a split, and loop=online makes none"
+    if get(config, "dataset.mix"):
+        yield (
+            "dataset.mix=true: stores train rows in random order, and loop=online takes them in "
+            "the order of the files: dataset.mix=false"
+        )
+
+
+def tuning(config: Config) -> Iterator[str]:
+    """Shares and ranges of the loops that look for a setting."""
+    if get(config, "loop._target_") not in TUNES:
+        return
+    loop = config["loop"]
+    for key in ("fall_off", "margin", "smoothing"):
+        if key in loop and not 0 <= loop[key] < 1:
+            yield f"loop.{key}={loop[key]}: a share from 0 up to, not including, 1"
+    if "low" in loop and not 0 < loop["low"] < loop["high"]:
+        low, high = loop["low"], loop["high"]
+        yield f"loop.low={low}: needed is more than 0 and less than loop.high={high}"
+    if loop.get("updates", 3) < 3:
+        yield f"loop.updates={loop['updates']}: fewer than 3 tell nothing"
+    if "diverged" in loop and not loop["diverged"] > 1:
+        yield f"loop.diverged={loop['diverged']}: a multiple of the least loss: more than 1"
+    start, cap = loop.get("start"), loop.get("max_batch_size")
+    if start and cap and start > cap:
+        yield f"loop.start={start}: is over loop.max_batch_size={cap}"
+
+
+def warm_start(config: Config) -> Iterator[str]:
+    init, target = get(config, "checkpoint.init_from"), get(config, "loop._target_")
+    if init is not None and target in BEGINS_AFRESH and not os.path.isdir(init):
+        yield f"checkpoint.init_from={init}: no such folder"
