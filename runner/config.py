@@ -151,6 +151,13 @@ class WeightsSettings:
     sample_rows: int | None = 100_000
 
 
+@dataclass(frozen=True)
+class ActivationsSettings:
+    every: int = 100
+    modules: list[str] = field(default_factory=list)
+    statistics: list[str] = field(default_factory=list)
+
+
 # Node -> its settings. Nodes that are not here take their keys and types from the option's YAML.
 BY_NODE: dict[str, type] = {
     "": TopSettings,
@@ -173,6 +180,7 @@ BY_TARGET: dict[str, type] = {
     "runner.callbacks.watch.throughput.Throughput": ThroughputSettings,
     "runner.callbacks.watch.memory.Memory": MemorySettings,
     "runner.callbacks.watch.weights.Weights": WeightsSettings,
+    "runner.callbacks.watch.activations.Activations": ActivationsSettings,
 }
 
 # Nodes that a parser of their own judges in runner/rules/, with the reason for each refusal.
