@@ -35,11 +35,11 @@ def run_remotely(composed: Composed, flags: Sequence[str], allowed: Sequence[str
     a `_target_` may lie in.
     Raises: UserError if Ray is not there, or the cluster cannot be reached.
     """
-    if find_spec("ray") is None:
-        raise ConfigError("remote=ray: Ray is not installed: pip install '.[ray]'")
     found = check(composed.config, composed.plain, added=composed.added, allowed=allowed)
     # what this machine lacks, the cluster may have; it is asked again there
     problems = [p for p in found if not p.startswith(("trainer.device=", "trainer.amp_dtype="))]
+    if find_spec("ray") is None:
+        problems.append("remote=ray: Ray is not installed: pip install '.[ray]'")
     if composed.problems or problems:
         raise mistakes([*composed.problems, *problems])
     if (composed.config.get("loop") or {}).get("_target_") != _TRAIN:
