@@ -10,6 +10,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 setup: $(READY)
 
 # uv reads none of pip's configuration, so a local folder of wheels that pip knows is handed on.
+# Bytecode is written here: importing torch and torchrec takes three times as long without it. Some
+# packages ship templates that are no Python; the log has them.
 $(READY): pyproject.toml
 	test -e $@ || $(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet uv
@@ -17,6 +19,7 @@ $(READY): pyproject.toml
 	links="$$(echo $$links | tr ' ' ',')"; \
 	if [ -n "$$links" ]; then export UV_FIND_LINKS="$$links"; fi; \
 	VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet -e '.[$(VARIANT),dev]'
+	$(BIN)/python -m compileall -q -j 0 .venv/lib >$@.log 2>&1 || true
 	touch $@
 
 run: $(READY)

@@ -6,7 +6,6 @@ import os
 import shutil
 
 import torch
-import torch._inductor.config
 
 from runner.errors import ConfigError
 from runner.layers.recommender import Recommender
@@ -29,7 +28,10 @@ def compile_dense(model: Recommender, device: torch.device) -> None:
             "trainer.compile=true: needs a C++ compiler on CPU, and there is none of "
             f"{', '.join([chosen] if chosen else _COMPILERS)}; trainer.compile=false needs none"
         )
-    if device.type == "cuda" and not torch.utils._triton.has_triton():
+    import torch._inductor.config  # two seconds that only those pay who compile
+    from torch.utils._triton import has_triton
+
+    if device.type == "cuda" and not has_triton():
         raise ConfigError("trainer.compile=true: needs Triton on CUDA, which is not installed")
     # no pool of compiling processes: nothing is left behind when a run is killed
     torch._inductor.config.compile_threads = 1

@@ -15,10 +15,10 @@ from runner.flags import Flags
 from runner.launch import plan_of, tell, verify
 from runner.overrides import parse
 from runner.rules import get
-from runner.sweep import Checked, Options, search, sweep
 from runner.sweep.elsewhere import chosen_launcher
-from runner.sweep.plan import SweepPlan
+from runner.sweep.plan import Checked, SweepPlan
 from runner.sweep.process import Start, local
+from runner.sweep.run import Options, search, sweep
 from runner.sweep.search import read_settings
 from runner.sweep.space import read_space
 

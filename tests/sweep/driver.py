@@ -12,8 +12,9 @@ from pathlib import Path
 
 from runner.config import SearchSettings
 from runner.errors import UserError
-from runner.sweep import Checked, Options, search, sweep
+from runner.sweep.plan import Checked
 from runner.sweep.process import LOG, Process, command_of, num_cores, told_to_jobs
+from runner.sweep.run import Options, search, sweep
 from runner.sweep.space import read_space
 from tests.sweep.stand_in import signature
 
