@@ -137,8 +137,9 @@ class Reader:
         dense_DW = matrix(len(self._columns.numeric), pick.num_wanted, np.float32)
         for d, numeric in enumerate(self._columns.numeric):
             raw = _numbers(table[numeric.name], numeric.name, numeric.default, at)
-            x = to_dense(numeric, raw)
-            pick.into(dense_DW[d], x)
+            plain = numeric.is_plain and (raw.dtype == np.float32 or raw.dtype.kind in "iu")
+            x = raw if plain else to_dense(numeric, raw)
+            pick.into(dense_DW[d], x)  # makes float32 of integers
             if numeric.keeps_whole and raw.dtype.kind != "f":
                 continue  # integers are finite, and so is what becomes of them
             # Minimum and maximum are NaN where anything is: no array of flags is needed.
