@@ -66,7 +66,7 @@ def read(folder: Path, epochs: int, opened: int | None) -> None:
         categorical=tuple(Categorical(f"C{n}", 1000) for n in range(26)),
     )
     before = held_mb()
-    data = ParquetDataset({"train": sorted(folder.glob("*.parquet"))}, columns)
+    data = ParquetDataset({"train": sorted(folder.glob("train-*"))}, columns)
     indexed, held, began = held_mb(), [], time.process_time()
     for epoch in range(epochs):
         for _ in data.batches("train", batch_size=BATCH_SIZE, seed=0, start=Cursor(epoch, 0)):
@@ -75,7 +75,7 @@ def read(folder: Path, epochs: int, opened: int | None) -> None:
     speed = epochs * data.num_rows["train"] / (time.process_time() - began)
     shown = " ".join(f"{value:.0f}" for value in held)
     print(
-        f"{data.num_rows['train']:>11,} rows  in {len(list(folder.glob('*.parquet')))} files, "
+        f"{data.num_rows['train']:>11,} rows  in {len(list(folder.glob('train-*')))} files, "
         f"{decode.MAX_OPEN_FILES} open: imports {before:.0f} MB, index {indexed - before:.1f}"
         f" MB, after each epoch {shown} MB, peak {peak_mb():.0f} MB, {speed / 1e6:.2f}M rows/s"
     )
