@@ -3,8 +3,8 @@
     python -m bench.memory [--rows 1000000 20000000] [--epochs 10] [--entries 10000000]
 
 Each case is a process of its own. RssAnon is what the process itself holds; pages of files that
-the system keeps for it count as shared. Rows beyond the first files cost the footers of up to 32
-open files, about 2 MB each; the largest case is read again with one file open, without them.
+the system keeps for it count as shared. The largest case is read again with one file open: what
+up to 32 open files cost.
 """
 
 from __future__ import annotations
