@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from runner.data.parquet import ParquetDataset
 
 SPLITS = ("train", "validation", "test")
-LAYOUT = 2  # of prepared files: raise it when their format changes and their rows do not
+LAYOUT = 3  # of prepared files: raise it when their format changes and their rows do not
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Recipe(Protocol):
         """All that the prepared files depend on: content of the sources, settings, a version."""
 
     def reading(self) -> Mapping[str, Any]:
-        """All else that shapes the batches: settings of transforms made while reading."""
+        """All else that shapes the batches."""
 
     def num_units(self) -> int:
         """Of progress, for `make`."""
@@ -61,7 +61,9 @@ def digest(value: Any, length: int = 16) -> str:
 
 def cache_key(recipe: Recipe) -> str:
     """Of the prepared files: what is in them, and how it is laid out."""
-    return digest({"layout": LAYOUT, **recipe.source()})
+    reading = recipe.reading()
+    more = {"reading": reading} if reading else {}
+    return digest({"layout": LAYOUT, **recipe.source(), **more})
 
 
 def prepare(recipe: Recipe) -> tuple[Path, Made]:

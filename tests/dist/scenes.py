@@ -38,7 +38,7 @@ SPECS = [
 ]
 FEATURES = ("a", "b", "c", "d")
 SIZES = {"a": 70_001, "b": 11, "c": 70_001, "d": 1}
-SEED = 7
+SEED, TIMEOUT_S = 7, 60
 
 
 def ids(size: int, seed: int, *, weighted: bool = False) -> KeyedJaggedTensor:
@@ -265,6 +265,9 @@ def collectives_scene(ranks: Ranks) -> None:
         assert states is None
     own = ranks.with_own_group()
     assert own.gather("again") == ["again", "again"]
+    assert own.group is not None
+    waits = own.group._get_backend(CPU).options._timeout
+    assert waits.total_seconds() == TIMEOUT_S, "it notices a rank that hangs as soon as others do"
     ranks.barrier()
 
 
@@ -278,7 +281,7 @@ SCENES = {
 
 
 def play(name: str) -> Ended:
-    ranks = join(CPU, timeout_s=60)
+    ranks = join(CPU, timeout_s=TIMEOUT_S)
     SCENES[name](ranks)
     leave()
     return Ended(0)

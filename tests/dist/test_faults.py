@@ -15,7 +15,11 @@ def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("untouched") / "run"
     counts = counted(runner, folder)
     assert all(counts[rank][point] > 4 for rank in (0, 1) for point in POINTS), counts
+    assert counts[1]["checkpoint"] == LAST
     return folder
+
+
+LAST = 8  # of rank 1's: in the very last checkpoint, after which no training notices anything
 
 
 @pytest.mark.parametrize(
@@ -25,6 +29,7 @@ def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param(Trial("killed", "checkpoint", 0, 9), marks=pytest.mark.slow),
         pytest.param(Trial("stopped", "collective", 0, 60), marks=pytest.mark.slow),
         pytest.param(Trial("stopped", "checkpoint", 1, 5), marks=pytest.mark.slow),
+        pytest.param(Trial("stopped", "checkpoint", 1, LAST), marks=pytest.mark.slow),
     ],
     ids=lambda t: f"{t.fault}-{t.point}",
 )
