@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -229,8 +230,9 @@ def num_ended(directory: Path) -> int:
         return 0
 
 
-def many(directory: Path, count: int, kills: int) -> float:
-    """Empty jobs through 8 workers, killed at random; returns milliseconds a job of a quiet one."""
+def many(directory: Path, count: int, kills: int) -> tuple[float, float]:
+    """Empty jobs through 8 workers, killed at random; returns what a quiet sweep of the same takes
+    a job: milliseconds of the clock, and of the processor."""
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)
     moment = random.Random(seed)
@@ -245,7 +247,7 @@ def many(directory: Path, count: int, kills: int) -> float:
         sweep.kill()
         sweep.communicate()
     last = begin(directory, **request)
-    out, _ = last.communicate(timeout=600)
+    out, _ = last.communicate(timeout=1200)
     assert last.returncode == 0, out[-2000:]
     assert len(board(directory)) == count
     assert {r["status"] for r in board(directory)} == {"completed"}
@@ -256,19 +258,31 @@ def many(directory: Path, count: int, kills: int) -> float:
     total, different = study.execute(ends).fetchone()
     assert total == different
     assert study.execute("SELECT count(*) FROM runner_tries WHERE ended IS NULL").fetchone() == (0,)
-    started = time.monotonic()
+    started, before = time.monotonic(), _processor_s()
     quiet = begin(directory.with_name("quiet"), output=subprocess.DEVNULL, **request)
-    quiet.communicate(timeout=600)
+    quiet.communicate(timeout=1200)
     assert quiet.returncode == 0
-    return 1000 * (time.monotonic() - started) / count
+    wall_s, cpu_s = time.monotonic() - started, _processor_s() - before
+    return 1000 * wall_s / count, 1000 * cpu_s / count
+
+
+def _processor_s() -> float:
+    """Of all processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_empty_jobs_under_kills_end_once(tmp_path):
-    print(f"{many(tmp_path / 's', 300, 4):.1f} ms a job")
+    wall, cpu = many(tmp_path / "s", 300, 4)
+    print(f"{wall:.1f} ms a job, {cpu:.1f} of the processor")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_ten_thousand_empty_jobs_under_twenty_kills_end_once(tmp_path):
-    spent = many(tmp_path / "s", 10_000, 20)
-    print(f"{spent:.2f} ms a job")
-    assert spent < 20
+    wall, cpu = many(tmp_path / "s", 10_000, 20)
+    load = os.getloadavg()[0]
+    print(f"{wall:.2f} ms a job, {cpu:.2f} of the processor, at a load of {load:.1f}")
+    assert cpu < 20
+    if load < len(os.sched_getaffinity(0)) + 0.5:  # the clock also counts what others do
+        assert wall < 20
