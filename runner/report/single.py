@@ -147,7 +147,7 @@ def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
             Cell(f["name"]),
             Cell(f["table"]),
             Cell(f"{f['num_rows']:,}", f["num_rows"], "num"),
-            Cell(str(f.get("length", 1)), f.get("length", 1), "num"),
+            Cell(f"{f.get('length', 1):,.4g}", f.get("length", 1), "num"),
         ]
         for f in features[:_FEATURES_SHOWN]
     ]
