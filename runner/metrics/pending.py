@@ -47,9 +47,11 @@ class Pending:
         return int(self._count) + self._num_kept + num_rows <= NUM_ROWS
 
     def add(self, prediction: Prediction, losses: Sequence[Tensor]) -> None:
-        """Takes a batch that fits. Its memory is ours until the next `state` or `take`."""
+        """Takes a batch that fits. On CPU its memory is ours until the next `state` or `take`."""
         self._batches.append((prediction, losses))
         self._num_kept += len(prediction.weights_B)
+        if self._rows_CN.device.type != "cpu":  # a CUDA graph writes to the same memory again
+            self._lay()
 
     def take(self, num_parts: int) -> Counted | None:
         """The rows that wait, out of the buffer; None: there are none. To be used at once."""
