@@ -125,6 +125,7 @@ def parallel(
     axes.append({"label": metric, "values": values})
     # names of the first axis stand outside of the drawing, which would cut them off
     longest = max((len(str(text)) for text in axes[0].get("ticktext", ())), default=0)
+    left = max(90, 20 + 7 * longest)
     return {
         "data": [
             {
@@ -141,7 +142,7 @@ def parallel(
                 "tickfont": {"size": 11},
             }
         ],
-        "layout": layout(height=420, margin={"l": max(90, 20 + 7 * longest), "r": 40, "t": 60, "b": 30}),
+        "layout": layout(height=420, margin={"l": left, "r": 40, "t": 60, "b": 30}),
     }
 
 

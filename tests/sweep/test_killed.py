@@ -38,6 +38,10 @@ def until(holds, patience_s=PATIENCE_S) -> None:
         time.sleep(0.01)
 
 
+def is_busy() -> bool:
+    return os.getloadavg()[0] > len(os.sched_getaffinity(0)) + 0.5
+
+
 def stepping(directory: Path, count: int):
     """Whether so many jobs are in the middle of their work."""
     return lambda: len(list(directory.glob("*/checkpoint"))) >= count
@@ -76,6 +80,7 @@ def test_a_signal_lets_running_jobs_save_and_the_same_command_goes_on(tmp_path, 
     sweep.send_signal(number)
     out, _ = sweep.communicate(timeout=PATIENCE_S)
     assert sweep.returncode == code
+    assert (tmp_path / "report.html").exists()
     assert gone(pids(tmp_path))
     assert "stopping: running jobs (2) save first" in out
     assert "the same command goes on" in out
@@ -98,10 +103,12 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
     sweep.send_signal(signal.SIGINT)
     started = time.monotonic()
     sweep.communicate(timeout=PATIENCE_S)
-    assert time.monotonic() - started < 2
+    # the job would take 50 s more, and is given 30 s to save; a busy machine is slow to anything
+    assert time.monotonic() - started < (10 if is_busy() else 2)
     assert sweep.returncode == 130
     assert gone(pids(tmp_path))
     assert [r["status"] for r in board(tmp_path)] == ["interrupted"]
+    assert not (tmp_path / "report.html").exists()  # drawing it takes a second
 
 
 def test_the_same_signal_passed_on_twice_is_one_request(tmp_path):
@@ -281,8 +288,7 @@ def test_empty_jobs_under_kills_end_once(tmp_path):
 @pytest.mark.timeout(3600)
 def test_ten_thousand_empty_jobs_under_twenty_kills_end_once(tmp_path):
     wall, cpu = many(tmp_path / "s", 10_000, 20)
-    load = os.getloadavg()[0]
-    print(f"{wall:.2f} ms a job, {cpu:.2f} of the processor, at a load of {load:.1f}")
+    print(f"{wall:.2f} ms a job, {cpu:.2f} of the processor, at {os.getloadavg()[0]:.1f} load")
     assert cpu < 20
-    if load < len(os.sched_getaffinity(0)) + 0.5:  # the clock also counts what others do
+    if not is_busy():  # the clock also counts what others do
         assert wall < 20
