@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -60,6 +61,21 @@ def test_din_sees_an_interest_that_an_average_forgets(runner, tmp_path):
 def test_sasrec_sees_the_order_that_din_forgets(runner, tmp_path):
     found = {name: auc(runner, tmp_path, "dataset.order=2.0", name) for name in ("din", "sasrec")}
     assert found["sasrec"] > found["din"] + 0.02
+
+
+@pytest.mark.parametrize("name", ["din", "mlp", "sasrec", "two_tower"])
+def test_debugging_looks_into_models_of_sequences(runner, name):
+    words = ("loop=debug", "loop.statistics=true", "loop.summary=true", "loop.max_steps=2")
+    words += ("model.net.uniform=8",) if name == "sasrec" else ()
+    done = runner.run(
+        f"model={name}", *SETTINGS, "dataset.order=1.0", "trainer.batch_size=32", *words
+    )
+    assert done.code == 0, done.text
+    table = done.text.split("tables of embedding in step 2")[1].split("modules, and share")[0]
+    [line] = [line for line in table.splitlines() if line.strip().startswith("C2 ")]
+    rows, ids, read, *_ = line.split()[1:]
+    assert 64 == int(rows) >= int(read) and int(ids.replace(",", "")) > 3 * 32  # histories count
+    assert re.search(r"embedding +SequenceLookup ", done.text)
 
 
 def test_without_a_history_the_rows_are_as_they_were():
