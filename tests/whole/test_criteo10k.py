@@ -37,7 +37,7 @@ def test_a_model_trains_on_real_rows_and_evaluates(runner, tmp_path, name):
     found = json.loads((tmp_path / "run" / "result.json").read_text())
     assert found["status"] == "completed"
     assert found["metrics"]["test/auc"] > 0.6, "of a model that has learnt nothing it is 0.5"
-    assert 0 < found["metrics"]["test/log_loss"] < 0.6
+    assert 0 < found["metrics"]["test/log_loss"] < 0.69, "of a coin it is 0.693"
 
 
 @pytest.mark.data
