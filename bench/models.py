@@ -4,7 +4,7 @@
 
 Every model as its YAML has it, on synthetic rows read from Parquet, in eager updates with hooks on
 every module, as `loop=debug loop.summary=true` has them; what the hooks take is left out, and so is
-reading. Times are processor times of the thread that trains, which other work does not stretch. With
+reading. Times are processor times of the thread that trains: other work does not stretch them. With
 `--write`, the table replaces the one that the page has between its two marks.
 """
 

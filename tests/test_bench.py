@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench import limit, overhead, startup
+from bench import limit, models, overhead, startup
 from bench.paired import alternate, estimate, ratio, table
 from bench.startup import Kind, run
 
@@ -88,6 +88,23 @@ def test_the_limit_refuses_what_it_cannot_repeat(capsys, words, message):
     sizes = ["--pairs", "1", "--rows", "320", "--batch-sizes", "32", "dataset.max_cardinality=200"]
     assert limit.main([*sizes, *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_models_update_is_shared_out_among_its_parts(capsys):
+    tiny = ["dataset.max_cardinality=200", "trainer.batch_size=256"]
+    assert models.main(["--one", "dlrm", "--updates", "2", *tiny]) == 0
+    name, size, ms, *shares = capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")
+    assert (name, size) == ("`dlrm`", "256") and float(ms) > 0
+    assert sum(int(share.rstrip("%")) for share in shares) == pytest.approx(100, abs=3)
+    assert len(shares) == len(models.PARTS) and int(shares[1].rstrip("%")) > 10
+
+
+def test_every_models_update_is_profiled_and_the_table_replaces_the_last_one():
+    assert {"mlp", "sasrec", "xdeepfm"} < set(models.names()) and "own" not in models.names()
+    page = f"before\n{models.BEGIN}\nold\n{models.END}\nafter\n"
+    assert models.written(page, "| new |") == page.replace("old", "| new |")
+    with pytest.raises(ValueError, match="two lines"):
+        models.written("no marks", "| new |")
 
 
 def test_startup_times_each_kind_of_process(capsys):
