@@ -54,6 +54,14 @@ def test_sasrec_sees_the_order_that_others_forget(runner, tmp_path):
     assert sasrec > max(mlp, din) + 0.02
 
 
+@pytest.mark.slow
+def test_gates_and_experts_of_ones_own_serve_tasks_that_a_shared_bottom_cannot(runner, tmp_path):
+    """The MLP has more weights than either."""
+    names = ("mlp", "mmoe", "ple")
+    mlp, mmoe, ple = (auc(runner, tmp_path, "planted_tasks", name) for name in names)
+    assert mmoe > mlp + 0.01 and ple > mlp + 0.003
+
+
 @pytest.mark.parametrize("name", ["din", "mlp", "sasrec", "two_tower"])
 def test_debugging_looks_into_models_of_sequences(runner, name):
     words = ("loop=debug", "loop.statistics=true", "loop.summary=true", "loop.max_steps=2")
