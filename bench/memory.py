@@ -65,7 +65,7 @@ def read(folder: Path, epochs: int, opened: int | None) -> None:
         categorical=tuple(Categorical(f"C{n}", 1000) for n in range(26)),
     )
     before = held_mb()
-    data = ParquetDataset({"train": sorted(folder.glob("*.parquet"))}, columns)
+    data = ParquetDataset({"train": sorted(folder.glob("train-*"))}, columns)
     indexed, held, began = held_mb(), [], time.process_time()
     for epoch in range(epochs):
         for _ in data.batches("train", batch_size=BATCH_SIZE, seed=0, start=Cursor(epoch, 0)):

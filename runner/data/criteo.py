@@ -7,6 +7,7 @@ Label, 13 integer columns (missing and negative values occur), 26 hexadecimal ca
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from runner.data.blocks import first_line, open_blocks
 from runner.data.columns import Categorical, Columns, Label, Numeric
 from runner.data.fingerprint import check_path, file_content
-from runner.data.index import first_line
 from runner.data.progress import Advance
 from runner.data.recipe import SPLITS, Made, open_recipe
 from runner.data.settings import check_choice, check_numbers, check_range, check_types
@@ -156,9 +157,10 @@ class Criteo:
         for split, files in names.items():
             writer = ShardWriter(folder, split)
             for file in files:
-                with pq.ParquetFile(raw / file) as opened:
-                    for batch in opened.iter_batches(BLOCK_BYTES >> 8):
-                        writer.write(_encoded(pa.Table.from_batches([batch]), vocabularies))
+                with closing(open_blocks(raw / file)) as opened:
+                    for block in range(len(opened.counts)):
+                        table = opened.read([block], opened.schema.names)
+                        writer.write(_encoded(table, vocabularies))
                 (raw / file).unlink()
                 advance(unit)
             writer.close()

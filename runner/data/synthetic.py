@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from runner.data.blocks import ArrowWriter
 from runner.data.ceiling import Ceiling
 from runner.data.columns import Categorical, Columns, Label, Numeric
 from runner.data.columns import Sequence as SequenceColumn
@@ -20,7 +21,7 @@ from runner.data.planted import Rows, World, calibrate, plant
 from runner.data.progress import Advance
 from runner.data.recipe import SPLITS, Made, open_recipe
 from runner.data.settings import check_numbers, check_range, check_types
-from runner.data.shards import BLOCK_ROWS, SHARD_ROWS, open_shard
+from runner.data.shards import BLOCK_ROWS, SHARD_ROWS, shard_name
 from runner.data.write_out import write_out
 from runner.errors import ConfigError
 
@@ -144,7 +145,7 @@ class Synthetic:
             waiting = []
             for split in names:
                 for first in range(0, self.rows[split], SHARD_ROWS):
-                    names[split].append(f"{split}-{len(names[split]):05d}.parquet")
+                    names[split].append(shard_name(split, len(names[split])))
                     path, count = folder / names[split][-1], self.rows[split] - first
                     args = (world, split, first, min(count, SHARD_ROWS), path)
                     waiting.append((split, pool.submit(self._shard, *args, advance)))
@@ -170,7 +171,7 @@ class Synthetic:
         self, world: World, split: str, first: int, count: int, path: Path, advance: Advance
     ) -> list[Ceiling]:
         ceilings = [Ceiling() for _ in self._labels]
-        with open_shard(path, self._arrow_schema) as writer:
+        with ArrowWriter(path, self._arrow_schema) as writer:
             for start in range(0, count, CHUNK_ROWS):
                 chunk = (first + start) // CHUNK_ROWS
                 rng = np.random.default_rng([self.data_seed, 1 + SPLITS.index(split), chunk])
@@ -179,7 +180,9 @@ class Synthetic:
                 rows = world.rows(rng, own, age_R)
                 for ceiling, *task in zip(ceilings, rows.labels_TR, rows.probability_TR):
                     ceiling.add(*task)
-                writer.write_table(self._table(rows), row_group_size=BLOCK_ROWS)
+                table = self._table(rows)
+                for first_row in range(0, own, BLOCK_ROWS):
+                    writer.write(table.slice(first_row, BLOCK_ROWS))
                 advance(own)
         return ceilings
 

@@ -5,10 +5,10 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from runner.data import criteo
+from runner.data.blocks import read_blocks
 from runner.data.criteo import CATEGORICAL, NO_VALUE, NUMERIC, parse_hexadecimal
 from runner.data.fingerprint import recipe_of
 from runner.data.recipe import prepare
@@ -138,7 +138,7 @@ def test_hexadecimal_equals_python():
 def test_the_real_file_is_read_whole():
     path = shared_data("criteo10k") / "train.txt"
     folder, made = prepare(recipe_of(option("criteo", path=str(path))))
-    tables = [pq.read_table(folder / name) for names in made.splits.values() for name in names]
+    tables = [read_blocks(folder / name) for names in made.splits.values() for name in names]
     assert sum(t.num_rows for t in tables) == 10_000
     assert sum(int(np.sum(t["label"].to_numpy())) for t in tables) == 2_182
     assert min(t["I2"].to_numpy().min() for t in tables) < 0
