@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.layers.dropout import Dropout
 from runner.layers.embedding import TableLookup, flat_triangle
 from runner.layers.mlp import mlp
 from runner.layers.recommender import Recommender
@@ -59,7 +60,7 @@ class DLRM(Recommender):
         super().__init__()
         self.embedding_dim = embedding_dim
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
-        self.embedding_drop = nn.Dropout(embedding_dropout)
+        self.embedding_drop = Dropout(embedding_dropout)
         self.num_dense = len(schema.dense)
         num_vectors = len(schema.sparse) + bool(schema.dense)
         if num_vectors < 2:
