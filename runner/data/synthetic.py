@@ -66,6 +66,9 @@ class Synthetic:
     interest: float  # standard deviation of what the item's cluster in the history S1 adds
     order: float  # and of what the last item of S1 adds; the item is the last single column
     num_tasks: int  # labels `label`, `label_2`, ..., each with a logit of its own
+    conflict: (
+        float  # standard deviation of an id part that tasks turn round, each in rows of its own
+    )
     drift: float  # added to the logits over the rows of a split, from minus to plus this much
     min_cardinality: int  # of the categorical columns; the others lie between, evenly in logarithm
     max_cardinality: int
@@ -90,6 +93,12 @@ class Synthetic:
         check_range("sequence_length", self.sequence_length, 1)
         check_range("num_tasks", self.num_tasks, 1)
         check_range("drift", self.drift, 0)
+        check_range("conflict", self.conflict, 0)
+        if self.conflict and (self.num_tasks < 2 or not self.num_single):
+            raise ConfigError(
+                f"dataset.conflict={self.conflict}: needs several tasks and a column of one id a "
+                "row, dataset.num_tasks from 2 and dataset.num_single from 1"
+            )
         for key in ("interest", "order"):
             check_range(key, getattr(self, key), 0)
             if getattr(self, key) and not (self.num_sequences and self.num_single):
@@ -117,6 +126,8 @@ class Synthetic:
         settings = asdict(self)
         if not self._has_history:  # rows are as they were before there were histories
             settings = {k: v for k, v in settings.items() if k not in ("interest", "order")}
+        if not self.conflict:
+            del settings["conflict"]
         return {"synthetic": VERSION, **settings}
 
     def reading(self) -> Mapping[str, Any]:
@@ -257,6 +268,7 @@ class Synthetic:
             num_tasks=self.num_tasks,
             drift=self.drift,
             history=(self.interest, self.order),
+            conflict=self.conflict,
         )
 
     @property

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Embeddings, Schema, SparseFeature
@@ -101,9 +100,3 @@ class TableLookup(nn.Module):
         """
         assert self.tables is not None, "the builder places the tables before the first batch"
         return Embeddings(self.tables(self.ids(batch)))
-
-
-def flat_triangle(num_vectors: int) -> Tensor:
-    """Positions of the strict lower triangle of a flattened [num_vectors, num_vectors] matrix."""
-    row, column = torch.tril_indices(num_vectors, num_vectors, offset=-1)
-    return row * num_vectors + column
