@@ -6,75 +6,24 @@ its number was there; where neither has one, row for row.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from runner.checkpoint import Saved, read_tensors, tensor_shapes
 from runner.config import CheckpointSettings
-from runner.data.learnt import FILE, Learnt
-from runner.data.vocabulary import FIRST
-from runner.dist.pieces import Piece, Pieces
 from runner.errors import ConfigError, nearest
 from runner.job import Job
-from runner.layers.embedding import LINEAR
-from runner.loops.chosen import find_checkpoint
+from runner.loops.warm_source import TABLES, RowMap, Source, copy_taken, is_table
 from runner.optim.dense import create_states, dense_state, probe_states
-from runner.state import copy_in, parameters_of, weights
+from runner.state import parameters_of, weights
 
 # Moments of tables: their bias correction counts from the run's first update, and would blow up old
 # ones. That of the dense half is counted by a state of its own.
 MOMENTS = ("exp_avg", "exp_avg_sq")
-TABLES, DENSE = "tables/", "dense/"
-
-
-@dataclass(frozen=True)
-class RowMap:
-    """Rows of our table, and the rows of theirs that stand for the same."""
-
-    ours: np.ndarray
-    theirs: np.ndarray
-
-
-@dataclass(frozen=True)
-class Source:
-    """A checkpoint, and what the data of its run and of this one learnt."""
-
-    saved: Saved
-    shapes: Mapping[str, tuple[int, ...]]
-    mine: Mapping[str, np.ndarray]  # vocabularies by table
-    theirs: Mapping[str, np.ndarray]
-
-    @classmethod
-    def of(cls, job: Job, path: Path) -> Source:
-        saved = find_checkpoint(path)
-        run = path if (path / "checkpoints").is_dir() else saved.path.parent.parent
-        with tempfile.TemporaryDirectory() as folder:
-            job.dataset.save_learnt(Path(folder))
-            mine = _vocabularies(Path(folder))
-        return cls(saved, tensor_shapes(saved), mine, _vocabularies(run / "data"))
-
-    def rows(self, name: str, other: str, num_ours: int, num_theirs: int) -> RowMap | None:
-        """Of tables' weights. None: row for row. Raises: ConfigError if only one of the two has a
-        vocabulary."""
-        table, other = (n.split("/")[1].removesuffix(LINEAR) for n in (name, other))
-        mine, theirs = self.mine.get(table), self.theirs.get(other)
-        if (mine is None) != (theirs is None):
-            without = "here" if mine is None else "there"
-            raise ConfigError(f"table {table!r} has no vocabulary {without}: no row can be told")
-        if mine is None or theirs is None or np.array_equal(mine, theirs):
-            return None
-        _, at, found = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
-        special = np.arange(min(FIRST, num_ours, num_theirs))  # unknown and missing values
-        return RowMap(
-            np.concatenate([special, at + FIRST]), np.concatenate([special, found + FIRST])
-        )
+DENSE = "dense/"
 
 
 def starts_warm(settings: CheckpointSettings) -> bool:
@@ -143,11 +92,11 @@ def _from_run(job: Job, path: Path) -> list[str]:
             f"checkpoint.init_from={path}: no table and no matrix of it matches by name and "
             f"shape; here, for example, {_example(ours)}, there {_example(source.shapes)}"
         )
-    _copy(source, {n: (ours[n], other) for n, other in taken.items()}, by_rows)
+    copy_taken(source, {n: (ours[n], other) for n, other in taken.items()}, by_rows)
     if job.checkpoint.init_optimizer:
         lines += _optimizer(job, source, taken, by_rows)
     unused = set(source.shapes) - set(taken.values())
-    unused = {n for n in unused if n.startswith(DENSE) or _is_table(n)}
+    unused = {n for n in unused if n.startswith(DENSE) or is_table(n)}
     head = f"warm start from {source.saved.path}: {len(taken)} of {len(ours)} weights taken"
     return [head, *lines, *(f"  there, not used: {n}" for n in sorted(unused))]
 
@@ -158,7 +107,7 @@ def _fit(source: Source, name: str, other: str, tensor: Tensor) -> tuple[str, Ro
         looked_for = f" ({other})" if other != name else ""
         return f"not there, initialised afresh: {name}{looked_for}", None
     shape, theirs, rows = tuple(tensor.shape), source.shapes[other], None
-    if _is_table(name) and _is_table(other) and shape[1:] == theirs[1:]:
+    if is_table(name) and is_table(other) and shape[1:] == theirs[1:]:
         try:
             rows = source.rows(name, other, shape[0], theirs[0])
         except ConfigError as error:
@@ -175,7 +124,7 @@ def _table_from(job: Job, table: str, path: Path, other: str) -> list[str]:
     name, theirs = f"{TABLES}{table}/weight", f"{TABLES}{other}/weight"
     for wanted, known, where in ((name, ours, key), (theirs, source.shapes, f"{key}.table")):
         if wanted not in known:
-            tables = [n.split("/")[1] for n in known if _is_table(n)]
+            tables = [n.split("/")[1] for n in known if is_table(n)]
             asked = wanted.split("/")[1]
             raise ConfigError(f"{where}: no table {asked!r}{nearest(asked, tables)}")
     shape, found = tuple(ours[name].shape), source.shapes[theirs]
@@ -188,38 +137,10 @@ def _table_from(job: Job, table: str, path: Path, other: str) -> list[str]:
     both = np.arange(min(shape[0], found[0]))
     rows = rows or RowMap(both, both)
     taken, by_rows = {name: theirs}, {name: rows}
-    _copy(source, {name: (ours[name], theirs)}, by_rows)
+    copy_taken(source, {name: (ours[name], theirs)}, by_rows)
     head = f"warm start of {name} from {theirs} of {source.saved.path}"
     more = _optimizer(job, source, taken, by_rows) if job.checkpoint.init_optimizer else []
     return [head, _told(name, rows, shape[0]), *more]
-
-
-def _copy(
-    source: Source, taken: Mapping[str, tuple[Tensor, str]], by_rows: Mapping[str, RowMap]
-) -> None:
-    """name -> (our live tensor, their name). Those with a row map are read whole, one by one."""
-    whole: dict[str, Tensor] = {}
-    for name, (tensor, other) in taken.items():
-        if name not in by_rows:
-            if other in whole:  # two of ours begin as the same one of theirs
-                copy_in(source.saved, {other: tensor})
-            whole.setdefault(other, tensor)
-    copy_in(source.saved, whole)
-    for name, (tensor, other) in taken.items():
-        if name not in by_rows:
-            continue
-        rows = by_rows[name]
-        theirs = read_tensors(source.saved, [other])[other]
-        pieces = tensor.pieces if isinstance(tensor, Pieces) else [Piece(tensor, (0, 0))]
-        for piece in pieces:
-            first, held = piece.offset[0], len(piece.tensor)
-            here = (rows.ours >= first) & (rows.ours < first + held)
-            values = theirs[torch.from_numpy(rows.theirs[here])]
-            if piece.tensor.dim() > 1:
-                values = values[:, piece.offset[1] : piece.offset[1] + piece.tensor.shape[1]]
-            at = torch.from_numpy(rows.ours[here] - first).to(piece.tensor.device)
-            with torch.no_grad():
-                piece.tensor[at] = values.to(piece.tensor.device)
 
 
 def _optimizer(
@@ -244,7 +165,7 @@ def _optimizer(
             copied[f"{name}/{state}"] = (tensor, other)
             maps |= {f"{name}/{state}": by_rows[weight]} if weight in by_rows else {}
     dense, more = _dense_states(job, source, taken)
-    _copy(source, copied | dense, maps)
+    copy_taken(source, copied | dense, maps)
     return [*lines, *more, f"  optimizer's: {len(copied) + len(dense)} states taken"]
 
 
@@ -277,14 +198,6 @@ def _dense_states(
             other = f"dense_optimizer/{others[name]}{key[len(name) :]}"
             found[f"dense_optimizer/{key}"] = (made[key], other)
     return found, lines
-
-
-def _is_table(name: str) -> bool:
-    return name.startswith(TABLES) and name.endswith("/weight")
-
-
-def _vocabularies(folder: Path) -> dict[str, np.ndarray]:
-    return Learnt.load(folder).vocabularies if (folder / FILE).exists() else {}
 
 
 def _told(name: str, rows: RowMap, num_rows: int) -> str:
