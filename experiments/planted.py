@@ -36,7 +36,10 @@ MODELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "planted_tasks": {
         "mlp": ("model.net.deep=[128,16]",),
         "mmoe": ("model.net.experts=[16]", "model.net.tower=[8]"),
-        "ple": ("model.net.num_levels=1", "model.net.experts=[8]", "model.net.tower=[8]"),
+        "ple": (
+            *("model.net.num_levels=1", "model.net.num_own=1"),
+            *("model.net.experts=[14]", "model.net.tower=[8]"),
+        ),
     },
 }
 
