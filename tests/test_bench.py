@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from bench import limit, models, overhead, startup
+from bench import limit, models, overhead, startup, sweep
 from bench.paired import alternate, estimate, ratio, table
 from bench.startup import Kind, run
 
@@ -171,3 +173,32 @@ def test_a_table_stands_in_columns():
         "long name       1",
         "x          10,000",
     ]
+
+
+def test_sweep_tells_one_job_more_from_what_a_sweep_costs_once(capsys):
+    assert sweep.main(["--pairs", "1", "--empty", "6", "--only", "empty"]) == 0
+    said = capsys.readouterr().out
+    # less than nothing, where others are busy; but a sweep imports Hydra and plotly once
+    assert -5 < float(cells(said, "one empty job more, beyond its process")[0]) < 5
+    assert float(cells(said, "a sweep, once: start, page, leaderboard")[0]) > 0
+    with pytest.raises(SystemExit):
+        sweep.main(["--only", "empties"])
+    assert "no such kind: empties" in capsys.readouterr().err
+
+
+def test_sweep_runs_all_its_jobs_and_says_if_one_fails(tmp_path):
+    from bench.sweep import run as run_command
+
+    run_command(["-m", "bench.sweep", "--inside", "3", str(tmp_path / "s")])
+    results = [json.loads(p.read_text()) for p in (tmp_path / "s").glob("*/result.json")]
+    assert [r["status"] for r in results] == ["completed"] * 3
+    (tmp_path / "file").touch()
+    with pytest.raises(RuntimeError, match=r"(?s)exit code 2.*file"):
+        run_command(["-m", "runner", "-m", "seed=1,2", f"hydra.sweep.dir={tmp_path}/file/s"])
+
+
+@pytest.mark.slow
+def test_sweep_sets_trainings_beside_the_same_ones_alone(capsys):
+    assert sweep.main(["--pairs", "1", "--jobs", "2", "--only", "trainings"]) == 0
+    *_, cpu = cells(capsys.readouterr().out, "a training of 2, all costs shared out")
+    assert 0 < float(cpu) < 5  # half of what a sweep imports, composes and draws

@@ -21,9 +21,12 @@ from runner.data.blocks import first_line, open_blocks
 from runner.data.columns import Categorical, Columns, Label, Numeric
 from runner.data.fingerprint import check_path, file_content
 from runner.data.progress import Advance
+from runner.data.raw import Piece
 from runner.data.recipe import SPLITS, Made, open_recipe
 from runner.data.settings import check_choice, check_numbers, check_range, check_types
 from runner.data.shards import ShardWriter
+from runner.data.sources import File
+from runner.data.splits import Dealer, parse_split
 from runner.data.vocabulary import FIRST, Counter, encode
 from runner.errors import ConfigError, DataError
 
@@ -127,15 +130,14 @@ class Criteo:
         self, folder: Path, counters: Mapping[str, Counter], advance: Advance
     ) -> dict[str, list[str]]:
         """First pass: text to numbers, rows to splits; counts values of the train split."""
-        splits = [split for split in SPLITS if self.fractions[split]]
-        bounds = np.cumsum([self.fractions[split] for split in splits])[:-1]
-        writers = {split: ShardWriter(folder, split) for split in splits}
-        rng = np.random.default_rng(self.split_seed)
+        dealt = parse_split({"random": self.fractions}, "dataset.fractions")
+        dealer, file = Dealer(dealt, self.split_seed, {}), File(str(self._file()))
+        dealer.begin(0)
+        writers = {split: ShardWriter(folder, split) for split in dealt.splits}
         for table in _read(self._file(), advance):
-            part_R = np.searchsorted(bounds, rng.random(table.num_rows), side="right")
-            for number, (split, writer) in enumerate(writers.items()):
-                own = table.filter(pa.array(part_R == number))
-                writer.write(own)
+            for split, own_R in dealer.deal(Piece(file, None, 0, table.num_rows, table)).items():
+                own = table.filter(pa.array(own_R))
+                writers[split].write(own)
                 for name, counter in counters.items() if split == "train" else ():
                     values = own[name].to_numpy()
                     counter.add(values[values != NO_VALUE])

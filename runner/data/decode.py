@@ -24,7 +24,8 @@ from runner.data.index import Index
 from runner.data.transforms import as_float32, hash_ids, to_dense
 from runner.errors import DataError
 
-MAX_OPEN_FILES = 32  # the footer of a Parquet file takes about 1 MB
+MAX_OPEN_FILES = 32
+MAX_OPEN_CHUNKS = 1 << 17  # columns x blocks of all open files; a footer of Parquet: 900 B each
 
 
 @dataclass(frozen=True)
@@ -123,11 +124,18 @@ class Reader:
 
     def _file(self, number: int) -> Blocks:
         if number not in self._open:
-            if len(self._open) >= MAX_OPEN_FILES:
+            opened = open_blocks(self._index.files[number])
+            while self._open and self._is_full(opened):
                 self._open.popitem(last=False)[1].close()
-            self._open[number] = open_blocks(self._index.files[number])
+            self._open[number] = opened
         self._open.move_to_end(number)
         return self._open[number]
+
+    def _is_full(self, opened: Blocks) -> bool:
+        """Whether one more would be too many, by their number or by their footers' size."""
+        files = (*self._open.values(), opened)
+        num_chunks = sum(len(file.schema) * len(file.counts) for file in files)
+        return len(self._open) >= MAX_OPEN_FILES or num_chunks > MAX_OPEN_CHUNKS
 
     def close(self) -> None:
         while self._open:

@@ -28,6 +28,7 @@ def table_specs(
     for feature in features:
         by_table.setdefault(feature.table_name, []).append(feature)
     specs = []
+    weighted = any(feature.weighted for feature in features)  # a batch has weights of all or none
     for name, sharing in by_table.items():
         first = sharing[0]
         for other in sharing[1:]:
@@ -37,7 +38,8 @@ def table_specs(
                     f"in rows or pooling: {first} {other}"
                 )
         names = tuple(f"{f.name}{ending}" for f in sharing)
-        specs.append(TableSpec(f"{name}{ending}", first.num_rows, dim, names, first.pooling, bound))
+        sized = f"{name}{ending}", first.num_rows, dim
+        specs.append(TableSpec(*sized, names, first.pooling, bound, weighted))
     return specs
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from runner.layers.dropout import Dropout
 from runner.layers.sizes import check_sizes
 
 
@@ -25,7 +26,7 @@ def prelu_mlp(num_inputs: int, widths: Sequence[int], *, dropout: float = 0.0) -
         if depth < len(widths) - 1:
             layers.append(nn.PReLU(width))
             if dropout:
-                layers.append(nn.Dropout(dropout))
+                layers.append(Dropout(dropout))
         num_inputs = width
     return nn.Sequential(*layers)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from runner.layers.dropout import Dropout
 from runner.layers.sizes import check_sizes
 
 
@@ -23,12 +24,12 @@ def mlp(
     Raises: ValueError for a width below 1.
     """
     check_sizes(widths=widths)
-    layers: list[nn.Module] = [nn.Dropout(input_dropout)] if input_dropout else []
+    layers: list[nn.Module] = [Dropout(input_dropout)] if input_dropout else []
     for depth, width in enumerate(widths):
         layers.append(nn.Linear(num_inputs, width))
         if not (last_linear and depth == len(widths) - 1):
             layers.append(nn.ReLU())
             if dropout:
-                layers.append(nn.Dropout(dropout))
+                layers.append(Dropout(dropout))
         num_inputs = width
     return nn.Sequential(*layers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
+from runner.layers.dropout import Dropout
 from runner.layers.sizes import check_sizes
 
 
@@ -32,7 +33,7 @@ class CausalBlock(nn.Module):
         self.out = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width)
         self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         """[B, L, D]."""

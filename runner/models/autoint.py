@@ -9,6 +9,7 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.layers.attention import InteractingLayer
+from runner.layers.dropout import Dropout
 from runner.layers.embedding import TableLookup
 from runner.layers.fields import FieldVectors
 from runner.layers.mlp import mlp
@@ -28,7 +29,7 @@ class AutoInt(Recommender):
         num_layers: interacting layers. attention_dim: their width, of all heads together.
         num_heads: of each layer.
         deep: hidden widths of the deep network; empty: none.
-        dropout: after each of its hidden layers. embedding_dropout: of its input.
+        dropout: after each of its hidden layers. embedding_dropout: of the pooled embeddings.
         embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
     Raises: ValueError for a schema with fewer than two features, or heads that do not divide.
     """
@@ -50,6 +51,7 @@ class AutoInt(Recommender):
         check_sizes(num_layers=num_layers)
         num_tasks = len(schema.tasks)
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
+        self.drop = Dropout(embedding_dropout)
         self.fields = FieldVectors(schema, embedding_dim, at_least=2)
         widths = [embedding_dim, *[attention_dim] * num_layers]
         self.attention = nn.Sequential(
@@ -62,7 +64,6 @@ class AutoInt(Recommender):
                 self.fields.width,
                 [*deep, num_tasks],
                 dropout=dropout,
-                input_dropout=embedding_dropout,
                 last_linear=True,
             )
 
@@ -70,7 +71,7 @@ class AutoInt(Recommender):
         return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        x_BND = self.fields(embeddings.pooled_BE, batch.dense_BD)
+        x_BND = self.fields(self.drop(embeddings.pooled_BE), batch.dense_BD)
         logits_BT = self.head(self.attention(x_BND).flatten(1))
         if self.deep is not None:
             logits_BT = logits_BT + self.deep(x_BND.flatten(1))

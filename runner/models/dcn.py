@@ -10,6 +10,7 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.layers.cross import Cross, MixtureCross
+from runner.layers.dropout import Dropout
 from runner.layers.embedding import TableLookup
 from runner.layers.fields import beside, beside_width
 from runner.layers.mlp import mlp
@@ -27,7 +28,7 @@ class DCN(Recommender):
             low-rank matrices with gates (eq. 3 and 4).
         structure: parallel (both on the input, outputs side by side) or stacked (deep on crosses).
         deep: hidden widths of the deep network.
-        dropout: after each of its hidden layers. embedding_dropout: of its input.
+        dropout: after each of its hidden layers. embedding_dropout: of the pooled embeddings.
         embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
     Raises: ValueError for a schema without sparse features, or a structure it does not know.
     """
@@ -56,7 +57,7 @@ class DCN(Recommender):
             self.cross = Cross(width, num_layers)
         else:
             self.cross = MixtureCross(width, num_layers, rank=rank, num_experts=num_experts)
-        self.drop = nn.Dropout(embedding_dropout)
+        self.drop = Dropout(embedding_dropout)
         self.deep = mlp(width, deep, dropout=dropout)
         num_deep = deep[-1] if deep else width
         self.stacked = structure == "stacked"
@@ -66,9 +67,9 @@ class DCN(Recommender):
         return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        x0_BW = beside(embeddings.pooled_BE, batch.dense_BD)
+        x0_BW = beside(self.drop(embeddings.pooled_BE), batch.dense_BD)
         crossed_BW = self.cross(x0_BW)
         if self.stacked:
-            return Prediction.of(self.head(self.deep(self.drop(crossed_BW))), batch)
-        both = torch.cat((crossed_BW, self.deep(self.drop(x0_BW))), dim=1)
+            return Prediction.of(self.head(self.deep(crossed_BW)), batch)
+        both = torch.cat((crossed_BW, self.deep(x0_BW)), dim=1)
         return Prediction.of(self.head(both), batch)

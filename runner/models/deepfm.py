@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.layers.dropout import Dropout
 from runner.layers.embedding import TableLookup
 from runner.layers.fields import FieldVectors
 from runner.layers.fm import pair_sum
@@ -24,7 +25,7 @@ class DeepFM(Recommender):
             optional.
         embedding_dim: D, width of every table but the first-order ones.
         deep: hidden widths; a last linear layer of one logit a task follows.
-        dropout: after each hidden layer. embedding_dropout: of the deep network's input.
+        dropout: after each hidden layer. embedding_dropout: of the pooled embeddings.
         embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
     Raises: ValueError for a schema with fewer than two features: there would be no pair.
     """
@@ -41,13 +42,13 @@ class DeepFM(Recommender):
     ) -> None:
         super().__init__()
         self.embedding = TableLookup(schema, embedding_dim, linear=True, init=embedding_init)
+        self.drop = Dropout(embedding_dropout)
         self.fields = FieldVectors(schema, embedding_dim, at_least=2)
         self.first_order = FirstOrder(schema)
         self.deep = mlp(
             self.fields.width,
             [*deep, len(schema.tasks)],
             dropout=dropout,
-            input_dropout=embedding_dropout,
             last_linear=True,
         )
 
@@ -56,6 +57,6 @@ class DeepFM(Recommender):
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE, linear_BE = embeddings.pooled_BE.split(self.embedding.widths, dim=1)
-        x_BND = self.fields(pooled_BE, batch.dense_BD)
+        x_BND = self.fields(self.drop(pooled_BE), batch.dense_BD)
         fm_B1 = self.first_order(linear_BE, batch.dense_BD) + pair_sum(x_BND)
         return Prediction.of(fm_B1 + self.deep(x_BND.flatten(1)), batch)

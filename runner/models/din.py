@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.layers.dropout import Dropout
 from runner.layers.interest import LocalActivation, prelu_mlp
 from runner.layers.recommender import Recommender
 from runner.layers.sequences import SequenceLookup
@@ -64,7 +65,7 @@ class DIN(Recommender):
             sequences=schema.sequences,
             init=embedding_init,
         )
-        self.embedding_drop = nn.Dropout(embedding_dropout)
+        self.embedding_drop = Dropout(embedding_dropout)
         self.activations = nn.ModuleList(
             LocalActivation(embedding_dim, attention) for p in self.candidates if p is not None
         )

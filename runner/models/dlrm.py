@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.layers.dot import DotInteraction
+from runner.layers.dropout import Dropout
 from runner.layers.embedding import TableLookup
 from runner.layers.mlp import mlp
 from runner.layers.recommender import Recommender
@@ -42,7 +42,7 @@ class DLRM(Recommender):
         super().__init__()
         self.embedding_dim = embedding_dim
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
-        self.embedding_drop = nn.Dropout(embedding_dropout)
+        self.embedding_drop = Dropout(embedding_dropout)
         self.num_dense = len(schema.dense)
         num_vectors = len(schema.sparse) + bool(schema.dense)
         if num_vectors < 2:

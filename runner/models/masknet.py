@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.layers.dropout import Dropout
 from runner.layers.embedding import TableLookup
 from runner.layers.fields import FieldVectors
 from runner.layers.mask import FieldNorm, MaskBlock
@@ -57,7 +58,7 @@ class MaskNet(Recommender):
         if self.serial and top:
             raise ValueError(f"top={list(top)}: the serial structure has none; use top=[]")
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
-        self.embedding_drop = nn.Dropout(embedding_dropout)
+        self.embedding_drop = Dropout(embedding_dropout)
         self.fields = FieldVectors(schema, embedding_dim)
         self.norm = FieldNorm(self.fields.num_fields, embedding_dim)
         width = self.fields.width
@@ -65,7 +66,7 @@ class MaskNet(Recommender):
         self.blocks = nn.ModuleList(
             MaskBlock(width, before, after, reduction) for before, after in zip(inputs, blocks)
         )
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
         self.top = mlp(
             blocks[-1] if self.serial else sum(blocks),
             [*top, len(schema.tasks)],

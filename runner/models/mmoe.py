@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.layers.dropout import Dropout
 from runner.layers.embedding import TableLookup
 from runner.layers.experts import Experts, Mixture
 from runner.layers.fields import beside, beside_width
@@ -45,7 +46,7 @@ class MMoE(Recommender):
     ) -> None:
         super().__init__()
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
-        self.embedding_drop = nn.Dropout(embedding_dropout)
+        self.embedding_drop = Dropout(embedding_dropout)
         width = beside_width(schema, embedding_dim)
         self.experts = Experts(num_experts, width, experts)
         self.gates = Mixture(width, num_experts, num_gates=len(schema.tasks))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.layers.dropout import Dropout
 from runner.layers.embedding import TableLookup
 from runner.layers.experts import Experts, Mixture
 from runner.layers.fields import beside, beside_width
@@ -91,7 +92,7 @@ class PLE(Recommender):
         super().__init__()
         check_sizes(num_levels=num_levels, num_own=num_own, num_shared=num_shared)
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
-        self.embedding_drop = nn.Dropout(embedding_dropout)
+        self.embedding_drop = Dropout(embedding_dropout)
         num_tasks, width = len(schema.tasks), beside_width(schema, embedding_dim)
         self.levels = nn.ModuleList(
             Extraction(

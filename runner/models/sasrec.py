@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.layers.dropout import Dropout
 from runner.layers.negatives import Negatives
 from runner.layers.retrieval import Retrieval, need_one_binary_task
 from runner.layers.sequences import SequenceLookup, find_feature, find_sequence, single_ids
@@ -79,7 +80,7 @@ class SASRec(Retrieval):
         )
         self.places_LD = nn.Parameter(torch.empty(found.max_length, embedding_dim))
         nn.init.normal_(self.places_LD, std=0.02)
-        self.drop = nn.Dropout(dropout)
+        self.drop = Dropout(dropout)
         self.blocks = nn.Sequential(
             *(CausalBlock(embedding_dim, num_heads, dropout) for _ in range(num_blocks))
         )

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.errors import nearest
+from runner.layers.dropout import Dropout
 from runner.layers.mlp import mlp
 from runner.layers.negatives import Negatives
 from runner.layers.retrieval import Retrieval, need_one_binary_task
@@ -23,7 +24,8 @@ class TwoTower(Retrieval):
     user, one on what is known of the item, both normalised.
 
     The user's tower sees all that is not the item's: pooled features, the mean of each sequence,
-    and the numbers.
+    and the numbers. A mean forgets what came last; with `half_life` an event of a sequence weighs
+    half as much as one that came so many places after it.
 
     Args:
         schema: needs a feature of the item, one of the user, and one binary task.
@@ -32,7 +34,8 @@ class TwoTower(Retrieval):
             table.
         user_tower, item_tower: hidden widths; a last linear layer of width `out` follows each.
         temperature: above 0. normalise: vectors of length 1.
-        dropout: after each hidden layer of both.
+        half_life: in places, above 0; None: all events of a sequence weigh the same.
+        dropout: after each hidden layer of both. embedding_dropout: of what the user's tower sees.
         in_batch, uniform, popularity: what each item is told from, see `Negatives`; drawn ones
             need an item of one feature.
         embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
@@ -50,7 +53,9 @@ class TwoTower(Retrieval):
         out: int,
         temperature: float,
         normalise: bool = True,
+        half_life: float | None = None,
         dropout: float = 0.0,
+        embedding_dropout: float = 0.0,
         in_batch: bool = True,
         uniform: int = 0,
         popularity: int = 0,
@@ -60,6 +65,8 @@ class TwoTower(Retrieval):
         need_one_binary_task(schema)
         if not 0 < temperature < float("inf"):
             raise ValueError(f"temperature={temperature}: a number above 0")
+        if half_life is not None and not 0 < half_life < float("inf"):
+            raise ValueError(f"half_life={half_life}: a number of places above 0, or null")
         names = list(item) or items_of(schema)
         self.item_features = [find_feature(schema, name, "item") for name in names]
         users = [f for f in schema.sparse if f not in self.item_features]
@@ -88,7 +95,8 @@ class TwoTower(Retrieval):
         self.item_width = len(names) * embedding_dim
         self.user = mlp(num_user, [*user_tower, out], dropout=dropout, last_linear=True)
         self.thing = mlp(self.item_width, [*item_tower, out], dropout=dropout, last_linear=True)
-        self.temperature, self.normalise = temperature, normalise
+        self.drop = Dropout(embedding_dropout)
+        self.temperature, self.normalise, self.half_life = temperature, normalise, half_life
 
     def embed(self, batch: Batch) -> Embeddings:
         found = self.embedding(batch, self.negatives.draw(batch.cursor))
@@ -99,10 +107,11 @@ class TwoTower(Retrieval):
         rows, width = embeddings.rows, self.item_width
         item_BE, user_BE = embeddings.pooled_BE[:, :width], embeddings.pooled_BE[:, width:]
         means = [
-            sequence_BLD.sum(1) / rows[f"{sequence.name}:length"].clamp(min=1)[:, None]
+            mean_of(sequence_BLD, rows[f"{sequence.name}:length"], self.half_life)
             for sequence, sequence_BLD in zip(self.embedding.sequences, embeddings.sequences_BLD)
         ]
-        query_BD = self.vectors(self.user, torch.cat((user_BE, *means, batch.dense_BD), dim=1))
+        seen_B = self.drop(torch.cat((user_BE, *means, batch.dense_BD), dim=1))
+        query_BD = self.vectors(self.user, seen_B)
         query_BD = query_BD / self.temperature
         own_BD = self.vectors(self.thing, item_BE)
         logits_B1 = (query_BD.float() * own_BD.float()).sum(1, keepdim=True)
@@ -131,6 +140,17 @@ class TwoTower(Retrieval):
                 f"an item's vector takes {names} beside its id, and which of them an item has is "
                 f"known for rows only; model.net.item=[{self.item.name}]"
             )
+
+
+def mean_of(sequence_BLD: Tensor, length_B: Tensor, half_life: float | None) -> Tensor:
+    """[B, D]: of each sequence, zero behind its length; of one without events 0."""
+    if half_life is None:
+        return sequence_BLD.sum(1) / length_B.clamp(min=1)[:, None]
+    place_L = torch.arange(sequence_BLD.shape[1], device=length_B.device)
+    age_BL = length_B[:, None] - 1 - place_L  # 0 for the newest
+    weight_BL = torch.exp2(age_BL.clamp(min=0) / -half_life) * (age_BL >= 0)
+    weight_BL = weight_BL / weight_BL.sum(1, keepdim=True).clamp(min=1)  # the newest weighs 1
+    return torch.bmm(weight_BL[:, None, :].to(sequence_BLD.dtype), sequence_BLD)[:, 0]
 
 
 def items_of(schema: Schema) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.layers.dropout import Dropout
 from runner.layers.embedding import TableLookup
 from runner.layers.fields import beside, beside_width
 from runner.layers.linear import FirstOrder
@@ -22,7 +23,7 @@ class WideAndDeep(Recommender):
         schema: needs at least one sparse feature; dense ones are optional.
         embedding_dim: D, width of every table but the wide ones.
         deep: hidden widths; a last linear layer of one logit a task follows.
-        dropout: after each hidden layer. embedding_dropout: of the deep network's input.
+        dropout: after each hidden layer. embedding_dropout: of the pooled embeddings.
         embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
     Raises: ValueError if the schema has no sparse feature.
     """
@@ -39,12 +40,12 @@ class WideAndDeep(Recommender):
     ) -> None:
         super().__init__()
         self.embedding = TableLookup(schema, embedding_dim, linear=True, init=embedding_init)
+        self.drop = Dropout(embedding_dropout)
         self.wide = FirstOrder(schema)
         self.deep = mlp(
             beside_width(schema, embedding_dim),
             [*deep, len(schema.tasks)],
             dropout=dropout,
-            input_dropout=embedding_dropout,
             last_linear=True,
         )
 
@@ -54,4 +55,5 @@ class WideAndDeep(Recommender):
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE, linear_BE = embeddings.pooled_BE.split(self.embedding.widths, dim=1)
         wide_B1 = self.wide(linear_BE, batch.dense_BD)
-        return Prediction.of(wide_B1 + self.deep(beside(pooled_BE, batch.dense_BD)), batch)
+        deep_BT = self.deep(beside(self.drop(pooled_BE), batch.dense_BD))
+        return Prediction.of(wide_B1 + deep_BT, batch)

@@ -8,6 +8,7 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.layers.cin import CIN
+from runner.layers.dropout import Dropout
 from runner.layers.embedding import TableLookup
 from runner.layers.fields import FieldVectors
 from runner.layers.linear import FirstOrder
@@ -26,7 +27,7 @@ class XDeepFM(Recommender):
         embedding_dim: D, width of every table but the first-order ones.
         cin: feature maps of each CIN layer. Its cost is D x fields x maps x maps a row and layer.
         deep: hidden widths; a last linear layer of one logit a task follows.
-        dropout: after each hidden layer. embedding_dropout: of the deep network's input.
+        dropout: after each hidden layer. embedding_dropout: of the pooled embeddings.
         embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
     Raises: ValueError for a schema with fewer than two features.
     """
@@ -45,6 +46,7 @@ class XDeepFM(Recommender):
         super().__init__()
         num_tasks = len(schema.tasks)
         self.embedding = TableLookup(schema, embedding_dim, linear=True, init=embedding_init)
+        self.drop = Dropout(embedding_dropout)
         self.fields = FieldVectors(schema, embedding_dim, at_least=2)
         self.first_order = FirstOrder(schema)
         self.cin = CIN(self.fields.num_fields, cin)
@@ -53,7 +55,6 @@ class XDeepFM(Recommender):
             self.fields.width,
             [*deep, num_tasks],
             dropout=dropout,
-            input_dropout=embedding_dropout,
             last_linear=True,
         )
 
@@ -62,6 +63,6 @@ class XDeepFM(Recommender):
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE, linear_BE = embeddings.pooled_BE.split(self.embedding.widths, dim=1)
-        x_BND = self.fields(pooled_BE, batch.dense_BD)
+        x_BND = self.fields(self.drop(pooled_BE), batch.dense_BD)
         shallow_BT = self.first_order(linear_BE, batch.dense_BD) + self.cin_head(self.cin(x_BND))
         return Prediction.of(shallow_BT + self.deep(x_BND.flatten(1)), batch)

@@ -9,6 +9,7 @@ from torch import nn
 from runner.layers import cin, dot
 from runner.layers.cin import compress
 from runner.layers.dot import DotInteraction
+from runner.layers.dropout import Dropout
 from runner.layers.experts import Mixture
 from runner.layers.fm import pair_sum
 from runner.layers.mlp import mlp
@@ -91,7 +92,7 @@ def test_pairs_of_a_row_of_zeros_have_a_gradient():
 def test_an_mlp_drops_its_input_where_asked_and_not_its_output():
     layers = mlp(4, [8, 2], dropout=0.5, input_dropout=0.25, last_linear=True)
     kinds = [type(layer) for layer in layers]
-    assert kinds == [nn.Dropout, nn.Linear, nn.ReLU, nn.Dropout, nn.Linear]
+    assert kinds == [Dropout, nn.Linear, nn.ReLU, Dropout, nn.Linear]
     assert (layers[0].p, layers[3].p) == (0.25, 0.5)
 
 

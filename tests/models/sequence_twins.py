@@ -121,13 +121,19 @@ def mlp_logits(p: Weights, tables: Weights, batch) -> Tensor:
     return torch.stack(logits)
 
 
-def towers(p: Weights, tables: Weights, batch, temperature: float) -> tuple[Tensor, Tensor]:
+def towers(
+    p: Weights, tables: Weights, batch, temperature: float, half_life: float = math.inf
+) -> tuple[Tensor, Tensor]:
     """Queries, over the temperature, and item vectors of all rows."""
     queries, items = [], []
     rows = zip(*(ids_of(batch, n) for n in ("user", "item", "genres", "history")), batch.dense_BD)
     for user, item, genres, history, age in rows:
         kept = history[-LONGEST:]
-        mean = tables["item"][kept].sum(0) / max(len(kept), 1)
+        mean, weights = torch.zeros(tables["item"].shape[1], dtype=torch.float64), 0.0
+        for behind, event in enumerate(reversed(kept)):
+            weight = 0.5 ** (behind / half_life)
+            mean, weights = mean + weight * tables["item"][event], weights + weight
+        mean = mean / weights if kept else mean
         x = torch.cat(
             (tables["user"][user].sum(0), tables["genres"][genres].sum(0), mean, age.double())
         )

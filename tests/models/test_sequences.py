@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -171,14 +172,16 @@ def with_history(batch):
     return replace(batch, weights_B=batch.weights_B * (lengths_B > 0))
 
 
-def test_two_towers_and_all_their_gradients_equal_the_twins():
-    context, batch = make("two_tower", uniform=4, popularity=3), batch_of(16)
+@pytest.mark.parametrize("half_life", [None, 1.5])
+def test_two_towers_and_all_their_gradients_equal_the_twins(half_life):
+    context = make("two_tower", uniform=4, popularity=3, half_life=half_life)
+    batch = batch_of(16)
     counts = torch.arange(NUM_ITEMS) % 7
     context.model.take_counts({"item": counts})
     p, tables = leaves(context)
     drawn = context.model.negatives.draw(batch.cursor)
     output = step(context, batch)
-    queries, items = towers(p, tables, batch, 0.1)
+    queries, items = towers(p, tables, batch, 0.1, half_life or math.inf)
     torch.testing.assert_close(
         output.predictions[0].logits_BT[:, 0].double(),
         (queries * items).sum(1).detach(),
@@ -199,6 +202,18 @@ def test_two_towers_and_all_their_gradients_equal_the_twins():
         total = total - (own / (own + rest)).log() * batch.weights_B[b].double()
     (total / batch.weights_B.sum().double()).backward()
     assert_step_equals(context, None, p, tables, 0.1)
+
+
+def test_what_the_users_tower_sees_is_dropped_in_training_and_the_items_is_not():
+    context, batch = make("two_tower", embedding_dropout=1.0), batch_of(16)
+    seen = []
+    context.model.user.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    context.model.thing.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    context.model(batch)
+    context.model.eval()(batch)
+    users, items, users_in_evaluation, items_in_evaluation = seen
+    assert not users.any() and users_in_evaluation.any(1).all()
+    assert torch.equal(items, items_in_evaluation)
 
 
 def tower_of(p, embedded):
@@ -369,6 +384,7 @@ REFUSED = {
     "all and some": (["sasrec"], SCHEMA, {"every": True}, "every=true"),
     "more than there are": (["sasrec"], SCHEMA, {"uniform": 31}, "uniform=31: from 0 to the 30"),
     "temperature": (["two_tower"], SCHEMA, {"temperature": 0.0}, "temperature=0.0"),
+    "half-life": (["two_tower"], SCHEMA, {"half_life": 0.0}, "half_life=0.0"),
     "attention of nothing": (["din"], SCHEMA, {"attention": [0]}, "widths"),
 }
 
