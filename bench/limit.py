@@ -2,10 +2,10 @@
 
     python -m bench.limit [--pairs 8] [--batch-sizes 4096] [overrides]
 
-Ours is a run as in `bench.overhead`: Parquet on disk, shuffling, metrics, log, checkpoints. Theirs
-are the steps of `bench/lean.py` over batches in memory: functions on plain tensors, FBGEMM's fused
-tables, nothing else. They take turns every few updates within a pair, and afterwards all must have
-the same weights.
+Ours is a run as in `bench.overhead`: rows on disk, shuffling, metrics, log, checkpoints. Theirs are
+the steps of `bench/lean.py` over batches in memory: functions on plain tensors, FBGEMM's fused
+tables, nothing else. `plain` is the one without our interaction. They take turns every few updates
+within a pair, and afterwards all must have the same weights.
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ MODELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "planted_tasks": {
         "mlp": ("model.net.deep=[128,16]",),
         "mmoe": ("model.net.experts=[16]", "model.net.tower=[8]"),
-        "ple": ("model.net.num_levels=1", "model.net.experts=[8]", "model.net.tower=[8]"),
+        "ple": (
+            *("model.net.num_levels=1", "model.net.num_own=1"),
+            *("model.net.experts=[14]", "model.net.tower=[8]"),
+        ),
     },
 }
 
@@ -48,7 +51,6 @@ class Outcome:
     seed: int
     auc: Mapping[str, float]
     reachable: Mapping[str, float]
-    active_s: float
 
     @property
     def reached(self) -> float:
@@ -76,7 +78,7 @@ def outcomes(folder: Path) -> list[Outcome]:
         auc = by_task({k.removeprefix("test/"): v for k, v in result["metrics"].items()
                        if k.startswith("test/")})  # fmt: skip
         reachable = by_task(data["reachable"]["test"])
-        found.append(Outcome(meta["seed"], auc, reachable, result["active_s"]))
+        found.append(Outcome(meta["seed"], auc, reachable))
     return sorted(found, key=lambda outcome: outcome.seed)
 
 
@@ -95,16 +97,16 @@ def table(found: Iterable[tuple[str, Sequence[Outcome]]]) -> str:
     for model, runs in found:
         cells = [f"`{model}`", ", ".join(str(r.seed) for r in runs) or "none yet"]
         if not runs:
-            rows.append((0.0, [*cells, "not run", "", "", ""]))
+            rows.append((0.0, [*cells, "not run", "", ""]))
             continue
         aucs = [statistics.mean(r.auc[task] for task in r.reachable) for r in runs]
         best = statistics.mean(statistics.mean(r.reachable.values()) for r in runs)
         reached = statistics.mean(r.reached for r in runs)
         spread = f" ± {statistics.stdev(aucs):.4f}" if len(aucs) > 1 else ""
         cells += [f"{statistics.mean(aucs):.4f}{spread}", f"{best:.4f}", f"{reached:.1%}"]
-        rows.append((reached, [*cells, f"{statistics.mean(r.active_s for r in runs):.0f} s"]))
+        rows.append((reached, cells))
     rows.sort(key=lambda row: -row[0])
-    header = ["model", "seeds", "test AUC", "reachable", "reached", "training"]
+    header = ["model", "seeds", "test AUC", "reachable", "reached"]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for _, cells in rows)])
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.layers.dropout import Dropout
 from runner.layers.embedding import TableLookup
 from runner.layers.fields import beside
 from runner.layers.mlp import mlp
@@ -25,7 +26,7 @@ class MLP(Recommender):
         schema: needs at least one sparse feature; dense ones and sequences are optional.
         embedding_dim: D, width of every table.
         deep: hidden widths; a last linear layer of one logit a task follows.
-        dropout: after each hidden layer. embedding_dropout: of the MLP's input.
+        dropout: after each hidden layer. embedding_dropout: of all embeddings.
         embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
     Raises: ValueError if the schema has no sparse feature.
     """
@@ -53,12 +54,12 @@ class MLP(Recommender):
             )
         else:
             self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
+        self.drop = Dropout(embedding_dropout)
         num_vectors = len(schema.sparse) + len(schema.sequences)
         self.deep = mlp(
             num_vectors * embedding_dim + len(schema.dense),
             [*deep, len(schema.tasks)],
             dropout=dropout,
-            input_dropout=embedding_dropout,
             last_linear=True,
         )
 
@@ -73,4 +74,5 @@ class MLP(Recommender):
                 for s, x_BLD in zip(self.sequences, embeddings.sequences_BLD, strict=True)
             ]
             pooled_BE = torch.cat((pooled_BE, *means), dim=1)
-        return Prediction.of(self.deep(beside(pooled_BE, batch.dense_BD)), batch)
+        x_B = beside(self.drop(pooled_BE), batch.dense_BD)
+        return Prediction.of(self.deep(x_B), batch)

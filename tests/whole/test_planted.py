@@ -59,7 +59,7 @@ def test_gates_and_experts_of_ones_own_serve_tasks_that_a_shared_bottom_cannot(r
     """The MLP has more weights than either."""
     names = ("mlp", "mmoe", "ple")
     mlp, mmoe, ple = (auc(runner, tmp_path, "planted_tasks", name) for name in names)
-    assert mmoe > mlp + 0.01 and ple > mlp + 0.003
+    assert min(mmoe, ple) > mlp + 0.01
 
 
 @pytest.mark.parametrize("name", ["din", "mlp", "sasrec", "two_tower"])
