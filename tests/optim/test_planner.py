@@ -1,4 +1,4 @@
-"""What the `sharding` group says reaches TorchRec's planner, on a machine without a process group."""
+"""What the `sharding` group says reaches TorchRec's planner, without a process group."""
 
 from __future__ import annotations
 
