@@ -38,7 +38,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m bench.overhead
+	$(BIN)/python -m bench.limit
 	$(BIN)/python -m bench.startup
+	$(BIN)/python -m bench.sweep
 	$(BIN)/python -m bench.sparse
 
 clean:

@@ -4,7 +4,8 @@
 
 Against Arrow's own scan of the same columns of the same files, in the same process, one thread, the
 page cache warm: they take turns, pass by pass. Times are processor times, since others may use the
-machine as well; a pass of either reads everything once.
+machine as well; a pass of either reads everything once. Other loaders: `bench.loaders`; how cost
+grows with the rows: `bench.growth`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +40,7 @@ class Case:
     schema: dict[str, Any]
     needed: float  # share of Arrow's own speed
     seed: int | None = 0
+    rewrite: str = "auto"
 
 
 def schemas() -> dict[str, Case]:
@@ -54,6 +54,7 @@ def schemas() -> dict[str, Case]:
     cases = [
         Case("columns", plain, 0.6),
         Case("columns in file order", plain, 0.6, None),
+        Case("columns rewritten once", plain, 0.6, rewrite="always"),
         Case("log1p and hashing", {**label, "numeric": logs, "categorical": hashed}, 0.2),
         Case("lists", {**label, "numeric": numbers, "categorical": {**ids, **lists}}, 0.2),
         Case("lists only", {**label, "categorical": lists}, 0.2),
@@ -107,9 +108,9 @@ def read(data: Any, seed: int | None) -> float:
 
 
 def compare(case: Case, path: Path, num_rows: int, pairs: int) -> list[str]:
-    data = opened(format="parquet", path=str(path), schema=case.schema)
+    data = opened(format="parquet", path=str(path), schema=case.schema, rewrite=case.rewrite)
     files = data._indexes["train"].files
-    assert files == (path,), "read as it is"
+    assert (files == (path,)) == (case.rewrite == "auto"), "read as it is"
     names = list(data.columns.names)
     return _row(
         case.name,
@@ -126,14 +127,13 @@ def sequences(path: Path, num_rows: int, pairs: int) -> list[str]:
     schema = {"labels": {"label": {}}, "sequences": {}}
     schema["sequences"] = {f"L{n}": {"num_rows": 1 << 20, "max_length": 3} for n in range(1, 4)}
     data = opened(format="parquet", path=str(path), schema=schema)
-    files = data._indexes["train"].files
     names = list(data.columns.names)
     return _row(
         "sequences",
         0.2,
         num_rows,
         pairs,
-        lambda: sum(scan(file, names) for file in files),
+        lambda: scan(path, names),
         lambda: read(data, 0),
     )
 
@@ -193,52 +193,6 @@ def opened(**settings: Any) -> Any:
     return open_table(made_of, window_rows=131_072, prefetch=0)
 
 
-def loaders(path: Path, num_rows: int) -> Iterator[list[str]]:
-    """What many write: a Dataset of rows with a DataLoader, and TensorDataset in memory."""
-    import torch
-    from torch.utils.data import DataLoader, TensorDataset
-
-    case = schemas()["columns"]
-    data = opened(format="parquet", path=str(path), schema=case.schema)
-    dense, sparse = list(case.schema["numeric"]), list(case.schema["categorical"])
-    count = min(num_rows, 200_000)
-    rows = pq.read_table(path, columns=["label", *dense, *sparse]).slice(0, count)
-
-    class Rows(torch.utils.data.Dataset):
-        def __init__(self) -> None:
-            self.columns = {name: rows[name].to_numpy() for name in rows.column_names}
-
-        def __len__(self) -> int:
-            return count
-
-        def __getitem__(self, n: int) -> tuple:
-            numbers = torch.tensor([float(self.columns[c][n]) for c in dense])
-            own = torch.tensor([int(self.columns[c][n]) for c in sparse])
-            return numbers, own, float(self.columns["label"][n])
-
-    def stacked(names: list[str], type_: Any) -> Any:
-        return torch.from_numpy(np.stack([rows[c].to_numpy() for c in names], 1).astype(type_))
-
-    tensors = TensorDataset(
-        stacked(dense, np.float32), stacked(sparse, np.int64), stacked(["label"], np.float32)
-    )
-    ways: dict[str, Callable[[], Any]] = {
-        "DataLoader over a Dataset of rows": lambda: DataLoader(Rows(), BATCH_SIZE, shuffle=True),
-        "DataLoader over TensorDataset": lambda: DataLoader(tensors, BATCH_SIZE, shuffle=True),
-    }
-    ours = float(np.median([read(data, 0) for _ in range(3)])) / num_rows
-    yield ["this data layer, from Parquet", f"{1 / ours / 1e3:,.0f}k", "1"]
-    for name, make in ways.items():
-        limit = 20_000 if "rows" in name else count
-        began, seen = time.process_time(), 0
-        for batch in make():
-            seen += len(batch[0])
-            if seen >= limit:
-                break
-        own = (time.process_time() - began) / seen
-        yield [name, f"{1 / own / 1e3:,.0f}k", f"{ours / own:.3f}"]
-
-
 def training(num_rows: int, pairs: int) -> list[str]:
     """Updates of the default model on synthetic rows read from Parquet, and from memory."""
     from bench.jobs import job_without_run, prepared
@@ -268,46 +222,11 @@ def training(num_rows: int, pairs: int) -> list[str]:
     )
 
 
-GROWTH = """
-import resource, sys, time
-from pathlib import Path
-import bench.data as bench
-path, rows = Path(sys.argv[1]), int(sys.argv[2])
-data = bench.opened(format="parquet", path=str(path), schema=bench.schemas()["lists"].schema)
-epochs, peaks = [], []
-for epoch in range(int(sys.argv[3])):
-    epochs.append(bench.read(data, epoch))
-    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-print(sorted(epochs)[len(epochs) // 2], peaks[0], peaks[-1])
-"""
-
-
-def growth(folder: Path, sizes: list[int]) -> Iterator[list[str]]:
-    """Time of an epoch and the largest memory of a process of its own, over ten epochs or three."""
-    for rows in sizes:
-        path = folder / f"growth-{rows}.parquet"
-        write_rows(path, rows)
-        epochs = 10 if rows <= 1_000_000 else 3
-        command = [sys.executable, "-c", GROWTH, str(path), str(rows), str(epochs)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        seconds, first, last = map(float, done.stdout.split())
-        yield [
-            f"{rows / 1e6:g}M",
-            f"{seconds:.2f} s",
-            f"{rows / seconds / 1e6:.2f}M",
-            f"{first:,.0f} MB",
-            f"{last:,.0f} MB",
-            str(epochs),
-        ]
-        path.unlink()
-
-
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("--rows", type=int, default=1_000_000)
     words.add_argument("--pairs", type=int, default=12)
     words.add_argument("--only", default="")
-    words.add_argument("--growth", default="1000000,5000000,20000000")
     given = words.parse_args()
     only = set(filter(None, given.only.split(",")))
     import torch
@@ -330,13 +249,6 @@ def main() -> None:
             rows.append(training(given.rows // 5, given.pairs))
         if rows:
             print(f"\n{given.rows:,} rows, {given.pairs} pairs\n{table(HEADER, rows)}")
-        if not only or "loaders" in only:
-            header = ("loader of the same file", "rows/s", "of ours")
-            print(f"\n{table(header, list(loaders(path, given.rows)))}")
-        if not only or "growth" in only:
-            sizes = [int(size) for size in given.growth.split(",")]
-            header = ("rows", "an epoch", "rows/s", "memory, 1st epoch", "last epoch", "epochs")
-            print(f"\n{table(header, list(growth(folder, sizes)))}")
     print(
         f"largest memory here: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB"
     )

@@ -135,8 +135,8 @@ class Prediction:
         return cls(logits_BT.float(), batch.labels_BT, batch.weights_B, batch.groups_BG, aux)
 
     def detached(self) -> Prediction:
-        aux = {name: value.detach() for name, value in self.aux.items()}
-        return replace(self, logits_BT=self.logits_BT.detach(), aux=aux)
+        logits_BT, aux = self.logits_BT.detach(), {k: v.detach() for k, v in self.aux.items()}
+        return Prediction(logits_BT, self.labels_BT, self.weights_B, self.groups_BG, aux)
 
 
 @dataclass(frozen=True)

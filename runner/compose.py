@@ -247,10 +247,22 @@ def _frozen(
 
 def make_absolute(config: dict[str, Any], record: dict[str, Any]) -> None:
     """Paths hold wherever a later command on the run directory is typed. In place."""
-    for group, name in PATHS:
-        node, kept = config.get(group), record.get(group)
+    for *groups, name in [*PATHS, *_of_tables(config)]:
+        node, kept = (_node(values, groups) for values in (config, record))
         value = node.get(name) if isinstance(node, dict) else None
         if isinstance(value, str) and "://" not in value and isinstance(kept, dict):
             node[name] = os.path.abspath(os.path.expanduser(value))  # type: ignore[index]
             if kept[name] == value:
                 kept[name] = node[name]  # type: ignore[index]
+
+
+def _of_tables(config: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    tables = (config.get("checkpoint") or {}).get("init_tables")
+    names = tables if isinstance(tables, dict) else {}
+    return [("checkpoint", "init_tables", name, "from") for name in names]
+
+
+def _node(values: Any, names: Sequence[str]) -> Any:
+    for name in names:
+        values = values.get(name) if isinstance(values, dict) else None
+    return values

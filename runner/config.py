@@ -79,6 +79,9 @@ class CheckpointSettings:
     step: int | str = "best"
     path: str | None = None
     init_from: str | None = None
+    init_names: dict | None = None  # ours -> theirs, see runner/loops/warm.py
+    init_tables: dict | None = None  # table -> {from, table}
+    init_optimizer: bool = False
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from runner.losses import Loss
 from runner.optim.clip import clip_gradients, gradient_norms
 from runner.optim.penalty import Penalized, add_penalty_gradients, penalty_values
 from runner.optim.settings import ClipSettings
+from runner.optim.stepping import step
 from runner.optim.tables import Tables
 from runner.precision import LossScale
 
@@ -137,9 +138,8 @@ class Context:
         if applied:
             if outputs:
                 torch.autograd.backward(outputs, gradients)  # fused tables step in here
-            self.dense_optimizer.step()
-            for optimizer in self.part_optimizers.values():
-                optimizer.step()
+            for own in (self.dense_optimizer, *self.part_optimizers.values()):
+                step(own)
         self._done(self.parameters, applied)
         return applied
 
@@ -159,7 +159,7 @@ class Context:
         if closure is None:
             applied = self._ready(owned, [])
             if applied:
-                optimizer.step()
+                step(optimizer)
         else:
             if self.loss_scale or self.clip.on:
                 raise ConfigError("a closure's gradients are neither scaled (fp16) nor clipped")

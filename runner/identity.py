@@ -10,6 +10,7 @@ from typing import Any
 from runner.patience import RULES, is_on
 
 ONLY_WATCH = "runner.callbacks.watch."  # callbacks that change nothing of the training
+PARTS_OF_A_WARM_START = ("init_names", "init_tables", "init_optimizer")  # empty: none
 # Keys that change how a run is watched, stored or computed, but not what comes out of it.
 LEFT_OUT = (
     "name",
@@ -65,6 +66,9 @@ def effective(config: Mapping[str, Any]) -> dict[str, Any]:
     trainer = config["trainer"]
     idle = [n for n in RULES if not is_on(trainer.get(n))]
     kept = {**config, "trainer": {k: v for k, v in trainer.items() if k not in idle}}
+    if "checkpoint" in config:
+        own = config["checkpoint"]
+        kept["checkpoint"] = {k: v for k, v in own.items() if v or k not in PARTS_OF_A_WARM_START}
     callbacks = kept.pop("callbacks", None) or {}
     acting = {
         name: own

@@ -29,15 +29,14 @@ def steps(
     growth, batches = state.growth, training_batches(job, state, copied_ahead)
     ranks = job.context.ranks
     roots = job.context.roots()
-    modules = [module for root in roots for module in root.modules()]
     while not finished(job, state):
         started = time.perf_counter()
         if state.growth != growth:  # from the same position on, in larger updates
             batches.close()
             growth, batches = state.growth, training_batches(job, state, copied_ahead)
         state.rates = set_rates(job, state)
-        if not all(module.training for module in modules):  # after an evaluation; train() is slow
-            for root in roots:
+        for root in roots:
+            if not root.training:  # after an evaluation; train() is slow
                 root.train()
         try:
             output = job.task.train_step(job.context, batches)

@@ -46,6 +46,7 @@ class Seen:
     boundaries: list[Embeddings] = field(default_factory=list)
     predictions: list[Prediction] = field(default_factory=list)
     losses: list[dict[str, Tensor]] = field(default_factory=list)
+    shares: list[Tensor] = field(default_factory=list)  # of the update's loss
 
 
 class Supervised:
@@ -78,10 +79,9 @@ class Supervised:
 
     def forward_backward(
         self, ctx: Context, batch: Batch, embeddings: Embeddings, total_weight: Tensor, seen: Seen
-    ) -> Tensor:
-        """Gathers the gradients of all micro-batches; returns their share of the loss, detached."""
+    ) -> None:
+        """Gathers the gradients of all micro-batches."""
         penalties = penalty_values(ctx.penalties) if ctx.penalties else {}
-        shares = []
         for part, boundary in split_rows(batch, embeddings, ctx.micro_batch_size):
             with ctx.autocast():
                 prediction = ctx.model.dense(boundary, part)
@@ -93,14 +93,13 @@ class Supervised:
             )
             loss = torch.dot(row_loss_B, part.weights_B) / total_weight
             ctx.backward(loss)
-            shares.append(loss.detach())
+            seen.shares.append(loss.detach())
             seen.boundaries.append(boundary)
             seen.predictions.append(prediction.detached())
             detached = {name: loss.detach() for name, loss in parts.items()}
             for name, value in penalties.items():  # of every row alike, so their mean is the value
                 detached[name] = value.to(row_loss_B.dtype).expand(len(row_loss_B))
             seen.losses.append(detached)
-        return torch.stack(shares).sum()
 
     def by_closure(
         self, ctx: Context, batch: Batch, embeddings: Embeddings, total_weight: Tensor
@@ -109,8 +108,10 @@ class Supervised:
         evaluations: list[Seen] = []
 
         def closure() -> Tensor:
-            evaluations.append(Seen())
-            return self.forward_backward(ctx, batch, embeddings, total_weight, evaluations[-1])
+            seen = Seen()
+            evaluations.append(seen)
+            self.forward_backward(ctx, batch, embeddings, total_weight, seen)
+            return torch.stack(seen.shares).sum()
 
         applied = ctx.step(ctx.dense_optimizer, closure)
         return evaluations[0], applied

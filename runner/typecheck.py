@@ -80,9 +80,12 @@ def _node(
     added: frozenset[str],
     known: list[str],
     inside_target: bool,
+    schema: Any = None,
 ) -> Iterator[str]:
+    """Args: schema: the dataclass of a node that is a field of another's."""
     target = value.get("_target_")
-    schema = BY_NODE.get(key) or (BY_TARGET.get(target) if isinstance(target, str) else None)
+    by_target = BY_TARGET.get(target) if isinstance(target, str) else None
+    schema = schema or BY_NODE.get(key) or by_target
     hints = typing.get_type_hints(schema) if schema else {}
     if schema is None and target != plain.get("_target_"):
         return  # another class has arguments of its own; its constructor judges them
@@ -94,6 +97,9 @@ def _node(
         if name in hints and not is_dataclass(hints[name]):
             if not fits(entry, hints[name]):
                 yield _wrong_type(full, entry, type_name(hints[name]))
+        elif name in hints and isinstance(entry, dict):
+            own = plain.get(name) or {}
+            yield from _node(entry, own, full, added, known, inside_target, hints[name])
         elif name in hints or name in plain:
             yield from _entry(entry, plain.get(name), full, added, known, inside_target)
         elif name == "_target_" and schema is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from bench import overhead, startup
+from bench import limit, models, overhead, startup, sweep
 from bench.paired import alternate, estimate, ratio, table
 from bench.startup import Kind, run
 
@@ -54,6 +56,57 @@ def test_overhead_notices_a_bare_loop_that_learns_from_other_rows(monkeypatch):
 def test_overhead_refuses_a_mistake_like_the_runner(capsys):
     assert overhead.main(["model.net.tops=[8]"]) == 2
     assert "model.net.tops" in capsys.readouterr().err
+
+
+def test_the_limit_is_two_forms_of_a_step_that_ends_with_our_weights(capsys):
+    sizes = ["--pairs", "2", "--rows", "320", "--turn-rows", "96", "--batch-sizes", "32"]
+    assert limit.main([*sizes, *TINY]) == 0
+    said = capsys.readouterr().out
+    for form in ("leanest", "plain"):
+        for clock in ("wall", "cpu"):
+            median, *_ = cells(said, f"ours of {form}, by {clock} time")
+            assert 0.01 < float(median) < 10
+    assert "2 pairs of 10 updates, turns of 3" in said
+
+
+def test_the_limit_notices_a_step_that_leaves_something_out(monkeypatch):
+    from bench import lean
+
+    loop = lean.LeanDLRM.loop
+    monkeypatch.setattr(lean.LeanDLRM, "loop", lambda s, b, chunk: loop(s, b[:-1], chunk))
+    sizes = ["--pairs", "1", "--rows", "320", "--turn-rows", "96", "--batch-sizes", "32"]
+    with pytest.raises(RuntimeError, match=r"the two loops are .* apart"):
+        limit.main([*sizes, *TINY])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model=dcn"], "leanest step is that of model=dlrm"),
+        (["optimizer=sgd"], "row-wise Adagrad"),
+    ],
+)
+def test_the_limit_refuses_what_it_cannot_repeat(capsys, words, message):
+    sizes = ["--pairs", "1", "--rows", "320", "--batch-sizes", "32", "dataset.max_cardinality=200"]
+    assert limit.main([*sizes, *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_models_update_is_shared_out_among_its_parts(capsys):
+    tiny = ["dataset.max_cardinality=200", "trainer.batch_size=256"]
+    assert models.main(["--one", "dlrm", "--updates", "2", *tiny]) == 0
+    name, size, ms, *shares = capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")
+    assert (name, size) == ("`dlrm`", "256") and float(ms) > 0
+    assert sum(int(share.rstrip("%")) for share in shares) == pytest.approx(100, abs=3)
+    assert len(shares) == len(models.PARTS) and int(shares[1].rstrip("%")) > 10
+
+
+def test_every_models_update_is_profiled_and_the_table_replaces_the_last_one():
+    assert {"mlp", "sasrec", "xdeepfm"} < set(models.names()) and "own" not in models.names()
+    page = f"before\n{models.BEGIN}\nold\n{models.END}\nafter\n"
+    assert models.written(page, "| new |") == page.replace("old", "| new |")
+    with pytest.raises(ValueError, match="two lines"):
+        models.written("no marks", "| new |")
 
 
 def test_startup_times_each_kind_of_process(capsys):
@@ -120,3 +173,32 @@ def test_a_table_stands_in_columns():
         "long name       1",
         "x          10,000",
     ]
+
+
+def test_sweep_tells_one_job_more_from_what_a_sweep_costs_once(capsys):
+    assert sweep.main(["--pairs", "1", "--empty", "6", "--only", "empty"]) == 0
+    said = capsys.readouterr().out
+    # less than nothing, where others are busy; but a sweep imports Hydra and plotly once
+    assert -5 < float(cells(said, "one empty job more, beyond its process")[0]) < 5
+    assert float(cells(said, "a sweep, once: start, page, leaderboard")[0]) > 0
+    with pytest.raises(SystemExit):
+        sweep.main(["--only", "empties"])
+    assert "no such kind: empties" in capsys.readouterr().err
+
+
+def test_sweep_runs_all_its_jobs_and_says_if_one_fails(tmp_path):
+    from bench.sweep import run as run_command
+
+    run_command(["-m", "bench.sweep", "--inside", "3", str(tmp_path / "s")])
+    results = [json.loads(p.read_text()) for p in (tmp_path / "s").glob("*/result.json")]
+    assert [r["status"] for r in results] == ["completed"] * 3
+    (tmp_path / "file").touch()
+    with pytest.raises(RuntimeError, match=r"(?s)exit code 2.*file"):
+        run_command(["-m", "runner", "-m", "seed=1,2", f"hydra.sweep.dir={tmp_path}/file/s"])
+
+
+@pytest.mark.slow
+def test_sweep_sets_trainings_beside_the_same_ones_alone(capsys):
+    assert sweep.main(["--pairs", "1", "--jobs", "2", "--only", "trainings"]) == 0
+    *_, cpu = cells(capsys.readouterr().out, "a training of 2, all costs shared out")
+    assert 0 < float(cpu) < 5  # half of what a sweep imports, composes and draws

@@ -33,10 +33,16 @@ def command(monkeypatch, capsys, tmp_path):
         (["trainer=cuda"], ["perhaps trainer.device=cuda"]),
         (["trainer=5"], ["a value goes to one of its keys"]),
         (["checkpoint.monitor=max"], ["a group of keys", "checkpoint.monitor.direction=max"]),
+        (["loop=online", "trainer.num_processes=2"], ["num_processes=2", "one order of rows"]),
+        (["loop=debug", "trainer.num_processes=2"], ["works in one process"]),
         (["model.net=3"], ["model.net is a group of keys"]),
         (["trainer.max_steps=5", "trainer.max_epochs=2"], ["give one of them"]),
         (["trainer.max_epochs=null"], ["exactly one of trainer.max_steps and trainer.max_epochs"]),
         (["checkpoint.monitor.direction=up"], ["one of max, min"]),
+        (["checkpoint.monitor.direction=null"], ["direction=null: expected text, got null"]),
+        (["checkpoint.monitor.metric=null"], ["metric=null: expected text, got null"]),
+        (["trainer.ema.warmup=null"], ["trainer.ema.warmup=null: expected true or false"]),
+        (["trainer.profile.updates=null"], ["expected whole number, got null"]),
         (["checkpoint.monitor.metric=auc"], ["write split/metric, such as validation/auc"]),
         (["checkpoint.monitor.metric=valid/auc"], ["nearest: 'validation'"]),
         (["trainer.eval_every=30min"], ["a time is for saving and logging only"]),
@@ -86,6 +92,13 @@ def test_a_mistake_is_told_with_key_value_rule_and_the_nearest_right_thing(comma
     message = command.refused(*words)
     for part in said:
         assert part in message
+
+
+def test_ranks_that_torchrun_started_count_as_well(command, monkeypatch):
+    ranks = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for key, value in ranks.items():
+        monkeypatch.setenv(key, value)
+    assert "one reader and one order of rows" in command.refused("loop=online")
 
 
 def test_all_mistakes_of_a_command_are_told_together(command):

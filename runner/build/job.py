@@ -20,7 +20,7 @@ from runner.dist.ranks import Ranks, this_process
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.job import Cadence, Job
-from runner.loops.start import find_checkpoint
+from runner.loops.chosen import find_checkpoint
 from runner.metrics.make import make_metrics
 from runner.metrics.settings import MetricSettings, result_keys
 from runner.optim.scaling import scaling_note

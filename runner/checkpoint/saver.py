@@ -161,9 +161,15 @@ class Checkpointer:
             mine = write_staged(job.files, self._buffer, job.temporary), None
         except Exception as error:
             mine = {}, error
-        everyone = self._ranks.gather(mine)
-        failure = self._seal(job, everyone) if self._ranks.rank == 0 else None
-        self._failure = self._ranks.share(failure)
+        try:
+            everyone = self._ranks.gather(mine)
+            failure = self._seal(job, everyone) if self._ranks.rank == 0 else None
+            self._failure = self._ranks.share(failure)
+        except RuntimeError as error:  # of the exchange: this thread's error would be seen by none
+            self._failure = CheckpointError(
+                f"the checkpoint of step {job.step} was not saved in {self.folder}: another rank "
+                f"is gone or does not answer ({_reason(error)})"
+            )
 
     def _seal(
         self, job: _Save, everyone: list[tuple[dict[str, FileSum], Exception | None]]

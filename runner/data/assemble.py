@@ -109,7 +109,7 @@ def _sparse(parts: Sequence[Part], keys: list[str], size: int) -> KeyedJaggedTen
         np.concatenate(lists.values, out=values[num_ids:])
         offsets = np.concatenate([offsets, *lists.ends])
         offsets[num_ids + 1 :] += num_ids
-        lengths = np.diff(offsets)
+        lengths = np.concatenate([lengths, np.diff(offsets[num_ids:])])
     weights = None
     if lists.weights:  # of single ids: 1
         weights = np.concatenate([np.ones(num_ids, np.float32), *lists.weights])

@@ -16,6 +16,7 @@ from typing import Any
 from runner.errors import DataError
 
 CONTENTS = "prepared.json"
+_AFTER_LENGTH = {".parquet": 4, ".arrow": 6}  # bytes of the magic word behind a footer's length
 
 
 def cache_root() -> Path:
@@ -29,7 +30,7 @@ def cache_root() -> Path:
 def prepared(name: str, key: str, make: Callable[[Path], Mapping[str, Any]]) -> Path:
     """The folder `name`-`key` of the cache, made by `make(folder)` if it is not there.
 
-    `make` writes Parquet files and returns what `contents` gives back. Of several processes that
+    `make` writes files and returns what `contents` gives back. Of several processes that
     ask at once, one makes it and the others wait. Nothing is left of a maker that failed.
     Raises: DataError when the cache cannot be written.
     """
@@ -56,8 +57,8 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 def is_whole(folder: Path) -> bool:
-    """All files are there, as they were written: their sizes, and the hash of what no checksum of
-    a Parquet page covers."""
+    """All files are there, as they were written: their sizes, and the hash of what no checksum in
+    them covers."""
     try:
         made = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
         if made.pop("sha256") != _hash_of(made):
@@ -72,14 +73,15 @@ def is_whole(folder: Path) -> bool:
 
 
 def _seal(path: Path) -> str:
-    """Hash of a Parquet file's footer, whose pages have checksums of their own; of others, whole.
+    """Hash of the footer of a file whose contents have checksums of their own; of others, whole.
 
-    Raises: ValueError for a Parquet file without a footer.
+    Raises: ValueError for a file that should have a footer and has none.
     """
     with path.open("rb") as file:
-        if path.suffix == ".parquet":
-            file.seek(-8, os.SEEK_END)
-            length = int.from_bytes(file.read(4), "little") + 8
+        if path.suffix in _AFTER_LENGTH:
+            after = _AFTER_LENGTH[path.suffix]
+            file.seek(-4 - after, os.SEEK_END)
+            length = int.from_bytes(file.read(4), "little") + 4 + after
             if length > path.stat().st_size:
                 raise ValueError(f"{path}: no footer")
             file.seek(-length, os.SEEK_END)

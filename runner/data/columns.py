@@ -30,6 +30,11 @@ class Numeric:
         return self.low is not None or self.high is not None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a value that is there stays what it is."""
+        return not (self.clips or self.log1p or self.mean or self.deviation != 1)
+
+    @property
     def keeps_whole(self) -> bool:
         """Whether every finite value stays one, whatever the transforms."""
         return not self.log1p or (self.low is not None and self.low > -1)

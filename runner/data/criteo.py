@@ -1,7 +1,8 @@
 """Criteo display advertising: the raw tab-separated file, prepared in one or two passes.
 
 Label, 13 integer columns (missing and negative values occur), 26 hexadecimal categorical columns
-(missing values occur). Numbers are read as log(1 + max(x, 0)), missing as 0, like Facebook's DLRM.
+(missing values occur). Numbers become log(1 + max(x, 0)), missing ones 0, like Facebook's DLRM. All
+but the reading of lines is a declaration of `runner.data.table`.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 
-from runner.data.columns import Categorical, Columns, Label, Numeric
+from runner.data.blocks import first_line
+from runner.data.columns import Columns
 from runner.data.fingerprint import check_path, file_content
-from runner.data.index import first_line
+from runner.data.learnt import Learnt
 from runner.data.progress import Advance
+from runner.data.raw import Piece
 from runner.data.recipe import SPLITS, Made, open_recipe
+from runner.data.roles import as_written
 from runner.data.settings import check_choice, check_numbers, check_range, check_types
-from runner.data.shards import ShardWriter
-from runner.data.vocabulary import FIRST, Counter, encode
+from runner.data.sources import File
+from runner.data.table import Table
+from runner.data.transforms import hash_ids
+from runner.data.writing import write_table
 from runner.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -38,6 +43,7 @@ SOURCE = (
 )
 NO_VALUE = -1  # a missing category; the present ones are unsigned
 BLOCK_BYTES = 1 << 24
+LINE_BYTES = 240  # about, for the progress bar
 
 
 def criteo(
@@ -89,90 +95,51 @@ class Criteo:
 
     def num_units(self) -> int:
         passes = 2 if self.encode == "vocabulary" else 1
-        return passes * self._file().stat().st_size
+        return passes * self._file().stat().st_size // LINE_BYTES
 
     def make(self, folder: Path, advance: Advance) -> Made:
-        counters = {name: Counter() for name in CATEGORICAL} if self.encode == "vocabulary" else {}
-        raw = folder if not counters else folder / "raw"
-        raw.mkdir(exist_ok=True)
-        names = self._split(raw, counters, advance)
-        if not counters:
-            return Made(names, {}, {})
-        sizes = {}
-        for name, counter in counters.items():
-            vocabulary = counter.frequent(self.min_count)
-            sizes[name] = len(vocabulary) + FIRST
-            pq.write_table(pa.table({"value": vocabulary}), folder / f"vocabulary-{name}.parquet")
-        self._encode(raw, folder, names, advance)
-        raw.rmdir()
-        return Made(names, {"num_rows": sizes}, {})
+        splits, learnt, _ = write_table(self._lines(), folder, advance)
+        return Made(splits, {"num_rows": learnt.num_rows}, {})
 
     def columns(self, learnt: Mapping[str, Any]) -> Columns:
-        def categorical(name: str) -> Categorical:
-            if self.encode == "hash":
-                return Categorical(name, self.hash_rows, encode="hash", salt=self.hash_salt)
-            return Categorical(name, learnt["num_rows"][name])
-
-        return Columns(
-            labels=(Label("label"),),
-            numeric=tuple(Numeric(name, log1p=True, low=0.0, default=0.0) for name in NUMERIC),
-            categorical=tuple(categorical(name) for name in CATEGORICAL),
-        )
+        return as_written(self._lines().declared, Learnt(learnt["num_rows"]), weighted=False)
 
     def _file(self) -> Path:
         return check_path(self.path, example="data/criteo/train.txt", files=(), source=SOURCE)
 
-    def _split(
-        self, folder: Path, counters: Mapping[str, Counter], advance: Advance
-    ) -> dict[str, list[str]]:
-        """First pass: text to numbers, rows to splits; counts values of the train split."""
-        splits = [split for split in SPLITS if self.fractions[split]]
-        bounds = np.cumsum([self.fractions[split] for split in splits])[:-1]
-        writers = {split: ShardWriter(folder, split) for split in splits}
-        rng = np.random.default_rng(self.split_seed)
-        for table in _read(self._file(), advance):
-            part_R = np.searchsorted(bounds, rng.random(table.num_rows), side="right")
-            for number, (split, writer) in enumerate(writers.items()):
-                own = table.filter(pa.array(part_R == number))
-                writer.write(own)
-                for name, counter in counters.items() if split == "train" else ():
-                    values = own[name].to_numpy()
-                    counter.add(values[values != NO_VALUE])
-        names = {split: writer.close() for split, writer in writers.items()}
-        for split, files in names.items():
-            if not files:
-                raise DataError(f"{self._file()}: no rows fall into the {split} split")
-        return names
-
-    def _encode(
-        self, raw: Path, folder: Path, names: Mapping[str, list[str]], advance: Advance
-    ) -> None:
-        """Second pass: values to ids of the vocabulary."""
-        vocabularies = {
-            name: pq.read_table(folder / f"vocabulary-{name}.parquet")["value"].to_numpy()
-            for name in CATEGORICAL
+    def _lines(self) -> _Lines:
+        if self.encode == "hash":
+            missing = np.array([NO_VALUE])
+            default = int(hash_ids(missing, self.hash_rows, self.hash_salt)[0])
+            ids = {"num_rows": self.hash_rows, "salt": self.hash_salt, "default": default}
+        else:
+            ids = {"min_count": self.min_count}
+        schema = {
+            "labels": {"label": {}},
+            "numeric": {"I{1..13}": {"log1p": True, "clip": [0.0, None], "default": 0.0}},
+            "categorical": {"C{1..26}": {"encode": self.encode, **ids}},
         }
-        unit = self._file().stat().st_size // sum(len(files) for files in names.values())
-        for split, files in names.items():
-            writer = ShardWriter(folder, split)
-            for file in files:
-                with pq.ParquetFile(raw / file) as opened:
-                    for batch in opened.iter_batches(BLOCK_BYTES >> 8):
-                        writer.write(_encoded(pa.Table.from_batches([batch]), vocabularies))
-                (raw / file).unlink()
-                advance(unit)
-            writer.close()
+        return _Lines(
+            format="tsv",
+            path=str(self._file()),
+            schema=schema,
+            split={"random": dict(self.fractions)},
+            split_seed=self.split_seed,
+            mix=False,
+        )
 
 
-def _encoded(table: pa.Table, vocabularies: Mapping[str, np.ndarray]) -> pa.Table:
-    for name, vocabulary in vocabularies.items():
-        values = table[name].to_numpy()
-        ids = encode(values, vocabulary, values == NO_VALUE)
-        table = table.set_column(table.schema.get_field_index(name), name, pa.array(ids))
-    return table
+class _Lines(Table):
+    """A table of the file's lines, whose categories are numbers in hexadecimal digits."""
+
+    def pieces(self, file: File, columns: list[str]) -> Iterator[Piece]:
+        lines = 0
+        for table in _read(Path(file.path)):
+            yield Piece(file, None, lines + 1, table.num_rows, table)
+            lines += table.num_rows
 
 
-def _read(path: Path, advance: Advance) -> Iterator[pa.Table]:
+def _read(path: Path) -> Iterator[pa.Table]:
     """The file in blocks. Raises: DataError naming file and line."""
     types = {name: pa.int32() for name in ("label", *NUMERIC)}
     types |= {name: pa.binary() for name in CATEGORICAL}
@@ -187,18 +154,15 @@ def _read(path: Path, advance: Advance) -> Iterator[pa.Table]:
                 parse_options=pacsv.ParseOptions(delimiter="\t", quote_char=False),
                 convert_options=pacsv.ConvertOptions(column_types=types, null_values=[""]),
             )
-            done = 0
             for batch in reader:
                 yield _numbers(batch, path, lines)
                 lines += batch.num_rows
-                advance(file.tell() - done)
-                done = file.tell()
     except pa.ArrowInvalid as error:
         raise DataError(f"{path}: {first_line(error)}") from error
 
 
 def _numbers(batch: pa.RecordBatch, path: Path, lines: int) -> pa.Table:
-    """Label as int8, categories as int64 (NO_VALUE where missing). `lines`: those before it."""
+    """Label as int8, categories as int64. `lines`: those before it."""
     label = batch["label"].fill_null(-1).to_numpy(zero_copy_only=False)
     bad = np.flatnonzero((label != 0) & (label != 1))
     if len(bad):
@@ -213,7 +177,7 @@ def _numbers(batch: pa.RecordBatch, path: Path, lines: int) -> pa.Table:
             raise DataError(
                 f"{path}: line {lines + wrong[0] + 1}, column {name}: {text!r} is not hexadecimal"
             )
-        columns[name] = pa.array(values)
+        columns[name] = pa.array(values, mask=values == NO_VALUE)
     return pa.table(columns)
 
 

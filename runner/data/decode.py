@@ -1,4 +1,4 @@
-"""Parquet blocks -> the rows of a window, transformed, checked, in their final order.
+"""Blocks -> the rows of a window, transformed, checked, in their final order.
 
 Shape legend: R rows of the window in file order, W rows wanted of it in their final order, D dense
 features, F single ids, T tasks, G groups, V values of a list column.
@@ -16,15 +16,16 @@ from typing import NoReturn
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from runner.data.blocks import UNREADABLE, Blocks, first_line, open_blocks
 from runner.data.columns import Categorical, Columns, Sequence
 from runner.data.gather import Pick, matrix, pick_lists, pick_rows
-from runner.data.index import Index, first_line, open_parquet
+from runner.data.index import Index
 from runner.data.transforms import as_float32, hash_ids, to_dense
 from runner.errors import DataError
 
-MAX_OPEN_FILES = 32  # a footer in memory takes about 1 MB
+MAX_OPEN_FILES = 32
+MAX_OPEN_CHUNKS = 1 << 17  # columns x blocks of all open files; a footer of Parquet: 900 B each
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Reader:
     def __init__(self, index: Index, columns: Columns) -> None:
         self._index = index
         self._columns = columns
-        self._open: OrderedDict[int, pq.ParquetFile] = OrderedDict()
+        self._open: OrderedDict[int, Blocks] = OrderedDict()
 
     def rows(self, blocks: np.ndarray, order: np.ndarray | slice) -> Rows:
         """The rows `order` picks from `blocks` laid end to end.
@@ -104,10 +105,10 @@ class Reader:
         path = self._index.files[number]
         groups = [int(g) for g in self._index.group_N[blocks]]
         try:
-            table = self._file(number).read_row_groups(groups, columns=names, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            group = self._broken_group(number, groups)
-            raise DataError(f"{path}: row group {group}: {first_line(error)}") from error
+            table = self._file(number).read(groups, names)
+        except UNREADABLE as error:
+            where = f"{self._file(number).word} {self._broken_group(number, groups)}"
+            raise DataError(f"{path}: {where}: {first_line(error)}") from error
         expected = int(self._index.rows_N[blocks].sum())
         if table.num_rows != expected:
             raise DataError(f"{path}: changed while in use: {table.num_rows} rows, not {expected}")
@@ -116,18 +117,25 @@ class Reader:
     def _broken_group(self, number: int, groups: list[int]) -> int | str:
         for group in groups:
             try:
-                self._file(number).read_row_groups([group], columns=list(self._columns.names))
-            except (pa.ArrowException, OSError):
+                self._file(number).read([group], self._columns.names)
+            except UNREADABLE:
                 return group
         return "unknown"  # an error that passed: the message still has the first one
 
-    def _file(self, number: int) -> pq.ParquetFile:
+    def _file(self, number: int) -> Blocks:
         if number not in self._open:
-            if len(self._open) >= MAX_OPEN_FILES:
+            opened = open_blocks(self._index.files[number])
+            while self._open and self._is_full(opened):
                 self._open.popitem(last=False)[1].close()
-            self._open[number] = open_parquet(self._index.files[number])
+            self._open[number] = opened
         self._open.move_to_end(number)
         return self._open[number]
+
+    def _is_full(self, opened: Blocks) -> bool:
+        """Whether one more would be too many, by their number or by their footers' size."""
+        files = (*self._open.values(), opened)
+        num_chunks = sum(len(file.schema) * len(file.counts) for file in files)
+        return len(self._open) >= MAX_OPEN_FILES or num_chunks > MAX_OPEN_CHUNKS
 
     def close(self) -> None:
         while self._open:
@@ -137,8 +145,9 @@ class Reader:
         dense_DW = matrix(len(self._columns.numeric), pick.num_wanted, np.float32)
         for d, numeric in enumerate(self._columns.numeric):
             raw = _numbers(table[numeric.name], numeric.name, numeric.default, at)
-            x = to_dense(numeric, raw)
-            pick.into(dense_DW[d], x)
+            plain = numeric.is_plain and (raw.dtype == np.float32 or raw.dtype.kind in "iu")
+            x = raw if plain else to_dense(numeric, raw)
+            pick.into(dense_DW[d], x)  # makes float32 of integers
             if numeric.keeps_whole and raw.dtype.kind != "f":
                 continue  # integers are finite, and so is what becomes of them
             # Minimum and maximum are NaN where anything is: no array of flags is needed.

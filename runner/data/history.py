@@ -1,6 +1,6 @@
-"""Planted structure that a history has with the item of its row, for models of sequences.
+"""Planted structure that asks for a model of its kind: of a history, or of tasks in conflict.
 
-Ids fall into CLUSTERS by their rank. Shape legend: R rows, V values of a list column.
+Ids of items fall into CLUSTERS by their rank. Shape legend: R rows, V values of a list column.
 """
 
 from __future__ import annotations
@@ -31,3 +31,12 @@ def order(item_R: np.ndarray, history_V: np.ndarray, offsets_R1: np.ndarray) -> 
     last_R = np.zeros(len(item_R), np.int64)
     last_R[there_R] = history_V[offsets_R1[1:][there_R] - 1]
     return (there_R & (item_R % CLUSTERS == (last_R + 1) % CLUSTERS)).astype(np.float64)
+
+
+def turned(task: int, ids_R: np.ndarray, ranks_R: np.ndarray) -> np.ndarray:
+    """[R]: the id part for the first task; for each other one its opposite in the rows where the
+    first column's rank has the task's own bit. What is right for one task misleads another, and
+    which of them it is changes with the row."""
+    if task == 0:
+        return ids_R
+    return np.where((ranks_R >> (task - 1)) & 1, -ids_R, ids_R)

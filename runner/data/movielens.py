@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from runner.data.blocks import first_line
 from runner.data.columns import Categorical, Columns, Label
 from runner.data.fingerprint import check_path, file_content
-from runner.data.index import first_line
 from runner.data.progress import Advance
 from runner.data.recipe import SPLITS, Made, open_recipe
 from runner.data.settings import check_range, check_types

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.data.history import interest, order
+from runner.data.history import interest, order, turned
 
 MAX_EFFECTS = 1 << 20  # ids of larger columns share effects, so that memory stays bounded
 CALIBRATION_ROWS = 1 << 16
@@ -101,6 +101,7 @@ class World:
     item: int | None = None  # column of the item whose history the first sequence is
     sequence: int | None = None
     history: tuple[float, float] = (0.0, 0.0)  # scales of interest and order
+    conflict: float = 0.0  # scale of the id part that tasks turn round, see `turned`
 
     def rows(self, rng: np.random.Generator, count: int, age_R: np.ndarray | None = None) -> Rows:
         """The same rows for the same state of the generator. age_R: from 0, first, to 1, last."""
@@ -108,9 +109,11 @@ class World:
         parts = self.parts(drawn)
         drift_R = 0.0 if age_R is None else self.drift * (2 * age_R - 1)
         probabilities, labels = [], []
-        for shares, bias in zip(self.tasks, self.bias):
+        for k, (shares, bias) in enumerate(zip(self.tasks, self.bias)):
             weighted = (a * b * part for a, b, part in zip(self.scale, shares, parts))
             logit_R = bias + sum(weighted) + drift_R + self.of_history(drawn)
+            if self.conflict:
+                logit_R = logit_R + self.conflict * turned(k, parts[1], drawn.ranks[0])
             probabilities.append((1 / (1 + np.exp(-logit_R))).astype(np.float32))
             labels.append((rng.random(count) < probabilities[-1]).astype(np.int8))
         labels_TR, probability_TR = np.stack(labels), np.stack(probabilities)
@@ -223,6 +226,7 @@ def calibrate(
     num_tasks: int = 1,
     drift: float = 0.0,
     history: tuple[float, float] = (0.0, 0.0),
+    conflict: float = 0.0,
 ) -> World:
     """Parts of the logit get the standard deviations `signal`; the mean probabilities the rate.
 
@@ -240,12 +244,15 @@ def calibrate(
     scale = [wanted / (float(part.std()) or 1.0) for wanted, part in zip(signal, parts)]
     tasks = [(1.0, 1.0, 1.0)]
     tasks += [tuple(rng.uniform(-0.5, 1.5, 3).tolist()) for _ in range(num_tasks - 1)]
+    conflict /= float(parts[1].std()) or 1.0
     biases = []
-    for shares in tasks:
+    for k, shares in enumerate(tasks):
         logit_R = sum(a * b * part for a, b, part in zip(scale, shares, parts))
-        biases.append(_bias(np.asarray(logit_R + of_history), positive_rate))
+        own_R = conflict * turned(k, parts[1], drawn.ranks[0]) if conflict else 0.0
+        biases.append(_bias(np.asarray(logit_R + of_history + own_R), positive_rate))
     return replace(
         world,
+        conflict=conflict,
         scale=(scale[0], scale[1], scale[2]),
         tasks=tuple(tasks),
         bias=tuple(biases),

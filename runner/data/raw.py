@@ -12,7 +12,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from runner.data.index import UNREADABLE, first_line, footer
+from runner.data.blocks import UNREADABLE, first_line, footer
 from runner.data.sources import File
 from runner.errors import DataError, nearest
 

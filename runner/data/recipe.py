@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from runner.data.parquet import ParquetDataset
 
 SPLITS = ("train", "validation", "test")
+LAYOUT = 3  # of prepared files: raise it when their format changes and their rows do not
 
 
 @dataclass(frozen=True)
 class Made:
-    """What `Recipe.make` leaves: names of Parquet files and what was learnt, all JSON."""
+    """What `Recipe.make` leaves: names of files and what was learnt, all JSON."""
 
     splits: Mapping[str, Sequence[str]]  # in the order train, validation, test
     learnt: Mapping[str, Any]  # sizes, vocabularies, lengths: what `columns` needs
@@ -41,13 +42,13 @@ class Recipe(Protocol):
         """All that the prepared files depend on: content of the sources, settings, a version."""
 
     def reading(self) -> Mapping[str, Any]:
-        """All else that shapes the batches: settings of transforms made while reading."""
+        """All else that shapes the batches."""
 
     def num_units(self) -> int:
         """Of progress, for `make`."""
 
     def make(self, folder: Path, advance: Any) -> Made:
-        """Writes the Parquet files of all splits."""
+        """Writes the files of all splits."""
 
     def columns(self, learnt: Mapping[str, Any]) -> Columns: ...
 
@@ -56,6 +57,13 @@ def digest(value: Any, length: int = 16) -> str:
     """Of a JSON value, whatever the order of its keys."""
     text = json.dumps(value, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def cache_key(recipe: Recipe) -> str:
+    """Of the prepared files: what is in them, and how it is laid out."""
+    reading = recipe.reading()
+    more = {"reading": reading} if reading else {}
+    return digest({"layout": LAYOUT, **recipe.source(), **more})
 
 
 def prepare(recipe: Recipe) -> tuple[Path, Made]:
@@ -67,7 +75,7 @@ def prepare(recipe: Recipe) -> tuple[Path, Made]:
             made = recipe.make(folder, advance)
         return {"splits": made.splits, "learnt": made.learnt, "reachable": made.reachable}
 
-    folder = cache.prepared(recipe.name, digest(recipe.source()), make)
+    folder = cache.prepared(recipe.name, cache_key(recipe), make)
     return folder, Made(**cache.contents(folder))
 
 

@@ -1,4 +1,4 @@
-"""Writing prepared Parquet files: blocks of the size that the exact order likes."""
+"""Writing prepared files: blocks of the size that the exact order likes."""
 
 from __future__ import annotations
 
@@ -6,35 +6,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-BLOCK_ROWS = 8192  # a row group: 16 of them make a window of the shuffle
-SHARD_ROWS = 64 * BLOCK_ROWS  # a file: its footer stays small and is parsed in a millisecond
+from runner.data.blocks import ARROW, ArrowWriter
+
+BLOCK_ROWS = 8192  # 16 blocks make a window of the shuffle
+SHARD_ROWS = 64 * BLOCK_ROWS  # of a file
 
 
-def open_shard(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """Checksums, because Parquet readers return flipped bits without a word.
-
-    Dictionary pages without compression: a third of the size of plain ones and as quick to read.
-    """
-    return pq.ParquetWriter(
-        path,
-        schema,
-        compression="none",
-        use_dictionary=True,
-        write_statistics=False,
-        write_page_checksum=True,
-    )
+def shard_name(split: str, number: int) -> str:
+    return f"{split}-{number:05d}{ARROW}"
 
 
 class ShardWriter:
-    """Rows in, files `<split>-00000.parquet` ... out, in whole blocks but for the very last."""
+    """Rows in, files `<split>-00000.arrow` ... out, in whole blocks but for the very last."""
 
     def __init__(self, folder: Path, split: str) -> None:
         self._folder, self._split = folder, split
         self._waiting: list[pa.Table] = []
         self._num_waiting = self._in_shard = 0
-        self._writer: pq.ParquetWriter | None = None
+        self._writer: ArrowWriter | None = None
         self.names: list[str] = []
 
     def write(self, table: pa.Table) -> None:
@@ -60,14 +50,14 @@ class ShardWriter:
             writer = self._writer
             if writer is None or self._in_shard >= SHARD_ROWS:
                 writer = self._next_shard(block.schema)
-            writer.write_table(block, row_group_size=BLOCK_ROWS)
+            writer.write(block)
             self._in_shard += block.num_rows
 
-    def _next_shard(self, schema: pa.Schema) -> pq.ParquetWriter:
+    def _next_shard(self, schema: pa.Schema) -> ArrowWriter:
         if self._writer:
             self._writer.close()
-        self.names.append(f"{self._split}-{len(self.names):05d}.parquet")
-        self._writer = open_shard(self._folder / self.names[-1], schema)
+        self.names.append(shard_name(self._split, len(self.names)))
+        self._writer = ArrowWriter(self._folder / self.names[-1], schema)
         self._in_shard = 0
         return self._writer
 

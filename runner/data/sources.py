@@ -18,6 +18,7 @@ SUFFIXES = {
     "csv": (".csv", ".csv.gz", ".txt"),
     "tsv": (".tsv", ".tsv.gz", ".txt"),
 }
+EXTRAS = {"http": "http", "https": "http"}  # scheme -> extra of this package that reads it
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,11 @@ def _remote(url: str, format_: str, key: str) -> list[File]:
         known = [p for p in fsspec.available_protocols() if isinstance(p, str)]
         raise DataError(f"{key}={url}: {error}{nearest(scheme, known)}") from error
     except ImportError as error:
-        raise DataError(f"{key}={url}: needs a package that is not installed: {error}") from error
+        extra = EXTRAS.get(scheme)
+        install = f": pip install 'runner[{extra}]'" if extra else ""
+        raise DataError(
+            f"{key}={url}: needs a package that is not installed{install} ({error})"
+        ) from error
     except OSError as error:
         raise DataError(f"{key}={url}: cannot be read: {_reason(error)}") from error
     if not names:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from runner.data.blocks import ArrowWriter
 from runner.data.ceiling import Ceiling
 from runner.data.columns import Categorical, Columns, Label, Numeric
 from runner.data.columns import Sequence as SequenceColumn
@@ -20,7 +21,7 @@ from runner.data.planted import Rows, World, calibrate, plant
 from runner.data.progress import Advance
 from runner.data.recipe import SPLITS, Made, open_recipe
 from runner.data.settings import check_numbers, check_range, check_types
-from runner.data.shards import BLOCK_ROWS, SHARD_ROWS, open_shard
+from runner.data.shards import BLOCK_ROWS, SHARD_ROWS, shard_name
 from runner.data.write_out import write_out
 from runner.errors import ConfigError
 
@@ -65,6 +66,9 @@ class Synthetic:
     interest: float  # standard deviation of what the item's cluster in the history S1 adds
     order: float  # and of what the last item of S1 adds; the item is the last single column
     num_tasks: int  # labels `label`, `label_2`, ..., each with a logit of its own
+    conflict: (
+        float  # standard deviation of an id part that tasks turn round, each in rows of its own
+    )
     drift: float  # added to the logits over the rows of a split, from minus to plus this much
     min_cardinality: int  # of the categorical columns; the others lie between, evenly in logarithm
     max_cardinality: int
@@ -89,6 +93,12 @@ class Synthetic:
         check_range("sequence_length", self.sequence_length, 1)
         check_range("num_tasks", self.num_tasks, 1)
         check_range("drift", self.drift, 0)
+        check_range("conflict", self.conflict, 0)
+        if self.conflict and (self.num_tasks < 2 or not self.num_single):
+            raise ConfigError(
+                f"dataset.conflict={self.conflict}: needs several tasks and a column of one id a "
+                "row, dataset.num_tasks from 2 and dataset.num_single from 1"
+            )
         for key in ("interest", "order"):
             check_range(key, getattr(self, key), 0)
             if getattr(self, key) and not (self.num_sequences and self.num_single):
@@ -116,6 +126,8 @@ class Synthetic:
         settings = asdict(self)
         if not self._has_history:  # rows are as they were before there were histories
             settings = {k: v for k, v in settings.items() if k not in ("interest", "order")}
+        if not self.conflict:
+            del settings["conflict"]
         return {"synthetic": VERSION, **settings}
 
     def reading(self) -> Mapping[str, Any]:
@@ -133,7 +145,7 @@ class Synthetic:
             waiting = []
             for split in names:
                 for first in range(0, self.rows[split], SHARD_ROWS):
-                    names[split].append(f"{split}-{len(names[split]):05d}.parquet")
+                    names[split].append(shard_name(split, len(names[split])))
                     path, count = folder / names[split][-1], self.rows[split] - first
                     args = (world, split, first, min(count, SHARD_ROWS), path)
                     waiting.append((split, pool.submit(self._shard, *args, advance)))
@@ -159,7 +171,7 @@ class Synthetic:
         self, world: World, split: str, first: int, count: int, path: Path, advance: Advance
     ) -> list[Ceiling]:
         ceilings = [Ceiling() for _ in self._labels]
-        with open_shard(path, self._arrow_schema) as writer:
+        with ArrowWriter(path, self._arrow_schema) as writer:
             for start in range(0, count, CHUNK_ROWS):
                 chunk = (first + start) // CHUNK_ROWS
                 rng = np.random.default_rng([self.data_seed, 1 + SPLITS.index(split), chunk])
@@ -168,7 +180,9 @@ class Synthetic:
                 rows = world.rows(rng, own, age_R)
                 for ceiling, *task in zip(ceilings, rows.labels_TR, rows.probability_TR):
                     ceiling.add(*task)
-                writer.write_table(self._table(rows), row_group_size=BLOCK_ROWS)
+                table = self._table(rows)
+                for first_row in range(0, own, BLOCK_ROWS):
+                    writer.write(table.slice(first_row, BLOCK_ROWS))
                 advance(own)
         return ceilings
 
@@ -254,6 +268,7 @@ class Synthetic:
             num_tasks=self.num_tasks,
             drift=self.drift,
             history=(self.interest, self.order),
+            conflict=self.conflict,
         )
 
     @property

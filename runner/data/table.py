@@ -31,7 +31,7 @@ from runner.data.raw import (
     text_pieces,
     text_schema,
 )
-from runner.data.recipe import Made, digest, prepare
+from runner.data.recipe import Made, cache_key, prepare
 from runner.data.roles import as_read, as_written, check_types, text_types
 from runner.data.settings import check_choice, check_range
 from runner.data.settings import check_types as check_settings
@@ -316,7 +316,7 @@ def _prepared(made_of: Table) -> tuple[Path, Made]:
     if made_of.learnt:
         own = replace(made_of, learnt=None)
         own.check()
-        folder = cache.cache_root() / f"{own.name}-{digest(own.source())}"
+        folder = cache.cache_root() / f"{own.name}-{cache_key(own)}"
         if cache.is_whole(folder) and _content(folder) == _content(Path(made_of.learnt)):
             return folder, Made(**cache.contents(folder))
     return prepare(made_of)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
+from runner.data.blocks import read_blocks
 from runner.data.columns import Columns
 from runner.data.recipe import Recipe, prepare
+from runner.data.shards import BLOCK_ROWS
 from runner.errors import ConfigError
 
 
@@ -24,7 +27,9 @@ def write_out(recipe: Recipe, folder: Path) -> None:
     for split, names in made.splits.items():
         (folder / split).mkdir(parents=True)
         for name in names:
-            shutil.copyfile(source / name, folder / split / name)
+            path = (folder / split / name).with_suffix(".parquet")
+            rows = read_blocks(source / name)
+            pq.write_table(rows, path, row_group_size=BLOCK_ROWS, write_page_checksum=True)
         schema["path" if split == "train" else f"{split}_path"] = split
     lines = [f"{key}: {json.dumps(value)}\n" for key, value in schema.items()]
     text = f"# Of dataset={recipe.name}; columns that are not declared here are no input\n"

@@ -115,8 +115,16 @@ class Ranks:
         """Collective. The same ranks for a thread, whose talk must not mix with training's."""
         if not self.several:
             return self
-        group = dist.new_group(backend="gloo")
+        # torch gives a further group half an hour, whatever the first one was given
+        timeout = _world()._get_backend(torch.device("cpu")).options._timeout
+        group = dist.new_group(backend="gloo", timeout=timeout)
         return Ranks(self.rank, self.world_size, self.local_rank, self.local_world_size, group)
+
+
+def _world() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None, "several ranks have joined a group"
+    return group
 
 
 ALONE = Ranks()

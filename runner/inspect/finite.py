@@ -48,7 +48,7 @@ class FirstNonFinite(Observer):
         self.modules, self.parameters, self.schema = modules, parameters, schema
         self.last_part = ""
         self.bad_gradient: BadGradient | None = None
-        self.look_ups: list[tuple[TableLookup, Batch]] = []
+        self.look_ups: list[tuple[TableLookup, tuple[Any, ...]]] = []  # and what each was given
 
     def step_begins(self) -> None:
         self.last_part = ""
@@ -63,10 +63,10 @@ class FirstNonFinite(Observer):
         module = self.modules[part]
         bad = next((t for t in tensors_in(outputs) if not is_finite(t)), None)
         if isinstance(module, TableLookup):
-            (batch,), _ = inputs
-            self.look_ups.append((module, batch))
+            given, _ = inputs
+            self.look_ups.append((module, given))
             if bad is not None:
-                raise NonFiniteError(_blame_tables(self._name(part), module, batch, bad))
+                raise NonFiniteError(_blame_tables(self._name(part), module, given, bad))
         elif bad is not None:
             raise NonFiniteError(self._blame(part, module, inputs, bad))
         self.last_part = part
@@ -125,8 +125,8 @@ class FirstNonFinite(Observer):
                 f"the update made {bad[0]}{more} non-finite from finite gradients: "
                 f"{share(self.parameters[bad[0]])}; the learning rate may be too high"
             )
-        for look_up, batch in self.look_ups:
-            for table, rows in bad_rows(look_up, batch).items():
+        for look_up, given in self.look_ups:
+            for table, rows in bad_rows(look_up, *given).items():
                 raise NonFiniteError(
                     f"the update made rows of table {table!r} non-finite from finite gradients: "
                     f"{_rows(rows)}; the learning rate may be too high"
@@ -195,8 +195,8 @@ def check_batch(batch: Batch, schema: Schema) -> None:
         raise NonFiniteError(f"the weights of the batch's ids are not finite: {share(weights_V)}")
 
 
-def _blame_tables(name: str, look_up: TableLookup, batch: Batch, bad: Tensor) -> str:
-    rows = bad_rows(look_up, batch)
+def _blame_tables(name: str, look_up: TableLookup, given: tuple[Any, ...], bad: Tensor) -> str:
+    rows = bad_rows(look_up, *given)
     if not rows:
         return (
             f"module {name} made the first non-finite value: {share(bad)}; the rows it read are "

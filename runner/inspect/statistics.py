@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from runner.batch import Batch
 from runner.inspect.tables import columns_of, ids_of, weights_of
 from runner.inspect.watch import Observer, tensors_in
 from runner.layers.embedding import TableLookup
@@ -130,8 +129,8 @@ class Statistics(Observer):
             self.outputs.setdefault(part, Moments()).add(tensor)
         module = self.modules[part]
         if isinstance(module, TableLookup):
-            (batch,), _ = inputs
-            self._add_ids(part, module, batch)
+            given, _ = inputs
+            self._add_ids(part, module, ids_of(module, *given))
 
     def gradient_at_output(self, part: str, gradient: Tensor) -> None:
         module = self.modules[part]
@@ -145,11 +144,12 @@ class Statistics(Observer):
         uses = self.tables[part]
         for table, columns in columns_of(module).items():
             for column in columns:
-                uses[table].gradient.add(gradient[:, column])
+                if column.stop <= gradient.shape[1]:  # behind it stand the places of sequences
+                    uses[table].gradient.add(gradient[:, column])
 
-    def _add_ids(self, part: str, look_up: TableLookup, batch: Batch) -> None:
+    def _add_ids(self, part: str, look_up: TableLookup, found: Mapping[str, Tensor]) -> None:
         uses = self.tables.setdefault(part, {spec.name: TableUse() for spec in look_up.specs})
-        for table, ids in ids_of(look_up, batch).items():
+        for table, ids in found.items():
             uses[table].ids += ids.numel()
             uses[table].rows.update(ids.unique().tolist())
 

@@ -5,6 +5,8 @@ E width of all pooled embeddings side by side, R rows of a table, U rows read.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,9 +14,10 @@ from runner.batch import Batch
 from runner.layers.embedding import TableLookup
 
 
-def ids_of(lookup: TableLookup, batch: Batch) -> dict[str, Tensor]:
-    """The ids that a batch looks up, by table, with repetitions."""
-    sparse = lookup.ids(batch)
+def ids_of(lookup: TableLookup, batch: Batch, *more: Any) -> dict[str, Tensor]:
+    """The ids that a batch looks up, by table, with repetitions. more: that the look-up is given,
+    such as candidates."""
+    sparse = lookup.ids(batch, *more)
     return {
         spec.name: torch.cat([sparse[feature].values() for feature in spec.features])
         for spec in lookup.specs
@@ -40,14 +43,14 @@ def weights_of(lookup: TableLookup) -> dict[str, Tensor]:
     return {spec.name: state[f"{spec.name}/weight"] for spec in lookup.specs}
 
 
-def bad_rows(lookup: TableLookup, batch: Batch) -> dict[str, Tensor]:
+def bad_rows(lookup: TableLookup, batch: Batch, *more: Any) -> dict[str, Tensor]:
     """Rows among those read that hold a NaN or an infinity, by table; tables without are left out.
 
     Synchronises.
     """
     weights = weights_of(lookup)
     found = {}
-    for name, ids in ids_of(lookup, batch).items():
+    for name, ids in ids_of(lookup, batch, *more).items():
         rows_U = ids.unique()
         bad_U = ~weights[name].index_select(0, rows_U).isfinite().all(1)
         if bad_U.any():  # sync

@@ -8,7 +8,7 @@ behind. Gradients of activations are seen by tensor hooks, since those of module
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -66,6 +66,7 @@ class Watch:
     def __init__(self, observers: Sequence[Observer], *, device: torch.device) -> None:
         self.observers = observers
         self.device = device
+        self.clock: Callable[[], float] = time.perf_counter
         self.observing_s = 0.0  # what observers have taken so far
         self.time_s = 0.0  # of the event they are being told of
         self.step_s = 0.0  # the last update took, without what observers did
@@ -123,7 +124,7 @@ class Watch:
     def _seconds(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # sync: or a kernel's time is the next one's
-        return time.perf_counter()
+        return self.clock()
 
 
 @contextmanager

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Embeddings, Schema, SparseFeature
@@ -29,6 +28,7 @@ def table_specs(
     for feature in features:
         by_table.setdefault(feature.table_name, []).append(feature)
     specs = []
+    weighted = any(feature.weighted for feature in features)  # a batch has weights of all or none
     for name, sharing in by_table.items():
         first = sharing[0]
         for other in sharing[1:]:
@@ -38,7 +38,8 @@ def table_specs(
                     f"in rows or pooling: {first} {other}"
                 )
         names = tuple(f"{f.name}{ending}" for f in sharing)
-        specs.append(TableSpec(f"{name}{ending}", first.num_rows, dim, names, first.pooling, bound))
+        sized = f"{name}{ending}", first.num_rows, dim
+        specs.append(TableSpec(*sized, names, first.pooling, bound, weighted))
     return specs
 
 
@@ -99,9 +100,3 @@ class TableLookup(nn.Module):
         """
         assert self.tables is not None, "the builder places the tables before the first batch"
         return Embeddings(self.tables(self.ids(batch)))
-
-
-def flat_triangle(num_vectors: int) -> Tensor:
-    """Positions of the strict lower triangle of a flattened [num_vectors, num_vectors] matrix."""
-    row, column = torch.tril_indices(num_vectors, num_vectors, offset=-1)
-    return row * num_vectors + column

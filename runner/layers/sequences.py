@@ -69,6 +69,16 @@ class SequenceLookup(TableLookup):
         """`rows` holds [B] `<name>:length` of each sequence and [B, L] `<name>:ids`, 0 behind it;
         with candidates, `shared_CD` is their embeddings and `whole` has `candidates`."""
         assert self.tables is not None, "the builder places the tables before the first batch"
+        kjt, known = self._bags(batch, candidates_C)
+        return self._taken_apart(self.tables(kjt), batch.size, candidates_C, known)
+
+    def ids(self, batch: Batch, candidates_C: Tensor | None = None) -> KeyedJaggedTensor:
+        return self._bags(batch, candidates_C)[0]
+
+    def _bags(
+        self, batch: Batch, candidates_C: Tensor | None
+    ) -> tuple[KeyedJaggedTensor, dict[str, Tensor]]:
+        """What is looked up, and what is known of the sequences."""
         extra_KR, used_KR = self._in_slots(candidates_C, batch.labels_BT.device)
         keys, values, lengths, weights = [], [], [], []
         weighted = any(f.weighted for f in self.pooled)
@@ -100,7 +110,7 @@ class SequenceLookup(TableLookup):
             weights=torch.cat(weights) if weighted else None,
             stride=batch.size + extra_KR.shape[1],
         )
-        return self._taken_apart(self.tables(kjt), batch.size, candidates_C, known)
+        return kjt, known
 
     @torch.no_grad()
     def every_row(self, num_rows: int, device: torch.device, chunk: int = 16_384) -> Tensor:

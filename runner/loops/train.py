@@ -7,12 +7,13 @@ import time
 from runner.errors import UserError
 from runner.job import Job, Result
 from runner.loops.beside import keep_data_facts
+from runner.loops.chosen import find_checkpoint
 from runner.loops.decide import decide
 from runner.loops.evaluate import evaluate_split
 from runner.loops.events import Events
 from runner.loops.pruned import is_pruned
 from runner.loops.record import Recorder
-from runner.loops.start import find_checkpoint, start
+from runner.loops.start import start
 from runner.loops.told import told
 from runner.profiling import profiled
 from runner.state import TrainState, restore_weights

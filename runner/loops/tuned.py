@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from runner.job import Job, Result
 from runner.jsonfiles import read_json, write_json
-from runner.loops.start import warm_start
 from runner.loops.told import start_trackers, told
 from runner.loops.train import train
 from runner.loops.untouched import untouched
+from runner.loops.warm import starts_warm, warm_start
 from runner.step import rows_of_update, updates_of_epoch
 
 FILE = "tuned.json"
@@ -45,8 +44,8 @@ def tune(
 def _search(job: Job, search: Callable[[Job], Found | None]) -> dict[str, Any]:
     """From the weights that training would start with."""
     with untouched(job):
-        if job.checkpoint.init_from:
-            job.view.note(warm_start(job, Path(job.checkpoint.init_from)))
+        if starts_warm(job.checkpoint):
+            job.view.note(warm_start(job))
         return dict(search(job) or {})
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
-from runner.losses.protocol import by_task, need_kind
+from runner.losses.protocol import by_task, column_by_task, need_kind
 
 
 class BCE(nn.Module):
@@ -51,7 +51,7 @@ class BCE(nn.Module):
         losses_BT = functional.binary_cross_entropy_with_logits(
             prediction.logits_BT, labels_BT, pos_weight=self.pos_weight, reduction="none"
         )
-        return dict(zip(self.names, losses_BT.unbind(1)))
+        return column_by_task(self.names, losses_BT)
 
 
 class Focal(nn.Module):
@@ -81,7 +81,7 @@ class Focal(nn.Module):
         losses_BT = -easy_BT * functional.logsigmoid(margin_BT)
         if self.alpha is not None:
             losses_BT = losses_BT * (1 - self.alpha + (2 * self.alpha - 1) * y_BT)
-        return dict(zip(self.names, losses_BT.unbind(1)))
+        return column_by_task(self.names, losses_BT)
 
 
 class MSE(nn.Module):
@@ -96,4 +96,4 @@ class MSE(nn.Module):
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         losses_BT = (prediction.logits_BT - prediction.labels_BT).square()
-        return dict(zip(self.names, losses_BT.unbind(1)))
+        return column_by_task(self.names, losses_BT)

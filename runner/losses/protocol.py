@@ -6,7 +6,7 @@ B batch, T tasks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -36,6 +36,12 @@ def need_kind(schema: Schema, kind: str, loss: str, instead: str) -> list[str]:
                 f"(model/loss={instead})"
             )
     return [task.name for task in schema.tasks]
+
+
+def column_by_task(names: Sequence[str], losses_BT: Tensor) -> dict[str, Tensor]:
+    """[B] for each task. Of a single one a view: the backward of `unbind` would copy."""
+    columns = (losses_BT.squeeze(1),) if len(names) == 1 else losses_BT.unbind(1)
+    return dict(zip(names, columns))
 
 
 def by_task(

@@ -31,7 +31,8 @@ class Pending:
     """A buffer of one shape for ever, so that a checkpoint may copy into it.
 
     It is part of a checkpoint as it is: counted earlier, sums would be rounded in another order
-    than in a run that was not saved there.
+    than in a run that was not saved there. Batches are kept as they are and laid into the buffer
+    together when someone looks: one by one, each copy would find nothing of it in the caches.
     """
 
     def __init__(self, num_tasks: int, device: torch.device) -> None:
@@ -39,26 +40,23 @@ class Pending:
         width = 2 * num_tasks + 1 + MAX_LOSS_PARTS
         self._rows_CN = torch.zeros(width, NUM_ROWS, device=device)
         self._count = torch.zeros(1, dtype=torch.int64)  # on the host: reading it waits for nothing
+        self._batches: list[tuple[Prediction, Sequence[Tensor]]] = []  # not in the buffer yet
+        self._num_kept = 0  # rows of those
 
     def fits(self, num_rows: int) -> bool:
-        return self._count.item() + num_rows <= NUM_ROWS
+        return int(self._count) + self._num_kept + num_rows <= NUM_ROWS
 
     def add(self, prediction: Prediction, losses: Sequence[Tensor]) -> None:
-        """Copies a batch that fits: the caller may use its memory again."""
-        start = int(self._count.item())
-        stop = start + len(prediction.weights_B)
-        tasks = self._num_tasks
-        rows_CB = self._rows_CN[:, start:stop]
-        rows_CB[:tasks] = prediction.logits_BT.detach().T
-        rows_CB[tasks : 2 * tasks] = prediction.labels_BT.T
-        rows_CB[2 * tasks] = prediction.weights_B
-        for row_B, loss_B in zip(rows_CB[2 * tasks + 1 :], losses):
-            row_B.copy_(loss_B.detach())
-        self._count.fill_(stop)
+        """Takes a batch that fits. On CPU its memory is ours until the next `state` or `take`."""
+        self._batches.append((prediction, losses))
+        self._num_kept += len(prediction.weights_B)
+        if self._rows_CN.device.type != "cpu":  # a CUDA graph writes to the same memory again
+            self._lay()
 
     def take(self, num_parts: int) -> Counted | None:
         """The rows that wait, out of the buffer; None: there are none. To be used at once."""
-        stop, tasks = int(self._count.item()), self._num_tasks
+        self._lay()
+        stop, tasks = int(self._count), self._num_tasks
         if stop == 0:
             return None
         self._count.zero_()
@@ -66,13 +64,30 @@ class Pending:
 
     def clear(self) -> None:
         self._count.zero_()
+        self._batches, self._num_kept = [], 0
 
     def state(self) -> dict[str, Tensor]:
+        self._lay()
         return {"pending": self._rows_CN, "pending_count": self._count}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
+        self.clear()
         self._rows_CN.copy_(state["pending"])
         self._count.copy_(state["pending_count"])
+
+    def _lay(self) -> None:
+        if not self._batches:
+            return
+        start, tasks = int(self._count), self._num_tasks
+        rows_CN = self._rows_CN[:, start : start + self._num_kept]
+        kept = [prediction for prediction, _ in self._batches]
+        rows_CN[:tasks] = torch.cat([p.logits_BT.detach() for p in kept]).T
+        rows_CN[tasks : 2 * tasks] = torch.cat([p.labels_BT for p in kept]).T
+        rows_CN[2 * tasks] = torch.cat([p.weights_B for p in kept])
+        for row_N, parts in zip(rows_CN[2 * tasks + 1 :], zip(*(ls for _, ls in self._batches))):
+            row_N.copy_(torch.cat([part.detach() for part in parts]))
+        self._count.fill_(start + self._num_kept)
+        self._batches, self._num_kept = [], 0
 
     def of(self, state: Mapping[str, Tensor], num_parts: int) -> Counted:
         """The rows that wait in a state, such as another rank's."""

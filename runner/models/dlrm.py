@@ -5,31 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.layers.dot import DotInteraction
 from runner.layers.dropout import Dropout
-from runner.layers.embedding import TableLookup, flat_triangle
+from runner.layers.embedding import TableLookup
 from runner.layers.mlp import mlp
 from runner.layers.recommender import Recommender
-
-
-class DotInteraction(nn.Module):
-    """Dot products of all pairs of vectors: the strict triangle of X X^T.
-
-    Args: x_BND: [B, N, D].  Returns: [B, N (N - 1) / 2].
-    """
-
-    triangle: Tensor
-
-    def __init__(self, num_vectors: int) -> None:
-        super().__init__()
-        # a flat index_select: indexing x[:, i, j] costs several times as much on CPU
-        self.register_buffer("triangle", flat_triangle(num_vectors), persistent=False)
-
-    def forward(self, x_BND: Tensor) -> Tensor:
-        products = torch.bmm(x_BND, x_BND.transpose(1, 2))
-        return products.flatten(1).index_select(1, self.triangle)
 
 
 class DLRM(Recommender):

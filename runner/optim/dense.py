@@ -125,6 +125,16 @@ def create_states(
     create_dense_state(optimizers[0], parameters, left)
 
 
+def probe_states(optimizer: Optimizer) -> set[str]:
+    """Names of the states that such an optimizer keeps of a parameter, tried on one of its own."""
+    [first, *_] = (p for group in optimizer.param_groups for p in group["params"])
+    weight = nn.Parameter(torch.zeros(2, device=first.device))
+    weight.grad = torch.zeros_like(weight)
+    probe = type(optimizer)([weight], **optimizer.defaults)
+    probe.step(lambda: 0.0)
+    return set(probe.state.get(weight, {}))
+
+
 def _states(
     optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
@@ -46,10 +48,13 @@ class FusedTables(Tables):
             raise ConfigError(f"FBGEMM has no CPU kernel for {settings.kind}")
         self._tbe = [_kernel(layout, settings, device)]  # in a list: hidden from nn.Module
         self._counts_steps = device.type != "cpu"
+        self._rate = math.nan  # what the kernel has; NaN: not known
 
     def set_rate(self, lr: float, step: int) -> None:
         (tbe,) = self._tbe
-        tbe.learning_rate_tensor.fill_(lr)
+        if lr != self._rate:
+            tbe.learning_rate_tensor.fill_(lr)
+            self._rate = lr
         if self._counts_steps:
             # the kernel adds 1 at every look-up, an evaluation's too: so it is set, never counted
             tbe.iter_cpu.fill_(step - 1)

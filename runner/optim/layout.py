@@ -26,6 +26,7 @@ class TableSpec:
     features: tuple[str, ...]
     pooling: str = "sum"  # or mean: the sum (weighted or not) divided by the number of ids
     bound: float | None = None  # initial weights are uniform(-bound, bound); None: num_rows^-1/2
+    weighted: bool = False  # ids come with weights, as those of all tables of a batch then do
 
 
 @dataclass(frozen=True)

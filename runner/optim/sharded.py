@@ -133,7 +133,6 @@ class ShardedTables(Tables):
                 yield module.emb_module, module.config.embedding_tables
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
-        assert kjt.weights_or_none() is None, "weights of ids need a collection made for them"
         num_features = len(self._keys)
         size = kjt.stride()
         lengths_FB = kjt.lengths().view(num_features, size)
@@ -170,6 +169,7 @@ def _collection(layout: Layout) -> EmbeddingBagCollection:
             )
             for spec in layout.tables
         ],
+        is_weighted=any(spec.weighted for spec in layout.tables),
         device=torch.device("meta"),
     )
 
@@ -274,6 +274,7 @@ def _padded(kjt: KeyedJaggedTensor, lengths_FB: Tensor, size: int) -> KeyedJagge
     return KeyedJaggedTensor(
         keys=kjt.keys(),
         values=kjt.values(),
+        weights=kjt.weights_or_none(),
         lengths=functional.pad(lengths_FB, (0, missing)).flatten(),
         stride=size,
     )

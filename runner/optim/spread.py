@@ -144,8 +144,12 @@ class SpreadTables(Tables):
         before = torch.zeros(len(values_V) + 1, dtype=torch.int64, device=self._device)
         before[1:] = here_V.cumsum(0)
         lengths = before[everyone.offsets()].diff()
+        weights_V = everyone.weights_or_none()
         return KeyedJaggedTensor(
-            keys=self._keys, values=(values_V - low_V)[here_V], lengths=lengths
+            keys=self._keys,
+            values=(values_V - low_V)[here_V],
+            weights=None if weights_V is None else weights_V[here_V],
+            lengths=lengths,
         )
 
 
@@ -219,13 +223,18 @@ class MixedTables(Tables):
 
 def gather_ids(kjt: KeyedJaggedTensor, ranks: Ranks) -> KeyedJaggedTensor:
     """Collective. The batches of all ranks as one, side by side in the order of ranks."""
-    assert kjt.weights_or_none() is None, "weights of ids are not exchanged"
     lengths_FB = [t.view(len(kjt.keys()), -1) for t in _lengths(kjt, ranks)]
     per_feature = [t.sum(1).tolist() for t in lengths_FB]  # sync
-    values = [v.split(n) for v, n in zip(ranks.gather_rows(kjt.values()), per_feature)]
+
+    def side_by_side(own_V: Tensor) -> Tensor:
+        parts = [v.split(n) for v, n in zip(ranks.gather_rows(own_V), per_feature)]
+        return torch.cat([of_rank[f] for f in range(len(kjt.keys())) for of_rank in parts])
+
+    weights_V = kjt.weights_or_none()
     return KeyedJaggedTensor(
         keys=kjt.keys(),
-        values=torch.cat([of_rank[f] for f in range(len(kjt.keys())) for of_rank in values]),
+        values=side_by_side(kjt.values()),
+        weights=None if weights_V is None else side_by_side(weights_V),
         lengths=torch.cat(lengths_FB, dim=1).flatten(),
     )
 

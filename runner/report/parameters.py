@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,7 +104,7 @@ def _medians(xs: Sequence[Any], ys: Sequence[float], is_number: bool) -> list[tu
         groups.setdefault(x, []).append(y)
     if is_number and len(groups) > 8:  # hardly two runs share a value
         return []
-    found = [(x, sorted(g)[len(g) // 2]) for x, g in groups.items()]
+    found = [(x, statistics.median(g)) for x, g in groups.items()]
     return sorted(found) if is_number else found
 
 
@@ -122,6 +123,9 @@ def parallel(
     axes = [_axis(names[k], [r.settings.get(k) for r in there]) for k in keys]
     values = points([r.metrics[metric] for r in there])
     axes.append({"label": metric, "values": values})
+    # names of the first axis stand outside of the drawing, which would cut them off
+    longest = max((len(str(text)) for text in axes[0].get("ticktext", ())), default=0)
+    left = max(90, 20 + 7 * longest)
     return {
         "data": [
             {
@@ -138,7 +142,7 @@ def parallel(
                 "tickfont": {"size": 11},
             }
         ],
-        "layout": layout(height=420, margin={"l": 90, "r": 40, "t": 60, "b": 30}),
+        "layout": layout(height=420, margin={"l": left, "r": 40, "t": 60, "b": 30}),
     }
 
 

@@ -44,7 +44,12 @@ def rate_figure(run: RunRecord) -> Figure | None:
         {**_trace("train", *curve), "name": name, "line": {"color": colour, "width": 2}}
         for (name, curve), colour in zip(logs.items(), COLOURS)
     ]
-    return _over_updates(traces, log_y=_are_far_apart(traces))
+    figure = _over_updates(traces, log_y=_are_far_apart(traces))
+    most = max(y for trace in traces for y in trace["y"])
+    if most > 0 and figure["layout"]["yaxis"].get("type") != "log":
+        # left to itself, plotly draws a constant rate in the middle of -1 to 1
+        figure["layout"]["yaxis"]["range"] = [0, 1.1 * most]
+    return figure
 
 
 def speed_figure(run: RunRecord) -> Figure | None:

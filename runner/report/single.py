@@ -57,10 +57,12 @@ def show_single(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> N
     """The same in a terminal: facts and the table of results."""
     for problem in problems:
         out.print(Text(f"note: {problem}", style="yellow"), soft_wrap=True)
-    for name, value in [("run", str(run.folder)), ("status", run.status), *_facts(run)]:
-        out.print(Text(f"{name:<18}{value}"), soft_wrap=True)
+    told = [("run", str(run.folder)), ("status", run.status), *_facts(run)]
+    width = 2 + max(16, *(len(name) for name, _ in told))
+    for name, value in told:
+        out.print(Text(f"{name:<{width}}{value}"), soft_wrap=True)
     if run.error:
-        out.print(Text(f"{'error':<18}{run.error}", style="red"), soft_wrap=True)
+        out.print(Text(f"{'error':<{width}}{run.error}", style="red"), soft_wrap=True)
     lines = _result_lines(run, _read(run.folder / "data.json"))
     for line in lines:
         out.print(Text(f"  {line}"), soft_wrap=True)
@@ -145,7 +147,7 @@ def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
             Cell(f["name"]),
             Cell(f["table"]),
             Cell(f"{f['num_rows']:,}", f["num_rows"], "num"),
-            Cell(str(f.get("length", 1)), f.get("length", 1), "num"),
+            Cell(f"{f.get('length', 1):,.4g}", f.get("length", 1), "num"),
         ]
         for f in features[:_FEATURES_SHOWN]
     ]

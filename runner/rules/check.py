@@ -25,7 +25,16 @@ from runner.rules.keys import (
     Config,
     get,
 )
-from runner.rules.loops import FROM_A_RUN, TRAINS, TUNES, loop, stream, tuning, warm_start
+from runner.rules.loops import (
+    FROM_A_RUN,
+    ONLINE,
+    TRAINS,
+    TUNES,
+    loop,
+    stream,
+    tuning,
+    warm_start,
+)
 from runner.targets import check_target_names, lies_in
 from runner.typecheck import check_types
 
@@ -200,7 +209,8 @@ def _ranks(config: Config) -> Iterator[str]:
     loop = get(config, "loop._target_")
     if size > 1 and loop not in (TRAINS, FROM_A_RUN, *TUNES):
         name = str(loop).rpartition(".")[2]
-        yield f"trainer.num_processes={size}: the loop {name} works in one process"
+        why = ": a stream has one reader and one order of rows" if loop == ONLINE else ""
+        yield f"trainer.num_processes={size}: the loop {name} works in one process{why}"
     if size > 1 and str(config["trainer"]["device"]).startswith("cuda:"):
         yield (
             f"trainer.device={config['trainer']['device']}: each of {size} ranks takes a GPU of "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from runner.errors import nearest
 from runner.rules.keys import SPLITS, Config, get
@@ -92,5 +93,32 @@ def tuning(config: Config) -> Iterator[str]:
 
 def warm_start(config: Config) -> Iterator[str]:
     init, target = get(config, "checkpoint.init_from"), get(config, "loop._target_")
-    if init is not None and target in BEGINS_AFRESH and not os.path.isdir(init):
+    if target not in BEGINS_AFRESH:
+        return
+    if init is not None and not os.path.isdir(init):
         yield f"checkpoint.init_from={init}: no such folder"
+    names, tables = (
+        get(config, f"checkpoint.{key}") or {} for key in ("init_names", "init_tables")
+    )
+    if init is None and names:
+        yield "checkpoint.init_names: renames weights of checkpoint.init_from, which is not set"
+    if init is None and not tables and get(config, "checkpoint.init_optimizer"):
+        yield "checkpoint.init_optimizer=true: of what checkpoint.init_from or init_tables take"
+    for name, other in names.items():
+        if not (other is None or (isinstance(other, str) and other)):
+            yield f"checkpoint.init_names.{name}={other}: the name there, or null to leave it out"
+    for table, given in tables.items():
+        yield from _of_a_table(f"checkpoint.init_tables.{table}", given)
+
+
+def _of_a_table(key: str, given: Any) -> Iterator[str]:
+    if not isinstance(given, Mapping) or not isinstance(given.get("from"), str):
+        yield f"{key}={given}: needed is {{from: DIR}}, and with another name table: NAME"
+        return
+    for name in given:
+        if name not in ("from", "table"):
+            yield f"{key}.{name}: is no key of it{nearest(str(name), ('from', 'table'))}"
+    if not isinstance(given.get("table", ""), str):
+        yield f"{key}.table={given['table']}: needed is the name of a table there"
+    if not os.path.isdir(given["from"]):
+        yield f"{key}.from={given['from']}: no such folder"

@@ -113,6 +113,8 @@ def _joining_ray(settings: Sequence[str], env: dict[str, str]) -> tuple[str, ...
         except Exception as error:  # Ray raises plain ones too
             raise UserError(f"hydra/launcher=ray: no Ray on this machine: {error}") from error
         env["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+        # From 2.60 on a Ray that is started so asks for a token: who joins it must know that.
+        env |= {k: v for k, v in os.environ.items() if k.startswith("RAY_AUTH_")}
         settings = [o for o in settings if start not in o]
     return (*settings, f"+{start}object_store_memory=null")
 

@@ -143,7 +143,8 @@ def _sweep(console: Console, source: Grid | Choosing, standing: Standing, start:
         front = source.front()
         unsaved = save(standing, front)
         _conclude(console, standing, front)
-        _write_page(console, standing.directory)
+        if not stopping.at_once:  # a second Ctrl-C waits for no drawing; `report DIR` makes it
+            _write_page(console, standing.directory)
     if unsaved is not None:
         _warn(unsaved)
     if engine.trouble is not None:
@@ -200,7 +201,7 @@ def _conclude(console: Console, standing: Standing, front: Collection[str]) -> N
 
 
 def _write_page(console: Console, directory: Path) -> None:
-    """`report.html` of the sweep, also after failures and Ctrl-C."""
+    """`report.html` of the sweep, also after failures and the first Ctrl-C."""
     from runner.report.write import write_own_page
 
     try:

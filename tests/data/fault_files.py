@@ -225,8 +225,8 @@ def damaged_cache(table: Table, top: Path, *, short: bool) -> None:
             try:
                 found = values(opened(**settings))
             except DataError as error:
-                assert "row group" in str(error) and "made again" in str(error), error
-                return "row group named"
+                assert "record batch" in str(error) and "made again" in str(error), error
+                return "record batch named"
             assert found.same(wanted), "other values without a word"
             after = {p.name: p.stat().st_ino for p in folder.iterdir()}
             return "the same values" if before == after else "made again"

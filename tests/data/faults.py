@@ -17,7 +17,7 @@ from tests.data.fault_attacks import attacks
 from tests.data.fault_columns import other_columns, read_only
 from tests.data.fault_files import damaged_cache, damaged_files, empty_files
 from tests.data.fault_ids import bad_ids
-from tests.data.fault_resume import every_position, every_resume
+from tests.data.fault_resume import every_position, every_resume, every_resume_of_ranks
 from tests.data.fault_values import bad_values
 from tests.fault_table import count_faults
 
@@ -25,7 +25,7 @@ FAULTS = {
     f.__name__: f
     for f in (
         damaged_files, empty_files, damaged_cache, bad_values, bad_ids, other_columns, read_only,
-        attacks, every_position, every_resume,
+        attacks, every_position, every_resume, every_resume_of_ranks,
     )
 }  # fmt: skip
 

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from runner.batch import SparseFeature
+from runner.data import decode
+from runner.data.index import build_index
 from tests.data.tables import COLUMNS, by_key, dataset, read, table, write
 
 KEYS = ["item", "user", "tags", "shops"]
@@ -102,3 +106,26 @@ def test_an_epoch_of_empty_lists_only(tmp_path):
     for batch in read(dataset(write(tmp_path, empty), columns), batch_size=6):
         assert len(batch.sparse.values()) == 0
         assert batch.sparse.lengths().tolist() == [0] * batch.size
+
+
+@pytest.mark.parametrize(("files", "chunks", "largest"), [(3, 1 << 17, 3), (32, 8 * 4 * 2, 2)])
+def test_open_files_are_bounded_by_their_number_and_by_their_footers(
+    tmp_path, monkeypatch, files, chunks, largest
+):
+    """8 columns and 4 row groups a file; one that is too large alone is read all the same."""
+    columns, whole = replace(COLUMNS, weight=None), table(320)
+    paths = write(tmp_path, whole, file_rows=[64] * 5)
+    index = build_index(paths, columns)
+    blocks = np.random.default_rng(0).permutation(index.num_blocks)
+    monkeypatch.setattr(decode, "MAX_OPEN_FILES", files)
+    for limit, most in ((chunks, largest), (1, 1)):
+        monkeypatch.setattr(decode, "MAX_OPEN_CHUNKS", limit)
+        reader, held = decode.Reader(index, columns), []
+        for block in blocks:
+            rows = reader.rows(np.array([block]), slice(None))
+            start, count = index.start_N[block], index.rows_N[block]
+            wanted = whole["item"].to_numpy()[start : start + count]
+            assert rows.ids_FW[0].tolist() == wanted.tolist()
+            held.append(len(reader._open))
+        assert max(held) == most
+        reader.close()

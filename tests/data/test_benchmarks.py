@@ -1,11 +1,15 @@
-"""The benchmarks of order and memory run; what they say of orders is right. Nothing is timed."""
+"""The benchmarks of order, memory, growth and loaders run, and say what is right. No timing."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from bench import memory, order
+from bench import growth, loaders, memory, order
+from bench.data import write_rows
 from tests.data.tables import dataset, read, table, write
 
 
@@ -35,3 +39,53 @@ def test_memory_is_shown_for_rows_and_entries(tmp_path, capsys):
     rows, entries = capsys.readouterr().out.splitlines()
     assert rows.split()[0] == "24,576" and "after each epoch" in rows
     assert entries.split()[0] == "1,000" and "0 MB kept" in entries
+
+
+@pytest.fixture(scope="module")
+def rows_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rows") / "rows.parquet"
+    write_rows(path, 10_000)
+    return path
+
+
+@pytest.mark.parametrize("name", ["ours", "torch-rows", "torch-tensors"])
+def test_every_loader_gives_each_row_once(rows_file, name, capsys):
+    assert sum(loaders.LOADERS[name][1](rows_file)()) == 10_000
+    loaders.measure(name, rows_file)
+    before_s, of_row, peak = map(float, capsys.readouterr().out.split())
+    assert before_s >= 0 and of_row >= 0 and peak > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("deepctr-torch", "deepctr_torch"), ("fuxictr-npz", "fuxictr")]
+)
+def test_a_loader_that_is_not_installed_says_so(rows_file, name, module, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SystemExit) as ended:
+        loaders.measure(name, rows_file)
+    assert ended.value.code == loaders.NOT_INSTALLED
+    said = capsys.readouterr().out.strip()
+    assert said.startswith(f"not installed: {module}")
+    found = {"ours": [[1.0, 1e-6, 100.0], [1.0, 2e-6, 100.0]], "torch-rows": [[0, 3e-6, 9]] * 2}
+    ours, rows, missing = loaders.rows_of(found, {name: said})
+    assert ours[:3] == ["this data layer", "667k", "1.0"]
+    assert rows[1:4] == ["333k", "2.2", "1.5 to 3.0"], "the pairs' ratios are 3 and 1.5"
+    assert missing[1] == said
+
+
+def test_processor_time_counts_processes_that_were_started():
+    before = loaders.processor_s()
+    subprocess.run([sys.executable, "-c", "for _ in range(10**7): pass"], check=True)
+    assert loaders.processor_s() - before > 0.05
+
+
+def test_growth_reads_a_file_under_several_names(rows_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(growth, "BLOCK_ROWS", 10_000)
+    read_before = growth.read
+    seen = []
+    monkeypatch.setattr(
+        growth, "read", lambda data, seed: seen.append(data) or read_before(data, seed)
+    )
+    growth.measure(growth.copies(tmp_path / "three", rows_file, 3))
+    assert seen[0].num_rows == {"train": 30_000}
+    assert len(capsys.readouterr().out.split()) == 4

@@ -6,8 +6,11 @@ import datetime
 import functools
 import http.server
 import json
+import sys
 import threading
+import tomllib
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from runner.data.sources import EXTRAS
 from runner.errors import UserError
 from runner.verbs_schema import schema as schema_verb
 from tests.data.clicks import SCHEMA, as_text, clicks, opened, written
@@ -225,6 +229,29 @@ def test_files_folders_globs_and_urls_give_the_same_rows(tmp_path, format_, serv
     wanted = sorted(clicks(60)["id"].to_pylist())
     for place in places:
         assert rows_in(opened(path=place, format=format_, schema=schema)) == wanted, place
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "says"),
+    [
+        ("https://x.org/a.parquet", "aiohttp", r"not installed: pip install 'runner\[http\]' \(.*"),
+        ("s3://bucket/a.parquet", "s3fs", r"not installed \(.*s3fs"),
+    ],
+)
+def test_a_package_that_a_url_needs_is_named_with_its_extra(monkeypatch, url, module, says):
+    from fsspec.registry import _registry
+
+    scheme = url.partition("://")[0]
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    monkeypatch.delitem(_registry, scheme, raising=False)
+    with pytest.raises(UserError, match=f"dataset.path={url}: needs a package that is {says}"):
+        opened(path=url, schema=SCHEMA)
+
+
+def test_the_extra_that_reads_a_scheme_is_one_of_ours():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert set(EXTRAS.values()) <= set(project["project"]["optional-dependencies"])
 
 
 def test_a_url_of_nothing_is_named(server):

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from runner.data import cache
+from runner.data.blocks import read_blocks
 from runner.data.ceiling import Ceiling
 from runner.data.fingerprint import recipe_of
 from runner.data.recipe import prepare
@@ -25,9 +26,13 @@ def files(**changes):
     return {split: [folder / name for name in names] for split, names in made.splits.items()}
 
 
+def rows_of(split, names=(), **changes):
+    return pa.concat_tables([read_blocks(path, names) for path in files(**changes)[split]])
+
+
 @pytest.fixture(scope="module")
 def test_rows():
-    return pq.read_table(files()["test"])
+    return rows_of("test")
 
 
 def test_it_has_the_shape_of_criteo():
@@ -59,8 +64,8 @@ def test_labels_follow_the_true_probabilities(test_rows):
 
 
 def test_ids_are_zipf_distributed():
-    rows = files(zipf=1.2, min_cardinality=300, max_cardinality=300)["train"]
-    ids = pq.read_table(rows, columns=["C1"])["C1"].to_numpy()
+    rows = rows_of("train", ["C1"], zipf=1.2, min_cardinality=300, max_cardinality=300)
+    ids = rows["C1"].to_numpy()
     counts = np.sort(np.bincount(ids, minlength=300))[::-1]
     edges = np.arange(1, 302) ** -0.2  # the law that is drawn from, integrated over each rank
     law = (edges[:-1] - edges[1:]) / (edges[0] - edges[-1])
@@ -76,7 +81,7 @@ def test_the_same_settings_give_the_same_bytes(tmp_path, monkeypatch):
 
 
 def test_splits_share_no_rows():
-    splits = [pq.read_table(paths, columns=["probability"]) for paths in files().values()]
+    splits = [rows_of(split, ["probability"]) for split in files()]
     values = [set(split["probability"].to_pylist()) for split in splits]
     assert len(values[1] & values[2]) < 10
 
@@ -156,7 +161,7 @@ def test_tasks_sequences_and_pooling_factors_are_options():
     assert batch.labels_BT.mean(0).tolist() == pytest.approx([0.25] * 3, abs=0.04)
     assert batch.sequences["S2"].lengths().float().mean().item() == pytest.approx(4, abs=0.2)
     assert batch.sparse["C26"].lengths().float().mean().item() == pytest.approx(6, abs=0.3)
-    table = pq.read_table(files(**changes)["test"])
+    table = rows_of("test", **changes)
     labels, truth = table["label_3"].to_numpy(), table["probability_3"].to_numpy()
     reachable = data.reachable["test"]
     assert reachable["auc/label_3"] == pytest.approx(roc_auc_score(labels, truth), abs=1e-5)
@@ -165,7 +170,7 @@ def test_tasks_sequences_and_pooling_factors_are_options():
 
 
 def test_drift_moves_the_rate_along_the_rows():
-    labels = pq.read_table(files(drift=2.0)["train"], columns=["label"])["label"].to_numpy()
+    labels = rows_of("train", ["label"], drift=2.0)["label"].to_numpy()
     assert labels[:2000].mean() < 0.12 and labels[-2000:].mean() > 0.5
 
 

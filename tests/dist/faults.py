@@ -7,6 +7,7 @@ are gone within the timeout, no process is left, and the resumed run equals one 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from bench.paired import table
 from tests.conftest import TINY, Process, Zygote
 from tests.whole.identity import differences
 
-POINTS = {"step": 29, "collective": 150, "checkpoint": 24}  # and how many of them there are
+POINTS = ("step", "collective", "checkpoint")
 FAULTS = {"killed": "TRACE_KILL", "stopped": "TRACE_STOP"}
 TIMEOUT_S = 8  # of a rank that waits for another
 GONE_WITHIN_S = TIMEOUT_S + 52  # the grace for ranks that hang, and a machine that is busy
@@ -46,12 +48,22 @@ class Trial:
     count: int
 
 
-def trials(number: int, seed: int) -> list[Trial]:
-    """Every fault at every point on both ranks in turn, each at an instant of its own."""
+def trials(number: int, seed: int, counts: Sequence[Mapping[str, int]]) -> list[Trial]:
+    """Every fault at every point on both ranks in turn, each at an instant of its own.
+
+    Args: counts: of a run that nothing befalls, how often each rank came to each point.
+    """
     dice = random.Random(seed)
     kinds = [(f, p, r) for p in POINTS for f in FAULTS for r in (0, 1)]
     chosen = [kinds[i % len(kinds)] for i in range(number)]
-    return [Trial(f, p, r, dice.randint(1, POINTS[p])) for f, p, r in chosen]
+    return [Trial(f, p, r, dice.randint(1, counts[r][p])) for f, p, r in chosen]
+
+
+def counted(runner: Zygote, untouched: Path) -> list[dict[str, int]]:
+    """Trains without a fault; how often each rank came to each point."""
+    process = start(runner, untouched, TRACE_COUNTS=f"{untouched}.counts")
+    assert process.wait() == 0, f"the run that nothing befalls fails: {process.text}"
+    return [json.loads(Path(f"{untouched}.counts.{rank}").read_text()) for rank in (0, 1)]
 
 
 def start(runner: Zygote, folder: Path, **env: str) -> Process:
@@ -104,8 +116,8 @@ def main(words: list[str]) -> int:
     os.environ.setdefault("RUNNER_CACHE", str(folder / "cache"))
     runner, results, wrong = Zygote(folder), Counter(), []
     untouched = folder / "untouched"
-    assert start(runner, untouched).wait() == 0, "the run that nothing befalls fails"
-    chosen = trials(options.count, options.seed)
+    counts = counted(runner, untouched)
+    chosen = trials(options.count, options.seed, counts)
     for number, trial in enumerate(chosen):
         found = outcome(runner, trial, folder / f"trial-{number}", untouched)
         kind = found if found in ("well", "not reached") else "wrong"

@@ -4,6 +4,7 @@ wrong raises, and the process ends with its error."""
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -37,10 +38,10 @@ SPECS = [
 ]
 FEATURES = ("a", "b", "c", "d")
 SIZES = {"a": 70_001, "b": 11, "c": 70_001, "d": 1}
-SEED = 7
+SEED, TIMEOUT_S = 7, 60
 
 
-def ids(size: int, seed: int) -> KeyedJaggedTensor:
+def ids(size: int, seed: int, *, weighted: bool = False) -> KeyedJaggedTensor:
     """0 to 2 ids a row of each feature, many of them the same."""
     g = torch.Generator().manual_seed(seed)
     lengths = torch.randint(0, 3, (len(FEATURES), size), generator=g)
@@ -48,13 +49,21 @@ def ids(size: int, seed: int) -> KeyedJaggedTensor:
         torch.randint(0, min(SIZES[f], 20), (int(n),), generator=g) * max(SIZES[f] // 20, 1)
         for f, n in zip(FEATURES, lengths.sum(1))
     ]
-    return KeyedJaggedTensor(list(FEATURES), torch.cat(values), lengths=lengths.flatten())
+    weights = torch.randn(sum(map(len, values)), generator=g) if weighted else None
+    return KeyedJaggedTensor(
+        list(FEATURES), torch.cat(values), weights=weights, lengths=lengths.flatten()
+    )
 
 
 def side_by_side(batches: list[KeyedJaggedTensor]) -> KeyedJaggedTensor:
     values = [torch.cat([b[f].values() for b in batches]) for f in FEATURES]
     lengths = [torch.cat([b[f].lengths() for b in batches]) for f in FEATURES]
-    return KeyedJaggedTensor(list(FEATURES), torch.cat(values), lengths=torch.cat(lengths))
+    weights = None
+    if batches[0].weights_or_none() is not None:
+        weights = torch.cat([b[f].weights() for f in FEATURES for b in batches])
+    return KeyedJaggedTensor(
+        list(FEATURES), torch.cat(values), weights=weights, lengths=torch.cat(lengths)
+    )
 
 
 def assert_holds(tables: Tables, whole: Tables, atol: float, where: str) -> None:
@@ -74,19 +83,22 @@ def assert_holds(tables: Tables, whole: Tables, atol: float, where: str) -> None
             )
 
 
-def steps_equal_one_process(ranks: Ranks, plan: str, kind: str, own: dict[str, str]) -> None:
-    where = f"{plan} {own} {kind}"
+def steps_equal_one_process(
+    ranks: Ranks, plan: str, kind: str, own: dict[str, str], *, weighted: bool = False
+) -> None:
+    where = f"{plan} {own} {kind}{' weighted' * weighted}"
+    specs = [replace(spec, weighted=weighted) for spec in SPECS]
     settings = parse_sparse({"kind": kind, "lr": 0.1})
     sharding = ShardingSettings(plan=plan, tables=own, min_columns=4)
     tables = place_on_ranks(
-        SPECS, FEATURES, settings, sharding, ranks, seed=SEED, device=CPU, batch_size=8
+        specs, FEATURES, settings, sharding, ranks, seed=SEED, device=CPU, batch_size=8
     )
-    whole = build_tables(SPECS, FEATURES, settings, seed=SEED, device=CPU)
+    whole = build_tables(specs, FEATURES, settings, seed=SEED, device=CPU)
     assert_holds(tables, whole, 0, f"{where} at the start")
     sizes = [5, 4]  # as in the last batch of an epoch
     rows = slice(0, sizes[0]) if ranks.is_chief else slice(sizes[0], None)
     for step in (1, 2, 3):
-        batches = [ids(size, seed=10 * step + r) for r, size in enumerate(sizes)]
+        batches = [ids(n, 10 * step + r, weighted=weighted) for r, n in enumerate(sizes)]
         for each in (tables, whole):
             each.set_rate(0.1, step)
         with torch.no_grad():
@@ -115,6 +127,17 @@ def tables_scene(ranks: Ranks) -> None:
     mixed = {"mean": "table_wise", "one": "data_parallel"}
     for kind in ("rowwise_adagrad", "adam"):
         steps_equal_one_process(ranks, "row_wise", kind, mixed)
+    for plan, kind in (
+        ("row_wise", "rowwise_adagrad"),
+        ("row_wise", "adam"),
+        ("table_wise", "sgd"),
+        ("table_wise", "adam"),
+        ("column_wise", "adagrad"),
+        ("table_row_wise", "adagrad"),
+        ("data_parallel", "rowwise_adagrad"),
+    ):
+        steps_equal_one_process(ranks, plan, kind, {}, weighted=True)
+    steps_equal_one_process(ranks, "row_wise", "sgd", mixed, weighted=True)
     for plan, kind in (("column_wise", "rowwise_adagrad"), ("column_wise", "adam")):
         with pytest.raises(ConfigError, match="column_wise"):
             steps_equal_one_process(ranks, plan, kind, {})
@@ -242,6 +265,9 @@ def collectives_scene(ranks: Ranks) -> None:
         assert states is None
     own = ranks.with_own_group()
     assert own.gather("again") == ["again", "again"]
+    assert own.group is not None
+    waits = own.group._get_backend(CPU).options._timeout
+    assert waits.total_seconds() == TIMEOUT_S, "it notices a rank that hangs as soon as others do"
     ranks.barrier()
 
 
@@ -255,7 +281,7 @@ SCENES = {
 
 
 def play(name: str) -> Ended:
-    ranks = join(CPU, timeout_s=60)
+    ranks = join(CPU, timeout_s=TIMEOUT_S)
     SCENES[name](ranks)
     leave()
     return Ended(0)

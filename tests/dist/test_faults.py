@@ -7,15 +7,19 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Zygote
-from tests.dist.faults import Trial, outcome, start, trials
+from tests.dist.faults import POINTS, Trial, counted, outcome, trials
 
 
 @pytest.fixture(scope="module")
 def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("untouched") / "run"
-    process = start(runner, folder)
-    assert process.wait() == 0, process.text
+    counts = counted(runner, folder)
+    assert all(counts[rank][point] > 4 for rank in (0, 1) for point in POINTS), counts
+    assert counts[1]["checkpoint"] == LAST
     return folder
+
+
+LAST = 8  # of rank 1's: in the very last checkpoint, after which no training notices anything
 
 
 @pytest.mark.parametrize(
@@ -25,6 +29,7 @@ def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param(Trial("killed", "checkpoint", 0, 9), marks=pytest.mark.slow),
         pytest.param(Trial("stopped", "collective", 0, 60), marks=pytest.mark.slow),
         pytest.param(Trial("stopped", "checkpoint", 1, 5), marks=pytest.mark.slow),
+        pytest.param(Trial("stopped", "checkpoint", 1, LAST), marks=pytest.mark.slow),
     ],
     ids=lambda t: f"{t.fault}-{t.point}",
 )
@@ -35,5 +40,8 @@ def test_a_rank_lost_in_an_exchange_or_a_checkpoint_costs_nothing(
 
 
 def test_the_full_tier_has_every_fault_at_every_point_on_both_ranks():
-    kinds = {(t.fault, t.point, t.rank) for t in trials(60, 0)}
-    assert len(kinds) == 12 and len(trials(60, 0)) == 60
+    counts = [{"step": 30, "collective": 150, "checkpoint": n} for n in (24, 6)]
+    chosen = trials(60, 0, counts)
+    kinds = {(t.fault, t.point, t.rank) for t in chosen}
+    assert len(kinds) == 12 and len(chosen) == 60
+    assert all(1 <= t.count <= counts[t.rank][t.point] for t in chosen)

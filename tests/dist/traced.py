@@ -3,7 +3,7 @@
 Environment: TRACE_FILE: what files are named after; TRACE_KILL=`rank:step`: SIGKILL to that rank
 before its step-th update (counted in this process); TRACE_STOP: SIGSTOP instead. With a point,
 `rank:count:point`, at its count-th exchange with other ranks (`collective`), or at its count-th
-fsync of a checkpoint (`checkpoint`).
+fsync of a checkpoint (`checkpoint`). TRACE_COUNTS: a file a rank with how many of each it made.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def _counted(module: Any, name: str, point: str) -> None:
 
     def counted(*args: Any, **more: Any) -> Any:
         _counts[point] += 1
+        if counts := os.environ.get("TRACE_COUNTS"):
+            Path(f"{counts}.{os.environ.get('RANK', 0)}").write_text(json.dumps(_counts))
         reached(f"{os.environ.get('RANK', 0)}:{_counts[point]}:{point}")
         return real(*args, **more)
 
@@ -57,6 +59,7 @@ class Traced:
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         self.count += 1
+        _counts["step"] = self.count
         reached(f"{ctx.ranks.rank}:{self.count}")
         output = self.inner.train_step(ctx, batches)
         line = {

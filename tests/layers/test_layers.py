@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from runner.layers import cin
+from runner.layers import cin, dot
 from runner.layers.cin import compress
+from runner.layers.dot import DotInteraction
 from runner.layers.dropout import Dropout
 from runner.layers.experts import Mixture
 from runner.layers.fm import pair_sum
@@ -46,6 +47,40 @@ def test_a_cin_layer_keeps_no_products_for_its_backward():
     ):
         compress(x, x0, weight)
     assert sum(kept) == x.numel() + x0.numel() + weight.numel() < 64 * 600
+
+
+def pairs_by_hand(x_BND):
+    size = x_BND.shape[1]
+    pairs = [(x_BND[:, i] * x_BND[:, j]).sum(1) for i in range(size) for j in range(i)]
+    return torch.stack(pairs, dim=1)
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 64])
+@pytest.mark.parametrize("at_a_time", [1, 25, 70, 10**9])
+def test_the_chunks_of_dot_products_change_nothing(monkeypatch, num_rows, at_a_time):
+    monkeypatch.setitem(dot._PRODUCTS_AT_A_TIME, "cpu", at_a_time)
+    x, grad = torch.randn(num_rows, 5, 3), torch.randn(num_rows, 10)
+    ours, plain = x.clone().requires_grad_(), x.double().requires_grad_()
+    found, expected = DotInteraction(5)(ours), pairs_by_hand(plain)
+    found.backward(grad)
+    expected.backward(grad.double())
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.grad.double(), plain.grad, rtol=0, atol=1e-5)
+
+
+def test_dot_products_have_gradients_of_gradients():
+    x = torch.randn(4, 5, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(DotInteraction(5), x)
+    assert torch.autograd.gradgradcheck(DotInteraction(5), x)
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_dot_products_are_of_low_precision_under_autocast_only(size):
+    x, layer = torch.randn(6, size, 3), DotInteraction(size)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = layer(x)
+    assert (low.dtype, layer(x).dtype) == (torch.bfloat16, torch.float32)
+    torch.testing.assert_close(low.float(), layer(x), rtol=0.05, atol=0.05)
 
 
 def test_pairs_of_a_row_of_zeros_have_a_gradient():

@@ -109,6 +109,18 @@ def din_logits(p: Weights, tables: Weights, batch) -> Tensor:
     return torch.stack(logits)
 
 
+def mlp_logits(p: Weights, tables: Weights, batch) -> Tensor:
+    logits = []
+    names = ("user", "item", "genres")
+    rows = zip(*(ids_of(batch, n) for n in names), ids_of(batch, "history"), batch.dense_BD)
+    for *ids, history, age in rows:
+        pooled = [tables[n][own].sum(0) for n, own in zip(names, ids)]
+        kept = history[-LONGEST:]
+        mean = tables["item"][kept].sum(0) / max(len(kept), 1)
+        logits.append(relu_mlp(p, "deep", torch.cat((*pooled, mean, age.double()))))
+    return torch.stack(logits)
+
+
 def towers(
     p: Weights, tables: Weights, batch, temperature: float, half_life: float = math.inf
 ) -> tuple[Tensor, Tensor]:

@@ -16,15 +16,22 @@ from runner.losses import BCE, BPR, InBatchSoftmax, SampledBCE, SampledSoftmax, 
 from runner.task import Supervised
 from tests.models.scene import from_yaml
 from tests.models.sequence_scene import LONGEST, NUM_ITEMS, SCHEMA, batch_of, ids_of
-from tests.models.sequence_twins import din_logits, sasrec_row_losses, sasrec_states, towers
+from tests.models.sequence_twins import (
+    din_logits,
+    mlp_logits,
+    sasrec_row_losses,
+    sasrec_states,
+    towers,
+)
 from tests.tiny import make_context, snapshot
 
 SMALL = {
     "din": {"embedding_dim": 4, "attention": [5], "top": [6]},
+    "mlp": {"embedding_dim": 4, "deep": [6]},
     "two_tower": {"embedding_dim": 4, "user_tower": [6], "out": 5},
     "sasrec": {"embedding_dim": 4, "num_blocks": 2, "dropout": 0.0, "uniform": 7},
 }
-LOSSES = {"din": BCE, "two_tower": InBatchSoftmax, "sasrec": SampledSoftmax}
+LOSSES = {"din": BCE, "mlp": BCE, "two_tower": InBatchSoftmax, "sasrec": SampledSoftmax}
 
 
 @pytest.fixture(autouse=True)
@@ -130,11 +137,12 @@ def test_an_update_reaches_a_row_by_all_its_look_ups_at_once():
         torch.testing.assert_close(found, table.detach() - 0.1 * table.grad, rtol=1e-5, atol=1e-5)
 
 
-def test_din_and_all_its_gradients_equal_the_twins():
-    context, batch = make("din"), batch_of()
+@pytest.mark.parametrize(("name", "twin"), [("din", din_logits), ("mlp", mlp_logits)])
+def test_a_model_of_rows_and_all_its_gradients_equal_the_twins(name, twin):
+    context, batch = make(name), batch_of()
     p, tables = leaves(context)
     [output] = [step(context, batch)]
-    logits_BT = din_logits(p, tables, batch)
+    logits_BT = twin(p, tables, batch)
     torch.testing.assert_close(
         output.predictions[0].logits_BT.double(), logits_BT, rtol=1e-5, atol=1e-5
     )

@@ -94,6 +94,7 @@ COUNTS = {
     + layers(FLAT + 8, 1),
     "deepfm": NUMBERS * D + layers(NUMBERS, 1) + layers(WIDTH, 8, 5, 1),
     "wide_and_deep": layers(NUMBERS, 1) + layers(FLAT, 8, 5, 1),
+    "mlp": layers(FLAT, 8, 5, 1),
     "xdeepfm": NUMBERS * D
     + layers(NUMBERS, 1)
     + (5 * 5 * 6 + 6 * 5 * 5)

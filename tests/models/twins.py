@@ -100,6 +100,10 @@ def wide_and_deep(p, e, first, x):
     return first_order(p, "wide", first, x) + deep
 
 
+def plain_mlp(p, e, first, x):
+    return mlp(p, "deep", flat(e, x), last_linear=True)
+
+
 def xdeepfm(p, e, first, x):
     v = torch.stack(fields(p, e, x), dim=1)
     maps, sums = v, []
@@ -244,6 +248,7 @@ TWINS: dict[str, Twin] = {
     "dcn mixture": dcn,
     "deepfm": deepfm,
     "wide_and_deep": wide_and_deep,
+    "mlp": plain_mlp,
     "xdeepfm": xdeepfm,
     "autoint": autoint,
     "autoint deep": lambda *given: autoint(*given, num_heads=1),

@@ -12,6 +12,7 @@ import pytest
 
 from runner.report.find import find_runs
 from runner.report.html import Page
+from runner.report.run_figures import rate_figure
 from runner.report.several import several_page
 from runner.report.single import single_page
 from runner.report.view import overview
@@ -57,6 +58,21 @@ def test_every_figure_holds_what_plotly_knows(name, tmp_path):
     assert len(page.figures) >= 4
     for figure in page.figures.values():
         Figure(figure)  # raises for a property or a value that does not exist
+
+
+def test_a_constant_rate_is_drawn_on_a_scale_of_its_own_size(tmp_path):
+    figure = rate_figure(find_runs([make_run(tmp_path / "run")]).runs[0])
+    assert figure is not None
+    assert figure["data"][0]["y"] == [0.001] * 4
+    assert figure["layout"]["yaxis"]["range"] == pytest.approx([0, 0.0011])
+
+
+def test_the_mean_length_of_a_feature_is_rounded_for_people(tmp_path):
+    run = make_run(tmp_path / "run")
+    feature = {"name": "genres", "table": "genres", "num_rows": 18, "length": 2.099159686607759}
+    (run / "data.json").write_text(json.dumps({"num_rows": {}, "sparse": [feature]}))
+    text = "".join(single_page(find_runs([run]).runs[0]).parts)
+    assert ">2.099<" in text
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here (Debian's package chromium)")

@@ -11,6 +11,7 @@ from runner.errors import UserError
 from runner.report.columns import by_settings, mixed, monitored, sorted_by, varying
 from runner.report.find import find_runs
 from runner.report.importance import explained, importance, of_seeds
+from runner.report.parameters import effect, parallel
 from tests.report.made import make_grid, make_run
 
 
@@ -127,3 +128,22 @@ def test_mixed_versions_and_code_are_told(tmp_path):
     notes = " ".join(mixed(find_runs([tmp_path]).runs))
     assert "2 states of the code" in notes
     assert "versions of torch: 2.13.0 (1), 2.14.0 (1)" in notes
+
+
+def test_the_bar_of_an_effect_is_the_median_also_of_an_even_number_of_runs(grid):
+    runs = [r for r in grid if r.seed in (1, 2)]
+    figure = effect(runs, "optimizer", "validation/auc", "max")
+    [bars] = [t for t in figure["data"] if "median" in t["hovertemplate"]]
+    found = dict(zip(bars["x"], bars["y"]))
+    for name, more in (("adam", 0.01), ("sgd", 0.0)):
+        values = [0.6 + 0.1 * high + more + 0.001 * s for high in (0, 1) for s in (1, 2)]
+        assert found[name] == pytest.approx(statistics.median(values))
+
+
+def test_names_of_the_first_axis_have_room_beside_the_lines(tmp_path):
+    for number, name in enumerate(("adam", "partial_rowwise_adam")):
+        make_run(tmp_path / name, choices={"optimizer": name}, auc=0.6 + number / 10)
+    figure = parallel(find_runs([tmp_path]).runs, ["optimizer"], "validation/auc", "max")
+    assert figure is not None
+    assert figure["data"][0]["dimensions"][0]["ticktext"] == ["adam", "partial_rowwise_adam"]
+    assert figure["layout"]["margin"]["l"] >= 7 * len("partial_rowwise_adam")

@@ -54,6 +54,19 @@ def test_a_run_given_twice_is_one_run(command, tmp_path):
     assert "2 runs" in command("report", "runs", "runs/a")[1]
 
 
+def test_a_long_metrics_name_stands_apart_from_its_value(command, tmp_path):
+    identity = {"checkpoint.monitor.metric": "validation/normalized_entropy"}
+    run = make_run(tmp_path / "run", identity=identity)
+    result = json.loads((run / "result.json").read_text())
+    result["metrics"]["validation/normalized_entropy"] = 0.75
+    (run / "result.json").write_text(json.dumps(result))
+    _, out, _ = command("report", "run")
+    [line] = [line for line in out.splitlines() if line.startswith("validation/norm")]
+    assert line.split() == ["validation/normalized_entropy", "0.75000"]
+    [status] = [line for line in out.splitlines() if line.startswith("status")]
+    assert status.index("completed") == line.index("0.75")
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [

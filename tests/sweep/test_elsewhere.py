@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,7 @@ TINY = (
     "model.net.top=[8]",
     "model.net.embedding_dim=4",
 )
+PATIENCE_S = 1800  # Ray takes a minute to start on a busy machine
 ENV = dict(os.environ, RAY_raylet_start_wait_time_s="300", PYTHONPATH=str(ROOT))
 
 
@@ -36,6 +38,7 @@ def run(*words: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
 @pytest.mark.parametrize("launcher", ["submitit_local", "ray"])
 def test_two_jobs_through_a_plugin_give_what_two_processes_give(tmp_path, launcher):
     module = f"hydra_plugins.hydra_{launcher.split('_')[0]}_launcher"
@@ -57,6 +60,7 @@ def test_two_jobs_through_a_plugin_give_what_two_processes_give(tmp_path, launch
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
 def test_ctrl_c_reaches_a_job_that_runs_elsewhere_and_it_saves(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="no submitit launcher")
     words = ["-m", "seed=1", "trainer.max_steps=200000", "trainer.max_epochs=null", *TINY]
@@ -74,6 +78,7 @@ def test_ctrl_c_reaches_a_job_that_runs_elsewhere_and_it_saves(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
 def test_a_training_on_a_ray_cluster_brings_back_its_result_and_leaves_its_checkpoints_there(
     tmp_path,
 ):
@@ -92,6 +97,26 @@ def test_a_training_on_a_ray_cluster_brings_back_its_result_and_leaves_its_check
     assert "test/auc" in done.stdout
     wrong = run("remote=ray", *words, "dataset.schema=none.yaml", "dataset=parquet")
     assert wrong.returncode == 2
+
+
+def test_jobs_know_the_address_and_the_token_of_a_ray_that_the_sweep_started(monkeypatch):
+    """Ray turns tokens on in the process that starts it, and refuses others that have none."""
+    from runner.sweep import elsewhere
+
+    def init(**given):
+        assert given == {"include_dashboard": False, "log_to_driver": False, "num_cpus": 2}
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+
+    context = SimpleNamespace(gcs_address="10.0.0.1:6379")
+    made = SimpleNamespace(init=init, get_runtime_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray", made)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    env = dict(os.environ)
+    settings = elsewhere._joining_ray(["+hydra.launcher.ray.init.num_cpus=2"], env)
+    assert env["RAY_ADDRESS"] == "10.0.0.1:6379"
+    assert env["RAY_AUTH_MODE"] == "token"
+    assert settings == ("+hydra.launcher.ray.init.object_store_memory=null",)
 
 
 def test_a_plugin_that_is_not_there_is_told_at_once(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -35,6 +36,10 @@ def until(holds, patience_s=PATIENCE_S) -> None:
     while not holds():
         assert time.monotonic() < deadline, "it never came to that"
         time.sleep(0.01)
+
+
+def is_busy() -> bool:
+    return os.getloadavg()[0] > len(os.sched_getaffinity(0)) + 0.5
 
 
 def stepping(directory: Path, count: int):
@@ -75,6 +80,7 @@ def test_a_signal_lets_running_jobs_save_and_the_same_command_goes_on(tmp_path, 
     sweep.send_signal(number)
     out, _ = sweep.communicate(timeout=PATIENCE_S)
     assert sweep.returncode == code
+    assert (tmp_path / "report.html").exists()
     assert gone(pids(tmp_path))
     assert "stopping: running jobs (2) save first" in out
     assert "the same command goes on" in out
@@ -97,10 +103,12 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
     sweep.send_signal(signal.SIGINT)
     started = time.monotonic()
     sweep.communicate(timeout=PATIENCE_S)
-    assert time.monotonic() - started < 2
+    # the job would take 50 s more, and is given 30 s to save; a busy machine is slow to anything
+    assert time.monotonic() - started < (10 if is_busy() else 2)
     assert sweep.returncode == 130
     assert gone(pids(tmp_path))
     assert [r["status"] for r in board(tmp_path)] == ["interrupted"]
+    assert not (tmp_path / "report.html").exists()  # drawing it takes a second
 
 
 def test_the_same_signal_passed_on_twice_is_one_request(tmp_path):
@@ -229,8 +237,9 @@ def num_ended(directory: Path) -> int:
         return 0
 
 
-def many(directory: Path, count: int, kills: int) -> float:
-    """Empty jobs through 8 workers, killed at random; returns milliseconds a job of a quiet one."""
+def many(directory: Path, count: int, kills: int) -> tuple[float, float]:
+    """Empty jobs through 8 workers, killed at random; returns what a quiet sweep of the same takes
+    a job: milliseconds of the clock, and of the processor."""
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)
     moment = random.Random(seed)
@@ -245,7 +254,7 @@ def many(directory: Path, count: int, kills: int) -> float:
         sweep.kill()
         sweep.communicate()
     last = begin(directory, **request)
-    out, _ = last.communicate(timeout=600)
+    out, _ = last.communicate(timeout=1200)
     assert last.returncode == 0, out[-2000:]
     assert len(board(directory)) == count
     assert {r["status"] for r in board(directory)} == {"completed"}
@@ -256,19 +265,30 @@ def many(directory: Path, count: int, kills: int) -> float:
     total, different = study.execute(ends).fetchone()
     assert total == different
     assert study.execute("SELECT count(*) FROM runner_tries WHERE ended IS NULL").fetchone() == (0,)
-    started = time.monotonic()
+    started, before = time.monotonic(), _processor_s()
     quiet = begin(directory.with_name("quiet"), output=subprocess.DEVNULL, **request)
-    quiet.communicate(timeout=600)
+    quiet.communicate(timeout=1200)
     assert quiet.returncode == 0
-    return 1000 * (time.monotonic() - started) / count
+    wall_s, cpu_s = time.monotonic() - started, _processor_s() - before
+    return 1000 * wall_s / count, 1000 * cpu_s / count
+
+
+def _processor_s() -> float:
+    """Of all processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_empty_jobs_under_kills_end_once(tmp_path):
-    print(f"{many(tmp_path / 's', 300, 4):.1f} ms a job")
+    wall, cpu = many(tmp_path / "s", 300, 4)
+    print(f"{wall:.1f} ms a job, {cpu:.1f} of the processor")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_ten_thousand_empty_jobs_under_twenty_kills_end_once(tmp_path):
-    spent = many(tmp_path / "s", 10_000, 20)
-    print(f"{spent:.2f} ms a job")
-    assert spent < 20
+    wall, cpu = many(tmp_path / "s", 10_000, 20)
+    print(f"{wall:.2f} ms a job, {cpu:.2f} of the processor, at {os.getloadavg()[0]:.1f} load")
+    assert cpu < 20
+    if not is_busy():  # the clock also counts what others do
+        assert wall < 20

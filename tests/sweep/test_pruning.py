@@ -64,8 +64,10 @@ def test_all_ranks_of_a_stopped_job_stop(runner, tmp_path):
 
 
 @pytest.mark.slow
-def test_asha_saves_a_third_of_the_updates_at_an_equal_best_result(runner, tmp_path):
-    words = ["search=quasi_random", "search.num_trials=16"]
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_asha_saves_a_third_of_the_updates_at_an_equal_best_result(runner, tmp_path, seed):
+    words = ["search=quasi_random", "search.num_trials=16", f"search.seed={seed}"]
     started = time.monotonic()
     whole, short = both(runner, tmp_path, *words, "trainer.max_steps=180", "trainer.eval_every=20")
     saved = 1 - updates(short) / updates(whole)

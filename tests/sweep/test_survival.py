@@ -17,6 +17,7 @@ from tests.sweep.forked import begin
 from tests.sweep.test_killed import until
 from tests.sweep.test_sweep import board
 
+PATIENCE_S = 900  # jobs are interpreters of their own, which import torch: long on a busy machine
 HARM = {1: "ArithmeticError", 5: "killed by signal 9", 6: "out of memory"}
 
 
@@ -68,6 +69,10 @@ class Fresh:
         self.kill, self.wait = self.process.kill, self.process.wait
 
 
+def ended_jobs(directory, count: int) -> bool:
+    return len(list(directory.glob("*/result.json"))) >= count
+
+
 def survive(start, tmp_path, what) -> None:
     seed = random.randrange(1 << 30)
     print("seed", seed)
@@ -75,7 +80,7 @@ def survive(start, tmp_path, what) -> None:
     command = words(tmp_path, "s", *what)
     for ended in (2, 6):
         process = start(*command)
-        until(lambda n=ended: len(list((tmp_path / "s").glob("*/result.json"))) >= n, 300)
+        until(partial(ended_jobs, tmp_path / "s", ended), PATIENCE_S)
         time.sleep(moment.uniform(0, 0.5))
         process.kill()
         process.wait()
@@ -100,6 +105,7 @@ def survive(start, tmp_path, what) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("what", [GRID, SEARCH], ids=["grid", "quasi-random"])
 def test_a_sweep_survives_its_jobs_and_its_own_death(runner, tmp_path, what):
     start = partial(begin, runner) if what is GRID else Fresh

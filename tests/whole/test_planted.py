@@ -1,65 +1,103 @@
-"""Models of sequences on planted histories: each sees what was planted for it, an MLP does not."""
+"""Models on planted histories and tasks: each sees what was planted for it, an MLP does not."""
 
 from __future__ import annotations
 
 import json
+import re
+import statistics
 
 import numpy as np
 import pytest
 
-from runner.data.history import interest, order
+from experiments.planted import MODELS
+from runner.data.history import interest, order, turned
 from runner.errors import ConfigError
 from tests.data.synthetic_settings import called, small
 
-SETTINGS = (
-    "dataset=synthetic",
-    "dataset.rows={train: 60000, validation: 3000, test: 6000}",
-    "dataset.num_numeric=0",
-    "dataset.num_single=2",
-    "dataset.num_lists=0",
-    "dataset.num_sequences=1",
-    "dataset.sequence_length=6",
-    "dataset.min_cardinality=20",
-    "dataset.max_cardinality=64",
-    "dataset.num_pairs=0",
-    "dataset.signal={dense: 0.0, ids: 0.3, pairs: 0.0}",
-    "optimizer=adam",
-    "optimizer.sparse.lr=0.01",
-    "optimizer.dense.lr=0.005",
-    "trainer.batch_size=512",
-    "trainer.max_epochs=6",
-    "trainer.num_threads=1",
-    "metrics.eval=[auc]",
-)
-OWN = ("--allow", "tests")
-SMALL = ("model.net.embedding_dim=16", "model.net.uniform=1")
-MODELS = {
-    "wide_and_deep": ("model=wide_and_deep",),
-    "averaged": (*OWN, "model=din", "model.net._target_=tests.models.averaged.Averaged"),
-    "din": ("model=din",),
-    "sasrec": (*SMALL, "model=sasrec", "model/loss=bce"),
-}
+FEW = "dataset.rows={train: 16000, validation: 1000, test: 6000}"
 
 
-def auc(runner, folder, planted: str, name: str) -> float:
-    done = runner.run(*MODELS[name], *SETTINGS, planted, f"hydra.run.dir={folder / name}")
+def auc(runner, folder, experiment: str, model: str, *words: str) -> float:
+    """On test, the mean over tasks, of a model in an experiment on planted data."""
+    run = folder / f"{experiment}_{model}"
+    done = runner.run(
+        f"experiments={experiment}",
+        f"model={model}",
+        *MODELS[experiment].get(model, ()),
+        "trainer.num_threads=1",
+        "report=false",
+        *words,
+        f"hydra.run.dir={run}",
+    )
     assert done.code == 0, done.text
-    return json.loads((folder / name / "result.json").read_text())["metrics"]["test/auc"]
+    metrics = json.loads((run / "result.json").read_text())["metrics"]
+    return statistics.mean(v for k, v in metrics.items() if re.match("test/auc(/|$)", k))
+
+
+def test_din_sees_an_interest_in_few_rows(runner, tmp_path):
+    words = (FEW, "dataset.interest=4.0", "trainer.max_epochs=8", "trainer.batch_size=256")
+    mlp, din = (auc(runner, tmp_path, "planted_interest", m, *words) for m in ("mlp", "din"))
+    assert din > mlp + 0.02
 
 
 @pytest.mark.slow
 def test_din_sees_an_interest_that_an_average_forgets(runner, tmp_path):
-    found = {
-        name: auc(runner, tmp_path, "dataset.interest=2.0", name)
-        for name in ("wide_and_deep", "averaged", "din")
-    }
-    assert found["din"] > found["averaged"] + 0.02 > found["wide_and_deep"] + 0.02
+    names = ("wide_and_deep", "mlp", "din")
+    wide, mlp, din = (auc(runner, tmp_path, "planted_interest", name) for name in names)
+    assert din > mlp + 0.02 > wide + 0.02
 
 
 @pytest.mark.slow
-def test_sasrec_sees_the_order_that_din_forgets(runner, tmp_path):
-    found = {name: auc(runner, tmp_path, "dataset.order=2.0", name) for name in ("din", "sasrec")}
-    assert found["sasrec"] > found["din"] + 0.02
+def test_sasrec_sees_the_order_that_others_forget(runner, tmp_path):
+    names = ("mlp", "din", "sasrec")
+    mlp, din, sasrec = (auc(runner, tmp_path, "planted_order", name) for name in names)
+    assert sasrec > max(mlp, din) + 0.02
+
+
+@pytest.mark.slow
+def test_gates_and_experts_of_ones_own_serve_tasks_that_a_shared_bottom_cannot(runner, tmp_path):
+    """The MLP has more weights than either."""
+    names = ("mlp", "mmoe", "ple")
+    mlp, mmoe, ple = (auc(runner, tmp_path, "planted_tasks", name) for name in names)
+    assert min(mmoe, ple) > mlp + 0.01
+
+
+@pytest.mark.parametrize("name", ["din", "mlp", "sasrec", "two_tower"])
+def test_debugging_looks_into_models_of_sequences(runner, name):
+    words = ("loop=debug", "loop.statistics=true", "loop.summary=true", "loop.max_steps=2")
+    words += ("model.net.uniform=8",) if name == "sasrec" else ()
+    done = runner.run("experiments=planted_order", f"model={name}", "trainer.batch_size=32", *words)
+    assert done.code == 0, done.text
+    table = done.text.split("tables of embedding in step 2")[1].split("modules, and share")[0]
+    [line] = [line for line in table.splitlines() if line.strip().startswith("C2 ")]
+    rows, ids, read, *_ = line.split()[1:]
+    assert 64 == int(rows) >= int(read) and int(ids.replace(",", "")) > 3 * 32  # histories count
+    assert re.search(r"embedding +SequenceLookup ", done.text)
+
+
+def test_tasks_in_conflict_turn_the_same_effects_round():
+    """Where the first column's rank has a task's bit, its best prediction is the opposite one."""
+    ids, ranks = np.array([0.5, -2.0, 1.0, 3.0]), np.array([0, 1, 2, 3])
+    assert turned(0, ids, ranks).tolist() == [0.5, -2.0, 1.0, 3.0]
+    assert turned(1, ids, ranks).tolist() == [0.5, 2.0, 1.0, -3.0]
+    assert turned(2, ids, ranks).tolist() == [0.5, -2.0, -1.0, -3.0]
+
+
+def test_a_conflict_is_drawn_and_raises_what_each_task_can_reach():
+    signal = {"dense": 0.1, "ids": 0.1, "pairs": 0.0}
+    settings = {"num_tasks": 3, "num_single": 4, "min_cardinality": 16, "signal": signal}
+    without, there = (called(small(**settings, **more)) for more in ({}, {"conflict": 2.0}))
+    for label in ("label", "label_2", "label_3"):
+        reachable = [d.reachable["test"][f"auc/{label}"] for d in (without, there)]
+        assert reachable[0] < 0.62 < 0.75 < reachable[1]
+    batch = next(iter(there.batches("train", batch_size=20_000)))
+    assert batch.labels_BT.mean(0).tolist() == pytest.approx([0.25] * 3, abs=0.02)
+
+
+@pytest.mark.parametrize("changes", [{"num_tasks": 1}, {"num_tasks": 2, "num_single": 0}])
+def test_a_conflict_needs_several_tasks_and_a_column(changes):
+    with pytest.raises(ConfigError, match=r"dataset.conflict=1.0: needs several tasks"):
+        called(small(conflict=1.0, **changes))
 
 
 def test_without_a_history_the_rows_are_as_they_were():

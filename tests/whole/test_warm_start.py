@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
 
 from runner.checkpoint import open_checkpoint, read_tensors
+from runner.data.learnt import Learnt
 from tests.conftest import TINY
 from tests.whole.identity import newest
 
@@ -56,3 +67,136 @@ def test_a_source_of_another_model_is_refused(runner, tmp_path):
     )
     assert done.code == 2, done.text
     assert "init_from" in done.text
+
+
+def clicks_of(folder: Path, items: list[str], seed: int) -> list[str]:
+    """A table of clicks whose `item` has a vocabulary: these names; words that train on it."""
+    rng = np.random.default_rng(seed)
+    rows = pa.table(
+        {
+            "click": rng.integers(0, 2, 600),
+            "item": rng.choice(items, 600),
+            "age": rng.normal(size=600),
+        }
+    )
+    folder.mkdir()
+    pq.write_table(rows, folder / "x.parquet")
+    schema = {
+        "labels": {"click": {}},
+        "numeric": {"age": {}},
+        "categorical": {"item": {"encode": "vocabulary"}},
+        "split": {"random": {"train": 0.9, "validation": 0.1}},
+    }
+    (folder / "schema.yaml").write_text(yaml.safe_dump(schema))
+    tiny = [w for w in TINY if not w.startswith("dataset.")]
+    words = ["dataset=parquet", f"dataset.path={folder / 'x.parquet'}"]
+    return [*tiny, *words, f"dataset.schema={folder / 'schema.yaml'}"]
+
+
+FROZEN = ("optimizer.sparse.lr=0", "optimizer.dense.lr=0", "trainer.max_steps=1")
+
+
+def rows_by_value(run: Path, tensor: str = "weight") -> dict[int, torch.Tensor]:
+    """Number that stands for a text -> its row of the item table."""
+    [vocabulary] = Learnt.load(run / "data").vocabularies.values()
+    saved = open_checkpoint(newest(run))
+    rows = read_tensors(saved, [f"tables/item/{tensor}"])[f"tables/item/{tensor}"]
+    assert len(rows) == len(vocabulary) + 2
+    return {-1: rows[0], -2: rows[1], **dict(zip(vocabulary.tolist(), rows[2:]))}
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["init_from", "init_tables"])
+def test_rows_are_taken_for_the_values_they_stand_for(runner, tmp_path, how, ranks):
+    """Other values in another order: a row number means another item, in tables of other sizes."""
+    old = [f"item-{n}" for n in range(20)]
+    new = [f"item-{n}" for n in range(10, 27)]
+    a, b = clicks_of(tmp_path / "a", old, 0), clicks_of(tmp_path / "b", new, 1)
+    source, warm, cold = (tmp_path / name for name in ("source", "warm", "cold"))
+    assert runner.run(*a, "checkpoint.step=last", f"hydra.run.dir={source}").code == 0
+    asked = {"init_from": source, "init_tables": f"{{item: {{from: {source}}}}}"}
+    given = (f"checkpoint.{how}={asked[how]}", "checkpoint.init_optimizer=true")
+    on = (f"trainer.num_processes={ranks}", "sharding=row_wise") if ranks > 1 else ()
+    done = runner.run(*b, *FROZEN, *given, *on, f"hydra.run.dir={warm}")
+    assert done.code == 0, done.text
+    assert "tables/item/weight: 12 of 19 rows found there" in done.text
+    assert runner.run(*b, *FROZEN, f"hydra.run.dir={cold}").code == 0
+    best = json.loads((source / "result.json").read_text())["best"]["step"]
+    for name in set(source.glob("checkpoints/step-*")) - {source / f"checkpoints/step-{best}"}:
+        shutil.rmtree(name)
+    theirs, fresh, ours = (rows_by_value(run) for run in (source, cold, warm))
+    assert len(set(ours) & set(theirs)) == 12 and len(ours) == 19
+    for value, row in ours.items():
+        assert row.equal(theirs.get(value, fresh[value])), value
+    sums = [rows_by_value(run, "sum") for run in (source, warm)]
+    for value in set(ours) & set(theirs):  # one update more, of whatever size
+        assert (sums[0][value] <= sums[1][value] and sums[0][value] > 0) or value < 0
+
+
+def test_names_are_mapped_and_parts_left_out(runner, tmp_path):
+    source, warm = tmp_path / "source", tmp_path / "warm"
+    assert runner.run(*TINY, f"hydra.run.dir={source}").code == 0
+    names = "{dense/bottom: null, tables/C1/weight: tables/C2/weight, dense/top.0: dense/top.0}"
+    words = (*TINY, *FROZEN, "seed=7", f"checkpoint.init_from={source}")
+    done = runner.run(*words, f"checkpoint.init_names={names}", f"hydra.run.dir={warm}")
+    assert done.code == 0, done.text
+    assert "left as it is: dense/bottom.0.weight" in done.text
+    best = json.loads((source / "result.json").read_text())["best"]["step"]
+    ours, theirs = (
+        open_checkpoint(newest(warm)),
+        open_checkpoint(source / f"checkpoints/step-{best}"),
+    )
+    kept = ("dense/bottom.0.weight", "dense/top.0.weight", "tables/C2/weight")
+    mine, there = read_tensors(ours, kept), read_tensors(theirs, kept)
+    assert [mine[n].equal(there[n]) for n in kept] == [False, True, True]
+    for number, (wrong, says) in enumerate(
+        (
+            ("{dense/botom: null}", "init_names.dense/botom: no weight; nearest: 'dense/bottom"),
+            ("{dense/top: dense/over}", "init_names.dense/top=dense/over: .* has no such weight"),
+        )
+    ):
+        run = f"hydra.run.dir={tmp_path / str(number)}"
+        done = runner.run(*words, f"checkpoint.init_names={wrong}", run)
+        assert done.code == 2 and re.search(says, done.text), done.text
+
+
+def test_states_of_the_optimizers_are_taken_where_they_are_the_same(runner, tmp_path):
+    source = tmp_path / "source"
+    assert runner.run(*TINY, f"hydra.run.dir={source}").code == 0
+    best = json.loads((source / "result.json").read_text())["best"]["step"]
+    theirs = open_checkpoint(source / f"checkpoints/step-{best}")
+    names = ["tables/C1/sum", "dense_optimizer/top.0.weight/exp_avg"]
+    for optimizer, same in (("rowwise_adagrad", True), ("sgd", False)):
+        run = tmp_path / optimizer
+        words = (*TINY, f"optimizer={optimizer}", "optimizer.sparse.lr=0", "optimizer.dense.lr=0")
+        asked = (f"checkpoint.init_from={source}", "checkpoint.init_optimizer=true")
+        done = runner.run(*words, *asked, "trainer.max_steps=1", f"hydra.run.dir={run}")
+        assert done.code == 0, done.text
+        saved = open_checkpoint(newest(run))
+        if not same:
+            assert "optimizer's: 0 states taken" in done.text
+            continue
+        ours, there = read_tensors(saved, names), read_tensors(theirs, names)
+        assert (ours[names[0]] >= there[names[0]]).all()  # a row-wise sum grows, it is never afresh
+        assert ours[names[1]].sub(there[names[1]]).abs().max() <= there[names[1]].abs().max()
+        step = read_tensors(saved, ["dense_optimizer/top.0.weight/step"])
+        assert next(iter(step.values())).item() == best + 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("checkpoint.init_names={a: b}",), "init_from, which is not set"),
+        (("checkpoint.init_optimizer=true",), "of what checkpoint.init_from or init_tables take"),
+        (("checkpoint.init_tables={C1: x}",), "needed is {from: DIR}"),
+        (
+            ("checkpoint.init_tables={C1: {from: /nowhere}}",),
+            "init_tables.C1.from=/nowhere: no such",
+        ),
+        (("checkpoint.init_tables={C1: {from: /tmp, tabel: x}}",), "nearest: 'table'"),
+    ],
+)
+def test_mistakes_of_a_warm_start_are_told_before_it(runner, tmp_path, words, says):
+    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.code == 2 and says in done.text, done.text
+    assert not (tmp_path / "run").exists()

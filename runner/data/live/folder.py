@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from runner.data.blocks import open_blocks
 from runner.data.columns import Columns
 from runner.data.declared import Declared
 from runner.data.decode import Reader
 from runner.data.fingerprint import beside
-from runner.data.index import Index, build_index, open_parquet
+from runner.data.index import Index, build_index
 from runner.data.live.settings import Wait, check_seconds, declared_in, identity_of, stream_columns
 from runner.errors import DataError
 
@@ -134,8 +136,8 @@ class FolderSource:
         waited_s = 0.0
         while True:
             try:
-                with open_parquet(path) as opened:
-                    num_rows = opened.metadata.num_rows
+                with closing(open_blocks(path)) as opened:
+                    num_rows = sum(opened.counts)
             except DataError as error:
                 if waited_s >= limit_s:
                     raise DataError(f"{error}; waited {limit_s:g} s for it to be whole") from error

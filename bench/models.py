@@ -1,0 +1,170 @@
+"""Where the time of each model's update goes: a row a model.
+
+    python -m bench.models [--only dcn,masknet] [--updates 8] [--threads 1] [--write docs/models.md]
+
+Every model as its YAML has it, on synthetic rows read from Parquet, in eager updates with hooks on
+every module, as `loop=debug loop.summary=true` has them; what the hooks take is left out, and so is
+reading. Times are processor times of the thread that trains: other work does not stretch them. With
+`--write`, the table replaces the one that the page has between its two marks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.jobs import job_without_run, prepared
+from bench.paired import machine
+from runner.errors import UserError
+from runner.groups import ROOT
+
+if TYPE_CHECKING:
+    from runner.inspect.times import Times
+    from runner.job import Job
+    from runner.loops.debug import Look
+
+BEGIN, END = "<!-- python -m bench.models -->", "<!-- the end of what it wrote -->"
+PARTS = ("look-up", "forward", "backward", "tables", "optimizer")
+HISTORY = ("dataset.num_sequences=1", "dataset.sequence_length=10", "dataset.interest=1.0")
+ROWS = 4096  # an update
+OF_HISTORIES = {"din": 1024, "sasrec": 1024, "two_tower": 1024}  # rows an update
+
+
+def names() -> list[str]:
+    """All models but the one that is only a frame for a model of one's own."""
+    stems = sorted(path.stem for path in (ROOT / "conf" / "model").glob("*.yaml"))
+    return [name for name in stems if name != "own"]
+
+
+def words_of(name: str, *, updates: int, threads: int) -> list[str]:
+    size = OF_HISTORIES.get(name, ROWS)
+    return [
+        f"model={name}",
+        *(HISTORY if name in OF_HISTORIES else ()),
+        f"dataset.rows={{train: {(updates + 1) * size}, validation: 0, test: 0}}",
+        f"trainer.batch_size={size}",
+        f"trainer.num_threads={threads}",
+        "loop=debug",
+        "loop.summary=true",
+        "loop.stop_at_nonfinite=false",
+        f"loop.max_steps={updates + 1}",
+    ]
+
+
+def profiled(job: Job) -> Look:
+    """The updates of `loop=debug` on the clock of this thread; the first one does not count."""
+    from dataclasses import replace
+
+    from runner.inspect.watch import WatchedDataset, watching
+    from runner.loops.debug import Options, look_at, shortened, updates
+    from runner.loops.start import start
+    from runner.stop import stop_on_signals
+
+    options = Options(**job.loop_settings)
+    with stop_on_signals() as stop:
+        state = start(job)
+        job = shortened(job, state, options)
+        look = look_at(job, options)
+        look.watch.clock = time.thread_time
+        job = replace(job, dataset=WatchedDataset(job.dataset, look.watch))
+        with watching(look.watch, look.hooked, look.parameters):
+            updates(job, state, look, options, stop)
+    return look
+
+
+def parts_of(look: Look) -> dict[str, float]:
+    """Milliseconds of an update by PARTS."""
+    from runner.inspect.watch import DATA, OPTIMIZER
+    from runner.layers.embedding import TableLookup
+
+    times: Times | None = look.times
+    assert times is not None
+    found = dict.fromkeys(PARTS, 0.0)
+    for (part, way), seconds in times.seconds.items():
+        if part == DATA:
+            continue  # most of it, decoding a window, falls on the first update
+        if part == OPTIMIZER:
+            name = "optimizer"
+        elif isinstance(look.modules.get(part), TableLookup):
+            name = "look-up" if way == "forward" else "tables"
+        else:
+            name = way
+        found[name] += 1000 * seconds / max(times.num_steps, 1)
+    return found
+
+
+def row(name: str, size: int, parts: Mapping[str, float]) -> str:
+    total = sum(parts.values())
+    shares = [f"{parts[part] / total:.0%}" for part in PARTS]
+    return f"| {' | '.join([f'`{name}`', f'{size:,}', f'{total:.1f}', *shares])} |"
+
+
+def page(rows: Sequence[str], said: str) -> str:
+    header = ["model", "rows", "ms", *PARTS]
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *rows]
+    return "\n".join([*lines, "", said.replace("\n", "; ") + "."])
+
+
+def written(text: str, table: str) -> str:
+    """The page with the table between its marks. Raises: ValueError if it has none."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page needs two lines, {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def one(name: str, options: argparse.Namespace) -> int:
+    """Prints the row of a model."""
+    words = words_of(name, updates=options.updates, threads=options.threads)
+    try:
+        job = job_without_run(prepared([*words, *options.overrides]))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(row(name, job.trainer.batch_size, parts_of(profiled(job))), flush=True)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.models",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", default=",".join(names()), help="models, with commas between")
+    parser.add_argument("--updates", type=int, default=8, help="that count, of each model")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--write", type=Path, help="a page with two marks to put the table between")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("overrides", nargs="*", help="of every job")
+    options = parser.parse_args(argv)
+    if options.one:
+        return one(options.one, options)
+    rows = []
+    for name in options.only.split(","):  # a process each: threads are chosen when torch is loaded
+        words = ["--one", name, "--updates", options.updates, "--threads", options.threads]
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.models", *map(str, words), *options.overrides],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            print(done.stderr, file=sys.stderr)
+            return done.returncode
+        rows += done.stdout.splitlines()[-1:]
+        print(rows[-1], flush=True)
+    if options.write:
+        table = page(rows, machine(options.threads).replace(": others are busy on it", ""))
+        options.write.write_text(written(options.write.read_text(), table))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Models on data whose best result is known, written to experiments/PLANTED.md.
+
+    python -m experiments.planted                       runs what is missing first
+    python -m experiments.planted --only planted_order  of one kind of data
+    python -m experiments.planted --write-only          the page of the runs there are
+
+Each kind of data, an experiment of its own, has something planted that asks for a kind of model.
+`reached` is (AUC - 0.5) / (reachable AUC - 0.5) on test, the mean over tasks. Every number comes
+from a run directory. A sweep that is repeated does only what is not done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.table import HERE, ROOT, read
+
+SMALL_SASREC = ("model/loss=bce", "model.net.embedding_dim=16", "model.net.num_blocks=1")
+SASREC = (*SMALL_SASREC, "model.net.dropout=0", "model.net.uniform=1")
+OF_ROWS = (
+    *("mlp", "dlrm", "dcn", "deepfm", "wide_and_deep", "xdeepfm"),
+    *("autoint", "masknet", "finalmlp", "mmoe", "ple"),
+)
+# experiment -> model -> what it needs beside its name; of tasks, the MLP has the most weights
+MODELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "planted_rows": dict.fromkeys(OF_ROWS, ()),
+    "planted_interest": {"mlp": (), "din": ()},
+    "planted_order": {"mlp": (), "din": (), "sasrec": SASREC},
+    "planted_tasks": {
+        "mlp": ("model.net.deep=[128,16]",),
+        "mmoe": ("model.net.experts=[16]", "model.net.tower=[8]"),
+        "ple": (
+            *("model.net.num_levels=1", "model.net.num_own=1"),
+            *("model.net.experts=[14]", "model.net.tower=[8]"),
+        ),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A completed run. auc, reachable: on test, by task ("" where there is one)."""
+
+    seed: int
+    auc: Mapping[str, float]
+    reachable: Mapping[str, float]
+
+    @property
+    def reached(self) -> float:
+        gains = [(self.auc[task] - 0.5) / (best - 0.5) for task, best in self.reachable.items()]
+        return statistics.mean(gains)
+
+
+def run(name: str, model: str, out: Path, seeds: str, more: Sequence[str]) -> int:
+    """One sweep over the seeds; returns its exit code."""
+    words = [f"experiments={name}", f"model={model}", *MODELS[name][model], f"seed={seeds}"]
+    words += [f"hydra.sweep.dir={out / name / model}", *more]
+    return subprocess.call([sys.executable, "-m", "runner", "-m", *words], cwd=ROOT)
+
+
+def outcomes(folder: Path) -> list[Outcome]:
+    """Of the completed runs in a sweep's folder, by seed."""
+    found = []
+    for path in sorted(folder.glob("*/result.json")):
+        result = json.loads(path.read_text())
+        if result["status"] != "completed":
+            continue
+        meta, data = (
+            json.loads((path.parent / name).read_text()) for name in ("meta.json", "data.json")
+        )
+        auc = by_task({k.removeprefix("test/"): v for k, v in result["metrics"].items()
+                       if k.startswith("test/")})  # fmt: skip
+        reachable = by_task(data["reachable"]["test"])
+        found.append(Outcome(meta["seed"], auc, reachable))
+    return sorted(found, key=lambda outcome: outcome.seed)
+
+
+def by_task(metrics: Mapping[str, float]) -> dict[str, float]:
+    """auc and auc/TASK, by task."""
+    return {
+        name.partition("/")[2]: value
+        for name, value in metrics.items()
+        if name == "auc" or name.startswith("auc/")
+    }
+
+
+def table(found: Iterable[tuple[str, Sequence[Outcome]]]) -> str:
+    """Of one kind of data, the best model first."""
+    rows = []
+    for model, runs in found:
+        cells = [f"`{model}`", ", ".join(str(r.seed) for r in runs) or "none yet"]
+        if not runs:
+            rows.append((0.0, [*cells, "not run", "", ""]))
+            continue
+        aucs = [statistics.mean(r.auc[task] for task in r.reachable) for r in runs]
+        best = statistics.mean(statistics.mean(r.reachable.values()) for r in runs)
+        reached = statistics.mean(r.reached for r in runs)
+        spread = f" ± {statistics.stdev(aucs):.4f}" if len(aucs) > 1 else ""
+        cells += [f"{statistics.mean(aucs):.4f}{spread}", f"{best:.4f}", f"{reached:.1%}"]
+        rows.append((reached, cells))
+    rows.sort(key=lambda row: -row[0])
+    header = ["model", "seeds", "test AUC", "reachable", "reached"]
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for _, cells in rows)])
+
+
+def page(out: Path) -> str:
+    parts = [
+        "# Planted models",
+        "",
+        "Written by `python -m experiments.planted` from run directories; edit no number here.",
+        "The rows are drawn from models that are known, so the best reachable AUC is known as",
+        "well; `reached` is the share of the way there from 0.5, the mean over tasks.",
+    ]
+    for name, models in MODELS.items():
+        told = read(HERE / f"{name}.yaml")
+        parts += ["", f"## {name}", "", told.question, "", told.said["Protocol"] + ".", ""]
+        parts.append(table((model, outcomes(out / name / model)) for model in models))
+        needs = [f"`{model}`: `{' '.join(words)}`" for model, words in models.items() if words]
+        parts += ["", f"With {'; '.join(needs)}."] if needs else []
+    return "\n".join(parts) + "\n"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.planted",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "experiments")
+    parser.add_argument("--page", type=Path, default=HERE / "PLANTED.md")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--only", nargs="+", default=list(MODELS), choices=MODELS, metavar="NAME")
+    parser.add_argument("--write-only", action="store_true", help="start nothing")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="for every run")
+    asked = parser.parse_args(words)
+    failed = []
+    for name in [] if asked.write_only else asked.only:
+        for model in MODELS[name]:
+            if run(name, model, asked.out.resolve(), asked.seeds, asked.set):
+                failed.append(f"{name} {model}")
+    asked.page.write_text(page(asked.out))
+    print(f"written: {asked.page}")
+    if failed:
+        print(f"not all runs of these are done: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

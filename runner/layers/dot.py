@@ -1,0 +1,98 @@
+"""Dot products of all pairs of vectors, DLRM's interaction (arXiv:1906.00091, figure 1).
+
+B batch, N vectors, D their width, P = N (N - 1) / 2 pairs, C rows at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Products held at a time, of which the upper half and the diagonal are thrown away. On CPU they
+# stay in a core's cache; a GPU wants few large kernels.
+_PRODUCTS_AT_A_TIME = {"cpu": 400_000, "cuda": 64_000_000}
+
+
+class DotInteraction(nn.Module):
+    """The strict triangle of X X^T.
+
+    Args: x_BND: [B, N, D].  Returns: [B, N (N - 1) / 2].
+    """
+
+    lower_P: Tensor
+    both_NN: Tensor
+
+    def __init__(self, num_vectors: int) -> None:
+        super().__init__()
+        row_P, column_P = torch.tril_indices(num_vectors, num_vectors, offset=-1)
+        # a flat index_select: indexing x[:, i, j] costs several times as much on CPU
+        self.register_buffer("lower_P", row_P * num_vectors + column_P, persistent=False)
+        # of every element of the whole matrix its pair; on the diagonal P, where a zero stands
+        both_NN = torch.full((num_vectors, num_vectors), len(row_P))
+        both_NN[row_P, column_P] = both_NN[column_P, row_P] = torch.arange(len(row_P))
+        self.register_buffer("both_NN", both_NN.flatten(), persistent=False)
+
+    def forward(self, x_BND: Tensor) -> Tensor:
+        kind = x_BND.device.type
+        if torch.is_autocast_enabled(kind):  # a product into a given buffer is not cast by torch
+            x_BND = x_BND.to(torch.get_autocast_dtype(kind))
+        if torch.compiler.is_compiling():  # which makes loops of its own
+            return _products(x_BND, self.lower_P)
+        return _Dot.apply(x_BND, self.lower_P, self.both_NN)
+
+
+class _Dot(torch.autograd.Function):
+    """The backward takes one product instead of two, and gathers where autograd would scatter:
+    with G symmetric, the gradient of X X^T is G X, each pair's gradient on both sides."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BND: Tensor, lower_P: Tensor, both_NN: Tensor) -> Tensor:
+        ctx.save_for_backward(x_BND, both_NN)
+        products_CNN, out_BP = _buffer(x_BND), x_BND.new_empty(len(x_BND), len(lower_P))
+        for rows in _chunks(x_BND, products_CNN):
+            part_CNN = products_CNN[: len(x_BND[rows])]
+            torch.bmm(x_BND[rows], x_BND[rows].transpose(1, 2), out=part_CNN)
+            torch.index_select(part_CNN.flatten(1), 1, lower_P, out=out_BP[rows])
+        return out_BP
+
+    @staticmethod
+    def backward(ctx: Any, grad_BP: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x_BND, both_NN = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a gradient of gradients is wanted
+            return torch.bmm(_both_sides(grad_BP, both_NN), x_BND), None, None
+        to_x, grads_CNN = torch.empty_like(x_BND), _buffer(x_BND)
+        padded_CP = grad_BP.new_zeros(len(grads_CNN), grad_BP.shape[1] + 1)
+        for rows in _chunks(x_BND, grads_CNN):
+            count = len(x_BND[rows])
+            padded_CP[:count, :-1] = grad_BP[rows]
+            part_CNN = grads_CNN[:count]
+            torch.index_select(padded_CP[:count], 1, both_NN, out=part_CNN.flatten(1))
+            torch.bmm(part_CNN, x_BND[rows], out=to_x[rows])
+        return to_x, None, None
+
+
+def _products(x_BND: Tensor, lower_P: Tensor) -> Tensor:
+    """[B, P]."""
+    return torch.bmm(x_BND, x_BND.transpose(1, 2)).flatten(1).index_select(1, lower_P)
+
+
+def _both_sides(grad_BP: Tensor, both_NN: Tensor) -> Tensor:
+    """[B, N, N]: symmetric, zeros on the diagonal."""
+    size = round(len(both_NN) ** 0.5)
+    padded = nn.functional.pad(grad_BP, (0, 1))
+    return padded.index_select(1, both_NN).unflatten(1, (size, size))
+
+
+def _buffer(x_BND: Tensor) -> Tensor:
+    """[C, N, N]."""
+    num_vectors = x_BND.shape[1]
+    at_a_time = _PRODUCTS_AT_A_TIME.get(x_BND.device.type, _PRODUCTS_AT_A_TIME["cuda"])
+    num_rows = min(len(x_BND), max(1, at_a_time // num_vectors**2))
+    return x_BND.new_empty(num_rows, num_vectors, num_vectors)
+
+
+def _chunks(x_BND: Tensor, buffer_CNN: Tensor) -> list[slice]:
+    step = max(1, len(buffer_CNN))
+    return [slice(start, start + step) for start in range(0, len(x_BND), step)]

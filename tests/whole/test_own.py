@@ -1,0 +1,64 @@
+"""What a user brings or chooses: an optimizer of his own, the splits evaluated at the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from tests.conftest import TINY
+from tests.whole.identity import fingerprint, newest
+
+
+class Halved(torch.optim.SGD):
+    """SGD at half the rate: what it does is known from SGD."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] /= 2
+        loss = super().step(closure)
+        for group in self.param_groups:
+            group["lr"] *= 2
+        return loss
+
+
+def result(run: Path) -> dict:
+    return json.loads((run / "result.json").read_text())
+
+
+def test_an_optimizer_of_ones_own_by_target_trains_as_it_says(runner, tmp_path):
+    words = ("--allow", "tests", *TINY, "optimizer=sgd", "trainer.max_steps=12")
+    target = "optimizer.dense._target_=tests.whole.test_own.Halved"
+    runs = {"own": (target, "optimizer.dense.lr=0.5"), "torchs": ("optimizer.dense.lr=0.25",)}
+    for name, more in runs.items():
+        done = runner.run(*words, *more, f"hydra.run.dir={tmp_path / name}")
+        assert done.code == 0, done.text
+    own, torchs = (fingerprint(newest(tmp_path / name)) for name in runs)
+    names = [n for n in own if n.startswith(("dense/", "tables/"))]
+    assert len(names) > 20
+    assert {n: own[n] for n in names} == {n: torchs[n] for n in names}
+    refused = runner.run(*words[2:], target, f"hydra.run.dir={tmp_path / 'no'}")
+    assert refused.code == 2
+    assert "not in an allowed package" in refused.text
+
+
+def test_the_splits_evaluated_at_the_end_are_a_choice_and_have_the_numbers_of_loop_eval(
+    runner, tmp_path
+):
+    run, own = tmp_path / "run", tmp_path / "eval"
+    words = (*TINY, "trainer.max_steps=12", "loop.final_splits=[train,test]")
+    done = runner.run(*words, "loop=train", f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert {row["split"] for row in rows} == {"train", "validation", "test"}
+    evaluated = runner.run("loop=eval", f"run={run}", "loop.split=train", f"hydra.run.dir={own}")
+    assert evaluated.code == 0, evaluated.text
+    there = result(own)["metrics"]
+    assert there["train/auc"] == result(run)["metrics"]["train/auc"]
+    assert there["train/loss"] == result(run)["metrics"]["train/loss"]
+    assert "test/auc" in result(run)["metrics"]
+    only = tmp_path / "only"
+    done = runner.run(*words, "loop.final_splits=[]", f"hydra.run.dir={only}")
+    assert done.code == 0, done.text
+    assert not any(name.startswith("test/") for name in result(only)["metrics"])
