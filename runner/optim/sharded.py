@@ -204,7 +204,7 @@ def _plan(
     planner = EmbeddingShardingPlanner(
         topology=_topology(sharding, ranks, device),
         batch_size=batch_size,
-        storage_reservation=FixedPercentageStorageReservation(sharding.storage_reserve),
+        storage_reservation=FixedPercentageStorageReservation(0.0),  # `_topology` leaves it free
         constraints={s.name: _constraint(s, sharding, ranks) for s in layout.tables},
         debug=False,
     )
@@ -234,12 +234,16 @@ def _constraint(spec: TableSpec, sharding: ShardingSettings, ranks: Ranks) -> Pa
 
 
 def _topology(sharding: ShardingSettings, ranks: Ranks, device: torch.device) -> Topology:
-    given = None if sharding.device_memory_gb is None else int(sharding.device_memory_gb * _GB)
-    if device.type == "cuda":
-        memory = {"hbm_cap": given or torch.cuda.get_device_properties(device).total_memory}
+    if sharding.device_memory_gb is not None:
+        has = sharding.device_memory_gb * _GB
+    elif device.type == "cuda":
+        has = torch.cuda.get_device_properties(device).total_memory
     else:
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        memory = {"ddr_cap": given or machine // ranks.local_world_size}
+        has = machine // ranks.local_world_size
+    # TorchRec's own reservation leaves the memory of a CPU out
+    free = int(has * (1 - sharding.storage_reserve))
+    memory = {"hbm_cap" if device.type == "cuda" else "ddr_cap": free}
     speeds = {"intra_host_bw": sharding.intra_host_gb_per_s}
     speeds |= {"inter_host_bw": sharding.inter_host_gb_per_s}
     bytes_per_ms = _GB / 1000
