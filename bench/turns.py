@@ -102,11 +102,15 @@ def run_in_turns(
 
 
 def check_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
-    """Two loops that did the same updates have the same weights, but for rounding."""
+    """Two loops that did the same updates have the same weights, but for rounding.
+
+    By norms: a row whose gradient is next to nothing moves by the whole rate in Adagrad, whichever
+    way rounding turned it.
+    """
     for name, weight in ours.items():
-        if not weight.isclose(theirs[name], rtol=1e-3, atol=1e-3).all():
-            apart = (weight - theirs[name]).abs().max()
-            raise RuntimeError(f"{name}: the two loops are {apart:.1e} apart")
+        apart = (weight - theirs[name]).norm() / weight.norm().clamp_min(1e-6)
+        if not apart <= 5e-3:
+            raise RuntimeError(f"{name}: the two loops are {apart:.1e} of it apart")
 
 
 def measured_by_size(
