@@ -105,11 +105,11 @@ def check_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None
     """Two loops that did the same updates have the same weights, but for rounding.
 
     By norms: a row whose gradient is next to nothing moves by the whole rate in Adagrad, whichever
-    way rounding turned it.
+    way rounding turned it, and Adam does the same at first.
     """
     for name, weight in ours.items():
         apart = (weight - theirs[name]).norm() / weight.norm().clamp_min(1e-6)
-        if not apart <= 5e-3:
+        if not apart <= 2e-2:
             raise RuntimeError(f"{name}: the two loops are {apart:.1e} of it apart")
 
 
