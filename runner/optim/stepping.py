@@ -32,9 +32,10 @@ def step(optimizer: Optimizer) -> None:
 
 
 def _is_observed(optimizer: Optimizer) -> bool:
-    """Whether somebody waits for the steps, by a hook or by a method of the object's own."""
+    """Whether somebody waits for the steps: a profiler, a hook, a method of the object's own."""
     return bool(
-        optimizer._optimizer_step_pre_hooks
+        torch.autograd._profiler_enabled()
+        or optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
         or _global_optimizer_pre_hooks
         or _global_optimizer_post_hooks

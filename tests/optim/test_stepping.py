@@ -78,6 +78,18 @@ def test_hooks_hear_of_every_step():
     assert heard == ["after"] * 3
 
 
+def test_a_profiler_sees_every_step():
+    model = net()[:1]
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    model(torch.ones(2, 5)).sum().backward()
+    step(optimizer)
+    with torch.profiler.profile() as profile:
+        step(optimizer)
+        step(optimizer)
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert counts["Optimizer.step#Adam.step"] == 2
+
+
 def test_the_kernel_is_reached_without_torchs_own_step(monkeypatch):
     model = net()[:1]
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
