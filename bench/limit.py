@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bench.jobs import job_without_run
 from bench.paired import SHOWN, Stopwatch, ratio, shown, table
-from bench.turns import check_same, measured_by_size, run_in_turns, speeds
+from bench.turns import measured_by_size, run_in_turns, speeds
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from bench.lean import Ready
     from runner.compose import Composed
     from runner.job import Job
@@ -41,10 +43,23 @@ def one_pair(composed: Composed, batches: Sequence[Ready], *, chunk: int) -> dic
 
     def check(job: Job) -> None:
         for step in steps.values():
-            check_same(weights(job.context), step.weights())
+            check_near(weights(job.context), step.weights())
 
     loops = {form: step.loop(batches, chunk) for form, step in steps.items()}
     return run_in_turns(composed, loops, chunk=chunk, updates=len(batches), check=check)
+
+
+def check_near(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    """Two loops that add in another order have nearly the same weights, by their norms.
+
+    Measured over 149 updates: the two forms are 1e-7 apart for 80 of them, until a gradient is next
+    to nothing. Adagrad and Adam move by the whole rate then, whichever way rounding turned it, and
+    they end 9e-3 apart.
+    """
+    for name, weight in ours.items():
+        apart = (weight - theirs[name]).norm() / weight.norm().clamp_min(1e-6)
+        if not apart <= 2e-2:
+            raise RuntimeError(f"{name}: the two loops are {apart:.1e} of it apart")
 
 
 def measure(composed: Composed, pairs: int, chunk: int) -> str:
