@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.table import HERE, ROOT, read
+from experiments.table import HERE, ROOT, completed, read
 
 SMALL_SASREC = ("model/loss=bce", "model.net.embedding_dim=16", "model.net.num_blocks=1")
 SASREC = (*SMALL_SASREC, "model.net.dropout=0", "model.net.uniform=1")
@@ -66,20 +66,14 @@ def run(name: str, model: str, out: Path, seeds: str, more: Sequence[str]) -> in
 
 
 def outcomes(folder: Path) -> list[Outcome]:
-    """Of the completed runs in a sweep's folder, by seed."""
     found = []
-    for path in sorted(folder.glob("*/result.json")):
-        result = json.loads(path.read_text())
-        if result["status"] != "completed":
-            continue
-        meta, data = (
-            json.loads((path.parent / name).read_text()) for name in ("meta.json", "data.json")
-        )
+    for seed, run_dir, result in completed(folder):
+        data = json.loads((run_dir / "data.json").read_text())
         auc = by_task({k.removeprefix("test/"): v for k, v in result["metrics"].items()
                        if k.startswith("test/")})  # fmt: skip
         reachable = by_task(data["reachable"]["test"])
-        found.append(Outcome(meta["seed"], auc, reachable))
-    return sorted(found, key=lambda outcome: outcome.seed)
+        found.append(Outcome(seed, auc, reachable))
+    return found
 
 
 def by_task(metrics: Mapping[str, float]) -> dict[str, float]:

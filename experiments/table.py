@@ -77,17 +77,26 @@ def run(experiment: Experiment, out: Path, data: Path, seeds: str, more: Sequenc
     return subprocess.call([sys.executable, "-m", "runner", "-m", *words], cwd=ROOT)
 
 
-def outcomes(folder: Path) -> list[Outcome]:
-    """Of the completed runs in a sweep's folder, by seed."""
+def completed(folder: Path) -> list[tuple[int, Path, Mapping[str, Any]]]:
+    """Seed, directory and result of the completed runs in a sweep's folder, by seed."""
     found = []
-    for path in sorted(folder.glob("*/result.json")):
+    for path in folder.glob("*/result.json"):
         result = json.loads(path.read_text())
-        if result["status"] != "completed":
-            continue
-        meta: dict[str, Any] = json.loads((path.parent / "meta.json").read_text())
-        metrics = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
-        found.append(Outcome(meta["seed"], metrics, result["active_s"]))
-    return sorted(found, key=lambda outcome: outcome.seed)
+        if result["status"] == "completed":
+            meta = json.loads((path.parent / "meta.json").read_text())
+            found.append((meta["seed"], path.parent, result))
+    return sorted(found, key=lambda run: run[:2])
+
+
+def outcomes(folder: Path) -> list[Outcome]:
+    return [
+        Outcome(
+            seed,
+            {k: v for k, v in result["metrics"].items() if isinstance(v, float)},
+            result["active_s"],
+        )
+        for seed, _, result in completed(folder)
+    ]
 
 
 def table(found: Iterable[tuple[Experiment, Sequence[Outcome]]]) -> str:

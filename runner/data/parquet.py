@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -62,7 +63,10 @@ class ParquetDataset:
         self._learnt_in = learnt_in
         self.schema = schema_of(columns)
         self.reachable = reachable
-        self._indexes = {split: build_index(paths, columns) for split, paths in files.items()}
+        self._indexes = {}
+        for split, paths in files.items():
+            with _advice_on_cache(paths[0].parent):
+                self._indexes[split] = build_index(paths, columns)
         self.num_rows: Mapping[str, int] = {
             split: index.num_rows for split, index in self._indexes.items()
         }
@@ -138,7 +142,7 @@ class ParquetDataset:
             window_rows=self._window_rows,
             workers=self._workers,
         )
-        try:
+        with _advice_on_cache(self._indexes[split].files[0].parent):
             for piece in found:
                 at_end = piece.end == share.total
                 cursor = Cursor(epoch + 1, 0) if at_end else Cursor(epoch, piece.end)
@@ -146,13 +150,17 @@ class ParquetDataset:
                 if at_end:
                     batch = padded(without_ids(batch) if piece.padding else batch, size)
                 yield batch
-        except DataError as error:
-            folder = self._indexes[split].files[0].parent
-            if not folder.is_relative_to(cache_root()):
-                raise
-            raise DataError(
-                f"{error}; prepared data is made again once {folder} is gone"
-            ) from error
+
+
+@contextmanager
+def _advice_on_cache(folder: Path) -> Iterator[None]:
+    """An error of prepared data says what helps."""
+    try:
+        yield
+    except DataError as error:
+        if not folder.is_relative_to(cache_root()):
+            raise
+        raise DataError(f"{error}; prepared data is made again once {folder} is gone") from error
 
 
 def in_turns(batches: Iterator[Batch], count: int) -> Iterator[Batch]:

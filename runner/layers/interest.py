@@ -1,4 +1,5 @@
-"""The local activation unit of DIN (Zhou et al. 2018, arXiv:1706.06978).
+"""A history as one vector: its mean, or the local activation unit of DIN (Zhou et al. 2018,
+arXiv:1706.06978).
 
 B batch, L sequence length, D embedding width.
 """
@@ -51,3 +52,14 @@ class LocalActivation(nn.Module):
         place_L = torch.arange(x_BLD.shape[1], device=length_B.device)
         weight_BL = weight_BL.masked_fill(place_L >= length_B[:, None], 0.0)
         return torch.bmm(weight_BL[:, None].to(x_BLD.dtype), x_BLD)[:, 0]
+
+
+def mean_of(sequence_BLD: Tensor, length_B: Tensor, half_life: float | None = None) -> Tensor:
+    """[B, D]: of each sequence, zero behind its length; of one without events 0."""
+    if half_life is None:
+        return sequence_BLD.sum(1) / length_B.clamp(min=1)[:, None]
+    place_L = torch.arange(sequence_BLD.shape[1], device=length_B.device)
+    age_BL = length_B[:, None] - 1 - place_L  # 0 for the newest
+    weight_BL = torch.exp2(age_BL.clamp(min=0) / -half_life) * (age_BL >= 0)
+    weight_BL = weight_BL / weight_BL.sum(1, keepdim=True).clamp(min=1)  # the newest weighs 1
+    return torch.bmm(weight_BL[:, None, :].to(sequence_BLD.dtype), sequence_BLD)[:, 0]

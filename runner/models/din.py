@@ -9,7 +9,7 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.layers.dropout import Dropout
-from runner.layers.interest import LocalActivation, prelu_mlp
+from runner.layers.interest import LocalActivation, mean_of, prelu_mlp
 from runner.layers.recommender import Recommender
 from runner.layers.sequences import SequenceLookup
 
@@ -84,7 +84,7 @@ class DIN(Recommender):
             length_B = embeddings.rows[f"{sequence.name}:length"]
             x_BLD = self.embedding_drop(sequence_BLD)
             if place is None:
-                interests.append(x_BLD.sum(1) / length_B.clamp(min=1)[:, None])
+                interests.append(mean_of(x_BLD, length_B))
                 continue
             dim = self.embedding.dim
             item_BD = pooled_BE[:, place * dim : (place + 1) * dim]

@@ -12,6 +12,7 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.layers.dropout import Dropout
 from runner.layers.embedding import TableLookup
 from runner.layers.fields import beside
+from runner.layers.interest import mean_of
 from runner.layers.mlp import mlp
 from runner.layers.recommender import Recommender
 from runner.layers.sequences import SequenceLookup
@@ -70,7 +71,7 @@ class MLP(Recommender):
         pooled_BE = embeddings.pooled_BE
         if self.sequences:
             means = [
-                x_BLD.sum(1) / embeddings.rows[f"{s.name}:length"].clamp(min=1)[:, None]
+                mean_of(x_BLD, embeddings.rows[f"{s.name}:length"])
                 for s, x_BLD in zip(self.sequences, embeddings.sequences_BLD, strict=True)
             ]
             pooled_BE = torch.cat((pooled_BE, *means), dim=1)

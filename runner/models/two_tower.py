@@ -13,6 +13,7 @@ from torch.nn import functional
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.errors import nearest
 from runner.layers.dropout import Dropout
+from runner.layers.interest import mean_of
 from runner.layers.mlp import mlp
 from runner.layers.negatives import Negatives
 from runner.layers.retrieval import Retrieval, need_one_binary_task
@@ -140,17 +141,6 @@ class TwoTower(Retrieval):
                 f"an item's vector takes {names} beside its id, and which of them an item has is "
                 f"known for rows only; model.net.item=[{self.item.name}]"
             )
-
-
-def mean_of(sequence_BLD: Tensor, length_B: Tensor, half_life: float | None) -> Tensor:
-    """[B, D]: of each sequence, zero behind its length; of one without events 0."""
-    if half_life is None:
-        return sequence_BLD.sum(1) / length_B.clamp(min=1)[:, None]
-    place_L = torch.arange(sequence_BLD.shape[1], device=length_B.device)
-    age_BL = length_B[:, None] - 1 - place_L  # 0 for the newest
-    weight_BL = torch.exp2(age_BL.clamp(min=0) / -half_life) * (age_BL >= 0)
-    weight_BL = weight_BL / weight_BL.sum(1, keepdim=True).clamp(min=1)  # the newest weighs 1
-    return torch.bmm(weight_BL[:, None, :].to(sequence_BLD.dtype), sequence_BLD)[:, 0]
 
 
 def items_of(schema: Schema) -> list[str]:

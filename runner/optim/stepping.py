@@ -10,6 +10,9 @@ from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+# parameters, gradients, first and second moments, steps
+Lists = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
+
 
 def step(optimizer: Optimizer) -> None:
     """What `optimizer.step()` does, to the last bit.
@@ -43,11 +46,8 @@ def _is_observed(optimizer: Optimizer) -> bool:
     )
 
 
-Lists = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
-
-
 def _arguments(group: Mapping[str, Any], states: Mapping[Tensor, Any]) -> Lists | None:
-    """Parameters, gradients, first and second moments, steps; None: a case for torch itself."""
+    """Of the parameters that have a gradient; None: a case for torch itself."""
     if not group["fused"] or group["amsgrad"] or group["capturable"] or group["differentiable"]:
         return None
     lists: Lists = ([], [], [], [], [])
