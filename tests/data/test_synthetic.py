@@ -10,7 +10,7 @@ from runner.data.blocks import read_blocks
 from runner.data.ceiling import Ceiling
 from runner.data.fingerprint import recipe_of
 from runner.data.recipe import prepare
-from runner.errors import ConfigError
+from runner.errors import ConfigError, DataError
 from tests.data.synthetic_settings import called, option, small
 
 
@@ -192,3 +192,14 @@ def test_it_can_be_written_out_and_read_like_any_table(tmp_path):
     assert one.sequences.values().equal(two.sequences.values())
     with pytest.raises(ConfigError, match="is not empty"):
         called(small(write_to=str(tmp_path / "out")))
+
+
+def test_prepared_data_that_cannot_be_opened_says_what_helps(tmp_path, monkeypatch):
+    """A block's own metadata lies outside of what the cache looks at before it is used."""
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
+    [path] = files()["test"]
+    raw = path.read_bytes()
+    at = raw.rindex(b"rows")
+    path.write_bytes(raw[:at] + b"rowz" + raw[at + 4 :])
+    with pytest.raises(DataError, match=r"not a readable Arrow file.*made again once .* is gone"):
+        called(small())
