@@ -78,7 +78,9 @@ def lay_on(config: DictConfig, override: Override) -> str | None:
     if is_node and not isinstance(override.value(), dict):
         return say.scalar_for_node(text, before, override.value())
     try:
-        if key.rpartition(".")[0] in JUDGED_ELSEWHERE and not override.is_delete():
+        if not {key, key.rpartition(".")[0]}.isdisjoint(JUDGED_ELSEWHERE) and not (
+            override.is_delete() or "@" in key
+        ):
             # Its own parser knows the reason for what it refuses, better than "no such key".
             OmegaConf.update(config, key, override.value(), force_add=True)
             return None
