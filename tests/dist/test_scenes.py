@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-SCENES = ("collectives", "gradients", "updates", "exchanges", "pipelines", "pipeline_errors")
+SCENES = (
+    "collectives",
+    "gradients",
+    "updates",
+    "closures",
+    "exchanges",
+    "pipelines",
+    "pipeline_errors",
+)
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
