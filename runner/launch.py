@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.compose import Composed
+from runner.dist.agent import under_agent
 from runner.dist.processes import Ended, run_on_ranks
 from runner.dist.size import launched_rank, launched_size
 from runner.errors import DataError, UserError, mistakes
@@ -217,7 +218,9 @@ def _execute(composed: Composed, run: Run | None, allowed: Sequence[str]) -> int
     trainer = composed.config["trainer"]
     size = trainer["num_processes"]
     set_thread_environment(trainer["num_threads"] or max(1, usable_cores() // size))
-    if size > 1 and launched_size() is None:
+    if launched_size() is not None:
+        ended = under_agent(lambda: run_job(composed, run, allowed))
+    elif size > 1:
         ended = run_on_ranks(size, lambda: run_job(composed, run, allowed))
     else:
         ended = run_job(composed, run, allowed)
