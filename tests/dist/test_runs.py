@@ -225,7 +225,8 @@ def wait_until_training(process: Process, folder: Path) -> None:
 
 
 def test_a_run_goes_on_with_other_ranks_and_other_plans(runner, alone, tmp_path):
-    """Two ranks row-wise, killed; two ranks table-wise, killed; one process; two ranks again."""
+    """Two ranks row-wise; two ranks table-wise; one process; three ranks; two again. All but the
+    last are killed."""
     run = tmp_path / "run"
     env = {"TRACE_FILE": f"{run}.trace"}
 
@@ -241,6 +242,8 @@ def test_a_run_goes_on_with_other_ranks_and_other_plans(runner, alone, tmp_path)
     back = resume("trainer.num_processes=1", kill="0:8")
     assert back.code == -signal.SIGKILL, back.text
     assert "trainer.batch_size: 30 -> 60" in back.text
+    more = resume("trainer.num_processes=3", kill="2:8")
+    assert more.code == 1 and "rank 2 was killed by SIGKILL" in more.text, more.text
     last = resume("trainer.num_processes=2", "sharding=row_wise")
     assert last.code == 0, last.text
     assert_close(run, alone)
