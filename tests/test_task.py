@@ -8,9 +8,13 @@ import pytest
 import torch
 from torch.nn import functional
 
+from runner.config import TrainerSettings
 from runner.context import all_finite
+from runner.state import TrainState
+from runner.step import steps
 from runner.task import Supervised
 from tests.tiny import make_context, random_batch, snapshot
+from tests.tiny_job import Rows, make_job
 
 KINDS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 
@@ -39,6 +43,26 @@ def test_micro_batches_equal_one_batch(kind, micro):
     assert ours.keys() == theirs.keys()
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=2e-6, msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_accumulation_equals_one_large_batch_over_epochs_with_a_short_last_window(kind):
+    whole, parts = (
+        make_job(
+            make_context(kind),
+            dataset=Rows(150),  # 32 rows an update, and 22 at the end of an epoch
+            trainer=TrainerSettings(batch_size=32 // number, accumulate=number, max_epochs=2),
+        )
+        for number in (1, 4)
+    )
+    for ours, theirs in zip(steps(parts, TrainState()), steps(whole, TrainState()), strict=True):
+        assert ours.cursor == theirs.cursor
+        assert [len(p.weights_B) for p in ours.predictions] == (
+            [8, 8, 6] if len(theirs.rows_B) == 22 else [8, 8, 8, 8]
+        )
+    a, b = snapshot(parts.context), snapshot(whole.context)
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=2e-6, msg=name)
 
 
 def test_an_update_equals_plain_pytorch_with_one_embedding_a_table():

@@ -85,8 +85,10 @@ class SequenceLookup(TableLookup):
         found = _by_key(batch.sparse)
         for feature in self.pooled:
             ids_V, lengths_B, weights_V = found[feature.name]
-            extra, used = (extra_KR, used_KR) if feature.name == self.slots else _none(used_KR)
-            values.append(torch.cat((ids_V, extra[used])))
+            own = feature.name == self.slots
+            extra, used = (extra_KR, used_KR) if own else _none(used_KR)
+            # a mask makes the host wait for a GPU, so only where there is something to pick
+            values.append(torch.cat((ids_V, extra[used])) if own else ids_V)
             lengths.append(torch.cat((lengths_B, used.sum(0).to(lengths_B.dtype))))
             keys.append(feature.name)
             if weighted:
