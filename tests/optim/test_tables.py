@@ -270,12 +270,19 @@ def test_rows_outside_the_batch_never_move_and_zero_gradients_count(engine, devi
     )
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["lars_sgd", "lamb", "partial_rowwise_lamb"])
-def test_a_row_without_gradient_stays_finite(kind):
-    tables = engine_of(ExactTables, SparseSettings(kind, 0.1))
+def test_a_row_without_gradient_stays_finite(kind, device):
+    tables = build_tables(SPECS, FEATURES, SparseSettings(kind, 0.1), seed=0, device=device)
+    before = {name: tensor.clone() for name, tensor in tables.state().items()}
     tables.set_rate(0.1, 1)
-    (tables(jagged(1)) * 0).sum().backward()
-    assert all(torch.isfinite(tensor).all() for tensor in tables.state().values())
+    (tables(jagged(1).to(device)) * 0).sum().backward()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tables.state().items())
+    tables.set_rate(0.1, 2)
+    tables(jagged(1).to(device)).square().sum().backward()
+    after = tables.state()
+    assert all(torch.isfinite(tensor).all() for tensor in after.values())
+    assert not torch.equal(after["shared/weight"], before["shared/weight"])
 
 
 def test_tables_step_with_the_rate_of_their_look_up():
