@@ -77,12 +77,9 @@ def outcomes(folder: Path) -> list[Outcome]:
 
 
 def by_task(metrics: Mapping[str, float]) -> dict[str, float]:
-    """auc and auc/TASK, by task."""
-    return {
-        name.partition("/")[2]: value
-        for name, value in metrics.items()
-        if name == "auc" or name.startswith("auc/")
-    }
+    """auc of the only task, or auc/TASK of each, by task."""
+    each = {k.partition("/")[2]: v for k, v in metrics.items() if k.startswith("auc/")}
+    return each or {"": metrics["auc"]}
 
 
 def table(found: Iterable[tuple[str, Sequence[Outcome]]]) -> str:

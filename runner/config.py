@@ -62,6 +62,7 @@ class TrainerSettings:
     traceback: bool = False
     num_processes: int = 1
     rank_timeout_s: int = 300
+    pipeline: str = "auto"  # auto, none, base, sparse_dist
     lr_scaling: RateScaling = field(default_factory=RateScaling)
     ema: Averaging = field(default_factory=Averaging)
     compile: bool = False

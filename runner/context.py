@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,9 @@ from runner.optim.stepping import step
 from runner.optim.tables import Tables
 from runner.precision import LossScale
 
+if TYPE_CHECKING:  # TorchRec's pipelines are imported where one runs
+    from runner.sparse_dist import SparseDist
+
 
 @dataclass
 class Context:
@@ -40,6 +44,8 @@ class Context:
     micro_batch_size: int  # rows
     amp_dtype: torch.dtype | None = None  # None: no autocast
     loss_scale: LossScale | None = None  # fp16 only
+    copies_ahead: bool = True  # to a GPU, the next batch beside an update
+    ids_ahead: SparseDist | None = None  # between ranks, the ids of the next batch beside an update
     ranks: Ranks = field(default_factory=this_process)
     average: MovingAverage | None = None  # of the dense half
     part_optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)  # by rate

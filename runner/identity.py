@@ -26,6 +26,7 @@ LEFT_OUT = (
     "trainer.num_threads",
     "trainer.num_processes",
     "trainer.rank_timeout_s",
+    "trainer.pipeline",
     "trainer.batch_size",  # with the next one in the global batch
     "trainer.accumulate",
     "trainer.log_every",

@@ -1,15 +1,19 @@
-"""How this process deals with memory that it freed."""
+"""How this process deals with memory: what it freed, and the size of its pages."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 
 KEPT_BYTES = 1 << 30  # of freed memory at most, at the top of the heap
 # mallopt(3)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+# madvise(2)
+_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
+_SIZES = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 
 
 def keep_freed_memory() -> bool:
@@ -30,3 +34,26 @@ def keep_freed_memory() -> bool:
     if kept:
         pa.set_memory_pool(pa.system_memory_pool())
     return bool(kept)
+
+
+def use_huge_pages(address: int, num_bytes: int) -> int:
+    """Asks for huge pages (2 MB on x86) for a block of memory; its content stays.
+
+    A table of a gigabyte has 250,000 pages of 4 KB, of which the processor remembers two or three
+    thousand: nearly every look-up of a random row then walks the page table before it reads. Linux
+    gives huge pages to those who ask (its default, `madvise`), or to all, or to nobody.
+    Returns: bytes the advice was taken for; 0 where there is no such advice, or no whole page.
+    """
+    if sys.platform != "linux" or not _SIZES.is_file():
+        return 0
+    size = int(_SIZES.read_text())
+    start, stop = -(-address // size) * size, (address + num_bytes) // size * size
+    if start >= stop:
+        return 0
+    libc = ctypes.CDLL(None)
+    block = ctypes.c_void_p(start), ctypes.c_size_t(stop - start)
+    if libc.madvise(*block, _MADV_HUGEPAGE) != 0:
+        return 0
+    # pages that were written to are put together now (Linux 6.1), else by the system in its time
+    libc.madvise(*block, _MADV_COLLAPSE)
+    return stop - start

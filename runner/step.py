@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Generator, Iterator
+from contextlib import closing
 
 from runner.batch import Batch, Cursor
 from runner.data.dataset import end_of_epoch
@@ -13,27 +14,27 @@ from runner.job import Job, Rates
 from runner.state import TrainState
 from runner.stop import Stop
 from runner.task import StepOutput
-from runner.transfer import DEPTH, on_device
+from runner.transfer import ready
 
 
 def steps(
-    job: Job, state: TrainState, stop: Stop | None = None, *, copied_ahead: int = DEPTH
+    job: Job, state: TrainState, stop: Stop | None = None, *, ahead: bool = True
 ) -> Iterator[StepOutput]:
     """Updates until the end of the run, each already counted in `state` when it is yielded.
 
     All ranks know then of a signal that any of them has heard before the update's end: `stop`
     needs no exchange of its own.
-    Args: copied_ahead: batches on their way to a GPU beside the one that is learnt from.
+    Args: ahead: whether the next batches may be on their way beside the one that is learnt from.
     Time spent by the consumer (evaluation, saving) is not counted as active.
     """
-    growth, batches = state.growth, training_batches(job, state, copied_ahead)
+    growth, batches = state.growth, training_batches(job, state, ahead)
     ranks = job.context.ranks
     roots = job.context.roots()
     while not finished(job, state):
         started = time.perf_counter()
         if state.growth != growth:  # from the same position on, in larger updates
             batches.close()
-            growth, batches = state.growth, training_batches(job, state, copied_ahead)
+            growth, batches = state.growth, training_batches(job, state, ahead)
         state.rates = set_rates(job, state)
         for root in roots:
             if not root.training:  # after an evaluation; train() is slow
@@ -118,22 +119,24 @@ def schedule_step(job: Job, state: TrainState) -> int:
     return state.cursor.epoch * per_epoch + min(-(-end // rows), per_epoch)
 
 
-def training_batches(
-    job: Job, state: TrainState, copied_ahead: int = DEPTH
-) -> Generator[Batch, None, None]:
+def training_batches(job: Job, state: TrainState, ahead: bool) -> Generator[Batch, None, None]:
     """Batches from a position on, epoch after epoch, without end; each makes one update."""
+    with closing(ready(job.context, in_order(job, state), ahead=ahead)) as batches:
+        yield from batches
+
+
+def in_order(job: Job, state: TrainState) -> Iterator[Batch]:
+    """The same, where the dataset makes them."""
     cursor, growth = state.cursor, state.growth
     for epoch in itertools.count(cursor.epoch):
-        start = cursor if epoch == cursor.epoch else Cursor(epoch, 0)
-        batches = job.dataset.batches(
+        yield from job.dataset.batches(
             "train",
             batch_size=job.trainer.batch_size * job.trainer.accumulate * growth,
             seed=job.seed,
-            start=start,
+            start=cursor if epoch == cursor.epoch else Cursor(epoch, 0),
             rank=job.context.ranks.rank,
             world_size=job.context.ranks.world_size,
         )
-        yield from on_device(batches, job.device, depth=copied_ahead)
 
 
 def set_rates(job: Job, state: TrainState) -> dict[str, float]:

@@ -31,7 +31,8 @@ class Task(Protocol):
     """One return of `train_step` is one global step, however many optimizers stepped in it.
 
     A task may also have `setup(ctx)`, called once before anything is restored: there it gives the
-    context modules and optimizers of its own, and refuses what it cannot do with a ConfigError.
+    context modules and optimizers of its own, and refuses what it cannot do with a ConfigError. And
+    `looks_up_once = True`, if it looks up each batch that it takes once and nothing else.
     """
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput: ...
@@ -57,6 +58,8 @@ class Supervised:
     micro-batches equal one batch of N times the size, also for optimizers fused into the backward
     of the tables, and a gradient that is not finite reaches nothing.
     """
+
+    looks_up_once = True  # a batch, and nothing but it: so its ids can be sent ahead
 
     def setup(self, ctx: Context) -> None:
         """Raises: ConfigError where an optimizer's closure could not mean what it says."""

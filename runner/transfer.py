@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
 import torch
 
 from runner.batch import Batch
+from runner.context import Context
 
 T = TypeVar("T")
 DEPTH = 1  # batches under way beside the one that is learnt from
@@ -16,9 +17,21 @@ DEPTH = 1  # batches under way beside the one that is learnt from
 Finish = Callable[[], Batch]
 
 
+def ready(
+    context: Context, batches: Iterator[Batch], *, ahead: bool = True
+) -> Generator[Batch, None, None]:
+    """Collective where ids travel. The same batches, on the device, by the job's pipeline.
+
+    Args: ahead: whether any batch may be on its way before the one in front of it was returned.
+    """
+    if ahead and context.ids_ahead is not None:
+        return context.ids_ahead.batches(batches)
+    return on_device(batches, context.device, depth=DEPTH if ahead and context.copies_ahead else 0)
+
+
 def on_device(
     batches: Iterator[Batch], device: torch.device, *, depth: int = DEPTH
-) -> Iterator[Batch]:
+) -> Generator[Batch, None, None]:
     """The same batches, in the same order, on the device.
 
     On CUDA from pinned memory by a stream of its own, so that copies run beside kernels; the

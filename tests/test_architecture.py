@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "losses": ["batch", "errors", "losses"],
     "data": ["batch", "data", "errors"],
     "metrics": ["batch", "metrics", "errors"],
-    "optim": ["optim", "errors", "dist"],
+    "optim": ["optim", "errors", "dist", "memory"],
     "dist": ["dist", "errors", "sweep.child"],
     "checkpoint": ["checkpoint", "errors", "dist", "jsonfiles"],
     "view": ["view", "metrics.settings", "errors"],

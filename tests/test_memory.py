@@ -1,11 +1,18 @@
-"""Freed memory stays with the process: no page faults for what the last update had already."""
+"""Freed memory stays with the process: no page faults for what the last update had already.
+Large tables lie in huge pages, their values untouched."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
+
+from runner.dist.pieces import Piece, Pieces
+from runner.memory import use_huge_pages
+from runner.optim.pages import WORTH_BYTES, put_in_huge_pages
 
 CODE = """
 import resource, sys
@@ -44,3 +51,42 @@ def test_arrow_takes_its_memory_from_the_same_place():
     if done.stdout.startswith("False"):
         pytest.skip("not glibc")
     assert done.stdout == "True system\n"
+
+
+def in_huge_pages(tensor: torch.Tensor) -> int:
+    """Bytes of huge pages in the blocks of memory that the tensor lies in, as the system says."""
+    start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first and not first.endswith(":"):
+            low, high = (int(n, 16) for n in first.split("-"))
+            inside = low < stop and start < high
+        elif inside and first == "AnonHugePages:":
+            found += int(line.split()[1]) * 1024
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the advice is Linux's")
+def test_a_table_is_put_in_huge_pages_as_it_is():
+    table = torch.randn(1 << 20, 16, generator=torch.Generator().manual_seed(0))
+    before = table.clone()
+    asked = use_huge_pages(table.data_ptr(), table.nbytes)
+    if not asked:
+        pytest.skip("this system has no huge pages")
+    assert table.nbytes - asked < 2 * 2**21  # all but what lies outside of whole pages
+    assert torch.equal(table, before)
+    if in_huge_pages(table) == 0:
+        pytest.skip("this system gives huge pages to nobody, or cannot put them together")
+    assert in_huge_pages(table) >= asked // 2
+
+
+def test_only_blocks_that_are_worth_it_are_moved_and_each_of_them_once():
+    stored = torch.zeros(1 << 22)  # 16 MB
+    half = 1 << 21
+    here = [Piece(stored[half:], (0,))]
+    views = [stored[:half], Pieces((half,), here, stored.dtype, stored.device)]
+    assert stored.nbytes < WORTH_BYTES and put_in_huge_pages(views) == 0
+    asked = put_in_huge_pages(views, worth_bytes=stored.nbytes)
+    assert asked == use_huge_pages(stored.data_ptr(), stored.nbytes)
+    assert put_in_huge_pages([torch.zeros(8)], worth_bytes=0) == 0  # not one whole page

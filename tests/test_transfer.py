@@ -75,7 +75,7 @@ def test_a_training_that_looks_ahead_is_the_one_that_does_not(monkeypatch):
         return cursors, snapshot(context)
 
     cursors, weights = trained()
-    monkeypatch.setattr("runner.step.on_device", ahead)
+    monkeypatch.setattr("runner.transfer.on_device", ahead)
     again, others = trained()
     assert again == cursors and cursors[4] == Cursor(1, 0)
     assert all(torch.equal(t, others[name]) for name, t in weights.items())

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.ahead import Length, ahead
-from runner.build.context import make_context, make_rates, set_up
+from runner.build.context import make_context, make_rates, only_lookup, set_up
 from runner.build.device import prepare_device, seed_everything
 from runner.build.instantiate import instantiate
+from runner.build.pipeline import choose_pipeline
 from runner.callbacks import Callbacks
 from runner.checkpoint import Checkpointer
 from runner.config import CheckpointSettings, TrainerSettings, settings_from
@@ -61,6 +62,7 @@ def build(
     context, owned = make_context(config, trainer, dataset, device, run, view, allowed)
     task = make(config["task"])
     set_up(task, context, trainer)
+    choose_pipeline(trainer, context, only_lookup(context.model), task)
     rates_for = partial(make_rates, config, context, owned)
     rates = rates_for(total_steps or None, steps_per_epoch)
     scaling = trainer.lr_scaling

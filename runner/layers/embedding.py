@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -76,9 +76,26 @@ class TableLookup(nn.Module):
             names += [f"{name}{LINEAR}" for name in names]
         self.features = tuple(names)
         self.tables: Tables | None = None
+        self._watching: Callable[[Batch], None] | None = None
+
+    @property
+    def draws_candidates(self) -> bool:
+        """Whether more is looked up than the ids of the batch."""
+        return False
 
     def place(self, tables: Tables) -> None:
         self.tables = tables
+
+    def watch(self, watching: Callable[[Batch], None] | None) -> None:
+        """Told of every batch before it is looked up; None: nobody is."""
+        self._watching = watching
+
+    def looks_up(self, batch: Batch) -> Tables:
+        """The tables, for a look-up of this batch."""
+        assert self.tables is not None, "the builder places the tables before the first batch"
+        if self._watching is not None:
+            self._watching(batch)
+        return self.tables
 
     def ids(self, batch: Batch) -> KeyedJaggedTensor:
         """What is looked up: a key for each of `features`."""
@@ -100,5 +117,4 @@ class TableLookup(nn.Module):
 
         With `linear`, COPIES more columns a feature follow: `pooled_BE.split(lookup.widths, 1)`.
         """
-        assert self.tables is not None, "the builder places the tables before the first batch"
-        return Embeddings(self.tables(self.ids(batch)))
+        return Embeddings(self.looks_up(batch)(self.ids(batch)))

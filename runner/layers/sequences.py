@@ -65,12 +65,16 @@ class SequenceLookup(TableLookup):
         # the block with most slots: candidates take the fewest rows there
         self.num_slots, self.slots = max(own) if own else (0, "")
 
+    @property
+    def draws_candidates(self) -> bool:
+        return self.num_slots > 0
+
     def forward(self, batch: Batch, candidates_C: Tensor | None = None) -> Embeddings:
         """`rows` holds [B] `<name>:length` of each sequence and [B, L] `<name>:ids`, 0 behind it;
         with candidates, `shared_CD` is their embeddings and `whole` has `candidates`."""
-        assert self.tables is not None, "the builder places the tables before the first batch"
+        tables = self.looks_up(batch)
         kjt, known = self._bags(batch, candidates_C)
-        return self._taken_apart(self.tables(kjt), batch.size, candidates_C, known)
+        return self._taken_apart(tables(kjt), batch.size, candidates_C, known)
 
     def ids(self, batch: Batch, candidates_C: Tensor | None = None) -> KeyedJaggedTensor:
         return self._bags(batch, candidates_C)[0]
@@ -117,7 +121,6 @@ class SequenceLookup(TableLookup):
     @torch.no_grad()
     def every_row(self, num_rows: int, device: torch.device, chunk: int = 16_384) -> Tensor:
         """Collective. [rows, D]: the candidates' table, looked up piece by piece."""
-        assert self.tables is not None
         parts = []
         for start in range(0, num_rows, chunk):
             ids_C = torch.arange(start, min(start + chunk, num_rows), device=device)

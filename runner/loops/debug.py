@@ -149,7 +149,7 @@ def look_at(job: Job, options: Options) -> Look:
 def updates(job: Job, state: TrainState, look: Look, options: Options, stop: Stop) -> Seen:
     """All updates, or those up to the first value that is not finite."""
     seen = Seen([])
-    stream = steps(job, state, copied_ahead=0)  # an observer sees the batch that is learnt
+    stream = steps(job, state, ahead=False)  # an observer sees the batch that is learnt
     with anomaly_detection(options.anomaly) as traces:
         while seen.error is None and not finished(job, state) and not stop.requested:
             seen.step = state.step + 1

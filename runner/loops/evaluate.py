@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from itertools import islice
 
 import torch
@@ -17,7 +18,7 @@ from runner.metrics.settings import MetricSettings
 from runner.ranking import catalogue, sliced
 from runner.state import from_values, restore_weights
 from runner.stop import Stop, stop_on_signals
-from runner.transfer import on_device
+from runner.transfer import ready
 
 
 def evaluate_split(
@@ -46,8 +47,13 @@ def evaluate_split(
         world_size=ranks.world_size,
     )
     settings = MetricSettings(**job.config["metrics"])
-    with context.evaluated_weights(), torch.no_grad(), catalogue(context.model, settings):
-        for batch in on_device(islice(batches, max_batches), job.device):
+    with (
+        context.evaluated_weights(),
+        torch.no_grad(),
+        catalogue(context.model, settings),
+        closing(ready(context, islice(batches, max_batches))) as arriving,
+    ):
+        for batch in arriving:
             if stop is not None and stop.agreed():
                 return None
             prediction, losses = job.task.eval_step(context, batch)

@@ -54,7 +54,7 @@ def _online(job: Job) -> Result:
             job.dataset.stopped = lambda: stop.heard is not None  # type: ignore[attr-defined]
         record = Recorder(job, state, Events(job, state, stop), split=PROGRESSIVE)
         record.events.started()
-        for output in () if stop.agreed() else steps(job, state, copied_ahead=0):
+        for output in () if stop.agreed() else steps(job, state, ahead=False):
             record.update(output)
             if record.log_due() or finished(job, state):
                 record.log()

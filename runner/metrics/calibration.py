@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.settings import result_key
+from runner.metrics.settings import result_key, with_means
 
 
 class CalibrationError:
@@ -31,7 +31,11 @@ class CalibrationError:
         self._sums_T3K = torch.zeros(shape, dtype=torch.float64, device=device)
 
     def names(self) -> list[str]:
-        return [result_key("ece", self._tasks[column], self._tasks) for column in self._columns]
+        return list(self._named([0.0] * len(self._columns)))
+
+    def _named(self, values: Sequence[float]) -> dict[str, float]:
+        keys = [result_key("ece", self._tasks[column], self._tasks) for column in self._columns]
+        return with_means(dict(zip(keys, values, strict=True)), ("ece",), self._tasks)
 
     @torch.no_grad()
     def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
@@ -56,7 +60,7 @@ class CalibrationError:
         gaps_T = (self._sums_T3K[:, 0] - self._sums_T3K[:, 1]).abs().sum(1).tolist()  # sync
         weights_T = self._sums_T3K[:, 2].sum(1).tolist()
         values = [gap / weight if weight else math.nan for gap, weight in zip(gaps_T, weights_T)]
-        return dict(zip(self.names(), values, strict=True))
+        return self._named(values)
 
     def notes(self) -> tuple[str, ...]:
         return ()

@@ -23,7 +23,14 @@ from runner.metrics.ranking import (
     roc_area_error,
 )
 from runner.metrics.ranks import Ranks
-from runner.metrics.settings import METRICS, MetricSettings, check_groups, result_key, result_keys
+from runner.metrics.settings import (
+    METRICS,
+    MetricSettings,
+    check_groups,
+    result_key,
+    result_keys,
+    with_means,
+)
 from runner.metrics.sums import (
     SUMS,
     binary_results,
@@ -141,7 +148,7 @@ class MetricSet:
                 self._ranks.add(x_BT, y_BT, weights_B, groups_B)
 
     def compute(self) -> dict[str, float]:
-        """All metrics by name (`auc`, with several tasks `auc/<task>`). Synchronises."""
+        """All metrics by name (`auc`; of several tasks `auc/<task>` and the mean). Synchronises."""
         self._settle()
         results = self._loss_results()
         for task_index, task in enumerate(self._tasks):
@@ -154,7 +161,7 @@ class MetricSet:
             for name in self._names:
                 if METRICS[name].kind == task.kind:
                     results[result_key(name, task, self._tasks)] = values[name]
-        return results
+        return with_means(results, self._names, self._tasks)
 
     def notes(self) -> tuple[str, ...]:
         """What must be said beside an evaluation: which numbers are binned, how far off at most."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.settings import cut_of, result_key
+from runner.metrics.settings import cut_of, result_key, with_means
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -54,11 +54,12 @@ class PerUser:
         self.reset()
 
     def names(self) -> list[str]:
-        return [
+        keys = [
             result_key(name, self._tasks[column], self._tasks)
             for column in self._columns
             for name in self._names
         ]
+        return list(with_means(dict.fromkeys(keys, 0.0), self._names, self._tasks))
 
     def reset(self) -> None:
         self._rows: list[Tensor] = []  # [B, 2T + 1]: scores or ranks, labels, weight; float32
@@ -121,7 +122,7 @@ class PerUser:
             values = self._of_task(scores_N, labels_N, groups_N)
             for name, value in values.items():
                 results[result_key(name, self._tasks[column], self._tasks)] = value
-        return results
+        return with_means(results, self._names, self._tasks)
 
     def _of_task(self, scores_N: Floats, labels_N: Floats, groups_N: Ints) -> dict[str, float]:
         positive_N = labels_N > 0.5

@@ -171,7 +171,23 @@ def result_key(name: str, task: TaskName, tasks: Sequence[TaskName]) -> str:
 
 def result_keys(names: Sequence[str], tasks: Sequence[TaskName]) -> list[str]:
     """What MetricSet.compute() returns for these, beside parts of the loss: for checks ahead."""
-    found = ["loss"]
+    found = {"loss": 0.0}
     for task in tasks:
-        found += [result_key(n, task, tasks) for n in names if metric_of(n).kind == task.kind]
+        mine = [result_key(n, task, tasks) for n in names if metric_of(n).kind == task.kind]
+        found |= dict.fromkeys(mine, 0.0)
+    return list(with_means(found, names, tasks))
+
+
+def with_means(
+    results: Mapping[str, float], names: Sequence[str], tasks: Sequence[TaskName]
+) -> dict[str, float]:
+    """Of several tasks also the mean of each metric over those that have it: `auc` beside
+    `auc/click` and `auc/buy`. So what goes by one number, such as a monitor, has one."""
+    found = dict(results)
+    if len(tasks) > 1:
+        for name in names:
+            keys = [result_key(name, task, tasks) for task in tasks]
+            values = [results[key] for key in keys if key in results]
+            if values:
+                found[name] = sum(values) / len(values)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.optim.layout import Placement, Tables
@@ -32,6 +32,12 @@ class FrozenTables(Tables):
 
     def placement(self) -> list[Placement]:
         return self._engine.placement()
+
+    def torchrec_modules(self) -> list[nn.Module]:
+        return self._engine.torchrec_modules()
+
+    def torchrec_ids(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
+        return self._engine.torchrec_ids(kjt)
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         with torch.no_grad():

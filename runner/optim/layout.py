@@ -151,6 +151,14 @@ class Tables(nn.Module):
         """Which rank has which piece of which table; empty: this process has all of them."""
         return []
 
+    def torchrec_modules(self) -> list[nn.Module]:
+        """TorchRec's sharded modules under these tables, in the order in which they look up."""
+        return []
+
+    def torchrec_ids(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
+        """Collective. What each of `torchrec_modules` is called with where these get `kjt`."""
+        return []
+
     def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
         """Sum pooling in the engine's order of features; offsets are feature-major, F x B + 1."""
         raise NotImplementedError

@@ -11,6 +11,7 @@ from runner.dist.ranks import Ranks
 from runner.errors import ConfigError
 from runner.optim.initial import BLOCK_ROWS, fill_rows
 from runner.optim.layout import Placement, Tables, TableSpec, arrange
+from runner.optim.pages import put_in_huge_pages
 from runner.optim.settings import SparseSettings
 from runner.optim.sharded import ShardedTables
 from runner.optim.sharding import ShardingSettings, check_sharding, check_tables, engine
@@ -118,6 +119,7 @@ def _spans(
 def _fill(tables: Tables, specs: Sequence[TableSpec], seed: int) -> None:
     """Initial weights, equal under any plan. A piece is made block by block, in its full width."""
     state = tables.state()
+    put_in_huge_pages(state.values())
     for spec in specs:
         weight = state[f"{spec.name}/weight"]
         pieces = weight.pieces if isinstance(weight, Pieces) else (Piece(weight, (0, 0)),)

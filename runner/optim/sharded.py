@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torchrec.distributed.comm_ops import set_gradient_division
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel, ShardingType
@@ -22,6 +22,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
+from torchrec.distributed.train_pipeline.runtime_forwards import BaseForward
 from torchrec.distributed.types import ShardingEnv, ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
@@ -132,13 +133,20 @@ class ShardedTables(Tables):
             for module in lookup._emb_modules:
                 yield module.emb_module, module.config.embedding_tables
 
+    def torchrec_modules(self) -> list[nn.Module]:
+        return [self._parallel[0].module]
+
+    def torchrec_ids(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
+        if not self._pads:
+            return [kjt]
+        return [_padded(kjt, int(self._ranks.largest(kjt.stride())))]
+
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
-        num_features = len(self._keys)
         size = kjt.stride()
-        lengths_FB = kjt.lengths().view(num_features, size)
-        if self._pads:
-            kjt = _padded(kjt, lengths_FB, int(self._ranks.largest(size)))
-        pooled = self._parallel[0](kjt)
+        lengths_FB = kjt.lengths().view(len(self._keys), size)
+        module = self._parallel[0].module
+        # TorchRec's pipeline has the ids already, and its forward takes no notice of what it gets
+        pooled = module(kjt if _ahead(module) else self.torchrec_ids(kjt)[0])
         if self._column_orders is None:
             self._column_orders = self._orders(pooled.keys(), pooled.length_per_key())
         pooled_BE = Columns.apply(pooled.values()[:size], *self._column_orders)
@@ -150,6 +158,10 @@ class ShardedTables(Tables):
         columns = {k: range(end - width, end) for k, end, width in zip(keys, ends, widths)}
         order = torch.tensor([c for k in self._keys for c in columns[k]], device=self._device)
         return order, torch.argsort(order)
+
+
+def _ahead(module: nn.Module) -> bool:
+    return isinstance(module.forward, BaseForward)
 
 
 def _world() -> dist.ProcessGroup:
@@ -270,11 +282,12 @@ def _placement(plan: ShardingPlan) -> list[Placement]:
     return found
 
 
-def _padded(kjt: KeyedJaggedTensor, lengths_FB: Tensor, size: int) -> KeyedJaggedTensor:
+def _padded(kjt: KeyedJaggedTensor, size: int) -> KeyedJaggedTensor:
     """The same with empty bags behind each feature's own, up to `size` of them."""
-    missing = size - lengths_FB.shape[1]
+    missing = size - kjt.stride()
     if missing == 0:
         return kjt
+    lengths_FB = kjt.lengths().view(len(kjt.keys()), -1)
     return KeyedJaggedTensor(
         keys=kjt.keys(),
         values=kjt.values(),

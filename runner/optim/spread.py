@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -215,6 +215,16 @@ class MixedTables(Tables):
 
     def placement(self) -> list[Placement]:
         return [p for part in self._parts for p in part.placement()]
+
+    def torchrec_modules(self) -> list[nn.Module]:
+        return [module for part in self._parts for module in part.torchrec_modules()]
+
+    def torchrec_ids(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
+        ids: list[KeyedJaggedTensor] = []
+        for part, features in zip(self._parts, self._features):
+            if part.torchrec_modules():
+                ids += part.torchrec_ids(kjt.permute(features))
+        return ids
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         pooled = [part(kjt.permute(f)) for part, f in zip(self._parts, self._features)]

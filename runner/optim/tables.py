@@ -11,6 +11,7 @@ from runner.optim.exact import ExactTables
 from runner.optim.fused import FusedTables
 from runner.optim.initial import fill_rows
 from runner.optim.layout import Tables, TableSpec, arrange
+from runner.optim.pages import put_in_huge_pages
 from runner.optim.settings import SparseSettings
 from runner.optim.sharding import FASTER_ON_CPU
 from runner.optim.still_rows import keep_still_rows
@@ -33,6 +34,7 @@ def build_tables(
     check_specs(specs)
     tables = build_engine(specs, feature_order, settings, device)
     state = tables.state()
+    put_in_huge_pages(state.values())
     for spec in specs:
         fill_rows(
             state[f"{spec.name}/weight"],

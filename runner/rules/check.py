@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
@@ -13,8 +12,8 @@ from runner.optim.parts import check_own_schedules, parse_parts
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.schedule import check_schedule
 from runner.optim.settings import ClipSettings, check_clip, parse_sparse
-from runner.optim.sharding import check_sharding
 from runner.patience import check_waiting
+from runner.rules.hardware import device, pipeline, precision, ranks
 from runner.rules.keys import (
     CHOICES,
     INTERVALS,
@@ -25,16 +24,7 @@ from runner.rules.keys import (
     Config,
     get,
 )
-from runner.rules.loops import (
-    FROM_A_RUN,
-    ONLINE,
-    TRAINS,
-    TUNES,
-    loop,
-    stream,
-    tuning,
-    warm_start,
-)
+from runner.rules.loops import loop, stream, tuning, warm_start
 from runner.targets import check_target_names, lies_in
 from runner.typecheck import check_types
 
@@ -149,28 +139,6 @@ def _callbacks(config: Config) -> Iterator[str]:
                 yield str(error)
 
 
-def _precision(config: Config) -> Iterator[str]:
-    trainer = config["trainer"]
-    if not trainer.get("amp") or trainer.get("amp_dtype") != "fp16":
-        return
-    if trainer["device"] == "cpu" or (trainer["device"] == "auto" and not _may_have_cuda()):
-        yield (
-            "trainer.amp_dtype=fp16: needs a CUDA device "
-            f"(trainer.device={trainer['device']}); bf16 works everywhere"
-        )
-
-
-def _device(config: Config) -> Iterator[str]:
-    device = config["trainer"]["device"]
-    if isinstance(device, str) and device.startswith("cuda") and not _may_have_cuda():
-        yield f"trainer.device={device}: this machine shows no NVIDIA device; auto or cpu works"
-
-
-def _may_have_cuda() -> bool:
-    """Whether there is any device file of a GPU; torch, which knows better, comes later."""
-    return any(any(Path("/dev").glob(pattern)) for pattern in ("nvidia*", "nvhost*", "dxg", "kfd"))
-
-
 def _judged(config: Config) -> Iterator[str]:
     """Groups with a parser of their own, which knows why it refuses what a kernel would ignore."""
     for parse in (
@@ -204,25 +172,6 @@ def _warmup(config: Config) -> Iterator[str]:
         yield f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps})"
 
 
-def _ranks(config: Config) -> Iterator[str]:
-    size = config["trainer"]["num_processes"]
-    loop = get(config, "loop._target_")
-    if size > 1 and loop not in (TRAINS, FROM_A_RUN, *TUNES):
-        name = str(loop).rpartition(".")[2]
-        why = ": a stream has one reader and one order of rows" if loop == ONLINE else ""
-        yield f"trainer.num_processes={size}: the loop {name} works in one process{why}"
-    if size > 1 and str(config["trainer"]["device"]).startswith("cuda:"):
-        yield (
-            f"trainer.device={config['trainer']['device']}: each of {size} ranks takes a GPU of "
-            "its own; write cuda"
-        )
-    device = config["trainer"]["device"]
-    on_cpu = device == "cpu" or (device == "auto" and not _may_have_cuda())
-    # one process has all tables whole, so that any plan is as good as another
-    kind = get(config, "optimizer.sparse.kind") if size > 1 else None
-    yield from check_sharding(config["sharding"], kind, on_cpu=on_cpu and size > 1)
-
-
 def _average(config: Config) -> Iterator[str]:
     decay = config["trainer"]["ema"]["decay"]
     if decay is not None and not 0 <= decay < 1:
@@ -244,11 +193,12 @@ RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _monitor,
     check_waiting,
     _callbacks,
-    _precision,
-    _device,
+    precision,
+    device,
     _judged,
     _warmup,
-    _ranks,
+    ranks,
+    pipeline,
     _average,
     _name,
     warm_start,

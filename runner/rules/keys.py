@@ -13,6 +13,7 @@ Config = Mapping[str, Any]
 CHOICES: dict[str, tuple[str, ...]] = {
     "trainer.device": ("auto", "cpu", "cuda"),
     "trainer.amp_dtype": ("bf16", "fp16"),
+    "trainer.pipeline": ("auto", "none", "base", "sparse_dist"),
     "trainer.log_gradients": ("global", "parameters"),
     "checkpoint.step": ("best", "last"),  # or a number
     "checkpoint.monitor.direction": ("max", "min"),

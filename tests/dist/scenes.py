@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch
+from runner.config import TrainerSettings
 from runner.dist.gradients import sum_over_ranks
 from runner.dist.group import join, leave
 from runner.dist.pieces import Pieces
 from runner.dist.processes import Ended, run_on_ranks
 from runner.dist.ranks import Ranks
-from runner.errors import ConfigError
+from runner.errors import ConfigError, DataError, UserError
+from runner.job import Job
+from runner.loops.evaluate import evaluate_split
 from runner.optim.layout import Tables, TableSpec
 from runner.optim.penalty import penalize
 from runner.optim.penalty_settings import parse_penalties
@@ -24,6 +28,7 @@ from runner.optim.placed import place_on_ranks
 from runner.optim.settings import ClipSettings, parse_sparse
 from runner.optim.sharding import ShardingSettings
 from runner.optim.tables import build_tables
+from runner.sparse_dist import SparseDist
 from runner.state import TrainState, dense_parameters
 from runner.step import steps
 from runner.stop import Stop
@@ -192,6 +197,109 @@ def updates_scene(ranks: Ranks) -> None:
             assert torch.equal(p, before[name]), name
 
 
+def pipelines_scene(ranks: Ranks) -> None:
+    """TorchRec's pipeline changes when ids travel, and no bit of any number."""
+    for kind, plan, own in (
+        ("rowwise_adagrad", "row_wise", {}),
+        ("sgd", "table_wise", {}),
+        ("adagrad", "column_wise", {"m": "row_wise"}),
+        ("rowwise_adagrad", "row_wise", {"a": "data_parallel", "b": "table_wise"}),
+    ):
+        plain, ahead = (trained(ranks, kind, plan, own, ids_ahead=on) for on in (False, True))
+        where = f"{kind} {plan} {own}"
+        assert len(plain) == 9, where
+        for number, (a, b) in enumerate(zip(plain, ahead, strict=True)):
+            assert torch.equal(a, b), f"{where}: {number} of losses, metrics and weights"
+
+
+def trained(
+    ranks: Ranks, kind: str, plan: str, own: dict[str, str], *, ids_ahead: bool
+) -> list[torch.Tensor]:
+    """Losses of updates over two epochs, with an evaluation amid them, and all that was learnt."""
+    job = sharded_job(ranks, kind, plan, own, ids_ahead=ids_ahead)
+    losses, found = [], []
+    for output in steps(job, TrainState()):
+        losses.append(torch.cat([loss for part in output.losses for loss in part.values()]))
+        if ids_ahead:  # those of the next batch are under way already, in every module
+            assert job.context.ids_ahead is not None
+            [stages] = job.context.ids_ahead._running
+            requests = stages.contexts[1].input_dist_tensors_requests
+            assert len(requests) == len(job.context.tables.torchrec_modules()) > 0
+        if len(losses) == 3:  # in the middle of the pipeline
+            for max_batches in (None, 2):
+                metrics = evaluate_split(job, "train", max_batches=max_batches)
+                found.append(torch.tensor(list(metrics.values())))
+    assert len(losses) == 8
+    pieces = [p for _, t in sorted(job.context.tables.state().items()) for p in pieces_of(t)]
+    flat = [torch.cat([p.flatten() for p in pieces])]
+    flat.append(torch.cat([p.detach().flatten() for p in job.context.model.parameters()]))
+    return [torch.cat(losses[:3]), *losses[3:7], torch.cat(losses[7:]), *found, torch.cat(flat)]
+
+
+def pieces_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    return [p.tensor for p in tensor.pieces] if isinstance(tensor, Pieces) else [tensor]
+
+
+def sharded_job(ranks: Ranks, kind: str, plan: str, own: dict[str, str], *, ids_ahead: bool) -> Job:
+    """Two epochs of four updates; the last of an epoch has 24 rows here and 21 there."""
+    context = make_context(kind, micro_batch_size=20)
+    context.ranks = ranks
+    lookup = context.model.embedding
+    context.tables = place_on_ranks(
+        lookup.specs,
+        lookup.features,
+        parse_sparse({"kind": kind, "lr": 0.1}),
+        ShardingSettings(plan=plan, tables=own, min_columns=4),
+        ranks,
+        seed=0,
+        device=CPU,
+        batch_size=32,
+    )
+    context.table_groups = {"sparse": context.tables}
+    lookup.place(context.tables)
+    if ids_ahead:
+        context.ids_ahead = SparseDist(lookup, context.dense_optimizer, CPU)
+    trainer = TrainerSettings(batch_size=32, max_epochs=2)
+    rows = Rows(120 - 3 * ranks.rank, seed=ranks.rank)
+    return make_job(context, dataset=rows, trainer=trainer)
+
+
+def pipeline_errors_scene(ranks: Ranks) -> None:
+    """What the pipeline cannot do is told; an error of the data comes after what was before it."""
+    job = sharded_job(ranks, "sgd", "row_wise", {}, ids_ahead=True)
+
+    class Broken(Rows):
+        def batches(self, *args, **more):
+            yield from islice(super().batches(*args, **more), 2)
+            raise DataError("row 65 is odd")
+
+    job = replace(job, dataset=Broken(120))
+    seen = []
+    with pytest.raises(DataError, match="row 65"):
+        for output in steps(job, TrainState()):
+            seen.append(output.rows_B.tolist())
+    assert len(seen) == 2
+
+    class Twice(Supervised):
+        def train_step(self, ctx, batches):
+            batch = next(batches)
+            ctx.model.embed(batch)
+            return super().train_step(ctx, iter([batch]))
+
+    class Another(Supervised):
+        def train_step(self, ctx, batches):
+            next(batches)
+            return super().train_step(ctx, iter([random_batch(32, 5)]))
+
+    for task in (Twice(), Another()):
+        job = replace(sharded_job(ranks, "sgd", "row_wise", {}, ids_ahead=True), task=task)
+        with pytest.raises(UserError, match="trainer.pipeline=none"):
+            next(steps(job, TrainState()))
+    context = job.context  # after a pass every batch can be looked up
+    context.model.embed(random_batch(8, 1))
+    context.model.embed(random_batch(8, 1))
+
+
 def part_of(batch: Batch, rows: slice) -> Batch:
     data = Rows(8)
     data.all = batch
@@ -226,7 +334,13 @@ def exchanges_scene(ranks: Ranks) -> None:
     job, stop, seen = make_job(context), Stop(ranks), []
     if not ranks.is_chief:
         stop.heard = 15
-    counted = ("all_reduce", "all_gather", "all_gather_object", "broadcast", "broadcast_object_list")
+    counted = (
+        "all_reduce",
+        "all_gather",
+        "all_gather_object",
+        "broadcast",
+        "broadcast_object_list",
+    )
     with pytest.MonkeyPatch.context() as patch:
         for name in counted:
             call = getattr(torch.distributed, name)
@@ -278,6 +392,8 @@ SCENES = {
     "gradients": gradients_scene,
     "exchanges": exchanges_scene,
     "collectives": collectives_scene,
+    "pipelines": pipelines_scene,
+    "pipeline_errors": pipeline_errors_scene,
 }
 
 

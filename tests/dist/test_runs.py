@@ -150,6 +150,23 @@ def test_a_rank_killed_in_a_step_takes_the_other_down_and_the_resume_is_identica
     assert examples(Path(f"{run}.trace"), 2) == examples(Path(f"{together}.trace"), 2)
 
 
+def test_ids_sent_ahead_change_no_number_also_over_a_kill(runner, together, tmp_path):
+    run = tmp_path / "run"
+    ahead = (*TWO, "sharding=row_wise", "trainer.pipeline=sparse_dist")
+    process = start(runner, run, *ahead, "trainer.eval_every=7", TRACE_KILL="1:17")
+    assert process.wait() == 1, process.text
+    assert "rank 1 was killed by SIGKILL" in process.text
+    done = train(runner, run, *ahead, "trainer.eval_every=7")
+    assert done.code == 0, done.text
+    assert examples(Path(f"{run}.trace"), 2) == examples(Path(f"{together}.trace"), 2)
+    ours, theirs = losses(run), losses(together)
+    assert [row for row in ours if row[0] == "train"] == [r for r in theirs if r[0] == "train"]
+    assert {row[1] for row in ours if row[0] == "validation"} == {7, 14, 21, 28, 30}
+    last = [[r for r in rows if r[:2] == ("validation", 30)] for rows in (ours, theirs)]
+    assert last[0] == last[1] != []
+    assert "pipeline: sparse_dist" in (run / "config.yaml").read_text()
+
+
 def test_ranks_end_with_their_parent(runner, tmp_path):
     run = tmp_path / "run"
     process = start(runner, run, *TWO, "trainer.max_steps=100000")
@@ -242,6 +259,7 @@ def test_a_number_of_ranks_that_does_not_divide_the_update_is_refused(runner, al
     [
         (("sharding=column_wise",), "row_wise and table_wise keep rows whole"),
         (("loop=debug",), "works in one process"),
+        (("trainer.pipeline=sparse_dist", "optimizer=adam"), "our own exchange holds the tables"),
         (("sharding.plan=rowwise",), "nearest"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCENES = ("collectives", "gradients", "updates", "exchanges")
+SCENES = ("collectives", "gradients", "updates", "exchanges", "pipelines", "pipeline_errors")
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

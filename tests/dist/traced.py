@@ -51,6 +51,7 @@ def _counted(module: Any, name: str, point: str) -> None:
 class Traced:
     inner: Supervised = field(default_factory=Supervised)
     count: int = 0
+    looks_up_once = True
 
     def __post_init__(self) -> None:
         for name in ("all_reduce", "all_gather", "all_gather_object", "all_to_all_single"):

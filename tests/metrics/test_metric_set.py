@@ -141,6 +141,9 @@ def test_several_tasks_of_both_kinds_equal_each_alone(exact):
     assert found["mae/rating"] == pytest.approx(np.average(error, weights=first[2]))
     assert "auc/rating" not in found
     assert "mae/click" not in found
+    assert found["auc"] == pytest.approx((found["auc/click"] + found["auc/buy"]) / 2)
+    assert found["mae"] == found["mae/rating"], "the mean over the tasks that have it"
+    assert list(found) == both.names() + [n for n in found if n.startswith("loss/")]
 
 
 def test_loss_is_the_weighted_mean_of_the_sum_of_its_parts():
@@ -211,7 +214,7 @@ def test_a_nan_makes_every_metric_of_its_task_nan_and_of_no_other(exact, column)
     {"logits": logits, "labels": labels}[column][17, 0] = np.nan
     metrics.update(prediction(logits, labels), no_loss(3000))
     for name, value in metrics.compute().items():
-        assert math.isnan(value) == name.endswith("/click"), name
+        assert math.isnan(value) == (name != "loss" and not name.endswith("/buy")), name
 
 
 @pytest.mark.parametrize("exact", [True, False])

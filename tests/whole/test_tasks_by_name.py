@@ -37,3 +37,13 @@ def test_each_tasks_loss_and_metrics_are_logged_by_name(runner, tmp_path, loss):
         assert {f"{split}/{name}" for name in names} <= set(board.Tags()["scalars"])
     result = json.loads((run / "result.json").read_text())
     assert result["best"]["value"] == result["metrics"]["validation/auc/label_2"]
+
+
+def test_without_a_word_several_tasks_are_monitored_by_the_mean_of_their_auc(runner, tmp_path):
+    run = tmp_path / "run"
+    words = [w for w in TINY if not w.startswith(("model.net.bottom", "model.net.top"))]
+    done = runner.run(*words, "model=mmoe", "dataset.num_tasks=2", f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    result = json.loads((run / "result.json").read_text())
+    both = [result["metrics"][f"validation/auc/{task}"] for task in ("label", "label_2")]
+    assert result["best"]["value"] == result["metrics"]["validation/auc"] == sum(both) / 2

@@ -1,0 +1,52 @@
+"""Which pipeline a job gets. What it does on two ranks: tests/dist/scenes.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.batch import SequenceFeature
+from runner.build.pipeline import choose_pipeline
+from runner.config import TrainerSettings
+from runner.errors import ConfigError
+from runner.layers.sequences import SequenceLookup
+from runner.task import Supervised
+from tests.tiny import SCHEMA, make_context
+
+
+class Own:
+    def train_step(self, ctx, batches):
+        raise AssertionError("never called")
+
+    eval_step = train_step
+
+
+def sharded(monkeypatch, context):
+    """As on two ranks, where TorchRec holds the tables."""
+    monkeypatch.setattr(context.tables, "torchrec_modules", lambda: [context.model])
+
+
+@pytest.mark.parametrize("kind", ["auto", "none"])
+def test_on_cpu_no_batch_is_ahead_unless_asked_for(monkeypatch, kind):
+    context = make_context()
+    sharded(monkeypatch, context)
+    settings = TrainerSettings(pipeline=kind)
+    choose_pipeline(settings, context, context.model.embedding, Supervised())
+    assert context.ids_ahead is None
+    assert context.copies_ahead == (kind == "auto")
+
+
+def test_what_cannot_send_its_ids_ahead_is_told_why(monkeypatch):
+    context, wanted = make_context(), TrainerSettings(pipeline="sparse_dist")
+    lookup = context.model.embedding
+    with pytest.raises(ConfigError, match="no table is held by TorchRec"):
+        choose_pipeline(wanted, context, lookup, Supervised())
+    sharded(monkeypatch, context)
+    with pytest.raises(ConfigError, match="Own does not say looks_up_once = True"):
+        choose_pipeline(wanted, context, lookup, Own())
+    items = SequenceFeature("items", 50, 4, "a")
+    draws = SequenceLookup(SCHEMA, 4, features=(), sequences=(items,), candidates="a")
+    with pytest.raises(ConfigError, match="DLRM draws candidates"):
+        choose_pipeline(wanted, context, draws, Supervised())
+    assert context.ids_ahead is None
+    choose_pipeline(wanted, context, lookup, Supervised())
+    assert context.ids_ahead is not None
