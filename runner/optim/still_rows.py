@@ -31,7 +31,7 @@ class _Before:
     momentum_VD: Tensor
 
 
-def keep_still_rows(kernel: nn.Module, settings: SparseSettings) -> None:
+def keep_still_rows(kernel: Any, settings: SparseSettings) -> None:
     """From now on every update by FBGEMM's module leaves rows finite that were. In place."""
     if settings.kind not in DIVIDES:
         return
@@ -45,7 +45,7 @@ def keep_still_rows(kernel: nn.Module, settings: SparseSettings) -> None:
             offsets = named["offsets"] if "offsets" in named else args[1]
             if not views:
                 views.extend(_views(module))
-            before = _rows(module.feature_table_map, views, ids_V, offsets)
+            before = _rows(kernel.feature_table_map, views, ids_V, offsets)
             # called when the node's backward, which updates the tables, is through
             pooled_BE.grad_fn.register_hook(lambda *_: _mend(before, settings))
 
