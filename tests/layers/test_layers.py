@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from runner.batch import Cursor
 from runner.layers import cin, dot
 from runner.layers.cin import compress
 from runner.layers.dot import DotInteraction
@@ -13,6 +17,7 @@ from runner.layers.dropout import Dropout
 from runner.layers.experts import Mixture
 from runner.layers.fm import pair_sum
 from runner.layers.mlp import mlp
+from runner.layers.negatives import Negatives
 from runner.layers.streams import FeatureGate
 from tests.devices import DEVICES
 
@@ -128,3 +133,24 @@ def test_a_learnt_gate_starts_open_and_a_gate_of_features_follows_them():
     one, two = gate(x, torch.randn(8, 3)), gate(x, torch.randn(8, 3))
     assert not torch.equal(one, two)
     assert ((one / x > 0) & (one / x < 2)).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_candidates_are_drawn_alike_on_every_device_also_by_deterministic_kernels(device):
+    """CUDA has no deterministic running sum of fractions."""
+    negatives = Negatives(50, uniform=5, popularity=40)
+    counts = np.arange(50) % 7
+    negatives.to(device).counts_I.copy_(torch.from_numpy(counts))
+    torch.use_deterministic_algorithms(True)
+    try:
+        drawn = negatives.draw(Cursor(2, 96))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    digest = hashlib.sha256(f"{negatives.key}/2/96".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    uniform = torch.randint(50, (5,), generator=generator).tolist()
+    shares = torch.rand(40, generator=generator, dtype=torch.float64).numpy()
+    popular = np.searchsorted(counts.cumsum(), shares * counts.sum(), side="right")
+    assert drawn is not None and drawn.device == device
+    assert drawn.tolist() == uniform + popular.tolist()
+    assert len({*popular.tolist()}) > 10 and all(counts[i] for i in popular)
