@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 
+from runner.compared import check_compared
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.metrics.settings import MetricSettings
@@ -49,6 +51,7 @@ def check(
         # A rule would trip over, or repeat, what the type check has already said of the same key.
         problems += [p for p in _safely(rule, config) if p.split("=")[0].split(":")[0] not in wrong]
     problems += list(loop(config, from_run))
+    problems += _safely(partial(check_compared, from_run=from_run), config)
     problems += list(_dense_optimizer(config, allowed))
     return list(dict.fromkeys(problems))
 
