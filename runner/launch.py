@@ -132,6 +132,7 @@ def verify(composed: Composed, allowed: Sequence[str]) -> None:
         added=composed.added,
         allowed=allowed,
         from_run=composed.source is not None or bool(get(composed.config, "checkpoint.path")),
+        before=composed.before,
     )
     if problems:
         raise mistakes(problems)
