@@ -242,11 +242,15 @@ def test_a_run_goes_on_with_other_ranks_and_other_plans(runner, alone, tmp_path)
     back = resume("trainer.num_processes=1", kill="0:8")
     assert back.code == -signal.SIGKILL, back.text
     assert "trainer.batch_size: 30 -> 60" in back.text
+    assert not (run / "sharding.json").exists()  # one process has all tables whole
     more = resume("trainer.num_processes=3", kill="2:8")
     assert more.code == 1 and "rank 2 was killed by SIGKILL" in more.text, more.text
     last = resume("trainer.num_processes=2", "sharding=row_wise")
     assert last.code == 0, last.text
     assert_close(run, alone)
+    plan = json.loads((run / "sharding.json").read_text())
+    assert plan["world_size"] == 2
+    assert {piece["plan"] for piece in plan["pieces"]} == {"row_wise"}
     steps = [json.loads(s.read_text())["step"] for s in run.glob("checkpoints/*/manifest.json")]
     assert max(steps) == 30
 
