@@ -16,6 +16,7 @@ from runner.optim.settings import SparseSettings
 from runner.optim.sharded import ShardedTables
 from runner.optim.sharding import ShardingSettings, check_tables, engine
 from runner.optim.spread import CopiedTables, MixedTables, SpreadTables, even_spans, whole_spans
+from runner.optim.still_rows import keep_still_rows
 from runner.optim.table_rules import TableRules, refuse_plans
 from runner.optim.tables import check_specs
 
@@ -60,17 +61,18 @@ def place_on_ranks(
                 SpreadTables(layout, settings, ranks, device=device, plans=plans, spans=spans)
             )
         else:
-            parts.append(
-                ShardedTables(
-                    layout,
-                    settings,
-                    sharding,
-                    ranks,
-                    device=device,
-                    free_bytes=free - max(taken),
-                    batch_size=batch_size,
-                )
+            sharded = ShardedTables(
+                layout,
+                settings,
+                sharding,
+                ranks,
+                device=device,
+                free_bytes=free - max(taken),
+                batch_size=batch_size,
             )
+            for kernel, _ in sharded._kernels():
+                keep_still_rows(kernel, settings)
+            parts.append(sharded)
     if copied:
         layout = arrange(copied, _features(copied, feature_order), by_dim=False)
         parts.append(CopiedTables(layout, settings, ranks, device=device))
