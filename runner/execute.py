@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.compose import Composed
+from runner.dist.agent import stand
 from runner.dist.processes import Ended
 from runner.dist.size import launched_rank, launched_size
 from runner.errors import UserError
@@ -39,6 +40,8 @@ def run_job(composed: Composed, run: Run | None, allowed: Sequence[str]) -> Ende
             view = View() if is_chief else View(open(os.devnull, "w"))  # noqa: SIM115
             job = build(composed.config, run, view=view, allowed=allowed, name=composed.name)
             result = job.loop(job)
+        if started:
+            stand()  # another rank may fail at its end, and this one has a result
         if run is not None and is_chief:
             values = {k: v for k, v in vars(result).items() if k != "notes"}
             write_result(run, {**values, **result.notes})

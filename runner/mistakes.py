@@ -65,7 +65,8 @@ def scalar_for_node(text: str, node: DictConfig, value: Any) -> str:
     key = text.split("=")[0].lstrip("+~")
     meant = [k for k in keys if value in CHOICES.get(f"{key}.{k}", ())]
     hint = f"; perhaps {key}.{meant[0]}={value}" if meant else ""
-    return f"{text}: {key} is a group of keys ({', '.join(keys)}), not one value{hint}"
+    listed = f" ({', '.join(keys)})" if keys else ""
+    return f"{text}: {key} is a group of keys{listed}, not one value{hint}"
 
 
 def unknown_key(text: str, key: str, known: Sequence[str]) -> str:

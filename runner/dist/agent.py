@@ -19,11 +19,7 @@ class _TerminatedError(BaseException):
 
 
 def under_agent(work: Callable[[], Ended]) -> Ended:
-    """Calls `work`, and returns whatever ends it, a SIGTERM included.
-
-    Afterwards this process ignores SIGTERM: what is left to do takes less than the half minute
-    after which the agent kills.
-    """
+    """Calls `work`, and returns whatever ends it, a SIGTERM included. Afterwards see `stand`."""
 
     def end(number: int, frame: FrameType | None) -> None:
         if sys.exc_info()[0] is None:  # else the error that is being told already says more
@@ -36,4 +32,10 @@ def under_agent(work: Callable[[], Ended]) -> Ended:
         message = "ended by SIGTERM outside of training: torchrun sends it when a rank fails"
         return Ended(143, "interrupted", message)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        stand()
+
+
+def stand() -> None:
+    """From here on SIGTERM does not end this process: it has a result to write, which takes less
+    than the half minute after which the agent kills."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -41,14 +41,14 @@ def check_room(held: Sequence[int], free: int, sharding: ShardingSettings) -> No
     most = max(held)
     if most <= free:
         return
-    memory = sharding.device_memory_gb
-    has = "what the device has" if memory is None else f"{memory:g} GB"
+    memory, reserve = sharding.device_memory_gb, sharding.storage_reserve
+    said = f"sharding.storage_reserve={reserve}"
     raise ConfigError(
-        f"sharding.device_memory_gb={'null' if memory is None else f'{memory:g}'}: rank "
+        f"{said if memory is None else f'sharding.device_memory_gb={memory}'}: rank "
         f"{held.index(most)} would hold {_shown(most)} of tables and their optimizers' states, "
-        f"and {_shown(free)} are for them ({has}, less sharding.storage_reserve="
-        f"{sharding.storage_reserve:g} of it); more ranks, narrower tables, or an optimizer "
-        "with fewer states take less of each"
+        f"and {_shown(free)} are for them ({'its device' if memory is None else f'{memory} GB'} "
+        f"less {said} of it); row_wise on more ranks, narrower tables, or an optimizer with fewer "
+        "states take less of each"
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.dist.agent import under_agent
+from runner.dist.agent import stand, under_agent
 from runner.dist.processes import Ended
 from tests.conftest import ROOT
 from tests.dist.test_runs import SETTINGS, TRACED
@@ -44,6 +44,15 @@ def test_sigterm_before_training_ends_the_work_and_later_ones_are_ignored():
     assert "torchrun" in ended.message
     assert seen == ["began"]
     terminate()  # of a process that has its result to write: it lives
+
+
+def test_sigterm_after_the_last_update_does_not_take_the_result_back():
+    def work() -> Ended:
+        stand()
+        terminate()
+        return Ended(0)
+
+    assert under_agent(work) == Ended(0)
 
 
 @pytest.mark.parametrize("at", ["except", "finally"])
