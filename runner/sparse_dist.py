@@ -99,25 +99,19 @@ class SparseDist:
         self._model.sharded[-1].register_forward_hook(self._looked_up)
 
     def batches(self, source: Iterator[Batch]) -> Generator[Batch, None, None]:
-        """The same batches in the same order, on the device. An error of the source is raised
-        where its batch would have come."""
+        """The same batches in the same order, on the device.
+
+        An error of the source is raised when it is met, up to two batches early: the other ranks
+        would wait in vain for the ids that are not coming.
+        """
         stages = _Stages(self._model, self._optimizer, self._device)
-        errors: list[Exception] = []
         with self._inside(stages):
-            for batch in stages.over(self._fed(source, errors)):
+            for batch in stages.over(map(self._fed, source)):
                 self._handed_out = batch
                 yield batch
-        for error in errors:
-            raise error
 
-    def _fed(self, source: Iterator[Batch], errors: list[Exception]) -> Iterator[_Fed]:
-        try:
-            for batch in source:
-                if self._device.type == "cuda":
-                    batch = batch.pin_memory()
-                yield _Fed(batch, self._ids, [])
-        except Exception as error:
-            errors.append(error)
+    def _fed(self, batch: Batch) -> _Fed:
+        return _Fed(batch.pin_memory() if self._device.type == "cuda" else batch, self._ids, [])
 
     def _ids(self, batch: Batch) -> list[KeyedJaggedTensor]:
         return self._tables.torchrec_ids(self._lookup.ids(batch))

@@ -246,9 +246,10 @@ _OF_RANKS = (_METRICS, _RNG)  # names of tensors that have a row for each rank
 
 def continue_randomly(states: Mapping[str, Tensor], values: Mapping[str, Any], job: Job) -> None:
     """Sets torch's, Python's and NumPy's random states of this rank."""
-    torch.set_rng_state(states["rng/torch"])
+    # clones: torch reads a state from where its storage begins, and a row of several begins later
+    torch.set_rng_state(states["rng/torch"].clone())
     if "rng/cuda" in states and job.device.type == "cuda":
-        torch.cuda.set_rng_state(states["rng/cuda"], job.device)
+        torch.cuda.set_rng_state(states["rng/cuda"].clone(), job.device)
     version, internal, gauss = values["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, keys, position, has_gauss, cached = values["numpy"]

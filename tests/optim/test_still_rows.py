@@ -11,8 +11,8 @@ from runner.optim.layout import Layout, TableSpec, arrange
 from runner.optim.rows import STATES, UPDATES
 from runner.optim.settings import KINDS, SparseSettings
 from runner.optim.still_rows import DIVIDES, keep_still_rows
-from runner.optim.tables import ExactTables
-from tests.devices import CPU
+from runner.optim.tables import ExactTables, FusedTables
+from tests.devices import CPU, DEVICES
 
 SPECS = (TableSpec("shared", 7, 8, ("s1", "s2")), TableSpec("a", 5, 8, ("a",)))
 FEATURES = ("s1", "s2", "a")
@@ -131,3 +131,27 @@ def test_optimizers_that_divide_by_no_norm_are_left_alone(kind):
     kernel = nn.Linear(1, 1)
     keep_still_rows(kernel, SparseSettings(kind, 0.1))
     assert not kernel._forward_hooks
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_fbgemm_has_updated_its_tables_when_the_hook_of_its_node_is_called(device):
+    """What the mending counts on: nothing stands between the update and the module's output."""
+    layout = arrange(SPECS, FEATURES, by_dim=False)
+    tables = FusedTables(layout, SparseSettings("adagrad", 0.1), device)
+    for tensor in tables.state().values():
+        tensor.fill_(1.0)
+    moved: list[bool] = []
+
+    def after_look_up(module, args, named, pooled_BE):
+        before = {name: tensor.clone() for name, tensor in tables.state().items()}
+
+        def seen(*_) -> None:
+            state = tables.state().items()
+            moved.extend(not torch.equal(tensor, before[name]) for name, tensor in state)
+
+        pooled_BE.grad_fn.register_hook(seen)
+
+    tables._tbe[0].register_forward_hook(after_look_up, with_kwargs=True)
+    tables.set_rate(0.1, 1)
+    tables(ids(1).to(device)).square().sum().backward()
+    assert moved == [True] * 4
