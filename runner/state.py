@@ -20,6 +20,7 @@ from runner.errors import ConfigError
 from runner.layers.embedding import TableLookup
 from runner.losses import Loss
 from runner.metrics.protocol import Metrics
+from runner.optim.counts import check_counts
 from runner.optim.dense import create_states, dense_state, dense_values
 from runner.patience import Wait
 
@@ -157,6 +158,7 @@ def values(state: TrainState, ctx: Context, **more: Any) -> dict[str, Any]:
         "random": ctx.ranks.gather(random_values()),
         "dense_optimizer": optimizer_values(ctx),
         "numbers": ctx.ranks.gather(ctx.numbers.state()),
+        "table_updates": ctx.table_updates,
         "placement": [asdict(piece) for piece in ctx.tables.placement()],
         **more,
     }
@@ -237,6 +239,8 @@ def restore(job: Job, saved: Saved) -> TrainState:
     if begins and ctx.average is not None:
         ctx.average.restart()
     ctx.numbers.load_of_rank(saved.values.get("numbers", []), ranks)
+    ctx.table_updates = dict(saved.values.get("table_updates", {}))
+    check_counts(ctx.table_groups, ctx.table_updates)
     return from_values(saved.values)
 
 

@@ -39,7 +39,8 @@ def table_specs(
                 )
         names = tuple(f"{f.name}{ending}" for f in sharing)
         sized = f"{name}{ending}", first.num_rows, dim
-        specs.append(TableSpec(*sized, names, first.pooling, bound, weighted))
+        lengths = tuple(f.mean_length for f in sharing)
+        specs.append(TableSpec(*sized, names, first.pooling, bound, weighted, lengths))
     return specs
 
 

@@ -27,6 +27,7 @@ class TableSpec:
     pooling: str = "sum"  # or mean: the sum (weighted or not) divided by the number of ids
     bound: float | None = None  # initial weights are uniform(-bound, bound); None: num_rows^-1/2
     weighted: bool = False  # ids come with weights, as those of all tables of a batch then do
+    mean_lengths: tuple[float, ...] = ()  # ids a row of each feature, for the planner; (): 1
 
 
 @dataclass(frozen=True)
