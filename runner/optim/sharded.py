@@ -293,4 +293,5 @@ def _padded(kjt: KeyedJaggedTensor, size: int) -> KeyedJaggedTensor:
         weights=kjt.weights_or_none(),
         lengths=functional.pad(lengths_FB, (0, missing)).flatten(),
         stride=size,
+        length_per_key=kjt.length_per_key_or_none(),  # on the host: a GPU would be waited for
     )
