@@ -15,12 +15,12 @@ from runner.errors import ConfigError
 from runner.optim.dense import build_dense_optimizer
 from runner.optim.frozen import FROZEN, FrozenTables
 from runner.optim.layout import Tables, TableSpec, arrange
+from runner.optim.mixed import MixedTables
 from runner.optim.parts import TABLES, Part, check_owned, owners
 from runner.optim.placed import place_on_ranks
 from runner.optim.room import held_bytes
 from runner.optim.settings import SparseSettings, parse_sparse
 from runner.optim.sharding import ShardingSettings, check_tables
-from runner.optim.spread import MixedTables
 from runner.optim.table_rules import TableRules, refuse_bandwidths, refuse_plans
 from runner.optim.tables import build_tables, check_specs
 

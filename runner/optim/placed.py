@@ -10,12 +10,13 @@ from runner.dist.pieces import Piece, Pieces
 from runner.dist.ranks import Ranks
 from runner.optim.initial import BLOCK_ROWS, fill_rows
 from runner.optim.layout import Placement, Tables, TableSpec, arrange
+from runner.optim.mixed import MixedTables
 from runner.optim.pages import put_in_huge_pages
 from runner.optim.room import check_room, free_bytes, held_bytes
 from runner.optim.settings import SparseSettings
 from runner.optim.sharded import ShardedTables
 from runner.optim.sharding import ShardingSettings, check_tables, engine
-from runner.optim.spread import CopiedTables, MixedTables, SpreadTables, even_spans, whole_spans
+from runner.optim.spread import CopiedTables, SpreadTables, even_spans, whole_spans
 from runner.optim.still_rows import keep_still_rows
 from runner.optim.table_rules import TableRules, refuse_plans
 from runner.optim.tables import check_specs

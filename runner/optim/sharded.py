@@ -5,51 +5,36 @@ B batch of this rank, F features, E width of all pooled embeddings, R rows, D wi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
 from torch import Tensor, nn
 from torch.nn import functional
 from torchrec.distributed.comm_ops import set_gradient_division
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel, ShardingType
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 from torchrec.distributed.train_pipeline.runtime_forwards import BaseForward
-from torchrec.distributed.types import ShardingEnv, ShardingPlan
+from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.dist.pieces import Piece, Pieces
 from runner.dist.ranks import Ranks
-from runner.errors import ConfigError
 from runner.optim.fused import KERNELS, number_look_up
-from runner.optim.layout import Columns, Layout, Placement, Tables, TableSpec
+from runner.optim.layout import Columns, Layout, Placement, Tables
+from runner.optim.planned import (
+    BY_ROWS,
+    FusedSharder,
+    make_plan,
+    make_topology,
+    placement_of,
+    world_group,
+)
 from runner.optim.rows import ROWWISE, STATES
 from runner.optim.settings import SparseSettings
 from runner.optim.sharding import ShardingSettings
-
-_GB = 10**9
-_AUTO = (ShardingType.TABLE_WISE.value, ShardingType.ROW_WISE.value)
-# Their sums are put together by a reduce-scatter, which wants batches of one size.
-_BY_ROWS = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value)
-
-
-class _Sharder(EmbeddingBagCollectionSharder):
-    """TorchRec's, which on CPU offers no row-wise sharding although that works on gloo."""
-
-    def sharding_types(self, compute_device_type: str) -> list[str]:
-        return [t.value for t in ShardingType if t is not ShardingType.DATA_PARALLEL]
-
-    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
-        return [EmbeddingComputeKernel.FUSED.value]
 
 
 class ShardedTables(Tables):
@@ -77,24 +62,24 @@ class ShardedTables(Tables):
         # the loss of a rank is divided by the weight of all, so gradients add up to their mean
         set_gradient_division(False)
         collection = _collection(layout)
-        sharder = _Sharder(fused_params=_fused_params(settings, device))
-        topology = _topology(sharding, ranks, device, free_bytes)
-        plan = _plan(collection, sharder, layout, sharding, topology, batch_size)
+        sharder = FusedSharder(fused_params=_fused_params(settings, device))
+        topology = make_topology(sharding, ranks, device, free_bytes)
+        plan = make_plan(collection, sharder, layout, sharding, topology, batch_size)
         # the kernels draw initial weights, of which we make no use: no generator may notice
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             parallel = DistributedModelParallel(
                 collection,
-                env=ShardingEnv.from_process_group(_world()),
+                env=ShardingEnv.from_process_group(world_group()),
                 device=device,
                 plan=plan,
                 sharders=[sharder],  # type: ignore[list-item]
                 init_data_parallel=False,
             )
         self._parallel = [parallel]  # in a list: hidden from nn.Module
-        self._placement = _placement(plan)
+        self._placement = placement_of(plan)
         plans = {p.plan for p in self._placement}
-        self._pads = ranks.several and not plans.isdisjoint(_BY_ROWS)
+        self._pads = ranks.several and not plans.isdisjoint(BY_ROWS)
         self._counts_steps = device.type != "cpu"
         self._step = 1
         self._device = device
@@ -168,12 +153,6 @@ def _ahead(module: nn.Module) -> bool:
     return isinstance(module.forward, BaseForward)
 
 
-def _world() -> dist.ProcessGroup:
-    group = dist.group.WORLD
-    assert group is not None, "sharded tables live in a process group"
-    return group
-
-
 def _collection(layout: Layout) -> EmbeddingBagCollection:
     return EmbeddingBagCollection(
         tables=[
@@ -204,81 +183,6 @@ def _fused_params(settings: SparseSettings, device: torch.device) -> dict[str, A
         "stochastic_rounding": False,
         "bounds_check_mode": BoundsCheckMode.NONE if on_cpu else BoundsCheckMode.FATAL,
     }
-
-
-def _plan(
-    collection: EmbeddingBagCollection,
-    sharder: _Sharder,
-    layout: Layout,
-    sharding: ShardingSettings,
-    topology: Topology,
-    batch_size: int,
-) -> ShardingPlan:
-    """Collective. TorchRec's plan within the settings. Raises: ConfigError with its reason."""
-    planner = EmbeddingShardingPlanner(
-        topology=topology,
-        batch_size=batch_size,
-        # TorchRec's own leaves the memory of a CPU out; the topology has the reserve taken off
-        storage_reservation=FixedPercentageStorageReservation(0.0),
-        constraints={s.name: _constraint(s, sharding, topology.world_size) for s in layout.tables},
-        debug=False,
-    )
-    try:
-        return planner.collective_plan(collection, [sharder], _world())  # type: ignore[list-item]
-    except PlannerError as error:
-        first = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            f"sharding.plan={sharding.plan}: TorchRec's planner finds no way to place the tables "
-            f"on {topology.world_size} ranks: {first}"
-        ) from error
-
-
-def _constraint(
-    spec: TableSpec, sharding: ShardingSettings, world_size: int
-) -> ParameterConstraints:
-    plan = sharding.plan_of(spec.name)
-    kinds = list(_AUTO) if plan == "auto" else [plan]
-    block = -(-spec.num_rows // world_size)
-    if block * (world_size - 1) >= spec.num_rows:
-        # the last rank would get no row, which FBGEMM's kernels on CPU cannot have: it stays whole
-        kinds = [ShardingType.TABLE_WISE.value if k in _BY_ROWS else k for k in kinds]
-    return ParameterConstraints(
-        sharding_types=list(dict.fromkeys(kinds)),
-        compute_kernels=[EmbeddingComputeKernel.FUSED.value],
-        min_partition=min(sharding.min_columns, spec.dim) if plan == "column_wise" else None,
-        pooling_factors=list(spec.mean_lengths) or [1.0] * len(spec.features),
-    )
-
-
-def _topology(
-    sharding: ShardingSettings, ranks: Ranks, device: torch.device, free_bytes: int
-) -> Topology:
-    logging.getLogger("torchrec.distributed").setLevel(logging.ERROR)  # it is chatty about it
-    memory = {"hbm_cap" if device.type == "cuda" else "ddr_cap": free_bytes}
-    speeds = {"intra_host_bw": sharding.intra_host_gb_per_s}
-    speeds |= {"inter_host_bw": sharding.inter_host_gb_per_s}
-    bytes_per_ms = _GB / 1000
-    return Topology(
-        world_size=ranks.world_size,
-        local_world_size=ranks.local_world_size,
-        compute_device=device.type,
-        **memory,
-        **{name: speed * bytes_per_ms for name, speed in speeds.items() if speed is not None},
-    )
-
-
-def _placement(plan: ShardingPlan) -> list[Placement]:
-    found = []
-    for module in plan.plan.values():
-        for table, parameter in module.items():  # type: ignore[attr-defined]
-            assert parameter.sharding_spec is not None
-            for shard in parameter.sharding_spec.shards:
-                (row, column), (rows, columns) = shard.shard_offsets, shard.shard_sizes
-                rank = shard.placement.rank()
-                found.append(
-                    Placement(table, parameter.sharding_type, rank, row, rows, column, columns)
-                )
-    return found
 
 
 def _padded(kjt: KeyedJaggedTensor, size: int) -> KeyedJaggedTensor:

@@ -18,8 +18,8 @@ from runner.errors import ConfigError
 from runner.job import Job
 from runner.loops.warm import warm_start
 from runner.optim.layout import TableSpec, arrange
+from runner.optim.mixed import MixedTables
 from runner.optim.settings import parse_sparse
-from runner.optim.spread import MixedTables
 from runner.optim.tables import build_tables
 from runner.state import TrainState, random_tensors, restore, tensors, values
 from runner.step import steps

@@ -12,7 +12,7 @@ from runner.batch import SparseFeature
 from runner.dist.ranks import Ranks
 from runner.errors import ConfigError
 from runner.layers.embedding import table_specs
-from runner.optim import sharded
+from runner.optim import planned, sharded
 from runner.optim.layout import Placement, TableSpec, arrange
 from runner.optim.room import free_bytes
 from runner.optim.settings import SparseSettings
@@ -39,16 +39,16 @@ def placed(specs: list[TableSpec], **settings) -> list[Placement]:
     params = sharded._fused_params(SparseSettings(kind="rowwise_adagrad", lr=0.01), CPU)
     sharding = ShardingSettings(**settings)
     ranks = Ranks(world_size=2, local_world_size=2)
-    found = sharded._plan(
+    found = planned.make_plan(
         sharded._collection(layout),
-        sharded._Sharder(fused_params=params),
+        planned.FusedSharder(fused_params=params),
         layout,
         sharding,
-        sharded._topology(sharding, ranks, CPU, free_bytes(sharding, ranks, CPU)),
+        planned.make_topology(sharding, ranks, CPU, free_bytes(sharding, ranks, CPU)),
         4096,
     )
     order = [spec.name for spec in specs]
-    return sorted(sharded._placement(found), key=lambda piece: order.index(piece.table))
+    return sorted(planned.placement_of(found), key=lambda piece: order.index(piece.table))
 
 
 def plan(rows: list[int], dim: int, **settings) -> list[str]:
@@ -103,6 +103,6 @@ def test_features_of_one_table_have_a_length_each():
     ]
     [spec] = table_specs(shared, 4)
     settings = ShardingSettings()
-    assert sharded._constraint(spec, settings, 2).pooling_factors == [3.0, 0.5]
+    assert planned._constraint(spec, settings, 2).pooling_factors == [3.0, 0.5]
     unsaid = replace(spec, mean_lengths=())
-    assert sharded._constraint(unsaid, settings, 2).pooling_factors == [1.0, 1.0]
+    assert planned._constraint(unsaid, settings, 2).pooling_factors == [1.0, 1.0]
