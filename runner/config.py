@@ -83,6 +83,7 @@ class CheckpointSettings:
     init_names: dict | None = None  # ours -> theirs, see runner/loops/warm.py
     init_tables: dict | None = None  # table -> {from, table}
     init_optimizer: bool = False
+    init_average: bool = False
 
 
 @dataclass(frozen=True)

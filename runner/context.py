@@ -50,6 +50,7 @@ class Context:
     average: MovingAverage | None = None  # of the dense half
     part_optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)  # by rate
     trained_tables: dict[str, Tables] | None = None  # by rate; None: all have one
+    table_updates: dict[str, int] = field(default_factory=dict)  # before this run, by table
     clip: ClipSettings = field(default_factory=ClipSettings)
     penalties: tuple[Penalized, ...] = ()
     log_gradients: str | None = None  # global, parameters

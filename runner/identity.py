@@ -11,7 +11,8 @@ from runner.compared import CUT, MICRO_BATCH, UPDATE, compared_within
 from runner.patience import RULES, is_on
 
 ONLY_WATCH = "runner.callbacks.watch."  # callbacks that change nothing of the training
-PARTS_OF_A_WARM_START = ("init_names", "init_tables", "init_optimizer")  # empty: none
+# empty: none
+PARTS_OF_A_WARM_START = ("init_names", "init_tables", "init_optimizer", "init_average")
 # Keys that change how a run is watched, stored or computed, but not what comes out of it.
 LEFT_OUT = (
     "name",

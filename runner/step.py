@@ -11,6 +11,7 @@ from runner.batch import Batch, Cursor
 from runner.data.dataset import end_of_epoch
 from runner.data.end import EndOfStream
 from runner.job import Job, Rates
+from runner.optim.counts import updates_before
 from runner.state import TrainState
 from runner.stop import Stop
 from runner.task import StepOutput
@@ -151,7 +152,8 @@ def set_rates(job: Job, state: TrainState) -> dict[str, float]:
             group["lr"] = rates[name]
     for name, tables in context.table_groups.items():
         # skipped updates do not count in Adam's bias correction: the dense half's do not either
-        tables.set_rate(rates[name], state.step - state.skipped + 1)
+        applied = updates_before(tables, context.table_updates) + state.step - state.skipped
+        tables.set_rate(rates[name], applied + 1)
     return rates
 
 

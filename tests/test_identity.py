@@ -36,6 +36,7 @@ def changed(config, key, value):
         ("scheduler.warmup", 10),
         ("checkpoint.monitor.direction", "min"),
         ("checkpoint.init_from", "/x"),
+        ("checkpoint.init_average", True),
         ("task._target_", "runner.task.Other"),
     ],
 )

@@ -172,15 +172,16 @@ def place_tables(
 
     Returns: all of them, and those that have a rate of their own by its name.
     """
+    sparse = parse_sparse(config["optimizer"]["sparse"])
     build = table_builder(
         settings_from(ShardingSettings, config["sharding"]),
         this_process() if dist.is_initialized() else None,
-        [spec.name for spec in lookup.specs],
+        owned,
+        sparse,
         seed=config["seed"],
         device=device,
         batch_size=trainer.batch_size * trainer.accumulate,
     )
-    sparse = parse_sparse(config["optimizer"]["sparse"])
     tables, groups = build_table_groups(
         lookup.specs, lookup.features, sparse, owned, build, device=device
     )

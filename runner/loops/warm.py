@@ -16,14 +16,9 @@ from torch import Tensor
 from runner.config import CheckpointSettings
 from runner.errors import ConfigError, nearest
 from runner.job import Job
-from runner.loops.warm_source import TABLES, RowMap, Source, copy_taken, is_table
-from runner.optim.dense import create_states, dense_state, probe_states
-from runner.state import parameters_of, weights
-
-# Moments of tables: their bias correction counts from the run's first update, and would blow up old
-# ones. That of the dense half is counted by a state of its own.
-MOMENTS = ("exp_avg", "exp_avg_sq")
-DENSE = "dense/"
+from runner.loops.warm_source import DENSE, TABLES, RowMap, Source, copy_taken, is_table
+from runner.loops.warm_states import Taken, take_states
+from runner.state import EMA, weights
 
 
 def starts_warm(settings: CheckpointSettings) -> bool:
@@ -35,11 +30,17 @@ def warm_start(job: Job) -> str:
 
     Raises: ConfigError for a name that is not there, and if nothing matches.
     """
-    settings, lines = job.checkpoint, []
+    settings = job.checkpoint
+    lines: list[str] = []
+    takes: list[Taken] = []
     if settings.init_from:
-        lines += _from_run(job, Path(settings.init_from))
+        took, more = _from_run(job, Path(settings.init_from))
+        lines, takes = lines + more, [*takes, took]
     for table, given in (settings.init_tables or {}).items():
-        lines += _table_from(job, table, Path(given["from"]), given.get("table") or table)
+        took, more = _table_from(job, table, Path(given["from"]), given.get("table") or table)
+        lines, takes = lines + more, [*takes, took]
+    if settings.init_optimizer:
+        lines += take_states(job, takes)
     return "\n".join(lines)
 
 
@@ -62,7 +63,7 @@ def _begins(name: str, key: str) -> bool:
     return name.startswith(key) and (key[-1:] in "./" or name[len(key) :][:1] in ("", ".", "/"))
 
 
-def _from_run(job: Job, path: Path) -> list[str]:
+def _from_run(job: Job, path: Path) -> tuple[Taken, list[str]]:
     source, ours = Source.of(job, path), weights(job.context)
     asked = job.checkpoint.init_names or {}
     names = renamed(ours, asked)
@@ -92,13 +93,38 @@ def _from_run(job: Job, path: Path) -> list[str]:
             f"checkpoint.init_from={path}: no table and no matrix of it matches by name and "
             f"shape; here, for example, {_example(ours)}, there {_example(source.shapes)}"
         )
-    copy_taken(source, {n: (ours[n], other) for n, other in taken.items()}, by_rows)
-    if job.checkpoint.init_optimizer:
-        lines += _optimizer(job, source, taken, by_rows)
+    averaged, more = _averages(job, source, taken)
+    copied = {n: (ours[n], averaged.get(n, other)) for n, other in taken.items()}
+    copy_taken(source, copied, by_rows)
     unused = set(source.shapes) - set(taken.values())
     unused = {n for n in unused if n.startswith(DENSE) or is_table(n)}
     head = f"warm start from {source.saved.path}: {len(taken)} of {len(ours)} weights taken"
-    return [head, *lines, *(f"  there, not used: {n}" for n in sorted(unused))]
+    lines = [head, *lines, *(f"  there, not used: {n}" for n in sorted(unused)), *more]
+    return Taken(source, taken, by_rows), lines
+
+
+def _averages(
+    job: Job, source: Source, taken: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """Our names -> their moving averages, where those are asked for; and what is said of them."""
+    there = [name for name in source.shapes if name.startswith(EMA)]
+    if not job.checkpoint.init_average:
+        if not there:
+            return {}, []
+        return {}, [
+            f"  there, not used: moving averages of {len(there)} dense weights, which its "
+            "evaluations took unless its trainer.ema.evaluate was false; "
+            "checkpoint.init_average=true starts from them"
+        ]
+    if not there:
+        raise ConfigError(
+            f"checkpoint.init_average=true: {source.saved.path} holds no moving average: its run "
+            "kept none; false takes its weights"
+        )
+    found = {name: f"{EMA}{other.removeprefix(DENSE)}" for name, other in taken.items()}
+    found = {name: other for name, other in found.items() if other in source.shapes}
+    dense = sum(other.startswith(DENSE) for other in taken.values())
+    return found, [f"  moving averages taken for {len(found)} of {dense} dense weights"]
 
 
 def _fit(source: Source, name: str, other: str, tensor: Tensor) -> tuple[str, RowMap | None]:
@@ -117,7 +143,7 @@ def _fit(source: Source, name: str, other: str, tensor: Tensor) -> tuple[str, Ro
     return "", rows
 
 
-def _table_from(job: Job, table: str, path: Path, other: str) -> list[str]:
+def _table_from(job: Job, table: str, path: Path, other: str) -> tuple[Taken, list[str]]:
     """One table of this run from one of another, which may be wider spread or have fewer rows."""
     key = f"checkpoint.init_tables.{table}"
     source, ours = Source.of(job, path), weights(job.context)
@@ -139,65 +165,7 @@ def _table_from(job: Job, table: str, path: Path, other: str) -> list[str]:
     taken, by_rows = {name: theirs}, {name: rows}
     copy_taken(source, {name: (ours[name], theirs)}, by_rows)
     head = f"warm start of {name} from {theirs} of {source.saved.path}"
-    more = _optimizer(job, source, taken, by_rows) if job.checkpoint.init_optimizer else []
-    return [head, _told(name, rows, shape[0]), *more]
-
-
-def _optimizer(
-    job: Job, source: Source, taken: Mapping[str, str], by_rows: Mapping[str, RowMap]
-) -> list[str]:
-    """States of the weights that were taken, where the optimizers keep the same ones."""
-    copied: dict[str, tuple[Tensor, str]] = {}
-    maps: dict[str, RowMap] = {}
-    lines = []
-    for key, tensor in job.context.tables.state().items():
-        name, _, state = f"{TABLES}{key}".rpartition("/")
-        weight = f"{name}/weight"
-        if weight not in taken or state == "weight":
-            continue
-        other = f"{taken[weight].removesuffix('weight')}{state}"
-        fits = source.shapes.get(other, (0, 0))[1:] == tuple(tensor.shape[1:])
-        if state in MOMENTS:
-            lines.append(f"  optimizer's, not taken: {name}/{state} (its updates count anew)")
-        elif other not in source.shapes or not fits:
-            lines.append(f"  optimizer's, not there: {name}/{state}")
-        else:
-            copied[f"{name}/{state}"] = (tensor, other)
-            maps |= {f"{name}/{state}": by_rows[weight]} if weight in by_rows else {}
-    dense, more = _dense_states(job, source, taken)
-    copy_taken(source, copied | dense, maps)
-    return [*lines, *more, f"  optimizer's: {len(copied) + len(dense)} states taken"]
-
-
-def _dense_states(
-    job: Job, source: Source, taken: Mapping[str, str]
-) -> tuple[dict[str, tuple[Tensor, str]], list[str]]:
-    """States made for the dense weights that were taken, and what they are called there."""
-    optimizers = list(job.context.optimizers().values())
-    parameters = parameters_of(job.context)
-    saved = source.saved.values["dense_optimizer"]
-    states, others, lines = {}, {}, []
-    for optimizer in optimizers:
-        kept = probe_states(optimizer)
-        owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        for name, parameter in parameters.items():
-            if id(parameter) not in owned or f"{DENSE}{name}" not in taken or not kept:
-                continue
-            others[name] = taken[f"{DENSE}{name}"].removeprefix(DENSE)
-            if set(saved.get(others[name], {})) == kept:
-                states[name] = saved[others[name]]
-            else:
-                lines.append(f"  optimizer's, not there or of another kind: {DENSE}{name}")
-    if not states:
-        return {}, lines
-    create_states(optimizers, parameters, states)
-    made = {k: t for o in optimizers for k, t in dense_state(o, parameters).items()}
-    found = {}
-    for name in states:
-        for key in (k for k in made if k.startswith(f"{name}/")):
-            other = f"dense_optimizer/{others[name]}{key[len(name) :]}"
-            found[f"dense_optimizer/{key}"] = (made[key], other)
-    return found, lines
+    return Taken(source, taken, by_rows), [head, _told(name, rows, shape[0])]
 
 
 def _told(name: str, rows: RowMap, num_rows: int) -> str:

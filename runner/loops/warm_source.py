@@ -21,7 +21,7 @@ from runner.layers.embedding import LINEAR
 from runner.loops.chosen import find_checkpoint
 from runner.state import copy_in
 
-TABLES = "tables/"
+TABLES, DENSE = "tables/", "dense/"  # before the names of weights in a checkpoint
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from runner.rules.keys import (
     get,
 )
 from runner.rules.loops import loop, stream, tuning, warm_start, window
+from runner.rules.sharding import exchanges, sharding
 from runner.rules.warm import warm_sources
 from runner.targets import check_target_names, lies_in
 from runner.typecheck import check_types
@@ -207,7 +208,9 @@ RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _judged,
     _warmup,
     ranks,
+    sharding,
     pipeline,
+    exchanges,
     _average,
     _name,
     warm_start,

@@ -123,6 +123,8 @@ def warm_start(config: Config) -> Iterator[str]:
         yield "checkpoint.init_names: renames weights of checkpoint.init_from, which is not set"
     if init is None and not tables and get(config, "checkpoint.init_optimizer"):
         yield "checkpoint.init_optimizer=true: of what checkpoint.init_from or init_tables take"
+    if init is None and get(config, "checkpoint.init_average"):
+        yield "checkpoint.init_average=true: of checkpoint.init_from, which is not set"
     for name, other in names.items():
         if not (other is None or (isinstance(other, str) and other)):
             yield f"checkpoint.init_names.{name}={other}: the name there, or null to leave it out"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 from runner.checkpoint import open_checkpoint, read_tensors, tensor_shapes
+from runner.layers.dropout import Dropout
 from tests.conftest import TINY, Process, Zygote
 from tests.dist.traced import examples
 from tests.whole.identity import differences, newest
@@ -225,7 +228,8 @@ def wait_until_training(process: Process, folder: Path) -> None:
 
 
 def test_a_run_goes_on_with_other_ranks_and_other_plans(runner, alone, tmp_path):
-    """Two ranks row-wise, killed; two ranks table-wise, killed; one process; two ranks again."""
+    """Two ranks row-wise; two ranks table-wise; one process; three ranks; two again. All but the
+    last are killed."""
     run = tmp_path / "run"
     env = {"TRACE_FILE": f"{run}.trace"}
 
@@ -242,6 +246,8 @@ def test_a_run_goes_on_with_other_ranks_and_other_plans(runner, alone, tmp_path)
     assert back.code == -signal.SIGKILL, back.text
     assert "trainer.batch_size: 30 -> 60" in back.text
     assert not (run / "sharding.json").exists()  # one process has all tables whole
+    more = resume("trainer.num_processes=3", kill="2:8")
+    assert more.code == 1 and "rank 2 was killed by SIGKILL" in more.text, more.text
     last = resume("trainer.num_processes=2", "sharding=row_wise")
     assert last.code == 0, last.text
     assert_close(run, alone)
@@ -250,6 +256,70 @@ def test_a_run_goes_on_with_other_ranks_and_other_plans(runner, alone, tmp_path)
     assert {piece["plan"] for piece in plan["pieces"]} == {"row_wise"}
     steps = [json.loads(s.read_text())["step"] for s in run.glob("checkpoints/*/manifest.json")]
     assert max(steps) == 30
+
+
+def test_with_bf16_two_ranks_are_killed_and_one_process_goes_on(
+    runner, together, tmp_path
+):
+    """The README's command for several ranks, in small. Micro-batches and ranks add up in another
+    order, and bf16 rounds what differs in the eighth digit to the third: so not to 1e-6."""
+    words = (*TWO, "sharding=row_wise", "trainer.accumulate=2", "trainer.amp=true")
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert train(runner, whole, *words).code == 0
+    assert train(runner, run, *words, TRACE_KILL="1:17").code == 1
+    env = {"TRACE_FILE": f"{run}.trace"}
+    back = runner.start(
+        "--allow", "tests", "resume", str(run), "trainer.num_processes=1", env=env
+    )
+    assert back.wait() == 0, back.text
+    ours, theirs = losses(run), losses(whole)
+    assert [row[:3] for row in ours] == [row[:3] for row in theirs]
+    apart = [abs(a[3] - b[3]) for a, b in zip(ours, theirs)]
+    assert max(apart) < 2e-4, apart
+    saved = max(step for step in (10, 15) if f"resuming from step {step}" in back.text)
+    before = [gap for gap, row in zip(apart, ours) if row[0] == "train" and row[1] <= saved]
+    assert before and max(before) == 0
+    fp32 = [abs(a[3] - b[3]) for a, b in zip(ours, losses(together))]
+    assert max(fp32) > 2e-4, "amp did nothing"
+
+
+def test_sums_since_the_last_log_are_those_of_all_ranks_on_whatever_goes_on(runner, tmp_path):
+    """Logged at 7 and 14, saved at 10 and 15: ranks hold the sums of three updates, or of one."""
+    apart = ("trainer.log_every=7", "trainer.max_steps=21", "checkpoint.save_every=5")
+    quiet, one, two = tmp_path / "quiet", tmp_path / "one", tmp_path / "two"
+    assert train(runner, quiet, *ONE, *apart).code == 0
+    killed = train(runner, one, *TWO, *apart, "sharding=row_wise", TRACE_KILL="1:17")
+    assert killed.code == 1, killed.text
+    shutil.copytree(one, two)
+    for run, ranks in ((one, 1), (two, 2)):
+        words = ("--allow", "tests", "resume", str(run), f"trainer.num_processes={ranks}")
+        done = runner.run(*words, env={"TRACE_FILE": f"{run}.trace"})
+        assert done.code == 0, done.text
+        assert re.search("resuming from step (10|15) ", done.text)  # 15 may not be whole yet
+        for step in (7, 14, 21):
+            ours, theirs = (logged(folder, step) for folder in (run, quiet))
+            assert ours == pytest.approx(theirs, abs=2e-6) and len(ours) > 3
+
+
+def logged(run: Path, step: int) -> dict[str, float]:
+    """The numbers of a row of the train log."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    [row] = [r for r in rows if r["split"] == "train" and r["step"] == step]
+    return {name: number for name, number in row.items() if name != "split"}
+
+
+def test_each_rank_drops_other_elements_of_its_rows(together):
+    saved = open_checkpoint(newest(together))
+    states = read_tensors(saved, ["rng/torch"])["rng/torch"]
+    masks = []
+    for state in states:
+        with torch.random.fork_rng():
+            torch.set_rng_state(state.clone())
+            masks.append(Dropout(0.5)(torch.ones(64)))
+    assert len(masks) == 2 and not torch.equal(masks[0], masks[1])
+    assert all(16 < int((mask == 0).sum()) < 48 for mask in masks)
+    others = saved.values["random"]
+    assert all(others[0][kind] != others[1][kind] for kind in ("python", "numpy"))
 
 
 def test_a_number_of_ranks_that_does_not_divide_the_update_is_refused(runner, alone):

@@ -19,7 +19,7 @@ import yaml
 from runner.checkpoint import open_checkpoint, read_tensors
 from runner.data.learnt import Learnt
 from tests.conftest import TINY
-from tests.whole.identity import newest
+from tests.whole.identity import differences, newest
 
 
 def first_loss(run) -> float:
@@ -185,9 +185,68 @@ def test_states_of_the_optimizers_are_taken_where_they_are_the_same(runner, tmp_
         assert next(iter(step.values())).item() == best + 1
 
 
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("lamb", marks=pytest.mark.slow)])
+def test_moments_that_go_on_do_so_over_a_kill_bit_for_bit(runner, tmp_path, optimizer):
+    source, run, quiet = tmp_path / "source", tmp_path / "run", tmp_path / "quiet"
+    words = (*TINY, f"optimizer={optimizer}")
+    assert runner.run(*words, "trainer.max_steps=20", f"hydra.run.dir={source}").code == 0
+    behind = json.loads((source / "result.json").read_text())["best"]["step"]
+    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced", "seed=3")
+    warm = (*traced, f"checkpoint.init_from={source}", "checkpoint.init_optimizer=true")
+    for folder, kill in ((quiet, ""), (run, "step:13"), (run, "step:9"), (run, "")):
+        env = {"TRACE_FILE": f"{folder}.trace", "TRACE_KILL": kill}
+        done = runner.run(*words, *warm, f"hydra.run.dir={folder}", env=env)
+        assert done.code == (-9 if kill else 0), done.text
+    assert differences(run, quiet) == []
+    counts = open_checkpoint(newest(run)).values["table_updates"]
+    assert len(counts) == 26 and set(counts.values()) == {behind}
+    assert f"go on after {behind} updates" in (run / "log.txt").read_text()
+
+
+def test_averages_of_the_source_are_told_of_and_taken_if_asked_for(runner, tmp_path):
+    """It evaluated its averages, so that they are what its numbers are of."""
+    source, cold = tmp_path / "source", tmp_path / "cold"
+    kept = ("trainer.ema.decay=0.8",)
+    assert runner.run(*TINY, *kept, f"hydra.run.dir={source}").code == 0
+    best = json.loads((source / "result.json").read_text())["best"]
+    theirs = open_checkpoint(source / f"checkpoints/step-{best['step']}")
+    names = ["dense/top.0.weight", "ema/top.0.weight", "tables/C1/weight"]
+    there = read_tensors(theirs, names)
+    assert not there[names[0]].equal(there[names[1]])
+    words = (*TINY, *FROZEN, "seed=7", f"checkpoint.init_from={source}")
+    said = {False: "moving averages of 8 dense weights", True: "taken for 8 of 8 dense weights"}
+    for asked in (False, True):
+        run = tmp_path / str(asked)
+        done = runner.run(*words, f"checkpoint.init_average={asked}", f"hydra.run.dir={run}")
+        assert done.code == 0, done.text
+        assert said[asked] in done.text and ("init_average=true" in done.text) is not asked
+        ours = read_tensors(open_checkpoint(newest(run)), [names[0], names[2]])
+        assert ours[names[0]].equal(there[names[1] if asked else names[0]])
+        assert ours[names[2]].equal(there[names[2]])
+        measured = json.loads((run / "result.json").read_text())["metrics"]["validation/auc"]
+        assert (measured == best["value"]) is asked
+    assert runner.run(*TINY, f"hydra.run.dir={cold}", "trainer.max_steps=11").code == 0
+    without = (*TINY, f"checkpoint.init_from={cold}", "checkpoint.init_average=true")
+    refused = runner.run(*without, f"hydra.run.dir={tmp_path / 'refused'}")
+    assert refused.code == 2 and "holds no moving average" in refused.text
+
+
+def test_own_averages_begin_at_the_weights_that_were_taken(runner, tmp_path):
+    source, warm = tmp_path / "source", tmp_path / "warm"
+    assert runner.run(*TINY, f"hydra.run.dir={source}").code == 0
+    kept = ("seed=7", "trainer.ema={decay: 0.9, warmup: false}")
+    given = (f"checkpoint.init_from={source}", f"hydra.run.dir={warm}")
+    done = runner.run(*TINY, *FROZEN, *kept, *given)
+    assert done.code == 0, done.text
+    names = ["dense/top.0.weight", "ema/top.0.weight"]
+    ours = read_tensors(open_checkpoint(newest(warm)), names)
+    torch.testing.assert_close(ours[names[1]], ours[names[0]])
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("checkpoint.init_average=true",), "init_average=true: of checkpoint.init_from, which"),
         (("checkpoint.init_names={a: b}",), "init_from, which is not set"),
         (("checkpoint.init_optimizer=true",), "of what checkpoint.init_from or init_tables take"),
         (("checkpoint.init_tables={C1: x}",), "needed is {from: DIR}"),
