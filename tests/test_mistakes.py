@@ -82,6 +82,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["optimizer=lbfgs", "optimizer.parts=[]"], ["freeze them with", "'^tables', frozen"]),
         (["optimizer=lbfgs", "optimizer.parts=[{pattern: '^top', dense: {lr: 0.1}}]"],
          ["optimizer.parts[0]: L-BFGS moves", "parts may only freeze"]),
+        (["optimizer=lbfgs", "optimizer.parts=[{patern: x}]"], ["nearest: 'pattern'"]),
         (["checkpoint.init_from=.", "trainer.max_steps=5"], ["holds no whole checkpoint"]),
         (["+nonsense=1"], ["there is no key 'nonsense'"]),
         (["+trainer.lr=1"], ["there is no key 'trainer.lr'"]),

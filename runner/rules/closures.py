@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from runner.errors import ConfigError
 from runner.optim.parts import parse_parts
 from runner.rules.keys import Config
 
@@ -30,7 +31,10 @@ def closures(config: Config) -> Iterator[str]:
             f"trainer.amp_dtype=fp16: {why} loss scaling would make another one; "
             "trainer.amp_dtype=bf16 works"
         )
-    parts = parse_parts(optimizer)
+    try:
+        parts = parse_parts(optimizer)
+    except ConfigError:
+        return  # said elsewhere
     if not any(part.frozen for part in parts):
         yield (
             "optimizer.parts: L-BFGS evaluates the loss several times in an update, and tables are "
