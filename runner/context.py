@@ -168,8 +168,10 @@ class Context:
             if applied:
                 step(optimizer)
         else:
-            if self.loss_scale or self.clip.on:
-                raise ConfigError("a closure's gradients are neither scaled (fp16) nor clipped")
+            if self.loss_scale:
+                raise ConfigError("trainer.amp_dtype=fp16: a closure's gradients are not scaled")
+            if self.clip.on:
+                raise ConfigError("trainer.clip: a closure's gradients are not clipped")
 
             def evaluate() -> tuple[Tensor, bool]:
                 with torch.enable_grad():

@@ -147,8 +147,10 @@ def check_closures(ctx: Context) -> None:
             "are updated inside every backward; freeze them with "
             "optimizer.parts=[{pattern: '^tables', frozen: true}]"
         )
-    if ctx.loss_scale or ctx.clip.on:
+    why = f"optimizer.dense: {kind} searches along the gradient of the loss, of which"
+    if ctx.loss_scale:
         raise ConfigError(
-            f"optimizer.dense: {kind} searches along the gradient of the loss, which fp16 scaling "
-            "and trainer.clip would make another one; trainer.amp_dtype=bf16 works"
+            f"{why} fp16 scaling would make another one; trainer.amp_dtype=bf16 works"
         )
+    if ctx.clip.on:
+        raise ConfigError(f"{why} trainer.clip would make another one")

@@ -384,7 +384,8 @@ def test_a_value_of_the_environment_makes_another_signature_without_being_writte
 
 
 def test_paths_are_written_so_that_they_hold_from_anywhere(command, monkeypatch, tmp_path):
-    command("hydra.run.dir=first")
+    Path("first").mkdir()
+    Path("first/manifest.json").touch()  # a checkpoint at first sight
     command("hydra.run.dir=run", "checkpoint.init_from=first")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

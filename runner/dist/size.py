@@ -62,13 +62,17 @@ def _keep_global_batch(
     if not was or cut == cut_now or "trainer.batch_size" in given:
         return [], []
     total, share = rows * math.prod(cut), math.prod(cut_now)
-    shared = "{1} ranks x {0} micro-batches"
     if total % share:
         changed = [f"trainer.{n}={b}" for n, a, b in zip(names[1:], cut, cut_now) if a != b]
         return [
             f"{', '.join(changed)}: an update of this run has {total:,} rows, which "
-            f"{shared.format(*cut_now)} cannot share evenly; needed are numbers that divide them"
+            f"{_counted(*cut_now)} cannot share evenly; needed are numbers that divide them"
         ], []
     trainer["batch_size"] = kept["batch_size"] = total // share
-    note = f"an update keeps its {total:,} rows, shared by {shared.format(*cut_now)} instead of "
-    return [], [f"{note}{cut[1]} x {cut[0]}: trainer.batch_size={rows} -> {total // share}"]
+    note = f"an update keeps its {total:,} rows, shared by {_counted(*cut_now)} instead of "
+    return [], [f"{note}{_counted(*cut)}: trainer.batch_size={rows} -> {total // share}"]
+
+
+def _counted(accumulate: int, ranks: int) -> str:
+    words = f"{ranks} rank{'s' * (ranks > 1)}"
+    return words if accumulate == 1 else f"{words} x {accumulate} micro-batches"

@@ -15,6 +15,7 @@ from runner.optim.penalty_settings import parse_penalties
 from runner.optim.schedule import check_schedule
 from runner.optim.settings import ClipSettings, check_clip, parse_sparse
 from runner.patience import check_waiting
+from runner.rules.closures import closures
 from runner.rules.hardware import device, pipeline, precision, ranks
 from runner.rules.keys import (
     CHOICES,
@@ -28,6 +29,7 @@ from runner.rules.keys import (
 )
 from runner.rules.loops import loop, stream, tuning, warm_start, window
 from runner.rules.sharding import exchanges, sharding
+from runner.rules.warm import warm_sources
 from runner.targets import check_target_names, lies_in
 from runner.typecheck import check_types
 
@@ -55,6 +57,7 @@ def check(
         problems += [p for p in _safely(rule, config) if p.split("=")[0].split(":")[0] not in wrong]
     problems += list(loop(config, from_run))
     problems += _safely(partial(window, before=before or {}), config)
+    problems += _safely(partial(warm_sources, from_run=from_run), config)
     problems += _safely(partial(check_compared, from_run=from_run), config)
     problems += list(_dense_optimizer(config, allowed))
     return list(dict.fromkeys(problems))
@@ -213,4 +216,5 @@ RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     warm_start,
     stream,
     tuning,
+    closures,
 )

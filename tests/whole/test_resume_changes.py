@@ -50,7 +50,7 @@ def test_micro_batches_share_the_rows_that_an_update_has(runner, tmp_path):
     run, whole = (train(runner, tmp_path / name) for name in ("run", "whole"))
     done = runner.run("resume", str(run), *LONGER, "trainer.accumulate=2")
     assert done.code == 0, done.text
-    assert "32 rows, shared by 1 ranks x 2 micro-batches instead of 1 x 1" in done.text
+    assert "32 rows, shared by 1 rank x 2 micro-batches instead of 1 rank:" in done.text
     assert "trainer.batch_size: 32 -> 16" in done.text
     assert json.loads((run / "result.json").read_text())["examples"] == 20 * 32
     assert runner.run("resume", str(whole), *LONGER).code == 0

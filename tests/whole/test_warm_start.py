@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -259,3 +261,22 @@ def test_mistakes_of_a_warm_start_are_told_before_it(runner, tmp_path, words, sa
     done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}")
     assert done.code == 2 and says in done.text, done.text
     assert not (tmp_path / "run").exists()
+
+
+def test_a_table_that_the_source_lacks_is_told_before_torch_and_makes_no_folder(runner, tmp_path):
+    source, run = tmp_path / "source", tmp_path / "run"
+    assert runner.run(*TINY, "trainer.max_steps=2", f"hydra.run.dir={source}").code == 0
+    for more, asked in ((", table: C100", "C100"), ("", "U")):
+        given = f"{{from: {source}{more}}}"
+        words = [*TINY, f"checkpoint.init_tables={{U: {given}}}", f"hydra.run.dir={run}"]
+        told = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "runner", *words],
+            capture_output=True,
+            text=True,
+        )
+        assert told.returncode == 2, told.stderr
+        assert f"checkpoint.init_tables.U.table={asked}: no table '{asked}'" in told.stderr
+        assert f"{source} has C1, C10, C11" in told.stderr
+        assert re.search(r"\|\s+yaml\n", told.stderr), "imports are told"
+        assert not re.search(r"\|\s+torch\n", told.stderr)
+        assert not run.exists()
