@@ -1,4 +1,4 @@
-# make setup | run | test | test-all | lint | bench | clean        (VARIANT=gpu for CUDA machines)
+# make setup | run | test | test-all | test-gpu | lint | bench | clean        (VARIANT=gpu for CUDA machines)
 VARIANT ?= cpu
 ARGS ?=
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(VARIANT)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup run test test-all lint bench clean
+.PHONY: setup run test test-all test-gpu lint bench clean
 setup: $(READY)
 
 # uv reads none of pip's configuration, so a local folder of wheels that pip knows is handed on.
@@ -30,6 +30,9 @@ test: $(READY)
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
+
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -q -m gpu $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check runner tests bench

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.compared import UPDATE, need_within
 from runner.errors import nearest
 from runner.layers.embedding import TableLookup
 from runner.layers.mlp import mlp
@@ -63,12 +64,17 @@ class TwoTowers(Recommender):
 class ClickAndRetrieval(nn.Module):
     """Cross-entropy of the click, plus `retrieval` times that of finding the clicked item.
 
-    A row is compared with the rows of its micro-batch that have weight; only clicked rows have a
-    retrieval loss.
+    A row is compared with the rows beside it that have weight; only clicked rows have a retrieval
+    loss.
+
+    Args: within: what the rows beside it lie in, see `runner.compared`.
     """
 
-    def __init__(self, schema: Schema, *, retrieval: float, temperature: float) -> None:
+    def __init__(
+        self, schema: Schema, *, retrieval: float, temperature: float, within: str = UPDATE
+    ) -> None:
         super().__init__()
+        self.within = need_within(within)
         self.retrieval, self.temperature = retrieval, temperature
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:

@@ -22,7 +22,14 @@ from runner.errors import ConfigError
 from runner.groups import Base, Groups, compose_groups, find_groups
 from runner.identity import describe, differences
 from runner.optim.scaling import settle_batches
-from runner.overrides import displace, displaced_note, lay_on, parse_single
+from runner.overrides import (
+    displace,
+    displaced_note,
+    fit_dense,
+    lay_on,
+    parse_single,
+    replaces_dense,
+)
 from runner.record import read_meta
 from runner.resolve import resolve
 from runner.rundir import DEFAULT_RUN_DIR
@@ -176,7 +183,9 @@ def _composed(
     else:
         start = _frozen(from_run, chosen, hydra, groups, problems)
     notes = displaced_note(displaced, start.config)
+    dense = OmegaConf.select(start.config, "optimizer.dense._target_")
     problems += [p + groups.perhaps(o) for o in values if (p := lay_on(start.config, o))]
+    notes += fit_dense(start.config, values, dense)
     config, record, unresolved = resolve(start.config)
     make_absolute(config, record)
     wrong, told = settle_ranks(
@@ -196,7 +205,9 @@ def _composed(
         choices=start.choices,
         problems=(*problems, *unresolved, *wrong),
         overrides=tuple(overrides),
-        added=tuple(o.key_or_group for o in values if o.is_add() or o.is_force_add()),
+        added=tuple(
+            o.key_or_group for o in values if o.is_add() or o.is_force_add() or replaces_dense(o)
+        ),
         notes=(*notes, *told),
         run_dir=start.hydra.run.dir,
         sweep_dir=start.hydra.sweep.dir,

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from runner.compared import CUT, MICRO_BATCH, UPDATE, compared_within
 from runner.patience import RULES, is_on
 
 ONLY_WATCH = "runner.callbacks.watch."  # callbacks that change nothing of the training
@@ -58,6 +59,8 @@ def identity(
     kept["global_batch"] = (
         trainer["batch_size"] * trainer.get("accumulate", 1) * (trainer.get("num_processes") or 1)
     )
+    if compared_within(config) == MICRO_BATCH:
+        kept |= {f"trainer.{name}": trainer.get(name) or 1 for name in CUT}
     kept["data"] = data_fingerprint
     return {**kept, **{f"source.{k}": v for k, v in (source or {}).items()}}
 
@@ -71,6 +74,11 @@ def effective(config: Mapping[str, Any]) -> dict[str, Any]:
     if "checkpoint" in config:
         own = config["checkpoint"]
         kept["checkpoint"] = {k: v for k, v in own.items() if v or k not in PARTS_OF_A_WARM_START}
+    model = config.get("model") or {}
+    loss = model.get("loss") or {}
+    if loss.get("within") == UPDATE:  # what it was before there was a choice
+        own = {k: v for k, v in loss.items() if k != "within"}
+        kept["model"] = {**model, "loss": own}
     callbacks = kept.pop("callbacks", None) or {}
     acting = {
         name: own

@@ -20,18 +20,18 @@ from runner.dist.size import launched_rank, launched_size
 from runner.errors import DataError, UserError, mistakes
 from runner.execute import dismiss, run_job
 from runner.groups import ROOT
-from runner.identity import describe, identity, signature_of
+from runner.identity import identity, signature_of
 from runner.interactive import stepped_through
 from runner.jsonfiles import dumps, read_rows
 from runner.record import (
     Plan,
     Run,
-    changes_of,
     open_run,
     read_meta,
     reopen_run,
     write_result,
 )
+from runner.resumable import check_resumable
 from runner.rules import check, get
 from runner.rundir import DEFAULT_RUN_DIR, check_writable
 from runner.threads import set_thread_environment, usable_cores
@@ -118,7 +118,7 @@ def _opened(composed: Composed, command: Sequence[str], resume: Path | None, loo
         check_writable(template)
     plan = plan_of(composed, command)
     if resume is not None:
-        _check_resumable(resume, plan)
+        check_resumable(resume, plan)
         return reopen_run(resume, plan)
     return open_run(template, plan, project=ROOT)
 
@@ -132,6 +132,7 @@ def verify(composed: Composed, allowed: Sequence[str]) -> None:
         added=composed.added,
         allowed=allowed,
         from_run=composed.source is not None or bool(get(composed.config, "checkpoint.path")),
+        before=composed.before,
     )
     if problems:
         raise mistakes(problems)
@@ -195,20 +196,6 @@ def _source(composed: Composed) -> dict[str, Any]:
     where = os.path.abspath(path or composed.source)
     signature = read_meta(composed.source)["signature"]
     return {"path": where, "signature": signature, "step": step, "newest": newest}
-
-
-def _check_resumable(folder: Path, plan: Plan) -> None:
-    """A resume goes on with the same data in the same order; else it would be another run."""
-    fixed = [
-        change
-        for change in changes_of(folder, read_meta(folder), plan)
-        if change[0].split(".")[0] in ("data", "dataset", "seed", "model", "task")
-    ]
-    if fixed:
-        raise UserError(
-            f"{folder} cannot go on with other data, seed, model or task:\n{describe(fixed)}\n"
-            f"checkpoint.init_from={folder} starts a new run from its weights"
-        )
 
 
 def _execute(composed: Composed, run: Run | None, allowed: Sequence[str]) -> int:

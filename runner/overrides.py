@@ -4,19 +4,22 @@ that every mistake among them is told, not the first."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner import mistakes as say
 from runner.config import JUDGED_ELSEWHERE
 from runner.errors import mistakes
+from runner.optim.accepted import accepted_by
 
 LENGTHS = ("trainer.max_steps", "trainer.max_epochs")
+DENSE = "optimizer.dense"
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
@@ -74,11 +77,16 @@ def lay_on(config: DictConfig, override: Override) -> str | None:
     """Applies one override in place, as Hydra would; a message if it cannot be."""
     key, text = override.key_or_group, str(override.input_line)
     before = OmegaConf.select(config, key, throw_on_missing=False, default=None)
+    if replaces_dense(override):
+        OmegaConf.update(config, key, override.value(), merge=False, force_add=True)
+        return None
     is_node = isinstance(before, DictConfig) and not override.is_delete()
     if is_node and not isinstance(override.value(), dict):
         return say.scalar_for_node(text, before, override.value())
     try:
-        if key.rpartition(".")[0] in JUDGED_ELSEWHERE and not override.is_delete():
+        if not {key, key.rpartition(".")[0]}.isdisjoint(JUDGED_ELSEWHERE) and not (
+            override.is_delete() or "@" in key
+        ):
             # Its own parser knows the reason for what it refuses, better than "no such key".
             OmegaConf.update(config, key, override.value(), force_add=True)
             return None
@@ -86,3 +94,40 @@ def lay_on(config: DictConfig, override: Override) -> str | None:
     except (HydraException, OmegaConfBaseException) as error:
         return say.bad_override(override, config, error)
     return None
+
+
+def replaces_dense(override: Override) -> bool:
+    """Whether it gives the dense optimizer anew, class and all settings, as that of a part does."""
+    if override.key_or_group != DENSE or override.is_delete():
+        return False
+    value = override.value()
+    return isinstance(value, dict) and "_target_" in value
+
+
+def fit_dense(config: DictConfig, given: Sequence[Override], before: Any) -> tuple[str, ...]:
+    """Of a class that the command line has put in another's place: settings that nobody gave it
+    and that it does not take are left out. In place.
+
+    Args: before: the class that the settings were written for. Returns: what is said of it.
+    """
+    target, node = (OmegaConf.select(config, key) for key in (f"{DENSE}._target_", DENSE))
+    if not isinstance(target, str) or target == before or not isinstance(node, DictConfig):
+        return ()
+    known = accepted_by(target)
+    named = {"_target_"}
+    for override in given:
+        (group, _, name), value = override.key_or_group.rpartition("."), override.value()
+        if group == DENSE:
+            named.add(name)
+        elif override.key_or_group == DENSE and isinstance(value, dict):
+            named |= {str(k) for k in value}
+    others = [str(k) for k in node if known is not None and k not in {*known, *named}]
+    if not others:
+        return ()
+    with open_dict(node):
+        for name in others:
+            del node[name]
+    return (
+        f"{DENSE}._target_={target} takes no {' and no '.join(others)}, which "
+        f"{'was' if len(others) == 1 else 'were'} {before}'s: left out",
+    )

@@ -53,6 +53,7 @@ class Run:
     resumed: bool = False
     finished: Mapping[str, Any] | None = None  # the result of a run that is done already
     log_handler: logging.Handler | None = field(default=None, repr=False)
+    replaced: tuple[str, Mapping[str, Any]] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -138,13 +139,14 @@ def _continue(folder: Path, lock: Lock, meta: Mapping[str, Any], plan: Plan) -> 
     if meta["signature"] != plan.signature:
         note["signature_before"] = meta["signature"]
         note["changed"] = [list(c) for c in changes_of(folder, meta, plan)]
+    replaced = ((folder / "config.yaml").read_text(encoding="utf-8"), meta)
     own = {"signature": plan.signature, "identity": plan.identity, "choices": plan.choices}
     meta = {**meta, **own, "resumes": [*meta.get("resumes", []), note]}
     write_text(folder / "config.yaml", to_yaml(plan.config))
     write_json(folder / "meta.json", meta)
     # The note keeps it; the run is open again.
     (folder / "result.json").unlink(missing_ok=True)
-    return _logged(_handle(folder, lock, plan, meta, resumed=True))
+    return _logged(replace(_handle(folder, lock, plan, meta, resumed=True), replaced=replaced))
 
 
 def changes_of(folder: Path, meta: Mapping[str, Any], plan: Plan) -> list[tuple[str, Any, Any]]:

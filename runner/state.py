@@ -134,9 +134,9 @@ def tensors(ctx: Context, train_metrics: Metrics) -> dict[str, Tensor]:
 
 def random_tensors(device: torch.device, ranks: Ranks) -> dict[str, Tensor]:
     """Copies of torch's random states: a row for each rank, this one's is here."""
-    states = {"rng/torch": torch.get_rng_state()}
+    states = {f"{_RNG}torch": torch.get_rng_state()}
     if device.type == "cuda":
-        states["rng/cuda"] = torch.cuda.get_rng_state(device)
+        states[f"{_RNG}cuda"] = torch.cuda.get_rng_state(device)
     return {n: stack_of_ranks(s, ranks.rank, ranks.world_size) for n, s in states.items()}
 
 
@@ -204,7 +204,8 @@ def restore(job: Job, saved: Saved) -> TrainState:
     """Puts a checkpoint back into the job, in place, and returns its state.
 
     On as many ranks as have saved it, each goes on where it was; on others all of the tensors and
-    sums are kept, and ranks that there were not draw from random states of their own.
+    sums are kept, and ranks that there were not draw from random states of their own. Where the
+    device is of another kind, a GPU's random state stays behind, or begins anew.
     """
     ctx, ranks = job.context, job.context.ranks
     states = saved.values["dense_optimizer"]
@@ -215,8 +216,11 @@ def restore(job: Job, saved: Saved) -> TrainState:
     begins = ctx.average is not None and not any(name.startswith(EMA) for name in known)
     if begins:  # asked for at this resume: the averages begin with the weights as they are
         into = {n: t for n, t in into.items() if not n.startswith(EMA)}
-    if all(known.get(n) == tuple(t.shape) for n, t in generators.items()):
-        load_tensors(saved, into | generators)
+    if known.get(f"{_RNG}torch") == tuple(generators[f"{_RNG}torch"].shape):
+        generators = {n: t for n, t in generators.items() if known.get(n) == tuple(t.shape)}
+        unused = [n for n in known if n.startswith(_RNG) and n not in generators]
+        spare = read_tensors(saved, unused) if unused else {}
+        load_tensors(saved, into | generators | spare)
         continue_randomly({n: own_row(t) for n, t in generators.items()}, theirs[ranks.rank], job)
     else:
         whole = {n: t for n, t in into.items() if not n.startswith(_OF_RANKS)}
@@ -228,7 +232,7 @@ def restore(job: Job, saved: Saved) -> TrainState:
             for rank in range(len(theirs)):
                 job.train_metrics.merge({n: rows_R[rank] for n, rows_R in sums.items()})
         if ranks.rank < len(theirs):
-            own = {n: t[ranks.rank] for n, t in rows.items() if n.startswith("rng/")}
+            own = {n: t[ranks.rank] for n, t in rows.items() if n.startswith(_RNG)}
             continue_randomly(own, theirs[ranks.rank], job)
         else:
             seed_rank(job.seed, ranks.rank, step=saved.step)
@@ -240,15 +244,16 @@ def restore(job: Job, saved: Saved) -> TrainState:
     return from_values(saved.values)
 
 
-_METRICS = "metrics/train/"
-_OF_RANKS = (_METRICS, "rng/")  # names of tensors that have a row for each rank
+_METRICS, _RNG = "metrics/train/", "rng/"
+_OF_RANKS = (_METRICS, _RNG)  # names of tensors that have a row for each rank
 
 
 def continue_randomly(states: Mapping[str, Tensor], values: Mapping[str, Any], job: Job) -> None:
     """Sets torch's, Python's and NumPy's random states of this rank."""
-    torch.set_rng_state(states["rng/torch"])
+    # clones: torch reads a state from where its storage begins, and a row of several begins later
+    torch.set_rng_state(states["rng/torch"].clone())
     if "rng/cuda" in states and job.device.type == "cuda":
-        torch.cuda.set_rng_state(states["rng/cuda"], job.device)
+        torch.cuda.set_rng_state(states["rng/cuda"].clone(), job.device)
     version, internal, gauss = values["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, keys, position, has_gauss, cached = values["numpy"]

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "batch": [],
     "layers": ["batch", "layers", "optim.tables", "errors"],
     "models": ["batch", "layers", "errors"],
-    "losses": ["batch", "errors", "losses"],
+    "losses": ["batch", "compared", "errors", "losses"],
     "data": ["batch", "data", "errors"],
     "metrics": ["batch", "metrics", "errors"],
     "optim": ["optim", "errors", "dist", "memory"],

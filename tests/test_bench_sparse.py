@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from bench.paired import Stopwatch
 from bench.sparse import __main__ as sparse
 from bench.sparse.contestants import CONTESTANTS, our_context, our_update, uncut_update
 from bench.sparse.scenes import Scene, prepared
@@ -23,6 +24,27 @@ def test_every_part_prints_its_table(capsys):
     for part in ("the boundary and the check", "rows of each of 2 tables", "saved beside training"):
         assert part in said
     assert "8 tables of 50 x 64, 10 ids each, batch 16" in said
+
+
+@pytest.mark.parametrize(("growth", "verdict"), [(1.0, "held"), (1.2, "missed")])
+def test_the_largest_table_is_judged_against_the_smallest(monkeypatch, growth, verdict):
+    """An update that takes `growth` times as long in ten times the rows."""
+    seconds = {}
+
+    def timed(update, batches, turn_s):
+        return Stopwatch(1.0, growth ** seconds.setdefault(id(update), len(seconds)))
+
+    monkeypatch.setattr(sparse, "in_one_turn", timed)
+    lines = sparse.measure_size(0.1, 0.001, 1000).splitlines()
+    assert [line.split()[-1] == verdict for line in lines[-3:]] == [False, False, True]
+    assert f"{growth**2:.2f}" in lines[-1] and "at most 1.25" in lines[1]
+
+
+def test_sizes_that_memory_does_not_allow_are_left_out_and_said(monkeypatch):
+    monkeypatch.setattr(sparse, "free_bytes", lambda: 100_000)
+    said = sparse.measure_size(0.01, 0.001, 10_000).splitlines()
+    assert [line.split()[0] for line in said[-2:]] == ["100", "1,000"]
+    assert "left out" in said[-1] and "held" not in said[-2]
 
 
 @pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda c: c.name)

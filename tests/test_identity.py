@@ -71,6 +71,30 @@ def test_the_global_batch_counts_not_how_it_is_cut(config):
     assert identity(cut, "d")["global_batch"] == 4096
 
 
+@pytest.mark.parametrize("words", [["model/loss=jrc"], ["model=two_tower"]])
+def test_where_rows_are_compared_within_micro_batches_the_cut_counts_as_well(words):
+    meant = ["model.loss.within=micro_batch", "trainer.batch_size=8"]
+    cuts = (["trainer.accumulate=2"], ["trainer.num_processes=2"], ["trainer.batch_size=16"])
+    found = [identity(compose([*words, *meant, *cut]).config, "d") for cut in cuts]
+    assert {parts["global_batch"] for parts in found} == {16}
+    assert len({signature_of(parts) for parts in found}) == 3
+    keys = ("trainer.batch_size", "trainer.accumulate", "trainer.num_processes")
+    assert [tuple(parts[key] for key in keys) for parts in found] == [
+        (8, 2, 1),
+        (8, 1, 2),
+        (16, 1, 1),
+    ]
+
+
+def test_a_loss_that_compares_the_whole_update_has_the_signature_of_before_there_was_a_choice():
+    now = compose(["model/loss=jrc"]).config
+    before = deepcopy(now)
+    del before["model"]["loss"]["within"]
+    assert identity(now, "d") == identity(before, "d")
+    cut = changed(changed(now, "trainer.batch_size", 1024), "trainer.accumulate", 4)
+    assert signature(cut, "d") == signature(now, "d")
+
+
 def test_other_data_make_another_signature(config):
     assert signature(config, "a") != signature(config, "b")
 

@@ -45,3 +45,31 @@ def test_a_training_that_ends_within_or_before_the_window_says_so(runner, quiet,
     done = runner.run(*SHORT, *window, "trainer.profile.after=12", f"hydra.run.dir={before}")
     assert "nothing is recorded: the training ended before" in done.text and done.code == 0
     assert differences(before, quiet) == []
+
+
+def test_a_stream_is_profiled_too_and_an_evaluation_of_its_run_does_not_mind(runner, tmp_path):
+    run, plain, shown = tmp_path / "run", tmp_path / "plain", tmp_path / "shown"
+    words = (*SHORT, "loop=online", "trainer.log_every=4")
+    window = ("trainer.profile.updates=3", "trainer.profile.after=2")
+    done = runner.run(*words, *window, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    assert f"profile of 3 updates: {run}/profile/rank-0.json" in done.text
+    events = json.loads((run / "profile" / "rank-0.json").read_text())["traceEvents"]
+    assert len([e for e in events if e.get("name") == "Optimizer.step#Adam.step"]) == 3
+    assert runner.run(*words, f"hydra.run.dir={plain}").code == 0
+    assert differences(run, plain) == []
+    evaluate = ("loop=eval", f"run={run}", f"hydra.run.dir={shown}", "loop.split=validation")
+    told = runner.run(*evaluate, "trainer.profile.updates=5")
+    assert told.code == 2, told.text
+    assert "trainer.profile.updates=5: the loop evaluate records no updates" in told.text
+    done = runner.run(*evaluate)
+    assert done.code == 0, done.text
+
+
+def test_what_follows_a_tuning_is_profiled(runner, tmp_path):
+    run = tmp_path / "run"
+    tune = ("loop=tune_lr", "loop.updates=5", "loop.then=train")
+    window = ("trainer.profile.updates=3", "trainer.profile.after=2")
+    done = runner.run(*SHORT, *tune, *window, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    assert f"profile of 3 updates: {run}/profile/rank-0.json" in done.text

@@ -8,9 +8,14 @@ import pytest
 import torch
 from torch.nn import functional
 
+from runner.config import TrainerSettings
 from runner.context import all_finite
+from runner.state import TrainState
+from runner.step import steps
 from runner.task import Supervised
+from tests.devices import DEVICES, tolerance
 from tests.tiny import make_context, random_batch, snapshot
+from tests.tiny_job import Rows, make_job
 
 KINDS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 
@@ -24,21 +29,43 @@ def train(context, batches):
     outputs = []
     for step, batch in enumerate(batches, start=1):
         context.tables.set_rate(0.1, step)
-        outputs.append(Supervised().train_step(context, iter([batch])))
+        outputs.append(Supervised().train_step(context, iter([batch.to(context.device)])))
     return outputs
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("micro", [1, 7, 16, 32, 63])
-def test_micro_batches_equal_one_batch(kind, micro):
-    whole, parts = make_context(kind), make_context(kind, micro_batch_size=micro)
+def test_micro_batches_equal_one_batch(kind, micro, device):
+    whole, parts = (make_context(kind, micro_batch_size=m, device=device) for m in (64, micro))
     batches = [random_batch(64, seed) for seed in range(4)]
     train(whole, batches)
     train(parts, batches)
     ours, theirs = snapshot(parts), snapshot(whole)
     assert ours.keys() == theirs.keys()
+    near = tolerance(device, 2e-6, 2e-5)
     for name in ours:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=2e-6, msg=name)
+        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=near, msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_accumulation_equals_one_large_batch_over_epochs_with_a_short_last_window(kind):
+    whole, parts = (
+        make_job(
+            make_context(kind),
+            dataset=Rows(150),  # 32 rows an update, and 22 at the end of an epoch
+            trainer=TrainerSettings(batch_size=32 // number, accumulate=number, max_epochs=2),
+        )
+        for number in (1, 4)
+    )
+    for ours, theirs in zip(steps(parts, TrainState()), steps(whole, TrainState()), strict=True):
+        assert ours.cursor == theirs.cursor
+        assert [len(p.weights_B) for p in ours.predictions] == (
+            [8, 8, 6] if len(theirs.rows_B) == 22 else [8, 8, 8, 8]
+        )
+    a, b = snapshot(parts.context), snapshot(whole.context)
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=2e-6, msg=name)
 
 
 def test_an_update_equals_plain_pytorch_with_one_embedding_a_table():
@@ -73,10 +100,11 @@ def test_an_update_equals_plain_pytorch_with_one_embedding_a_table():
         torch.testing.assert_close(after[name], expected, rtol=0, atol=1e-6, msg=name)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_gradient_that_is_not_finite_changes_nothing_at_all(kind, bad):
-    context = make_context(kind, micro_batch_size=16)
+def test_a_gradient_that_is_not_finite_changes_nothing_at_all(kind, bad, device):
+    context = make_context(kind, micro_batch_size=16, device=device)
     train(context, [random_batch(64, 1)])
     before = snapshot(context)
     poisoned = random_batch(64, 2)
@@ -112,27 +140,30 @@ def test_a_batch_whose_rows_all_weigh_nothing_changes_nothing():
     assert all(torch.equal(after[n], before[n]) for n in before)
 
 
-def test_bf16_autocast_runs_the_dense_half_low_and_returns_float32():
-    context = make_context(amp=True)
+@pytest.mark.parametrize("device", DEVICES)
+def test_bf16_autocast_runs_the_dense_half_low_and_returns_float32(device):
+    context = make_context(amp=True, device=device)
     seen = []
     context.model.top[0].register_forward_hook(lambda m, i, o: seen.append(o.dtype))
     [output] = train(context, [random_batch(64)])
     assert seen == [torch.bfloat16]
     assert output.predictions[0].logits_BT.dtype == torch.float32
-    full = make_context()
+    full = make_context(device=device)
     [reference] = train(full, [random_batch(64)])
     difference = output.predictions[0].logits_BT - reference.predictions[0].logits_BT
     assert 0 < difference.abs().max() < 0.05
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("others", [1.0, 3e38])
-def test_only_a_value_that_is_not_finite_is_one_whatever_the_sum_comes_to(bad, others):
+def test_only_a_value_that_is_not_finite_is_one_whatever_the_sum_comes_to(bad, others, device):
     tensors = [torch.full((100,), others), torch.empty(0), torch.full((3, 4), -others)]
+    tensors = [t.to(device) for t in tensors]
     assert all_finite(tensors)  # also where the sums overflow
     if bad is not None:
         tensors[2][1, 2] = bad
         assert not all_finite(tensors)
-    both = torch.tensor([float("inf"), float("-inf"), 1.0])
+    both = torch.tensor([float("inf"), float("-inf"), 1.0], device=device)
     assert not all_finite([both])
     assert all_finite([])

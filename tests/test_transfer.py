@@ -12,11 +12,9 @@ from runner.batch import Batch, Cursor
 from runner.state import TrainState
 from runner.step import steps
 from runner.transfer import look_ahead, on_device
-from tests.tiny import CPU, make_context, random_batch, snapshot
+from tests.devices import CPU, DEVICES
+from tests.tiny import make_context, random_batch, snapshot
 from tests.tiny_job import START, make_job
-
-gpu = pytest.mark.gpu
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
@@ -83,21 +81,20 @@ def test_a_training_that_looks_ahead_is_the_one_that_does_not(monkeypatch):
     assert all(torch.equal(t, others[name]) for name, t in weights.items())
 
 
-@gpu
-@needs_cuda
-def test_on_cuda_values_and_positions_are_those_of_a_plain_copy():
-    device = torch.device("cuda")
+@pytest.mark.parametrize("device", DEVICES)
+def test_values_and_positions_are_those_of_a_plain_copy(device):
     source = [replace(random_batch(2000, n), cursor=Cursor(0, n)) for n in range(20)]
     seen = 0
     for ours, theirs in zip(on_device(iter(source), device), source):
-        busy = torch.randn(2000, 2000, device=device)
-        (busy @ busy).sum()  # the training stream is behind, the copies run ahead
+        busy = torch.randn(300, 300, device=device)
+        for _ in range(20 if device.type == "cuda" else 0):
+            busy = busy @ busy  # the training stream is behind, the copies run ahead
         assert ours.cursor == theirs.cursor
         for field in fields(Batch):
             one, two = getattr(ours, field.name), getattr(theirs, field.name)
             if isinstance(one, KeyedJaggedTensor):
                 one, two = one.values(), two.values()
             if isinstance(one, torch.Tensor):
-                assert one.is_cuda and torch.equal(one.cpu(), two), field.name
+                assert one.device == device and torch.equal(one.cpu(), two), field.name
         seen += 1
     assert seen == 20

@@ -56,15 +56,18 @@ def make_context(
     amp: bool = False,
     model: Recommender | None = None,
     loss: Loss | None = None,
+    device: torch.device = CPU,
 ) -> Context:
-    """A context around a model of SCHEMA or any other; by default a DLRM with cross-entropy."""
+    """A context around a model of SCHEMA or any other; by default a DLRM with cross-entropy. Its
+    initial weights are the same on any device."""
     torch.manual_seed(0)
     if model is None:
         model = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8])
     loss = loss or BCE(SCHEMA)
     [lookup] = [m for m in model.modules() if isinstance(m, TableLookup)]
     settings = parse_sparse({"kind": kind, "lr": lr})
-    lookup.place(build_tables(lookup.specs, lookup.features, settings, seed=0, device=CPU))
+    lookup.place(build_tables(lookup.specs, lookup.features, settings, seed=0, device=device))
+    model.to(device)
     assert lookup.tables is not None
     lookup.tables.set_rate(lr, 1)
     return Context(
@@ -72,7 +75,7 @@ def make_context(
         loss=loss,
         tables=lookup.tables,
         dense_optimizer=torch.optim.SGD(list(dense_parameters(model, loss).values()), lr=lr),
-        device=CPU,
+        device=device,
         micro_batch_size=micro_batch_size,
         amp_dtype=torch.bfloat16 if amp else None,
     )

@@ -20,7 +20,7 @@ from runner.metrics.settings import MetricSettings
 from runner.task import Supervised
 from runner.trackers import Trackers
 from runner.view import View
-from tests.tiny import CPU, SCHEMA, random_batch
+from tests.tiny import SCHEMA, random_batch
 
 START = Cursor()
 DEBUG_OPTIONS = {
@@ -92,7 +92,8 @@ def make_job(
 
     def metrics(exact: bool) -> MetricSet:
         settings = MetricSettings(eval=["auc"], train=["log_loss"])
-        return MetricSet(dataset.schema.tasks, exact=exact, device=CPU, settings=settings)
+        tasks = dataset.schema.tasks
+        return MetricSet(tasks, exact=exact, device=context.device, settings=settings)
 
     return Job(
         name="tiny",
@@ -103,7 +104,7 @@ def make_job(
         cadence=Cadence(None, None, None),
         loop=lambda job: Result("completed", 0, 0),
         loop_settings={**DEBUG_OPTIONS, **options},
-        device=CPU,
+        device=context.device,
         dataset=dataset,
         task=Supervised(),
         context=context,

@@ -77,7 +77,7 @@ def make_context(
         parse_parts(config["optimizer"]), list(parameters), [spec.name for spec in lookup.specs]
     )
     tables, table_groups = place_tables(lookup, config, owned, trainer, device)
-    if ranks.is_chief and tables.placement():
+    if ranks.is_chief:
         show_placement(tables.placement(), ranks.world_size, run, view)
     model.to(device)
     if isinstance(loss, nn.Module):
@@ -172,15 +172,16 @@ def place_tables(
 
     Returns: all of them, and those that have a rate of their own by its name.
     """
+    sparse = parse_sparse(config["optimizer"]["sparse"])
     build = table_builder(
         settings_from(ShardingSettings, config["sharding"]),
         this_process() if dist.is_initialized() else None,
-        [spec.name for spec in lookup.specs],
+        owned,
+        sparse,
         seed=config["seed"],
         device=device,
         batch_size=trainer.batch_size * trainer.accumulate,
     )
-    sparse = parse_sparse(config["optimizer"]["sparse"])
     tables, groups = build_table_groups(
         lookup.specs, lookup.features, sparse, owned, build, device=device
     )
@@ -191,11 +192,20 @@ def place_tables(
 def show_placement(
     placement: Sequence[Placement], world_size: int, run: Run | None, view: View
 ) -> None:
-    """Which rank has which part of which table: for people, and in the run directory."""
+    """Which rank has which part of which table: for people, and in the run directory.
+
+    Of one process, which has all of them whole, neither: what a run of several ranks had left there
+    goes when it is resumed.
+    """
+    file = None if run is None else run.dir / "sharding.json"
+    if not placement:
+        if file is not None:
+            file.unlink(missing_ok=True)
+        return
     view.note(placement_text(placement, world_size))
-    if run is not None:
+    if file is not None:
         pieces = [asdict(piece) for piece in placement]
-        write_json(run.dir / "sharding.json", {"world_size": world_size, "pieces": pieces})
+        write_json(file, {"world_size": world_size, "pieces": pieces})
 
 
 def make_average(

@@ -47,9 +47,11 @@ def chosen_device(trainer: TrainerSettings) -> torch.device:
     kind = trainer.device
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
-    local_rank = int(os.environ.get("LOCAL_RANK", 0))
-    if kind != "cuda" or "RANK" not in os.environ:
+    if kind != "cuda":
         return torch.device(kind)
+    if "RANK" not in os.environ:
+        return torch.device("cuda", 0)  # torch.cuda.set_device refuses a device without a number
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
     if local_rank >= torch.cuda.device_count():
         raise ConfigError(
             f"trainer.num_processes: this machine shows {torch.cuda.device_count()} GPUs, and each "

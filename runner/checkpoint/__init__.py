@@ -6,12 +6,23 @@ checkpoints/step-N/          a checkpoint, named by one rename when all of it is
     manifest.json            size and sha256 of the others, written last
 checkpoints/.tmp-*           a save or a removal that has not ended; swept away at the next start
 checkpoints/.old-step-N      the one that a second save of step N is replacing
+
+
+What reads no tensors (`folder`, `manifest`, `glimpse`) imports no torch, so the names below that do
+are imported when they are first asked for.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from runner.checkpoint.folder import find_latest, open_checkpoint, saved_steps
 from runner.checkpoint.manifest import CheckpointError, DamagedError, Saved
-from runner.checkpoint.saver import Checkpointer
-from runner.checkpoint.tensors import load_tensors, read_tensors, tensor_shapes
+
+if TYPE_CHECKING:
+    from runner.checkpoint.saver import Checkpointer
+    from runner.checkpoint.tensors import load_tensors, read_tensors, tensor_shapes
 
 __all__ = [
     "CheckpointError",
@@ -25,3 +36,12 @@ __all__ = [
     "saved_steps",
     "tensor_shapes",
 ]
+_LATE = {"Checkpointer": "saver"} | dict.fromkeys(
+    ("load_tensors", "read_tensors", "tensor_shapes"), "tensors"
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.planner import WriteItem
 
 from runner.checkpoint.files import FileSum, write_file
 from runner.checkpoint.manifest import TENSORS, DamagedError, Saved
+from runner.dist.pieces import Pieces
 from runner.dist.ranks import Ranks
 from runner.errors import UserError, nearest
 
@@ -69,15 +70,20 @@ class HostBuffer:
             self.bytes = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
 
     def prepare(self, tensors: Iterable[Tensor]) -> None:
-        """Have the memory for a copy of these ready, every page of it."""
-        tensors = list(tensors)
-        num_bytes = sum(t.nbytes for t in tensors) + _ALIGN_BYTES
-        self.reserve(num_bytes, pinned=any(t.is_cuda for t in tensors))
+        """Have the memory for a copy of these ready, every page of it; of a tensor in pieces only
+        those of this rank."""
+        held = [part for tensor in tensors for part in _here(tensor)]
+        num_bytes = sum(t.nbytes for t in held) + _ALIGN_BYTES
+        self.reserve(num_bytes, pinned=any(t.is_cuda for t in held))
         self.bytes.zero_()  # the system hands out a page only when it is first written to
 
     def view(self, begin: int, like: Tensor) -> Tensor:
         """`[*like.shape]`, of the dtype of `like`, on the bytes from `begin` on."""
         return self.bytes[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
+
+
+def _here(tensor: Tensor) -> list[Tensor]:
+    return [p.tensor for p in tensor.pieces] if isinstance(tensor, Pieces) else [tensor]
 
 
 def stage(tensors: Mapping[str, Tensor], buffer: HostBuffer, ranks: Ranks) -> list[StagedFile]:

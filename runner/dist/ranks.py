@@ -97,15 +97,17 @@ class Ranks:
         """Collective. Every rank's named tensors on rank 0, None elsewhere."""
         if not self.several:
             return [dict(state)]
-        forms = self.gather([(name, tuple(t.shape), t.dtype) for name, t in state.items()])
-        device = next(iter(state.values())).device if state else torch.device("cpu")
+        # a tensor on the host goes by gloo and one on a GPU by nccl: both ends must mean the same
+        forms = self.gather(
+            [(name, tuple(t.shape), t.dtype, t.device.type) for name, t in state.items()]
+        )
         if not self.is_chief:
             for tensor in state.values():
                 dist.send(tensor.contiguous(), dst=0, group=self.group)
             return None
         everyone = [dict(state)]
         for rank, form in enumerate(forms[1:], start=1):
-            others = {name: torch.empty(s, dtype=t, device=device) for name, s, t in form}
+            others = {n: torch.empty(s, dtype=t, device=d) for n, s, t, d in form}
             for tensor in others.values():
                 dist.recv(tensor, src=rank, group=self.group)
             everyone.append(others)

@@ -5,6 +5,7 @@ The number of rows of an update is part of what a run is; how many ranks share t
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -52,22 +53,22 @@ def settle_ranks(
 def _keep_global_batch(
     trainer: dict[str, Any], kept: dict[str, Any], was: Mapping[str, Any], given: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """On another number of ranks the rows of an update stay, so each rank takes another part."""
+    """On other ranks or micro-batches the rows of an update stay, so each takes another part."""
     names = ("batch_size", "accumulate", "num_processes")
     numbers = [node.get(name, 1) for node in (was, trainer) for name in names]
     if not all(type(n) is int and n > 0 for n in numbers):
         return [], []  # of a wrong type, or nothing to go on from: said elsewhere
-    rows, accumulate, ranks = numbers[:3]
-    now = trainer.get("num_processes", 1)
-    if not was or now == ranks or "trainer.batch_size" in given:
+    (rows, *cut), (_, *cut_now) = numbers[:3], numbers[3:]
+    if not was or cut == cut_now or "trainer.batch_size" in given:
         return [], []
-    total, share = rows * accumulate * ranks, now * trainer["accumulate"]
+    total, share = rows * math.prod(cut), math.prod(cut_now)
+    shared = "{1} ranks x {0} micro-batches"
     if total % share:
+        changed = [f"trainer.{n}={b}" for n, a, b in zip(names[1:], cut, cut_now) if a != b]
         return [
-            f"trainer.num_processes={now}: an update of this run has {total:,} rows, which "
-            f"{now} ranks with trainer.accumulate={trainer['accumulate']} cannot share evenly; "
-            "a number that divides them, or trainer.batch_size=N for another update"
+            f"{', '.join(changed)}: an update of this run has {total:,} rows, which "
+            f"{shared.format(*cut_now)} cannot share evenly; needed are numbers that divide them"
         ], []
     trainer["batch_size"] = kept["batch_size"] = total // share
-    note = f"an update keeps its {total:,} rows, shared by {now} instead of {ranks}: "
-    return [], [f"{note}trainer.batch_size={rows} -> {total // share}"]
+    note = f"an update keeps its {total:,} rows, shared by {shared.format(*cut_now)} instead of "
+    return [], [f"{note}{cut[1]} x {cut[0]}: trainer.batch_size={rows} -> {total // share}"]

@@ -39,7 +39,8 @@ def table_specs(
                 )
         names = tuple(f"{f.name}{ending}" for f in sharing)
         sized = f"{name}{ending}", first.num_rows, dim
-        specs.append(TableSpec(*sized, names, first.pooling, bound, weighted))
+        lengths = tuple(f.mean_length for f in sharing)
+        specs.append(TableSpec(*sized, names, first.pooling, bound, weighted, lengths))
     return specs
 
 
@@ -103,11 +104,13 @@ class TableLookup(nn.Module):
         if not self.linear:
             return sparse
         weights = sparse.weights_or_none()
+        known = sparse.length_per_key_or_none()  # on the host: a GPU would be waited for
         return KeyedJaggedTensor(
             keys=list(self.features),
             values=sparse.values().repeat(2),
             weights=None if weights is None else weights.repeat(2),
             lengths=sparse.lengths().repeat(2),
+            length_per_key=None if known is None else [*known, *known],
         )
 
     def forward(self, batch: Batch) -> Embeddings:

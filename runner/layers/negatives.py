@@ -68,7 +68,8 @@ class Negatives(nn.Module):
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
         uniform_C = torch.randint(self.num_items, (self.uniform,), generator=generator)
         at_C = torch.rand(self.popularity, generator=generator, dtype=torch.float64)
-        below_I = self.counts_I.double().cumsum(0)
+        # whole numbers: in deterministic mode CUDA has no running sum of others
+        below_I = self.counts_I.long().cumsum(0).double()
         popular_C = torch.searchsorted(below_I, at_C.to(device) * below_I[-1], right=True)
         return torch.cat((uniform_C.to(device), popular_C.clamp_(max=self.num_items - 1)))
 

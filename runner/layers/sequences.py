@@ -89,12 +89,13 @@ class SequenceLookup(TableLookup):
         found = _by_key(batch.sparse)
         for feature in self.pooled:
             ids_V, lengths_B, weights_V = found[feature.name]
-            extra, used = (extra_KR, used_KR) if feature.name == self.slots else _none(used_KR)
-            values.append(torch.cat((ids_V, extra[used])))
+            more_C = candidates_C if feature.name == self.slots else None
+            used = _none(used_KR)[1] if more_C is None else used_KR
+            values.append(ids_V if more_C is None else torch.cat((ids_V, more_C)))
             lengths.append(torch.cat((lengths_B, used.sum(0).to(lengths_B.dtype))))
             keys.append(feature.name)
             if weighted:
-                weights.append(_weights(weights_V, ids_V, used))
+                weights.append(_weights(weights_V, ids_V, len(values[-1])))
         known: dict[str, Tensor] = {}
         for name, ids_BL, mask_BL in self._padded(batch):
             known |= {f"{name}:ids": ids_BL, f"{name}:length": mask_BL.sum(1)}
@@ -102,7 +103,7 @@ class SequenceLookup(TableLookup):
             used = used.expand(ids_BL.shape[1], -1)
             mask_LS = torch.cat((mask_BL.t(), used), dim=1)
             ids_LS = torch.cat((ids_BL.t(), extra.expand(ids_BL.shape[1], -1)), dim=1)
-            values.append(ids_LS[mask_LS])
+            values.append(ids_LS[mask_LS])  # sync: how many there are
             lengths.append(mask_LS.flatten().long())
             keys += [f"{name}:{place}" for place in range(ids_BL.shape[1])]
             if weighted:
@@ -220,11 +221,11 @@ def _none(used_KR: Tensor) -> tuple[Tensor, Tensor]:
     return empty_1R.long(), empty_1R
 
 
-def _weights(weights_V: Tensor | None, ids_V: Tensor, used_KR: Tensor) -> Tensor:
-    """Of a feature's own ids, and 1 for each candidate behind them."""
+def _weights(weights_V: Tensor | None, ids_V: Tensor, num_ids: int) -> Tensor:
+    """Of a feature's own ids, and 1 for each candidate behind them, `num_ids` together."""
     if weights_V is None:
         weights_V = torch.ones(ids_V.shape, device=ids_V.device)
-    return functional.pad(weights_V, (0, int(used_KR.sum())), value=1.0)
+    return functional.pad(weights_V, (0, num_ids - len(ids_V)), value=1.0)
 
 
 def _nothing(lookup: SequenceLookup, device: torch.device) -> Batch:

@@ -14,6 +14,7 @@ from runner.loops.record import Recorder
 from runner.loops.score import ScoreFirst, forward_is_score
 from runner.loops.start import start
 from runner.loops.told import told
+from runner.profiling import profiled
 from runner.state import TrainState
 from runner.step import finished, steps
 from runner.stop import stop_on_signals
@@ -54,7 +55,8 @@ def _online(job: Job) -> Result:
             job.dataset.stopped = lambda: stop.heard is not None  # type: ignore[attr-defined]
         record = Recorder(job, state, Events(job, state, stop), split=PROGRESSIVE)
         record.events.started()
-        for output in () if stop.agreed() else steps(job, state, ahead=False):
+        updates = steps(job, state, ahead=False)
+        for output in () if stop.agreed() else profiled(job, updates):
             record.update(output)
             if record.log_due() or finished(job, state):
                 record.log()

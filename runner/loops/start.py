@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from runner.checkpoint import DamagedError, Saved
+from runner.errors import ConfigError, UserError
+from runner.identity import describe
 from runner.job import Job
 from runner.loops.told import start_trackers
 from runner.loops.warm import starts_warm, warm_start
 from runner.state import TrainState, restore, tensors
 from runner.step import total_steps
+from runner.taken_back import changed_at_resume, take_back
 
 
 def start(job: Job) -> TrainState:
@@ -15,7 +19,7 @@ def start(job: Job) -> TrainState:
         job.checkpointer.prepare(tensors(job.context, job.train_metrics))
     saved = job.checkpointer.latest() if job.checkpointer else None
     if saved is not None and job.checkpointer is not None:
-        state = restore(job, saved)
+        state = restored(job, saved)
         job.callbacks.load_state(saved.values.get("callbacks", {}))
         job.checkpointer.discard_after(state.step)
         if job.run is not None:
@@ -39,3 +43,20 @@ def start(job: Job) -> TrainState:
         if job.context.average is not None:
             job.context.average.restart()
     return TrainState()
+
+
+def restored(job: Job, saved: Saved) -> TrainState:
+    """Raises: ConfigError that names the settings which the checkpoint does not fit any more; they
+    are taken back, so that a resume without them goes on."""
+    try:
+        return restore(job, saved)
+    except DamagedError:
+        raise
+    except UserError as error:
+        changes = [] if job.run is None else changed_at_resume(job.run)
+        if job.run is None or not changes:
+            raise
+        told = "settings that this resume changed, and that are taken back"
+        reason = f"{error}\n{told}:\n{describe(changes)}"
+        take_back(job.run, reason)
+        raise ConfigError(reason) from error

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
+from runner.compared import UPDATE, need_within
 from runner.errors import nearest
 from runner.losses.protocol import need_kind
 
@@ -21,17 +22,26 @@ class JRC(nn.Module):
     exp(f_y) / sum of exp(f_y) over the context's rows, for the row's own label y: a row stands out
     among those it was shown with. The paper's net has two logits; from our one, f_1 = x / 2 and
     f_0 = -x / 2, the symmetric choice with the same s(x) = s(f_1 - f_0). Rows of weight 0 are in
-    no context. A context ends with the (micro-)batch, so `trainer.accumulate` changes this loss.
+    no context.
 
     Args:
         alpha: from 0 (ranking only) to 1 (calibration only).
-        group: group column whose equal values are a context, such as user; None: the whole batch.
+        group: group column whose equal values are a context, such as user; None: all rows.
+        within: what a context ends with: the update or the micro-batch, see `runner.compared`.
     Raises: ValueError if a task is not binary, the data set lacks the column, or alpha is out of
         range.
     """
 
-    def __init__(self, schema: Schema, *, alpha: float = 0.5, group: str | None = None) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        alpha: float = 0.5,
+        group: str | None = None,
+        within: str = UPDATE,
+    ) -> None:
         super().__init__()
+        self.within = need_within(within)
         self.names = need_kind(schema, "binary", "JRC", "by_kind takes both")
         if not 0 <= alpha <= 1:
             raise ValueError(f"alpha={alpha}: from 0 to 1")

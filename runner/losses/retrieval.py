@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
+from runner.compared import UPDATE, need_within
 from runner.losses.protocol import need_kind
 
 _PRESENT = -1e29  # below it a candidate is the right item itself
@@ -23,13 +24,14 @@ class SampledSoftmax(nn.Module):
     sampling to accelerate training of a neural probabilistic language model"): without it, items
     that are drawn often are pushed down. Over all items it is the full softmax, and q is left out.
 
-    Args: log_q: whether to subtract it.
+    Args: log_q: whether to subtract it. within: of rows as candidates, see `runner.compared`.
     """
 
     needs = "candidates"
 
-    def __init__(self, schema: Schema, *, log_q: bool = True) -> None:
+    def __init__(self, schema: Schema, *, log_q: bool = True, within: str = UPDATE) -> None:
         super().__init__()
+        self.within = need_within(within)
         [self.name] = need_kind(schema, "binary", type(self).__name__, "it finds rows of label 1")
         self.log_q = log_q
 
@@ -56,12 +58,15 @@ class BPR(nn.Module):
     """-log s(own - other), the mean over the candidates (Rendle et al. 2009, arXiv:1205.2618).
 
     Without the regularisation of the paper, which is the optimizers' matter.
+
+    Args: within: of rows as candidates, see `runner.compared`.
     """
 
     needs = "candidates"
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, *, within: str = UPDATE) -> None:
         super().__init__()
+        self.within = need_within(within)
         [self.name] = need_kind(schema, "binary", "BPR", "it finds rows of label 1")
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
@@ -71,12 +76,16 @@ class BPR(nn.Module):
 
 
 class SampledBCE(nn.Module):
-    """-log s(own) - log(1 - s(other)), the mean over the candidates: SASRec's, section 3.6."""
+    """-log s(own) - log(1 - s(other)), the mean over the candidates: SASRec's, section 3.6.
+
+    Args: within: of rows as candidates, see `runner.compared`.
+    """
 
     needs = "candidates"
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, *, within: str = UPDATE) -> None:
         super().__init__()
+        self.within = need_within(within)
         [self.name] = need_kind(schema, "binary", "SampledBCE", "it finds rows of label 1")
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:

@@ -105,13 +105,13 @@ class SASRec(Retrieval):
         query_BD = states_BLD[torch.arange(len(last_B), device=last_B.device), last_B]
         logits_B1 = (query_BD.float() * own_BD.float()).sum(1, keepdim=True)
         present_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
-        row_P = present_B.nonzero()[:, 0]
+        row_P = present_B.nonzero()[:, 0]  # sync: how many there are
         own, query_PD = (own_BD[row_P], item_B[row_P]), query_BD[row_P]
         if self.training and self.every_place:
             # places with another behind them, then the last ones
             place_L = torch.arange(ids_BL.shape[1] - 1, device=ids_BL.device)
             inner_BL = (place_L < last_B[:, None]) & present_B[:, None]
-            row_P = torch.cat((inner_BL.nonzero()[:, 0], row_P))
+            row_P = torch.cat((inner_BL.nonzero()[:, 0], row_P))  # sync
             query_PD = torch.cat((states_BLD[:, :-1][inner_BL], query_PD))
             own = (
                 torch.cat((embedded_BLD[:, 1:][inner_BL], own[0])),

@@ -116,7 +116,8 @@ class TwoTower(Retrieval):
         query_BD = query_BD / self.temperature
         own_BD = self.vectors(self.thing, item_BE)
         logits_B1 = (query_BD.float() * own_BD.float()).sum(1, keepdim=True)
-        row_P = ((batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)).nonzero()[:, 0]
+        present_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
+        row_P = present_B.nonzero()[:, 0]  # sync: how many there are
         drawn = None
         if embeddings.shared_CD:
             vectors_CD = self.vectors(self.thing, embeddings.shared_CD[0])

@@ -9,6 +9,7 @@ or spread over ranks. B rows of the update on this rank, E width of all pooled e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -43,8 +44,8 @@ def clip_gradients(
             gradient.mul_(_factor(settings.parameter_norm, norm))
         squares = boundary_squares(boundary, ranks)
         for gradient, squares_E in zip(boundary, squares):
-            table_of_E = _table_of(tables, squares_E)
-            norms_E = _by_table(squares_E, table_of_E).sqrt()[table_of_E]
+            sums, table_of_E = _by_table(tables, squares_E)
+            norms_E = sums.sqrt()[table_of_E]
             gradient.mul_(_factor(settings.parameter_norm, norms_E).to(gradient.dtype))
     if settings.global_norm is not None:
         factor = _factor(settings.global_norm, total_norm(dense, boundary_squares(boundary, ranks)))
@@ -68,7 +69,7 @@ def gradient_norms(
         norms = _norms(list(dense.values()))
         found |= {f"gradient_norm/{name}": norm for name, norm in zip(dense, norms)}
         if squares and len(squares[0]) == sum(tables.widths):
-            by_table = _by_table(squares[0], _table_of(tables, squares[0])).sqrt()
+            by_table = _by_table(tables, squares[0])[0].sqrt()
             names = [f"gradient_norm/{TABLES}{spec.name}" for spec in tables.tables]
             found |= dict(zip(names, by_table.unbind()))
     return found
@@ -99,16 +100,22 @@ def _factor(bound: float, norm: Tensor) -> Tensor:
     return (bound / (norm + _EPS)).clamp(max=1.0)
 
 
-def _table_of(tables: Layout, squares_E: Tensor) -> Tensor:
-    """[E]: the place among `tables` that each pooled column belongs to; else all are of one."""
+@lru_cache(maxsize=8)
+def _table_of(tables: Layout, width: int, device: torch.device) -> Tensor:
+    """[E]: the place among `tables` that each pooled column belongs to; else all are of one.
+
+    Kept: a list goes to a GPU by a copy that the host waits for.
+    """
     place = {name: i for i, spec in enumerate(tables.tables) for name in spec.features}
     widths = {name: spec.dim for spec in tables.tables for name in spec.features}
     columns = [place[name] for name in tables.feature_order for _ in range(widths[name])]
-    if len(columns) != len(squares_E):
-        return torch.zeros(len(squares_E), dtype=torch.int64, device=squares_E.device)
-    return torch.tensor(columns, device=squares_E.device)
+    if len(columns) != width:
+        return torch.zeros(width, dtype=torch.int64, device=device)
+    return torch.tensor(columns, device=device)
 
 
-def _by_table(squares_E: Tensor, table_of_E: Tensor) -> Tensor:
-    sums = squares_E.new_zeros(int(table_of_E.max()) + 1)
-    return sums.index_add_(0, table_of_E, squares_E)
+def _by_table(tables: Layout, squares_E: Tensor) -> tuple[Tensor, Tensor]:
+    """[number of tables]: the sum over each table's columns; [E]: which table a column is of."""
+    table_of_E = _table_of(tables, len(squares_E), squares_E.device)
+    sums = squares_E.new_zeros(len(tables.tables)).index_add_(0, table_of_E, squares_E)
+    return sums, table_of_E

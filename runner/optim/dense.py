@@ -46,12 +46,16 @@ def build_dense_optimizer(
     accepted = inspect.signature(cls.__init__).parameters
     known = [name for name in accepted if name not in ("self", "params")]
     if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
-        for key in settings:
-            if key not in known:
-                raise ConfigError(
-                    f"{where}.{key} is no setting of {cls.__name__}{nearest(key, known)}; "
-                    f"known: {', '.join(known)}"
-                )
+        wrong = [key for key in settings if key not in known]
+        if wrong:
+            out = ""
+            if "[" not in where:  # of a list, as parts are, the command line can take nothing
+                keys = " ".join(f"~{where}.{key}" for key in wrong)
+                out = f"; {keys} {'leaves it' if len(wrong) == 1 else 'leave them'} out"
+            raise ConfigError(
+                f"{where}.{wrong[0]} is no setting of {cls.__name__}{nearest(wrong[0], known)}; "
+                f"known: {', '.join(known)}{out}"
+            )
     options: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()
     }

@@ -27,6 +27,7 @@ class TableSpec:
     pooling: str = "sum"  # or mean: the sum (weighted or not) divided by the number of ids
     bound: float | None = None  # initial weights are uniform(-bound, bound); None: num_rows^-1/2
     weighted: bool = False  # ids come with weights, as those of all tables of a batch then do
+    mean_lengths: tuple[float, ...] = ()  # ids a row of each feature, for the planner; (): 1
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Tables(nn.Module):
         self.settings = settings
         self._keys = list(layout.feature_order)
         self._order = list(layout.order)
+        self._order_F = torch.tensor(self._order, dtype=torch.int32, device=device)
         self._to_output, self._to_engine = _column_orders(layout, device)
         self._scale_row_E = _scale_rows(layout, device)
 
@@ -123,7 +125,7 @@ class Tables(nn.Module):
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         lengths_FB = kjt.lengths().view(len(self._keys), -1)
         if self.layout.permuted:
-            kjt = kjt.permute(self._order)
+            kjt = kjt.permute(self._order, self._order_F)
         pooled_BE = self._look_up(kjt.values(), kjt.offsets(), kjt.weights_or_none())
         if self.layout.permuted:
             pooled_BE = Columns.apply(pooled_BE, self._to_output, self._to_engine)

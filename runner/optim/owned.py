@@ -17,9 +17,11 @@ from runner.optim.frozen import FROZEN, FrozenTables
 from runner.optim.layout import Tables, TableSpec, arrange
 from runner.optim.parts import TABLES, Part, check_owned, owners
 from runner.optim.placed import place_on_ranks
+from runner.optim.room import held_bytes
 from runner.optim.settings import SparseSettings, parse_sparse
 from runner.optim.sharding import ShardingSettings, check_tables
 from runner.optim.spread import MixedTables
+from runner.optim.table_rules import TableRules, refuse_bandwidths, refuse_plans
 from runner.optim.tables import build_tables, check_specs
 
 DENSE, SPARSE = "dense", "sparse"  # rates of what no part owns
@@ -97,26 +99,34 @@ def build_table_groups(
 def table_builder(
     sharding: ShardingSettings,
     ranks: Ranks | None,
-    tables: Sequence[str],
+    owned: Ownership,
+    settings: SparseSettings,
     *,
     seed: int,
     device: torch.device,
     batch_size: int,
 ) -> Callable[[Sequence[TableSpec], Sequence[str], SparseSettings], Tables]:
-    """How tables are made here. ranks: None without a process group; tables: names of all.
+    """How tables are made here. ranks: None without a process group.
 
-    Raises: ConfigError for an entry of `sharding.tables` that is none of them.
+    Args: settings: of what no part owns. Every call counts what the ranks hold by those before.
+    Raises: ConfigError for an entry of `sharding.tables` that is no table, on one process too, and
+    for a plan that the optimizer of a table cannot have.
     """
+    tables = [name.removeprefix(TABLES) for name in owned.owner if name.startswith(TABLES)]
+    check_tables(sharding, tables)
     if ranks is None:
         return lambda specs, order, settings: build_tables(
             specs, order, settings, seed=seed, device=device
         )
-    check_tables(sharding, tables)
+    rules = TableRules(settings.kind, owned.parts)
+    for refuse in (refuse_plans, refuse_bandwidths):
+        refuse(sharding, tables, rules, on_cpu=device.type == "cpu")
+    held = [0] * ranks.world_size
 
     def build(specs: Sequence[TableSpec], order: Sequence[str], settings: SparseSettings) -> Tables:
         names = {spec.name for spec in specs}
         plans = {name: plan for name, plan in sharding.tables.items() if name in names}
-        return place_on_ranks(
+        made = place_on_ranks(
             specs,
             order,
             settings,
@@ -125,7 +135,11 @@ def table_builder(
             seed=seed,
             device=device,
             batch_size=batch_size,
+            held=held,
         )
+        more = held_bytes(made.placement(), settings.kind, ranks.world_size)
+        held[:] = [a + b for a, b in zip(held, more, strict=True)]
+        return made
 
     return build
 

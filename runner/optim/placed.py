@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from runner.dist.pieces import Piece, Pieces
 from runner.dist.ranks import Ranks
-from runner.errors import ConfigError
 from runner.optim.initial import BLOCK_ROWS, fill_rows
 from runner.optim.layout import Placement, Tables, TableSpec, arrange
 from runner.optim.pages import put_in_huge_pages
+from runner.optim.room import check_room, free_bytes, held_bytes
 from runner.optim.settings import SparseSettings
 from runner.optim.sharded import ShardedTables
-from runner.optim.sharding import ShardingSettings, check_sharding, check_tables, engine
+from runner.optim.sharding import ShardingSettings, check_tables, engine
 from runner.optim.spread import CopiedTables, MixedTables, SpreadTables, even_spans, whole_spans
+from runner.optim.still_rows import keep_still_rows
+from runner.optim.table_rules import TableRules, refuse_plans
 from runner.optim.tables import check_specs
 
 
@@ -29,34 +31,48 @@ def place_on_ranks(
     seed: int,
     device: torch.device,
     batch_size: int,
+    held: Sequence[int] = (),
 ) -> Tables:
     """Collective. Tables with the initial weights of one process, as the settings spread them.
 
-    Args: batch_size: rows a rank looks up at once, for the planner.
-    Raises: ConfigError for a plan that cannot be had.
+    Args: batch_size: rows a rank looks up at once, for the planner. held: bytes that each rank has
+    of other tables already; none by default.
+    Raises: ConfigError for a plan that cannot be had, and for tables that do not fit.
     """
     check_specs(specs)
-    check_tables(sharding, [spec.name for spec in specs])
+    names = [spec.name for spec in specs]
+    check_tables(sharding, names)
     on_cpu = device.type == "cpu"
-    problems = check_sharding(vars(sharding), settings.kind, on_cpu=on_cpu)
-    if problems:
-        raise ConfigError("\n".join(problems))
+    refuse_plans(sharding, names, TableRules(settings.kind), on_cpu=on_cpu)
+    by_us = engine("auto", settings.kind, on_cpu=on_cpu) == "ours"
     copied = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
     others = [s for s in specs if s not in copied]
+    plans, spans = _spans(others if by_us else [], sharding, ranks)
+    taken = _ours(copied, specs, spans, settings.kind, ranks.world_size)
+    if held:
+        taken = [a + b for a, b in zip(taken, held, strict=True)]
+    free = free_bytes(sharding, ranks, device)
+    check_room(taken, free, sharding)
     parts: list[Tables] = []
     if others:
         layout = arrange(others, _features(others, feature_order), by_dim=False)
-        if engine("auto", settings.kind, on_cpu=on_cpu) == "ours":
-            plans, spans = _spans(others, sharding, ranks)
+        if by_us:
             parts.append(
                 SpreadTables(layout, settings, ranks, device=device, plans=plans, spans=spans)
             )
         else:
-            parts.append(
-                ShardedTables(
-                    layout, settings, sharding, ranks, device=device, batch_size=batch_size
-                )
+            sharded = ShardedTables(
+                layout,
+                settings,
+                sharding,
+                ranks,
+                device=device,
+                free_bytes=free - max(taken),
+                batch_size=batch_size,
             )
+            for kernel, _ in sharded._kernels():
+                keep_still_rows(kernel, settings)
+            parts.append(sharded)
     if copied:
         layout = arrange(copied, _features(copied, feature_order), by_dim=False)
         parts.append(CopiedTables(layout, settings, ranks, device=device))
@@ -112,6 +128,24 @@ def _spans(
         s.name: even_spans(s.num_rows, ranks.world_size) for s in specs if s.name not in whole
     }
     return {s.name: "table_wise" if s.name in whole else "row_wise" for s in specs}, spans
+
+
+def _ours(
+    copied: Sequence[TableSpec],
+    specs: Sequence[TableSpec],
+    spans: Mapping[str, Sequence[tuple[int, int]]],
+    kind: str,
+    world_size: int,
+) -> list[int]:
+    """Bytes of every rank: copies of some tables, and spans of the rows of others."""
+    rows = {s.name: [s.num_rows] * world_size for s in copied}
+    rows |= {name: [stop - start for start, stop in ends] for name, ends in spans.items()}
+    pieces = [
+        Placement(s.name, "", rank, 0, num_rows, 0, s.dim)
+        for s in specs
+        for rank, num_rows in enumerate(rows.get(s.name, ()))
+    ]
+    return held_bytes(pieces, kind, world_size)
 
 
 def _fill(tables: Tables, specs: Sequence[TableSpec], seed: int) -> None:

@@ -61,7 +61,8 @@ def lars_sgd(
     """Layer-wise adaptive rates (arXiv:1708.03888), a row taken as a layer.
 
     r = lr eta |w| / (|g| + wd |w|); m = momentum m + r (g + wd w); w -= m.
-    A row without gradient and decay gets r = 0, where the CUDA kernel divides by zero.
+    A row without gradient and decay gets r = 0; the CUDA kernel alone divides by zero there, see
+    still_rows.
     """
     (momentum_UD,) = states
     decay = settings.weight_decay
@@ -213,7 +214,7 @@ def _rowwise_moments(
 def _step_by_trust(
     weight_UD: Tensor, direction_UD: Tensor, settings: SparseSettings, lr: float
 ) -> None:
-    """w -= lr |w| / |d| d, d with decay; the CUDA kernel divides by zero where d is 0."""
+    """w -= lr |w| / |d| d, d with decay, and nothing where d is 0; see still_rows."""
     if settings.weight_decay:
         direction_UD.add_(weight_UD, alpha=settings.weight_decay)
     norm_U1 = torch.linalg.vector_norm(weight_UD, dim=1, keepdim=True)

@@ -6,7 +6,6 @@ B batch of this rank, F features, E width of all pooled embeddings, R rows, D wi
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -57,6 +56,8 @@ class ShardedTables(Tables):
     """TorchRec's sharded collection of embedding bags behind the interface of `Tables`.
 
     Collective: making it, every look-up and its backward. The gradients of all ranks are summed.
+
+    Args: free_bytes: of each device, for these tables. batch_size: rows a rank looks up at once.
     Raises: ConfigError if the tables do not fit, or if no plan obeys the settings.
     """
 
@@ -68,6 +69,7 @@ class ShardedTables(Tables):
         ranks: Ranks,
         *,
         device: torch.device,
+        free_bytes: int,
         batch_size: int,
     ) -> None:
         super().__init__(layout, settings, device)
@@ -76,7 +78,8 @@ class ShardedTables(Tables):
         set_gradient_division(False)
         collection = _collection(layout)
         sharder = _Sharder(fused_params=_fused_params(settings, device))
-        plan = _plan(collection, sharder, layout, sharding, ranks, device, batch_size)
+        topology = _topology(sharding, ranks, device, free_bytes)
+        plan = _plan(collection, sharder, layout, sharding, topology, batch_size)
         # the kernels draw initial weights, of which we make no use: no generator may notice
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
@@ -207,17 +210,16 @@ def _plan(
     sharder: _Sharder,
     layout: Layout,
     sharding: ShardingSettings,
-    ranks: Ranks,
-    device: torch.device,
+    topology: Topology,
     batch_size: int,
 ) -> ShardingPlan:
     """Collective. TorchRec's plan within the settings. Raises: ConfigError with its reason."""
-    logging.getLogger("torchrec.distributed").setLevel(logging.ERROR)
     planner = EmbeddingShardingPlanner(
-        topology=_topology(sharding, ranks, device),
+        topology=topology,
         batch_size=batch_size,
-        storage_reservation=FixedPercentageStorageReservation(0.0),  # `_topology` leaves it free
-        constraints={s.name: _constraint(s, sharding, ranks) for s in layout.tables},
+        # TorchRec's own leaves the memory of a CPU out; the topology has the reserve taken off
+        storage_reservation=FixedPercentageStorageReservation(0.0),
+        constraints={s.name: _constraint(s, sharding, topology.world_size) for s in layout.tables},
         debug=False,
     )
     try:
@@ -226,36 +228,32 @@ def _plan(
         first = str(error).strip().splitlines()[0]
         raise ConfigError(
             f"sharding.plan={sharding.plan}: TorchRec's planner finds no way to place the tables "
-            f"on {ranks.world_size} ranks: {first}"
+            f"on {topology.world_size} ranks: {first}"
         ) from error
 
 
-def _constraint(spec: TableSpec, sharding: ShardingSettings, ranks: Ranks) -> ParameterConstraints:
+def _constraint(
+    spec: TableSpec, sharding: ShardingSettings, world_size: int
+) -> ParameterConstraints:
     plan = sharding.plan_of(spec.name)
     kinds = list(_AUTO) if plan == "auto" else [plan]
-    block = -(-spec.num_rows // ranks.world_size)
-    if block * (ranks.world_size - 1) >= spec.num_rows:
+    block = -(-spec.num_rows // world_size)
+    if block * (world_size - 1) >= spec.num_rows:
         # the last rank would get no row, which FBGEMM's kernels on CPU cannot have: it stays whole
         kinds = [ShardingType.TABLE_WISE.value if k in _BY_ROWS else k for k in kinds]
     return ParameterConstraints(
         sharding_types=list(dict.fromkeys(kinds)),
         compute_kernels=[EmbeddingComputeKernel.FUSED.value],
         min_partition=min(sharding.min_columns, spec.dim) if plan == "column_wise" else None,
-        pooling_factors=[1.0] * len(spec.features),
+        pooling_factors=list(spec.mean_lengths) or [1.0] * len(spec.features),
     )
 
 
-def _topology(sharding: ShardingSettings, ranks: Ranks, device: torch.device) -> Topology:
-    if sharding.device_memory_gb is not None:
-        has = sharding.device_memory_gb * _GB
-    elif device.type == "cuda":
-        has = torch.cuda.get_device_properties(device).total_memory
-    else:
-        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        has = machine // ranks.local_world_size
-    # TorchRec's own reservation leaves the memory of a CPU out
-    free = int(has * (1 - sharding.storage_reserve))
-    memory = {"hbm_cap" if device.type == "cuda" else "ddr_cap": free}
+def _topology(
+    sharding: ShardingSettings, ranks: Ranks, device: torch.device, free_bytes: int
+) -> Topology:
+    logging.getLogger("torchrec.distributed").setLevel(logging.ERROR)  # it is chatty about it
+    memory = {"hbm_cap" if device.type == "cuda" else "ddr_cap": free_bytes}
     speeds = {"intra_host_bw": sharding.intra_host_gb_per_s}
     speeds |= {"inter_host_bw": sharding.inter_host_gb_per_s}
     bytes_per_ms = _GB / 1000

@@ -29,11 +29,12 @@ _WHOLE_ROWS = {
 # 1.5 times slower than our row updates.
 FASTER_ON_CPU = ("sgd", "rowwise_adagrad")
 KERNELS_ON_CPU = ("sgd", "adagrad", "rowwise_adagrad")  # of FBGEMM; the others are ours
+BANDWIDTHS = ("intra_host_gb_per_s", "inter_host_gb_per_s")
 
 
 @dataclass(frozen=True)
 class ShardingSettings:
-    """The `sharding` group. One process has all tables whole and reads none of it."""
+    """The `sharding` group. One process has all tables whole, whatever it says."""
 
     plan: str = "auto"
     tables: dict[str, str] = field(default_factory=dict)  # a plan of its own for a table
@@ -47,8 +48,21 @@ class ShardingSettings:
         return self.tables.get(table, self.plan)
 
 
-def check_sharding(node: Mapping[str, Any], kind: Any, *, on_cpu: bool) -> list[str]:
-    """What is wrong with the group for tables that the optimizer `kind` updates, a message each."""
+@dataclass(frozen=True)
+class Rule:
+    """By which optimizer a table is updated, and the key that says so."""
+
+    kind: str
+    key: str = "optimizer.sparse.kind"
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the key holds the kind; what is frozen has the one that keeps no state."""
+        return self.key.endswith(".kind")
+
+
+def check_sharding(node: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the values of the group, a message each."""
     problems = []
     named = {"sharding.plan": node.get("plan")}
     tables = node.get("tables") or {}
@@ -57,28 +71,35 @@ def check_sharding(node: Mapping[str, Any], kind: Any, *, on_cpu: bool) -> list[
         if plan not in PLANS:
             near = nearest(str(plan), PLANS)
             problems.append(f"{key}={plan}: one of {', '.join(PLANS)}{near}")
-        elif plan == "column_wise" and kind in _WHOLE_ROWS:
-            problems.append(
-                f"{key}=column_wise: would change what optimizer.sparse.kind={kind} does: "
-                f"{_WHOLE_ROWS[kind]}; row_wise and table_wise keep rows whole, and sgd, adagrad "
-                "and adam allow column_wise"
-            )
-        elif plan == "column_wise" and on_cpu and kind not in KERNELS_ON_CPU:
-            problems.append(
-                f"{key}=column_wise: on CPU optimizer.sparse.kind={kind} has no kernel of "
-                "FBGEMM, and ours keeps rows whole; row_wise and table_wise work"
-            )
     reserve = node.get("storage_reserve")
     if isinstance(reserve, int | float) and not 0 <= reserve < 1:
         problems.append(f"sharding.storage_reserve={reserve}: a fraction from 0, below 1")
     columns = node.get("min_columns")
     if isinstance(columns, int) and (columns < 4 or columns % 4):
         problems.append(f"sharding.min_columns={columns}: a multiple of 4")
-    for key in ("device_memory_gb", "intra_host_gb_per_s", "inter_host_gb_per_s"):
+    for key in ("device_memory_gb", *BANDWIDTHS):
         value = node.get(key)
         if isinstance(value, int | float) and value <= 0:
             problems.append(f"sharding.{key}={value}: must be above 0")
     return problems
+
+
+def refusal(key: str, plan: Any, rule: Rule, *, on_cpu: bool) -> str | None:
+    """Why tables of this rule cannot have the plan that `key` gives them; None: they can."""
+    if plan != "column_wise":
+        return None
+    if rule.kind in _WHOLE_ROWS:
+        return (
+            f"{key}=column_wise: would change what {rule.key}={rule.kind} does: "
+            f"{_WHOLE_ROWS[rule.kind]}; row_wise and table_wise keep rows whole, and sgd, adagrad "
+            "and adam allow column_wise"
+        )
+    if on_cpu and rule.kind not in KERNELS_ON_CPU:
+        return (
+            f"{key}=column_wise: on CPU {rule.key}={rule.kind} has no kernel of FBGEMM, and ours "
+            "keeps rows whole; row_wise and table_wise work"
+        )
+    return None
 
 
 def check_tables(settings: ShardingSettings, tables: Sequence[str]) -> None:
@@ -93,7 +114,7 @@ def check_tables(settings: ShardingSettings, tables: Sequence[str]) -> None:
 
 def engine(plan: str, kind: str, *, on_cpu: bool) -> str | None:
     """Who holds such tables on several ranks: TorchRec or our own exchange; None: refused."""
-    if check_sharding({"plan": plan}, kind, on_cpu=on_cpu):
+    if plan not in PLANS or refusal("", plan, Rule(kind), on_cpu=on_cpu):
         return None
     if plan == "data_parallel" or (on_cpu and kind not in KERNELS_ON_CPU):
         return "ours"

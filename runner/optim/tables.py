@@ -14,6 +14,7 @@ from runner.optim.layout import Tables, TableSpec, arrange
 from runner.optim.pages import put_in_huge_pages
 from runner.optim.settings import SparseSettings
 from runner.optim.sharding import FASTER_ON_CPU
+from runner.optim.still_rows import keep_still_rows
 
 __all__ = ["ExactTables", "FusedTables", "TableSpec", "Tables", "build_tables"]
 
@@ -52,9 +53,12 @@ def build_engine(
     device: torch.device,
 ) -> Tables:
     """The fastest engine of the device, its weights not yet set."""
-    fused = device.type != "cpu" or settings.kind in FASTER_ON_CPU
-    engine = FusedTables if fused else ExactTables
-    return engine(arrange(specs, feature_order, by_dim=not fused), settings, device)
+    if device.type == "cpu" and settings.kind not in FASTER_ON_CPU:
+        return ExactTables(arrange(specs, feature_order, by_dim=True), settings, device)
+    tables = FusedTables(arrange(specs, feature_order, by_dim=False), settings, device)
+    for kernel in tables._tbe:
+        keep_still_rows(kernel, settings)
+    return tables
 
 
 def check_specs(specs: Sequence[TableSpec]) -> None:

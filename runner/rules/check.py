@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 
+from runner.compared import check_compared
 from runner.errors import ConfigError, nearest
 from runner.intervals import parse_interval
 from runner.metrics.settings import MetricSettings
@@ -24,7 +26,8 @@ from runner.rules.keys import (
     Config,
     get,
 )
-from runner.rules.loops import loop, stream, tuning, warm_start
+from runner.rules.loops import loop, stream, tuning, warm_start, window
+from runner.rules.sharding import exchanges, sharding
 from runner.targets import check_target_names, lies_in
 from runner.typecheck import check_types
 
@@ -36,11 +39,13 @@ def check(
     added: Collection[str] = (),
     allowed: Sequence[str],
     from_run: bool = False,
+    before: Config | None = None,
 ) -> list[str]:
     """Every mistake in a resolved configuration, a message each. Imports no torch.
 
     Args: plain: the same options without overrides (for types); added: keys given with `+`;
-    allowed: packages a `_target_` may lie in; from_run: whether it was taken from a run directory.
+    allowed: packages a `_target_` may lie in; from_run: whether it was taken from a run directory;
+    before: that run's own.
     """
     problems = check_types(config, plain, added)
     wrong = {p.split("=")[0].split(":")[0] for p in problems}
@@ -49,6 +54,8 @@ def check(
         # A rule would trip over, or repeat, what the type check has already said of the same key.
         problems += [p for p in _safely(rule, config) if p.split("=")[0].split(":")[0] not in wrong]
     problems += list(loop(config, from_run))
+    problems += _safely(partial(window, before=before or {}), config)
+    problems += _safely(partial(check_compared, from_run=from_run), config)
     problems += list(_dense_optimizer(config, allowed))
     return list(dict.fromkeys(problems))
 
@@ -204,7 +211,9 @@ RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _judged,
     _warmup,
     ranks,
+    sharding,
     pipeline,
+    exchanges,
     _average,
     _name,
     warm_start,

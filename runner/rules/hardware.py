@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.optim.sharding import check_sharding, engine
 from runner.rules.keys import Config, get
 from runner.rules.loops import DEBUGS, FROM_A_RUN, ONLINE, TRAINS, TUNES
 
@@ -14,7 +13,7 @@ def precision(config: Config) -> Iterator[str]:
     trainer = config["trainer"]
     if not trainer.get("amp") or trainer.get("amp_dtype") != "fp16":
         return
-    if _on_cpu(config):
+    if on_cpu(config):
         yield (
             "trainer.amp_dtype=fp16: needs a CUDA device "
             f"(trainer.device={trainer['device']}); bf16 works everywhere"
@@ -39,9 +38,6 @@ def ranks(config: Config) -> Iterator[str]:
             f"trainer.device={config['trainer']['device']}: each of {size} ranks takes a GPU of "
             "its own; write cuda"
         )
-    # one process has all tables whole, so that any plan is as good as another
-    kind = get(config, "optimizer.sparse.kind") if size > 1 else None
-    yield from check_sharding(config["sharding"], kind, on_cpu=_on_cpu(config) and size > 1)
 
 
 def pipeline(config: Config) -> Iterator[str]:
@@ -56,7 +52,7 @@ def pipeline(config: Config) -> Iterator[str]:
             f"trainer.pipeline={kind}: the loop {name} takes no batch ahead of its update; auto "
             "fits every loop"
         )
-    elif kind == "base" and _on_cpu(config):
+    elif kind == "base" and on_cpu(config):
         yield (
             "trainer.pipeline=base: copies a batch to the GPU beside the update before it, and on "
             "CPU there is nothing to copy; dataset.workers=1 reads and decodes beside it"
@@ -66,23 +62,10 @@ def pipeline(config: Config) -> Iterator[str]:
             "trainer.pipeline=sparse_dist: exchanges ids between ranks, and one process has all "
             "tables; auto takes what there is"
         )
-    elif kind == "sparse_dist":
-        yield from _exchanges(config)
 
 
-def _exchanges(config: Config) -> Iterator[str]:
-    """Whether TorchRec holds any table whose ids its pipeline could send ahead."""
-    rule, node = get(config, "optimizer.sparse.kind"), config["sharding"]
-    plans = {node.get("plan"), *(node.get("tables") or {}).values()}
-    if all(engine(str(plan), str(rule), on_cpu=_on_cpu(config)) == "ours" for plan in plans):
-        yield (
-            f"trainer.pipeline=sparse_dist: with optimizer.sparse.kind={rule} and these plans our "
-            "own exchange holds the tables, which sends ids within the update; auto takes what "
-            "there is"
-        )
-
-
-def _on_cpu(config: Config) -> bool:
+def on_cpu(config: Config) -> bool:
+    """Whether it will train without a GPU, as far as that is known before torch."""
     name = config["trainer"]["device"]
     return name == "cpu" or (name == "auto" and not _may_have_cuda())
 

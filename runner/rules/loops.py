@@ -71,6 +71,25 @@ def stream(config: Config) -> Iterator[str]:
         )
 
 
+def window(config: Config, before: Config) -> Iterator[str]:
+    """A profile that nothing would record. Args: before: of the run it starts from, whose own
+    window is no matter of this loop."""
+    key = "trainer.profile.updates"
+    updates, loop = get(config, key), str(get(config, "loop._target_"))
+    if not updates or updates == get(before, key) or get(config, "loop.then") == "train":
+        return
+    instead = {
+        DEBUGS: "loop.summary=true times the modules of its few",
+        FROM_A_RUN: "an evaluation has none",
+        **dict.fromkeys(TUNES, "with loop.then=train the training that follows is recorded"),
+    }
+    if loop in instead:
+        yield (
+            f"{key}={updates}: the loop {loop.rpartition('.')[2]} records no updates, loop=train "
+            f"and loop=online do; {instead[loop]}"
+        )
+
+
 def tuning(config: Config) -> Iterator[str]:
     """Shares and ranges of the loops that look for a setting."""
     if get(config, "loop._target_") not in TUNES:

@@ -17,6 +17,9 @@ from runner.checkpoint import (
     read_tensors,
     tensor_shapes,
 )
+from runner.checkpoint.tensors import HostBuffer, stage
+from runner.dist.pieces import Piece, Pieces
+from runner.dist.ranks import ALONE
 from runner.errors import UserError
 from tests.checkpoint.saving import make, save
 
@@ -145,3 +148,16 @@ def test_states_that_do_not_fit_are_refused_before_any_is_changed(tmp_path: Path
     assert part["tables/item/weight"].all()
     with pytest.raises(UserError, match="nearest: 'tables/item/weight'"):
         read_tensors(saved, ["tables/item/wait"])
+
+
+def test_memory_is_made_ready_for_the_pieces_of_this_rank_and_not_for_the_whole():
+    here = [Piece(torch.ones(3, 8), (4, 0)), Piece(torch.ones(0, 8), (0, 0))]
+    table = Pieces((1_000_000, 8), here, torch.float32, torch.device("cpu"))
+    state = {"table": table, "dense": torch.full((5, 2), 2.0), "step": torch.ones(3).double()}
+    buffer = HostBuffer()
+    buffer.prepare(state.values())
+    held = buffer.bytes
+    assert (3 * 8 + 5 * 2) * 4 + 3 * 8 <= held.numel() < 1000
+    files = stage(state, buffer, ALONE)
+    assert buffer.bytes is held, "the copy needs no more"
+    assert files[0].end == (3 * 8 + 5 * 2) * 4 + 3 * 8

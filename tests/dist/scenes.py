@@ -83,9 +83,8 @@ def assert_holds(tables: Tables, whole: Tables, atol: float, where: str) -> None
             parts = [((0,) * tensor.dim(), tensor)]
         for offset, part in parts:
             region = tuple(slice(o, o + n) for o, n in zip(offset, part.shape))
-            torch.testing.assert_close(
-                part, theirs[name][region], rtol=0, atol=atol, msg=f"{where}: {name}"
-            )
+            near = {"atol": atol, "rtol": 1e-6 if atol else 0.0}  # sums of squares grow large
+            torch.testing.assert_close(part, theirs[name][region], **near, msg=f"{where}: {name}")
 
 
 def steps_equal_one_process(
@@ -149,8 +148,9 @@ def tables_scene(ranks: Ranks) -> None:
 
 
 def updates_scene(ranks: Ranks) -> None:
-    """Two ranks with micro-batches equal one process with all rows; a NaN of one rank stops all."""
-    for kind in ("sgd", "rowwise_adagrad", "adam"):
+    """Two ranks with micro-batches equal one process with all rows, also in a short last window;
+    a NaN of one rank stops all."""
+    for kind in ("sgd", "adagrad", "rowwise_adagrad", "adam"):
         one = make_context(kind)
         one.ranks = Ranks()
         two = make_context(kind, micro_batch_size=7)
@@ -173,15 +173,16 @@ def updates_scene(ranks: Ranks) -> None:
                 named = dense_parameters(context.model, context.loss)
                 context.penalties = penalize(parse_penalties(entries), named, [])
                 context.log_gradients = "parameters"
-        for step in (1, 2, 3):
-            batch = random_batch(64, step)
-            rows = slice(0, 40) if ranks.is_chief else slice(40, 64)
+        for step, size in ((1, 64), (2, 64), (3, 25)):  # the last in micro-batches of 7 to 1 rows
+            batch = random_batch(size, step)
+            rows = slice(0, size * 5 // 8) if ranks.is_chief else slice(size * 5 // 8, size)
             part = part_of(batch, rows)
             for context in (one, two):
                 context.tables.set_rate(0.1, step)
             Supervised().train_step(one, iter([batch]))
             Supervised().train_step(two, iter([part]))
             assert_dense_equal(one, two, 2e-6, f"{kind} update {step}")
+            assert_holds(two.tables, one.tables, 5e-6, f"{kind} update {step}")
         norms = [context.numbers.means(context.ranks) for context in (one, two)]
         assert norms[1] == pytest.approx(norms[0], rel=1e-4), kind
         assert ("gradient_norm/tables.a" in norms[0]) == (kind != "rowwise_adagrad")

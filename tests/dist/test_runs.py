@@ -228,7 +228,8 @@ def wait_until_training(process: Process, folder: Path) -> None:
 
 
 def test_a_run_goes_on_with_other_ranks_and_other_plans(runner, alone, tmp_path):
-    """Two ranks row-wise, killed; two ranks table-wise, killed; one process; two ranks again."""
+    """Two ranks row-wise; two ranks table-wise; one process; three ranks; two again. All but the
+    last are killed."""
     run = tmp_path / "run"
     env = {"TRACE_FILE": f"{run}.trace"}
 
@@ -244,11 +245,42 @@ def test_a_run_goes_on_with_other_ranks_and_other_plans(runner, alone, tmp_path)
     back = resume("trainer.num_processes=1", kill="0:8")
     assert back.code == -signal.SIGKILL, back.text
     assert "trainer.batch_size: 30 -> 60" in back.text
+    assert not (run / "sharding.json").exists()  # one process has all tables whole
+    more = resume("trainer.num_processes=3", kill="2:8")
+    assert more.code == 1 and "rank 2 was killed by SIGKILL" in more.text, more.text
     last = resume("trainer.num_processes=2", "sharding=row_wise")
     assert last.code == 0, last.text
     assert_close(run, alone)
+    plan = json.loads((run / "sharding.json").read_text())
+    assert plan["world_size"] == 2
+    assert {piece["plan"] for piece in plan["pieces"]} == {"row_wise"}
     steps = [json.loads(s.read_text())["step"] for s in run.glob("checkpoints/*/manifest.json")]
     assert max(steps) == 30
+
+
+def test_with_bf16_two_ranks_are_killed_and_one_process_goes_on(
+    runner, together, tmp_path
+):
+    """The README's command for several ranks, in small. Micro-batches and ranks add up in another
+    order, and bf16 rounds what differs in the eighth digit to the third: so not to 1e-6."""
+    words = (*TWO, "sharding=row_wise", "trainer.accumulate=2", "trainer.amp=true")
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert train(runner, whole, *words).code == 0
+    assert train(runner, run, *words, TRACE_KILL="1:17").code == 1
+    env = {"TRACE_FILE": f"{run}.trace"}
+    back = runner.start(
+        "--allow", "tests", "resume", str(run), "trainer.num_processes=1", env=env
+    )
+    assert back.wait() == 0, back.text
+    ours, theirs = losses(run), losses(whole)
+    assert [row[:3] for row in ours] == [row[:3] for row in theirs]
+    apart = [abs(a[3] - b[3]) for a, b in zip(ours, theirs)]
+    assert max(apart) < 2e-4, apart
+    saved = max(step for step in (10, 15) if f"resuming from step {step}" in back.text)
+    before = [gap for gap, row in zip(apart, ours) if row[0] == "train" and row[1] <= saved]
+    assert before and max(before) == 0
+    fp32 = [abs(a[3] - b[3]) for a, b in zip(ours, losses(together))]
+    assert max(fp32) > 2e-4, "amp did nothing"
 
 
 def test_sums_since_the_last_log_are_those_of_all_ranks_on_whatever_goes_on(runner, tmp_path):

@@ -20,6 +20,7 @@ from runner.optim.fused import KERNELS, FusedTables
 from runner.optim.layout import TableSpec
 from runner.optim.settings import KINDS, parse_sparse
 from runner.optim.sharding import KERNELS_ON_CPU, PLANS, check_sharding, engine, support_table
+from runner.optim.table_rules import TableRules, refused_before_data
 from runner.optim.tables import build_engine
 
 README = Path(__file__).resolve().parent.parent.parent / "README.md"
@@ -43,12 +44,12 @@ def test_every_optimizer_has_a_plan_that_keeps_rows_whole_and_columns_only_where
 
 
 def test_a_refusal_names_key_reason_and_what_works():
-    [message] = check_sharding(
-        {"plan": "row_wise", "tables": {"user": "column_wise"}}, "lamb", on_cpu=True
-    )
+    node = {"plan": "row_wise", "tables": {"user": "column_wise"}}
+    assert check_sharding(node) == []
+    [message] = refused_before_data(node, TableRules("lamb"), on_cpu=True)
     assert message.startswith("sharding.tables.user=column_wise")
     assert "norm of a whole row" in message and "row_wise" in message
-    [message] = check_sharding({"plan": "colum_wise"}, None, on_cpu=True)
+    [message] = check_sharding({"plan": "colum_wise"})
     assert "nearest: 'column_wise'" in message
 
 

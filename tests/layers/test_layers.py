@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from runner.batch import Cursor
 from runner.layers import cin, dot
 from runner.layers.cin import compress
 from runner.layers.dot import DotInteraction
@@ -13,7 +17,9 @@ from runner.layers.dropout import Dropout
 from runner.layers.experts import Mixture
 from runner.layers.fm import pair_sum
 from runner.layers.mlp import mlp
+from runner.layers.negatives import Negatives
 from runner.layers.streams import FeatureGate
+from tests.devices import DEVICES
 
 
 @pytest.fixture(autouse=True)
@@ -22,21 +28,22 @@ def one_thread():
     torch.manual_seed(0)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("num_rows", [1, 7, 64])
 @pytest.mark.parametrize("at_a_time", [1, 40, 100, 10**9])
-def test_the_chunks_of_a_cin_layer_change_nothing(monkeypatch, num_rows, at_a_time):
-    monkeypatch.setitem(cin._PAIRS_AT_A_TIME, "cpu", at_a_time)
+def test_the_chunks_of_a_cin_layer_change_nothing(monkeypatch, num_rows, at_a_time, device):
+    monkeypatch.setitem(cin._PAIRS_AT_A_TIME, device.type, at_a_time)
     x, x0 = torch.randn(num_rows, 4), torch.randn(num_rows, 5)
     weight, grad = torch.randn(3, 20), torch.randn(num_rows, 3)
-    ours = [t.clone().requires_grad_() for t in (x, x0, weight)]
+    ours = [t.clone().to(device).requires_grad_() for t in (x, x0, weight)]
     plain = [t.clone().double().requires_grad_() for t in (x, x0, weight)]
     out = compress(*ours)
-    out.backward(grad)
+    out.backward(grad.to(device))
     expected = torch.einsum("hij,ri,rj->rh", plain[2].unflatten(1, (4, 5)), plain[0], plain[1])
     expected.backward(grad.double())
-    torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(out.double().cpu(), expected, rtol=0, atol=1e-5)
     for mine, twin in zip(ours, plain):
-        torch.testing.assert_close(mine.grad.double(), twin.grad, rtol=0, atol=1e-4)
+        torch.testing.assert_close(mine.grad.double().cpu(), twin.grad, rtol=0, atol=1e-4)
 
 
 def test_a_cin_layer_keeps_no_products_for_its_backward():
@@ -55,32 +62,41 @@ def pairs_by_hand(x_BND):
     return torch.stack(pairs, dim=1)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("num_rows", [1, 7, 64])
 @pytest.mark.parametrize("at_a_time", [1, 25, 70, 10**9])
-def test_the_chunks_of_dot_products_change_nothing(monkeypatch, num_rows, at_a_time):
-    monkeypatch.setitem(dot._PRODUCTS_AT_A_TIME, "cpu", at_a_time)
+def test_the_chunks_of_dot_products_change_nothing(monkeypatch, num_rows, at_a_time, device):
+    monkeypatch.setitem(dot._PRODUCTS_AT_A_TIME, device.type, at_a_time)
     x, grad = torch.randn(num_rows, 5, 3), torch.randn(num_rows, 10)
-    ours, plain = x.clone().requires_grad_(), x.double().requires_grad_()
-    found, expected = DotInteraction(5)(ours), pairs_by_hand(plain)
-    found.backward(grad)
+    ours, plain = x.to(device, copy=True).requires_grad_(), x.double().requires_grad_()
+    found, expected = DotInteraction(5).to(device)(ours), pairs_by_hand(plain)
+    found.backward(grad.to(device))
     expected.backward(grad.double())
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
-    torch.testing.assert_close(ours.grad.double(), plain.grad, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.double().cpu(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.grad.double().cpu(), plain.grad, rtol=0, atol=1e-5)
 
 
-def test_dot_products_have_gradients_of_gradients():
-    x = torch.randn(4, 5, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(DotInteraction(5), x)
-    assert torch.autograd.gradgradcheck(DotInteraction(5), x)
+@pytest.mark.parametrize("device", DEVICES)
+def test_dot_products_have_gradients_of_gradients(device):
+    x = torch.randn(4, 5, 3, dtype=torch.float64, device=device, requires_grad=True)
+    assert torch.autograd.gradcheck(DotInteraction(5).to(device), x)
+    assert torch.autograd.gradgradcheck(DotInteraction(5).to(device), x)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("size", [2, 5])
-def test_dot_products_are_of_low_precision_under_autocast_only(size):
-    x, layer = torch.randn(6, size, 3), DotInteraction(size)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+def test_dot_products_are_of_low_precision_under_autocast_only(size, dtype, device):
+    x = torch.randn(6, size, 3).to(device).requires_grad_()
+    layer, full = DotInteraction(size).to(device), x.detach().clone().requires_grad_()
+    with torch.autocast(device.type, dtype=dtype):
         low = layer(x)
-    assert (low.dtype, layer(x).dtype) == (torch.bfloat16, torch.float32)
-    torch.testing.assert_close(low.float(), layer(x), rtol=0.05, atol=0.05)
+    assert (low.dtype, layer(full).dtype) == (dtype, torch.float32)
+    torch.testing.assert_close(low.float(), layer(full), rtol=0.05, atol=0.05)
+    for out in (low, layer(full)):
+        out.float().square().sum().backward()
+    assert x.grad.dtype == torch.float32
+    torch.testing.assert_close(x.grad, full.grad, rtol=0.1, atol=0.1)
 
 
 def test_pairs_of_a_row_of_zeros_have_a_gradient():
@@ -117,3 +133,24 @@ def test_a_learnt_gate_starts_open_and_a_gate_of_features_follows_them():
     one, two = gate(x, torch.randn(8, 3)), gate(x, torch.randn(8, 3))
     assert not torch.equal(one, two)
     assert ((one / x > 0) & (one / x < 2)).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_candidates_are_drawn_alike_on_every_device_also_by_deterministic_kernels(device):
+    """CUDA has no deterministic running sum of fractions."""
+    negatives = Negatives(50, uniform=5, popularity=40)
+    counts = np.arange(50) % 7
+    negatives.to(device).counts_I.copy_(torch.from_numpy(counts))
+    torch.use_deterministic_algorithms(True)
+    try:
+        drawn = negatives.draw(Cursor(2, 96))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    digest = hashlib.sha256(f"{negatives.key}/2/96".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    uniform = torch.randint(50, (5,), generator=generator).tolist()
+    shares = torch.rand(40, generator=generator, dtype=torch.float64).numpy()
+    popular = np.searchsorted(counts.cumsum(), shares * counts.sum(), side="right")
+    assert drawn is not None and drawn.device == device
+    assert drawn.tolist() == uniform + popular.tolist()
+    assert len({*popular.tolist()}) > 10 and all(counts[i] for i in popular)

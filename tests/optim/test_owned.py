@@ -48,8 +48,8 @@ def build(parts, schedules=None):
     node = {"dense": DENSE, "sparse": SPARSE, "parts": parts}
     parameters = dense_parameters(model, loss)
     owned = own(parse_parts(node), list(parameters), [s.name for s in lookup.specs])
-    make = table_builder(ShardingSettings(), None, [], seed=0, device=CPU, batch_size=64)
     sparse = parse_sparse(SPARSE)
+    make = table_builder(ShardingSettings(), None, owned, sparse, seed=0, device=CPU, batch_size=64)
     tables, groups = build_table_groups(
         lookup.specs, lookup.features, sparse, owned, make, device=CPU
     )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 
+from runner.batch import SparseFeature
+from runner.dist.ranks import Ranks
 from runner.errors import ConfigError
+from runner.layers.embedding import table_specs
 from runner.optim import sharded
-from runner.optim.layout import TableSpec, arrange
+from runner.optim.layout import Placement, TableSpec, arrange
+from runner.optim.room import free_bytes
 from runner.optim.settings import SparseSettings
 from runner.optim.sharding import ShardingSettings
 
@@ -28,23 +32,29 @@ def alone(monkeypatch):
     )
 
 
-def plan(rows: list[int], dim: int, **settings) -> list[str]:
-    """How each table is placed on two ranks."""
-    names = [f"f{n}" for n in range(len(rows))]
-    specs = [TableSpec(f"t{n}", count, dim, (names[n],)) for n, count in enumerate(rows)]
+def placed(specs: list[TableSpec], **settings) -> list[Placement]:
+    """The pieces of tables on two ranks, in the order of the tables."""
+    names = [name for spec in specs for name in spec.features]
     layout = arrange(specs, names, by_dim=True)
     params = sharded._fused_params(SparseSettings(kind="rowwise_adagrad", lr=0.01), CPU)
+    sharding = ShardingSettings(**settings)
+    ranks = Ranks(world_size=2, local_world_size=2)
     found = sharded._plan(
         sharded._collection(layout),
         sharded._Sharder(fused_params=params),
         layout,
-        ShardingSettings(**settings),
-        SimpleNamespace(world_size=2, local_world_size=2),
-        CPU,
+        sharding,
+        sharded._topology(sharding, ranks, CPU, free_bytes(sharding, ranks, CPU)),
         4096,
     )
-    by_table = {name: p.sharding_type for m in found.plan.values() for name, p in m.items()}
-    return [by_table[spec.name] for spec in specs]
+    order = [spec.name for spec in specs]
+    return sorted(sharded._placement(found), key=lambda piece: order.index(piece.table))
+
+
+def plan(rows: list[int], dim: int, **settings) -> list[str]:
+    """How each table is placed on two ranks."""
+    specs = [TableSpec(f"t{n}", count, dim, (f"f{n}",)) for n, count in enumerate(rows)]
+    return list({piece.table: piece.plan for piece in placed(specs, **settings)}.values())
 
 
 BIG = [4_000_000, 1000]  # the first takes 1 GB
@@ -71,3 +81,28 @@ def test_bandwidths_move_tables():
     fast = plan(rows, 16, intra_host_gb_per_s=1e3)
     assert sorted(slow) == ["row_wise", "table_wise", "table_wise"]
     assert fast == ["row_wise"] * 3
+
+
+def test_the_planner_knows_how_many_ids_a_row_has():
+    """One table is looked up with fifty ids a row, three with one: it has a rank to itself."""
+    lengths = (1.0, 50.0, 1.0, 1.0)
+    specs = table_specs(
+        [SparseFeature(f"f{n}", 100_000, mean_length=x) for n, x in enumerate(lengths)], 16
+    )
+    assert [spec.mean_lengths for spec in specs] == [(x,) for x in lengths]
+    ranks = [p.rank for p in placed(specs, plan="table_wise")]
+    assert ranks.count(ranks[1]) == 1
+    even = [p.rank for p in placed([replace(s, mean_lengths=()) for s in specs], plan="table_wise")]
+    assert sorted(even) == [0, 0, 1, 1]
+
+
+def test_features_of_one_table_have_a_length_each():
+    shared = [
+        SparseFeature("a", 100, table="t", mean_length=3.0),
+        SparseFeature("b", 100, table="t", mean_length=0.5),
+    ]
+    [spec] = table_specs(shared, 4)
+    settings = ShardingSettings()
+    assert sharded._constraint(spec, settings, 2).pooling_factors == [3.0, 0.5]
+    unsaid = replace(spec, mean_lengths=())
+    assert sharded._constraint(unsaid, settings, 2).pooling_factors == [1.0, 1.0]

@@ -13,8 +13,8 @@ from runner.errors import ConfigError
 from runner.optim.layout import arrange
 from runner.optim.settings import KINDS, SparseSettings
 from runner.optim.tables import ExactTables, FusedTables, TableSpec, build_tables
+from tests.devices import CPU, CUDA, DEVICES, ON_GPU, tolerance
 
-CPU = torch.device("cpu")
 # Widths interleave, "shared" is read by features that stand apart, "b" is mean-pooled.
 SPECS = (
     TableSpec("shared", 7, 8, ("s1", "s2")),
@@ -23,9 +23,19 @@ SPECS = (
 )
 FEATURES = ("s1", "a", "b", "s2")
 ROWWISE = ("rowwise_adagrad", "partial_rowwise_adam", "partial_rowwise_lamb")
-ENGINES = [
+ON_CPU = [
     *((FusedTables, kind) for kind in ("sgd", "adagrad", "rowwise_adagrad")),
     *((ExactTables, kind) for kind in KINDS),
+]
+# on CUDA FBGEMM has a kernel for every kind
+ENGINES = [
+    *((engine, kind, CPU) for engine, kind in ON_CPU),
+    *(pytest.param(FusedTables, kind, CUDA, marks=ON_GPU) for kind in KINDS),
+]
+LOOK_UPS = [
+    (FusedTables, CPU),
+    (ExactTables, CPU),
+    pytest.param(FusedTables, CUDA, marks=ON_GPU),
 ]
 
 
@@ -42,9 +52,9 @@ def settings_of(kind: str) -> SparseSettings:
     return SparseSettings(kind, 0.05, eps=1e-3, betas=(0.8, 0.95), weight_decay=decay, eta=0.1)
 
 
-def engine_of(engine, settings, specs=SPECS, features=FEATURES):
+def engine_of(engine, settings, specs=SPECS, features=FEATURES, device=CPU):
     layout = arrange(specs, features, by_dim=engine is ExactTables)
-    tables = engine(layout, settings, CPU)
+    tables = engine(layout, settings, device)
     torch.manual_seed(1)
     for name, tensor in sorted(tables.state().items()):
         if name.endswith("/weight"):
@@ -67,7 +77,8 @@ class Twin:
 
     def __init__(self, state: dict[str, Tensor], settings: SparseSettings) -> None:
         self.settings = settings
-        self.weight = {s.name: state[f"{s.name}/weight"].double().clone() for s in SPECS}
+        stored = {s.name: state[f"{s.name}/weight"] for s in SPECS}
+        self.weight = {name: t.cpu().double().clone() for name, t in stored.items()}
         self.moments = {name: [{}, {}] for name in self.weight}
 
     def forward(self, kjt: KeyedJaggedTensor) -> Tensor:
@@ -124,32 +135,30 @@ class Twin:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("engine", "kind"), ENGINES)
-def test_three_steps_equal_the_twin(engine, kind, weighted):
+@pytest.mark.parametrize(("engine", "kind", "device"), ENGINES)
+def test_three_steps_equal_the_twin(engine, kind, device, weighted):
     settings = settings_of(kind)
-    tables = engine_of(engine, settings)
+    tables = engine_of(engine, settings, device=device)
+    near = {"rtol": tolerance(device, 2e-5, 1e-4), "atol": tolerance(device, 2e-6, 1e-5)}
     twin = Twin(tables.state(), settings)
     for step, (seed, batch_size) in enumerate([(1, 5), (2, 5), (3, 3)], start=1):
         kjt = jagged(seed, batch_size, weighted)
         tables.set_rate(0.05 / step, step)
-        ours, theirs = tables(kjt), twin.forward(kjt)
-        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-6)
+        ours, theirs = tables(kjt.to(device)), twin.forward(kjt)
+        torch.testing.assert_close(ours.double().cpu(), theirs, **near)
         grad = torch.randn(ours.shape)
-        ours.backward(grad)
+        ours.backward(grad.to(device))
         theirs.backward(grad.double())
         twin.update(0.05 / step, step)
     state = tables.state()
     for name, weight in twin.weight.items():
-        torch.testing.assert_close(
-            state[f"{name}/weight"].double(), weight.detach(), rtol=2e-5, atol=2e-6
-        )
+        stored = state[f"{name}/weight"].double().cpu()
+        torch.testing.assert_close(stored, weight.detach(), **near)
         for key, moments in zip(state_names(kind), twin.moments[name]):
-            stored = state[f"{name}/{key}"]
+            stored = state[f"{name}/{key}"].double().cpu()
             for row in range(stored.shape[0]):
-                expected = moments.get(row, torch.zeros(stored.shape[1:]))
-                torch.testing.assert_close(
-                    stored[row].double(), expected.double(), rtol=2e-5, atol=2e-6
-                )
+                expected = moments.get(row, torch.zeros(stored.shape[1:])).double()
+                torch.testing.assert_close(stored[row], expected, **near)
 
 
 def state_names(kind: str) -> tuple[str, ...]:
@@ -160,9 +169,9 @@ def state_names(kind: str) -> tuple[str, ...]:
     return ("sum",) if kind.endswith("adagrad") else ("exp_avg", "exp_avg_sq")
 
 
-@pytest.mark.parametrize(("engine", "kind"), ENGINES)
-def test_state_has_field_names_and_shapes(engine, kind):
-    state = engine_of(engine, settings_of(kind)).state()
+@pytest.mark.parametrize(("engine", "kind", "device"), ENGINES)
+def test_state_has_field_names_and_shapes(engine, kind, device):
+    state = engine_of(engine, settings_of(kind), device=device).state()
     names = state_names(kind)
     assert set(state) == {f"{s.name}/{k}" for s in SPECS for k in ("weight", *names)}
     for spec in SPECS:
@@ -173,22 +182,22 @@ def test_state_has_field_names_and_shapes(engine, kind):
             assert state[f"{spec.name}/{key}"].shape == shape
 
 
-@pytest.mark.parametrize(("engine", "kind"), ENGINES)
-def test_copying_into_state_resumes_bit_for_bit(engine, kind):
+@pytest.mark.parametrize(("engine", "kind", "device"), ENGINES)
+def test_copying_into_state_resumes_bit_for_bit(engine, kind, device):
     settings = settings_of(kind)
 
     def train(tables, steps):
         for step in steps:
             tables.set_rate(0.05, step)
-            pooled = tables(jagged(step, weighted=True))
+            pooled = tables(jagged(step, weighted=True).to(device))
             pooled.backward(torch.full_like(pooled, 0.3) * pooled.detach().sign())
 
-    whole = engine_of(engine, settings)
+    whole = engine_of(engine, settings, device=device)
     train(whole, range(1, 7))
-    before = engine_of(engine, settings)
+    before = engine_of(engine, settings, device=device)
     train(before, range(1, 4))
     saved = {name: tensor.clone() for name, tensor in before.state().items()}
-    after = engine_of(engine, settings)
+    after = engine_of(engine, settings, device=device)
     for name, tensor in after.state().items():
         tensor.copy_(saved[name])
     train(after, range(4, 7))
@@ -196,11 +205,11 @@ def test_copying_into_state_resumes_bit_for_bit(engine, kind):
         assert torch.equal(tensor, after.state()[name]), name
 
 
-@pytest.mark.parametrize(("engine", "kind"), ENGINES)
-def test_a_look_up_alone_changes_nothing(engine, kind):
-    tables = engine_of(engine, settings_of(kind))
+@pytest.mark.parametrize(("engine", "kind", "device"), ENGINES)
+def test_a_look_up_alone_changes_nothing(engine, kind, device):
+    tables = engine_of(engine, settings_of(kind), device=device)
     tables.set_rate(0.05, 1)
-    kjt = jagged(1)
+    kjt = jagged(1).to(device)
     tables(kjt).sum().backward()
     before = {name: tensor.clone() for name, tensor in tables.state().items()}
     with torch.no_grad():
@@ -214,15 +223,15 @@ def test_a_look_up_alone_changes_nothing(engine, kind):
         assert torch.equal(tensor, before[name]), name
 
 
-@pytest.mark.parametrize("engine", [FusedTables, ExactTables])
-def test_empty_bags_give_zeros_and_an_empty_batch_moves_nothing(engine):
-    tables = engine_of(engine, settings_of("adagrad"))
+@pytest.mark.parametrize(("engine", "device"), LOOK_UPS)
+def test_empty_bags_give_zeros_and_an_empty_batch_moves_nothing(engine, device):
+    tables = engine_of(engine, settings_of("adagrad"), device=device)
     before = {name: tensor.clone() for name, tensor in tables.state().items()}
     lengths = torch.zeros(len(FEATURES) * 3, dtype=torch.int64)
     empty = KeyedJaggedTensor(list(FEATURES), torch.empty(0, dtype=torch.int64), lengths=lengths)
     tables.set_rate(0.05, 1)
-    pooled = tables(empty)
-    assert torch.equal(pooled, torch.zeros(3, 28))
+    pooled = tables(empty.to(device))
+    assert torch.equal(pooled, torch.zeros(3, 28, device=device))
     pooled.sum().backward()
     for name, tensor in tables.state().items():
         assert torch.equal(tensor, before[name]), name
@@ -237,32 +246,43 @@ def test_an_id_outside_its_table_is_refused(engine, bad):
         tables(KeyedJaggedTensor(list(FEATURES), torch.tensor([bad]), lengths=lengths))
 
 
-def test_rows_outside_the_batch_never_move_and_zero_gradients_count():
+@pytest.mark.parametrize(("engine", "device"), LOOK_UPS[1:])
+def test_rows_outside_the_batch_never_move_and_zero_gradients_count(engine, device):
     """Adam as FBGEMM's CUDA kernel does it: the moments of an absent row do not decay."""
     specs, features = (TableSpec("t", 3, 4, ("f",)),), ("f",)
-    tables = engine_of(ExactTables, SparseSettings("adam", 0.1), specs, features)
+    tables = engine_of(engine, SparseSettings("adam", 0.1), specs, features, device)
     weight = tables.state()["t/weight"]
     start = weight.clone()
-    one = KeyedJaggedTensor(["f"], torch.tensor([1]), lengths=torch.tensor([1]))
+    one = KeyedJaggedTensor(["f"], torch.tensor([1]), lengths=torch.tensor([1])).to(device)
     tables.set_rate(0.1, 1)
     tables(one).sum().backward()
     assert torch.equal(weight[[0, 2]], start[[0, 2]])
     torch.testing.assert_close(weight[1], start[1] - 0.1)
     tables.set_rate(0.1, 2)
     (tables(one) * 0).sum().backward()
-    torch.testing.assert_close(tables.state()["t/exp_avg"][1], torch.full((4,), 0.1 * 0.9))
+    average, moved = tables.state()["t/exp_avg"][1], weight[1] - start[1]
+    torch.testing.assert_close(average.cpu(), torch.full((4,), 0.1 * 0.9))
     torch.testing.assert_close(
-        weight[1] - start[1],
+        moved.cpu(),
         torch.full((4,), -0.1 - 0.1 * (0.09 / 0.19) / math.sqrt(0.000999 / 0.001999)),
+        rtol=tolerance(device, 1.3e-6, 1e-4),
+        atol=1e-5,
     )
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["lars_sgd", "lamb", "partial_rowwise_lamb"])
-def test_a_row_without_gradient_stays_finite(kind):
-    tables = engine_of(ExactTables, SparseSettings(kind, 0.1))
+def test_a_row_without_gradient_stays_finite(kind, device):
+    tables = build_tables(SPECS, FEATURES, SparseSettings(kind, 0.1), seed=0, device=device)
+    before = {name: tensor.clone() for name, tensor in tables.state().items()}
     tables.set_rate(0.1, 1)
-    (tables(jagged(1)) * 0).sum().backward()
-    assert all(torch.isfinite(tensor).all() for tensor in tables.state().values())
+    (tables(jagged(1).to(device)) * 0).sum().backward()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tables.state().items())
+    tables.set_rate(0.1, 2)
+    tables(jagged(1).to(device)).square().sum().backward()
+    after = tables.state()
+    assert all(torch.isfinite(tensor).all() for tensor in after.values())
+    assert not torch.equal(after["shared/weight"], before["shared/weight"])
 
 
 def test_tables_step_with_the_rate_of_their_look_up():
@@ -287,7 +307,7 @@ def test_the_dense_optimizer_cannot_see_the_tables():
         assert not tables.state_dict()
 
 
-@pytest.mark.parametrize(("engine", "kind"), ENGINES)
+@pytest.mark.parametrize(("engine", "kind"), ON_CPU)
 def test_one_and_two_threads_agree_bit_for_bit(engine, kind):
     features = tuple("abcdef")
     specs = tuple(TableSpec(f, 4000, 12, (f,)) for f in features)
@@ -310,12 +330,13 @@ def test_one_and_two_threads_agree_bit_for_bit(engine, kind):
         assert torch.equal(tensor, two[name]), name
 
 
-def test_initial_weights_depend_on_seed_and_table_alone():
+@pytest.mark.parametrize("device", DEVICES)
+def test_initial_weights_depend_on_seed_and_table_alone(device):
     specs = (TableSpec("big", 70_000, 4, ("x",)), TableSpec("small", 10, 8, ("y",)))
     one = build_tables(specs, ("x", "y"), settings_of("adam"), seed=3, device=CPU).state()
-    other = build_tables(specs[::-1], ("y", "x"), settings_of("sgd"), seed=3, device=CPU).state()
+    other = build_tables(specs[::-1], ("y", "x"), settings_of("sgd"), seed=3, device=device).state()
     for name in ("big", "small"):
-        assert torch.equal(one[f"{name}/weight"], other[f"{name}/weight"])
+        assert torch.equal(one[f"{name}/weight"], other[f"{name}/weight"].cpu())
     another = build_tables(specs, ("x", "y"), settings_of("adam"), seed=4, device=CPU).state()
     assert not torch.equal(one["big/weight"], another["big/weight"])
     bound = 70_000**-0.5

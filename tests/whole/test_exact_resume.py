@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TINY, Zygote
-from tests.whole.identity import differences, examples_by_cursor, newest
+from tests.devices import DEVICES
+from tests.whole.identity import differences, examples_by_cursor, fingerprint, newest
 
 TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 # intervals of TINY share no divisor: log 7, evaluate 11, save 5; shuffled, two micro-batches
@@ -80,6 +81,21 @@ def test_a_run_killed_at_a_named_point_and_resumed_equals_one_never_killed(
     done = train(runner, run)
     assert done.code == 0, done.text
     assert_same(run, untouched)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_deterministic_kernels_of_every_device_resume_exactly(runner, tmp_path, device):
+    """The generator of a GPU is a part of the checkpoint, beside the host's."""
+    own = (f"trainer.device={device.type}", "trainer.deterministic=true", "trainer.max_steps=30")
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    done = train(runner, whole, *own)
+    assert done.code == 0, done.text
+    assert train(runner, run, *own, kill="step:17").code == -9
+    done = train(runner, run, *own)
+    assert done.code == 0, done.text
+    assert_same(run, whole)
+    names = {name for name in fingerprint(newest(run)) if name.startswith("rng/")}
+    assert names == {"rng/torch"} | ({"rng/cuda"} if device.type == "cuda" else set())
 
 
 SEEDS = [pytest.param(s, marks=pytest.mark.slow) if s > 3 else s for s in range(40)]

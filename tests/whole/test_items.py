@@ -37,6 +37,13 @@ MODELS = {
     "sasrec": ("model=sasrec", "model.net.uniform=9", "model.net.popularity=5", *FULL),
     "sasrec, all items": ("model=sasrec", "model.net.every=true", "model.net.uniform=0", *FULL),
     "two_tower": ("model=two_tower", "model.net.uniform=3", *FULL),
+    "two_tower, drawn": (
+        "model=two_tower",
+        "model.net.in_batch=false",
+        "model.net.uniform=3",
+        "model/loss=sampled_softmax",
+        *FULL,
+    ),
     "din": ("model=din",),
 }
 
@@ -64,7 +71,7 @@ def log(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", ["sasrec", "sasrec, all items", "din"])
+@pytest.mark.parametrize("name", ["sasrec", "sasrec, all items", "two_tower, drawn", "din"])
 def test_two_ranks_with_micro_batches_learn_what_one_process_does(runner, beauty, tmp_path, name):
     one, two = tmp_path / "one", tmp_path / "two"
     words = (*SETTINGS, beauty, *MODELS[name], "optimizer=sgd")  # Adagrad blows up zeros
@@ -73,6 +80,39 @@ def test_two_ranks_with_micro_batches_learn_what_one_process_does(runner, beauty
     for run, more in ((one, ()), (two, parts)):
         done = runner.run(*words, *drop, *more, f"hydra.run.dir={run}")
         assert done.code == 0, done.text
+    assert_same_training(one, two)
+
+
+CUTS = {"one rank": ("trainer.accumulate=2",), "two ranks": ("trainer.num_processes=2",)}
+
+
+def test_rows_compared_within_micro_batches_are_the_same_on_one_rank_and_on_two(
+    runner, beauty, tmp_path
+):
+    within = ("model.loss.within=micro_batch", "trainer.batch_size=16", "optimizer=sgd")
+    words = (*SETTINGS, beauty, *MODELS["two_tower"], *within)
+    runs = {name: tmp_path / name for name in ("whole", *CUTS)}
+    whole = ("trainer.batch_size=32", "model.loss.within=update")
+    for name, cut in {"whole": whole, **CUTS}.items():
+        done = runner.run(*words, *cut, f"hydra.run.dir={runs[name]}")
+        assert done.code == 0, done.text
+    assert_same_training(*(runs[name] for name in CUTS))
+    first = {name: log(run)[0]["loss"] for name, run in runs.items()}
+    assert first["whole"] > first["one rank"] + 0.1, "fewer rows to be told from"
+    signatures = {json.loads((r / "meta.json").read_text())["signature"] for r in runs.values()}
+    assert len(signatures) == 3
+    for name, other in (("one rank", "two ranks"), ("two ranks", "one rank")):
+        told = runner.run(*words, *CUTS[other], f"hydra.run.dir={runs[name]}")
+        assert told.code == 2 and "holds another run" in told.text, told.text
+        assert "trainer.num_processes: " in told.text and "trainer.accumulate: " in told.text
+    for cut in ("trainer.num_processes=1", "trainer.accumulate=2"):
+        told = runner.run("resume", str(runs["two ranks"]), "trainer.max_steps=20", cut)
+        assert told.code == 2 and "rows of each micro-batch of each rank" in told.text, told.text
+        assert f"{cut.split('=')[0]}: " in told.text
+
+
+def assert_same_training(one: Path, two: Path) -> None:
+    """Logs and weights to rounding; rankings of ties aside."""
     ours, theirs = log(one), log(two)
     assert [(row["split"], row["step"]) for row in ours] == [
         (row["split"], row["step"]) for row in theirs

@@ -54,7 +54,7 @@ class Traced:
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         reached("step")
         output = self.inner.train_step(ctx, self._watched(batches))
-        rows = hashlib.sha256(output.rows_B.numpy().tobytes()).hexdigest()
+        rows = hashlib.sha256(output.rows_B.cpu().numpy().tobytes()).hexdigest()
         line = {"cursor": [output.cursor.epoch, output.cursor.offset], "rows": rows}
         with open(os.environ["TRACE_FILE"], "a") as file:
             file.write(json.dumps(line) + "\n")

@@ -1,0 +1,119 @@
+"""What `resume DIR key=value` may change, and what it refuses: which setting, and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from runner.checkpoint import open_checkpoint, read_tensors
+from tests.conftest import TINY, Finished, Zygote
+from tests.whole.identity import differences, newest
+
+SHORT = (*TINY, "trainer.max_steps=10")
+LONGER = ("trainer.max_steps=20",)
+
+
+def train(runner: Zygote, folder: Path, *words: str) -> Path:
+    done = runner.run(*SHORT, *words, f"hydra.run.dir={folder}")
+    assert done.code == 0, done.text
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file() and p.name != ".lock"}
+
+
+def refused(runner: Zygote, run: Path, *words: str) -> str:
+    """The message of a resume that must leave the directory as it is."""
+    before = contents(run)
+    done: Finished = runner.run("resume", str(run), *LONGER, *words)
+    assert done.code == 2, done.text
+    assert contents(run) == before
+    return " ".join(done.text.split())
+
+
+def weights(run: Path, *names: str) -> dict[str, torch.Tensor]:
+    return read_tensors(open_checkpoint(newest(run)), names)
+
+
+@pytest.fixture(scope="module")
+def adam(runner, tmp_path_factory) -> Path:
+    """With moving averages and optimizer states of everything."""
+    folder = tmp_path_factory.mktemp("adam") / "run"
+    return train(runner, folder, "optimizer=adam", "trainer.ema.decay=0.9")
+
+
+def test_micro_batches_share_the_rows_that_an_update_has(runner, tmp_path):
+    run, whole = (train(runner, tmp_path / name) for name in ("run", "whole"))
+    done = runner.run("resume", str(run), *LONGER, "trainer.accumulate=2")
+    assert done.code == 0, done.text
+    assert "32 rows, shared by 1 ranks x 2 micro-batches instead of 1 x 1" in done.text
+    assert "trainer.batch_size: 32 -> 16" in done.text
+    assert json.loads((run / "result.json").read_text())["examples"] == 20 * 32
+    assert runner.run("resume", str(whole), *LONGER).code == 0
+    ours, theirs = (weights(f, "dense/top.0.weight") for f in (run, whole))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["trainer.accumulate=3"], "trainer.accumulate=3: an update of this run has 32 rows"),
+        (["trainer.batch_size=64"], "has 32 rows, over all ranks and micro-batches, and now it"),
+        (["trainer.batch_size=32", "trainer.accumulate=2"], "would have 64; a resume keeps them"),
+        (["trainer.ema.decay=null"], "trainer.ema.decay=null: this run keeps moving averages"),
+        (
+            ["optimizer.parts=[{pattern: 'bottom.*bias$', dense: {lr: 0.1}}, {pattern: '^bottom', "
+             "frozen: true}]"],
+            "optimizer.parts[1]: '^bottom' freezes 'bottom.0.weight'",
+        ),
+        (
+            ["optimizer.parts=[{pattern: '^tables', frozen: true}]"],
+            "optimizer.parts[0]: '^tables' freezes 'tables.C",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_checkpoint_does_not_fit_is_refused_by_the_setting(runner, adam, words, says):
+    assert says in refused(runner, adam, *words)
+
+
+def test_the_same_rows_may_be_cut_by_hand(runner, tmp_path):
+    run = train(runner, tmp_path / "run")
+    done = runner.run("resume", str(run), *LONGER, "trainer.batch_size=8", "trainer.accumulate=4")
+    assert done.code == 0, done.text
+    assert json.loads((run / "meta.json").read_text())["identity"]["global_batch"] == 32
+
+
+def test_a_part_without_a_state_may_be_frozen_on_the_way(runner, tmp_path):
+    run = train(runner, tmp_path / "run", "optimizer=sgd")
+    before = weights(run, "dense/bottom.0.weight", "dense/top.0.weight")
+    frozen = "optimizer.parts=[{pattern: '^bottom', frozen: true}]"
+    done = runner.run("resume", str(run), *LONGER, frozen)
+    assert done.code == 0, done.text
+    after = weights(run, *before)
+    assert torch.equal(after["dense/bottom.0.weight"], before["dense/bottom.0.weight"])
+    assert not torch.equal(after["dense/top.0.weight"], before["dense/top.0.weight"])
+
+
+def test_averages_may_be_left_out_of_evaluations(runner, adam):
+    done = runner.run("resume", str(adam), "trainer.max_steps=12", "trainer.ema.evaluate=false")
+    assert done.code == 0, done.text
+
+
+def test_another_optimizer_is_named_and_taken_back_so_that_the_run_goes_on(runner, tmp_path):
+    run, whole = (train(runner, tmp_path / name) for name in ("run", "whole"))
+    config = (run / "config.yaml").read_bytes()
+    done = runner.run("resume", str(run), *LONGER, "optimizer=adam")
+    assert done.code == 2, done.text
+    assert "settings that this resume changed" in done.text
+    assert "optimizer.sparse.kind: rowwise_adagrad -> adam" in done.text
+    assert (run / "config.yaml").read_bytes() == config
+    note = json.loads((run / "meta.json").read_text())["resumes"][-1]
+    assert "optimizer.sparse.kind" in note["refused"]
+    for folder in (run, whole):
+        done = runner.run("resume", str(folder), *LONGER)
+        assert done.code == 0, done.text
+    assert differences(run, whole) == []
