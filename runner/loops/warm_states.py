@@ -125,13 +125,15 @@ def _dense_states(
     saved = source.saved.values["dense_optimizer"]
     states, others, lines = {}, {}, []
     for optimizer in optimizers:
-        kept = probe_states(optimizer)
-        owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        owned = {id(p): p.dim() for group in optimizer.param_groups for p in group["params"]}
+        kept = {dims: probe_states(optimizer, dims) for dims in set(owned.values())}
         for name, parameter in parameters.items():
-            if id(parameter) not in owned or f"{DENSE}{name}" not in taken or not kept:
+            if id(parameter) not in owned or f"{DENSE}{name}" not in taken:
+                continue
+            if not kept[parameter.dim()]:
                 continue
             others[name] = taken[f"{DENSE}{name}"].removeprefix(DENSE)
-            if set(saved.get(others[name], {})) == kept:
+            if set(saved.get(others[name], {})) == kept[parameter.dim()]:
                 states[name] = saved[others[name]]
             else:
                 lines.append(f"  optimizer's, not there or of another kind: {DENSE}{name}")

@@ -165,6 +165,37 @@ def test_moments_that_do_not_all_fit_are_none_of_them_taken(tmp_path):
     assert job.context.table_updates == {}
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "settings"),
+    [
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.AdamW, {"weight_decay": 0.1, "fused": True}),
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        (torch.optim.RMSprop, {"centered": True}),
+        (torch.optim.Adagrad, {}),
+        (torch.optim.NAdam, {}),
+        (torch.optim.RAdam, {}),
+        (torch.optim.Adadelta, {}),
+        (torch.optim.Adafactor, {}),  # keeps other states of a matrix than of a bias
+    ],
+)
+def test_states_of_the_dense_half_go_on_whatever_its_optimizer(tmp_path, optimizer, settings):
+    def dense(job: Job) -> Job:
+        job.context.dense_optimizer = optimizer(job.context.parameters, lr=0.02, **settings)
+        return job
+
+    source, state = dense(job_of("sgd")), TrainState()
+    updates = steps(source, state)
+    assert len(list(islice(updates, 3))) == 3
+    path = save(source, state, tmp_path)
+    job = dense(job_of("sgd", first=3, init_from=str(path), init_optimizer=True))
+    spoil(job.context)
+    assert "of another kind" not in warm_start(job)
+    next(updates)
+    next(steps(job, TrainState()))
+    assert_equal(job.context, source.context)
+
+
 def in_two_groups(kind: str, first: int, **init) -> Job:
     """Table `b` under a rate of its own, as optimizer.parts would have it."""
     job = job_of(kind, first=first, **init)
