@@ -183,6 +183,11 @@ class Context:
         self._done(owned, applied)
         return applied
 
+    def end_update(self) -> None:
+        """Called after every `train_step`: no gradient of the update is left."""
+        if self.loss_scale:
+            self.loss_scale.adapt()
+
     def clear(self) -> None:
         """Forgets all gradients gathered so far, such as those that one player left in another."""
         for optimizer in self.optimizers().values():
@@ -224,7 +229,7 @@ class Context:
         for parameter in parameters:
             parameter.grad = None
         if self.loss_scale:
-            self.loss_scale.adapt(applied)
+            self.loss_scale.met(applied)
 
 
 def parameters_in(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

@@ -20,6 +20,7 @@ class LossScale:
     def __init__(self, device: torch.device, initial: float = 2.0**16) -> None:
         self.state = torch.tensor([initial, 0.0], dtype=torch.float64, device="cpu")
         self.device = device
+        self._applied: list[bool] = []  # what each optimizer of this update met
 
     def scaled(self, loss: Tensor) -> Tensor:
         return loss * float(self.state[0])
@@ -27,12 +28,20 @@ class LossScale:
     def unscale(self, gradients: Sequence[Tensor]) -> None:
         torch._foreach_mul_(list(gradients), 1.0 / float(self.state[0]))
 
-    def adapt(self, applied: bool) -> None:
+    def met(self, applied: bool) -> None:
+        """Tells whether the gradients of one optimizer's step were finite."""
+        self._applied.append(applied)
+
+    def adapt(self) -> None:
+        """At the end of an update, when no gradient is left that was scaled: by what was met."""
+        if not self._applied:
+            return
         scale, streak = self.state.tolist()
-        if not applied:
+        if not all(self._applied):
             scale, streak = scale * self.BACKOFF, 0.0
         elif streak + 1 == self.GROWTH_INTERVAL:
             scale, streak = scale * self.GROWTH, 0.0
         else:
             streak += 1
         self.state.copy_(torch.tensor([scale, streak], dtype=torch.float64))
+        self._applied.clear()

@@ -45,6 +45,7 @@ def steps(
         except EndOfStream as end:
             job.view.note(str(end))
             return
+        job.context.end_update()
         state.step += 1
         state.examples += num_examples(job, state.cursor, output, growth)
         state.cursor = output.cursor

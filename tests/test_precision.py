@@ -17,6 +17,7 @@ def trained(context, batches):
     for step, batch in enumerate(batches, start=1):
         context.tables.set_rate(0.1, step)
         outputs.append(Supervised().train_step(context, iter([batch.to(context.device)])))
+        context.end_update()
     return outputs
 
 
@@ -33,11 +34,37 @@ def test_a_scaled_loss_gives_the_same_update(device):
 
 def test_it_halves_on_overflow_and_doubles_after_a_streak():
     scale = LossScale(CPU, initial=8.0)
-    scale.adapt(False)
+    scale.adapt()  # nothing stepped
+    assert scale.state.tolist() == [8.0, 0.0]
+    scale.met(False)
+    assert scale.state.tolist() == [8.0, 0.0], "until the update ends"
+    scale.adapt()
     assert scale.state.tolist() == [4.0, 0.0]
     for _ in range(LossScale.GROWTH_INTERVAL):
-        scale.adapt(True)
+        for _player in range(2):  # two optimizers of one update count once
+            scale.met(True)
+        scale.adapt()
     assert scale.state.tolist() == [8.0, 0.0]
+    scale.met(True)
+    scale.met(False)
+    scale.adapt()
+    assert scale.state.tolist() == [4.0, 0.0]
+
+
+def test_two_players_of_one_update_are_unscaled_by_what_they_were_scaled_by():
+    """Both run backward before either steps; the first one's overflow lowers the scale after."""
+    context = make_context()
+    context.loss_scale = LossScale(CPU, initial=1024.0)
+    players = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizers = [torch.optim.SGD([p], lr=1.0) for p in players]
+    for name, optimizer in zip("ab", optimizers):
+        context.add_optimizer(name, optimizer)
+    context.backward((players[0] * torch.tensor([float("inf"), 0.0])).sum())
+    context.backward((players[1] * torch.tensor([0.25, 0.5])).sum())
+    assert [context.step(optimizer) for optimizer in optimizers] == [False, True]
+    assert players[0].tolist() == [1.0, 1.0] and players[1].tolist() == [0.75, 0.5]
+    context.end_update()
+    assert context.loss_scale.state.tolist() == [512.0, 0.0]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -87,6 +114,7 @@ def test_an_overflow_in_half_skips_tables_and_dense_alike_and_lowers_the_scale(k
         context.tables.set_rate(0.1, sum(applied) + 1)
         batch = random_batch(64, step).to(device)
         applied.append(Supervised().train_step(context, iter([batch])).applied)
+        context.end_update()
         if applied[-1]:
             break
         after = snapshot(context)

@@ -49,16 +49,14 @@ class FusedTables(Tables):
         self._tbe = [_kernel(layout, settings, device)]  # in a list: hidden from nn.Module
         self._counts_steps = device.type != "cpu"
         self._rate = math.nan  # what the kernel has; NaN: not known
+        self._step = 1
 
     def set_rate(self, lr: float, step: int) -> None:
         (tbe,) = self._tbe
         if lr != self._rate:
             tbe.learning_rate_tensor.fill_(lr)
             self._rate = lr
-        if self._counts_steps:
-            # the kernel adds 1 at every look-up, an evaluation's too: so it is set, never counted
-            tbe.iter_cpu.fill_(step - 1)
-            tbe.iter.fill_(step - 1)
+        self._step = step
 
     def state(self) -> dict[str, Tensor]:
         (tbe,) = self._tbe
@@ -72,7 +70,17 @@ class FusedTables(Tables):
         return tensors
 
     def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
-        return self._tbe[0](values_V, offsets, per_sample_weights=weights_V)
+        (tbe,) = self._tbe
+        if self._counts_steps:
+            number_look_up(tbe, self._step)
+        return tbe(values_V, offsets, per_sample_weights=weights_V)
+
+
+def number_look_up(tbe: SplitTableBatchedEmbeddingBagsCodegen, step: int) -> None:
+    """The coming look-up is one of update `step`. Before each of them: the kernel adds 1 at every
+    look-up, also where an update has several, such as a score before it."""
+    tbe.iter_cpu.fill_(step - 1)
+    tbe.iter.fill_(step - 1)
 
 
 def _kernel(

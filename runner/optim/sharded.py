@@ -30,7 +30,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.dist.pieces import Piece, Pieces
 from runner.dist.ranks import Ranks
 from runner.errors import ConfigError
-from runner.optim.fused import KERNELS
+from runner.optim.fused import KERNELS, number_look_up
 from runner.optim.layout import Columns, Layout, Placement, Tables, TableSpec
 from runner.optim.rows import ROWWISE, STATES
 from runner.optim.settings import SparseSettings
@@ -96,15 +96,14 @@ class ShardedTables(Tables):
         plans = {p.plan for p in self._placement}
         self._pads = ranks.several and not plans.isdisjoint(_BY_ROWS)
         self._counts_steps = device.type != "cpu"
+        self._step = 1
         self._device = device
         self._column_orders: tuple[Tensor, Tensor] | None = None
 
     def set_rate(self, lr: float, step: int) -> None:
+        self._step = step
         for kernel, _ in self._kernels():
             kernel.learning_rate_tensor.fill_(lr)
-            if self._counts_steps:
-                kernel.iter_cpu.fill_(step - 1)
-                kernel.iter.fill_(step - 1)
 
     def state(self) -> dict[str, Tensor]:
         names = STATES[self.settings.kind]
@@ -148,6 +147,8 @@ class ShardedTables(Tables):
         size = kjt.stride()
         lengths_FB = kjt.lengths().view(len(self._keys), size)
         module = self._parallel[0].module
+        for kernel, _ in self._kernels() if self._counts_steps else ():
+            number_look_up(kernel, self._step)
         # TorchRec's pipeline has the ids already, and its forward takes no notice of what it gets
         pooled = module(kjt if _ahead(module) else self.torchrec_ids(kjt)[0])
         if self._column_orders is None:
@@ -292,4 +293,5 @@ def _padded(kjt: KeyedJaggedTensor, size: int) -> KeyedJaggedTensor:
         weights=kjt.weights_or_none(),
         lengths=functional.pad(lengths_FB, (0, missing)).flatten(),
         stride=size,
+        length_per_key=kjt.length_per_key_or_none(),  # on the host: a GPU would be waited for
     )

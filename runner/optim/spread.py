@@ -9,7 +9,7 @@ embeddings, V values of a jagged tensor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -198,6 +198,8 @@ class MixedTables(Tables):
         self._parts = list(parts)
         place = {name: i for i, name in enumerate(layout.feature_order)}
         self._features = [[place[name] for name in part.layout.feature_order] for part in parts]
+        # beside the lists: a list goes to a GPU by a copy that the host waits for
+        self._places = [torch.tensor(f, dtype=torch.int32, device=device) for f in self._features]
         widths = {name: t.dim for t in layout.tables for name in t.features}
         order = [name for part in parts for name in part.layout.feature_order]
         ends = torch.tensor([widths[name] for name in order]).cumsum(0).tolist()
@@ -221,13 +223,17 @@ class MixedTables(Tables):
 
     def torchrec_ids(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
         ids: list[KeyedJaggedTensor] = []
-        for part, features in zip(self._parts, self._features):
+        for part, own in zip(self._parts, self._shares(kjt)):
             if part.torchrec_modules():
-                ids += part.torchrec_ids(kjt.permute(features))
+                ids += part.torchrec_ids(own)
         return ids
 
+    def _shares(self, kjt: KeyedJaggedTensor) -> Iterator[KeyedJaggedTensor]:
+        """What each part looks up, made when it is asked for."""
+        return (kjt.permute(f, places) for f, places in zip(self._features, self._places))
+
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
-        pooled = [part(kjt.permute(f)) for part, f in zip(self._parts, self._features)]
+        pooled = [part(own) for part, own in zip(self._parts, self._shares(kjt))]
         return Columns.apply(torch.cat(pooled, dim=1), self._to_features, self._to_parts)
 
 

@@ -144,6 +144,8 @@ def test_three_steps_equal_the_twin(engine, kind, device, weighted):
     for step, (seed, batch_size) in enumerate([(1, 5), (2, 5), (3, 3)], start=1):
         kjt = jagged(seed, batch_size, weighted)
         tables.set_rate(0.05 / step, step)
+        with torch.no_grad():
+            tables(kjt.to(device))  # a score before the update is no update
         ours, theirs = tables(kjt.to(device)), twin.forward(kjt)
         torch.testing.assert_close(ours.double().cpu(), theirs, **near)
         grad = torch.randn(ours.shape)
@@ -298,6 +300,31 @@ def test_tables_step_with_the_rate_of_their_look_up():
         tables.set_rate(0.25, 2)
         pooled.sum().backward()
         assert torch.equal(weight[2], start[2] - 0.5)
+
+
+def test_every_look_up_of_an_update_has_its_number():
+    """FBGEMM's modules on CUDA count look-ups, and a module that only counts stands for one here:
+    the bias correction of Adam goes by that number."""
+    seen = []
+
+    class Counting:
+        def __init__(self) -> None:
+            self.iter_cpu = torch.zeros(1, dtype=torch.int64)
+            self.iter = torch.zeros(1, dtype=torch.int64)
+            self.learning_rate_tensor = torch.zeros(())
+
+        def __call__(self, *args, **named) -> Tensor:
+            self.iter_cpu.add_(1), self.iter.add_(1)
+            seen.append((int(self.iter_cpu), int(self.iter), float(self.learning_rate_tensor)))
+            return torch.zeros(5, 28)
+
+    tables = engine_of(FusedTables, settings_of("sgd"))
+    tables._tbe, tables._counts_steps = [Counting()], True
+    for step in (1, 2, 7):
+        tables.set_rate(0.5 / step, step)
+        for _ in range(3):
+            tables(jagged(step))
+    assert seen == [(n, n, pytest.approx(0.5 / n)) for n in (1, 2, 7) for _ in range(3)]
 
 
 def test_the_dense_optimizer_cannot_see_the_tables():
