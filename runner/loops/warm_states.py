@@ -14,7 +14,7 @@ from torch import Tensor
 
 from runner.job import Job
 from runner.loops.warm_source import DENSE, TABLES, RowMap, Source, copy_taken, is_table
-from runner.optim.counts import counts_updates
+from runner.optim.counts import counts_updates, told
 from runner.optim.dense import create_states, dense_state, probe_states
 from runner.optim.layout import Tables
 from runner.state import parameters_of
@@ -109,7 +109,7 @@ def _continue_together(job: Job, tables: Tables, found: dict[str, _Moved]) -> li
         return [f"  optimizer's: moments of {these} go on after {behind:,} updates"]
     for name in counts:
         del found[name]
-    each = ", ".join(f"{n} {counts[n]:,}" if n in counts else f"{n} afresh" for n in names)
+    each = told({name: counts.get(name) for name in names})
     return [
         "  optimizer's, not taken: moments of tables, since those of one rate need one number of "
         f"updates behind them, and there is: {each}; optimizer.parts gives some a rate of their own"
