@@ -154,6 +154,8 @@ class WeightsSettings:
     parameters: list[dict[str, Any]] = field(default_factory=list)
     tables: list[dict[str, Any]] = field(default_factory=list)
     sample_rows: int | None = 100_000
+    histograms: list[str] = field(default_factory=list)
+    gradient_histograms: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

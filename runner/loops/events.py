@@ -22,6 +22,7 @@ from runner.state import TrainState
 from runner.step import total_steps
 from runner.stop import Stop
 from runner.task import StepOutput
+from runner.trackers import Histogram
 
 
 class CallbackError(RuntimeError):
@@ -75,6 +76,16 @@ class Training:
     def log(self, split: str, numbers: Mapping[str, float]) -> None:
         """A row of metrics.jsonl, and to the trackers: only what two equal runs both have."""
         write_row(self.job, split, self.state.step, self.state.examples, numbers)
+
+    @property
+    def shows_histograms(self) -> bool:
+        """Whether a tracker of this run does; on rank 0."""
+        return self.job.trackers.show_histograms
+
+    def log_histograms(self, split: str, histograms: Mapping[str, Histogram | None]) -> None:
+        """To the trackers that show them; None: of no finite value, which is left out."""
+        there = {name: h for name, h in histograms.items() if h is not None}
+        self.job.trackers.log_histograms(split, self.step, there)
 
     def log_speed(self, numbers: Mapping[str, float]) -> None:
         """A row of perf.jsonl, and to the trackers as `perf`: times, memory."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from runner.job import Job
 from runner.loops.warm_source import DENSE, TABLES, RowMap, Source, copy_taken, is_table
-from runner.optim.counts import counts_updates
+from runner.optim.counts import counts_updates, told
 from runner.optim.dense import create_states, dense_state, probe_states
 from runner.optim.layout import Tables
 from runner.state import parameters_of
@@ -109,7 +109,7 @@ def _continue_together(job: Job, tables: Tables, found: dict[str, _Moved]) -> li
         return [f"  optimizer's: moments of {these} go on after {behind:,} updates"]
     for name in counts:
         del found[name]
-    each = ", ".join(f"{n} {counts[n]:,}" if n in counts else f"{n} afresh" for n in names)
+    each = told({name: counts.get(name) for name in names})
     return [
         "  optimizer's, not taken: moments of tables, since those of one rate need one number of "
         f"updates behind them, and there is: {each}; optimizer.parts gives some a rate of their own"
@@ -125,13 +125,15 @@ def _dense_states(
     saved = source.saved.values["dense_optimizer"]
     states, others, lines = {}, {}, []
     for optimizer in optimizers:
-        kept = probe_states(optimizer)
-        owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        owned = {id(p): p.dim() for group in optimizer.param_groups for p in group["params"]}
+        kept = {dims: probe_states(optimizer, dims) for dims in set(owned.values())}
         for name, parameter in parameters.items():
-            if id(parameter) not in owned or f"{DENSE}{name}" not in taken or not kept:
+            if id(parameter) not in owned or f"{DENSE}{name}" not in taken:
+                continue
+            if not kept[parameter.dim()]:
                 continue
             others[name] = taken[f"{DENSE}{name}"].removeprefix(DENSE)
-            if set(saved.get(others[name], {})) == kept:
+            if set(saved.get(others[name], {})) == kept[parameter.dim()]:
                 states[name] = saved[others[name]]
             else:
                 lines.append(f"  optimizer's, not there or of another kind: {DENSE}{name}")

@@ -30,8 +30,19 @@ def check_counts(groups: Mapping[str, Tables], counts: Mapping[str, int]) -> Non
     for tables in groups.values():
         found = {spec.name: counts.get(spec.name, 0) for spec in tables.layout.tables}
         if counts_updates(tables) and len(set(found.values())) > 1:
-            each = ", ".join(f"{name} {count:,}" for name, count in found.items())
             raise ConfigError(
                 "optimizer.parts: puts tables under one rate whose moments have different numbers "
-                f"of updates behind them, from a warm start: {each}"
+                f"of updates behind them, from a warm start: {told(found)}"
             )
+
+
+def told(counts: Mapping[str, int | None]) -> str:
+    """By table, those of one number together; None: begins afresh."""
+    by_count: dict[int | None, list[str]] = {}
+    for name, count in counts.items():
+        by_count.setdefault(count, []).append(name)
+    parts = []
+    for count, (first, *others) in by_count.items():
+        more = f" and {len(others)} other{'s' * (len(others) > 1)}" if others else ""
+        parts.append(f"{first}{more} " + ("afresh" if count is None else f"{count:,}"))
+    return ", ".join(parts)

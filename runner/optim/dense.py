@@ -129,12 +129,17 @@ def create_states(
     create_dense_state(optimizers[0], parameters, left)
 
 
-def probe_states(optimizer: Optimizer) -> set[str]:
-    """Names of the states that such an optimizer keeps of a parameter, tried on one of its own."""
+def probe_states(optimizer: Optimizer, num_dims: int) -> set[str]:
+    """Names of the states that such an optimizer keeps of a parameter with so many dimensions,
+    tried on one of its own."""
     [first, *_] = (p for group in optimizer.param_groups for p in group["params"])
-    weight = nn.Parameter(torch.zeros(2, device=first.device))
+    weight = nn.Parameter(torch.zeros((2,) * num_dims, device=first.device))
     weight.grad = torch.zeros_like(weight)
-    probe = type(optimizer)([weight], **optimizer.defaults)
+    accepted = inspect.signature(type(optimizer).__init__).parameters
+    # AdamW's defaults hold what only its base class takes
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    settings = {k: v for k, v in optimizer.defaults.items() if takes_all or k in accepted}
+    probe = type(optimizer)([weight], **settings)
     probe.step(lambda: 0.0)
     return set(probe.state.get(weight, {}))
 

@@ -147,6 +147,12 @@ def _callbacks(config: Config) -> Iterator[str]:
                 parse_interval(node["every"], key=f"callbacks.{name}.every", timed=True)
             except ConfigError as error:
                 yield str(error)
+            for key in ("histograms", "gradient_histograms"):
+                if node.get(key) and not config.get("tracker"):
+                    yield (
+                        f"callbacks.{name}.{key}={node[key]}: metrics.jsonl holds numbers only; "
+                        "histograms need tracker=tensorboard, wandb or both"
+                    )
 
 
 def _judged(config: Config) -> Iterator[str]:

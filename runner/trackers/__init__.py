@@ -3,3 +3,4 @@
 from runner.trackers.fan_out import RunInfo as RunInfo
 from runner.trackers.fan_out import Tracker as Tracker
 from runner.trackers.fan_out import Trackers as Trackers
+from runner.trackers.histogram import Histogram as Histogram

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
 from runner.jsonfiles import write_json
+from runner.trackers.histogram import Histogram
 
 FINISH_LIMIT_S = 25  # all trackers together: exit may be delayed by 30 s
 IDENTITIES = "trackers.json"
@@ -32,7 +33,10 @@ class RunInfo(TypedDict):
 
 
 class Tracker(Protocol):
-    """A place that numbers go to. Any method may raise: the run goes on without it."""
+    """A place that numbers go to. Any method may raise: the run goes on without it.
+
+    One that shows histograms has `log_histograms(split, step, histograms)` as well.
+    """
 
     def start(self, run: RunInfo, state: Mapping[str, Any] | None) -> None:
         """state: of the run that is continued; None: a new one."""
@@ -56,6 +60,8 @@ class Trackers:
 
     def __init__(self, trackers: Mapping[str, Tracker], warn: Callable[[str], None]) -> None:
         self._live = dict(trackers)
+        # whether any of them does, also if it is left out later
+        self.show_histograms = any(hasattr(t, "log_histograms") for t in trackers.values())
         self._warn = warn
         self._states: dict[str, Any] = {}
 
@@ -76,6 +82,13 @@ class Trackers:
 
     def log(self, split: str, step: int, metrics: Mapping[str, float]) -> None:
         self._each(lambda _, tracker: tracker.log(split, step, metrics))
+
+    def log_histograms(self, split: str, step: int, histograms: Mapping[str, Histogram]) -> None:
+        def log(name: str, tracker: Any) -> None:
+            if hasattr(tracker, "log_histograms"):
+                tracker.log_histograms(split, step, histograms)
+
+        self._each(log)
 
     def state(self) -> dict[str, Any]:
         """By tracker; one that was left out keeps its last, so that a resumed run may try again."""

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.trackers.fan_out import RunInfo
+from runner.trackers.histogram import Histogram
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
 class TensorBoard:
-    """Scalars `split/metric`. A resumed run hides what a killed one wrote after its checkpoint."""
+    """Scalars `split/metric`, histograms `split/name`. A resumed run hides what a killed one wrote
+    after its checkpoint."""
 
     def __init__(self, *, flush_every_s: int = 30) -> None:
         self._flush_every_s = flush_every_s
@@ -39,6 +41,21 @@ class TensorBoard:
         assert self._writer is not None
         for name, value in metrics.items():
             self._writer.add_scalar(f"{split}/{name}", value, step)
+
+    def log_histograms(self, split: str, step: int, histograms: Mapping[str, Histogram]) -> None:
+        assert self._writer is not None
+        for name, histogram in histograms.items():
+            self._writer.add_histogram_raw(
+                f"{split}/{name}",
+                min=histogram.edges[0],
+                max=histogram.edges[-1],
+                num=sum(histogram.counts),
+                sum=histogram.total,
+                sum_squares=histogram.squares,
+                bucket_limits=list(histogram.edges[1:]),
+                bucket_counts=list(histogram.counts),
+                global_step=step,
+            )
 
     def state(self) -> dict[str, Any]:
         assert self._writer is not None

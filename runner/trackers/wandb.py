@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import runner
 from runner.trackers.fan_out import RunInfo
+from runner.trackers.histogram import Histogram
 
 FINISH_LIMIT_S = 20
 
@@ -83,6 +84,11 @@ class WandB:
         if self._process.poll() is not None:
             raise RuntimeError(f"its process ended with code {self._process.returncode}")
         self._send(step=step, row={f"{split}/{name}": value for name, value in metrics.items()})
+
+    def log_histograms(self, split: str, step: int, histograms: Mapping[str, Histogram]) -> None:
+        assert self._process is not None
+        bins = {f"{split}/{name}": (h.counts, h.edges) for name, h in histograms.items()}
+        self._send(step=step, row={}, histograms=bins)
 
     def state(self) -> dict[str, Any]:
         return {"id": self._id}

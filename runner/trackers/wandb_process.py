@@ -41,16 +41,26 @@ def main() -> None:
         if "finish" in sent:
             status = sent["finish"]
             break
+        row = {**sent["row"], **drawn(sent.get("histograms", {}))}
         if options.get("beside"):  # the run's own steps are another process's: rows bring theirs
-            run.log({**sent["row"], BESIDE_STEP: sent["step"]})
+            run.log({**row, BESIDE_STEP: sent["step"]})
             continue
         # wandb drops rows of earlier steps, such as the best step's test at the end of a run
         last_step = max(last_step, sent["step"])
-        run.log(sent["row"], step=last_step)
+        run.log(row, step=last_step)
     watchdog = threading.Timer(ORPHAN_LIMIT_S, lambda: os.killpg(0, signal.SIGKILL))
     watchdog.daemon = True  # for when there is nobody left to kill us
     watchdog.start()
     run.finish(exit_code=EXIT_CODES[status])
+
+
+def drawn(histograms: Mapping[str, Any]) -> dict[str, Any]:
+    """name -> (counts, edges), as wandb's own."""
+    if not histograms:
+        return {}
+    import wandb
+
+    return {n: wandb.Histogram(np_histogram=tuple(bins)) for n, bins in histograms.items()}
 
 
 def start(options: Mapping[str, Any], say: Callable[[str], None]) -> Any:

@@ -138,7 +138,7 @@ def test_a_group_with_different_numbers_behind_it_counts_anew_and_says_so(tmp_pa
     one = {"init_from": str(long), "init_optimizer": True}
     job = job_of("adam", **one, init_tables={"b": {"from": str(short)}})
     report = warm_start(job)
-    assert "moments of tables" in report and "a 4, b 2, m 4" in report
+    assert "moments of tables" in report and "there is: a and 1 other 4, b 2;" in report
     assert "optimizer.parts gives" in report
     assert job.context.table_updates == {}
     state = job.context.tables.state()
@@ -146,7 +146,7 @@ def test_a_group_with_different_numbers_behind_it_counts_anew_and_says_so(tmp_pa
     assert job.context.dense_optimizer.state_dict()["state"][0]["step"] == 4
 
     left_out = job_of("adam", **one, init_names={"tables/m": None})
-    assert "a 4, b 4, m afresh" in warm_start(left_out)
+    assert "there is: a and 1 other 4, m afresh;" in warm_start(left_out)
     assert left_out.context.table_updates == {}
 
     same = job_of("adam", **one, init_tables={"b": {"from": str(long), "table": "b"}})
@@ -163,6 +163,37 @@ def test_moments_that_do_not_all_fit_are_none_of_them_taken(tmp_path):
     state = job.context.tables.state()
     assert not any(t.any() for name, t in state.items() if "exp_avg" in name)
     assert job.context.table_updates == {}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings"),
+    [
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.AdamW, {"weight_decay": 0.1, "fused": True}),
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        (torch.optim.RMSprop, {"centered": True}),
+        (torch.optim.Adagrad, {}),
+        (torch.optim.NAdam, {}),
+        (torch.optim.RAdam, {}),
+        (torch.optim.Adadelta, {}),
+        (torch.optim.Adafactor, {}),  # keeps other states of a matrix than of a bias
+    ],
+)
+def test_states_of_the_dense_half_go_on_whatever_its_optimizer(tmp_path, optimizer, settings):
+    def dense(job: Job) -> Job:
+        job.context.dense_optimizer = optimizer(job.context.parameters, lr=0.02, **settings)
+        return job
+
+    source, state = dense(job_of("sgd")), TrainState()
+    updates = steps(source, state)
+    assert len(list(islice(updates, 3))) == 3
+    path = save(source, state, tmp_path)
+    job = dense(job_of("sgd", first=3, init_from=str(path), init_optimizer=True))
+    spoil(job.context)
+    assert "of another kind" not in warm_start(job)
+    next(updates)
+    next(steps(job, TrainState()))
+    assert_equal(job.context, source.context)
 
 
 def in_two_groups(kind: str, first: int, **init) -> Job:
@@ -200,5 +231,5 @@ def test_each_group_goes_on_from_its_own_number(tmp_path):
         numbers = {name: group._rate[1] for name, group in job.context.table_groups.items()}
         assert numbers == {"sparse": 3 + state.step, "part": 2 + state.step}
     path = save(job, state, tmp_path / "both")
-    with pytest.raises(ConfigError, match=r"optimizer\.parts.*a 3, b 2, m 3"):
+    with pytest.raises(ConfigError, match=r"optimizer\.parts.*: a and 1 other 3, b 2$"):
         restore(job_of("adam"), open_checkpoint(path))

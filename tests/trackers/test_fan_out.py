@@ -120,3 +120,26 @@ def test_one_that_was_left_out_keeps_its_identity_for_the_next_attempt(tmp_path)
 def test_no_trackers_leave_no_file(tmp_path):
     run_through(Trackers({}, pytest.fail), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+class Drawing(Recorder):
+    def log_histograms(self, split, step, histograms):
+        self._called("log_histograms", split, step, dict(histograms))
+
+
+def test_histograms_go_to_those_that_show_them(tmp_path):
+    plain, drawing, broken = Recorder(), Drawing(), Drawing(raises="log_histograms")
+    warnings: list[str] = []
+    trackers = Trackers({"a": plain, "b": drawing, "c": broken}, warn=warnings.append)
+    assert trackers.show_histograms
+    assert not Trackers({"a": plain}, warn=warnings.append).show_histograms
+    trackers.start({"name": "n", "dir": tmp_path, "config": {}})
+    shown = fan_out.Histogram((0.0, 1.0), (2,), 1.0, 0.5)
+    for step in (1, 2):
+        trackers.log_histograms("weights", step, {"x": shown})
+    assert drawing.named("log_histograms") == [
+        ("log_histograms", "weights", step, {"x": shown}) for step in (1, 2)
+    ]
+    assert len(broken.named("log_histograms")) == 1
+    assert warnings == ["tracker c: no network; the run goes on without it"]
+    assert plain.named("log_histograms") == []

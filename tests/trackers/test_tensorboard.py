@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from runner.trackers import Histogram
 from runner.trackers.tensorboard import TensorBoard
 
 
@@ -20,6 +21,14 @@ def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
         tag: [(event.step, event.value) for event in events.Scalars(tag)]
         for tag in events.Tags()["scalars"]
     }
+
+
+def histograms(folder: Path) -> dict[str, list]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"histograms": 0})
+    events.Reload()
+    return {tag: events.Histograms(tag) for tag in events.Tags()["histograms"]}
 
 
 def started(folder: Path, step: int = 0) -> TensorBoard:
@@ -60,6 +69,27 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path):
     second.log("train", 1, {"loss": 1.0})
     second.finish("completed")
     assert points(tmp_path)["train/loss"] == [(1, 1.0)]
+
+
+def test_histograms_are_read_back_and_a_resumed_run_has_each_step_once(tmp_path):
+    def histogram(shift: float) -> Histogram:
+        edges = tuple(shift + edge for edge in (-1.0, 0.0, 0.5, 2.0))
+        return Histogram(edges, (3, 0, 4), 1.5, 6.25)
+
+    first = started(tmp_path)
+    for step in (2, 4, 6):
+        first.log_histograms("weights", step, {"dense/top.0.weight": histogram(0.0)})
+    first.finish("failed")  # it was killed after step 6, its last checkpoint is of step 4
+    second = started(tmp_path, step=4)
+    second.log_histograms("weights", 6, {"dense/top.0.weight": histogram(10.0)})
+    second.finish("completed")
+    read = histograms(tmp_path)["weights/dense/top.0.weight"]
+    assert [event.step for event in read] == [2, 4, 6]
+    value = read[0].histogram_value
+    assert (value.min, value.max, value.num, value.sum, value.sum_squares) == (-1, 2, 7, 1.5, 6.25)
+    assert list(value.bucket_limit) == [0.0, 0.5, 2.0]
+    assert list(value.bucket) == [3, 0, 4]
+    assert read[2].histogram_value.min == 9.0
 
 
 def test_points_before_a_checkpoint_survive_a_kill(tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.trackers import wandb
+from runner.trackers import Histogram, wandb
 from runner.trackers.wandb import WandB
 from tests.trackers.wandb_server import FakeServer
 
@@ -88,6 +88,18 @@ def test_rows_config_group_and_status_arrive(tmp_path, server):
     assert '"width":8' in first["config"]
     assert server.exit_codes == [1]
     assert tracker.messages() == []
+
+
+def test_histograms_arrive_beside_the_numbers_of_their_step(tmp_path, server):
+    tracker = started(tmp_path)
+    tracker.log("weights", 3, {"norm": 0.5})
+    shown = Histogram((-1.0, 0.0, 0.5), (3, 4), 1.5, 6.25)
+    tracker.log_histograms("weights", 3, {"dense/top": shown})
+    tracker.finish("completed")
+    [row] = server.history
+    assert (row["_step"], row["weights/norm"]) == (3, 0.5)
+    drawn = row["weights/dense/top"]
+    assert (drawn["_type"], drawn["values"], drawn["bins"]) == ("histogram", [3, 4], [-1, 0, 0.5])
 
 
 def test_a_resumed_run_keeps_its_identity(tmp_path, server):

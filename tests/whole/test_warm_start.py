@@ -203,6 +203,25 @@ def test_moments_that_go_on_do_so_over_a_kill_bit_for_bit(runner, tmp_path, opti
     assert f"go on after {behind} updates" in (run / "log.txt").read_text()
 
 
+@pytest.mark.slow
+def test_moments_go_on_alike_on_two_ranks(runner, tmp_path):
+    source, one, two = (tmp_path / name for name in ("source", "one", "two"))
+    words = (*TINY, "optimizer=adam", "trainer.log_every=1", "trainer.max_steps=12")
+    assert runner.run(*words, f"hydra.run.dir={source}").code == 0
+    warm = (*words, f"checkpoint.init_from={source}", "checkpoint.init_optimizer=true", "seed=3")
+    assert runner.run(*warm, f"hydra.run.dir={one}").code == 0
+    shared = ("trainer.num_processes=2", "trainer.batch_size=16", "sharding=row_wise")
+    done = runner.run(*warm, *shared, f"hydra.run.dir={two}")
+    assert done.code == 0, done.text
+    ours, theirs = (
+        [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (two, one)
+    )
+    assert len(ours) > 12 and ours == pytest.approx(theirs, abs=2e-6)
+    counts = [open_checkpoint(newest(run)).values["table_updates"] for run in (two, one)]
+    assert counts[0] == counts[1] and min(counts[0].values()) > 0
+
+
 def test_averages_of_the_source_are_told_of_and_taken_if_asked_for(runner, tmp_path):
     """It evaluated its averages, so that they are what its numbers are of."""
     source, cold = tmp_path / "source", tmp_path / "cold"

@@ -1,4 +1,4 @@
-"""Statistics of named parameters and of the rows of embedding tables.
+"""Statistics and histograms of named parameters and of the rows of embedding tables.
 
 R rows of a table, N of them that are looked at.
 """
@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from runner.callbacks.watch.histograms import LastGradients, chosen, histogram_of, of_rows
 from runner.dist.pieces import Piece, Pieces
 from runner.dist.ranks import Ranks
 from runner.errors import ConfigError, nearest
@@ -32,13 +33,16 @@ STATISTICS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 class Weights:
     """A row `weights` of metrics.jsonl at each interval: `dense/<parameter>/<statistic>`, and of
-    the norms of a table's rows `tables/<table>/row_norm_<statistic>`.
+    the norms of a table's rows `tables/<table>/row_norm_<statistic>`. Histograms go to trackers
+    that show them, as `weights/<name>` and `gradients/<name>`.
 
     Args:
         parameters, tables: {pattern, statistics}; a pattern matches the whole name, and the first
         that does decides. sample_rows: of a larger table so many rows are looked at, drawn once
         for all times from its name (a row drawn twice counts once). None: all.
-    Raises: ConfigError; a pattern that matches nothing is one.
+        histograms: patterns of names such as `dense/top.0.weight`, `tables/<table>`.
+        gradient_histograms: of `dense/<parameter>`, whose last update's gradient is meant.
+    Raises: ConfigError; a pattern that matches nothing is one, a histogram that no tracker shows.
     """
 
     on_every_rank = True
@@ -50,6 +54,8 @@ class Weights:
         parameters: Sequence[Mapping[str, Any]] = (),
         tables: Sequence[Mapping[str, Any]] = (),
         sample_rows: int | None = 100_000,
+        histograms: Sequence[str] = (),
+        gradient_histograms: Sequence[str] = (),
     ) -> None:
         self.every = parse_interval(every, key="every")
         self.parameters = [checked(part, "parameters") for part in parameters]
@@ -57,16 +63,43 @@ class Weights:
         if sample_rows is not None and sample_rows < 1:
             raise ConfigError(f"sample_rows={sample_rows}: must be at least 1; null: all")
         self.sample_rows = sample_rows
+        self.histograms, self.gradient_histograms = tuple(histograms), tuple(gradient_histograms)
+        self.gradients = LastGradients()
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: gradients are looked at in the update that made them."""
+        return {}
+
+    def load_state(self, saved: Mapping[str, Any]) -> None:
+        return
 
     def on_run_start(self, training: Any) -> None:
         context = training.context
+        parameters = named_parameters(context)
+        tables = table_weights(context.tables.state())
         matches(self.parameters, dense_parameters(context.model, context.loss), "parameters")
-        matches(self.tables, table_weights(context.tables.state()), "tables")
+        matches(self.tables, tables, "tables")
+        chosen(self.histograms, [*parameters, *(f"tables/{n}" for n in tables)], "histograms")
+        chosen(self.gradient_histograms, list(parameters), "gradient_histograms")
+        if not training.ranks.is_chief:
+            return
+        if (self.histograms or self.gradient_histograms) and not training.shows_histograms:
+            raise ConfigError(
+                "histograms: no tracker of this run shows them, and metrics.jsonl holds numbers "
+                "only; tracker=tensorboard, wandb or both"
+            )
+        if self.gradient_histograms:  # the same on all ranks
+            self.gradients.listen([context.dense_optimizer, *context.part_optimizers.values()])
+
+    def on_run_end(self, training: Any, result: Any) -> None:
+        self.gradients.end()
 
     def on_update(self, training: Any, output: Any) -> None:
         """Collective, at each interval."""
+        gradients = self.gradients.take()
         if not training.due(self.every):
             return
+        self._tell_histograms(training, gradients)
         context = training.context
         found: dict[str, float] = {}
         named = dense_parameters(context.model, context.loss)
@@ -80,6 +113,35 @@ class Weights:
             for s in statistics:
                 found[f"tables/{name}/row_norm_{s}"] = float(STATISTICS[s](norms_N))  # sync
         training.log("weights", found)
+
+    def _tell_histograms(self, training: Any, gradients: Mapping[int, Tensor]) -> None:
+        """Collective. gradients: by the id of their parameter."""
+        if not (self.histograms or self.gradient_histograms):
+            return
+        context = training.context
+        parameters = named_parameters(context)
+        tables = {f"tables/{n}": t for n, t in table_weights(context.tables.state()).items()}
+        found: dict[str, Any] = {}
+        for name in chosen(self.histograms, [*parameters, *tables], "histograms"):
+            if name in tables:
+                rows_N = sampled_rows(
+                    name.removeprefix("tables/"), tables[name].shape[0], self.sample_rows
+                )
+                found[name] = of_rows(tables[name], rows_N, training.ranks)
+            else:
+                found[name] = histogram_of([parameters[name]])
+        if found:
+            training.log_histograms("weights", found)
+        names = chosen(self.gradient_histograms, list(parameters), "gradient_histograms")
+        slopes = {n: gradients[id(parameters[n])] for n in names if id(parameters[n]) in gradients}
+        if slopes:
+            of_slopes = {name: histogram_of([slope]) for name, slope in slopes.items()}
+            training.log_histograms("gradients", of_slopes)
+
+
+def named_parameters(context: Any) -> dict[str, nn.Parameter]:
+    """Of the dense half and the loss, as `dense/<parameter>`."""
+    return {f"dense/{n}": p for n, p in dense_parameters(context.model, context.loss).items()}
 
 
 def checked(part: Mapping[str, Any], key: str) -> tuple[str, tuple[str, ...]]:
