@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """Each rank makes the same plan; rank 0's is shared, which needs the others."""
-    monkeypatch.setattr(sharded, "_world", lambda: None)
+    monkeypatch.setattr(planned, "world_group", lambda: None)
     monkeypatch.setattr(
         EmbeddingShardingPlanner,
         "collective_plan",
