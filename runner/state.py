@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from runner.batch import Cursor
 from runner.checkpoint import Saved, load_tensors, read_tensors, tensor_shapes
 from runner.context import Context
 from runner.dist.pieces import own_row, stack_of_ranks
-from runner.dist.ranks import Ranks
 from runner.errors import ConfigError
 from runner.layers.embedding import TableLookup
 from runner.losses import Loss
@@ -23,6 +19,7 @@ from runner.metrics.protocol import Metrics
 from runner.optim.counts import check_counts
 from runner.optim.dense import create_states, dense_state, dense_values
 from runner.patience import Wait
+from runner.randomness import RNG, continue_randomly, random_tensors, random_values, seed_rank
 
 if TYPE_CHECKING:
     from runner.job import Job
@@ -132,24 +129,6 @@ def tensors(ctx: Context, train_metrics: Metrics) -> dict[str, Tensor]:
     return state
 
 
-def random_tensors(device: torch.device, ranks: Ranks) -> dict[str, Tensor]:
-    """Copies of torch's random states: a row for each rank, this one's is here."""
-    states = {f"{_RNG}torch": torch.get_rng_state()}
-    if device.type == "cuda":
-        states[f"{_RNG}cuda"] = torch.cuda.get_rng_state(device)
-    return {n: stack_of_ranks(s, ranks.rank, ranks.world_size) for n, s in states.items()}
-
-
-def random_values() -> dict[str, Any]:
-    """Python's and NumPy's random states, as JSON: custom tasks may draw from them."""
-    version, internal, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    return {
-        "python": [version, list(internal), gauss],
-        "numpy": [kind, [int(k) for k in keys], int(position), int(has_gauss), float(cached)],
-    }
-
-
 def values(state: TrainState, ctx: Context, **more: Any) -> dict[str, Any]:
     """Collective. JSON of a checkpoint: the state, the random states of all ranks, the plan of the
     tables, and what the caller adds."""
@@ -216,12 +195,14 @@ def restore(job: Job, saved: Saved) -> TrainState:
     begins = ctx.average is not None and not any(name.startswith(EMA) for name in known)
     if begins:  # asked for at this resume: the averages begin with the weights as they are
         into = {n: t for n, t in into.items() if not n.startswith(EMA)}
-    if known.get(f"{_RNG}torch") == tuple(generators[f"{_RNG}torch"].shape):
+    if known.get(f"{RNG}torch") == tuple(generators[f"{RNG}torch"].shape):
         generators = {n: t for n, t in generators.items() if known.get(n) == tuple(t.shape)}
-        unused = [n for n in known if n.startswith(_RNG) and n not in generators]
+        unused = [n for n in known if n.startswith(RNG) and n not in generators]
         spare = read_tensors(saved, unused) if unused else {}
         load_tensors(saved, into | generators | spare)
-        continue_randomly({n: own_row(t) for n, t in generators.items()}, theirs[ranks.rank], job)
+        continue_randomly(
+            {n: own_row(t) for n, t in generators.items()}, theirs[ranks.rank], job.device
+        )
     else:
         whole = {n: t for n, t in into.items() if not n.startswith(_OF_RANKS)}
         load_tensors(saved, whole, partial=True)
@@ -232,8 +213,8 @@ def restore(job: Job, saved: Saved) -> TrainState:
             for rank in range(len(theirs)):
                 job.train_metrics.merge({n: rows_R[rank] for n, rows_R in sums.items()})
         if ranks.rank < len(theirs):
-            own = {n: t[ranks.rank] for n, t in rows.items() if n.startswith(_RNG)}
-            continue_randomly(own, theirs[ranks.rank], job)
+            own = {n: t[ranks.rank] for n, t in rows.items() if n.startswith(RNG)}
+            continue_randomly(own, theirs[ranks.rank], job.device)
         else:
             seed_rank(job.seed, ranks.rank, step=saved.step)
     if begins and ctx.average is not None:
@@ -244,32 +225,8 @@ def restore(job: Job, saved: Saved) -> TrainState:
     return from_values(saved.values)
 
 
-_METRICS, _RNG = "metrics/train/", "rng/"
-_OF_RANKS = (_METRICS, _RNG)  # names of tensors that have a row for each rank
-
-
-def continue_randomly(states: Mapping[str, Tensor], values: Mapping[str, Any], job: Job) -> None:
-    """Sets torch's, Python's and NumPy's random states of this rank."""
-    # clones: torch reads a state from where its storage begins, and a row of several begins later
-    torch.set_rng_state(states["rng/torch"].clone())
-    if "rng/cuda" in states and job.device.type == "cuda":
-        torch.cuda.set_rng_state(states["rng/cuda"].clone(), job.device)
-    version, internal, gauss = values["python"]
-    random.setstate((version, tuple(internal), gauss))
-    kind, keys, position, has_gauss, cached = values["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
-
-
-def seed_rank(seed: int, rank: int, *, step: int = 0) -> None:
-    """Random states of a rank's own, for dropout and the like: rank 0 keeps those of one process.
-
-    To be called when the model is made, whose initial weights are the same on all ranks.
-    """
-    if rank > 0:
-        own = [int(n) for n in np.random.SeedSequence([seed, rank, step]).generate_state(3)]
-        torch.manual_seed(own[0])
-        random.seed(own[1])
-        np.random.seed(own[2])
+_METRICS = "metrics/train/"
+_OF_RANKS = (_METRICS, RNG)  # names of tensors that have a row for each rank
 
 
 def restore_weights(job: Job, saved: Saved) -> None:

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import torch
 
-from runner.state import seed_rank
+from runner.randomness import seed_rank
 
 
 def draws(rank: int, *, seed: int = 5, step: int = 0) -> tuple[list[float], ...]:

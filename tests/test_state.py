@@ -10,7 +10,8 @@ import torch
 from runner import state as state_module
 from runner.checkpoint import Checkpointer
 from runner.job import Job
-from runner.state import TrainState, random_tensors, restore, tensors, values
+from runner.randomness import random_tensors
+from runner.state import TrainState, restore, tensors, values
 from runner.step import steps
 from tests.tiny import CPU, make_context, snapshot
 from tests.tiny_job import make_job

@@ -11,7 +11,8 @@ from runner.checkpoint import Checkpointer
 from runner.config import TrainerSettings
 from runner.job import Job
 from runner.models.dlrm import DLRM
-from runner.state import TrainState, dense_parameters, random_tensors, restore, tensors, values
+from runner.randomness import random_tensors
+from runner.state import TrainState, dense_parameters, restore, tensors, values
 from runner.step import steps
 from tests.devices import DEVICES, ON_GPU, tolerance
 from tests.tiny import CPU, SCHEMA, make_context, snapshot

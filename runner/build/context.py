@@ -44,9 +44,10 @@ from runner.optim.settings import parse_sparse
 from runner.optim.sharding import ShardingSettings
 from runner.optim.tables import Tables
 from runner.precision import LossScale
+from runner.randomness import seed_rank
 from runner.ranking import give_counts
 from runner.record import Run
-from runner.state import dense_parameters, parameters_of, seed_rank
+from runner.state import dense_parameters, parameters_of
 from runner.targets import resolve_target
 from runner.task import Task
 from runner.view import View

@@ -15,7 +15,8 @@ from runner.loops.events import Events, progress, write_row
 from runner.loops.measured import measured
 from runner.metrics.protocol import Metrics
 from runner.patience import is_better
-from runner.state import Best, TrainState, random_tensors, tensors, values
+from runner.randomness import random_tensors
+from runner.state import Best, TrainState, tensors, values
 from runner.step import rows_of_update, total_steps
 from runner.stop import Stop
 from runner.task import StepOutput

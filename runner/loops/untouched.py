@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from runner.context import Context
 from runner.dist.pieces import Pieces, own_row
 from runner.job import Job
-from runner.state import averages, continue_randomly, random_tensors, random_values, weights
+from runner.randomness import continue_randomly, random_tensors, random_values
+from runner.state import averages, weights
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def untouched(job: Job) -> Iterator[None]:
             restore_optimizer(optimizer, before)
         ctx.clear()  # gradients of a trial that broke off
         ctx.numbers = numbers
-        continue_randomly(generators, values, job)
+        continue_randomly(generators, values, job.device)
         for module, training in modes:
             module.training = training
         ctx.micro_batch_size = micro_batch_size

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from runner.dist.ranks import ALONE
 from runner.layers.dropout import Dropout
-from runner.state import continue_randomly, random_tensors, random_values
+from runner.randomness import continue_randomly, random_tensors, random_values
 from tests.devices import DEVICES
 
 NUM = 1_000_003  # no multiple of four: the last draw is used in part
@@ -49,11 +48,11 @@ def test_a_seed_repeats_it_and_a_second_call_differs(device):
     torch.manual_seed(1)
     assert torch.equal(drop(x), first)
     assert not torch.equal(first, second)
-    job = SimpleNamespace(device=device)  # what a checkpoint holds of generators
+    # what a checkpoint holds of generators
     states = {n: t[0].clone() for n, t in random_tensors(device, ALONE).items()}
     values = random_values()
     third = drop(x)
-    continue_randomly(states, values, job)
+    continue_randomly(states, values, device)
     assert torch.equal(drop(x), third)
 
 

@@ -21,7 +21,8 @@ from runner.optim.layout import TableSpec, arrange
 from runner.optim.mixed import MixedTables
 from runner.optim.settings import parse_sparse
 from runner.optim.tables import build_tables
-from runner.state import TrainState, random_tensors, restore, tensors, values
+from runner.randomness import random_tensors
+from runner.state import TrainState, restore, tensors, values
 from runner.step import steps
 from tests.tiny import CPU, make_context, snapshot
 from tests.tiny_job import Rows, make_job
