@@ -1,6 +1,6 @@
 """Fault 14: one of two ranks killed or stopped, in a step, in a collective, in a checkpoint.
 
-`python -m tests.dist.faults [--count 60] [--seed 0]` prints a table. A trial is well if all ranks
+`python -m tests.dist.faults [--count 60] [--seed 0] [--pipeline sparse_dist]` prints a table. A trial is well if all ranks
 are gone within the timeout, no process is left, and the resumed run equals one never touched.
 """
 
@@ -68,7 +68,8 @@ def counted(runner: Zygote, untouched: Path) -> list[dict[str, int]]:
 
 def start(runner: Zygote, folder: Path, **env: str) -> Process:
     env = {"TRACE_FILE": f"{folder}.trace", **env}
-    return runner.start(*TRACED, *SETTINGS, f"hydra.run.dir={folder}", env=env)
+    pipeline = f"trainer.pipeline={os.environ.get('TRACE_PIPELINE', 'auto')}"
+    return runner.start(*TRACED, *SETTINGS, pipeline, f"hydra.run.dir={folder}", env=env)
 
 
 def outcome(runner: Zygote, trial: Trial, folder: Path, untouched: Path) -> str:
@@ -111,7 +112,9 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests.dist.faults", description=__doc__)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pipeline", default="auto")
     options = parser.parse_args(words)
+    os.environ["TRACE_PIPELINE"] = options.pipeline
     folder = Path(tempfile.mkdtemp(prefix="ranks-"))
     os.environ.setdefault("RUNNER_CACHE", str(folder / "cache"))
     runner, results, wrong = Zygote(folder), Counter(), []
