@@ -32,7 +32,8 @@ class Task(Protocol):
 
     A task may also have `setup(ctx)`, called once before anything is restored: there it gives the
     context modules and optimizers of its own, and refuses what it cannot do with a ConfigError. And
-    `looks_up_once = True`, if it looks up each batch that it takes once and nothing else.
+    `looks_up_once = True`, if it looks up each batch that it takes once and nothing else; a class
+    with methods of its own says it anew.
     """
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.batch import SequenceFeature
-from runner.build.pipeline import choose_pipeline
+from runner.build.pipeline import choose_pipeline, says_it_looks_up_once
 from runner.config import TrainerSettings
 from runner.errors import ConfigError
 from runner.layers.sequences import SequenceLookup
@@ -18,6 +18,17 @@ class Own:
         raise AssertionError("never called")
 
     eval_step = train_step
+
+
+class Changed(Supervised):
+    def train_step(self, ctx, batches):
+        batch = next(batches)
+        ctx.model.embed(batch)
+        return super().train_step(ctx, iter([batch]))
+
+
+class Renamed(Supervised):
+    pass
 
 
 def sharded(monkeypatch, context):
@@ -50,3 +61,10 @@ def test_what_cannot_send_its_ids_ahead_is_told_why(monkeypatch):
     assert context.ids_ahead is None
     choose_pipeline(wanted, context, lookup, Supervised())
     assert context.ids_ahead is not None
+
+
+def test_what_a_task_says_of_its_steps_does_not_hold_for_those_of_a_subclass():
+    assert [says_it_looks_up_once(task) for task in (Supervised, Renamed)] == [True, True]
+    assert [says_it_looks_up_once(task) for task in (Changed, Own)] == [False, False]
+    anew = [type("Anew", (Changed,), {"looks_up_once": said}) for said in (True, False)]
+    assert [says_it_looks_up_once(task) for task in anew] == [True, False]

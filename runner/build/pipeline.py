@@ -36,9 +36,20 @@ def against_ids_ahead(context: Context, lookup: TableLookup, task: Task) -> str 
     if lookup.draws_candidates:
         name = type(context.model).__name__
         return f"{name} draws candidates in its look-up, which are not known ahead"
-    if not getattr(task, "looks_up_once", False):
+    if not says_it_looks_up_once(type(task)):
         return (
             f"{type(task).__name__} does not say looks_up_once = True: that it looks up each batch "
             "that it takes once, and nothing else"
         )
     return None
+
+
+def says_it_looks_up_once(task: type) -> bool:
+    """Whether the class says so that has the last word on any method of the task: what a class says
+    of its own steps does not hold for those that another puts in their place."""
+    for cls in task.__mro__:
+        if "looks_up_once" in vars(cls):
+            return bool(vars(cls)["looks_up_once"])
+        if any(callable(value) for value in vars(cls).values()):
+            return False
+    return False
