@@ -7,7 +7,6 @@ checkpoints/step-N/          a checkpoint, named by one rename when all of it is
 checkpoints/.tmp-*           a save or a removal that has not ended; swept away at the next start
 checkpoints/.old-step-N      the one that a second save of step N is replacing
 
-
 What reads no tensors (`folder`, `manifest`, `glimpse`) imports no torch, so the names below that do
 are imported when they are first asked for.
 """

@@ -31,7 +31,7 @@ def rows_of(split, names=(), **changes):
 
 
 @pytest.fixture(scope="module")
-def test_rows():
+def rows_of_test():
     return rows_of("test")
 
 
@@ -48,15 +48,15 @@ def test_it_has_the_shape_of_criteo():
     assert batch.sparse["C1"].lengths().tolist() == [1] * 1000
 
 
-def test_reachable_is_the_score_of_the_true_probabilities(test_rows):
-    labels, truth = test_rows["label"].to_numpy(), test_rows["probability"].to_numpy()
+def test_reachable_is_the_score_of_the_true_probabilities(rows_of_test):
+    labels, truth = rows_of_test["label"].to_numpy(), rows_of_test["probability"].to_numpy()
     reachable = called(small()).reachable["test"]
     assert reachable["auc"] == pytest.approx(roc_auc_score(labels, truth), abs=1e-5)
     assert reachable["log_loss"] == pytest.approx(log_loss(labels, truth), abs=1e-6)
 
 
-def test_labels_follow_the_true_probabilities(test_rows):
-    labels, truth = test_rows["label"].to_numpy(), test_rows["probability"].to_numpy()
+def test_labels_follow_the_true_probabilities(rows_of_test):
+    labels, truth = rows_of_test["label"].to_numpy(), rows_of_test["probability"].to_numpy()
     spread = np.sqrt((truth * (1 - truth)).sum())
     assert abs(labels.sum() - truth.sum()) < 4 * spread
     high = truth > np.quantile(truth, 0.9)
@@ -174,9 +174,9 @@ def test_drift_moves_the_rate_along_the_rows():
     assert labels[:2000].mean() < 0.12 and labels[-2000:].mean() > 0.5
 
 
-def test_new_options_leave_the_default_rows_as_they_were(test_rows):
+def test_new_options_leave_the_default_rows_as_they_were(rows_of_test):
     """Its content is known to earlier runs by its fingerprint; the rows by this sum."""
-    assert test_rows["label"].to_numpy().sum() == LABELS
+    assert rows_of_test["label"].to_numpy().sum() == LABELS
 
 
 LABELS = 1247
