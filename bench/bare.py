@@ -18,8 +18,8 @@ from torchrec.modules.fused_embedding_modules import fuse_embedding_optimizer
 from torchrec.optim import RowWiseAdagrad
 
 from runner.batch import Batch, Schema
-from runner.context import Context
-from runner.job import Job
+from runner.training.job import Job
+from runner.training.update.context import Context
 
 
 def bare_loop(context: Context, batches: Sequence[Batch], chunk: int) -> Iterator[None]:

@@ -140,10 +140,10 @@ def sequences(path: Path, num_rows: int, pairs: int) -> list[str]:
 
 def csv(path: Path, num_rows: int, pairs: int) -> list[str]:
     """From CSV to encoded rows, against Arrow's reading of the same columns with the same types."""
-    from runner.data.bad_rows import Judge
-    from runner.data.encode import encode
-    from runner.data.learn import Learner
-    from runner.data.table import Table
+    from runner.data.tabular.bad_rows import Judge
+    from runner.data.tabular.encode import encode
+    from runner.data.tabular.fit import Learner
+    from runner.data.tabular.table import Table
 
     case = schemas()["columns"]
     columns = ["label", *case.schema["numeric"], *case.schema["categorical"]]
@@ -186,7 +186,7 @@ def _row(
 
 
 def opened(**settings: Any) -> Any:
-    from runner.data.table import Table, open_table
+    from runner.data.tabular.table import Table, open_table
 
     made_of = Table(**settings)
     made_of.check()

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 
 from runner.batch import Batch
-from runner.context import Context
-from runner.task import StepOutput, Supervised
+from runner.training.update.context import Context
+from runner.training.update.task import StepOutput, Supervised
 
 
 class FirstStep(Supervised):

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.compose import Composed, compose_job
-from runner.groups import ROOT
+from runner.config.compose import Composed, compose_job
+from runner.config.locations import PROJECT
+from runner.config.targets import allowed_packages
 from runner.launch import plan_of, verify
-from runner.record import open_run
-from runner.targets import allowed_packages
-from runner.threads import set_thread_environment
+from runner.machine import set_thread_environment
+from runner.rundir.run import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from runner.job import Job
+    from runner.training.job import Job
 
 
 def prepared(overrides: Sequence[str]) -> Composed:
@@ -35,11 +35,11 @@ def prepared(overrides: Sequence[str]) -> Composed:
 @contextmanager
 def job_in(folder: Path, composed: Composed) -> Iterator[Job]:
     """A job with a new run directory in `folder`; its view writes plain lines into memory."""
-    from runner.build import build
-    from runner.view import View
+    from runner.reporting.console import View
+    from runner.training.builder import build
 
     template = str(folder / "{time}_{signature}")
-    run = open_run(template, plan_of(composed), project=ROOT)
+    run = open_run(template, plan_of(composed), project=PROJECT)
     try:
         view = View(io.StringIO())
         yield build(
@@ -51,7 +51,7 @@ def job_in(folder: Path, composed: Composed) -> Iterator[Job]:
 
 def job_without_run(composed: Composed) -> Job:
     """The same job as it writes nothing: for its parts."""
-    from runner.build import build
-    from runner.view import View
+    from runner.reporting.console import View
+    from runner.training.builder import build
 
     return build(composed.config, None, view=View(io.StringIO()), allowed=allowed_packages(()))

@@ -28,10 +28,10 @@ from torch.nn import functional
 
 from runner.batch import Batch
 from runner.errors import ConfigError
-from runner.job import Job
-from runner.layers.dot import DotInteraction
 from runner.models.dlrm import DLRM
-from runner.state import weights
+from runner.models.layers.dot import DotInteraction
+from runner.training.job import Job
+from runner.training.state import weights
 
 
 class Ready(NamedTuple):
@@ -121,7 +121,7 @@ class LeanDLRM:
         self._optimizer.step()
 
     def weights(self) -> dict[str, Tensor]:
-        """Live tensors under the names of `runner.state.weights`."""
+        """Live tensors under the names of `runner.training.state.weights`."""
         tables = zip(self._names, self._tables.split_embedding_weights(), strict=True)
         dense = {name: t for name, t in self._given.items() if name.startswith("dense/")}
         return dense | {f"tables/{name}/weight": t.detach() for name, t in tables}

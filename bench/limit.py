@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bench.lean import Ready
-    from runner.compose import Composed
-    from runner.job import Job
+    from runner.config.compose import Composed
+    from runner.training.job import Job
 
 AIM = 0.9  # of the leanest step's speed
 FORMS = ("leanest", "plain")
@@ -36,7 +36,7 @@ def one_pair(composed: Composed, batches: Sequence[Ready], *, chunk: int) -> dic
     Raises: RuntimeError if one of them did not end with the weights of the run.
     """
     from bench.lean import LeanDLRM
-    from runner.state import weights
+    from runner.training.state import weights
 
     start = job_without_run(composed)
     steps = {form: LeanDLRM(start, plain=form == "plain") for form in FORMS}

@@ -40,7 +40,7 @@ def peak_mb() -> float:
 
 def write_rows(folder: Path, num_rows: int) -> list[Path]:
     """40 columns as the cache has them; one block over and over, since only its size matters."""
-    from runner.data.shards import ShardWriter
+    from runner.data.prepare.shards import ShardWriter
 
     rng = np.random.default_rng(0)
     columns = {"label": rng.integers(0, 2, BLOCK_ROWS, np.int8)}
@@ -55,9 +55,9 @@ def write_rows(folder: Path, num_rows: int) -> list[Path]:
 def read(folder: Path, epochs: int, opened: int | None) -> None:
     """Prints what is held after every epoch."""
     from runner.batch import Cursor
-    from runner.data import decode
-    from runner.data.columns import Categorical, Columns, Label, Numeric
-    from runner.data.parquet import ParquetDataset
+    from runner.data.core.columns import Categorical, Columns, Label, Numeric
+    from runner.data.read import decode
+    from runner.data.read.parquet_dataset import ParquetDataset
 
     decode.MAX_OPEN_FILES = opened or decode.MAX_OPEN_FILES
     columns = Columns(
@@ -83,8 +83,8 @@ def read(folder: Path, epochs: int, opened: int | None) -> None:
 
 def count(entries: int) -> None:
     """A vocabulary of distinct texts, counted as the learning pass does, and looking up in it."""
-    from runner.data.texts import numbers_of
-    from runner.data.vocabulary import Counter, encode
+    from runner.data.tabular.hash_text import numbers_of
+    from runner.data.tabular.vocabulary import Counter, encode
 
     before, began = held_mb(), time.process_time()
     counter = Counter()

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 from bench.jobs import job_without_run, prepared
 from bench.paired import machine
+from runner.config.locations import PROJECT
 from runner.errors import UserError
-from runner.groups import ROOT
 
 if TYPE_CHECKING:
-    from runner.inspect.times import Times
-    from runner.job import Job
-    from runner.loops.debug import Look
+    from runner.training.debugging.timing import Times
+    from runner.training.job import Job
+    from runner.training.loops.debug import Look
 
 BEGIN, END = "<!-- python -m bench.models -->", "<!-- the end of what it wrote -->"
 PARTS = ("look-up", "forward", "backward", "tables", "optimizer")
@@ -37,7 +37,7 @@ OF_HISTORIES = {"din": 1024, "sasrec": 1024, "two_tower": 1024}  # rows an updat
 
 def names() -> list[str]:
     """All models but the one that is only a frame for a model of one's own."""
-    stems = sorted(path.stem for path in (ROOT / "conf" / "model").glob("*.yaml"))
+    stems = sorted(path.stem for path in (PROJECT / "conf" / "model").glob("*.yaml"))
     return [name for name in stems if name != "own"]
 
 
@@ -60,10 +60,10 @@ def profiled(job: Job) -> Look:
     """The updates of `loop=debug` on the clock of this thread; the first one does not count."""
     from dataclasses import replace
 
-    from runner.inspect.watch import WatchedDataset, watching
-    from runner.loops.debug import Options, look_at, shortened, updates
-    from runner.loops.start import start
-    from runner.stop import stop_on_signals
+    from runner.training.debugging.hooks import WatchedDataset, watching
+    from runner.training.loops.debug import Options, look_at, shortened, updates
+    from runner.training.loops.start import start
+    from runner.training.stop_signal import stop_on_signals
 
     options = Options(**job.loop_settings)
     with stop_on_signals() as stop:
@@ -79,8 +79,8 @@ def profiled(job: Job) -> Look:
 
 def parts_of(look: Look) -> dict[str, float]:
     """Milliseconds of an update by PARTS."""
-    from runner.inspect.watch import DATA, OPTIMIZER
-    from runner.layers.embedding import TableLookup
+    from runner.models.layers.embedding import TableLookup
+    from runner.training.debugging.hooks import DATA, OPTIMIZER
 
     times: Times | None = look.times
     assert times is not None
@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = ["--one", name, "--updates", options.updates, "--threads", options.threads]
         done = subprocess.run(
             [sys.executable, "-m", "bench.models", *map(str, words), *options.overrides],
-            cwd=ROOT,
+            cwd=PROJECT,
             capture_output=True,
             text=True,
         )

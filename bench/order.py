@@ -25,7 +25,7 @@ BATCH_SIZE, WINDOW_ROWS = 4096, 131_072
 
 
 def blocks_of(num_rows: int):
-    from runner.data.index import Index
+    from runner.data.read.index import Index
 
     count = num_rows // BLOCK_ROWS
     rows_N = np.full(count, BLOCK_ROWS)
@@ -35,7 +35,7 @@ def blocks_of(num_rows: int):
 
 def ours(num_rows: int, window_rows: int = WINDOW_ROWS) -> np.ndarray:
     """Number of the row at every place of an epoch."""
-    from runner.data.order import plan
+    from runner.data.read.order import plan
 
     index = blocks_of(num_rows)
     plan_ = plan(index, seed=0, epoch=0, window_rows=window_rows)
@@ -60,8 +60,8 @@ def distances(order: np.ndarray) -> list[str]:
 
 def seeks(num_rows: int) -> list[list[str]]:
     from runner.batch import Cursor
-    from runner.data.columns import Categorical, Columns, Label, Numeric
-    from runner.data.parquet import ParquetDataset
+    from runner.data.core.columns import Categorical, Columns, Label, Numeric
+    from runner.data.read.parquet_dataset import ParquetDataset
 
     columns = Columns(
         labels=(Label("label"),),

@@ -2,10 +2,10 @@
 
     python -m bench.overhead [--pairs 12] [--batch-sizes 1024,4096] [overrides]
 
-Ours is `runner.loops.train` as a run has it: Parquet on disk, shuffling, train metrics, log rows,
-the view in plain lines, checkpoints at the default cadence and the last one waited for. Evaluation
-is left out: no bare loop has one. Theirs takes batches that lie in memory: `bare` with the very
-same model, tables and optimizers, `torchrec` with TorchRec's own modules.
+Ours is `runner.training.loops.train` as a run has it: Parquet on disk, shuffling, train metrics,
+log rows, the view in plain lines, checkpoints at the default cadence and the last one waited for.
+Evaluation is left out: no bare loop has one. Theirs takes batches that lie in memory: `bare` with
+the very same model, tables and optimizers, `torchrec` with TorchRec's own modules.
 
 One pair is one whole run of each. They take turns every few updates, A B A B, so that both meet
 the same machine; a run's times are the sums over its turns. Afterwards the weights of `bare` must
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from bench.parts import Parts
     from runner.batch import Batch
-    from runner.compose import Composed
-    from runner.job import Job
+    from runner.config.compose import Composed
+    from runner.training.job import Job
 
 NOW = 1 / 0.95  # of the bare loop's time: what is asked for now
 AIM = 1.02  # what the design aims at
@@ -43,7 +43,7 @@ def one_pair(
     Raises: RuntimeError if the bare loop did not end with the weights of the run.
     """
     from bench.bare import bare_loop, torchrec_loop
-    from runner.state import weights
+    from runner.training.state import weights
 
     bare = job_without_run(composed)
     bare.context.tables.set_rate(bare.rates.full["sparse"], 1)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner.job import Job
+from runner.training.job import Job
 
 
 @dataclass

@@ -22,15 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.paired import SHOWN, Estimate, estimate, machine, shown, table
-from runner.groups import ROOT
+from runner.config.locations import PROJECT
 
 HEAVY = "import torch, torchrec"
 OURS = (
-    f"import time; {HEAVY}; began = time.perf_counter(); import runner.build, runner.view; "
+    f"import time; {HEAVY}; began = time.perf_counter(); "
+    "import runner.training.builder, runner.reporting.console; "
     "print('took', time.perf_counter() - began)"
 )
 COMPOSE = (
-    "import time; began = time.perf_counter(); from runner.compose import compose_job; "
+    "import time; began = time.perf_counter(); from runner.config.compose import compose_job; "
     "compose_job([]); print('took', time.perf_counter() - began)"
 )
 FIRST_STEP = ("--allow", "bench", "task._target_=bench.first_step.FirstStep")
@@ -94,7 +95,7 @@ def run(kind: Kind, bytecode: Path) -> Took:
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             [sys.executable, *kind.command],
-            cwd=ROOT,
+            cwd=PROJECT,
             env=env,
             stdout=output,
             stderr=subprocess.STDOUT,

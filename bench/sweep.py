@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.paired import SHOWN, Estimate, estimate, machine, shown, table
-from runner.groups import ROOT
+from runner.config.locations import PROJECT
 
 TARGET_S = 0.3  # a job
 FEW = 2  # jobs of the shorter sweep of empty ones
@@ -64,7 +64,7 @@ def run(command: Sequence[str], **environment: str) -> Spent:
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             [sys.executable, *command],
-            cwd=ROOT,
+            cwd=PROJECT,
             env=dict(os.environ, **environment),
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -117,10 +117,10 @@ def empty(folder: Path, count: int) -> tuple[Spent, Spent]:
 
 def sweep_of_empty_jobs(count: int, folder: str) -> int:
     """The command `python -m runner -m`, whose jobs do nothing."""
-    from runner.flags import split_flags
-    from runner.multirun import multirun
-    from runner.sweep.process import LOG, Process, told_to_jobs
-    from runner.targets import allowed_packages
+    from runner.cli.flags import split_flags
+    from runner.cli.multirun import multirun
+    from runner.config.targets import allowed_packages
+    from runner.sweep.local_process import LOG, Process, told_to_jobs
 
     def start(plan: Any, flags: Sequence[str], name: str) -> Any:
         env = dict(os.environ, **told_to_jobs(plan, name))

@@ -18,8 +18,8 @@ from runner.errors import UserError
 if TYPE_CHECKING:
     from bench.parts import Parts
     from runner.batch import Batch
-    from runner.compose import Composed
-    from runner.job import Job
+    from runner.config.compose import Composed
+    from runner.training.job import Job
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from torch.nn import functional
 
 from experiments.pairs import Pairs
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.context import Context
-from runner.layers.recommender import Recommender
-from runner.task import StepOutput
+from runner.models.layers.recommender import Recommender
+from runner.training.update.context import Context
+from runner.training.update.task import StepOutput
 
 HASH = 2_654_435_761  # Knuth's multiplier: an item for a row that is the same in every evaluation
 

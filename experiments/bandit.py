@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from experiments.pairs import Pairs
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.context import Context
-from runner.layers.mlp import mlp
-from runner.layers.recommender import Recommender
-from runner.task import StepOutput
+from runner.models.layers.mlp import mlp
+from runner.models.layers.recommender import Recommender
+from runner.training.update.context import Context
+from runner.training.update.task import StepOutput
 
 POLICIES = ("greedy", "uniform", "best")
 HASH = 2_654_435_761  # Knuth's multiplier: payments that are the same in every evaluation

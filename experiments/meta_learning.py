@@ -20,10 +20,10 @@ from torch.nn import functional
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Embeddings, Prediction, Schema, SparseFeature
-from runner.context import Context
-from runner.layers.embedding import TableLookup
-from runner.layers.recommender import Recommender
-from runner.task import StepOutput
+from runner.models.layers.embedding import TableLookup
+from runner.models.layers.recommender import Recommender
+from runner.training.update.context import Context
+from runner.training.update.task import StepOutput
 
 PERSON = ("gender", "age", "occupation")
 Weights = list[Tensor]

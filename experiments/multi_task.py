@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.compared import UPDATE, need_within
 from runner.errors import nearest
-from runner.layers.embedding import TableLookup
-from runner.layers.mlp import mlp
-from runner.layers.recommender import Recommender
+from runner.models.layers.embedding import TableLookup
+from runner.models.layers.mlp import mlp
+from runner.models.layers.recommender import Recommender
+from runner.models.losses_within import UPDATE, need_within
 
 
 class TwoTowers(Recommender):
@@ -67,7 +67,7 @@ class ClickAndRetrieval(nn.Module):
     A row is compared with the rows beside it that have weight; only clicked rows have a retrieval
     loss.
 
-    Args: within: what the rows beside it lie in, see `runner.compared`.
+    Args: within: what the rows beside it lie in, see `runner.models.losses_within`.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Embeddings, Schema
 from runner.errors import nearest
-from runner.layers.embedding import TableLookup
+from runner.models.layers.embedding import TableLookup
 
 
 class Pairs(TableLookup):

@@ -11,9 +11,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from runner.cli.commands import is_verb, run_verb
+from runner.cli.flags import Flags, take_allow
 from runner.errors import UserError
-from runner.flags import Flags, take_allow
-from runner.verbs import is_verb, run_verb
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,20 +42,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _hydra(words: Sequence[str], allow: Sequence[str]) -> int:
-    from runner.flags import split_flags
-    from runner.targets import allowed_packages
+    from runner.cli.flags import split_flags
+    from runner.config.targets import allowed_packages
 
     flags = split_flags(words)
     allowed = allowed_packages(allow)
     if flags.help or flags.show or flags.left_to_hydra:
-        from runner.hydra_flags import answer
+        from runner.cli.hydra_flags import answer
 
         return answer(flags)
-    from runner.flags import is_search, is_single
+    from runner.cli.flags import is_search, is_single
 
     if flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides or is_search(flags.overrides):
         return _multirun(flags, allowed, allow)
-    from runner.compose import compose_job
+    from runner.config.compose import compose_job
     from runner.launch import launch
 
     if flags.dry_run:
@@ -73,8 +73,8 @@ def _hydra(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def _multirun(flags: Flags, allowed: Sequence[str], allow: Sequence[str]) -> int:
-    from runner.dist.size import launched_size
-    from runner.multirun import multirun
+    from runner.cli.multirun import multirun
+    from runner.distributed.world_size import launched_size
 
     if (launched_size() or 1) > 1:
         raise UserError(

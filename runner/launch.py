@@ -14,17 +14,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.compose import Composed
-from runner.dist.agent import under_agent
-from runner.dist.processes import Ended, run_on_ranks
-from runner.dist.size import launched_rank, launched_size
+from runner.config.compose import Composed
+from runner.config.locations import PROJECT
+from runner.config.rules import check, get
+from runner.config.rules.resume import check_resumable
+from runner.config.signature import identity, signature_of
+from runner.distributed.launcher import Ended, run_on_ranks
+from runner.distributed.torchrun import under_agent
+from runner.distributed.world_size import launched_rank, launched_size
 from runner.errors import DataError, UserError, mistakes
-from runner.execute import dismiss, run_job
-from runner.groups import ROOT
-from runner.identity import identity, signature_of
-from runner.interactive import stepped_through
-from runner.jsonfiles import dumps, read_rows
-from runner.record import (
+from runner.machine import set_thread_environment, usable_cores
+from runner.rundir.json_files import dumps, read_rows
+from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
+from runner.rundir.run import (
     Plan,
     Run,
     open_run,
@@ -32,13 +34,10 @@ from runner.record import (
     reopen_run,
     write_result,
 )
-from runner.resumable import check_resumable
-from runner.rules import check, get
-from runner.rundir import DEFAULT_RUN_DIR, check_writable
-from runner.threads import set_thread_environment, usable_cores
+from runner.worker import dismiss, run_job
 
-DEBUG = "runner.loops.debug.debug"
-EVALUATE = "runner.loops.evaluate.evaluate"
+DEBUG = "runner.training.loops.debug.debug"
+EVALUATE = "runner.training.loops.evaluate.evaluate"
 log = logging.getLogger("runner")
 _fingerprints: dict[str, str] = {}
 
@@ -103,7 +102,7 @@ def follows(composed: Composed) -> bool:
 def _write_page(folder: Path) -> None:
     """`report.html` of the run that has ended. Jobs of a sweep have the sweep's own instead:
     plotly.js makes each page 5 MB. Whatever goes wrong with it, the run has gone well."""
-    from runner.report.write import write_own_page
+    from runner.reporting.report.write import write_own_page
 
     try:
         write_own_page(folder)
@@ -121,7 +120,7 @@ def _opened(composed: Composed, command: Sequence[str], resume: Path | None, loo
     if resume is not None:
         check_resumable(resume, plan)
         return reopen_run(resume, plan)
-    return open_run(template, plan, project=ROOT)
+    return open_run(template, plan, project=PROJECT)
 
 
 def verify(composed: Composed, allowed: Sequence[str]) -> None:
@@ -172,7 +171,7 @@ def plan_of(composed: Composed, command: Sequence[str] = ()) -> Plan:
 
 def _fingerprint(dataset: Mapping[str, Any]) -> str:
     """Of the same settings it is asked once a process: the jobs of a sweep mostly share it."""
-    from runner.data.fingerprint import fingerprint
+    from runner.data.prepare.fingerprint import fingerprint
 
     key = dumps(dataset)
     if key not in _fingerprints:
@@ -257,3 +256,25 @@ def _summary(result: Mapping[str, Any]) -> str:
     metrics = result.get("metrics") or {}
     shown = [f"{k} {float(v):.5f}" for k, v in metrics.items() if k.startswith("test/")]
     return ", ".join([f"step {result.get('step')}", *shown[:4]])
+
+
+# What else computes, or hides, the lines that one wants to step through; and its value without.
+OFF: dict[tuple[str, str], Any] = {
+    ("dataset", "prefetch"): 0,
+    ("dataset", "workers"): 0,
+    ("trainer", "compile"): False,
+}
+
+
+def stepped_through(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The same configuration without threads that read ahead and without compiled code.
+
+    None of them changes a number. Returns: it, and what was turned off, to be told.
+    """
+    changed, told = dict(config), []
+    for (group, key), value in OFF.items():
+        node = changed.get(group)
+        if isinstance(node, Mapping) and node.get(key):
+            changed[group] = {**node, key: value}
+            told.append(f"{group}.{key}={str(value).lower()}")
+    return changed, told

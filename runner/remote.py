@@ -17,15 +17,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from runner.compose import Composed
+from runner.config.compose import Composed
+from runner.config.rules import check
 from runner.errors import ConfigError, UserError, mistakes
 from runner.launch import tell
-from runner.rules import check
-from runner.rundir import check_writable, make_locked
-from runner.sweep.process import last_line
+from runner.rundir.location import check_writable, make_locked
+from runner.sweep.local_process import last_line
 
 NAMES = ("config.yaml", "meta.json", "metrics.jsonl", "perf.jsonl", "result.json", "log.txt")
-_TRAIN = "runner.loops.train.train"
+_TRAIN = "runner.training.loops.train.train"
 
 
 def run_remotely(composed: Composed, flags: Sequence[str], allowed: Sequence[str]) -> int:

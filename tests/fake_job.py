@@ -1,4 +1,4 @@
-"""`runner.build` without torch, for tests of all that stands before it: commands take 0.2 s."""
+"""`runner.training.builder` without torch, for tests of what stands before it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import runner.view as real_view
+import runner.reporting.console as real_view
 from runner.__main__ import main
 
 
@@ -71,11 +71,14 @@ def fake_command(
 ) -> Command:
     """Commands typed in `folder`, with a job that only pretends to train."""
     jobs = Jobs()
-    build, view = types.ModuleType("runner.build"), types.ModuleType("runner.view")
+    build, view = (
+        types.ModuleType("runner.training.builder"),
+        types.ModuleType("runner.reporting.console"),
+    )
     build.build = lambda config, run, **more: jobs.build(config, run, **more)  # type: ignore[attr-defined]
     view.View = lambda: None  # type: ignore[attr-defined]
     view.__path__ = list(real_view.__path__)  # its other modules stay what they are
-    monkeypatch.setitem(sys.modules, "runner.build", build)
-    monkeypatch.setitem(sys.modules, "runner.view", view)
+    monkeypatch.setitem(sys.modules, "runner.training.builder", build)
+    monkeypatch.setitem(sys.modules, "runner.reporting.console", view)
     monkeypatch.chdir(folder)
     return Command(jobs, capsys)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.compose import compose
+from runner.config.compose import compose
 from runner.errors import DataError
-from runner.jsonfiles import read_json
-from runner.record import read_meta, read_result
+from runner.rundir.json_files import read_json
+from runner.rundir.run import read_meta, read_result
 from tests.fake_job import FakeResult, fake_command
 
 
@@ -189,7 +189,7 @@ def test_eval_takes_the_runs_configuration_lists_what_differs_and_writes_elsewhe
     assert job.config["trainer"]["batch_size"] == 32
     assert job.config["seed"] == 4
     assert job.config["run"] == str(Path("run").absolute())
-    assert job.config["loop"]["_target_"] == "runner.loops.evaluate.evaluate"
+    assert job.config["loop"]["_target_"] == "runner.training.loops.evaluate.evaluate"
     assert job.config["loop"]["split"] == "validation"
     assert "metrics.eval: ['auc', " in err
     assert "-> ['auc']" in err
@@ -281,7 +281,7 @@ def test_a_full_disk_at_the_very_end_is_an_error_not_a_success(command, monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("runner.launch.write_result", full)
-    monkeypatch.setattr("runner.execute.write_result", full)
+    monkeypatch.setattr("runner.worker.write_result", full)
     code, _, err = command("hydra.run.dir=run")
     assert code == 1
     assert "No space left on device" in err
@@ -329,7 +329,7 @@ def test_ctrl_c_before_the_loop_has_begun_exits_with_130(command):
 
 
 def test_missing_data_is_told_before_a_folder_is_made(command, tmp_path, monkeypatch):
-    import runner.data.fingerprint as data
+    import runner.data.prepare.fingerprint as data
 
     def gone(dataset):
         raise FileNotFoundError(2, "No such file or directory", "/data/part-3.parquet")
@@ -349,7 +349,8 @@ def test_no_secret_of_the_environment_reaches_a_file(command, monkeypatch, tmp_p
     own = tmp_path / "own" / "tracker"
     own.mkdir(parents=True)
     (own / "secret.yaml").write_text(
-        "first: {_target_: runner.trackers.x, key: '${oc.env:CANARY_KEY}', again: '${.key}'}\n"
+        "first: {_target_: runner.reporting.trackers.x, "
+        "key: '${oc.env:CANARY_KEY}', again: '${.key}'}\n"
         "url: 'https://${oc.env:CANARY_KEY}@host/${oc.env:NOT_SET,none}'\n"
         "all: ${tracker.first}\n"
         "plain: ${seed}\n"
@@ -400,7 +401,7 @@ def test_allowed_packages_come_from_flags_and_the_environment_only(command, monk
     own = tmp_path / "own" / "model"
     own.mkdir(parents=True)
     (own / "mine.yaml").write_text(
-        "net: {_target_: mypackage.Net, width: 3}\nloss: {_target_: runner.losses.BCE}\n"
+        "net: {_target_: mypackage.Net, width: 3}\nloss: {_target_: runner.models.losses.BCE}\n"
     )
     words = ("--config-dir", "own", "model=mine", "hydra.run.dir=run")
     assert "--allow mypackage" in command.refused(*words)

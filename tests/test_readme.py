@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runner.verbs import VERBS
+from runner.cli.commands import VERBS
 from tests.conftest import ROOT, Zygote
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -6,14 +6,14 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Cursor, Schema, SparseFeature, TaskSpec
-from runner.context import Context
-from runner.layers.embedding import TableLookup
-from runner.layers.recommender import Recommender
-from runner.losses import BCE, Loss
+from runner.embeddings.factory import build_tables
 from runner.models.dlrm import DLRM
+from runner.models.layers.embedding import TableLookup
+from runner.models.layers.recommender import Recommender
+from runner.models.losses import BCE, Loss
 from runner.optim.settings import parse_sparse
-from runner.optim.tables import build_tables
-from runner.state import dense_parameters
+from runner.training.state import dense_parameters
+from runner.training.update.context import Context
 
 SCHEMA = Schema(
     dense=("d0", "d1"),

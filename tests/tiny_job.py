@@ -12,14 +12,14 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Cursor, Schema
-from runner.config import CheckpointSettings, TrainerSettings
-from runner.context import Context
-from runner.job import Cadence, Job, Rates, Result
+from runner.config.settings import CheckpointSettings, TrainerSettings
 from runner.metrics import MetricSet
 from runner.metrics.settings import MetricSettings
-from runner.task import Supervised
-from runner.trackers import Trackers
-from runner.view import View
+from runner.reporting.console import View
+from runner.reporting.trackers import Trackers
+from runner.training.job import Cadence, Job, Rates, Result
+from runner.training.update.context import Context
+from runner.training.update.task import Supervised
 from tests.tiny import SCHEMA, random_batch
 
 START = Cursor()

@@ -19,11 +19,6 @@ def serve() -> None:
     import torch
 
     torch.set_num_threads(1)  # no pool of threads may exist when we fork
-    import runner.build
-    import runner.loops.debug
-    import runner.loops.evaluate
-    import runner.loops.train
-    import runner.models.dlrm  # noqa: F401
 
     logging.getLogger().handlers.clear()  # what imports left; a fresh process has none yet
     for line in sys.stdin:

@@ -20,15 +20,15 @@ from torchrec.modules.fused_embedding_modules import fuse_embedding_optimizer
 from torchrec.optim import RowWiseAdagrad
 
 from bench.sparse.scenes import NUM_DENSE, TOP, Prepared, Scene
-from runner.context import Context
-from runner.layers.embedding import TableLookup
-from runner.losses import BCE
+from runner.embeddings.factory import build_tables
 from runner.models.dlrm import DLRM
+from runner.models.layers.embedding import TableLookup
+from runner.models.losses import BCE
 from runner.optim.dense import build_dense_optimizer
 from runner.optim.settings import parse_sparse
-from runner.optim.tables import build_tables
-from runner.state import dense_parameters
-from runner.task import Supervised
+from runner.training.state import dense_parameters
+from runner.training.update.context import Context
+from runner.training.update.task import Supervised
 
 CPU = torch.device("cpu")
 RATE = 0.001

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.pending import MAX_LOSS_PARTS, Counted, Pending
-from runner.metrics.ranking import (
+from runner.metrics.buffer import MAX_LOSS_PARTS, Counted, Pending
+from runner.metrics.curves import (
     average_precision,
     average_precision_error,
     roc_area,
     roc_area_error,
 )
-from runner.metrics.ranks import Ranks
+from runner.metrics.score_store import Ranks
 from runner.metrics.settings import (
     METRICS,
     MetricSettings,

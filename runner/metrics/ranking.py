@@ -1,98 +1,179 @@
-"""Areas under the ROC and precision-recall curves, weighted, exact or over bins.
+"""Metrics of rankings, a mean over users: NDCG, recall and hit rate at k, MRR.
 
-Own code: torchmetrics 1.0.3 knows no row weights and calls the AUROC of one class 0.0.
-All functions work on levels: the positive and negative weight at each distinct score, ascending.
-Where the weights are whole numbers every sum is exact, so that the order of rows cannot matter.
-
-N rows, K levels (distinct scores, or bins).
+N rows of the pass, T tasks, P rows of label 1.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from runner.batch import Prediction, TaskSpec
+from runner.metrics.settings import cut_of, result_key, with_means
+
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def levels(scores_N: NDArray, positive_N: Floats, negative_N: Floats) -> tuple[Floats, Floats]:
-    """Positive and negative weight at each distinct score, in ascending order: two [K]."""
-    if not len(scores_N):
-        return np.zeros(0), np.zeros(0)
-    order_N = np.argsort(scores_N)
-    sorted_N = scores_N[order_N]
-    starts_K = np.concatenate(([0], 1 + np.flatnonzero(sorted_N[1:] != sorted_N[:-1])))
-    return (
-        np.add.reduceat(positive_N[order_N], starts_K),
-        np.add.reduceat(negative_N[order_N], starts_K),
-    )
+class PerUser:
+    """Rankings of each user's rows among themselves, or of each row of label 1 among all items.
 
+    Implements `Metrics`. A user is a value of a group column. Users without a row of label 1 are
+    left out, and all count alike: of row weights only 0 matters. Equal scores rank the rows of
+    label 0 first. A NaN among scores or labels makes all metrics of a task NaN.
 
-def roc_area(positive_K: Floats, negative_K: Floats) -> float:
-    """Chance that a positive scores above a negative, ties counted half; NaN on one class."""
-    pairs = positive_K.sum() * negative_K.sum()
-    if not pairs > 0:
-        return math.nan
-    below_K = np.cumsum(negative_K) - negative_K
-    return float((positive_K * (below_K + negative_K / 2)).sum() / pairs)
+    Rows are kept, 4 (2T + 1) + 8 bytes each, up to `row_limit`; beyond it all metrics are NaN.
 
-
-def roc_area_error(positive_K: Floats, negative_K: Floats) -> float:
-    """How far binning can move `roc_area`: pairs inside one bin count between none and all."""
-    pairs = positive_K.sum() * negative_K.sum()
-    return float((positive_K * negative_K).sum() / 2 / pairs) if pairs > 0 else math.nan
-
-
-def average_precision(positive_K: Floats, negative_K: Floats) -> float:
-    """Area under the precision-recall steps (no interpolation); NaN without a positive."""
-    total = positive_K.sum()
-    if not total > 0:
-        return math.nan
-    positive_K, all_K = positive_K[::-1], (positive_K + negative_K)[::-1]
-    precision_K = np.cumsum(positive_K) / np.maximum(np.cumsum(all_K), np.finfo(np.float64).tiny)
-    return float((positive_K * precision_K).sum() / total)
-
-
-def average_precision_error(positive_K: Floats, negative_K: Floats) -> float:
-    """How far binning can move `average_precision`: best and worst order inside each bin."""
-    total = positive_K.sum()
-    if not total > 0:
-        return math.nan
-    positive_K, negative_K = positive_K[::-1], negative_K[::-1]
-    upto_K, negative_upto_K = np.cumsum(positive_K), np.cumsum(negative_K)
-    tiny = np.finfo(np.float64).tiny
-    best_K = upto_K / np.maximum(upto_K + negative_upto_K - negative_K, tiny)
-    worst_K = (upto_K - positive_K) / np.maximum(upto_K - positive_K + negative_upto_K, tiny)
-    return float((positive_K * np.maximum(best_K - worst_K, 0)).sum() / total)
-
-
-def grouped_roc_area(
-    groups_N: NDArray[np.int64], scores_N: NDArray, positive_N: Floats, negative_N: Floats
-) -> tuple[float, float]:
-    """Mean of the groups' ROC areas: weighted by the weight of their rows (GAUC, Zhou et al.,
-    arXiv:1706.06978, eq. 7), and unweighted. Groups of one class are left out; NaN if all are.
+    Args:
+        names: of the metrics, such as ndcg@10. group: place of the users' column in
+            `Prediction.groups_BG`; None: each row is a user of its own.
+        full: ranks are the model's `aux["rank_B"]`, not made of the rows.
     """
-    if not len(groups_N):
-        return math.nan, math.nan
-    order_N = np.lexsort((scores_N, groups_N))
-    groups_N, scores_N = groups_N[order_N], scores_N[order_N]
-    new_group_N = np.concatenate(([True], groups_N[1:] != groups_N[:-1]))
-    new_level_N = new_group_N | np.concatenate(([True], scores_N[1:] != scores_N[:-1]))
-    level_K, group_G = np.flatnonzero(new_level_N), np.flatnonzero(new_group_N)
-    positive_K = np.add.reduceat(positive_N[order_N], level_K)
-    negative_K = np.add.reduceat(negative_N[order_N], level_K)
-    first_level_G = np.searchsorted(level_K, group_G)
-    group_of_K = np.cumsum(new_group_N[level_K]) - 1
-    below_K = np.cumsum(negative_K) - negative_K
-    below_K = below_K - below_K[first_level_G][group_of_K]
-    wins_G = np.add.reduceat(positive_K * (below_K + negative_K / 2), first_level_G)
-    positive_G = np.add.reduceat(positive_K, first_level_G)
-    negative_G = np.add.reduceat(negative_K, first_level_G)
-    both_G = positive_G * negative_G > 0
-    if not both_G.any():
-        return math.nan, math.nan
-    area_G = wins_G[both_G] / (positive_G * negative_G)[both_G]
-    weight_G = (positive_G + negative_G)[both_G]
-    return float((area_G * weight_G).sum() / weight_G.sum()), float(area_G.mean())
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        tasks: Sequence[TaskSpec],
+        *,
+        group: int | None,
+        full: bool,
+        row_limit: int,
+        device: torch.device,
+    ) -> None:
+        self._names, self._tasks = tuple(names), tuple(tasks)
+        self._columns = [i for i, task in enumerate(tasks) if task.kind == "binary"]
+        self._pick = torch.tensor(self._columns, device=device)
+        self._group, self._full, self._row_limit = group, full, row_limit
+        self._device = device
+        self._width = 2 * len(self._columns) + 1
+        self.reset()
+
+    def names(self) -> list[str]:
+        keys = [
+            result_key(name, self._tasks[column], self._tasks)
+            for column in self._columns
+            for name in self._names
+        ]
+        return list(with_means(dict.fromkeys(keys, 0.0), self._names, self._tasks))
+
+    def reset(self) -> None:
+        self._rows: list[Tensor] = []  # [B, 2T + 1]: scores or ranks, labels, weight; float32
+        self._groups: list[Tensor] = []
+        self._num_rows = 0
+
+    @torch.no_grad()
+    def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
+        scores_BT = prediction.logits_BT.index_select(1, self._pick)
+        if self._full:
+            scores_BT = prediction.aux["rank_B"][:, None].expand_as(scores_BT)
+        labels_BT = prediction.labels_BT.index_select(1, self._pick)
+        rows = torch.cat((scores_BT, labels_BT, prediction.weights_B[:, None]), dim=1)
+        groups_B = None if self._group is None else prediction.groups_BG[:, self._group]
+        self._add(rows.float(), groups_B)
+
+    def _add(self, rows: Tensor, groups_B: Tensor | None) -> None:
+        self._num_rows += len(rows)
+        if self._num_rows > self._row_limit:
+            self._rows, self._groups = [], []
+            return
+        self._rows.append(rows)
+        if groups_B is None:
+            groups_B = torch.arange(len(rows), device=self._device) + self._num_rows - len(rows)
+        self._groups.append(groups_B.clone())
+
+    def state(self) -> dict[str, Tensor]:
+        rows = self._rows or [torch.zeros(0, self._width, device=self._device)]
+        groups = self._groups or [torch.zeros(0, dtype=torch.int64, device=self._device)]
+        count = torch.tensor([self._num_rows], device=self._device)
+        return {"rows": torch.cat(rows), "groups": torch.cat(groups), "count": count}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        self.reset()
+        self.merge(state)
+
+    def merge(self, state: Mapping[str, Tensor]) -> None:
+        rows = state["rows"].to(self._device)
+        self._num_rows += int(state["count"]) - len(rows)
+        groups_B = None if self._group is None else state["groups"].to(self._device)
+        self._add(rows, groups_B)
+
+    def notes(self) -> tuple[str, ...]:
+        if self._num_rows <= self._row_limit:
+            return ()
+        beyond = f"beyond {self._row_limit:,} rows (metrics.exact_auroc_rows)"
+        return (f"{', '.join(self._names)}: undefined {beyond}",)
+
+    def compute(self) -> dict[str, float]:
+        if self._num_rows > self._row_limit:
+            return dict.fromkeys(self.names(), math.nan)
+        state = self.state()
+        rows_N = state["rows"].cpu().double().numpy()  # sync
+        groups_N = state["groups"].cpu().numpy()
+        there_N = rows_N[:, -1] > 0
+        rows_N, groups_N = rows_N[there_N], groups_N[there_N]
+        results = {}
+        for place, column in enumerate(self._columns):
+            scores_N, labels_N = rows_N[:, place], rows_N[:, len(self._columns) + place]
+            values = self._of_task(scores_N, labels_N, groups_N)
+            for name, value in values.items():
+                results[result_key(name, self._tasks[column], self._tasks)] = value
+        return with_means(results, self._names, self._tasks)
+
+    def _of_task(self, scores_N: Floats, labels_N: Floats, groups_N: Ints) -> dict[str, float]:
+        positive_N = labels_N > 0.5
+        needed_N = scores_N[positive_N] if self._full else scores_N
+        if np.isnan(needed_N).any() or np.isnan(labels_N).any():
+            return dict.fromkeys(self._names, math.nan)
+        if self._full:
+            users_P, ranks_P = groups_N[positive_N], scores_N[positive_N]
+        else:
+            users_P, ranks_P = ranks_in_groups(groups_N, scores_N, positive_N)
+        return ranking_metrics(self._names, users_P, ranks_P)
+
+
+def ranks_in_groups(groups_N: Ints, scores_N: Floats, positive_N: NDArray) -> tuple[Ints, Floats]:
+    """Group and rank, from 1, of each positive row among the rows of its group: two [P]."""
+    order_N = np.lexsort((positive_N, -scores_N, groups_N))
+    groups_N, positive_N = groups_N[order_N], positive_N[order_N]
+    first_N = np.concatenate(([True], groups_N[1:] != groups_N[:-1]))[: len(groups_N)]
+    starts = np.flatnonzero(first_N)
+    rank_N = 1.0 + np.arange(len(groups_N))
+    rank_N -= np.repeat(starts, np.diff(np.append(starts, len(groups_N))))
+    return groups_N[positive_N], rank_N[positive_N]
+
+
+def ranking_metrics(names: Sequence[str], users_P: Ints, ranks_P: Floats) -> dict[str, float]:
+    """Means over users of what their positives' ranks give; NaN without a positive.
+
+    With R positives of a user: ndcg@k = sum of 1 / log2(rank + 1) over ranks up to k, over the
+    same sum of ranks 1 to min(k, R); recall@k = ranks up to k, over R; hit_rate@k = 1 if there is
+    one; mrr = 1 / the first rank.
+    """
+    if not len(users_P):
+        return dict.fromkeys(names, math.nan)
+    order_P = np.lexsort((ranks_P, users_P))  # sums do not depend on the order of rows
+    users_P, ranks_P = users_P[order_P], ranks_P[order_P]
+    first_U = np.flatnonzero(np.concatenate(([True], users_P[1:] != users_P[:-1])))
+    total_U = np.diff(np.append(first_U, len(users_P)))
+    ideal = np.concatenate(([0.0], np.cumsum(1 / np.log2(2.0 + np.arange(total_U.max())))))
+    found = {}
+    for name in names:
+        if name == "mrr":
+            found[name] = float((1 / ranks_P[first_U]).mean())
+            continue
+        kind, k = cut_of(name)
+        assert k is not None, name
+        inside_P = ranks_P <= k
+        if kind == "ndcg":
+            gains_U = np.add.reduceat(np.where(inside_P, 1 / np.log2(ranks_P + 1), 0.0), first_U)
+            values_U = gains_U / ideal[np.minimum(total_U, k)]
+        else:
+            hits_U = np.add.reduceat(inside_P.astype(np.float64), first_U)
+            values_U = hits_U / total_U if kind == "recall" else np.minimum(hits_U, 1.0)
+        found[name] = float(values_U.mean())
+    return found

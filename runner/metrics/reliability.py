@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from runner.batch import TaskSpec
-from runner.metrics.ranks import BIN_RANGE
+from runner.metrics.score_store import BIN_RANGE
 
 NUM_BINS = 20
 _NUM_FINE = 1 << 14  # of equal width on the logit axis, before neighbours are put together

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from runner.errors import ConfigError, nearest
 
-# bins, users: measured by sets of their own beside the MetricSet, see runner/metrics/make.py
+# bins, users: measured by sets of their own beside the MetricSet, see runner/metrics/factory.py
 Needs = Literal["sums", "ranks", "groups", "bins", "users"]
 
 

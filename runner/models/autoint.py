@@ -8,13 +8,13 @@ from itertools import pairwise
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.layers.attention import InteractingLayer
-from runner.layers.dropout import Dropout
-from runner.layers.embedding import TableLookup
-from runner.layers.fields import FieldVectors
-from runner.layers.mlp import mlp
-from runner.layers.recommender import Recommender
-from runner.layers.sizes import check_sizes
+from runner.models.layers.attention import InteractingLayer
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.embedding import TableLookup
+from runner.models.layers.fields import FieldVectors
+from runner.models.layers.mlp import mlp
+from runner.models.layers.recommender import Recommender
+from runner.models.layers.sizes import check_sizes
 
 
 class AutoInt(Recommender):

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.layers.dropout import Dropout
-from runner.layers.interest import LocalActivation, mean_of, prelu_mlp
-from runner.layers.recommender import Recommender
-from runner.layers.sequences import SequenceLookup
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.interest import LocalActivation, mean_of, prelu_mlp
+from runner.models.layers.recommender import Recommender
+from runner.models.layers.sequences import SequenceLookup
 
 
 class DIN(Recommender):

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.layers.dot import DotInteraction
-from runner.layers.dropout import Dropout
-from runner.layers.embedding import TableLookup
-from runner.layers.mlp import mlp
-from runner.layers.recommender import Recommender
+from runner.models.layers.dot import DotInteraction
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.embedding import TableLookup
+from runner.models.layers.mlp import mlp
+from runner.models.layers.recommender import Recommender
 
 
 class DLRM(Recommender):

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.errors import nearest
-from runner.layers.embedding import TableLookup
-from runner.layers.fields import beside, beside_width
-from runner.layers.mlp import mlp
-from runner.layers.recommender import Recommender
-from runner.layers.streams import BilinearFusion, FeatureGate
+from runner.models.layers.embedding import TableLookup
+from runner.models.layers.fields import beside, beside_width
+from runner.models.layers.mlp import mlp
+from runner.models.layers.recommender import Recommender
+from runner.models.layers.streams import BilinearFusion, FeatureGate
 
 
 class FinalMLP(Recommender):

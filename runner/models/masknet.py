@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.layers.dropout import Dropout
-from runner.layers.embedding import TableLookup
-from runner.layers.fields import FieldVectors
-from runner.layers.mask import FieldNorm, MaskBlock
-from runner.layers.mlp import mlp
-from runner.layers.recommender import Recommender
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.embedding import TableLookup
+from runner.models.layers.fields import FieldVectors
+from runner.models.layers.mask import FieldNorm, MaskBlock
+from runner.models.layers.mlp import mlp
+from runner.models.layers.recommender import Recommender
 
 
 class MaskNet(Recommender):

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.layers.dropout import Dropout
-from runner.layers.embedding import TableLookup
-from runner.layers.fields import beside
-from runner.layers.interest import mean_of
-from runner.layers.mlp import mlp
-from runner.layers.recommender import Recommender
-from runner.layers.sequences import SequenceLookup
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.embedding import TableLookup
+from runner.models.layers.fields import beside
+from runner.models.layers.interest import mean_of
+from runner.models.layers.mlp import mlp
+from runner.models.layers.recommender import Recommender
+from runner.models.layers.sequences import SequenceLookup
 
 
 class MLP(Recommender):

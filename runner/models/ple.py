@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.layers.dropout import Dropout
-from runner.layers.embedding import TableLookup
-from runner.layers.experts import Experts, Mixture
-from runner.layers.fields import beside, beside_width
-from runner.layers.mlp import mlp
-from runner.layers.recommender import Recommender
-from runner.layers.sizes import check_sizes
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.embedding import TableLookup
+from runner.models.layers.experts import Experts, Mixture
+from runner.models.layers.fields import beside, beside_width
+from runner.models.layers.mlp import mlp
+from runner.models.layers.recommender import Recommender
+from runner.models.layers.sizes import check_sizes
 
 
 class Extraction(nn.Module):

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.layers.dropout import Dropout
-from runner.layers.negatives import Negatives
-from runner.layers.retrieval import Retrieval, need_one_binary_task
-from runner.layers.sequences import SequenceLookup, find_feature, find_sequence, single_ids
-from runner.layers.transformer import CausalBlock
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.negatives import Negatives
+from runner.models.layers.retrieval import Retrieval, need_one_binary_task
+from runner.models.layers.sequences import SequenceLookup, find_feature, find_sequence, single_ids
+from runner.models.layers.transformer import CausalBlock
 
 
 class SASRec(Retrieval):

@@ -12,12 +12,12 @@ from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.errors import nearest
-from runner.layers.dropout import Dropout
-from runner.layers.interest import mean_of
-from runner.layers.mlp import mlp
-from runner.layers.negatives import Negatives
-from runner.layers.retrieval import Retrieval, need_one_binary_task
-from runner.layers.sequences import SequenceLookup, find_feature, single_ids
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.interest import mean_of
+from runner.models.layers.mlp import mlp
+from runner.models.layers.negatives import Negatives
+from runner.models.layers.retrieval import Retrieval, need_one_binary_task
+from runner.models.layers.sequences import SequenceLookup, find_feature, single_ids
 
 
 class TwoTower(Retrieval):

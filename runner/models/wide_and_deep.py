@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.layers.dropout import Dropout
-from runner.layers.embedding import TableLookup
-from runner.layers.fields import beside, beside_width
-from runner.layers.linear import FirstOrder
-from runner.layers.mlp import mlp
-from runner.layers.recommender import Recommender
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.embedding import TableLookup
+from runner.models.layers.fields import beside, beside_width
+from runner.models.layers.linear import FirstOrder
+from runner.models.layers.mlp import mlp
+from runner.models.layers.recommender import Recommender
 
 
 class WideAndDeep(Recommender):

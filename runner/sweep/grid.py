@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from runner.sweep.known import Outcome
+from runner.sweep.database import Study
+from runner.sweep.optuna_schema import Axis
 from runner.sweep.plan import Job, SweepPlan
-from runner.sweep.study import Study
-from runner.sweep.tables import Axis
+from runner.sweep.run_index import Outcome
 
 if TYPE_CHECKING:
-    from runner.sweep.standing import Standing
+    from runner.sweep.status import Standing
 
 
 class Grid:

@@ -15,9 +15,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from runner.jsonfiles import write_text
-from runner.sweep.known import Outcome
+from runner.rundir.json_files import write_text
 from runner.sweep.plan import Job, SweepPlan
+from runner.sweep.run_index import Outcome
 
 FILE = "leaderboard.csv"
 _ROWS_SHOWN = 30  # in the terminal; the file has them all

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runner.errors import UserError
-from runner.jsonfiles import read_json, read_rows, write_json
-from runner.sweep.engine import Running
-from runner.sweep.known import number
+from runner.rundir.json_files import read_json, read_rows, write_json
+from runner.sweep.run_index import number
+from runner.sweep.scheduler import Running
 from runner.sweep.search import Choosing
 
-ASKED, ANSWER = ".evaluated.json", ".answer.json"  # as runner/loops/pruned.py has them
+ASKED, ANSWER = ".evaluated.json", ".answer.json"  # as runner/training/loops/ask_sweep.py has them
 
 
 def judge_of(choosing: Choosing) -> Callable[[Running], None] | None:

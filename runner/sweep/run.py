@@ -14,22 +14,22 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from runner.config import SearchSettings
+from runner.config.settings import SearchSettings
 from runner.errors import UserError
-from runner.lock import Lock, holder
+from runner.rundir.lock import Lock, holder
 from runner.sweep import leaderboard
-from runner.sweep.engine import Engine
+from runner.sweep.database import Study, StudyError, known_trials
 from runner.sweep.grid import Grid
-from runner.sweep.known import Outcome, claim, scan
+from runner.sweep.live_view import Board, Checking
+from runner.sweep.local_process import LOG, Start, local
 from runner.sweep.plan import Checked, Job, SweepPlan, plan_sweep
-from runner.sweep.process import LOG, Start, local
 from runner.sweep.pruning import judge_of
+from runner.sweep.run_index import Outcome, claim, scan
+from runner.sweep.scheduler import Engine
 from runner.sweep.search import Choosing, plan_search
-from runner.sweep.show import Board, Checking
 from runner.sweep.space import Space
-from runner.sweep.standing import Standing, save, take_in, take_stock, without_other_code
-from runner.sweep.stopping import stopping_on_signals
-from runner.sweep.study import Study, StudyError, known_trials
+from runner.sweep.status import Standing, save, take_in, take_stock, without_other_code
+from runner.sweep.stop_signal import stopping_on_signals
 
 _LEADERBOARD_EVERY_S = 5  # so that a sweep that is killed leaves a recent one
 _FILE_WIDTH = 140  # columns of text
@@ -202,7 +202,7 @@ def _conclude(console: Console, standing: Standing, front: Collection[str]) -> N
 
 def _write_page(console: Console, directory: Path) -> None:
     """`report.html` of the sweep, also after failures and the first Ctrl-C."""
-    from runner.report.write import write_own_page
+    from runner.reporting.report.write import write_own_page
 
     try:
         _say(console, f"report: {write_own_page(directory)}")

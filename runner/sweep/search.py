@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config import SearchSettings
+from runner.config.settings import SearchSettings
 from runner.errors import ConfigError, UserError, mistakes, nearest
-from runner.sweep.known import Outcome
 from runner.sweep.plan import (
     Checked,
     Job,
@@ -21,12 +20,13 @@ from runner.sweep.plan import (
     num_ranks,
     refuse_what_is_no_jobs,
 )
+from runner.sweep.run_index import Outcome
 from runner.sweep.settings import launcher_settings
 from runner.sweep.space import Space, combinations, corners
 
 if TYPE_CHECKING:
-    from runner.sweep.standing import Standing
-    from runner.sweep.trials import Chosen, Trials
+    from runner.sweep.optuna_trials import Chosen, Trials
+    from runner.sweep.status import Standing
 
 Check = Callable[[Sequence[str]], Checked]
 SPLITS = ("train", "validation", "test")
@@ -143,7 +143,9 @@ class Choosing:
 
     def __init__(self, search: Search, plan: SweepPlan, directory: Path) -> None:
         """Raises: StudyError if the database cannot be used."""
-        from runner.sweep.trials import Trials  # optuna, which a plain grid need not wait for
+        from runner.sweep.optuna_trials import (
+            Trials,  # optuna, which a plain grid need not wait for
+        )
 
         self.search = search
         slots = plan.launcher.slots

@@ -10,8 +10,8 @@ from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 
+from runner.config.overrides import parse
 from runner.errors import ConfigError, mistakes
-from runner.overrides import parse
 
 _DIGITS = 6  # of a number that is chosen: what a person can read, and what the trial is told
 _FORMS = "choice(a, b), range(1, 9), interval(0, 1), tag(log, interval(1e-4, 1)) are some"

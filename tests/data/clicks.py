@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from runner.data.table import Table, open_table
+from runner.data.tabular.table import Table, open_table
 
 SCHEMA: dict[str, Any] = {
     "labels": {"click": {}, "rating": {"type": "regression"}},

@@ -30,8 +30,10 @@ PLAIN = "labels: [click]\nnumeric: [rating]\ncategorical: {user: {num_rows: 100}
 CITIES = "labels: [click]\nnumeric: [rating]\ncategorical: {city: {encode: vocabulary}}\n"
 TARGETS = (
     "os.system", "subprocess.run", "builtins.eval", "builtins.exec", "pickle.loads", "torch.load",
-    "runner.build.device.os.system", "runner.data.cache.shutil.rmtree", "runner.build.__builtins__",
-    "runner.targets.importlib.import_module", "torch.nn.modules.module.torch.load", "numpy.load",
+    "runner.training.builder.device.os.system",
+    "runner.data.core.cache.shutil.rmtree", "runner.training.builder.__builtins__",
+    "runner.config.targets.importlib.import_module",
+    "torch.nn.modules.module.torch.load", "numpy.load",
 )  # fmt: skip
 KEYS = ("model.net", "model.loss", "dataset", "optimizer.dense", "task", "loop")
 
@@ -136,7 +138,9 @@ def targets(scene: Scene) -> list:
         def by_run(folder: Path, target=target) -> str:
             run = scene.finished_run(folder)
             text = (run / "config.yaml").read_text()
-            (run / "config.yaml").write_text(text.replace("runner.task.Supervised", target))
+            (run / "config.yaml").write_text(
+                text.replace("runner.training.update.task.Supervised", target)
+            )
             return scene.refused(folder, "loop=eval", "run=run")
 
         found += [(f"option with {target}", by_option), (f"run with {target}", by_run)]

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from runner.data.parquet import ParquetDataset
+from runner.data.read.parquet_dataset import ParquetDataset
 from runner.errors import DataError
 from tests.data.clicks import SCHEMA, clicks, opened
 from tests.fault_table import Table

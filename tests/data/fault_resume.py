@@ -14,18 +14,18 @@ import torch
 import yaml
 
 from runner.batch import Batch, Cursor
-from runner.data.table import Table as Files
-from runner.data.table import open_table
+from runner.data.tabular.table import Table as Files
+from runner.data.tabular.table import open_table
 from tests.conftest import Zygote
 from tests.data.clicks import SCHEMA, clicks, options
-from tests.dist.traced import examples
+from tests.distributed.traced import examples
 from tests.fault_table import Table
 from tests.whole.identity import differences
 
 STEPS, BATCH = 40, 32
 WORKERS = (0, 2, 4, 8)
 SETTINGS = (
-    "--allow", "tests", "task._target_=tests.dist.traced.Traced",
+    "--allow", "tests", "task._target_=tests.distributed.traced.Traced",
     "dataset=parquet", "dataset.window_rows=64", f"trainer.max_steps={STEPS}",
     "trainer.num_threads=1", "trainer.log_every=7", "trainer.eval_every=11",
     "checkpoint.save_every=1", "model.net.bottom=[8]", "model.net.top=[8]",

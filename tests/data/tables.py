@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runner.batch import Batch, Cursor
-from runner.data.columns import Categorical, Columns, Label, Numeric
-from runner.data.parquet import ParquetDataset
+from runner.data.core.columns import Categorical, Columns, Label, Numeric
+from runner.data.read.parquet_dataset import ParquetDataset
 
 COLUMNS = Columns(
     labels=(Label("click"),),

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from runner.data.columns import Categorical, Columns, Label, Numeric
+from runner.data.core.columns import Categorical, Columns, Label, Numeric
 from runner.errors import DataError
 from tests.data.tables import COLUMNS, dataset, read, table, write
 

@@ -8,8 +8,8 @@ import torch
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from runner.batch import SparseFeature
-from runner.data import decode
-from runner.data.index import build_index
+from runner.data.read import decode
+from runner.data.read.index import build_index
 from tests.data.tables import COLUMNS, by_key, dataset, read, table, write
 
 KEYS = ["item", "user", "tags", "shops"]
@@ -86,7 +86,7 @@ def test_types_are_those_that_need_no_conversion(data):
 
 
 def test_columns_may_be_absent_altogether(tmp_path, whole):
-    from runner.data.columns import Categorical, Columns
+    from runner.data.core.columns import Categorical, Columns
 
     columns = Columns(labels=COLUMNS.labels, categorical=(Categorical("tags", 50, is_list=True),))
     batch = read(dataset(write(tmp_path, whole), columns), batch_size=20)[0]
@@ -99,7 +99,7 @@ def test_columns_may_be_absent_altogether(tmp_path, whole):
 def test_an_epoch_of_empty_lists_only(tmp_path):
     import pyarrow as pa
 
-    from runner.data.columns import Categorical, Columns
+    from runner.data.core.columns import Categorical, Columns
 
     empty = pa.table({"click": [0, 1] * 10, "tags": pa.array([[]] * 20, pa.list_(pa.int32()))})
     columns = Columns(labels=COLUMNS.labels, categorical=(Categorical("tags", 50, is_list=True),))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runner.data.blocks import ArrowWriter, open_blocks, read_blocks
+from runner.data.core.blocks import ArrowWriter, open_blocks, read_blocks
 from runner.errors import DataError
 
 BLOCK_ROWS = 20

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from runner.data import cache
+from runner.data.core import cache
 from runner.errors import DataError
 
 MAKER = """

@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from runner.data import criteo
-from runner.data.blocks import read_blocks
-from runner.data.criteo import CATEGORICAL, NO_VALUE, NUMERIC, parse_hexadecimal
-from runner.data.fingerprint import recipe_of
-from runner.data.recipe import prepare
+from runner.data.core.blocks import read_blocks
+from runner.data.prepare.fingerprint import recipe_of
+from runner.data.prepare.recipe import prepare
+from runner.data.sets import criteo
+from runner.data.sets.criteo import CATEGORICAL, NO_VALUE, NUMERIC, parse_hexadecimal
 from runner.errors import ConfigError, DataError
 from tests.conftest import shared_data
 from tests.data.synthetic_settings import called, option

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from runner.data.fingerprint import fingerprint
+from runner.data.prepare.fingerprint import fingerprint
 from runner.errors import ConfigError, DataError
 from tests.data.synthetic_settings import option, small
 
 PROOF = """
 import sys
-from runner.data.fingerprint import fingerprint, recipe_of
-from runner.data.recipe import prepare
+from runner.data.prepare.fingerprint import fingerprint, recipe_of
+from runner.data.prepare.recipe import prepare
 from tests.data.synthetic_settings import small
 settings = small(rows={"train": 100, "validation": 100, "test": 100})
 print(len(fingerprint(settings)))

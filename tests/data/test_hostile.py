@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from runner.data.sources import EXTRAS
+from runner.cli.schema import schema as schema_verb
+from runner.data.tabular.file_list import EXTRAS
 from runner.errors import UserError
-from runner.verbs_schema import schema as schema_verb
 from tests.data.clicks import SCHEMA, as_text, clicks, opened, written
 
 ROWS = 400

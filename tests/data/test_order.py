@@ -102,7 +102,7 @@ def test_cursor_after_the_last_batch_is_the_start_of_the_next_epoch(data):
 
 
 def test_a_seek_reads_no_window_before_it(data, monkeypatch):
-    from runner.data.decode import Reader
+    from runner.data.read.decode import Reader
 
     opened = []
     read_rows = Reader.rows

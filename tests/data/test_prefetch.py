@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from runner.data.prefetch import prefetch
+from runner.data.read.prefetch import prefetch
 
 
 def threads() -> int:

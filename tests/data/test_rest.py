@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from runner.batch import Cursor
-from runner.build import count_steps
-from runner.config import TrainerSettings
+from runner.config.settings import TrainerSettings
 from runner.errors import ConfigError
-from runner.step import num_examples
+from runner.training.builder import count_steps
+from runner.training.steps import num_examples
 from tests.conftest import TINY
 from tests.data.tables import dataset, read, rows_of, table, write
 

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from runner.data import cache
-from runner.data.blocks import read_blocks
-from runner.data.ceiling import Ceiling
-from runner.data.fingerprint import recipe_of
-from runner.data.recipe import prepare
+from runner.data.core import cache
+from runner.data.core.blocks import read_blocks
+from runner.data.prepare.fingerprint import recipe_of
+from runner.data.prepare.recipe import prepare
+from runner.data.sets.bayes_optimal import Ceiling
 from runner.errors import ConfigError, DataError
 from tests.data.synthetic_settings import called, option, small
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from runner.data.texts import numbers_of
-from runner.data.transforms import hash_ids
+from runner.data.core.transforms import hash_ids
+from runner.data.tabular.hash_text import numbers_of
 from tests.data.clicks import SCHEMA, as_text, clicks, opened, written
 
 ROWS = 600

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runner.data.table import Table
+from runner.data.tabular.table import Table
 from runner.errors import ConfigError, DataError, UserError
 from tests.data.clicks import clicks, opened, options, written
 

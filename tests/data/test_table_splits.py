@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from runner.batch import Cursor
-from runner.data.fingerprint import fingerprint
-from runner.data.learnt import with_learnt
-from runner.data.table import Table
+from runner.cli.schema import schema as schema_verb
+from runner.data.core.fitted import with_learnt
+from runner.data.prepare.fingerprint import fingerprint
+from runner.data.tabular.table import Table
 from runner.errors import UserError
-from runner.verbs_schema import schema as schema_verb
 from tests.data.clicks import SCHEMA, clicks, opened, options, written
 from tests.data.synthetic_settings import option
 
@@ -147,7 +147,7 @@ def test_plain_files_are_read_as_they_are_and_give_the_same_as_rewritten_ones(pa
 
 
 def test_large_row_groups_are_cut_into_blocks_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("runner.data.table.DIRECT_ROWS", 10_000)
+    monkeypatch.setattr("runner.data.tabular.table.DIRECT_ROWS", 10_000)
     table = pa.table({"y": np.arange(20_000) % 2, "x": np.arange(20_000.0)})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=20_000)
     schema = {"labels": ["y"], "numeric": ["x"]}
@@ -158,8 +158,8 @@ def test_large_row_groups_are_cut_into_blocks_once(tmp_path, monkeypatch):
 
 
 def test_mixing_leaves_no_order_and_more_rows_than_memory_holds(tmp_path, monkeypatch):
-    monkeypatch.setattr("runner.data.mixing.SHARD_ROWS", 300)
-    monkeypatch.setattr("runner.data.mixing.FLUSH_ROWS", 20)
+    monkeypatch.setattr("runner.data.prepare.shuffle.SHARD_ROWS", 300)
+    monkeypatch.setattr("runner.data.prepare.shuffle.FLUSH_ROWS", 20)
     data = opened(path=written(tmp_path / "x", clicks(ROWS), 4))
     names = data.carried("train", 0, ROWS)["id"].to_pylist()
     order = np.array([int(name[3:]) for name in names])
@@ -175,7 +175,7 @@ def test_workers_ranks_and_every_position_keep_the_order(path, prefetch, workers
     """Every step of an epoch, resumed at, with lists and sequences."""
     made_of = Table(**options(path=path))
     made_of.check()
-    from runner.data.table import open_table
+    from runner.data.tabular.table import open_table
 
     data = open_table(made_of, window_rows=1, prefetch=prefetch, workers=workers)
     plain = open_table(made_of, window_rows=1, prefetch=0)
@@ -275,7 +275,7 @@ def test_wrong_words_of_schema_are_named(words, shown, tmp_path, monkeypatch):
 
 
 def test_schema_imports_no_torch(path):
-    code = "import sys; from runner.verbs_schema import schema; schema([sys.argv[1]], ())\n"
+    code = "import sys; from runner.cli.schema import schema; schema([sys.argv[1]], ())\n"
     code += "print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from runner.data.texts import numbers_of
+from runner.data.tabular.hash_text import numbers_of
 
 
 def test_equal_texts_and_only_those_get_equal_numbers():

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from runner.data.columns import Numeric
-from runner.data.transforms import hash_ids, to_dense
+from runner.data.core.columns import Numeric
+from runner.data.core.transforms import hash_ids, to_dense
 
 
 def splitmix(value: int, num_rows: int, salt: int) -> int:

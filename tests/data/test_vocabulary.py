@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.data import vocabulary
-from runner.data.vocabulary import FIRST, MISSING, UNKNOWN, Counter, encode
+from runner.data.tabular import vocabulary
+from runner.data.tabular.vocabulary import FIRST, MISSING, UNKNOWN, Counter, encode
 
 VALUES = st.lists(st.one_of(st.integers(-3, 6), st.integers(-(2**63), 2**63 - 1)), max_size=30)
 

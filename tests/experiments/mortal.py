@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from runner.trackers.fan_out import RunInfo
+from runner.reporting.trackers.tracker import RunInfo
 
 
 class Mortal:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.bandit import Bandit, Environment, regret
-from runner.checkpoint import open_checkpoint, read_tensors
+from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.whole.identity import newest
 
 SMALL = (

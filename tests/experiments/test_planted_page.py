@@ -7,9 +7,9 @@ import json
 import pytest
 
 from experiments import planted
-from runner.compose import compose
+from runner.config.compose import compose
+from runner.config.targets import ALLOWED
 from runner.launch import verify
-from runner.targets import ALLOWED
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoint import open_checkpoint, tensor_shapes
+from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import Zygote
 from tests.whole.identity import differences, newest
 

@@ -48,8 +48,8 @@ def difference(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, A
 
 def record() -> dict[str, Any]:
     """The default's configuration and signed fields whole, of every other option what differs."""
-    from runner.compose import compose
-    from runner.identity import identity, signature_of
+    from runner.config.compose import compose
+    from runner.config.signature import identity, signature_of
 
     recorded: dict[str, Any] = {}
     for command in commands():

@@ -18,7 +18,7 @@ from torchmetrics.retrieval import (
 
 from runner.batch import Prediction, Schema, TaskSpec
 from runner.errors import ConfigError
-from runner.metrics.make import make_metrics
+from runner.metrics.factory import make_metrics
 from runner.metrics.settings import MetricSettings
 from runner.metrics.slices import rows_slice
 

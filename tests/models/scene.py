@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from runner.batch import Batch, Schema, TaskSpec
-from runner.layers.recommender import Recommender
+from runner.models.layers.recommender import Recommender
 from tests.tiny import SCHEMA, random_batch
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "model"

@@ -10,10 +10,10 @@ import torch
 from torch.nn import functional
 
 from runner.batch import SequenceFeature, TaskSpec
-from runner.layers.negatives import GONE, Negatives
-from runner.layers.sequences import SequenceLookup
-from runner.losses import BCE, BPR, InBatchSoftmax, SampledBCE, SampledSoftmax, check_offered
-from runner.task import Supervised
+from runner.models.layers.negatives import GONE, Negatives
+from runner.models.layers.sequences import SequenceLookup
+from runner.models.losses import BCE, BPR, InBatchSoftmax, SampledBCE, SampledSoftmax, check_offered
+from runner.training.update.task import Supervised
 from tests.models.scene import from_yaml
 from tests.models.sequence_scene import LONGEST, NUM_ITEMS, SCHEMA, batch_of, ids_of
 from tests.models.sequence_twins import (

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from runner.batch import SparseFeature
-from runner.layers.embedding import COPIES
-from runner.losses import ByKind
-from runner.task import Supervised
+from runner.models.layers.embedding import COPIES
+from runner.models.losses import ByKind
+from runner.training.update.task import Supervised
 from tests.models.scene import MODELS, SCHEMAS, SMALL, TWO_TASKS, batch_of, from_yaml, make_model
 from tests.tiny import SCHEMA, make_context, snapshot
 

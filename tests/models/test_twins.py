@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional
 
 from runner.batch import Embeddings
-from runner.layers.embedding import COPIES
-from runner.layers.experts import Experts
-from runner.state import dense_parameters
+from runner.models.layers.embedding import COPIES
+from runner.models.layers.experts import Experts
+from runner.training.state import dense_parameters
 from tests.models.scene import NO_NUMBERS, SCHEMAS, SMALL, TWO_TASKS, batch_of, make_model
 from tests.models.twins import TWINS
 from tests.tiny import SCHEMA, make_context

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from runner.config import SearchSettings
+from runner.config.settings import SearchSettings
 from runner.errors import UserError
+from runner.sweep.local_process import LOG, Process, command_of, num_cores, told_to_jobs
 from runner.sweep.plan import Checked
-from runner.sweep.process import LOG, Process, command_of, num_cores, told_to_jobs
 from runner.sweep.run import Options, search, sweep
 from runner.sweep.space import read_space
 from tests.sweep.stand_in import signature

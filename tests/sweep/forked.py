@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from runner.cli.flags import split_flags, take_allow
+from runner.cli.multirun import multirun
+from runner.config.targets import allowed_packages
+from runner.distributed.parent_death import end_with
 from runner.errors import UserError
-from runner.flags import split_flags, take_allow
-from runner.multirun import multirun
-from runner.sweep.child import end_with
-from runner.sweep.process import LOG, command_of, told_to_jobs
-from runner.targets import allowed_packages
+from runner.sweep.local_process import LOG, command_of, told_to_jobs
 from tests.conftest import ROOT, Finished, Process, Zygote
 from tests.zygote import become_runner
 
@@ -94,7 +94,7 @@ def sweep(zygote: Zygote, *words: str) -> Finished:
 
 def main_of_other_code(words: Sequence[str]) -> int:
     """The same as if the code had changed since."""
-    from runner.sweep import standing
+    from runner.sweep import status as standing
 
     standing.git_state = lambda project: {"commit": "other", "patch": ""}  # type: ignore[assignment]
     return main(words)

@@ -101,7 +101,7 @@ def test_a_training_on_a_ray_cluster_brings_back_its_result_and_leaves_its_check
 
 def test_jobs_know_the_address_and_the_token_of_a_ray_that_the_sweep_started(monkeypatch):
     """Ray turns tokens on in the process that starts it, and refuses others that have none."""
-    from runner.sweep import elsewhere
+    from runner.sweep import hydra_launcher as elsewhere
 
     def init(**given):
         assert given == {"include_dashboard": False, "log_to_driver": False, "num_cpus": 2}
@@ -121,7 +121,7 @@ def test_jobs_know_the_address_and_the_token_of_a_ray_that_the_sweep_started(mon
 
 def test_a_plugin_that_is_not_there_is_told_at_once(tmp_path, monkeypatch):
     from runner.errors import ConfigError
-    from runner.sweep import elsewhere
+    from runner.sweep import hydra_launcher as elsewhere
 
     monkeypatch.setattr(elsewhere, "_is_there", lambda module: False)
     with pytest.raises(ConfigError, match=r"is not installed: pip install '.\[ray\]'"):

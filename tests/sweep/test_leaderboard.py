@@ -5,12 +5,12 @@ import io
 
 from rich.console import Console
 
-from runner.sweep.known import Outcome, outcome_of
+from runner.sweep.database import End
 from runner.sweep.leaderboard import Row, ranked, show, spread, write_csv
+from runner.sweep.live_view import Board
 from runner.sweep.plan import Job, SweepPlan
+from runner.sweep.run_index import Outcome, outcome_of
 from runner.sweep.settings import LauncherSettings
-from runner.sweep.show import Board
-from runner.sweep.study import End
 
 
 def job(lr, seed):

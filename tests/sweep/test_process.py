@@ -9,10 +9,9 @@ import time
 
 import pytest
 
-from runner.overrides import parse_single
-from runner.sweep import process
-from runner.sweep.plan import Job
-from runner.sweep.process import (
+from runner.config.overrides import parse_single
+from runner.sweep import local_process as process
+from runner.sweep.local_process import (
     LOG,
     Process,
     command_of,
@@ -24,6 +23,7 @@ from runner.sweep.process import (
     visible_devices,
     wait_for_orphans,
 )
+from runner.sweep.plan import Job
 from tests.sweep.test_killed import until
 
 

@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from runner.sweep.study import StudyError
+from runner.sweep.database import StudyError
 from tests.sweep.driver import grid, run
 from tests.sweep.test_sweep import board, starts
 
@@ -51,7 +51,7 @@ def test_a_damaged_one_is_told_and_kept_and_nothing_done_is_done_again(tmp_path,
 
 def test_one_that_another_program_has_locked_is_told_before_anything_starts(tmp_path, monkeypatch):
     assert run(tmp_path, grid(value=[0.1])) == 0
-    monkeypatch.setattr("runner.sweep.study.PATIENCE_S", 0.2)
+    monkeypatch.setattr("runner.sweep.database.PATIENCE_S", 0.2)
     other = sqlite3.connect(tmp_path / "study.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StudyError, match=r"study.db is locked by another program"):
@@ -64,9 +64,9 @@ def test_one_that_another_program_has_locked_is_told_before_anything_starts(tmp_
 def test_one_that_is_locked_while_jobs_run_stops_the_sweep_and_says_why(
     tmp_path, monkeypatch, capsys
 ):
-    from runner.sweep import study
+    from runner.sweep import database as study
 
-    monkeypatch.setattr("runner.sweep.study.PATIENCE_S", 0.2)
+    monkeypatch.setattr("runner.sweep.database.PATIENCE_S", 0.2)
     others = []
 
     def lock_after(self, number, pid, pid_start):

@@ -26,7 +26,7 @@ def words(tmp_path, place, *more):
     conf.mkdir(parents=True, exist_ok=True)
     (conf / "harmful.yaml").write_text(
         "net: {_target_: tests.sweep.harm.Harmful, level: 0.0}\n"
-        "loss: {_target_: runner.losses.BCE}\n"
+        "loss: {_target_: runner.models.losses.BCE}\n"
     )
     return [
         *("--config-dir", str(conf.parent), "--allow", "tests"),

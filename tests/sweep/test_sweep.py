@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import UserError
-from runner.lock import Lock
+from runner.rundir.lock import Lock
 from tests.sweep.driver import grid, run
 
 

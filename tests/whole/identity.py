@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from runner.checkpoint import open_checkpoint, read_tensors, tensor_shapes
+from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 
 NOT_COMPARED = ("active_s",)  # time
 

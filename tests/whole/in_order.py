@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.data.file_order import InFileOrder
-from runner.data.table import table
+from runner.data.core.dataset import InFileOrder
+from runner.data.tabular.table import table
 
 
 def in_order(**settings: Any) -> InFileOrder:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.loops.pins import Pins
+from runner.training.loops.pinned_checkpoints import Pins
 from tests.conftest import TINY, Zygote
 from tests.whole.test_evaluate import contents
 

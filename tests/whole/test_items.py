@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from runner.checkpoint import open_checkpoint, read_tensors, tensor_shapes
+from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 from tests.whole.identity import differences, newest
 
 NUM_ITEMS = 40

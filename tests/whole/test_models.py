@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from runner.checkpoint import open_checkpoint, tensor_shapes
+from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import TINY
 from tests.models.scene import MODELS
 from tests.whole.identity import differences, newest
@@ -53,7 +53,7 @@ def test_a_loss_is_chosen_for_any_model_and_recorded(runner, tmp_path, name):
     )
     assert done.code == 0, done.text
     target = yaml.safe_load((run / "config.yaml").read_text())["model"]["loss"]["_target_"]
-    assert target.removeprefix("runner.losses.").lower() == name.replace("_", "")
+    assert target.removeprefix("runner.models.losses.").lower() == name.replace("_", "")
 
 
 def test_what_a_loss_learns_is_saved_and_a_killed_run_equals_one_never_killed(runner, tmp_path):

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.checkpoint import open_checkpoint, read_tensors
+from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import Zygote
-from tests.data.live.files import SCHEMA, arrive, rows
+from tests.data.streaming.files import SCHEMA, arrive, rows
 from tests.whole.identity import differences, examples_by_cursor, fingerprint, newest
 
 TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
@@ -241,7 +241,7 @@ def test_a_killed_run_on_kafka_equals_one_never_killed_and_learns_each_message_o
     runner, data, tmp_path
 ):
     pytest.importorskip("confluent_kafka", reason="the extra `kafka` is not installed")
-    from tests.data.live.test_kafka import Broker
+    from tests.data.streaming.test_kafka import Broker
 
     broker, topic = Broker(), f"clicks-{time.time_ns()}"
     broker.send(topic, rows(640).to_pylist())

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoint import open_checkpoint, tensor_shapes
+from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import TINY, Zygote
-from tests.dist.test_runs import ONE, SETTINGS, TWO, assert_close
+from tests.distributed.test_runs import ONE, SETTINGS, TWO, assert_close
 from tests.whole.identity import differences, newest
 
 PARTS = (
@@ -68,7 +68,7 @@ def test_killed_and_resumed_equals_never_killed_and_the_rates_are_the_formulas(r
 @pytest.mark.parametrize("plan", ["row_wise", pytest.param("auto", marks=pytest.mark.slow)])
 def test_parts_on_two_ranks_killed_and_resumed_on_one_equal_one_process(runner, tmp_path, plan):
     one, two = tmp_path / "one", tmp_path / "two"
-    allow, traced = ("--allow", "tests"), "task._target_=tests.dist.traced.Traced"
+    allow, traced = ("--allow", "tests"), "task._target_=tests.distributed.traced.Traced"
     common = (*allow, traced, *SETTINGS, PARTS, OWN)
     env = {"TRACE_FILE": f"{tmp_path}/trace"}
     assert runner.run(*common, *ONE, f"hydra.run.dir={one}", env=env).code == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.planted import MODELS
-from runner.data.history import interest, order, turned
+from runner.data.sets.planted_model import interest, order, turned
 from runner.errors import ConfigError
 from tests.data.synthetic_settings import called, small
 

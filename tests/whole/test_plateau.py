@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoint import open_checkpoint
+from runner.rundir.checkpoint import open_checkpoint
 from tests.conftest import TINY, Zygote
 from tests.whole.identity import differences, examples_by_cursor, newest
 
@@ -37,7 +37,7 @@ SETTINGS = (
     "trainer.batch_on_plateau.min_delta=0.5",
     "trainer.batch_on_plateau.max_rows=192",
 )
-AVERAGED = "+callbacks.averager={_target_: tests.callbacks.own.Averager, pull: 0.1}"
+AVERAGED = "+callbacks.averager={_target_: tests.training.callbacks.own.Averager, pull: 0.1}"
 
 
 def train(runner: Zygote, folder: Path, *more: str, kill: str = "", number: int = 9):
@@ -91,7 +91,7 @@ def test_the_test_split_is_evaluated_with_the_best_weights(runner, untouched, tm
         f"run={untouched}",
         "checkpoint.step=best",
         "loop.split=test",
-        "task._target_=runner.task.Supervised",
+        "task._target_=runner.training.update.task.Supervised",
         f"hydra.run.dir={tmp_path / 'eval'}",
     )
     assert done.code == 0, done.text
@@ -168,7 +168,7 @@ def test_a_run_that_stopped_goes_on_if_it_is_asked_to_be_more_patient(runner, un
 
 def callback(name: str, **settings: object) -> str:
     keys = ", ".join(f"{key}: {value}" for key, value in settings.items())
-    return f"+callbacks.{name.lower()}={{_target_: tests.callbacks.own.{name}, {keys}}}"
+    return f"+callbacks.{name.lower()}={{_target_: tests.training.callbacks.own.{name}, {keys}}}"
 
 
 def own(runner: Zygote, folder: Path, *callbacks: str, **env: str):
@@ -248,7 +248,7 @@ def test_every_loop_takes_the_same_configuration(runner, untouched, tmp_path):
         *ALLOW,
         "loop=eval",
         f"run={untouched}",
-        "task._target_=runner.task.Supervised",
+        "task._target_=runner.training.update.task.Supervised",
         *extra,
         f"hydra.run.dir={tmp_path / 'eval'}",
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runner.checkpoint import open_checkpoint, read_tensors
+from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import TINY, Finished, Zygote
 from tests.whole.identity import differences, newest
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoint import open_checkpoint
+from runner.rundir.checkpoint import open_checkpoint
 from tests.conftest import TINY, Process, Zygote
 from tests.whole.identity import differences, newest
 

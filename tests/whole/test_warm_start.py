@@ -16,8 +16,8 @@ import pytest
 import torch
 import yaml
 
-from runner.checkpoint import open_checkpoint, read_tensors
-from runner.data.learnt import Learnt
+from runner.data.core.fitted import Learnt
+from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import TINY
 from tests.whole.identity import differences, newest
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from runner.batch import Batch, Prediction
-from runner.context import Context
-from runner.task import StepOutput, Supervised
+from runner.training.update.context import Context
+from runner.training.update.task import StepOutput, Supervised
 
 _counts: Counter[str] = Counter()
 

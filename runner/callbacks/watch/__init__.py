@@ -1,4 +1,0 @@
-"""Callbacks that only watch: whatever they are set to, a run's signature and result are the same.
-
-What may change a result stands beside this package, not in it (runner/identity.py goes by that).
-"""

@@ -1,0 +1,172 @@
+"""`completion bash|zsh`: a script for the shell; it asks `completion candidates WORDS...` back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from runner.errors import UserError, nearest
+
+_PATH_VERBS = ("report", "resume", "diff", "reproduce", "clean", "schema")
+_PATH_KEYS = (".path", ".init_from", ".schema", "_path", ".learnt", ".write_to", ".dir")
+_FLAGS = ("-m", "--dry-run", "--help", "--cfg", "--config-dir", "--allow")
+_VERB_FLAGS = {
+    "report": ("--sort", "--html"),
+    "clean": ("--older-than", "--interrupted", "--yes"),
+    "schema": ("--validation", "--test", "--out"),
+}
+
+BASH = """\
+# Completes python -m runner. To have it: eval "$(python -m runner completion bash)"
+_runner_complete() {
+  local line="${COMP_LINE:0:COMP_POINT}" i from=-1 prefix
+  local -a words
+  read -ra words <<< "$line"
+  [[ "$line" == *[[:space:]] ]] && words+=("")
+  for ((i = 1; i + 2 < ${#words[@]}; i++)); do
+    [[ "${words[i]}" == -m && "${words[i + 1]}" == runner ]] && { from=$((i + 2)); break; }
+  done
+  if ((from < 0)); then
+    declare -F _python > /dev/null && _python "$@"
+    return 0
+  fi
+  local cur="${words[-1]}"
+  local -a ask=("${words[0]}" -m runner completion candidates "${words[@]:from}")
+  mapfile -t COMPREPLY < <("${ask[@]}" 2> /dev/null)
+  # bash replaces only what follows the last = or : of a word
+  prefix="${cur%"${cur##*[=:]}"}"
+  for i in "${!COMPREPLY[@]}"; do
+    COMPREPLY[i]="${COMPREPLY[i]#"$prefix"}"
+    case "${COMPREPLY[i]}" in *[=./]) ;; *) COMPREPLY[i]+=" " ;; esac
+  done
+}
+complete -o nospace -o default -o bashdefault -F _runner_complete python python3
+"""
+
+ZSH = """\
+# Completes python -m runner. To have it: eval "$(python -m runner completion zsh)"
+_runner_complete() {
+  local i from=0
+  local -a found whole open ask
+  for ((i = 2; i + 1 < CURRENT; i++)); do
+    [[ "${words[i]}" == -m && "${words[i+1]}" == runner ]] && { from=$((i + 2)); break }
+  done
+  if ((from == 0)); then
+    (( $+functions[_python] )) && _python "$@" || _default
+    return
+  fi
+  ask=("${words[1]}" -m runner completion candidates "${(@)words[from,CURRENT]}")
+  found=("${(@f)$("${ask[@]}" 2> /dev/null)}")
+  found=("${(@)found:#}")
+  open=("${(@M)found:#*[=./]}")
+  whole=("${(@)found:#*[=./]}")
+  (( $#open )) && compadd -Q -S '' -- "${open[@]}"
+  (( $#whole )) && compadd -Q -- "${whole[@]}"
+  (( $#found )) || _files
+}
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -u }
+compdef _runner_complete python python3
+"""
+SCRIPTS = {"bash": BASH, "zsh": ZSH}
+
+
+def completion(words: Sequence[str], allow: Sequence[str]) -> int:
+    if words[:1] == ["candidates"]:
+        for text in sorted(set(candidates(words[1:] or [""]))):
+            print(text)
+        return 0
+    if len(words) != 1 or words[0] not in SCRIPTS:
+        given = words[0] if words else ""
+        hint = nearest(given, SCRIPTS) if given else ""
+        raise UserError(f"completion {given}: completion bash, or completion zsh{hint}")
+    print(SCRIPTS[words[0]], end="")
+    return 0
+
+
+def candidates(words: Sequence[str]) -> Iterator[str]:
+    """What the last word could become, given those before it. Nothing: the shell's own files."""
+    from runner.cli.commands import VERBS
+
+    *before, current = words
+    verb = before[0] if before and before[0] in VERBS else None
+    if current.startswith("-"):
+        known = _VERB_FLAGS.get(verb, ()) if verb else _FLAGS
+        yield from (flag for flag in known if flag.startswith(current))
+    elif verb == "completion":
+        yield from (s for s in SCRIPTS if s.startswith(current))
+    elif verb == "ls":
+        yield from _groups(current)
+    elif verb in _PATH_VERBS and (verb != "resume" or len(before) == 1):
+        return
+    else:
+        if not before:
+            yield from (v for v in VERBS if v.startswith(current))
+        yield from overrides(before, current)
+
+
+def overrides(before: Sequence[str], current: str) -> Iterator[str]:
+    """`group=option` and `key=value`, a dotted level at a time."""
+    sign = current[: len(current) - len(current.lstrip("+~"))]
+    key, equals, value = current[len(sign) :].partition("=")
+    groups, keys = _known(before)
+    if equals:
+        yield from (f"{sign}{key}={v}" for v in _values(key, value, groups, keys))
+        return
+    for name in groups:
+        if name.startswith(key):
+            yield f"{sign}{name}="
+    for name in keys:
+        if name.startswith(key):
+            rest = name[len(key) :].partition(".")
+            yield f"{sign}{key}{rest[0]}." if rest[1] else f"{sign}{name}="
+
+
+def _known(before: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Options of each group; types of the keys of the options that are chosen."""
+    from runner.cli.flags import take_config_dirs
+    from runner.cli.list_options import find_groups
+    from runner.cli.option_fields import fields_of
+    from runner.config.locations import CONF
+
+    try:
+        folders, _ = take_config_dirs(before)
+    except UserError:  # the folder is still to be typed
+        folders = []
+    given = dict(w.lstrip("+").partition("=")[::2] for w in before if "=" in w)
+    groups: dict[str, list[str]] = {}
+    keys = {f.key: f.kind for f in fields_of(CONF / "config.yaml", "")}
+    for group, options in find_groups([f for f in folders if Path(f).is_dir()]):
+        groups[group] = [o.name for o in options]
+        one = next((o for o in options if o.name == given.get(group)), None)
+        one = one or next((o for o in options if o.chosen), None)
+        if one is not None:
+            found = fields_of(one.path, group.replace("/", "."))
+            keys |= {f.key: f.kind for f in found if f.kind != "group of keys"}
+    return groups, keys
+
+
+def _values(
+    key: str, value: str, groups: dict[str, list[str]], keys: dict[str, str]
+) -> Iterator[str]:
+    done, comma, rest = value.rpartition(",")  # of a sweep: optimizer=adam,sgd
+    if key in groups:
+        yield from (f"{done}{comma}{o}" for o in groups[key] if o.startswith(rest))
+    elif keys.get(key) == "true or false":
+        yield from (v for v in ("true", "false") if v.startswith(value))
+    elif key == "run" or key.endswith(_PATH_KEYS):
+        folder = Path(value).parent if not value.endswith("/") else Path(value)
+        stem = "" if value.endswith("/") else Path(value).name
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.name.startswith(stem or "") and (stem or not path.name.startswith(".")):
+                yield f"{path}/" if path.is_dir() else str(path)
+
+
+def _groups(current: str) -> Iterator[str]:
+    from runner.cli.list_options import find_groups
+
+    group, equals, option = current.partition("=")
+    for name, options in find_groups():
+        if equals and name == group:
+            yield from (f"{name}={o.name}" for o in options if o.name.startswith(option))
+        elif not equals and name.startswith(current):
+            yield name

@@ -1,0 +1,95 @@
+"""Hydra's questions about a configuration: `--cfg`, `--help`, `--info` and the like."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import hydra
+from omegaconf import OmegaConf
+
+from runner.cli.commands import VERBS
+from runner.cli.flags import Flags
+from runner.cli.list_options import find_groups
+from runner.config.compose import Composed, compose_job
+from runner.config.groups import register
+from runner.config.locations import CONF
+from runner.errors import ConfigError, mistakes
+
+HELP = """\
+python -m runner [key=value | group=option ...]    one job; -m: a job for each of several values
+python -m runner VERB ...
+
+Verbs
+{verbs}
+
+Flags
+  --cfg job|hydra|all     the configuration, not run; --package NODE, --resolve
+  -m, --multirun          key=a,b runs a job for each value; --dry-run only lists them
+  --config-dir DIR        a folder of your own groups and options
+  --allow PACKAGE         lets `_target_` name your package (also: RUNNER_ALLOW)
+  --info, --hydra-help, --shell-completion    Hydra's own
+
+Groups (group=option; `ls` says what each is; * the default)
+{groups}
+
+Keys (key=value)
+{config}"""
+
+
+def answer(flags: Flags) -> int:
+    if flags.help:
+        return show_help(flags)
+    if flags.show:
+        return show_config(flags)
+    register(flags.config_dirs)
+    # Hydra would print a search path and exit 1; its exceptions are rendered by our own main.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv = ["runner", *flags.argv]
+    hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_never)()
+    return 0
+
+
+def show_help(flags: Flags) -> int:
+    """Hydra's own help copies its sources for every group, which takes longer than all else."""
+    composed = composed_or_raise(flags)
+    groups = [
+        f"  {group}: {', '.join(f'{o.name}*' if o.chosen else o.name for o in options)}"
+        for group, options in find_groups(flags.config_dirs)
+    ]
+    verbs = [f"  {verb} {about}" for verb, (_, about) in VERBS.items()]
+    text = OmegaConf.to_yaml(composed.raw, resolve=flags.resolve)
+    print(HELP.format(verbs="\n".join(verbs), groups="\n".join(groups), config=text), end="")
+    return 0
+
+
+def composed_or_raise(flags: Flags) -> Composed:
+    """Raises: ConfigError for overrides that cannot be laid on; rules are not asked."""
+    composed = compose_job(flags.overrides, config_dirs=flags.config_dirs)
+    if composed.problems:
+        raise mistakes(composed.problems)
+    return composed
+
+
+def show_config(flags: Flags) -> int:
+    """`--cfg job|hydra|all`: what would run, overrides of the run's own base included."""
+    composed = composed_or_raise(flags)
+    shown = OmegaConf.create()
+    if flags.show in ("job", "all"):
+        shown.merge_with(composed.raw)
+        OmegaConf.set_struct(shown, False)
+    if flags.show in ("hydra", "all"):
+        shown["hydra"] = composed.hydra
+    if flags.package:
+        package = flags.package.replace("_global_", "").strip(".")
+        shown = OmegaConf.select(shown, package) if package else shown
+        if shown is None:
+            raise ConfigError(f"--package {flags.package}: there is no such node")
+        print(f"# @package {flags.package}")
+    text = OmegaConf.to_yaml(shown, resolve=flags.resolve) if OmegaConf.is_config(shown) else shown
+    print(text, end="" if str(text).endswith("\n") else "\n")
+    return 0
+
+
+def _never(_: object) -> None:
+    raise AssertionError("Hydra ran a job")

@@ -1,0 +1,118 @@
+"""`-m` and `search=NAME`: one command line into many jobs, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.types import Override
+
+from runner.cli.flags import Flags
+from runner.config.compose import Composed, compose_job
+from runner.config.overrides import parse
+from runner.config.rules import get
+from runner.errors import ConfigError, mistakes
+from runner.launch import plan_of, tell, verify
+from runner.sweep.hydra_launcher import chosen_launcher
+from runner.sweep.local_process import Start, local
+from runner.sweep.plan import Checked, SweepPlan
+from runner.sweep.run import Options, search, sweep
+from runner.sweep.search import read_settings
+from runner.sweep.space import read_space
+
+
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """The overrides of each job of a grid, as Hydra's users know it: the last key varies fastest.
+
+    Raises: ConfigError for a grid with nothing in it, or overrides that cannot be read.
+    """
+    parsed: list[Override] = [o for o in parse(overrides) if o.key_or_group != "hydra.mode"]
+    empty = [
+        f"{o.input_line}: a sweep over nothing"
+        for o in parsed
+        if o.is_sweep_override() and not o.is_interval_sweep() and not _values(o)
+    ]
+    endless = [
+        f"{o.input_line}: an interval has no end of values; choice(...) or range(...) makes a "
+        "grid, search=random (or another; `ls search`) chooses from it"
+        for o in parsed
+        if o.is_interval_sweep()
+    ]
+    if empty or endless:
+        raise mistakes([*empty, *endless])
+    try:
+        batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+    except Exception as error:
+        raise ConfigError(f"the sweep cannot be expanded: {error}") from error
+    return [list(job) for batch in batches for job in batch]
+
+
+def _values(override: Override) -> list[str]:
+    return [str(v) for v in override.sweep_string_iterator()]
+
+
+def multirun(
+    flags: Flags,
+    allowed: Sequence[str],
+    allow: Sequence[str],
+    start: Callable[[SweepPlan, Sequence[str], str], Start] = local,
+) -> int:
+    """Composes and checks every job, then hands them over; each starts as its own process.
+
+    Args: start: how. Raises: UserError before anything has started or been written.
+    """
+
+    def check(overrides: Sequence[str]) -> Checked:
+        composed = compose_job(overrides, config_dirs=flags.config_dirs)
+        verify(composed, allowed)
+        signature = plan_of(composed).signature
+        return Checked(signature, composed.name, composed.config, composed.sweep_dir)
+
+    dirs = [w for folder in flags.config_dirs for w in ("--config-dir", os.path.abspath(folder))]
+    options = Options(
+        flags=[*dirs, *(w for package in allow for w in ("--allow", package))],
+        command=sys.orig_argv,
+        dry_run=flags.dry_run,
+        rerun=flags.rerun,
+        start=start,
+        elsewhere=chosen_launcher(flags.overrides),
+        words=[*dirs, *flags.overrides],
+    )
+    parsed = parse(flags.overrides)
+    fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
+    if not _may_search(parsed):
+        return sweep(expand(flags.overrides), check=check, options=options)
+    base = compose_job(fixed, config_dirs=flags.config_dirs)
+    if not get(base.config, "search"):
+        return sweep(expand(flags.overrides), check=check, options=options)
+    return search(*_searched(base, parsed, allowed), check=check, options=options)
+
+
+def _may_search(parsed: Sequence[Override]) -> bool:
+    """Only a group choice of the search, or an experiment that may make one, can."""
+    return any(o.key_or_group in ("search", "experiments") for o in parsed)
+
+
+def _searched(base: Composed, parsed: Sequence[Override], allowed: Sequence[str]) -> tuple:
+    """What is held fixed, the space and the settings. Raises: ConfigError."""
+    many = [str(o.input_line) for o in parsed if o.is_sweep_override() and _is_the_searchs(o)]
+    if many:
+        raise mistakes(f"{text}: holds for the whole sweep; give it one value" for text in many)
+    verify(base, allowed)
+    settings = read_settings(base.config["search"])
+    space, notes = read_space(settings.space, parsed)
+    for note in notes:
+        tell(note)
+    taken = {d.key for d in space}
+    fixed = [
+        str(o.input_line)
+        for o in parsed
+        if o.key_or_group not in taken and not o.is_sweep_override()
+    ]
+    return fixed, space, settings
+
+
+def _is_the_searchs(override: Override) -> bool:
+    return override.key_or_group.split(".")[0].split("/")[0] in ("search", "launcher", "hydra")

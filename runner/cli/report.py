@@ -1,0 +1,50 @@
+"""`report DIR... [--sort KEY] [--html FILE]`: what runs and sweeps came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.errors import UserError, nearest
+
+_FLAGS = ("--sort", "--html")
+
+
+def report(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Tables in the terminal, and a page: in FILE, or as `report.html` of the one run or sweep."""
+    from runner.reporting.report.write import make_report
+
+    folders, flags = take_flags("report", words, _FLAGS)
+    if not folders:
+        raise UserError("report: of what? report DIR... [--sort KEY] [--html FILE]")
+    file = flags.get("--html")
+    make_report(
+        [Path(f) for f in folders], sort=flags.get("--sort"), file=Path(file) if file else None
+    )
+    return 0
+
+
+def take_flags(
+    verb: str, words: Sequence[str], known: Sequence[str], switches: Sequence[str] = ()
+) -> tuple[list[str], dict[str, str]]:
+    """The words without flags, and the flags with their values; switches have none.
+
+    Raises: UserError for a flag that the verb does not know, or one without its value.
+    """
+    rest: list[str] = []
+    flags: dict[str, str] = {}
+    left = iter(words)
+    for word in left:
+        name, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            rest.append(word)
+        elif word in switches:
+            flags[word] = ""
+        elif name not in known:
+            raise UserError(f"{verb} {word}: no such flag{nearest(name, [*known, *switches])}")
+        else:
+            given = value if equals else next(left, None)
+            if not given or (not equals and given.startswith("--")):
+                raise UserError(f"{verb} {name}: needs a value")
+            flags[name] = given
+    return rest, flags

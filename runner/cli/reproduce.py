@@ -1,0 +1,162 @@
+"""`reproduce DIR`: runs a run again, elsewhere, and says whether the same comes out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.errors import UserError
+from runner.rundir.run import read_meta, read_result
+
+if TYPE_CHECKING:
+    from runner.config.compose import Composed
+
+# Keys that a repetition may have otherwise: they make no result (and the place makes it a new one).
+_PLACE = "hydra.run.dir"
+
+
+def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Exit code: 0 if it is the same bit for bit, 1 if not, else that of the run.
+
+    Raises: UserError before anything is started.
+    """
+    from runner.cli.flags import split_flags
+    from runner.config.targets import allowed_packages
+    from runner.launch import launch, plan_of, tell
+
+    flags = split_flags(words)
+    if not flags.overrides or "=" in flags.overrides[0]:
+        raise UserError(f"reproduce: which run? reproduce DIR [{_PLACE}=NEW]")
+    folder, overrides = Path(flags.overrides[0]), flags.overrides[1:]
+    meta = read_meta(folder)
+    composed = _composed(folder, meta, overrides, flags.config_dirs)
+    plan = plan_of(composed)
+    if any(not o.startswith("hydra.") for o in overrides):
+        alone = plan_of(_composed(folder, meta, [], flags.config_dirs))
+        _check_same(folder, alone.identity, plan.identity)
+    for line in drift(meta, plan.identity):
+        tell(f"drift: {line}")
+    result = read_result(folder)
+    if result is None or result.get("status") != "completed":
+        status = "has no result" if result is None else f"is {result.get('status')}"
+        tell(f"drift: {folder} {status}: what comes out will be of another length")
+    target = _target(composed, plan.signature)
+    tell(f"running {folder} again in {target}")
+    code = launch(
+        replace(composed, run_dir=str(target)),
+        allowed=allowed_packages(allow),
+        command=sys.orig_argv,
+    )
+    return code or _compare(folder, target)
+
+
+def _composed(
+    folder: Path, meta: Mapping[str, Any], overrides: Sequence[str], config_dirs: Sequence[str]
+) -> Composed:
+    """The run's own configuration; of an evaluation with the run that it is of."""
+    from runner.config.compose import compose_from_run
+
+    composed = compose_from_run(folder, overrides, config_dirs=config_dirs)
+    of = (meta.get("source") or {}).get("path")
+    if meta.get("kind") != "eval" or of is None:
+        return composed
+    if not Path(of).exists():
+        raise UserError(f"{folder}: an evaluation of {of}, which is not there any more")
+    run = Path(of) if (Path(of) / "meta.json").exists() else None
+    return replace(composed, source=run)
+
+
+def _check_same(folder: Path, alone: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises: UserError where the overrides make it another run. Args: alone: without them."""
+    from runner.config.signature import describe, differences
+
+    changes = differences(alone, now)
+    if changes:
+        raise UserError(
+            f"reproduce repeats {folder} as it is, and this would be another run:\n"
+            f"{describe(changes)}"
+        )
+
+
+def drift(meta: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
+    """What has changed since the run and may make another result: code, versions, data, machine."""
+    from runner.config.locations import PROJECT
+    from runner.config.signature import differences
+    from runner.rundir.provenance import git_state, versions
+
+    told = [*_code_drift(meta.get("git") or {}, git_state(PROJECT) or {})]
+    here = {"python": ".".join(map(str, sys.version_info[:3])), **versions()}
+    then = {"python": meta.get("python"), **(meta.get("versions") or {})}
+    told += [
+        f"{name}: {then.get(name) or 'not there'} then, {here.get(name) or 'not there'} now"
+        for name in dict.fromkeys([*then, *here])
+        if then.get(name) != here.get(name)
+    ]
+    for key, before, now in differences(meta.get("identity") or {}, identity):
+        if key == "data":
+            told.append(f"the data: fingerprint {before} then, {now} now")
+        elif not key.startswith("source."):  # what this version of the runner counts as a setting
+            told.append(f"{key}: {before} then, {now} now")
+    if meta.get("cpus") != os.cpu_count():
+        told.append(f"the machine: {meta.get('cpus')} CPUs then, {os.cpu_count()} now")
+    changed = [r for r in meta.get("resumes") or () if r.get("changed")]
+    if changed:
+        told.append(
+            f"settings were changed at {len(changed)} of its resumes; the repetition has the last "
+            "ones from the start"
+        )
+    return told
+
+
+def _code_drift(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    told = []
+    commits = [str(git.get("commit") or "not in git")[:12] for git in (then, now)]
+    if commits[0] != commits[1]:
+        told.append(f"the code: commit {commits[0]} then, {commits[1]} now")
+    if (then.get("patch") or "") != (now.get("patch") or ""):
+        words = ["with" if git.get("patch") else "without" for git in (then, now)]
+        same = " other" if words == ["with", "with"] else ""
+        told.append(
+            f"the code: {words[0]} uncommitted changes then, {words[1]}{same} ones now"
+            + ("; the patch is in meta.json" if then.get("patch") else "")
+        )
+    return told
+
+
+def _target(composed: Composed, signature: str) -> Path:
+    """A directory that is not there yet."""
+    text = composed.run_dir
+    for mark, value in (
+        ("{name}", composed.name),
+        ("{time}", time.strftime("%Y-%m-%d_%H-%M-%S")),
+        ("{signature}", signature),
+    ):
+        text = text.replace(mark, value)
+    target, number = Path(text), 1
+    if text == composed.run_dir and target.exists():
+        raise UserError(f"{_PLACE}={target}: is there already; a repetition needs a new directory")
+    while target.exists():
+        number += 1
+        target = Path(f"{text}_{number}")
+    return target
+
+
+def _compare(folder: Path, target: Path) -> int:
+    from runner.reporting.report.diff import compare, show_metrics
+    from runner.reporting.report.records import read_run
+    from runner.reporting.report.terminal import console
+
+    out = console()
+    outcome = compare(folder, target)
+    if outcome.is_identical:
+        out.print("identical, bit for bit:", *(f"\n  {line}" for line in outcome.same), sep="")
+        return 0
+    runs = [read_run(f, f.name) for f in (folder, target)]
+    show_metrics(out, runs[0], runs[1], ["then", "now"])
+    out.print("not the same:", *(f"\n  {line}" for line in outcome.different), sep="")
+    return 1

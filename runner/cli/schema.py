@@ -1,0 +1,99 @@
+"""`schema PATH`: looks at a table and proposes the YAML that declares its columns."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.data.tabular.propose_schema import Proposal, as_yaml, propose
+from runner.errors import UserError, nearest
+
+FLAGS = ("--validation", "--test", "--out")
+# the usual loss and the metric that decides which checkpoint is best are for labels of 0 and 1
+REGRESSION = ' model/loss=by_kind "checkpoint.monitor={metric: validation/loss, direction: min}"'
+USAGE = "schema PATH [--validation PATH] [--test PATH] [--out FILE]"
+
+
+def schema(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Prints a table of the columns and writes the proposal to FILE, or prints it.
+
+    Raises: UserError for words that are none of these, files that cannot be read or differ.
+    """
+    path, flags = _parsed(words)
+    proposal = propose(path, flags.get("--validation"), flags.get("--test"))
+    text = as_yaml(proposal, " ".join(["schema", *words]))
+    out = flags.get("--out")
+    _show(proposal, to_stderr=out is None)
+    if out is None:
+        print(text, end="")
+        return 0
+    _write(Path(out), text)
+    kinds = [settings.get("type", "binary") for _, settings in proposal.of_role("labels")]
+    more = REGRESSION if "regression" in kinds else ""
+    command = f"python -m runner dataset={proposal.format} dataset.schema={out}{more}"
+    print(f"wrote {out}; next: {command}")
+    return 0
+
+
+def _parsed(words: Sequence[str]) -> tuple[str, dict[str, str]]:
+    flags: dict[str, str] = {}
+    paths: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if not name.startswith("--"):
+            paths.append(word)
+        elif name not in FLAGS:
+            raise UserError(f"schema: {name}: no such flag{nearest(name, FLAGS)}; {USAGE}")
+        elif not equals and not rest:
+            raise UserError(f"schema: {name} needs a path; {USAGE}")
+        else:
+            flags[name] = value if equals else rest.pop(0)
+    if len(paths) != 1:
+        raise UserError(f"schema: needed is one path, not {len(paths)}; {USAGE}")
+    return paths[0], flags
+
+
+def _write(path: Path, text: str) -> None:
+    """Never over a file that is there: it may have been written by hand."""
+    if path.exists():
+        raise UserError(f"--out {path}: is there already; nothing was written")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--out {path}: cannot be written: {error.strerror or error}") from error
+
+
+def _show(proposal: Proposal, *, to_stderr: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("column", "type", "values", "missing", "range or examples", "proposed as"):
+        right = name in ("values", "missing")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for found, role, why, settings in proposal.columns:
+        shown = [str(k) if v is True else f"{k}={v}" for k, v in settings.items()]
+        what = " ".join([role or "-", *shown]) + (f" ({why})" if why else "")
+        low, high = found.low, found.high
+        span = ", ".join(found.examples) if low is None else f"{low:g} .. {high:g}"
+        missing = f"{found.missing:.1%}" if found.missing else ""
+        cells = (found.name, str(found.type), f"{found.distinct:,}", missing, span[:40], what)
+        table.add_row(*(_plain(cell) for cell in cells))
+    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "140"))
+    console = Console(stderr=to_stderr, width=width, highlight=False)
+    console.print(table)
+    rows = f"{proposal.num_rows:,} rows, " if proposal.num_rows else ""
+    split = proposal.places.get("split")
+    told = f"split: {split}" if split else "all splits have their paths"
+    console.print(f"{rows}{len(proposal.columns)} columns; {told}", markup=False)
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,146 @@
+"""Hydra's side of composing: where groups are found, which there are, what a choice of them gives.
+
+What Hydra composes depends on nothing but the group choices, so it is kept: a sweep composes each
+combination of groups once, not each job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from runner.config import messages as say
+from runner.config.experiments_source import ExperimentsSource
+from runner.config.interpolation import resolve
+from runner.config.locations import CONF, PROJECT
+from runner.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Base:
+    """What Hydra made of a choice of groups, before other overrides. Shared: never changed."""
+
+    config: DictConfig  # the job's own part, closed to unknown keys
+    hydra: DictConfig
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """Resolved, as far as that is possible without the overrides."""
+        return resolve(self.config)[0]
+
+    @property
+    def choices(self) -> dict[str, str | None]:
+        chosen = self.hydra.runtime.choices
+        return {k: v for k, v in chosen.items() if not k.startswith("hydra/")}
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups and options as one search path offers them."""
+
+    repository: CachingConfigRepository
+
+    def is_choice(self, override: Override) -> bool:
+        """Whether an override chooses an option of a group, as Hydra sees it."""
+        value = None if override.is_sweep_override() else override.value()
+        return self.repository.group_exists(override.key_or_group) and not isinstance(value, dict)
+
+    def problem(self, override: Override, config: Mapping[str, Any]) -> str | None:
+        """A message if the option chosen does not exist."""
+        group, value = override.key_or_group, override.value()
+        if override.is_delete():
+            return None
+        if value is None:
+            return (
+                f"{override.input_line}: a group takes one of its options; ~{group} leaves it out"
+            )
+        for option in value if isinstance(value, list) else [value]:
+            if not self.repository.config_exists(f"{group}/{option}"):
+                options = self.repository.get_group_options(group)
+                return say.unknown_option(group, option, options, config)
+        return None
+
+    def perhaps(self, override: Override) -> str:
+        """A hint where an override of a key was meant to choose an option of a group inside one."""
+        key, value = override.key_or_group.replace(".", "/"), override.value()
+        if isinstance(value, str) and re.fullmatch(r"[\w/-]+", value):
+            tops = self.repository.get_group_options("", ObjectType.GROUP)
+            for group in (key, *(f"{top}/{key}" for top in tops)):
+                if self.repository.config_exists(f"{group}/{value}"):
+                    return f"; perhaps {group}={value}"
+        return ""
+
+
+def register(config_dirs: Sequence[str] = ()) -> None:
+    """Makes the top-level folder `experiments/` a group, and adds the user's `--config-dir`s."""
+
+    class Folders(SearchPathPlugin):
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            search_path.append("experiments", f"{ExperimentsSource.scheme()}://{PROJECT}")
+            for folder in config_dirs:
+                search_path.append("command-line", f"file://{os.path.abspath(folder)}")
+
+    for folder in config_dirs:
+        if not Path(folder).is_dir():
+            raise ConfigError(f"--config-dir {folder}: no such folder")
+    plugins = Plugins.instance()
+    plugins.register(ExperimentsSource)
+    known = plugins.plugin_type_to_subclass_list[SearchPathPlugin]
+    known[:] = [p for p in known if p.__name__ != Folders.__name__]  # the last call's folders hold
+    plugins.register(Folders)
+
+
+@lru_cache(maxsize=8)
+def find_groups(for_hydra: tuple[str, ...], config_dirs: tuple[str, ...]) -> Groups:
+    """The groups of this search path; `for_hydra` may hold `hydra.searchpath=[...]`."""
+    with _hydra(config_dirs):
+        loader = GlobalHydra.instance().config_loader()
+        assert isinstance(loader, ConfigLoaderImpl)
+        try:
+            _, repository = loader._parse_overrides_and_create_caching_repo(
+                "config", list(for_hydra)
+            )
+        except (HydraException, OmegaConfBaseException, YAMLError) as error:
+            raise ConfigError(say.from_hydra(error)) from error
+        return Groups(repository)
+
+
+def compose_groups(overrides: Sequence[str], config_dirs: Sequence[str]) -> Base:
+    """Raises: ConfigError with Hydra's reason."""
+    return _composed(tuple(overrides), tuple(config_dirs))
+
+
+@lru_cache(maxsize=64)
+def _composed(overrides: tuple[str, ...], config_dirs: tuple[str, ...]) -> Base:
+    with _hydra(config_dirs):
+        try:
+            whole = compose("config", list(overrides), return_hydra_config=True)
+        except (HydraException, OmegaConfBaseException, YAMLError) as error:
+            raise ConfigError(say.from_hydra(error)) from error
+    own = OmegaConf.masked_copy(whole, [str(k) for k in whole if k != "hydra"])
+    OmegaConf.set_struct(own, True)
+    return Base(own, whole.hydra)
+
+
+def _hydra(config_dirs: Sequence[str]) -> Any:
+    register(config_dirs)
+    return initialize_config_dir(str(CONF), job_name="runner", version_base="1.3")

@@ -1,0 +1,109 @@
+"""What is said about a wrong override: the key, the value, the rule, the nearest right thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from runner.config.rules import CHOICES
+from runner.errors import nearest, nearest_keys
+
+
+def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Every key below a node, groups of keys included."""
+    if isinstance(node, DictConfig):
+        node = OmegaConf.to_container(node, resolve=False)  # type: ignore[assignment]
+    for name, value in node.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from dotted_keys(value, f"{prefix}{name}.")
+
+
+def bad_grammar(text: str, error: Exception) -> str:
+    if "=" not in text and not text.startswith("~"):
+        return f"{text!r}: not key=value (verbs such as resume come first: python -m runner VERB)"
+    told = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reasons = [t for t in told if not t.startswith(("Error parsing override", "See https"))]
+    reason = (reasons or told)[0]
+    return (
+        f"{text}: cannot be read: {reason}. Quote spaces and brackets for the shell and for Hydra: "
+        "'key=\"a value\"'"
+    )
+
+
+def sweep_without_multirun(text: str) -> str:
+    return (
+        f"{text}: several values; -m runs a job for each, key=[a,b] is a list, and "
+        "'key=\"a,b\"' is one string"
+    )
+
+
+def unknown_option(
+    group: str, option: Any, options: Sequence[str], config: Mapping[str, Any]
+) -> str:
+    listed = ", ".join(options) or "none"
+    text = f"{group}={option}: no such option of {group}{nearest(option, options)}"
+    meant = [k for k, allowed in CHOICES.items() if k.startswith(f"{group}.") and option in allowed]
+    number = isinstance(option, int) and [
+        k
+        for k in dotted_keys(config)
+        if k.startswith(f"{group}.") and type(OmegaConf.select(_conf(config), k)) is int
+    ]
+    if meant:
+        text += f"; perhaps {meant[0]}={option}"
+    elif number:
+        text += f"; a value goes to one of its keys, such as {number[0]}={option}"
+    return f"{text}. Options: {listed}"
+
+
+def scalar_for_node(text: str, node: DictConfig, value: Any) -> str:
+    keys = [str(k) for k in node]
+    key = text.split("=")[0].lstrip("+~")
+    meant = [k for k in keys if value in CHOICES.get(f"{key}.{k}", ())]
+    hint = f"; perhaps {key}.{meant[0]}={value}" if meant else ""
+    listed = f" ({', '.join(keys)})" if keys else ""
+    return f"{text}: {key} is a group of keys{listed}, not one value{hint}"
+
+
+def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
+    close = nearest_keys(key, known)
+    hint = f"; nearest: {', '.join(repr(c) for c in close)}" if close else ""
+    return f"{text}: there is no key {key!r}{hint}"
+
+
+def bad_override(override: Override, config: DictConfig, error: Exception) -> str:
+    text, key = str(override.input_line), override.key_or_group
+    message = f"{error} {error.__cause__ or ''}"
+    if "@" in key or override.package is not None:
+        return f"{text}: there is no group {key.split('@')[0]!r}"
+    if OmegaConf.select(config, key, throw_on_missing=False, default=None) is None and (
+        "not in struct" in message or "does not exist" in message or "Could not" in message
+    ):
+        return unknown_key(text, key, list(dotted_keys(config)))
+    return f"{text}: {_first_lines(error)}"
+
+
+def from_hydra(error: Exception) -> str:
+    """Hydra's own message about a YAML file or a defaults list, without its search path."""
+    return _first_lines(error)
+
+
+def _first_lines(error: BaseException) -> str:
+    lines = []
+    for source in (error, error.__cause__):
+        for line in str(source or "").splitlines():
+            if re.match(
+                r"\s*(Config search path|full_key|object_type|reference_type|Set the env)", line
+            ):
+                break
+            if line.strip() and line.strip() not in lines:
+                lines.append(line.strip())
+    return "; ".join(lines)
+
+
+def _conf(config: Mapping[str, Any]) -> DictConfig:
+    return config if isinstance(config, DictConfig) else OmegaConf.create(dict(config))

@@ -1,0 +1,49 @@
+"""Rules of L-BFGS, which evaluates the loss several times in an update of our own task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.config.rules.keys import Config
+from runner.errors import ConfigError
+from runner.optim.param_groups import parse_parts
+
+OURS = "runner.training.update.task.Supervised"
+LBFGS = ("torch.optim.LBFGS", "torch.optim.lbfgs.LBFGS")
+OF_CLIP = ("value", "parameter_norm", "global_norm")
+
+
+def closures(config: Config) -> Iterator[str]:
+    """What else would move the loss that it searches along, or move beside it."""
+    optimizer, trainer = config["optimizer"], config["trainer"]
+    if optimizer["dense"]["_target_"] not in LBFGS or config["task"]["_target_"] != OURS:
+        return
+    why = "L-BFGS searches along the gradient of the loss, of which"
+    clip = trainer.get("clip") or {}
+    for key in OF_CLIP:
+        if clip.get(key) is not None:
+            yield (
+                f"trainer.clip.{key}={clip[key]}: {why} clipping would make another one; "
+                f"trainer.clip.{key}=null, or another optimizer.dense"
+            )
+    if trainer.get("amp") and trainer.get("amp_dtype") == "fp16":
+        yield (
+            f"trainer.amp_dtype=fp16: {why} loss scaling would make another one; "
+            "trainer.amp_dtype=bf16 works"
+        )
+    try:
+        parts = parse_parts(optimizer)
+    except ConfigError:
+        return  # said elsewhere
+    if not any(part.frozen for part in parts):
+        yield (
+            "optimizer.parts: L-BFGS evaluates the loss several times in an update, and tables are "
+            "updated inside every backward; freeze them with "
+            "optimizer.parts=[{pattern: '^tables', frozen: true}]"
+        )
+    for i, part in enumerate(parts):
+        if not part.frozen:
+            yield (
+                f"optimizer.parts[{i}]: L-BFGS moves what it owns in the middle of an update, so "
+                "all that is trained must be its own; parts may only freeze"
+            )

@@ -1,0 +1,129 @@
+"""Which code a configuration may name: `_target_` lies in an allowed package, or nothing runs.
+
+The prefix is checked before torch is imported, the object it resolves to afterwards, since
+`runner.foo.os.system` has a good prefix. The list never comes from YAML or a run directory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from runner.config.locations import EXPERIMENTS, PROJECT
+from runner.errors import ConfigError, nearest
+from runner.rundir.moved_targets import current_target
+
+ALLOWED = ("runner", "torch.optim", "torch.nn", "torchmetrics", "experiments")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+")
+
+
+def allowed_packages(flags: Sequence[str]) -> tuple[str, ...]:
+    """Ours, those of `--allow`, and those of the environment's RUNNER_ALLOW (comma-separated)."""
+    extra = [*flags, *os.environ.get("RUNNER_ALLOW", "").split(",")]
+    extra = [p.strip() for p in extra if p.strip()]
+    for package in extra:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", package):
+            raise ConfigError(f"--allow {package}: not the name of a Python package")
+    return tuple(dict.fromkeys([*ALLOWED, *extra]))
+
+
+def lies_in(path: str, allowed: Sequence[str]) -> bool:
+    return any(path == package or path.startswith(f"{package}.") for package in allowed)
+
+
+def find_targets(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every `_target_` below a node, however deep, with its dotted key."""
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            if name == "_target_":
+                yield f"{key}._target_".lstrip("."), value
+            else:
+                yield from find_targets(value, f"{key}.{name}".lstrip("."))
+    elif isinstance(node, list | tuple):
+        for i, value in enumerate(node):
+            yield from find_targets(value, f"{key}[{i}]")
+
+
+def check_target_names(config: Mapping[str, Any], allowed: Sequence[str]) -> list[str]:
+    """A message for every `_target_` that is no dotted name or has no allowed prefix."""
+    problems = []
+    for key, path in find_targets(config):
+        if not isinstance(path, str) or not _NAME.fullmatch(path):
+            problems.append(f"{key}={path}: not the dotted name of a public class or function")
+        elif (today := current_target(path)) != path:
+            problems.append(f"{key}={path}: has moved; it is {today} now")
+        elif not lies_in(path, allowed):
+            package = path.split(".")[0]
+            problems.append(
+                f"{key}={path}: not in an allowed package ({', '.join(allowed)}); "
+                f"--allow {package} or RUNNER_ALLOW={package} adds yours"
+            )
+    return problems
+
+
+def resolve_target(path: str, allowed: Sequence[str]) -> Any:
+    """The class or function that a `_target_` names. Imports its module.
+
+    Raises: ConfigError if it does not exist, or lies outside the allowed packages once resolved:
+    every module passed on the way and the object's own `__module__` are judged, not the spelling.
+    """
+    if not isinstance(path, str) or not _NAME.fullmatch(path) or not lies_in(path, allowed):
+        raise ConfigError(f"_target_={path}: not a public name in {', '.join(allowed)}")
+    if lies_in(path, ("experiments",)):
+        _find_experiments(path)
+    found, rest = _import_longest(path)
+    for name in rest:
+        if not hasattr(found, name):
+            where = getattr(found, "__name__", repr(found))
+            known = [n for n in dir(found) if not n.startswith("_")]
+            raise ConfigError(f"_target_={path}: {where} has no {name!r}{nearest(name, known)}")
+        found = getattr(found, name)
+        if isinstance(found, ModuleType) and not lies_in(found.__name__, allowed):
+            raise ConfigError(f"_target_={path}: leads to {found.__name__}, which is not allowed")
+    origin = getattr(found, "__module__", None)
+    if isinstance(found, ModuleType) or not callable(found):
+        raise ConfigError(f"_target_={path}: not a class or function")
+    if not isinstance(origin, str) or not lies_in(origin, allowed):
+        raise ConfigError(
+            f"_target_={path}: comes from {origin}, which is not in {', '.join(allowed)}"
+        )
+    return found
+
+
+def _find_experiments(path: str) -> None:
+    """Makes the project's `experiments/` importable from any folder, and no other of that name."""
+    if str(PROJECT) not in sys.path:
+        sys.path.append(str(PROJECT))
+    spec = importlib.util.find_spec("experiments")  # does not run it
+    places = [] if spec is None else list(spec.submodule_search_locations or [])
+    if {Path(place).resolve() for place in places} != {EXPERIMENTS}:
+        there = ", ".join(places) or "a file"
+        raise ConfigError(
+            f"_target_={path}: experiments is {there} here, not the folder beside runner; give "
+            "that one another name, and --allow it"
+        )
+
+
+def _import_longest(path: str) -> tuple[Any, list[str]]:
+    """The module with the longest importable prefix of a dotted name, and the names after it."""
+    parts = path.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:length])
+        try:
+            return importlib.import_module(name), parts[length:]
+        except ModuleNotFoundError as missing:
+            # A module that exists but lacks one of its own imports must not look like a typo.
+            if missing.name is None or not (
+                name == missing.name or name.startswith(missing.name + ".")
+            ):
+                raise ConfigError(
+                    f"_target_={path}: importing {name} failed: {missing}"
+                ) from missing
+    raise ConfigError(f"_target_={path}: no package {parts[0]!r} can be imported")

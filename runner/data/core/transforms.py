@@ -1,0 +1,48 @@
+"""Vectorised transforms of whole columns; nothing here looks at one row at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from runner.data.core.columns import Numeric
+
+
+def as_float32(values: np.ndarray) -> np.ndarray:
+    """What a batch holds of them; too large a number becomes infinite, and its row a bad one."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
+
+
+def to_dense(column: Numeric, values: np.ndarray) -> np.ndarray:
+    """Clip, log1p, standardise; missing values are filled before. [R] numbers -> [R] float32."""
+    x = as_float32(values)
+    if column.low is not None or column.high is not None:
+        np.clip(x, column.low, column.high, out=x)
+    if column.log1p:
+        with np.errstate(invalid="ignore", divide="ignore"):  # the caller names the bad row
+            np.log1p(x, out=x)
+    if column.mean or column.deviation != 1:
+        x -= np.float32(column.mean)
+        x *= np.float32(1 / column.deviation)
+    return x
+
+
+def splitmix(values: np.ndarray, salt: int) -> np.ndarray:
+    """splitmix64 (Steele et al. 2014) of [R] uint64, a bijection for every salt."""
+    mixed = values + np.uint64((salt + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def hash_ids(values: np.ndarray, num_rows: int, salt: int) -> np.ndarray:
+    """Any integers -> [0, num_rows), int64: splitmix64, then multiply-shift.
+
+    The 32 high bits choose the row, so tables of more than 2**32 rows are out of reach.
+    """
+    mixed = splitmix(values.astype(np.int64).view(np.uint64), salt)
+    # Multiply-shift needs no division: a quarter of the cost of `mixed % num_rows`.
+    return ((mixed >> np.uint64(32)) * np.uint64(num_rows) >> np.uint64(32)).view(np.int64)

@@ -1,0 +1,51 @@
+"""Prepared data as plain Parquet files in a folder, with the YAML that declares them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from runner.data.core.blocks import read_blocks
+from runner.data.core.columns import Columns
+from runner.data.prepare.recipe import Recipe, prepare
+from runner.data.prepare.shards import BLOCK_ROWS
+from runner.errors import ConfigError
+
+
+def write_out(recipe: Recipe, folder: Path) -> None:
+    """All splits and `schema.yaml`, for `dataset=parquet dataset.schema=FOLDER/schema.yaml`.
+
+    Raises: ConfigError if the folder holds anything.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"dataset.write_to={folder}: is not empty; nothing was written")
+    source, made = prepare(recipe)
+    schema: dict[str, Any] = declaration(recipe.columns(made.learnt))
+    for split, names in made.splits.items():
+        (folder / split).mkdir(parents=True)
+        for name in names:
+            path = (folder / split / name).with_suffix(".parquet")
+            rows = read_blocks(source / name)
+            pq.write_table(rows, path, row_group_size=BLOCK_ROWS, write_page_checksum=True)
+        schema["path" if split == "train" else f"{split}_path"] = split
+    lines = [f"{key}: {json.dumps(value)}\n" for key, value in schema.items()]
+    text = f"# Of dataset={recipe.name}; columns that are not declared here are no input\n"
+    (folder / "schema.yaml").write_text(text + "".join(lines))
+
+
+def declaration(columns: Columns) -> dict[str, Any]:
+    """Plain columns as a schema file declares them."""
+    return {
+        "labels": {c.name: {} for c in columns.labels},
+        "numeric": {c.name: {"log1p": c.log1p, "default": c.default} for c in columns.numeric},
+        "categorical": {
+            c.name: {"num_rows": c.num_rows, "list": c.is_list} for c in columns.categorical
+        },
+        "sequences": {
+            c.name: {"num_rows": c.num_rows, "max_length": c.max_length, "table": c.table}
+            for c in columns.sequences
+        },
+    }

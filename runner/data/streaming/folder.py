@@ -1,0 +1,185 @@
+"""A folder into which Parquet files come, each renamed into place, with ascending names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from runner.data.core.blocks import open_blocks
+from runner.data.core.columns import Columns
+from runner.data.prepare.fingerprint import beside
+from runner.data.read.decode import Reader
+from runner.data.read.index import Index, build_index
+from runner.data.streaming.settings import (
+    Wait,
+    check_seconds,
+    declared_in,
+    identity_of,
+    stream_columns,
+)
+from runner.data.tabular.schema_file import Declared
+from runner.errors import DataError
+
+if TYPE_CHECKING:
+    from runner.data.streaming.dataset import Chunk, LiveDataset, Place
+
+SUFFIXES = (".parquet", ".pq", ".parq")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Settings; see conf/dataset/folder.yaml."""
+
+    path: str | None
+    schema: Any
+    poll_s: float
+    idle_timeout_s: float | None
+    incomplete_timeout_s: float
+
+    @cached_property
+    def declared(self) -> Declared:
+        return declared_in(self.schema)
+
+    @property
+    def columns(self) -> Columns:
+        return stream_columns(self.declared)
+
+    def check(self) -> None:
+        if not self.path:
+            raise DataError("dataset.path is not set: the folder into which the files come")
+        if not Path(self.path).is_dir():
+            raise DataError(f"dataset.path={self.path}: no such folder{beside(Path(self.path))}")
+        check_seconds("poll_s", self.poll_s)
+        check_seconds("idle_timeout_s", self.idle_timeout_s, may_be_null=True)
+        check_seconds("incomplete_timeout_s", self.incomplete_timeout_s)
+        assert self.columns
+
+    def source(self) -> Mapping[str, Any]:
+        """Which stream it is: its content is not known yet."""
+        place = os.path.realpath(str(self.path))
+        return {"stream": "folder", "folder": place, "declared": identity_of(self.declared)}
+
+    def reading(self) -> Mapping[str, Any]:
+        return {}
+
+
+recipe = Folder
+
+
+def folder(**settings: Any) -> LiveDataset:
+    """The dataset option `folder`."""
+    from runner.data.streaming.dataset import LiveDataset  # torch enters here
+
+    made_of = recipe(**settings)
+    made_of.check()
+    return LiveDataset(FolderSource(made_of), made_of.columns)
+
+
+class FolderSource:
+    """Rows of one file after another. Place: file, row in it after the last one used, its rows."""
+
+    def __init__(self, settings: Folder) -> None:
+        self._settings = settings
+        self._folder = Path(str(settings.path))
+        self._columns = settings.columns
+        self._passed: set[str] = set()  # names that were there when their turn came
+
+    def chunks(
+        self, place: Place | None, first_row: int, stopped: Callable[[], bool]
+    ) -> Iterator[Chunk]:
+        """See `Source.chunks`. Raises: DataError for a file that stays cut short, is bad, has
+        changed since the checkpoint, or came too late: its name lies before one already read."""
+        settings = self._settings
+        wait = Wait(settings.poll_s, settings.idle_timeout_s, stopped)
+        last = ""
+        if place is not None:
+            last = place["file"]
+            self._passed = {name for name in self._names() if name <= last}
+            if place["row"] < place["rows"]:
+                index = self._again(place)
+                for chunk in self._rows(index, place["row"], first_row):
+                    yield chunk
+                    first_row += len(chunk.rows)
+        while True:
+            last = self._next(last, wait)
+            opened = self._opened(self._folder / last, stopped)
+            if opened is not None:
+                for chunk in self._rows(opened, 0, first_row):
+                    yield chunk
+                    first_row += len(chunk.rows)
+            wait.restart()
+
+    def _names(self) -> list[str]:
+        names = (entry.name for entry in os.scandir(self._folder) if entry.is_file())
+        return sorted(n for n in names if n.endswith(SUFFIXES) and not n.startswith((".", "_")))
+
+    def _next(self, last: str, wait: Wait) -> str:
+        """The name that comes after `last`; waits for it."""
+        while True:
+            names = self._names()
+            late = [name for name in names if name <= last and name not in self._passed]
+            if late:
+                raise DataError(
+                    f"{self._folder / late[0]}: came after {last} had been read, and its name lies "
+                    "before it: names must ascend in the order in which files come"
+                )
+            if after := [name for name in names if name > last]:
+                self._passed.add(after[0])
+                return after[0]
+            wait.nap(f"new file in {self._folder}")
+
+    def _opened(self, path: Path, stopped: Callable[[], bool]) -> Index | None:
+        """The blocks of a file; None if it has no rows. One that is cut short is waited for."""
+        limit_s = self._settings.incomplete_timeout_s
+        wait = Wait(min(self._settings.poll_s, limit_s), None, stopped)
+        waited_s = 0.0
+        while True:
+            try:
+                with closing(open_blocks(path)) as opened:
+                    num_rows = sum(opened.counts)
+            except DataError as error:
+                if waited_s >= limit_s:
+                    raise DataError(f"{error}; waited {limit_s:g} s for it to be whole") from error
+                wait.nap(f"end of {path}")
+                waited_s += min(self._settings.poll_s, limit_s)
+                continue
+            return build_index([path], self._columns) if num_rows else None
+
+    def _again(self, place: Place) -> Index:
+        """The file in which a checkpoint stopped. Raises: DataError if it is not what it was."""
+        path = self._folder / place["file"]
+        if not path.exists():
+            raise DataError(
+                f"{path}: is gone, and the run had used {place['row']} of its {place['rows']} rows"
+            )
+        index = build_index([path], self._columns)
+        if index.num_rows != place["rows"]:
+            raise DataError(f"{path}: has {index.num_rows} rows, and had {place['rows']} before")
+        return index
+
+    def _rows(self, index: Index, row: int, first_row: int) -> Iterator[Chunk]:
+        """A chunk a row group, from a row of the file on, which is number `first_row` of all."""
+        from runner.data.streaming.dataset import Chunk
+
+        name, total = index.files[0].name, index.num_rows
+        starts_N = index.start_N
+        numbered = replace(index, start_N=starts_N + (first_row - row))
+        reader = Reader(numbered, self._columns)
+        try:
+            for block in np.flatnonzero(starts_N + index.rows_N > row):
+                skipped = max(0, row - int(starts_N[block]))
+                rows = reader.rows(np.array([block]), slice(skipped, int(index.rows_N[block])))
+                yield Chunk(rows, _place_in(name, int(starts_N[block]) + skipped, total))
+        finally:
+            reader.close()
+
+
+def _place_in(name: str, first: int, total: int) -> Callable[[int], Place]:
+    return lambda count: {"file": name, "row": first + count, "rows": total}

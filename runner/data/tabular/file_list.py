@@ -1,0 +1,134 @@
+"""Where a table's files are: a file, a folder, a glob, a list, or a URL that fsspec knows."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from runner.data.prepare.fingerprint import EDGE_BYTES, beside
+from runner.errors import DataError, nearest
+
+SUFFIXES = {
+    "parquet": (".parquet", ".pq", ".parq"),
+    "csv": (".csv", ".csv.gz", ".txt"),
+    "tsv": (".tsv", ".tsv.gz", ".txt"),
+}
+EXTRAS = {"http": "http", "https": "http"}  # scheme -> extra of this package that reads it
+
+
+@dataclass(frozen=True)
+class File:
+    """One file; `filesystem` is None for a local one."""
+
+    path: str
+    filesystem: Any = field(default=None, compare=False, repr=False)
+    protocol: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.protocol}{self.path}"
+
+    @property
+    def name(self) -> str:
+        return self.path.rstrip("/").rpartition("/")[2]
+
+    def open(self) -> IO[bytes]:
+        """Raises: DataError naming the file."""
+        try:
+            if self.filesystem is None:
+                return open(self.path, "rb")
+            return self.filesystem.open(self.path, "rb")
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self}: cannot be read: {_reason(error)}") from error
+
+    def size(self) -> int:
+        if self.filesystem is None:
+            return os.stat(self.path).st_size
+        return int(self.filesystem.size(self.path))
+
+    def content(self) -> list[Any]:
+        """Name, size and hash of both ends: what a fingerprint keeps of it."""
+        with self.open() as file:
+            size = self.size()
+            hashed = hashlib.sha256(file.read(EDGE_BYTES))
+            file.seek(max(size - EDGE_BYTES, 0))
+            hashed.update(file.read(EDGE_BYTES))
+        return [self.name, size, hashed.hexdigest()]
+
+
+def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[File]:
+    """The files of a setting, each once, sorted by name.
+
+    Args: key: the setting, for messages. Raises: DataError for a path that is not there, a folder
+    or glob without such files.
+    """
+    found: dict[str, File] = {}
+    for path in [paths] if isinstance(paths, str) else paths:
+        files = _remote(path, format_, key) if "://" in path else _local(path, format_, key)
+        found |= {str(file): file for file in files}
+    return sorted(found.values(), key=lambda file: (file.name, str(file)))
+
+
+def _local(path: str, format_: str, key: str) -> list[File]:
+    path = os.path.expanduser(path)
+    if os.path.isfile(path):
+        return [File(os.path.abspath(path))]
+    if os.path.isdir(path):
+        names = [str(p) for p in Path(path).rglob("*") if p.is_file() and not _hidden(p, path)]
+        return _of_format(names, format_, f"{key}={path}")
+    if any(c in path for c in "*?["):
+        names = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
+        if not names:
+            raise DataError(f"{key}={path}: no file matches{beside(Path(path))}")
+        return [File(os.path.abspath(name)) for name in names]
+    raise DataError(f"{key}={path}: no such path{beside(Path(path))}")
+
+
+def _hidden(path: Path, root: str) -> bool:
+    """Such as `_SUCCESS` and `.crc` files that writers leave beside the data."""
+    return any(part.startswith((".", "_")) for part in path.relative_to(root).parts)
+
+
+def _of_format(names: Sequence[str], format_: str, where: str) -> list[File]:
+    wanted = [name for name in names if name.lower().endswith(SUFFIXES[format_])]
+    if not wanted:
+        listed = ", ".join(sorted(os.path.basename(name) for name in names)[:5]) or "no files"
+        endings = ", ".join(SUFFIXES[format_])
+        raise DataError(f"{where}: has no file that ends in {endings} (there are: {listed})")
+    return [File(os.path.abspath(name)) for name in wanted]
+
+
+def _remote(url: str, format_: str, key: str) -> list[File]:
+    import fsspec
+
+    scheme = url.partition("://")[0]
+    try:
+        filesystem, path = fsspec.core.url_to_fs(url)
+        if any(c in path for c in "*?["):
+            names = filesystem.glob(path)
+        elif filesystem.isdir(path):
+            names = [n for n in filesystem.find(path) if n.lower().endswith(SUFFIXES[format_])]
+        else:
+            names = [path] if filesystem.exists(path) else []
+    except ValueError as error:
+        known = [p for p in fsspec.available_protocols() if isinstance(p, str)]
+        raise DataError(f"{key}={url}: {error}{nearest(scheme, known)}") from error
+    except ImportError as error:
+        extra = EXTRAS.get(scheme)
+        install = f": pip install 'runner[{extra}]'" if extra else ""
+        raise DataError(
+            f"{key}={url}: needs a package that is not installed{install} ({error})"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{key}={url}: cannot be read: {_reason(error)}") from error
+    if not names:
+        raise DataError(f"{key}={url}: no such path, or no file matches")
+    return [File(str(name), filesystem, f"{scheme}://") for name in names]
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,249 @@
+"""A look at somebody's table, and a proposal of the YAML that declares its columns."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from runner.data.tabular.column_statistics import SAMPLE_ROWS, Found, look, sample_rows, text_format
+from runner.data.tabular.file_list import SUFFIXES, find_files
+from runner.data.tabular.read_files import check_same, is_text, parquet_schema, text_schema
+from runner.errors import DataError, UserError
+
+MANY = 1_000_000  # distinct values from which a vocabulary gives way to hashing
+LABEL = re.compile(
+    r"label|click(ed)?|is_click|target|y|conver(sion|ted)|purchased?|buy|bought|like[ds]?|response|outcome|clk"
+)
+RATING = re.compile(r"rating|stars?|score")
+WEIGHT = re.compile(r"(sample_?|row_?|importance_?)?weight|importance")
+TIME = re.compile(r"(time|ts|date|timestamp|unix|event_?time|created_?at|datetime)(_?(ms|s))?")
+ID = re.compile(
+    r"(^|_)(id|uid|pid|code|category|cat|type|brand|hash|zip|gender|country|city)(_|$|\d)|.*(Id|ID)$"
+)
+USER = re.compile(r"user(_?id)?|uid|customer(_?id)?|member(_?id)?|userId|visitor(_?id)?", re.I)
+COUNT = re.compile(
+    r"(^|_)(num|count|cnt|price|age|amount|score|length|size|rate|days|hours|total)(_|$)|^I\d+$"
+)
+HISTORY = re.compile(r"hist|seq|past|previous|last_")
+
+
+@dataclass(frozen=True)
+class Proposal:
+    format: str
+    places: Mapping[str, Any]
+    columns: tuple[tuple[Found, str, str, dict[str, Any]], ...]  # role, why, settings
+    num_rows: int | None  # of all files, if known
+
+    def of_role(self, role: str) -> list[tuple[Found, dict[str, Any]]]:
+        return [(found, settings) for found, r, _, settings in self.columns if r == role]
+
+
+def propose(path: str, validation: str | None, test: str | None) -> Proposal:
+    """Raises: UserError for a path that is not there, files that differ, or no possible label."""
+    format_ = format_of(path)
+    given = {"path": path, "validation_path": validation, "test_path": test}
+    files = {k: find_files(v, format_, key=k) for k, v in given.items() if v}
+    everything = [file for own in files.values() for file in own]
+    num_rows = None
+    if format_ == "parquet":
+        looked = {str(file): parquet_schema(file) for file in everything}
+        schemas = {name: schema for name, (schema, _) in looked.items()}
+        num_rows = sum(sum(counts) for _, counts in looked.values())
+    else:
+        schemas = {str(file): text_schema(file, text_format(format_)) for file in everything}
+    first = next(iter(schemas.values()))
+    check_same(
+        schemas if format_ == "parquet" else {n: _untyped(s) for n, s in schemas.items()},
+        first.names,
+    )
+    sample = sample_rows(files["path"], format_, first)
+    if not sample.num_rows:
+        raise DataError(f"{path}: has no rows")
+    found = [look(sample[name], name) for name in first.names]
+    label = _label(found)
+    columns = tuple((f, *_role(f, label)) for f in found)
+    if not any(role in ("numeric", "categorical") for _, role, _, _ in columns):
+        shown = ", ".join(f"{f.name} ({why or role})" for f, role, why, _ in columns)
+        raise DataError(f"{path}: no column to learn from: {shown}")
+    places: dict[str, Any] = {
+        k: v if "://" in v else os.path.abspath(v) for k, v in given.items() if v
+    }
+    split = _split(columns, validation, test)
+    return Proposal(format_, {**places, **({"split": split} if split else {})}, columns, num_rows)
+
+
+def format_of(path: str) -> str:
+    """By the ending of the path, or of what is in the folder. Raises: UserError."""
+    bare = path.rstrip("/").lower()
+    for format_, own_endings in SUFFIXES.items():
+        if bare.endswith(own_endings):
+            return format_
+    if os.path.isdir(path):
+        for _, _, names in sorted(os.walk(path)):
+            for name in sorted(names):
+                if name.lower().endswith(tuple(e for own in SUFFIXES.values() for e in own)):
+                    return format_of(name)
+    if "://" not in path and not os.path.exists(path) and not any(c in path for c in "*?["):
+        find_files(path, "parquet", key="PATH")  # raises with the nearest name
+    endings = ", ".join(e for own in SUFFIXES.values() for e in own)
+    raise UserError(f"{path}: is it Parquet, CSV or TSV? Known endings are {endings}")
+
+
+def _role(f: Found, label: str) -> tuple[str, str, dict[str, Any]]:
+    """Role, the reason for it, and settings."""
+    if f.name == label:
+        if RATING.fullmatch(f.name.lower()) and f.distinct > 2:
+            return _over_the_middle(f)
+        if f.distinct == 2 and f.low is not None and (f.low, f.high) != (0, 1):
+            return _over_the_middle(f)
+        return "labels", "", {} if f.distinct <= 2 else {"type": "regression"}
+    lower = f.name.lower()
+    if f.missing == 1 or pt.is_null(f.type):
+        return "", "empty", {}
+    if f.distinct <= 1 and not f.missing and not pt.is_nested(f.type):
+        return "", "the same in every row", {}
+    if _is_time(f):
+        return "", "time", {}
+    if pt.is_nested(f.type):
+        inner = getattr(f.type, "value_type", None)
+        if inner is None or pt.is_nested(inner) or pt.is_floating(inner):
+            return "", "no role for such a type", {}
+        why = "or a sequence: move it there with a max_length" if HISTORY.search(lower) else ""
+        return "categorical", why, {"list": True, **_encode(f, in_list=True)}
+    if f.separator:
+        return "categorical", "", {"separator": f.separator, **_encode(f, in_list=True)}
+    if WEIGHT.fullmatch(lower) and f.low is not None and f.low >= 0:
+        return "weight", "", {}
+    if is_text(f.type):
+        if f.distinct > 0.9 * f.num_rows * (1 - f.missing) and f.num_rows > 100:
+            return "carried", "differs in every row", {}
+        return "categorical", "", _encode(f)
+    if pt.is_boolean(f.type):
+        return "categorical", "", _encode(f)
+    if f.low is None:
+        return "", "no role for such a type", {}
+    if (
+        f.whole
+        and not COUNT.search(f.name)
+        and (ID.search(f.name) or USER.fullmatch(f.name) or f.distinct <= 20 or (f.high or 0) > 1e7)
+    ):
+        if f.distinct > 0.9 * f.num_rows and f.num_rows > 1000 and not USER.fullmatch(f.name):
+            return "carried", "differs in every row", {}
+        return "categorical", "", _encode(f)
+    return "numeric", "", _numeric(f)
+
+
+def _over_the_middle(f: Found) -> tuple[str, str, dict[str, Any]]:
+    middle = ((f.low or 0) + (f.high or 0)) / 2
+    return "labels", f"1 over {middle:g}", {"above": middle}
+
+
+def _encode(f: Found, in_list: bool = False) -> dict[str, Any]:
+    if f.distinct > 0.5 * SAMPLE_ROWS:
+        rows = 1 << int(np.ceil(np.log2(10 * f.distinct)))
+        return {"encode": "hash", "num_rows": rows, **({} if in_list else {"default": 0})}
+    return {"encode": "vocabulary", "min_count": 1 if f.distinct <= 1000 else 5}
+
+
+def _numeric(f: Found) -> dict[str, Any]:
+    assert f.low is not None and f.high is not None and f.median is not None
+    skewed = f.low >= 0 and f.high > 20 * max(f.median, 1)
+    settings: dict[str, Any] = {"log1p": True} if skewed else {}
+    settings["standardise"] = True
+    if f.missing:
+        settings["default"] = float(f"{f.median:.6g}")
+    return settings
+
+
+def _label(found: Sequence[Found]) -> str:
+    """The likeliest label. Raises: UserError if nothing is like one."""
+
+    def binary(f: Found) -> bool:
+        if pt.is_boolean(f.type):
+            return True
+        return f.distinct == 2 and f.low == 0 and f.high == 1 and not pt.is_nested(f.type)
+
+    named = [f for f in found if LABEL.fullmatch(f.name.lower())]
+    numbers = [f for f in found if f.low is not None and not pt.is_nested(f.type)]
+    ratings = [f for f in numbers if RATING.fullmatch(f.name.lower())]
+    for choice in (
+        [f for f in named if binary(f)],
+        [f for f in found if binary(f) and LABEL.search(f.name.lower())],
+        ratings,
+        [f for f in found if binary(f) and not f.missing],
+        [f for f in named if f.low is not None],
+    ):
+        if choice:
+            return choice[0].name
+    raise UserError(
+        "no column looks like a label (0 or 1, or a rating); write the YAML by hand, with "
+        f"`labels:` and one of {', '.join(f.name for f in numbers) or 'its columns'}"
+    )
+
+
+def _split(columns: Any, validation: str | None, test: str | None) -> dict[str, Any] | None:
+    """A split for what has no path: by time if there is one."""
+    missing = [name for name, path in (("validation", validation), ("test", test)) if not path]
+    if not missing:
+        return None
+    times = [f.name for f, role, why, _ in columns if why == "time"]
+    if times:
+        return {"time": times[0], **dict.fromkeys(missing, 0.1)}
+    return {"random": {"train": round(1 - 0.1 * len(missing), 1), **dict.fromkeys(missing, 0.1)}}
+
+
+def _is_time(f: Found) -> bool:
+    if pt.is_timestamp(f.type) or pt.is_date(f.type):
+        return True
+    named = TIME.fullmatch(f.name.lower()) is not None
+    return named and f.low is not None and (8e8 < f.low < 4e9 or 8e11 < f.low < 4e12)
+
+
+def _untyped(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(name, pa.string()) for name in schema.names])
+
+
+def as_yaml(proposal: Proposal, command: str) -> str:
+    """The proposal as the text of a schema file, with a word on every choice."""
+    lines = [f"# Proposed by `{command}`. Look it through: nobody knows your columns as you do."]
+    lines += [f"{key}: {json.dumps(value)}" for key, value in proposal.places.items()]
+    for role in ("labels", "numeric", "categorical"):
+        found = proposal.of_role(role)
+        if found:
+            lines += ["", f"{role}:"]
+        for column, settings in found:
+            inside = ", ".join(f"{k}: {json.dumps(v)}" for k, v in settings.items())
+            lines.append(f"  {json.dumps(column.name)}: {{{inside}}}  # {_about(column)}")
+    users = [
+        f
+        for f, _ in proposal.of_role("categorical")
+        if USER.fullmatch(f.name) and f.mean_length == 1 and not f.missing
+    ]
+    if users:
+        lines += ["", f"groups: {json.dumps([f.name for f in users[:1]])}  # for grouped metrics"]
+    if carried := [f.name for f, _ in proposal.of_role("carried")]:
+        lines += ["", f"carried: {json.dumps(carried)}  # kept for predictions, not learnt from"]
+    if weights := proposal.of_role("weight"):
+        lines += ["", f"weight: {json.dumps(weights[0][0].name)}"]
+    if left := [(f.name, why) for f, role, why, _ in proposal.columns if not role]:
+        lines += ["", "# Left out:", *(f"#   {name}: {why}" for name, why in left)]
+    return "\n".join(lines) + "\n"
+
+
+def _about(f: Found) -> str:
+    parts = [str(f.type), f"{f.distinct:,} values in {f.num_rows:,} rows"]
+    if f.missing:
+        parts.append(f"{f.missing:.1%} missing")
+    if f.not_finite:
+        parts.append(f"{f.not_finite:.1%} NaN or infinite: bad rows, see dataset.on_bad_rows")
+    if f.low is not None and f.high is not None:
+        parts.append(f"{f.low:g} to {f.high:g}")
+    return ", ".join(parts)

@@ -1,0 +1,228 @@
+"""Tables on CPU with row updates of our own, for the rules that FBGEMM's CPU kernels lack.
+
+The look-up is FBGEMM's. The backward sorts (row, bag) pairs, sums the gradients of equal rows in
+that order, and updates the rows of the batch: the same on any number of threads, bit for bit.
+B batch, F features, V values, R rows stored, U distinct rows of a batch, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import embedding_bag
+
+from runner.embeddings.fbgemm_tables import FusedTables
+from runner.embeddings.interface import Layout, Tables
+from runner.embeddings.row_updates import ROWWISE, STATES, UPDATES
+from runner.optim.settings import SparseSettings
+
+# Weights updated at a time: a chunk of rows, its states and gradients stay in a core's cache.
+_CHUNK = 65_536
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The tables of one width, stacked: row r of a table is row first_row + r here."""
+
+    dim: int
+    first_row: int  # among the rows of all groups
+    features: slice
+    columns: slice
+    weight: Tensor
+    states: tuple[Tensor, ...]
+
+    @property
+    def num_features(self) -> int:
+        return self.features.stop - self.features.start
+
+
+class ExactTables(Tables):
+    """Row-wise updates on CPU, with the results of FBGEMM's CUDA kernels."""
+
+    def __init__(self, layout: Layout, settings: SparseSettings, device: torch.device) -> None:
+        super().__init__(layout, settings, device)
+        assert device.type == "cpu", "on CUDA every kind has a kernel"
+        # SGD keeps no states; its backward is never used
+        self._lookup = [FusedTables(layout, replace(settings, kind="sgd"), device)]
+        self._groups = _groups(layout, settings, self._lookup[0].state())
+        self._first_row_F1 = _first_rows(layout)[:, None]
+        self._anchor = torch.zeros(0, requires_grad=True)  # makes the output differentiable
+        self._rate = (settings.lr, 0)
+        self._first_rows_G = torch.tensor([group.first_row for group in self._groups])
+        self._of_batch_size = (-1, torch.empty(0), torch.empty(0))
+
+    def set_rate(self, lr: float, step: int) -> None:
+        self._rate = (lr, step)
+
+    def state(self) -> dict[str, Tensor]:
+        names = STATES[self.settings.kind]
+        tensors = {}
+        weights = self._lookup[0].state()
+        for group in self._groups:
+            row = 0
+            for spec in self.layout.tables:
+                if spec.dim != group.dim:
+                    continue
+                rows = slice(row, row + spec.num_rows)
+                row = rows.stop
+                tensors[f"{spec.name}/weight"] = weights[f"{spec.name}/weight"]
+                for name, state in zip(names, group.states, strict=True):
+                    tensors[f"{spec.name}/{name}"] = state[rows]
+        return tensors
+
+    def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
+        return _InBackward.apply(self._anchor, self, values_V, offsets, weights_V)
+
+    def _pooled(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
+        return self._lookup[0]._look_up(values_V, offsets, weights_V)
+
+    def _update(
+        self,
+        rate: tuple[float, int],
+        values_V: Tensor,
+        offsets: Tensor,
+        weights_V: Tensor | None,
+        grad_BE: Tensor,
+    ) -> None:
+        if values_V.numel() == 0:
+            return
+        assert rate[1] > 0, "set_rate() comes before the look-up"
+        rows_V, bags_V, weights_V = self._sorted(values_V, offsets, weights_V, grad_BE.shape[0])
+        rows_U, counts_U = torch.unique_consecutive(rows_V, return_counts=True)
+        ends_U = counts_U.cumsum(0)
+        starts_U = ends_U - counts_U
+        bounds = [*torch.searchsorted(rows_U, self._first_rows_G).tolist(), rows_U.numel()]
+        for group, low, high in zip(self._groups, bounds, bounds[1:]):
+            grads_ND = grad_BE[:, group.columns].reshape(-1, group.dim)  # a row a bag
+            chunk = max(1, _CHUNK // group.dim)
+            for start in range(low, high, chunk):
+                stop = min(start + chunk, high)
+                first, last = int(starts_U[start]), int(ends_U[stop - 1])
+                grad_UD = embedding_bag(
+                    bags_V[first:last],
+                    grads_ND,
+                    starts_U[start:stop] - first,
+                    mode="sum",
+                    per_sample_weights=None if weights_V is None else weights_V[first:last],
+                )
+                self._step_rows(group, rows_U[start:stop] - group.first_row, grad_UD, rate)
+
+    def _sorted(
+        self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None, batch_size: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Row, bag and weight of every id, in ascending order of row, then bag, then place."""
+        rows_FB, bags_FB = self._rows_and_bags(batch_size)
+        lengths = offsets.diff()
+        single = values_V.numel() == lengths.numel() and int(lengths.min()) == 1
+
+        def spread(bag_FB: Tensor) -> Tensor:
+            flat = bag_FB.reshape(-1)
+            if single:
+                return flat
+            return flat.repeat_interleave(lengths, output_size=values_V.numel())
+
+        rows_V = values_V + spread(rows_FB)
+        if weights_V is None:
+            return *_sort_pairs(rows_V, spread(bags_FB), bags_FB.numel()), None
+        rows_V, order_V = _sort_pairs(rows_V, torch.arange(values_V.numel()), values_V.numel())
+        return rows_V, spread(bags_FB)[order_V], weights_V[order_V]
+
+    def _step_rows(
+        self, group: _Group, rows_U: Tensor, grad_UD: Tensor, rate: tuple[float, int]
+    ) -> None:
+        stored = (group.weight, *group.states)
+        weight_UD, *states = (tensor.index_select(0, rows_U) for tensor in stored)
+        update = UPDATES[self.settings.kind]
+        update(weight_UD, states, grad_UD, self.settings, *rate)
+        for tensor, rows in zip(stored, (weight_UD, *states), strict=True):
+            tensor.index_copy_(0, rows_U, rows)
+
+    def _rows_and_bags(self, batch_size: int) -> tuple[Tensor, Tensor]:
+        """[F, B] each: first row of the table, and the bag's row among the group's gradients."""
+        if self._of_batch_size[0] != batch_size:
+            bags = [
+                torch.arange(batch_size * g.num_features).view(batch_size, -1).t()
+                for g in self._groups
+            ]
+            bags_FB = torch.cat(bags).contiguous()
+            rows_FB = self._first_row_F1.expand(bags_FB.shape).contiguous()
+            self._of_batch_size = (batch_size, rows_FB, bags_FB)
+        return self._of_batch_size[1:]
+
+
+class _InBackward(torch.autograd.Function):
+    """A look-up whose backward updates the tables and sends no gradient on."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        tables: ExactTables,
+        values_V: Tensor,
+        offsets: Tensor,
+        weights_V: Tensor | None,
+    ) -> Tensor:
+        ctx.tables = tables
+        ctx.looked_up = (tables._rate, values_V, offsets, weights_V)
+        return tables._pooled(values_V, offsets, weights_V)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BE: Tensor) -> tuple[None, ...]:  # type: ignore[override]
+        assert not ctx.needs_input_grad[4], "weights of ids get no gradient from these tables"
+        ctx.tables._update(*ctx.looked_up, grad_BE)
+        return None, None, None, None, None
+
+
+def _sort_pairs(high_V: Tensor, low_V: Tensor, num_low: int) -> tuple[Tensor, Tensor]:
+    """Pairs of int64 in ascending order; low ones in [0, num_low). Packed into one key each.
+
+    NumPy's sort of int64 is vectorised, three times as fast as torch's. Equal keys are equal
+    pairs, so it need not be stable.
+    """
+    bits = num_low.bit_length()
+    key_V = (high_V << bits).bitwise_or_(low_V)
+    key_V.numpy().sort()
+    return key_V >> bits, key_V.bitwise_and_((1 << bits) - 1)
+
+
+def _groups(
+    layout: Layout, settings: SparseSettings, weights: dict[str, Tensor]
+) -> tuple[_Group, ...]:
+    groups: list[_Group] = []
+    row = feature = column = 0
+    for dim in dict.fromkeys(layout.widths):
+        tables = [t for t in layout.tables if t.dim == dim]
+        num_rows = sum(t.num_rows for t in tables)
+        num_features = layout.widths.count(dim)
+        first = weights[f"{tables[0].name}/weight"]
+        # FBGEMM lays the tables of one call end to end, so those of a width are one matrix
+        weight_RD = first.as_strided((num_rows, dim), (dim, 1))
+        last = weights[f"{tables[-1].name}/weight"]
+        assert last.data_ptr() == weight_RD[num_rows - tables[-1].num_rows].data_ptr()
+        rowwise = ROWWISE.get(settings.kind, ())
+        shapes = [(num_rows,) if n in rowwise else (num_rows, dim) for n in STATES[settings.kind]]
+        groups.append(
+            _Group(
+                dim=dim,
+                first_row=row,
+                features=slice(feature, feature + num_features),
+                columns=slice(column, column + num_features * dim),
+                weight=weight_RD,
+                states=tuple(torch.zeros(shape) for shape in shapes),
+            )
+        )
+        row += num_rows
+        feature += num_features
+        column += num_features * dim
+    return tuple(groups)
+
+
+def _first_rows(layout: Layout) -> Tensor:
+    """[F]: the first row of each feature's table among the rows of all groups."""
+    sizes = torch.tensor([0] + [t.num_rows for t in layout.tables])
+    return sizes.cumsum(0)[torch.tensor(layout.table_of)]

@@ -1,0 +1,109 @@
+"""Tables on FBGEMM's fused kernels: one call looks all tables up, its backward updates them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
+    BoundsCheckMode,
+    EmbeddingLocation,
+    PoolingMode,
+)
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    SplitTableBatchedEmbeddingBagsCodegen,
+    WeightDecayMode,
+)
+from torch import Tensor
+
+from runner.embeddings.interface import Layout, Tables
+from runner.embeddings.row_updates import STATES
+from runner.embeddings.sharding_settings import KERNELS_ON_CPU
+from runner.errors import ConfigError
+from runner.optim.settings import SparseSettings
+
+KERNELS = {
+    "sgd": EmbOptimType.EXACT_SGD,
+    "lars_sgd": EmbOptimType.LARS_SGD,
+    "adagrad": EmbOptimType.EXACT_ADAGRAD,
+    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    "adam": EmbOptimType.ADAM,
+    "lamb": EmbOptimType.LAMB,
+    "partial_rowwise_adam": EmbOptimType.PARTIAL_ROWWISE_ADAM,
+    "partial_rowwise_lamb": EmbOptimType.PARTIAL_ROWWISE_LAMB,
+}
+
+
+class FusedTables(Tables):
+    """All tables in one FBGEMM table-batched embedding.
+
+    Raises: ConfigError for a kind without a kernel on the device.
+    """
+
+    def __init__(self, layout: Layout, settings: SparseSettings, device: torch.device) -> None:
+        super().__init__(layout, settings, device)
+        if device.type == "cpu" and settings.kind not in KERNELS_ON_CPU:
+            raise ConfigError(f"FBGEMM has no CPU kernel for {settings.kind}")
+        self._tbe = [_kernel(layout, settings, device)]  # in a list: hidden from nn.Module
+        self._counts_steps = device.type != "cpu"
+        self._rate = math.nan  # what the kernel has; NaN: not known
+        self._step = 1
+
+    def set_rate(self, lr: float, step: int) -> None:
+        (tbe,) = self._tbe
+        if lr != self._rate:
+            tbe.learning_rate_tensor.fill_(lr)
+            self._rate = lr
+        self._step = step
+
+    def state(self) -> dict[str, Tensor]:
+        (tbe,) = self._tbe
+        tensors = {}
+        weights = tbe.split_embedding_weights()
+        states = tbe.split_optimizer_states() or [[] for _ in weights]
+        for spec, weight, moments in zip(self.layout.tables, weights, states, strict=True):
+            tensors[f"{spec.name}/weight"] = weight.detach()
+            for name, moment in zip(STATES[self.settings.kind], moments, strict=True):
+                tensors[f"{spec.name}/{name}"] = moment.detach()
+        return tensors
+
+    def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
+        (tbe,) = self._tbe
+        if self._counts_steps:
+            number_look_up(tbe, self._step)
+        return tbe(values_V, offsets, per_sample_weights=weights_V)
+
+
+def number_look_up(tbe: SplitTableBatchedEmbeddingBagsCodegen, step: int) -> None:
+    """The coming look-up is one of update `step`. Before each of them: the kernel adds 1 at every
+    look-up, also where an update has several, such as a score before it."""
+    tbe.iter_cpu.fill_(step - 1)
+    tbe.iter.fill_(step - 1)
+
+
+def _kernel(
+    layout: Layout, settings: SparseSettings, device: torch.device
+) -> SplitTableBatchedEmbeddingBagsCodegen:
+    on_cpu = device.type == "cpu"
+    location = EmbeddingLocation.HOST if on_cpu else EmbeddingLocation.DEVICE
+    compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
+    return SplitTableBatchedEmbeddingBagsCodegen(
+        embedding_specs=[(t.num_rows, t.dim, location, compute) for t in layout.tables],
+        feature_table_map=list(layout.table_of),
+        optimizer=KERNELS[settings.kind],
+        learning_rate=settings.lr,
+        eps=settings.eps,
+        beta1=settings.betas[0],
+        beta2=settings.betas[1],
+        weight_decay=settings.weight_decay,
+        weight_decay_mode=WeightDecayMode.NONE,  # read by row-wise Adagrad alone
+        momentum=settings.momentum,
+        eta=settings.eta,
+        stochastic_rounding=False,
+        pooling_mode=PoolingMode.SUM,
+        # the CPU look-up refuses an id outside its table by itself; on CUDA it would read on
+        bounds_check_mode=BoundsCheckMode.NONE if on_cpu else BoundsCheckMode.FATAL,
+        device=device,
+    )

@@ -1,0 +1,48 @@
+"""The updates that moments of tables have behind them: Adam's bias correction goes by their number.
+
+One number holds for all tables of a rate, since their kernels take one. It is this run's number of
+updates, and after a warm start with the optimizer's state those of the source before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runner.embeddings.interface import Tables
+from runner.embeddings.row_updates import STATES
+from runner.errors import ConfigError
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def counts_updates(tables: Tables) -> bool:
+    """Whether the rule of these tables goes by the number of the update."""
+    return any(state in MOMENTS for state in STATES[tables.settings.kind])
+
+
+def updates_before(tables: Tables, counts: Mapping[str, int]) -> int:
+    """Updates behind the moments of these tables when their run began. counts: by table."""
+    return counts.get(tables.layout.tables[0].name, 0)
+
+
+def check_counts(groups: Mapping[str, Tables], counts: Mapping[str, int]) -> None:
+    """Raises: ConfigError if tables of one rate do not have the same number behind them."""
+    for tables in groups.values():
+        found = {spec.name: counts.get(spec.name, 0) for spec in tables.layout.tables}
+        if counts_updates(tables) and len(set(found.values())) > 1:
+            raise ConfigError(
+                "optimizer.parts: puts tables under one rate whose moments have different numbers "
+                f"of updates behind them, from a warm start: {told(found)}"
+            )
+
+
+def told(counts: Mapping[str, int | None]) -> str:
+    """By table, those of one number together; None: begins afresh."""
+    by_count: dict[int | None, list[str]] = {}
+    for name, count in counts.items():
+        by_count.setdefault(count, []).append(name)
+    parts = []
+    for count, (first, *others) in by_count.items():
+        more = f" and {len(others)} other{'s' * (len(others) > 1)}" if others else ""
+        parts.append(f"{first}{more} " + ("afresh" if count is None else f"{count:,}"))
+    return ", ".join(parts)

@@ -1,0 +1,201 @@
+"""Tables in pieces over ranks, by TorchRec: its planner, DistributedModelParallel, fused kernels.
+
+B batch of this rank, F features, E width of all pooled embeddings, R rows, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
+from torch import Tensor, nn
+from torch.nn import functional
+from torchrec.distributed.comm_ops import set_gradient_division
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.train_pipeline.runtime_forwards import BaseForward
+from torchrec.distributed.types import ShardingEnv
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from runner.distributed.ranks import Ranks
+from runner.distributed.shards import Piece, Pieces
+from runner.embeddings.fbgemm_tables import KERNELS, number_look_up
+from runner.embeddings.interface import Columns, Layout, Placement, Tables
+from runner.embeddings.planner import (
+    BY_ROWS,
+    FusedSharder,
+    make_plan,
+    make_topology,
+    placement_of,
+    world_group,
+)
+from runner.embeddings.row_updates import ROWWISE, STATES
+from runner.embeddings.sharding_settings import ShardingSettings
+from runner.optim.settings import SparseSettings
+
+
+class ShardedTables(Tables):
+    """TorchRec's sharded collection of embedding bags behind the interface of `Tables`.
+
+    Collective: making it, every look-up and its backward. The gradients of all ranks are summed.
+
+    Args: free_bytes: of each device, for these tables. batch_size: rows a rank looks up at once.
+    Raises: ConfigError if the tables do not fit, or if no plan obeys the settings.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        settings: SparseSettings,
+        sharding: ShardingSettings,
+        ranks: Ranks,
+        *,
+        device: torch.device,
+        free_bytes: int,
+        batch_size: int,
+    ) -> None:
+        super().__init__(layout, settings, device)
+        self._ranks = ranks
+        # the loss of a rank is divided by the weight of all, so gradients add up to their mean
+        set_gradient_division(False)
+        collection = _collection(layout)
+        sharder = FusedSharder(fused_params=_fused_params(settings, device))
+        topology = make_topology(sharding, ranks, device, free_bytes)
+        plan = make_plan(collection, sharder, layout, sharding, topology, batch_size)
+        # the kernels draw initial weights, of which we make no use: no generator may notice
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            parallel = DistributedModelParallel(
+                collection,
+                env=ShardingEnv.from_process_group(world_group()),
+                device=device,
+                plan=plan,
+                sharders=[sharder],  # type: ignore[list-item]
+                init_data_parallel=False,
+            )
+        self._parallel = [parallel]  # in a list: hidden from nn.Module
+        self._placement = placement_of(plan)
+        plans = {p.plan for p in self._placement}
+        self._pads = ranks.several and not plans.isdisjoint(BY_ROWS)
+        self._counts_steps = device.type != "cpu"
+        self._step = 1
+        self._device = device
+        self._column_orders: tuple[Tensor, Tensor] | None = None
+
+    def set_rate(self, lr: float, step: int) -> None:
+        self._step = step
+        for kernel, _ in self._kernels():
+            kernel.learning_rate_tensor.fill_(lr)
+
+    def state(self) -> dict[str, Tensor]:
+        names = STATES[self.settings.kind]
+        found: dict[str, list[Piece]] = {}
+        for kernel, shards in self._kernels():
+            weights = kernel.split_embedding_weights()
+            states = kernel.split_optimizer_states() or [[] for _ in weights]
+            for shard, weight, moments in zip(shards, weights, states, strict=True):
+                first_row, first_column = shard.local_metadata.shard_offsets
+                for name, tensor in zip(("weight", *names), (weight, *moments), strict=True):
+                    offset = (first_row, first_column)[: tensor.dim()]
+                    key = f"{shard.name}/{name}"
+                    found.setdefault(key, []).append(Piece(tensor.detach(), offset))
+        tensors: dict[str, Tensor] = {}
+        for spec in self.layout.tables:
+            for name in ("weight", *names):
+                rowwise = name in ROWWISE.get(self.settings.kind, ())
+                shape = (spec.num_rows,) if rowwise else (spec.num_rows, spec.dim)
+                key = f"{spec.name}/{name}"
+                tensors[key] = Pieces(shape, found.get(key, []), torch.float32, self._device)
+        return tensors
+
+    def placement(self) -> list[Placement]:
+        return self._placement
+
+    def _kernels(self) -> Iterator[tuple[Any, list[Any]]]:
+        """FBGEMM's modules of this rank, each with TorchRec's descriptions of its tables."""
+        for lookup in self._parallel[0].module._lookups:
+            for module in lookup._emb_modules:
+                yield module.emb_module, module.config.embedding_tables
+
+    def torchrec_modules(self) -> list[nn.Module]:
+        return [self._parallel[0].module]
+
+    def torchrec_ids(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
+        if not self._pads:
+            return [kjt]
+        return [_padded(kjt, int(self._ranks.largest(kjt.stride())))]
+
+    def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
+        size = kjt.stride()
+        lengths_FB = kjt.lengths().view(len(self._keys), size)
+        module = self._parallel[0].module
+        for kernel, _ in self._kernels() if self._counts_steps else ():
+            number_look_up(kernel, self._step)
+        # TorchRec's pipeline has the ids already, and its forward takes no notice of what it gets
+        pooled = module(kjt if _ahead(module) else self.torchrec_ids(kjt)[0])
+        if self._column_orders is None:
+            self._column_orders = self._orders(pooled.keys(), pooled.length_per_key())
+        pooled_BE = Columns.apply(pooled.values()[:size], *self._column_orders)
+        return self._averaged(pooled_BE, lengths_FB)
+
+    def _orders(self, keys: Sequence[str], widths: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Columns come in the order of the plan: (plan -> features, features -> plan)."""
+        ends = torch.tensor(widths).cumsum(0).tolist()
+        columns = {k: range(end - width, end) for k, end, width in zip(keys, ends, widths)}
+        order = torch.tensor([c for k in self._keys for c in columns[k]], device=self._device)
+        return order, torch.argsort(order)
+
+
+def _ahead(module: nn.Module) -> bool:
+    return isinstance(module.forward, BaseForward)
+
+
+def _collection(layout: Layout) -> EmbeddingBagCollection:
+    return EmbeddingBagCollection(
+        tables=[
+            EmbeddingBagConfig(
+                name=spec.name,
+                num_embeddings=spec.num_rows,
+                embedding_dim=spec.dim,
+                feature_names=list(spec.features),
+            )
+            for spec in layout.tables
+        ],
+        is_weighted=any(spec.weighted for spec in layout.tables),
+        device=torch.device("meta"),
+    )
+
+
+def _fused_params(settings: SparseSettings, device: torch.device) -> dict[str, Any]:
+    on_cpu = device.type == "cpu"
+    return {
+        "optimizer": KERNELS[settings.kind],
+        "learning_rate": settings.lr,
+        "eps": settings.eps,
+        "beta1": settings.betas[0],
+        "beta2": settings.betas[1],
+        "weight_decay": settings.weight_decay,
+        "momentum": settings.momentum,
+        "eta": settings.eta,
+        "stochastic_rounding": False,
+        "bounds_check_mode": BoundsCheckMode.NONE if on_cpu else BoundsCheckMode.FATAL,
+    }
+
+
+def _padded(kjt: KeyedJaggedTensor, size: int) -> KeyedJaggedTensor:
+    """The same with empty bags behind each feature's own, up to `size` of them."""
+    missing = size - kjt.stride()
+    if missing == 0:
+        return kjt
+    lengths_FB = kjt.lengths().view(len(kjt.keys()), -1)
+    return KeyedJaggedTensor(
+        keys=kjt.keys(),
+        values=kjt.values(),
+        weights=kjt.weights_or_none(),
+        lengths=functional.pad(lengths_FB, (0, missing)).flatten(),
+        stride=size,
+        length_per_key=kjt.length_per_key_or_none(),  # on the host: a GPU would be waited for
+    )

@@ -1,0 +1,68 @@
+"""Cross networks of DCN-V2 (Wang et al. 2021, arXiv:2008.13535).
+
+B batch, W width of the input, K experts, R rank.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from runner.models.layers.sizes import check_sizes
+
+
+class Cross(nn.Module):
+    """x_{l+1} = x_0 * (W_l x_l + b_l) + x_l, eq. 1: one full matrix a layer."""
+
+    def __init__(self, width: int, num_layers: int) -> None:
+        super().__init__()
+        check_sizes(num_layers=num_layers)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(num_layers))
+
+    def forward(self, x0_BW: Tensor) -> Tensor:
+        x_BW = x0_BW
+        for layer in self.layers:
+            x_BW = x_BW + x0_BW * layer(x_BW)  # the backward of addcmul would cost more
+        return x_BW
+
+
+class MixtureCrossLayer(nn.Module):
+    """x_0 * (sum_k G_k(x) U_k tanh(C_k tanh(V_k^T x)) + b) + x, eq. 3 and 4 with g = tanh.
+
+    G is a softmax over the experts, so the sum of G_k b is b, and one product with all U_k side by
+    side replaces one a expert.
+    """
+
+    def __init__(self, width: int, rank: int, num_experts: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(width, num_experts * rank, bias=False)  # all V_k
+        self.inner_KRR = nn.Parameter(torch.empty(num_experts, rank, rank))  # C_k, transposed
+        nn.init.uniform_(self.inner_KRR, -1 / math.sqrt(rank), 1 / math.sqrt(rank))
+        self.up = nn.Linear(num_experts * rank, width)  # all U_k, and b
+        self.gate = nn.Linear(width, num_experts, bias=False)
+
+    def forward(self, x0_BW: Tensor, x_BW: Tensor) -> Tensor:
+        num_experts, rank, _ = self.inner_KRR.shape
+        low_KBR = torch.tanh(self.down(x_BW)).unflatten(1, (num_experts, rank)).transpose(0, 1)
+        inner_BKR = torch.tanh(torch.bmm(low_KBR, self.inner_KRR)).transpose(0, 1)
+        gate_BK1 = self.gate(x_BW).softmax(1)[:, :, None]
+        return x_BW + x0_BW * self.up((inner_BKR * gate_BK1).flatten(1))
+
+
+class MixtureCross(nn.Module):
+    """A mixture of low-rank experts in place of each full matrix."""
+
+    def __init__(self, width: int, num_layers: int, *, rank: int, num_experts: int) -> None:
+        super().__init__()
+        check_sizes(num_layers=num_layers, rank=rank, num_experts=num_experts)
+        self.layers = nn.ModuleList(
+            MixtureCrossLayer(width, rank, num_experts) for _ in range(num_layers)
+        )
+
+    def forward(self, x0_BW: Tensor) -> Tensor:
+        x_BW = x0_BW
+        for layer in self.layers:
+            x_BW = layer(x0_BW, x_BW)
+        return x_BW

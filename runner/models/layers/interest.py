@@ -1,0 +1,65 @@
+"""A history as one vector: its mean, or the local activation unit of DIN (Zhou et al. 2018,
+arXiv:1706.06978).
+
+B batch, L sequence length, D embedding width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.sizes import check_sizes
+
+
+def prelu_mlp(num_inputs: int, widths: Sequence[int], *, dropout: float = 0.0) -> nn.Sequential:
+    """Linear and PReLU (eq. 8) for each width; the last layer is left linear.
+
+    Raises: ValueError for a width below 1.
+    """
+    check_sizes(widths=widths)
+    layers: list[nn.Module] = []
+    for depth, width in enumerate(widths):
+        layers.append(nn.Linear(num_inputs, width))
+        if depth < len(widths) - 1:
+            layers.append(nn.PReLU(width))
+            if dropout:
+                layers.append(Dropout(dropout))
+        num_inputs = width
+    return nn.Sequential(*layers)
+
+
+class LocalActivation(nn.Module):
+    """sum_j a(e_j, v) e_j, eq. 3, with a an MLP on (e, e - v, e * v, v), a number for each place.
+
+    The weights are not normalised: their sum tells how strong the interest is. The paper feeds the
+    outer product of both; difference and product are what its published code feeds.
+    """
+
+    def __init__(self, dim: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.unit = prelu_mlp(4 * dim, [*hidden, 1])
+
+    def forward(self, x_BLD: Tensor, item_BD: Tensor, length_B: Tensor) -> Tensor:
+        """[B, D]. Args: length_B: places behind it do not count."""
+        item_BLD = item_BD[:, None].expand_as(x_BLD)
+        both_BLE = torch.cat((x_BLD, x_BLD - item_BLD, x_BLD * item_BLD, item_BLD), dim=2)
+        # PReLU takes its channels in the second dimension
+        weight_BL = self.unit(both_BLE.flatten(0, 1)).view(x_BLD.shape[:2])
+        place_L = torch.arange(x_BLD.shape[1], device=length_B.device)
+        weight_BL = weight_BL.masked_fill(place_L >= length_B[:, None], 0.0)
+        return torch.bmm(weight_BL[:, None].to(x_BLD.dtype), x_BLD)[:, 0]
+
+
+def mean_of(sequence_BLD: Tensor, length_B: Tensor, half_life: float | None = None) -> Tensor:
+    """[B, D]: of each sequence, zero behind its length; of one without events 0."""
+    if half_life is None:
+        return sequence_BLD.sum(1) / length_B.clamp(min=1)[:, None]
+    place_L = torch.arange(sequence_BLD.shape[1], device=length_B.device)
+    age_BL = length_B[:, None] - 1 - place_L  # 0 for the newest
+    weight_BL = torch.exp2(age_BL.clamp(min=0) / -half_life) * (age_BL >= 0)
+    weight_BL = weight_BL / weight_BL.sum(1, keepdim=True).clamp(min=1)  # the newest weighs 1
+    return torch.bmm(weight_BL[:, None, :].to(sequence_BLD.dtype), sequence_BLD)[:, 0]

@@ -1,0 +1,53 @@
+"""Building blocks of MaskNet (Wang et al. 2021, arXiv:2102.07619).
+
+B batch, N fields, D embedding width, E = N x D, W width of a block.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from runner.models.layers.sizes import check_sizes
+
+
+class FieldNorm(nn.Module):
+    """Layer normalisation of each field by itself, with a gain and a bias of its own."""
+
+    def __init__(self, num_fields: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_fields, dim))
+        self.bias = nn.Parameter(torch.zeros(num_fields, dim))
+
+    def forward(self, x_BND: Tensor) -> Tensor:
+        normed_BND = functional.layer_norm(x_BND, x_BND.shape[-1:])
+        return normed_BND * self.weight + self.bias
+
+
+class MaskBlock(nn.Module):
+    """relu(LN(W (mask * x))), eq. 8 to 10; mask = W_2 relu(W_1 v + b_1) + b_2, eq. 5.
+
+    Args:
+        num_guides: E, width of the embeddings v that make the mask.
+        num_inputs: width of x. width: of the output.
+        reduction: the mask's hidden layer is this many times as wide as v.
+    """
+
+    def __init__(self, num_guides: int, num_inputs: int, width: int, reduction: float) -> None:
+        super().__init__()
+        check_sizes(blocks=width)
+        if not 0 < reduction < math.inf:
+            raise ValueError(f"reduction={reduction}: a number above 0")
+        hidden = max(1, round(num_guides * reduction))
+        self.mask = nn.Sequential(
+            nn.Linear(num_guides, hidden), nn.ReLU(), nn.Linear(hidden, num_inputs)
+        )
+        self.linear = nn.Linear(num_inputs, width, bias=False)  # LN has a bias of its own
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, guide_BE: Tensor, x_B: Tensor) -> Tensor:
+        """[B, W]."""
+        return torch.relu(self.norm(self.linear(self.mask(guide_BE) * x_B)))

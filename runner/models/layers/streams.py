@@ -1,0 +1,65 @@
+"""Gates and fusion of FinalMLP's two streams (Mao et al. 2023, arXiv:2304.00902).
+
+B batch, W width of the input, C width of a context, S width of a stream, T tasks, K heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from runner.models.layers.mlp import mlp
+from runner.models.layers.sizes import check_sizes
+
+
+class FeatureGate(nn.Module):
+    """x * 2 sigmoid(MLP(context)), eq. 4 and 5: what a stream sees of the features.
+
+    Args: num_context: width of the context; 0 for a learnt vector, the same for every row.
+    """
+
+    def __init__(self, num_inputs: int, num_context: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        # a learnt vector through an MLP is a learnt vector of gates, before the sigmoid
+        self.learnt = None if num_context else nn.Parameter(torch.zeros(num_inputs))
+        if num_context:
+            self.mlp = mlp(num_context, [*hidden, num_inputs], last_linear=True)
+
+    def forward(self, x_BW: Tensor, context_BC: Tensor | None) -> Tensor:
+        gate = self.mlp(context_BC) if self.learnt is None else self.learnt
+        return x_BW * (2 * torch.sigmoid(gate))
+
+
+class BilinearFusion(nn.Module):
+    """b + w_1 o_1 + w_2 o_2 + sum over heads of o_1 W_3 o_2, eq. 7 and 9, for each task.
+
+    Raises: ValueError if a stream's width is no multiple of `num_heads`.
+    """
+
+    def __init__(self, width_1: int, width_2: int, num_outputs: int, num_heads: int) -> None:
+        super().__init__()
+        check_sizes(num_heads=num_heads)
+        for width in (width_1, width_2):
+            if width % num_heads:
+                raise ValueError(
+                    f"streams: their last widths, {width_1} and {width_2}, must be multiples of "
+                    f"num_heads={num_heads}"
+                )
+        part_1, part_2 = width_1 // num_heads, width_2 // num_heads
+        self.first = nn.Linear(width_1, num_outputs)
+        self.second = nn.Linear(width_2, num_outputs, bias=False)
+        self.bilinear_KSP = nn.Parameter(torch.empty(num_heads, part_1, num_outputs * part_2))
+        bound = math.sqrt(6 / (part_1 + part_2))  # Xavier
+        nn.init.uniform_(self.bilinear_KSP, -bound, bound)
+
+    def forward(self, o1_BS: Tensor, o2_BS: Tensor) -> Tensor:
+        """[B, T]."""
+        num_heads = len(self.bilinear_KSP)
+        o1_KBS = o1_BS.unflatten(1, (num_heads, -1)).transpose(0, 1)
+        o2_KB1S = o2_BS.unflatten(1, (num_heads, 1, -1)).transpose(0, 1)
+        mapped_KBTS = torch.bmm(o1_KBS, self.bilinear_KSP).unflatten(2, (-1, o2_KB1S.shape[-1]))
+        pairs_BT = (mapped_KBTS * o2_KB1S).sum((0, 3))
+        return self.first(o1_BS) + self.second(o2_BS) + pairs_BT

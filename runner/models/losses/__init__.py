@@ -1,0 +1,28 @@
+"""Losses, one class each. A model's YAML names one; `model/loss=NAME` chooses another."""
+
+from runner.models.losses.jrc import JRC
+from runner.models.losses.multitask import ByKind, Uncertainty
+from runner.models.losses.pointwise import BCE, MSE, Focal
+from runner.models.losses.protocol import Loss
+from runner.models.losses.retrieval import (
+    BPR,
+    InBatchSoftmax,
+    SampledBCE,
+    SampledSoftmax,
+    check_offered,
+)
+
+__all__ = [
+    "BCE",
+    "BPR",
+    "JRC",
+    "MSE",
+    "ByKind",
+    "Focal",
+    "InBatchSoftmax",
+    "Loss",
+    "SampledBCE",
+    "SampledSoftmax",
+    "Uncertainty",
+    "check_offered",
+]

@@ -1,0 +1,106 @@
+"""Joint ranking and calibration (Sheng et al. 2023, arXiv:2208.06164).
+
+B batch, T tasks, C contexts.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from runner.batch import Prediction, Schema
+from runner.errors import nearest
+from runner.models.losses.protocol import need_kind
+from runner.models.losses_within import UPDATE, need_within
+
+
+class JRC(nn.Module):
+    """alpha x calibration + (1 - alpha) x ranking within a context.
+
+    Calibration: -log s(x), or -log(1 - s(x)): binary cross-entropy. Ranking: -log of
+    exp(f_y) / sum of exp(f_y) over the context's rows, for the row's own label y: a row stands out
+    among those it was shown with. The paper's net has two logits; from our one, f_1 = x / 2 and
+    f_0 = -x / 2, the symmetric choice with the same s(x) = s(f_1 - f_0). Rows of weight 0 are in
+    no context.
+
+    Args:
+        alpha: from 0 (ranking only) to 1 (calibration only).
+        group: group column whose equal values are a context, such as user; None: all rows.
+        within: what a context ends with: the update or the micro-batch; see
+            `runner.models.losses_within`.
+    Raises: ValueError if a task is not binary, the data set lacks the column, or alpha is out of
+        range.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        alpha: float = 0.5,
+        group: str | None = None,
+        within: str = UPDATE,
+    ) -> None:
+        super().__init__()
+        self.within = need_within(within)
+        self.names = need_kind(schema, "binary", "JRC", "by_kind takes both")
+        if not 0 <= alpha <= 1:
+            raise ValueError(f"alpha={alpha}: from 0 to 1")
+        if group is not None and group not in schema.groups:
+            known = f"; there are {', '.join(schema.groups)}" if schema.groups else "; it has none"
+            raise ValueError(
+                f"group={group}: the dataset has no such group column"
+                f"{nearest(group, schema.groups)}{known}"
+            )
+        self.alpha = alpha
+        self.group = None if group is None else schema.groups.index(group)
+
+    def forward(self, prediction: Prediction) -> dict[str, Tensor]:
+        calibration_BT = functional.binary_cross_entropy_with_logits(
+            prediction.logits_BT, prediction.labels_BT, reduction="none"
+        )
+        groups_B = None if self.group is None else prediction.groups_BG[:, self.group]
+        ranking_BT = ranking_loss(
+            prediction.logits_BT, prediction.labels_BT, prediction.weights_B, groups_B
+        )
+        losses = {}
+        for name, c_B, r_B in zip(self.names, calibration_BT.unbind(1), ranking_BT.unbind(1)):
+            losses[f"calibration/{name}"] = c_B * self.alpha
+            losses[f"ranking/{name}"] = r_B * (1 - self.alpha)
+        return losses
+
+
+def ranking_loss(
+    logits_BT: Tensor, labels_BT: Tensor, weights_B: Tensor, groups_B: Tensor | None
+) -> Tensor:
+    """[B, T]: -log of a row's share of exp(f_y) over its context. A row of weight 0 gets 0."""
+    half_BT = logits_BT / 2
+    absent_B1 = weights_B[:, None] <= 0
+    of_ones, of_zeros = (
+        log_sum_exp(f_BT.masked_fill(absent_B1, -torch.inf), groups_B)
+        for f_BT in (half_BT, -half_BT)
+    )
+    positive_BT = labels_BT > 0.5
+    own_BT = torch.where(positive_BT, half_BT, -half_BT)
+    losses_BT = torch.where(positive_BT, of_ones, of_zeros) - own_BT
+    return losses_BT.masked_fill(absent_B1, 0.0)
+
+
+def log_sum_exp(f_BT: Tensor, groups_B: Tensor | None) -> Tensor:
+    """[B or 1, T]: over each row's group, or over all rows. Rows of -inf do not count."""
+    if groups_B is None:
+        return torch.logsumexp(f_BT, dim=0, keepdim=True)
+    _, context_B = groups_B.unique(return_inverse=True)
+    context_BT = context_B[:, None].expand_as(f_BT)
+    num_contexts = int(context_B.max()) + 1  # sync
+    shape = (num_contexts, f_BT.shape[1])
+    largest_CT = f_BT.new_full(shape, -torch.inf).scatter_reduce(
+        0, context_BT, f_BT.detach(), "amax"
+    )
+    # a context without a row that counts: its sum is asked for by no row that counts
+    largest_CT = largest_CT.masked_fill(largest_CT == -torch.inf, 0.0)
+    scaled_BT = torch.exp(f_BT - largest_CT.gather(0, context_BT))
+    sums_CT = f_BT.new_zeros(shape).scatter_add(0, context_BT, scaled_BT)
+    return (sums_CT.clamp_min(torch.finfo(f_BT.dtype).tiny).log() + largest_CT).gather(
+        0, context_BT
+    )

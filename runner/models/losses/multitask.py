@@ -1,0 +1,83 @@
+"""Losses of several tasks, which may be of several kinds.
+
+B batch, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from runner.batch import Prediction, Schema, TaskSpec
+from runner.models.losses.protocol import by_task
+
+
+class ByKind(nn.Module):
+    """Binary cross-entropy for binary tasks, squared error for regressions; their weighted sum.
+
+    Args: weights: a number, or one a task by name (1 for those left out); None: 1.
+    Raises: ValueError for a weight below 0 or of a task that does not exist, or no task at all.
+    """
+
+    def __init__(
+        self, schema: Schema, *, weights: float | Mapping[str, float] | None = None
+    ) -> None:
+        super().__init__()
+        self.tasks = need_tasks(schema)
+        self.weights = by_task(weights, [t.name for t in self.tasks], "weights", default=1.0)
+        if not any(self.weights):
+            raise ValueError(f"weights={weights}: at least one task must weigh more than 0")
+
+    def forward(self, prediction: Prediction) -> dict[str, Tensor]:
+        losses = losses_by_kind(self.tasks, prediction)
+        return {
+            name: loss_B if weight == 1 else loss_B * weight
+            for (name, loss_B), weight in zip(losses.items(), self.weights, strict=True)
+        }
+
+
+class Uncertainty(nn.Module):
+    """Weights learnt as each task's noise (Kendall et al. 2018, arXiv:1705.07115, eq. 7 and 10).
+
+    With s = log variance: exp(-s) L + s / 2 for a binary task (the variance as a temperature),
+    exp(-s) L / 2 + s / 2 for a regression. The sum may be negative. s is a parameter of the loss:
+    the dense optimizer trains it, with its rate and its weight decay.
+
+    Args: initial: s of every task at the start.
+    """
+
+    def __init__(self, schema: Schema, *, initial: float = 0.0) -> None:
+        super().__init__()
+        self.tasks = need_tasks(schema)
+        self.log_variances = nn.Parameter(torch.full((len(self.tasks),), float(initial)))
+
+    def forward(self, prediction: Prediction) -> dict[str, Tensor]:
+        losses = losses_by_kind(self.tasks, prediction)
+        return {
+            task.name: losses[task.name] * torch.exp(-s) * (1.0 if task.kind == "binary" else 0.5)
+            + 0.5 * s
+            for task, s in zip(self.tasks, self.log_variances.unbind(), strict=True)
+        }
+
+
+def need_tasks(schema: Schema) -> tuple[TaskSpec, ...]:
+    """Raises: ValueError if there is none."""
+    if not schema.tasks:
+        raise ValueError("a loss needs a task; the dataset has none")
+    return schema.tasks
+
+
+def losses_by_kind(tasks: Sequence[TaskSpec], prediction: Prediction) -> dict[str, Tensor]:
+    """[B] for each task: binary cross-entropy of its logit, or squared error."""
+    columns = zip(
+        tasks, prediction.logits_BT.unbind(1), prediction.labels_BT.unbind(1), strict=True
+    )
+    return {
+        task.name: functional.binary_cross_entropy_with_logits(x_B, y_B, reduction="none")
+        if task.kind == "binary"
+        else (x_B - y_B).square()
+        for task, x_B, y_B in columns
+    }

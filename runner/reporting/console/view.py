@@ -1,0 +1,200 @@
+"""View: what happens in a run, told to a person as it happens."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from runner.reporting.console.format import (
+    by_split,
+    duration,
+    evaluation_table,
+    number,
+    result_table,
+)
+from runner.reporting.console.surfaces import surface_for
+
+REFRESH_EVERY_S = 0.5  # drawing the bar takes 0.8 ms: 0.2% of the time
+LINE_EVERY_S = 30.0  # of a long evaluation, where there is no bar
+
+_log = logging.getLogger("runner.reporting.console")
+_log.addHandler(logging.NullHandler())  # else warnings without a log.txt would be printed twice
+
+
+class View:
+    """Progress, metrics and messages of one run. Rank 0 only.
+
+    On a terminal a bar, elsewhere a line at each log point. Never raises for want of a reader.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        """stream: of output, standard output if None; decides how it looks."""
+        self._surface = surface_for(stream or sys.stdout)
+        self._total_steps: int | None = None
+        self._first_step: int | None = None  # seen by us; a resumed run does not begin at 0
+        self._started_s = self._next_draw_s = 0.0
+        self._facts = ""
+        self._rate: float | None = None  # updates per second
+        self._split, self._rows = "", 0  # of the evaluation under way
+        self._total_rows: int | None = None
+        self._next_line_s = 0.0
+
+    @contextmanager
+    def training(self, total_steps: int | None) -> Iterator[None]:
+        """Around a training, its evaluations included."""
+        self._total_steps, self._first_step, self._facts = total_steps, None, ""
+        with self._until_done():
+            yield
+
+    @contextmanager
+    def evaluation(self, num_rows: int | None) -> Iterator[None]:
+        """Around an evaluation that is a loop of its own."""
+        self._total_rows = num_rows
+        with self._until_done():
+            yield
+
+    def lasts(self, total_steps: int) -> None:
+        """The run has become shorter or longer."""
+        self._total_steps = total_steps
+
+    def step(self, step: int) -> None:
+        """After every update; draws at most every half second."""
+        now_s = time.monotonic()
+        if self._first_step is None:
+            self._first_step, self._started_s = step, now_s
+        self._split = ""
+        if now_s >= self._next_draw_s:
+            self._draw_training(step, now_s)
+
+    def log(
+        self, step: int, metrics: Mapping[str, float], speed: Mapping[str, float] | None = None
+    ) -> None:
+        """At each log point: train metrics since the last one; examples_per_s, updates_per_s."""
+        speed = speed or {}
+        self._rate = speed.get("updates_per_s") or self._rate
+        rate = f"{speed['examples_per_s']:,.0f} ex/s" if "examples_per_s" in speed else ""
+        loss = f"loss {number(metrics['loss'])}" if "loss" in metrics else ""
+        self._facts = "  ".join(filter(None, (loss, rate)))
+        now_s = time.monotonic()
+        self._draw_training(step, now_s)
+        if self._surface.has_bar:
+            return
+        values = [f"{name} {number(value)}" for name, value in metrics.items()]
+        self._surface.line(
+            "  ".join(
+                filter(None, ["train", self._position(step), *values, rate, self._left(step)])
+            )
+        )
+
+    def evaluating(self, split: str, rows: int, total_rows: int | None = None) -> None:
+        """After every batch of an evaluation: so many more rows of a split."""
+        now_s = time.monotonic()
+        if split != self._split:
+            self._split, self._rows = split, 0
+            self._next_line_s = now_s + LINE_EVERY_S
+        self._rows += rows
+        if now_s < self._next_draw_s:
+            return
+        self._next_draw_s = now_s + REFRESH_EVERY_S
+        total = total_rows or self._total_rows
+        done = f"{self._rows:,}" + (f"/{total:,}" if total else "") + " rows"
+        self._surface.progress(self._split, self._rows, total, done)
+        if not self._surface.has_bar and now_s >= self._next_line_s:
+            self._next_line_s = now_s + LINE_EVERY_S
+            self._surface.line(f"{split}  {done}")
+
+    def evaluated(
+        self, split: str, step: int, metrics: Mapping[str, float], *, best: bool = False
+    ) -> None:
+        """The result of an evaluation; best: it is the best so far."""
+        self._split = ""
+        mark = " (best so far)" if best else ""
+        values = "  ".join(f"{name} {number(value)}" for name, value in metrics.items())
+        line = f"{split}  {self._position(step)}  {values}{mark}"
+        _log.info("%s", line)
+        if self._surface.has_bar:
+            title = f"{split} at step {step:,}{mark}"
+            self._surface.table(title, evaluation_table(metrics))
+        else:
+            self._surface.line(line)
+
+    def note(self, text: str) -> None:
+        _log.info("%s", text)
+        self._surface.line(text)
+
+    def warn(self, text: str) -> None:
+        _log.warning("%s", text)
+        self._surface.warning(text)
+
+    def finished(
+        self,
+        metrics: Mapping[str, float],
+        *,
+        status: str,
+        step: int,
+        active_s: float | None = None,
+        best: Mapping[str, float] | None = None,
+        reachable: Mapping[str, Mapping[str, float]] | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        """The end: all metrics of all splits (`split/metric[/task]`), and where everything is.
+
+        status: completed, interrupted or failed. best: step, value. reachable: split -> metric ->
+        the best value that any model could have, where that is known.
+        """
+        self._surface.end_progress()
+        took = f" in {duration(active_s)}" if active_s is not None else ""
+        chosen = f"; best at step {best['step']:,.0f}" if best else ""
+        title = f"{status} at step {step:,}{took}{chosen}"
+        if metrics:
+            table = result_table(metrics, reachable or {})
+            if table.width() + 2 <= self._surface.width:
+                self._surface.table(title, table)
+            else:  # a table for each split, since one for all would not fit
+                for split, own in by_split(metrics).items():
+                    self._surface.table(split, result_table(own, reachable or {}))
+                self._surface.line(title)
+        else:
+            self._surface.line(title)
+        if directory is not None:
+            self._surface.line(f"run directory: {directory}")
+            if status != "completed":
+                self._surface.line(
+                    f"go on with: python -m runner resume {shlex.quote(str(directory))}"
+                )
+
+    @contextmanager
+    def _until_done(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._surface.end_progress()
+
+    def _draw_training(self, step: int, now_s: float) -> None:
+        self._next_draw_s = now_s + REFRESH_EVERY_S
+        facts = "  ".join(filter(None, (self._counted(step), self._facts, self._left(step))))
+        self._surface.progress("train", step, self._total_steps, facts)
+
+    def _counted(self, step: int) -> str:
+        total = self._total_steps
+        return f"{step:,}/{total:,}" if total else f"step {step:,}"
+
+    def _position(self, step: int) -> str:
+        total = f"{self._total_steps:,}" if self._total_steps else ""
+        return f"step {step:>{len(total)},}" + (f"/{total}" if total else "")
+
+    def _left(self, step: int) -> str:
+        """Time to the last update, at the speed since the last log point."""
+        if not self._total_steps or self._first_step is None:
+            return ""
+        rate = self._rate
+        if rate is None:
+            elapsed_s = time.monotonic() - self._started_s
+            rate = (step - self._first_step) / elapsed_s if elapsed_s > 1 else None
+        return f"{duration((self._total_steps - step) / rate)} left" if rate else ""

@@ -1,0 +1,226 @@
+"""What varies between runs, which metrics they have, and who is best."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.errors import UserError, nearest
+from runner.metrics.settings import find_metric
+from runner.reporting.report.records import RunRecord, finite
+
+# Part of what makes a run, but said by something else that a person reads sooner.
+_SAID_ELSEWHERE = ("seed", "source.signature", "source.newest")
+_ABSENT = object()
+
+
+def shown(value: Any) -> str:
+    """A setting as a person writes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+def varying(runs: Sequence[RunRecord]) -> list[str]:
+    """Settings in which the runs differ, but for seeds; options of groups first.
+
+    A key that follows from the option of its group, or data that follow from other settings,
+    stand for nothing of their own and are left out.
+    """
+    runs = [r for r in runs if r.settings]
+    keys = list(dict.fromkeys(key for r in runs for key in r.settings))
+    groups = {g for r in runs for g in r.choices}
+    differing = [
+        k
+        for k in keys
+        if k not in _SAID_ELSEWHERE and len({_at(r, k) for r in runs}) > 1 and k != "data"
+    ]
+    kept = [k for k in differing if k in groups]
+    for key in differing:
+        if key in kept:
+            continue
+        options = [g for g in kept if key.startswith(g.replace("/", ".") + ".")]
+        if not any(_follows(runs, key, [g]) for g in options):
+            kept.append(key)
+    if len({_at(r, "data") for r in runs}) > 1:
+        of_data = [k for k in kept if k.split(".")[0] == "dataset"]
+        if not of_data or not _follows(runs, "data", of_data):
+            kept.append("data")
+    return kept
+
+
+def _at(run: RunRecord, key: str) -> Any:
+    value = run.settings.get(key, _ABSENT)
+    return shown(value) if value is not _ABSENT else _ABSENT
+
+
+def _follows(runs: Sequence[RunRecord], key: str, others: Sequence[str]) -> bool:
+    """Whether the others' values leave only one for the key."""
+    seen: dict[tuple[Any, ...], Any] = {}
+    return all(
+        seen.setdefault(tuple(_at(r, o) for o in others), _at(r, key)) == _at(r, key) for r in runs
+    )
+
+
+def cell(run: RunRecord, key: str) -> str:
+    return "" if key not in run.settings else shown(run.settings[key])
+
+
+def headings(keys: Sequence[str]) -> dict[str, str]:
+    """The last two parts of a key where they tell it from the others, else the whole."""
+    short = {k: ".".join(k.split(".")[-2:]) for k in keys}
+    count = Counter(short.values())
+    return {k: s if count[s] == 1 else k for k, s in short.items()}
+
+
+def monitored(runs: Sequence[RunRecord]) -> tuple[str, str]:
+    """The metric that most of the runs were judged by, if any has it; else one they have.
+
+    Returns: its name, as split/metric, and max or min.
+    """
+    for (metric, direction), _ in Counter(r.monitor for r in runs).most_common():
+        if any(metric in r.metrics for r in runs):
+            return metric, direction
+    names = list(dict.fromkeys(m for r in runs for m in r.metrics))
+    if not names:
+        return runs[0].monitor
+    best = sorted(names, key=lambda n: (n.split("/")[0] == "train", n.split("/")[1] != "auc"))[0]
+    return best, direction_of(best)
+
+
+def direction_of(metric: str) -> str:
+    """max, min, or one (nearer to 1 is better)."""
+    name = metric.split("/")[1] if "/" in metric else metric
+    known = find_metric(name)
+    return known.direction if known else "min" if "loss" in name else "max"
+
+
+def metric_columns(runs: Sequence[RunRecord], monitor: str) -> list[str]:
+    """The monitored metric, its namesake on the test split, other metrics of test, then the rest
+    of validation where there is no test."""
+    names = dict.fromkeys(m for r in runs for m in r.metrics)
+    tail = monitor.partition("/")[2]
+    splits = Counter(n.partition("/")[0] for n in names)
+    split = "test" if splits["test"] else monitor.partition("/")[0]
+    others = [n for n in names if n.startswith(f"{split}/") and n != monitor]
+    others.sort(key=lambda n: (n != f"test/{tail}", n.partition("/")[2].startswith("loss")))
+    return [n for n in (monitor, *others) if n in names]
+
+
+def ranked(runs: Iterable[RunRecord], metric: str, direction: str) -> list[RunRecord]:
+    """Best first; then those without the metric, those not finished, and failed ones last."""
+    order = {"completed": 0, "running": 1, "pruned": 2, "interrupted": 2, "incomplete": 3}
+
+    def key(run: RunRecord) -> tuple[int, float]:
+        value = finite(run.metrics.get(metric))
+        return order.get(run.status, 4), math.inf if value is None else badness(value, direction)
+
+    return sorted(runs, key=key)
+
+
+def badness(value: float, direction: str) -> float:
+    return {"max": -value, "min": value, "one": abs(value - 1)}[direction]
+
+
+def sorted_by(
+    runs: Sequence[RunRecord], key: str | None, monitor: tuple[str, str]
+) -> list[RunRecord]:
+    """Args: key: a metric (best first), a setting, or status, seed, seconds, step, name, created.
+
+    Raises: UserError for a key that no run has, naming the nearest.
+    """
+    if key is None:
+        return ranked(runs, *monitor)
+    if any(key in r.metrics for r in runs):
+        direction = monitor[1] if key == monitor[0] else direction_of(key)
+        return ranked(runs, key, direction)
+    facts = ("status", "seed", "seconds", "step", "label", "created")
+    settings = dict.fromkeys(k for r in runs for k in r.settings)
+    if key not in facts and key not in settings:
+        known = [*dict.fromkeys(m for r in runs for m in r.metrics), *settings, *facts]
+        raise UserError(f"--sort {key}: no run has it{nearest(key, known)}")
+
+    def value(run: RunRecord) -> tuple[int, float, str]:
+        found = run.settings.get(key)
+        if key in facts:
+            found = run.meta.get("created") if key == "created" else getattr(run, key)
+        if isinstance(found, int | float):
+            return 0, float(found), ""
+        return (2, 0.0, "") if found is None else (1, 0.0, str(found))
+
+    return sorted(runs, key=value)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Runs that differ only in their seed."""
+
+    values: tuple[str, ...]  # of the columns that vary
+    runs: tuple[RunRecord, ...]
+
+    def numbers(self, metric: str) -> list[float]:
+        found = (finite(r.metrics.get(metric)) for r in self.runs)
+        return [v for v in found if v is not None]
+
+    def mean(self, metric: str) -> float | None:
+        numbers = self.numbers(metric)
+        return statistics.fmean(numbers) if numbers else None
+
+    def deviation(self, metric: str) -> float | None:
+        """Of the sample (n - 1); None for a single run."""
+        numbers = self.numbers(metric)
+        return statistics.stdev(numbers) if len(numbers) > 1 else None
+
+
+def by_settings(
+    runs: Sequence[RunRecord], keys: Sequence[str], metric: str, direction: str
+) -> list[Settings]:
+    """Completed runs, those together that differ only in their seed; the best mean first."""
+    groups: dict[tuple[str, ...], list[RunRecord]] = {}
+    for run in runs:
+        if run.is_completed:
+            groups.setdefault(tuple(cell(run, k) for k in keys), []).append(run)
+    found = [Settings(values, tuple(members)) for values, members in groups.items()]
+
+    def key(one: Settings) -> float:
+        mean = one.mean(metric)
+        return math.inf if mean is None else badness(mean, direction)
+
+    return sorted(found, key=key)
+
+
+def mixed(runs: Sequence[RunRecord]) -> list[str]:
+    """What the runs have not in common, though nobody asked for it: code, versions, Python."""
+    notes = []
+    told = [r for r in runs if r.meta]
+    codes = Counter(_code(r.meta) for r in told)
+    if len(codes) > 1:
+        listed = ", ".join(f"{code} ({count})" for code, count in codes.most_common(6))
+        notes.append(f"made by {len(codes)} states of the code: {listed}")
+    packages: dict[str, Counter[str]] = {}
+    for run in told:
+        for name, version in {"python": run.meta.get("python"), **_versions(run.meta)}.items():
+            packages.setdefault(name, Counter())[str(version)] += 1
+    for name, found in packages.items():
+        if len(found) > 1:
+            listed = ", ".join(f"{v} ({n})" for v, n in found.most_common(6))
+            notes.append(f"made with different versions of {name}: {listed}")
+    return notes
+
+
+def _versions(meta: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(meta.get("versions") or {})
+
+
+def _code(meta: Mapping[str, Any]) -> str:
+    git = meta.get("git") or {}
+    commit = str(git.get("commit") or "")[:8] or "not in git"
+    return commit + ("+changes" if git.get("patch") else "")

@@ -1,0 +1,187 @@
+"""Two runs side by side: tables of what differs, and whether what came out is the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from runner.errors import UserError
+from runner.reporting.console.format import duration, number
+from runner.reporting.report.columns import shown
+from runner.reporting.report.records import RunRecord, read_rows, read_run
+from runner.reporting.report.terminal import console
+from runner.rundir.json_files import read_json
+
+Change = tuple[str, Any, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether two runs came to the same.
+
+    same: what was found equal, in words; different: what was not.
+    """
+
+    same: tuple[str, ...]
+    different: tuple[str, ...]
+
+    @property
+    def is_identical(self) -> bool:
+        return bool(self.same) and not self.different
+
+
+def show_diff(folders: tuple[Path, Path], changes: Mapping[str, Sequence[Change]]) -> None:
+    out = console()
+    names = [f.resolve().name for f in folders]
+    if names[0] == names[1]:
+        names = [str(f) for f in folders]
+    if folders[0].resolve() == folders[1].resolve():
+        out.print(Text("both are the same folder"))
+    for heading, found in changes.items():
+        if found:
+            rows = [(key, shown(a), shown(b)) for key, a, b in found]
+            out.print(_table(heading, ["", *names], rows))
+        else:
+            out.print(Text(f"{heading}: the same"))
+    one, two = (read_run(f, str(f)) for f in folders)
+    show_metrics(out, one, two, names)
+
+
+def show_metrics(out: Console, one: RunRecord, two: RunRecord, names: Sequence[str]) -> None:
+    """Every metric of either, with the difference."""
+    facts = [
+        ("status", one.status, two.status, ""),
+        ("step", _count(one.step), _count(two.step), ""),
+        ("best step", _count(one.best_step), _count(two.best_step), ""),
+        ("time", _time(one.seconds), _time(two.seconds), ""),
+    ]
+    rows = [f for f in facts if f[1] or f[2]]
+    for name in dict.fromkeys([*one.metrics, *two.metrics]):
+        a, b = one.metrics.get(name), two.metrics.get(name)
+        change = ""
+        if a is not None and b is not None:
+            change = "=" if a == b or (a != a and b != b) else f"{b - a:+.3g}"
+        rows.append((name, _value(a), _value(b), change))
+    out.print(_table("results", ["", *names, "difference"], rows, right=True))
+
+
+def compare(one: Path, two: Path) -> Outcome:
+    """Whether two runs of the same settings came to the same, bit for bit.
+
+    The log of metrics, and the weights and states of the newest checkpoint that both still have.
+    Speeds and times may differ.
+    """
+    same: list[str] = []
+    different: list[str] = []
+    logs = [one / "metrics.jsonl", two / "metrics.jsonl"]
+    if _digest(logs[0]) == _digest(logs[1]):
+        same.append(f"metrics.jsonl: all {len(read_rows(logs[0])):,} rows")
+    else:
+        different.append(f"metrics.jsonl: {_first_difference(*logs)}")
+    results = [_result(one), _result(two)]
+    for key in ("status", "step", "examples", "metrics", "best"):
+        a, b = (r.get(key) for r in results)
+        if a != b:
+            different.append(f"result.json: {key}{_largest(a, b)}")
+    steps = sorted(set(_checkpoints(one)) & set(_checkpoints(two)))
+    if steps:
+        a, b = (_tensor_files(folder / f"checkpoints/step-{steps[-1]}") for folder in (one, two))
+        what = f"weights, optimizer states and random states at step {steps[-1]:,}"
+        (same if a == b else different).append(
+            what + (f" (sha256 {_short(a)})" if a == b else ": their sha256 differ")
+        )
+    elif _checkpoints(one) or _checkpoints(two):
+        different.append("checkpoints: none of the same step is left in both")
+    return Outcome(tuple(same), tuple(different))
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    try:
+        found = read_json(folder / "result.json")
+    except UserError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _largest(a: Any, b: Any) -> str:
+    """Of two sets of metrics, the one that is furthest apart."""
+    if not isinstance(a, dict) or not isinstance(b, dict):
+        return f" {a} and {b}"
+    if a.keys() != b.keys():
+        return f": one has {', '.join(sorted(a.keys() ^ b.keys())[:3])}, the other has not"
+    apart = {
+        k: abs(a[k] - b[k])
+        for k in a
+        if isinstance(a[k], int | float) and isinstance(b[k], int | float) and a[k] != b[k]
+    }
+    if not apart:
+        return ""
+    name = max(apart, key=lambda k: apart[k])
+    return f": {len(apart)} of {len(a)} differ, most {name}: {a[name]} and {b[name]}"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+
+def _first_difference(one: Path, two: Path) -> str:
+    rows = [read_rows(one), read_rows(two)]
+    for a, b in zip(*rows):
+        if a != b:
+            names = [k for k in a if a.get(k) != b.get(k)] or sorted(b.keys() - a.keys())
+            values = f"{a.get(names[0])} and {b.get(names[0])}"
+            return f"differs first at step {a.get('step')} ({a.get('split')}/{names[0]}: {values})"
+    return f"{len(rows[0]):,} and {len(rows[1]):,} rows"
+
+
+def _checkpoints(folder: Path) -> list[int]:
+    return [int(p.parent.name[5:]) for p in folder.glob("checkpoints/step-*/manifest.json")]
+
+
+def _tensor_files(checkpoint: Path) -> dict[str, str]:
+    """sha256 of each file of tensors, as its manifest has it."""
+    files = read_json(checkpoint / "manifest.json").get("files") or {}
+    return {n: f["sha256"] for n, f in files.items() if n.endswith(".safetensors")}
+
+
+def _short(files: Mapping[str, str]) -> str:
+    text = "".join(f"{n}{sha}" for n, sha in sorted(files.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _table(
+    heading: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: bool = False
+) -> Table:
+    table = Table(
+        title=heading,
+        title_justify="left",
+        title_style="bold",
+        header_style="dim",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+    )
+    for i, name in enumerate(header):
+        table.add_column(name, justify="right" if right and i else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _value(value: float | None) -> str:
+    return "" if value is None else number(value)
+
+
+def _count(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _time(seconds: float | None) -> str:
+    return "" if seconds is None else duration(seconds)

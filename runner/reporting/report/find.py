@@ -1,0 +1,126 @@
+"""Which runs a list of folders means: runs, sweeps, and folders that hold some."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.errors import UserError
+from runner.reporting.report.records import RunRecord, begun, read_run
+
+_DEEPEST = 5  # folders below the one that is given
+_TRACES = ("config.yaml", "job.log", ".lock")  # of a run that has no meta.json yet
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runs of some folders, and what could not be shown."""
+
+    runs: tuple[RunRecord, ...]
+    problems: tuple[str, ...]
+    sweeps: tuple[Path, ...]
+
+
+def find_runs(folders: Sequence[Path]) -> Found:
+    """Every run below the folders, each once.
+
+    Raises: UserError if there is none, saying what each folder is instead.
+    """
+    runs: dict[Path, RunRecord] = {}
+    problems: list[str] = []
+    sweeps: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            what = "is a file, not a run directory" if folder.exists() else "no such run directory"
+            problems.append(f"{folder}: {what}")
+            continue
+        before = len(runs)
+        for path, beside in _walk(folder, sweeps, {}, 0):
+            label = _label(path, folder, alone=len(folders) == 1)
+            real = path.resolve()
+            if real in runs:
+                continue
+            try:
+                read = read_run if (path / "meta.json").exists() else begun
+                runs[real] = read(path, label, beside)
+            except UserError as error:
+                problems.append(str(error))
+        if len(runs) == before and not any(p.startswith(str(folder)) for p in problems):
+            problems.append(_why_none(folder))
+    if not runs:
+        raise UserError("; ".join(problems) or "no run")
+    return Found(tuple(runs.values()), tuple(problems), tuple(sweeps))
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is a sweep's own."""
+    return not (folder / "meta.json").exists() and any(
+        (folder / name).exists() for name in ("study.db", "leaderboard.csv")
+    )
+
+
+def _walk(
+    folder: Path, sweeps: list[Path], said: Mapping[str, Mapping[str, str]], depth: int
+) -> Iterator[tuple[Path, Mapping[str, str]]]:
+    """Run directories in and below a folder, in the order of their names."""
+    beside = said.get(folder.name, {})
+    if (folder / "meta.json").exists():
+        yield folder, beside
+        return
+    in_sweep = is_sweep(folder)
+    if in_sweep:
+        sweeps.append(folder)
+    inner = leaderboard(folder) if in_sweep else {}
+    if depth >= _DEEPEST:
+        return
+    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
+        if not entry.is_dir(follow_symlinks=False) or entry.name.startswith("."):
+            continue
+        path = Path(entry.path)
+        if in_sweep and not (path / "meta.json").exists():
+            if any((path / trace).exists() for trace in _TRACES):
+                yield path, inner.get(path.name, {})
+            continue
+        yield from _walk(path, sweeps, inner, depth + 1)
+
+
+def leaderboard(folder: Path) -> dict[str, dict[str, str]]:
+    """What a sweep's `leaderboard.csv` says of each job, by the name of its folder."""
+    try:
+        with (folder / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
+            return {row["folder"]: row for row in csv.DictReader(file) if row.get("folder")}
+    except (OSError, csv.Error, UnicodeDecodeError):
+        return {}
+
+
+def leaderboard_columns(folder: Path) -> list[str]:
+    """Of a sweep's `leaderboard.csv`; the one after `status` is what the jobs were judged by."""
+    try:
+        with (folder / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
+            return next(csv.reader(file), [])
+    except (OSError, csv.Error, UnicodeDecodeError):
+        return []
+
+
+def _label(path: Path, given: Path, *, alone: bool) -> str:
+    if path == given:
+        return path.name or str(path)
+    inner = str(path.relative_to(given))
+    return inner if alone else f"{given.name}/{inner}"
+
+
+def _why_none(folder: Path) -> str:
+    if (folder / "manifest.json").exists() or folder.parent.name == "checkpoints":
+        return f"{folder}: is a checkpoint; its run is {folder.parent.parent}"
+    if folder.name == "checkpoints":
+        return f"{folder}: holds checkpoints; their run is {folder.parent}"
+    if is_sweep(folder):
+        return f"{folder}: a sweep in which no job has begun"
+    if (folder / "config.yaml").exists():
+        return f"{folder}: a run that was ended before it had begun: it has no meta.json"
+    names = sorted(p.name for p in folder.iterdir())[:4]
+    holds = f"it holds {', '.join(names)}" if names else "it is empty"
+    return f"{folder}: no run directory, and none below it: {holds}"

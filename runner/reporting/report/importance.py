@@ -1,0 +1,106 @@
+"""How much of a metric's variation each parameter explains.
+
+A share of variance (one-way analysis of variance, Fisher 1925; epsilon squared, Kelley 1935):
+
+    share = max(0, (B - (k - 1) W / (n - k)) / T)
+
+with T the sum of squares of the metric over all n runs, B that of the means of the k values, and
+W = T - B. The correction takes away what k means explain by chance. It is the main effect alone;
+what is left belongs to combinations of parameters, seeds and chance. On a grid it is what fANOVA
+calls the first-order share. Our own, since the ones of libraries want a study or a forest.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.reporting.report.columns import Settings, cell
+from runner.reporting.report.records import RunRecord, finite
+
+_MOST_VALUES = 8  # of a number; more are put together in as many parts of equal size
+_FEWEST_RUNS = 4
+
+
+@dataclass(frozen=True)
+class Share:
+    """share: of the metric's variance, 0 to 1."""
+
+    key: str
+    share: float
+
+
+def importance(runs: Sequence[RunRecord], keys: Sequence[str], metric: str) -> list[Share]:
+    """Of completed runs, the largest first; parameters for which it cannot be told are absent."""
+    told = [
+        (run, value)
+        for run in runs
+        if run.is_completed and (value := finite(run.metrics.get(metric))) is not None
+    ]
+    found = []
+    for key in keys:
+        parts = values_of([run for run, _ in told], key)
+        share = explained(parts, [value for _, value in told])
+        if share is not None:
+            found.append(Share(key, share))
+    return sorted(found, key=lambda s: -s.share)
+
+
+def explained(parts: Sequence[Any], values: Sequence[float]) -> float | None:
+    """The share of the values' variance that lies between parts; None if there are too few.
+
+    Args: parts: which part each value belongs to.
+    """
+    groups: dict[Any, list[float]] = {}
+    for part, value in zip(parts, values):
+        groups.setdefault(part, []).append(value)
+    n, k = len(values), len(groups)
+    if n < _FEWEST_RUNS or k < 2 or n <= k:
+        return None
+    mean = statistics.fmean(values)
+    total = math.fsum((v - mean) ** 2 for v in values)
+    if total == 0:
+        return None
+    between = math.fsum(len(g) * (statistics.fmean(g) - mean) ** 2 for g in groups.values())
+    within = max(0.0, total - between) / (n - k)
+    return min(1.0, max(0.0, (between - (k - 1) * within) / total))
+
+
+def of_seeds(settings: Sequence[Settings], metric: str) -> float | None:
+    """The share of the variance that is left between runs of the same settings."""
+    groups = [g for one in settings if (g := one.numbers(metric))]
+    values = [v for g in groups for v in g]
+    free = len(values) - len(groups)
+    if free < 1 or len(values) < _FEWEST_RUNS:
+        return None
+    total = statistics.variance(values)
+    if total == 0:
+        return None
+    within = math.fsum((v - statistics.fmean(g)) ** 2 for g in groups for v in g) / free
+    return min(1.0, within / total)
+
+
+def values_of(runs: Sequence[RunRecord], key: str) -> list[Any]:
+    """A parameter's value for each run; many different numbers as parts of equal size."""
+    raw = [run.settings.get(key) for run in runs]
+    there = [as_float(v) for v in raw]
+    numbers = sorted(v for v in there if v is not None)
+    if len(numbers) < len(raw) or len(set(numbers)) <= _MOST_VALUES:
+        return [cell(run, key) for run in runs]
+    count = max(2, min(_MOST_VALUES, len(numbers) // 3))
+    edges = [numbers[len(numbers) * i // count] for i in range(1, count)]
+    return [sum(v >= edge for edge in edges) for v in there if v is not None]
+
+
+def as_float(value: Any) -> float | None:
+    """A setting as a number, also where it was written as an override's text."""
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

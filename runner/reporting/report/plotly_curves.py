@@ -1,0 +1,206 @@
+"""Curves, as plotly's own JSON: what `Plotly.newPlot` takes.
+
+Plain dictionaries: plotly's Python classes take seconds for a thousand runs and say nothing more.
+The tests build the classes from them, which checks every property.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from runner.reporting.report.columns import Settings
+from runner.reporting.report.records import RunRecord, numbers, read_rows
+
+Figure = dict[str, Any]
+
+COLOURS = (
+    "#2563eb",
+    "#dc2626",
+    "#059669",
+    "#d97706",
+    "#7c3aed",
+    "#0891b2",
+    "#db2777",
+    "#65a30d",
+    "#4b5563",
+    "#92400e",
+)
+GREY = "rgba(148,163,184,0.35)"
+GRID = "#e5e7eb"
+MOST_COLOURED = len(COLOURS)
+MOST_CURVES = 60  # beyond, nobody can tell them apart
+_MOST_POINTS = 400  # of one curve
+_SPLITS = ("train", "validation", "test")
+
+
+def layout(**more: Any) -> dict[str, Any]:
+    axis = {"gridcolor": GRID, "zeroline": False, "linecolor": "#cbd5e1", "automargin": True}
+    found: dict[str, Any] = {
+        "font": {"family": "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", "size": 12},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "#ffffff",
+        "margin": {"l": 60, "r": 20, "t": 30, "b": 45},
+        "hovermode": "closest",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#cbd5e1", "activecolor": "#2563eb"},
+        "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
+    }
+    for key, value in more.items():
+        is_axis = key.startswith(("xaxis", "yaxis"))
+        found[key] = {**axis, **value} if is_axis else value
+    return found
+
+
+def curves_of(run: RunRecord) -> dict[str, tuple[list[float], list[float]]]:
+    """`split/metric` -> steps and values of a run's log; long ones thinned out evenly."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for row in read_rows(run.folder / "metrics.jsonl"):
+        values = numbers(row)
+        step = values.get("step")
+        if step is None:
+            continue
+        for name, value in values.items():
+            if name not in ("step", "examples"):
+                steps, ys = found.setdefault(f"{row.get('split')}/{name}", ([], []))
+                steps.append(step)
+                ys.append(value)
+    return {name: thinned(*curve) for name, curve in found.items()}
+
+
+def thinned(xs: list[float], ys: list[float]) -> tuple[list[float], list[float]]:
+    """At most so many points, the last one among them."""
+    every = math.ceil(len(xs) / _MOST_POINTS)
+    if every <= 1:
+        return xs, ys
+    picks = list(range((len(xs) - 1) % every, len(xs), every))
+    return [xs[i] for i in picks], [ys[i] for i in picks]
+
+
+def points(values: Sequence[float | None]) -> list[float | None]:
+    """JSON has no NaN: a gap instead. Six digits are more than a screen shows."""
+    return [None if v is None or not math.isfinite(v) else float(f"{v:.6g}") for v in values]
+
+
+def curves(
+    groups: Sequence[Settings],
+    others: Sequence[RunRecord],
+    labels: Callable[[Settings], str],
+    first: str,
+) -> dict[str, Figure]:
+    """A figure for each metric that any run logged more than once.
+
+    The best settings have colours: the mean over seeds as a line, one deviation as a band.
+
+    Args: others: runs in grey; first: the metric that comes first.
+    """
+    drawn: list[tuple[int, str, RunRecord]] = []
+    for number, group in enumerate(groups):
+        drawn += [(number, labels(group), run) for run in group.runs]
+    drawn += [(MOST_COLOURED, f"{r.label} ({r.status})", r) for r in others]
+    logs = [(n, label, curves_of(run)) for n, label, run in drawn[:MOST_CURVES]]
+    names = dict.fromkeys(m for _, _, log in logs for m, (xs, _) in log.items() if len(xs) > 1)
+    figures = {}
+    for name in sorted(names, key=lambda n: (n != first, _curve_order(n))):
+        traces: list[Figure] = []
+        members: dict[int, list[tuple[str, tuple[list[float], list[float]]]]] = {}
+        for number, label, log in logs:
+            if name in log:
+                members.setdefault(number, []).append((label, log[name]))
+        for number in sorted(members, reverse=True):  # the best are drawn last, on top
+            traces += _coloured(number, members[number]) if number < MOST_COLOURED else []
+            traces += _grey(members[number]) if number >= MOST_COLOURED else []
+        figures[name] = {
+            "data": traces,
+            "layout": layout(
+                xaxis={"title": {"text": "updates"}},
+                yaxis={"title": {"text": name}, **without_outliers(traces)},
+                height=440,
+            ),
+        }
+    return figures
+
+
+def without_outliers(traces: Sequence[Figure]) -> dict[str, Any]:
+    """A range for the y axis where a few points (a run that diverged) would hide all others."""
+    ys = sorted(y for t in traces for y in t["y"] if y is not None)
+    if len(ys) < 20:
+        return {}
+    low, high = ys[len(ys) // 20], ys[-1 - len(ys) // 20]
+    width = high - low
+    if width <= 0 or ys[-1] - ys[0] <= 5 * width:
+        return {}
+    return {"range": [max(ys[0], low - width / 4), min(ys[-1], high + width / 4)]}
+
+
+def _curve_order(name: str) -> tuple[bool, bool, int, str]:
+    split, _, metric = name.partition("/")
+    place = _SPLITS.index(split) if split in _SPLITS else 9
+    return metric.startswith("lr/"), split == "train", place, metric
+
+
+def _coloured(number: int, members: Sequence[tuple[str, Any]]) -> list[Figure]:
+    colour, label = COLOURS[number], members[0][0]
+    steps = [xs for _, (xs, _) in members]
+    line = {"color": colour, "width": 2}
+    if len(members) == 1 or any(xs != steps[0] for xs in steps):
+        return [
+            _line(label, xs, ys, line, show=i == 0, group=str(number), rank=number)
+            for i, (_, (xs, ys)) in enumerate(members)
+        ]
+    columns = list(zip(*(ys for _, (_, ys) in members)))
+    means = [math.fsum(c) / len(c) for c in columns]
+    spread = [
+        math.sqrt(math.fsum((v - m) ** 2 for v in c) / (len(c) - 1)) for c, m in zip(columns, means)
+    ]
+    band = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [*points(steps[0]), *points(steps[0][::-1])],
+        "y": points(
+            [m + s for m, s in zip(means, spread)]
+            + [m - s for m, s in zip(means[::-1], spread[::-1])]
+        ),
+        "fill": "toself",
+        "fillcolor": _faint(colour),
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "legendgroup": str(number),
+    }
+    name = f"{label} (mean of {len(members)})"
+    return [band, _line(name, steps[0], means, line, show=True, group=str(number), rank=number)]
+
+
+def _grey(members: Sequence[tuple[str, Any]]) -> list[Figure]:
+    line = {"color": GREY, "width": 1}
+    return [_line(label, xs, ys, line, show=False, group="rest") for label, (xs, ys) in members]
+
+
+def _line(
+    name: str,
+    xs: Sequence[float],
+    ys: Sequence[float],
+    line: Mapping[str, Any],
+    *,
+    show: bool,
+    group: str,
+    rank: int = 1000,
+) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": points(xs),
+        "y": points(ys),
+        "line": dict(line),
+        "showlegend": show,
+        "legendgroup": group,
+        "legendrank": rank + 1,
+        "hovertemplate": "%{y:.5g} at %{x:,}<extra>" + name.replace("<", "&lt;") + "</extra>",
+    }
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.15)"

@@ -1,0 +1,177 @@
+"""Figures of what parameters do to a metric: shares of its variance, effects, all at once."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from runner.reporting.report.columns import headings, shown
+from runner.reporting.report.importance import Share, as_float
+from runner.reporting.report.plotly_curves import COLOURS, Figure, layout, points
+from runner.reporting.report.records import RunRecord, finite
+
+SCALE = [[0, "#fde68a"], [0.5, "#34d399"], [1, "#1e3a8a"]]  # light is worse, dark is better
+_MOST_TICKS = 8
+
+
+def importance_bars(shares: Sequence[Share], seeds: float | None, metric: str) -> Figure:
+    """Bars of the shares of a metric's variance, the largest on top."""
+    names = headings([s.key for s in shares])
+    bars = [(names[s.key], s.share, COLOURS[0]) for s in shares]
+    if seeds is not None:
+        bars.append(("seeds (same settings)", seeds, "#94a3b8"))
+    bars.reverse()
+    return {
+        "data": [
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": [b[0] for b in bars],
+                "x": points([b[1] for b in bars]),
+                "marker": {"color": [b[2] for b in bars]},
+                "text": [f"{b[1]:.1%}" for b in bars],
+                "textposition": "outside",
+                "cliponaxis": False,
+                "hoverinfo": "skip",
+            }
+        ],
+        "layout": layout(
+            xaxis={
+                "title": {"text": f"share of the variance of {metric}"},
+                "tickformat": ".0%",
+                "range": [0, 1.06],
+            },
+            yaxis={"type": "category"},
+            height=90 + 34 * len(bars),
+            margin={"l": 60, "r": 20, "t": 10, "b": 45},
+        ),
+    }
+
+
+def effect(runs: Sequence[RunRecord], key: str, metric: str, direction: str) -> Figure:
+    """The metric over one parameter: a point a run, a line through the medians."""
+    there = [(r, v) for r in runs if (v := finite(r.metrics.get(metric))) is not None]
+    raw = [r.settings.get(key) for r, _ in there]
+    floats = [as_float(v) for v in raw]
+    is_number = all(f is not None for f in floats) and len(set(floats)) > 1
+    xs: list[Any] = [f if is_number else shown(v) for f, v in zip(floats, raw)]
+    if not is_number:
+        xs = [_clipped(x) for x in xs]
+    medians = _medians(xs, [v for _, v in there], is_number)
+    axis: dict[str, Any] = {"title": {"text": headings([key])[key]}}
+    if is_number and is_log([f for f in floats if f is not None]):
+        axis |= {"type": "log", "dtick": 1}
+    elif not is_number:
+        axis["type"] = "category"
+    return {
+        "data": [
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": xs,
+                "y": points([v for _, v in there]),
+                "text": [r.label for r, _ in there],
+                "marker": {"color": COLOURS[0], "opacity": 0.55, "size": 7},
+                "hovertemplate": "%{y:.5g}<extra>%{text}</extra>",
+                "showlegend": False,
+            },
+            {
+                "type": "scatter",
+                "mode": "lines+markers" if is_number else "markers",
+                "x": [x for x, _ in medians],
+                "y": points([y for _, y in medians]),
+                "line": {"color": "#94a3b8", "width": 1.5},
+                "marker": {"symbol": "line-ew-open", "size": 16, "color": "#0f172a"},
+                "hovertemplate": "median %{y:.5g}<extra></extra>",
+                "showlegend": False,
+            },
+        ],
+        "layout": layout(
+            xaxis=axis, yaxis={}, height=260, margin={"l": 55, "r": 10, "t": 10, "b": 45}
+        ),
+    }
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= 24 else f"{text[:21]}..."
+
+
+def _medians(xs: Sequence[Any], ys: Sequence[float], is_number: bool) -> list[tuple[Any, float]]:
+    groups: dict[Any, list[float]] = {}
+    for x, y in zip(xs, ys):
+        groups.setdefault(x, []).append(y)
+    if is_number and len(groups) > 8:  # hardly two runs share a value
+        return []
+    found = [(x, statistics.median(g)) for x, g in groups.items()]
+    return sorted(found) if is_number else found
+
+
+def is_log(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) >= 50
+
+
+def parallel(
+    runs: Sequence[RunRecord], keys: Sequence[str], metric: str, direction: str
+) -> Figure | None:
+    """Parallel coordinates: a line a run over its settings to its metric. None if too few."""
+    there = [r for r in runs if finite(r.metrics.get(metric)) is not None]
+    if len(there) < 2 or not keys:
+        return None
+    names = headings(keys)
+    axes = [_axis(names[k], [r.settings.get(k) for r in there]) for k in keys]
+    values = points([r.metrics[metric] for r in there])
+    axes.append({"label": metric, "values": values})
+    # names of the first axis stand outside of the drawing, which would cut them off
+    longest = max((len(str(text)) for text in axes[0].get("ticktext", ())), default=0)
+    left = max(90, 20 + 7 * longest)
+    return {
+        "data": [
+            {
+                "type": "parcoords",
+                "dimensions": axes,
+                "line": {
+                    "color": values,
+                    "colorscale": SCALE,
+                    "reversescale": direction == "min",
+                    "showscale": True,
+                    "colorbar": {"thickness": 12, "title": {"text": ""}},
+                },
+                "labelfont": {"size": 12},
+                "tickfont": {"size": 11},
+            }
+        ],
+        "layout": layout(height=420, margin={"l": left, "r": 40, "t": 60, "b": 30}),
+    }
+
+
+def _axis(label: str, raw: Sequence[Any]) -> Figure:
+    floats = [as_float(v) for v in raw]
+    numbers_ = [f for f in floats if f is not None]
+    if len(numbers_) < len(raw) or len(set(numbers_)) < 2:
+        texts = [_clipped(shown(v)) for v in raw]
+        there = sorted(set(texts))
+        places = {text: i for i, text in enumerate(there)}
+        return {
+            "label": label,
+            "values": [places[t] for t in texts],
+            "tickvals": list(range(len(there))),
+            "ticktext": there,
+        }
+    few = sorted(set(numbers_))
+    if not is_log(numbers_):
+        axis: Figure = {"label": label, "values": points(numbers_)}
+        return axis | ({"tickvals": few} if len(few) <= _MOST_TICKS else {})
+    logs = [math.log10(v) for v in numbers_]
+    marks = few if len(few) <= _MOST_TICKS else _decades(logs)
+    return {
+        "label": label,
+        "values": points(logs),
+        "tickvals": [math.log10(m) for m in marks],
+        "ticktext": [f"{m:g}" for m in marks],
+    }
+
+
+def _decades(logs: Sequence[float]) -> list[float]:
+    return [10.0**e for e in range(math.ceil(min(logs)), math.floor(max(logs)) + 1)]

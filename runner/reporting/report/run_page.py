@@ -1,0 +1,212 @@
+"""The report of one run: what it is, how it went, what came out, on which data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from runner.errors import UserError
+from runner.reporting.console.format import duration, number, result_table
+from runner.reporting.report.html import Cell, Page, bullets, escape, facts, table
+from runner.reporting.report.plotly_run import (
+    calibration_figure,
+    metric_figures,
+    rate_figure,
+    speed_figure,
+)
+from runner.reporting.report.records import RunRecord, as_number
+from runner.rundir.json_files import read_json
+
+_FEATURES_SHOWN = 200
+
+
+def single_page(run: RunRecord) -> Page:
+    page = Page(f"{run.name or run.label}: {run.label}")
+    page.parts.append(f"<h1>{escape(run.name or run.label)}</h1>")
+    pill = f'<span class="pill {escape(run.status)}">{escape(run.status)}</span>'
+    what = "evaluation" if run.kind == "eval" else "training"
+    created = str(run.meta.get("created") or "")
+    page.parts.append(f'<p class="sub">{pill} {what} {escape(run.label)}, {escape(created)}</p>')
+    page.parts.append(facts(_facts(run)))
+    if run.error:
+        page.section("What went wrong", f"<pre>{escape(run.error)}</pre>", kind="warn")
+    data = _read(run.folder / "data.json")
+    page.section("Results", _results(run, data))
+    metrics = metric_figures(run)
+    body = "".join(page.figure(figure, name) for name, figure in metrics.items())
+    if body:
+        best = "; the dotted line is the best step" if run.best_step is not None else ""
+        note = f'<p class="note">Train is the mean since the row before{best}.</p>'
+        page.section("Curves", f'{note}<div class="grid">{body}</div>')
+    others = [("Learning rate", rate_figure(run)), ("Examples a second", speed_figure(run))]
+    body = "".join(page.figure(figure, heading) for heading, figure in others if figure)
+    page.section("Learning rate and speed", f'<div class="grid">{body}</div>' if body else "")
+    page.section("Calibration", _calibration(page, run))
+    page.section("Data", _data(run, data))
+    page.section("Configuration", _configuration(run), folded=True)
+    page.section("Where it comes from", _origin(run), folded=True)
+    return page
+
+
+def show_single(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None:
+    """The same in a terminal: facts and the table of results."""
+    for problem in problems:
+        out.print(Text(f"note: {problem}", style="yellow"), soft_wrap=True)
+    told = [("run", str(run.folder)), ("status", run.status), *_facts(run)]
+    width = 2 + max(16, *(len(name) for name, _ in told))
+    for name, value in told:
+        out.print(Text(f"{name:<{width}}{value}"), soft_wrap=True)
+    if run.error:
+        out.print(Text(f"{'error':<{width}}{run.error}", style="red"), soft_wrap=True)
+    lines = _result_lines(run, _read(run.folder / "data.json"))
+    for line in lines:
+        out.print(Text(f"  {line}"), soft_wrap=True)
+    if not lines:
+        out.print(Text("no metrics have been logged yet"))
+
+
+def _facts(run: RunRecord) -> list[tuple[str, str]]:
+    found = []
+    monitored, _ = run.monitor
+    for name in (monitored, f"test/{monitored.partition('/')[2]}"):
+        if name in run.metrics:
+            found.append((name, number(run.metrics[name])))
+    if run.best_step is not None:
+        found.append(("best at update", f"{run.best_step:,}"))
+    if run.step is not None:
+        found.append(("updates", f"{run.step:,}"))
+    if run.examples is not None:
+        found.append(("examples", f"{run.examples:,}"))
+    if run.seconds:
+        found.append(("time", duration(run.seconds)))
+    found.append(("seed", str(run.seed)))
+    found.append(("signature", run.signature))
+    return found
+
+
+def _reachable(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    return {
+        split: {k: n for k, v in best.items() if (n := as_number(v)) is not None}
+        for split, best in (data.get("reachable") or {}).items()
+    }
+
+
+def _results(run: RunRecord, data: Mapping[str, Any]) -> str:
+    if not run.metrics:
+        return '<p class="note">No metrics have been logged yet.</p>'
+    shown = result_table(run.metrics, _reachable(data))
+    rows = [[Cell(row[0]), *(Cell(c, kind="num") for c in row[1:])] for row in shown.rows]
+    note = "" if run.result else '<p class="note">Of the last row that was logged.</p>'
+    return note + table(list(shown.header), rows, numeric=shown.header[1:])
+
+
+def _result_lines(run: RunRecord, data: Mapping[str, Any]) -> list[str]:
+    return result_table(run.metrics, _reachable(data)).lines() if run.metrics else []
+
+
+def _calibration(page: Page, run: RunRecord) -> str:
+    """A figure a split; runs from before it was kept have none."""
+    found = _read(run.folder / "calibration.json")
+    shown = []
+    for split, told in found.items():
+        if isinstance(told, dict) and told.get("tasks"):
+            heading = f"{split}, at update {told.get('step'):,}"
+            shown.append(page.figure(calibration_figure(told["tasks"]), heading))
+    if not shown:
+        return ""
+    note = (
+        '<p class="note">Rows in order of their prediction, in twenty parts of equal weight: the '
+        "mean prediction of each against the rate of positives in it.</p>"
+    )
+    return f'{note}<div class="grid">{"".join(shown)}</div>'
+
+
+def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
+    if not data:
+        return ""
+    counts = data.get("num_rows") or {}
+    parts = [(f"{split} rows", f"{rows:,}") for split, rows in counts.items()]
+    parts += _positive_rates(run)
+    for name in ("dense", "sparse", "sequences"):
+        features = data.get(name) or []
+        if features:
+            parts.append((f"{name} features", f"{len(features):,}"))
+    features = [*(data.get("sparse") or []), *(data.get("sequences") or [])]
+    tables = {f["table"]: f["num_rows"] for f in features}
+    parts.append(("ids in all tables", f"{sum(tables.values()):,}"))
+    bad = data.get("bad_rows") or {}
+    if bad.get("count"):
+        parts.append(("bad rows left out", f"{bad['count']:,}"))
+    rows = [
+        [
+            Cell(f["name"]),
+            Cell(f["table"]),
+            Cell(f"{f['num_rows']:,}", f["num_rows"], "num"),
+            Cell(f"{f.get('length', 1):,.4g}", f.get("length", 1), "num"),
+        ]
+        for f in features[:_FEATURES_SHOWN]
+    ]
+    header = ["feature", "table", "ids", "mean or longest length"]
+    body = table(header, rows, numeric=header[2:], sortable=True) if rows else ""
+    more = len(features) - _FEATURES_SHOWN
+    tail = f'<p class="note">and {more:,} more features</p>' if more > 0 else ""
+    return facts(parts) + body + tail
+
+
+def _positive_rates(run: RunRecord) -> list[tuple[str, str]]:
+    """Of each task, by the split that was evaluated last."""
+    found = {}
+    for split, told in _read(run.folder / "calibration.json").items():
+        for task, bins in (told.get("tasks") or {}).items():
+            weight = sum(bins["weight"])
+            if weight > 0:
+                positive = sum(o * w for o, w in zip(bins["observed"], bins["weight"]))
+                found[task] = (f"positives of {task}, {split}", f"{positive / weight:.2%}")
+    return list(found.values())
+
+
+def _configuration(run: RunRecord) -> str:
+    path = run.folder / "config.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        return f'<p class="note">{escape(path)}: {escape(error.strerror or error)}</p>'
+    given = run.meta.get("overrides") or []
+    head = f'<p class="note">Given on the command line:</p>{bullets(given)}<br>' if given else ""
+    return f"{head}<pre>{escape(text)}</pre>"
+
+
+def _origin(run: RunRecord) -> str:
+    meta = run.meta
+    git = meta.get("git") or {}
+    changed = " with uncommitted changes" if git.get("patch") else ""
+    versions = ", ".join(f"{k} {v}" for k, v in (meta.get("versions") or {}).items())
+    pairs = [
+        ("command", " ".join(os.path.basename(w) if i == 0 else w for i, w in _words(meta))),
+        ("commit", f"{git.get('commit') or 'not in git'}{changed}"),
+        ("versions", f"python {meta.get('python')}, {versions}"),
+        ("machine", f"{meta.get('host')}, {meta.get('platform')}, {meta.get('cpus')} CPUs"),
+        ("resumed", f"{len(meta.get('resumes') or [])} times"),
+        ("warm start", str((meta.get("identity") or {}).get("checkpoint.init_from") or "no")),
+    ]
+    return table(["", ""], [[Cell(k), Cell(v, kind="wide")] for k, v in pairs])
+
+
+def _words(meta: Mapping[str, Any]) -> list[tuple[int, str]]:
+    return list(enumerate(str(w) for w in meta.get("command") or []))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A file that a run may have; {} where it has none or a damaged one: the rest is shown."""
+    if not path.exists():
+        return {}
+    try:
+        found = read_json(path)
+    except UserError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,143 @@
+"""Weights & Biases, spoken to through a process of its own (wandb_process.py).
+
+In our process, wandb 0.31 would hold up the start (import and `init`: 1.4 s, without a network
+8 s), replace `sys.exit` and the exception hook, and wait in an exit handler for uploads that a lost
+network never ends. As a process it can be slow, hang or crash, and be killed, without harm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import runner
+from runner.reporting.trackers.histogram import Histogram
+from runner.reporting.trackers.tracker import RunInfo
+
+FINISH_LIMIT_S = 20
+
+
+class WandB:
+    """mode: auto is online where there is a key and the server answers, and offline otherwise.
+
+    The key comes from WANDB_API_KEY or `wandb login`, never from the configuration.
+    """
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        entity: str | None = None,
+        mode: Literal["auto", "online", "offline"] = "auto",
+        tags: Sequence[str] = (),
+    ) -> None:
+        if mode not in ("auto", "online", "offline"):
+            raise ValueError(f"tracker.wandb.mode={mode!r} must be auto, online or offline")
+        self._options = {"project": project, "entity": entity, "mode": mode, "tags": list(tags)}
+        self._id = ""
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader: threading.Thread | None = None
+        self._messages: deque[str] = deque()
+
+    def start(self, run: RunInfo, state: Mapping[str, Any] | None) -> None:
+        self._id = state["id"] if state else secrets.token_hex(4)
+        root = str(Path(runner.__file__).parents[1])
+        # without this its own telemetry can hold up the end by 8 s
+        env = {"WANDB_ERROR_REPORTING": "false"} | os.environ
+        # -P: a folder `wandb` in the working directory must not be taken for the library
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "runner.reporting.trackers.wandb_process"],
+            env=env | {"PYTHONPATH": os.pathsep.join(_paths(root))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for us; and all of it can be killed as a group
+        )
+        threading.Thread(target=self._write, daemon=True, name="wandb rows").start()
+        self._reader = threading.Thread(target=self._read, daemon=True, name="wandb messages")
+        self._reader.start()
+        self._send(
+            **self._options,
+            id=self._id,
+            name=run["name"],
+            dir=str(run["dir"]),
+            config=run["config"],
+            group=run.get("group"),
+            job_type=run.get("job_type"),
+            beside=run.get("beside", False),
+        )
+
+    def log(self, split: str, step: int, metrics: Mapping[str, float]) -> None:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"its process ended with code {self._process.returncode}")
+        self._send(step=step, row={f"{split}/{name}": value for name, value in metrics.items()})
+
+    def log_histograms(self, split: str, step: int, histograms: Mapping[str, Histogram]) -> None:
+        assert self._process is not None
+        bins = {f"{split}/{name}": (h.counts, h.edges) for name, h in histograms.items()}
+        self._send(step=step, row={}, histograms=bins)
+
+    def state(self) -> dict[str, Any]:
+        return {"id": self._id}
+
+    def finish(self, status: str) -> None:
+        if self._process is None:
+            return
+        self._send(finish=status)
+        self._lines.put(None)
+        try:
+            code = self._process.wait(FINISH_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._messages.append(
+                f"not all was sent within {FINISH_LIMIT_S} s; `wandb sync` sends the rest from "
+                "the folder wandb in the run directory"
+            )
+        else:
+            if code != 0:
+                raise RuntimeError(f"its process ended with code {code}")
+        if self._reader is not None:
+            self._reader.join(1.0)  # its last messages
+
+    def messages(self) -> list[str]:
+        return [self._messages.popleft() for _ in range(len(self._messages))]
+
+    def _send(self, **line: Any) -> None:
+        self._lines.put(json.dumps(line, default=str) + "\n")
+
+    def _write(self) -> None:
+        """Thread: a pipe that nobody empties blocks, and training must not wait for it."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            while (line := self._lines.get()) is not None:
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+            self._process.stdin.close()
+        except BrokenPipeError:
+            return  # it has ended: log() notices by its exit code
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._messages.append(json.loads(line)["message"])
+
+
+def _paths(root: str) -> list[str]:
+    given = os.environ.get("PYTHONPATH")
+    return [root, given] if given else [root]

@@ -1,0 +1,31 @@
+"""Which checkpoint of a run is meant: the best, the last, or one by its step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.errors import ConfigError
+from runner.rundir.checkpoint import Saved, open_checkpoint, saved_steps
+
+
+def find_checkpoint(path: Path, step: int | str = "best") -> Saved:
+    """A checkpoint folder itself, or the chosen checkpoint of a run directory.
+
+    Args: step: `best`, `last`, or a number.
+    Raises: ConfigError if there is none, naming those there are.
+    """
+    if (path / "manifest.json").exists():
+        return open_checkpoint(path)
+    folder = path / "checkpoints"
+    steps = saved_steps(folder)
+    if not steps:
+        raise ConfigError(f"{path}: holds no whole checkpoint; needed is a run directory that does")
+    if step == "last":
+        return open_checkpoint(folder / f"step-{steps[-1]}")
+    if step == "best":
+        newest = open_checkpoint(folder / f"step-{steps[-1]}")
+        best = newest.values["best"]
+        step = best["step"] if best else steps[-1]
+    if step not in steps:
+        raise ConfigError(f"checkpoint.step={step}: {path} has {', '.join(map(str, steps))}")
+    return open_checkpoint(folder / f"step-{step}")

@@ -1,0 +1,278 @@
+"""The run directory: who writes it, what it is, what came of it. Made before torch is imported."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from runner.config.signature import describe, differences
+from runner.errors import UserError
+from runner.rundir.json_files import Log, read_json, write_json, write_text
+from runner.rundir.location import lock, make_locked, point_latest_at
+from runner.rundir.lock import Lock
+from runner.rundir.moved_targets import with_current_targets
+from runner.rundir.provenance import provenance
+from runner.rundir.secrets import HidingFormatter, hidden_values, hide
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run directory is to hold.
+
+    config: with references to the environment, for files and trackers; identity: what makes the
+    result, from that; signature: of the same with the environment's values, which no file holds.
+    """
+
+    config: Mapping[str, Any]
+    identity: Mapping[str, Any]
+    signature: str
+    name: str
+    choices: Mapping[str, str | None]
+    command: Sequence[str]
+    kind: str = "train"  # or eval
+    source: Mapping[str, Any] | None = None  # of an evaluation: run, its signature
+    overrides: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """An open run directory, locked by this process."""
+
+    dir: Path
+    signature: str
+    config: Mapping[str, Any]  # `${oc.env:...}` kept: trackers get this one
+    meta: Mapping[str, Any]
+    metrics: Log
+    perf: Log
+    lock: Lock | None  # None: another process has it
+    resumed: bool = False
+    finished: Mapping[str, Any] | None = None  # the result of a run that is done already
+    log_handler: logging.Handler | None = field(default=None, repr=False)
+    replaced: tuple[str, Mapping[str, Any]] | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.dir.name
+
+    def close(self) -> None:
+        self.metrics.close()
+        self.perf.close()
+        if self.log_handler is not None:
+            logging.getLogger().removeHandler(self.log_handler)
+            self.log_handler.close()
+        if self.lock is not None:
+            self.lock.release()
+
+
+class _NoLog(Log):
+    """A log of which nothing is written."""
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Nothing: another rank writes it."""
+
+    def size(self) -> int:
+        return 0
+
+    def sync(self) -> None:
+        """Nothing: there is nothing to sync."""
+
+    def cut(self, num_bytes: int) -> int:
+        return 0
+
+
+def run_elsewhere(folder: Path, signature: str, meta: Mapping[str, Any]) -> Run:
+    """The run that another process has opened, for a rank that writes nothing into it."""
+    metrics, perf = _NoLog(folder / "metrics.jsonl"), _NoLog(folder / "perf.jsonl")
+    return Run(folder, signature, {}, meta, metrics, perf, lock=None)
+
+
+def open_run(template: str, plan: Plan, *, project: Path) -> Run:
+    """Opens a run directory for a new run; one with the same signature is resumed.
+
+    Args: template: a folder; with {name}, {time} or {signature} in it, always a new one.
+    Raises: UserError if it cannot be written, is another run's, or is being written by another.
+    """
+    folder, lock = make_locked(template, name=plan.name, signature=plan.signature)
+    with _released_on_error(lock):
+        if not (folder / "meta.json").exists():
+            return _begin(folder, lock, plan, project)
+        meta = read_meta(folder)
+        if meta["signature"] != plan.signature:
+            changes = changes_of(folder, meta, plan)
+            what = f":\n{describe(changes)}" if changes else " (values from the environment)"
+            raise UserError(
+                f"{folder} holds another run ({meta.get('signature')}, not {plan.signature}); "
+                f"nothing was changed. It differs in{what}\n"
+                f"Another hydra.run.dir starts a new run; `resume {folder} ...` changes this one"
+            )
+        return _continue(folder, lock, meta, plan)
+
+
+def reopen_run(folder: Path, plan: Plan) -> Run:
+    """Opens a run directory for `resume`: what the overrides changed is written down in it.
+
+    Raises: UserError as `open_run`.
+    """
+    with _released_on_error(held := lock(folder)):
+        return _continue(folder, held, read_meta(folder), plan)
+
+
+def _continue(folder: Path, lock: Lock, meta: Mapping[str, Any], plan: Plan) -> Run:
+    result = read_result(folder)
+    same = result is not None and result.get("signature") == plan.signature
+    # a stream that had ended may have more by now
+    if result and same and result["status"] == "completed" and not result.get("stream_goes_on"):
+        return _handle(folder, lock, plan, meta, finished=result)
+    note: dict[str, Any] = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "command": list(plan.command),
+        "overrides": list(plan.overrides),
+        "result_before": result,
+    }
+    if meta["signature"] != plan.signature:
+        note["signature_before"] = meta["signature"]
+        note["changed"] = [list(c) for c in changes_of(folder, meta, plan)]
+    replaced = ((folder / "config.yaml").read_text(encoding="utf-8"), meta)
+    own = {"signature": plan.signature, "identity": plan.identity, "choices": plan.choices}
+    meta = {**meta, **own, "resumes": [*meta.get("resumes", []), note]}
+    write_text(folder / "config.yaml", to_yaml(plan.config))
+    write_json(folder / "meta.json", meta)
+    # The note keeps it; the run is open again.
+    (folder / "result.json").unlink(missing_ok=True)
+    return _logged(replace(_handle(folder, lock, plan, meta, resumed=True), replaced=replaced))
+
+
+def changes_of(folder: Path, meta: Mapping[str, Any], plan: Plan) -> list[tuple[str, Any, Any]]:
+    """(key, before, now) of what makes the results differ; of data, also the settings."""
+    changes = differences(meta.get("identity", {}), plan.identity)
+    if any(key == "data" for key, _, _ in changes):
+        before = read_config(folder).get("dataset", {})
+        settings = differences(before, plan.config.get("dataset", {}))
+        changes += [(f"dataset.{key}", was, now) for key, was, now in settings]
+    return changes
+
+
+def _begin(folder: Path, lock: Lock, plan: Plan, project: Path) -> Run:
+    write_text(folder / "config.yaml", to_yaml(plan.config))
+    meta = {
+        "kind": plan.kind,
+        "name": plan.name,
+        "signature": plan.signature,
+        "identity": plan.identity,
+        "choices": plan.choices,
+        "seed": plan.config.get("seed"),
+        "overrides": list(plan.overrides),
+        "source": plan.source,
+        **provenance(project, list(plan.command)),
+        "resumes": [],
+    }
+    write_json(folder / "meta.json", meta)
+    if plan.kind == "train" and not os.environ.get("RUNNER_SWEEP"):
+        point_latest_at(folder)
+    return _logged(_handle(folder, lock, plan, meta))
+
+
+def _handle(
+    folder: Path,
+    lock: Lock,
+    plan: Plan,
+    meta: Mapping[str, Any],
+    *,
+    resumed: bool = False,
+    finished: Mapping[str, Any] | None = None,
+) -> Run:
+    return Run(
+        dir=folder,
+        signature=plan.signature,
+        config=plan.config,
+        meta=meta,
+        metrics=Log(folder / "metrics.jsonl"),
+        perf=Log(folder / "perf.jsonl"),
+        lock=lock,
+        resumed=resumed,
+        finished=finished,
+    )
+
+
+def _logged(run: Run) -> Run:
+    """Lets everything that is logged, warnings of libraries included, reach `log.txt` too."""
+    handler = logging.FileHandler(run.dir / "log.txt", encoding="utf-8")
+    layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    handler.setFormatter(HidingFormatter(layout, hidden_values(run.config)))
+    handler.setLevel(logging.INFO)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("runner").setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    logging.raiseExceptions = False  # a full disk must not fill the terminal as well
+    return replace(run, log_handler=handler)
+
+
+class _released_on_error:  # noqa: N801  (reads as a statement)
+    def __init__(self, lock: Lock) -> None:
+        self.lock = lock
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            self.lock.release()
+
+
+def to_yaml(config: Mapping[str, Any]) -> str:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(dict(config)), resolve=False)
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """Raises: UserError if the folder is no run directory, naming what is missing."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such run directory")
+    path = folder / "meta.json"
+    if not path.exists() or not (folder / "config.yaml").exists():
+        missing = "meta.json" if not path.exists() else "config.yaml"
+        hint = ""
+        if folder.parent.name == "checkpoints":
+            hint = f"; this is a checkpoint, its run is {folder.parent.parent}"
+        elif (folder / "study.db").exists():
+            hint = "; this is a sweep, of which each job is a run; `resume` goes on with all of it"
+        raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
+    meta = read_json(path)
+    if not isinstance(meta, dict) or "signature" not in meta:
+        raise UserError(f"{path}: damaged: it holds no signature")
+    return meta
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a run, with today's names of its parts.
+
+    References to the environment stay references. Raises: UserError if the file is damaged.
+    """
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"), resolve=False)
+    if not isinstance(config, dict):
+        raise UserError(f"{folder / 'config.yaml'}: damaged: not a mapping")
+    return with_current_targets({str(k): v for k, v in config.items()})
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """What `result.json` says; None if the run has not ended."""
+    path = folder / "result.json"
+    return read_json(path) if path.exists() else None
+
+
+def write_result(run: Run, result: Mapping[str, Any]) -> None:
+    """Writes `result.json` whole or not at all. What it says of an error holds no secret."""
+    if isinstance(result.get("error"), str):
+        result = {**result, "error": hide(result["error"], hidden_values(run.config))}
+    write_json(run.dir / "result.json", {**result, "signature": run.signature})

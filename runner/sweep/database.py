@@ -1,0 +1,285 @@
+"""`study.db`: what was tried when and how it ended. Written by the sweep's own process alone.
+
+The truth about a job is in its run directory; this keeps what is not there (tries, times, errors
+of jobs that died) and is open to any SQLite browser while the sweep runs. Tables of ours start with
+`runner_`; beside them lie Optuna's, of a search or a grid (runner/sweep/optuna_schema.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.errors import UserError
+from runner.sweep.optuna_schema import TABLES, Axis, add_trial, new_study
+from runner.sweep.plan import Job
+
+FILE = "study.db"
+_VERSION = "1"
+PATIENCE_S = 10  # with another program's lock
+_TABLES = """
+CREATE TABLE IF NOT EXISTS runner_sweep (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS runner_jobs (
+    key TEXT PRIMARY KEY, signature TEXT NOT NULL, overrides TEXT NOT NULL, folder TEXT NOT NULL,
+    status TEXT NOT NULL, tries INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0,
+    error TEXT);
+CREATE TABLE IF NOT EXISTS runner_tries (
+    id INTEGER PRIMARY KEY, job TEXT NOT NULL, pid INTEGER, pid_start INTEGER,
+    started REAL NOT NULL, ended REAL, seconds REAL, exit_code INTEGER, status TEXT, error TEXT);
+CREATE INDEX IF NOT EXISTS runner_open ON runner_tries (id) WHERE ended IS NULL;
+"""
+
+
+class StudyError(UserError):
+    """The database is locked, damaged, or its disk is full."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What only the database knows of a job. seconds: of all its tries."""
+
+    folder: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class OpenTry:
+    """A try whose end nobody wrote down: the sweep was killed."""
+
+    id: int
+    job: str
+    folder: str
+    started: float  # seconds since 1970
+    pid: int | None
+    pid_start: int | None
+
+
+@dataclass(frozen=True)
+class End:
+    """How a try ended. status: completed, interrupted or failed; seconds: of this try."""
+
+    status: str
+    seconds: float
+    exit_code: int | None = None
+    error: str | None = None
+
+
+class Study:
+    """The database of one sweep directory, held open by the process that has its lock."""
+
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
+        """Opens or makes it. A damaged one is put aside with a warning, never written over.
+
+        Raises: StudyError.
+        """
+        self.path = folder / FILE
+        if self.path.exists() and (damage := self._damage()):
+            aside = _put_aside(self.path)
+            warn(
+                f"{self.path} is damaged ({damage}); it is kept as {aside.name}. What is done is "
+                "known from the run directories; tries and times of earlier jobs are not shown"
+            )
+        self._db = self._open()
+        self._trials = (0, 0)  # Optuna's study of a grid, and how many trials it has
+
+    def _damage(self) -> str | None:
+        try:
+            db = self._connect()
+            try:
+                found = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
+            finally:
+                db.close()
+        except sqlite3.DatabaseError as error:
+            if _is_busy(error) or "unable to open" in str(error):
+                raise self._error(error) from error
+            return str(error)
+        return None if found == ["ok"] else "; ".join(found)
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, timeout=PATIENCE_S, isolation_level=None)
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            db = self._connect()
+            # A write-ahead log loses nothing when this process is killed at any instant, and lets
+            # others read meanwhile. Where the file system cannot, SQLite keeps its own journal.
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=NORMAL")
+            db.executescript(f"BEGIN IMMEDIATE;{_TABLES}{TABLES}COMMIT;")
+            db.execute("INSERT OR IGNORE INTO runner_sweep VALUES ('version', ?)", (_VERSION,))
+            row = db.execute("SELECT value FROM runner_sweep WHERE key='version'").fetchone()
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+        if row[0] != _VERSION:
+            raise StudyError(
+                f"{self.path}: written by another version of the runner (layout {row[0]}, this one "
+                f"writes {_VERSION}); another hydra.sweep.dir starts afresh"
+            )
+        return db
+
+    def _error(self, error: sqlite3.Error) -> StudyError:
+        if _is_busy(error):
+            return StudyError(
+                f"{self.path} is locked by another program (waited {PATIENCE_S:g} s); close "
+                "what is writing to it and give the same command again"
+            )
+        return StudyError(f"{self.path}: {error}; the same command goes on when that is mended")
+
+    def _write(self, *statements: tuple[str, Sequence[Any]]) -> int:
+        """All of them or none. Returns: the id of the row that the last one inserted."""
+        number = None
+        with self._transaction() as db:
+            for statement, values in statements:
+                number = db.execute(statement, values).lastrowid
+        return int(number or 0)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+
+    def _read(self, query: str) -> list[Any]:
+        try:
+            return self._db.execute(query).fetchall()
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+
+    def note(self, facts: dict[str, Any]) -> None:
+        """What is to be known about the sweep as a whole, such as its command."""
+        insert = "INSERT OR REPLACE INTO runner_sweep VALUES (?, ?)"
+        self._write(*((insert, (key, json.dumps(value))) for key, value in facts.items()))
+
+    def enter(self, jobs: Iterable[tuple[Job, str]]) -> None:
+        """Jobs with their folders; what is known of earlier tries stays."""
+        insert = (
+            "INSERT INTO runner_jobs (key, signature, overrides, folder, status) "
+            "VALUES (?, ?, ?, ?, 'waiting') ON CONFLICT (key) DO UPDATE SET "
+            "overrides=excluded.overrides, folder=excluded.folder"
+        )
+        rows = [(j.key, j.signature, json.dumps(j.overrides), folder) for j, folder in jobs]
+        self._write(*((insert, row) for row in rows))
+
+    def known(self) -> dict[str, Known]:
+        """By job's key."""
+        rows = self._read("SELECT key, folder, seconds FROM runner_jobs")
+        return {key: Known(folder, seconds) for key, folder, seconds in rows}
+
+    def open_tries(self) -> list[OpenTry]:
+        rows = self._read(
+            "SELECT t.id, t.job, j.folder, t.started, t.pid, t.pid_start FROM runner_tries t "
+            "JOIN runner_jobs j ON j.key = t.job WHERE t.ended IS NULL"
+        )
+        return [OpenTry(*row) for row in rows]
+
+    def begin(self, key: str) -> int:
+        """Before the process is started, so that no job can run unknown. Returns: the try's id."""
+        return self._write(
+            ("UPDATE runner_jobs SET status='running', tries=tries+1 WHERE key=?", (key,)),
+            ("INSERT INTO runner_tries (job, started) VALUES (?, ?)", (key, time.time())),
+        )
+
+    def started(self, number: int, pid: int, pid_start: int | None) -> None:
+        self._write(
+            ("UPDATE runner_tries SET pid=?, pid_start=? WHERE id=?", (pid, pid_start, number))
+        )
+
+    def end(self, number: int, key: str, end: End) -> None:
+        self._write(
+            (
+                "UPDATE runner_tries SET ended=?, seconds=?, exit_code=?, status=?, error=? "
+                "WHERE id=?",
+                (time.time(), end.seconds, end.exit_code, end.status, end.error, number),
+            ),
+            (
+                "UPDATE runner_jobs SET status=?, error=?, seconds=seconds+? WHERE key=?",
+                (end.status, end.error, end.seconds, key),
+            ),
+        )
+
+    def settle(self, states: Iterable[tuple[str, str, str | None]]) -> None:
+        """States of jobs that were not tried now, as their run directories show them.
+
+        Args: states: key, status, error.
+        """
+        update = "UPDATE runner_jobs SET status=?, error=? WHERE key=?"
+        self._write(*((update, (status, error, key)) for key, status, error in states))
+
+    def begin_trials(self, name: str, metric: str, direction: str) -> None:
+        """An empty study for Optuna's readers, in place of the one that there is."""
+        with self._transaction() as db:
+            self._trials = (new_study(db, name, metric, direction), 0)
+
+    def add_trials(
+        self,
+        ended: Iterable[tuple[Mapping[str, str], Mapping[str, Axis], tuple[Any, Any]]],
+    ) -> None:
+        """Jobs that have ended, for Optuna's readers: their values, their axes, their outcome."""
+        study, number = self._trials
+        with self._transaction() as db:
+            for params, axes, outcome in ended:
+                add_trial(db, study, number, params, axes, outcome)
+                number += 1
+        self._trials = (study, number)
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What `note` has written. Raises: StudyError if it cannot be read."""
+    path = folder / FILE
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=PATIENCE_S)) as db:
+            rows = db.execute("SELECT key, value FROM runner_sweep").fetchall()
+        return {key: json.loads(value) for key, value in rows}
+    except (sqlite3.Error, ValueError) as error:
+        raise StudyError(
+            f"{path}: cannot be read: {error}; the command that made the sweep goes on with it"
+        ) from error
+
+
+def known_trials(folder: Path) -> list[tuple[str, str]]:
+    """State and label of each job that the database knows; writes nothing.
+
+    Raises: StudyError if there is one that cannot be read.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return []
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=PATIENCE_S)) as db:
+            rows = db.execute("SELECT status, overrides FROM runner_jobs ORDER BY rowid").fetchall()
+    except sqlite3.Error as error:
+        raise StudyError(f"{path}: {error}") from error
+    words = {"completed": "done"}
+    return [(words.get(status, status), " ".join(json.loads(text))) for status, text in rows]
+
+
+def _put_aside(path: Path) -> Path:
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    os.replace(path, aside)
+    for end in ("-wal", "-shm", "-journal"):  # they belong to the damaged one
+        if (beside := path.with_name(path.name + end)).exists():
+            os.replace(beside, aside.with_name(aside.name + end))
+    return aside
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return "locked" in str(error) or "busy" in str(error)

@@ -1,0 +1,191 @@
+"""Jobs through a launcher plugin of Hydra's: SLURM or local processes (submitit), or Ray.
+
+For each job the sweep starts a process here that gives the job to the plugin and waits for its end,
+so that slots, retries, time limits, Ctrl-C and the table are those of every sweep. The run
+directory must be seen under one path by both machines, as on a shared file system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+
+from runner.errors import ConfigError, UserError, nearest
+from runner.sweep.local_process import LOG, Handle, Process, command_of, told_to_jobs
+from runner.sweep.plan import Job, SweepPlan, key_of
+
+# launcher -> the plugin's module, the extra that installs it
+PLUGINS = {
+    "submitit_slurm": ("hydra_plugins.hydra_submitit_launcher", "submitit"),
+    "submitit_local": ("hydra_plugins.hydra_submitit_launcher", "submitit"),
+    "ray": ("hydra_plugins.hydra_ray_launcher", "ray"),
+}
+PLACE = ".launcher"  # of the sweep's folder: what plugins write
+_STOP = "stop"  # file with the number of a signal, for a job that runs elsewhere
+_LOOK_S = 0.2
+
+
+def chosen_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """The plugin that a command line names and its settings; None: processes of this machine.
+
+    Raises: ConfigError for one that is not known or not installed.
+    """
+    settings = tuple(o for o in overrides if key_of(o).startswith("hydra.launcher"))
+    given = [o.split("=", 1)[1] for o in overrides if key_of(o) == "hydra/launcher"]
+    name = given[-1] if given else "basic"
+    if name == "basic":
+        if settings:
+            raise ConfigError(f"{settings[0]}: belongs to hydra/launcher={'|'.join(PLUGINS)}")
+        return None
+    if name not in PLUGINS:
+        raise ConfigError(
+            f"hydra/launcher={name}: not with this runner{nearest(name, PLUGINS)}; there are "
+            f"{', '.join(PLUGINS)}; launcher.slots=N runs N jobs at once on this machine"
+        )
+    module, extra = PLUGINS[name]
+    if not _is_there(module):
+        raise ConfigError(f"hydra/launcher={name}: is not installed: pip install '.[{extra}]'")
+    if name == "submitit_slurm" and shutil.which("sbatch") is None:
+        raise ConfigError(f"hydra/launcher={name}: there is no sbatch on this machine")
+    return name, settings
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def elsewhere(plan: SweepPlan, flags: Sequence[str], name: str) -> Callable[..., Handle]:
+    """How such jobs are started."""
+    assert plan.elsewhere is not None
+    launcher, settings = plan.elsewhere
+    env = dict(os.environ)
+    if launcher == "ray":
+        settings = _joining_ray(settings, env)
+
+    def start(job: Job, folder: Path, slot: int) -> Handle:
+        place = (folder.parent / PLACE / folder.name).absolute()
+        place.mkdir(parents=True, exist_ok=True)
+        (place / _STOP).unlink(missing_ok=True)
+        request = {
+            "command": command_of(job, folder.absolute(), flags, None),
+            "env": told_to_jobs(plan, name),
+            "log": str(folder.absolute() / LOG),
+            "place": str(place),
+            "cwd": os.getcwd(),
+            "launcher": launcher,
+            "settings": settings,
+        }
+        command = [sys.executable, "-m", "runner.sweep.hydra_launcher", json.dumps(request)]
+        return Process(command, folder / LOG, env)
+
+    return start
+
+
+def _joining_ray(settings: Sequence[str], env: dict[str, str]) -> tuple[str, ...]:
+    """Settings with which each job joins one Ray: the one that is named, or one of this sweep.
+
+    The plugin would ask a cluster that exists for another object store, which Ray refuses.
+    """
+    start = "hydra.launcher.ray.init."
+    given = {key_of(o).removeprefix(start): o.split("=", 1)[1] for o in settings if start in o}
+    if "address" not in given and "RAY_ADDRESS" not in env:
+        import ray
+
+        options = {k: yaml.safe_load(v) for k, v in given.items()}
+        try:
+            ray.init(include_dashboard=False, log_to_driver=False, **options)
+        except Exception as error:  # Ray raises plain ones too
+            raise UserError(f"hydra/launcher=ray: no Ray on this machine: {error}") from error
+        env["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+        # From 2.60 on a Ray that is started so asks for a token: who joins it must know that.
+        env |= {k: v for k, v in os.environ.items() if k.startswith("RAY_AUTH_")}
+        settings = [o for o in settings if start not in o]
+    return (*settings, f"+{start}object_store_memory=null")
+
+
+def give(request: Mapping[str, Any]) -> int:
+    """Gives one job to the plugin; returns its exit code once it has ended."""
+    from hydra import initialize
+    from hydra._internal.callbacks import Callbacks
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.core.plugins import Plugins
+    from hydra.types import HydraContext, RunMode
+
+    overrides = [
+        f"hydra/launcher={request['launcher']}",
+        *request["settings"],
+        f"hydra.sweep.dir={json.dumps(request['place'])}",
+        "hydra.sweep.subdir=.",
+        "hydra.output_subdir=null",
+        "hydra/job_logging=none",
+    ]
+    task = partial(run_here, {k: request[k] for k in ("command", "env", "log", "place", "cwd")})
+    with initialize(config_path=None, version_base="1.3", job_name="runner"):
+        loader = GlobalHydra.instance().config_loader()
+        config = loader.load_configuration(None, overrides, run_mode=RunMode.MULTIRUN)
+        HydraConfig.instance().set_config(config)
+        launcher = Plugins.instance().instantiate_launcher(
+            HydraContext(config_loader=loader, callbacks=Callbacks()), task, config
+        )
+        [returned] = launcher.launch([[]], initial_job_idx=0)
+    return int(returned.return_value)
+
+
+def run_here(request: Mapping[str, Any], _: Any = None) -> int:
+    """On the machine that the plugin has chosen: the job's process, to its end."""
+    stop = Path(request["place"]) / _STOP
+    with open(request["log"], "ab") as output:
+        process = subprocess.Popen(
+            request["command"],
+            cwd=request["cwd"],
+            env=dict(os.environ, **request["env"]),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        told = False
+        while process.poll() is None:
+            if not told and stop.exists():
+                told = True
+                process.send_signal(int(stop.read_text() or signal.SIGTERM))
+            time.sleep(_LOOK_S)
+    return process.returncode
+
+
+def _pass_on(place: Path, number: int, frame: FrameType | None) -> None:
+    fresh = place / f"{_STOP}.new"
+    fresh.write_text(str(number))
+    os.replace(fresh, place / _STOP)
+
+
+def main(text: str) -> int:
+    request = json.loads(text)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, partial(_pass_on, Path(request["place"])))
+    code = give(request)
+    if code < 0:  # the sweep is to see how the job ended
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

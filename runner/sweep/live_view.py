@@ -1,0 +1,159 @@
+"""What a person sees of a sweep: a table that stays up to date, or a line an event elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from runner.sweep.database import End
+from runner.sweep.plan import Job, SweepPlan
+from runner.sweep.run_index import DONE, Outcome
+
+_RUNNING_SHOWN = 12
+_LINE_EVERY_S = 10  # of a long check, where there is no terminal
+
+
+class Board:
+    """The live view. Drawn by the sweep's own loop: a thread would not go well with forks."""
+
+    def __init__(
+        self, console: Console, plan: SweepPlan, done: Sequence[tuple[Job, Outcome]] = ()
+    ) -> None:
+        """Args: done: jobs that were done before."""
+        self.console, self.plan = console, plan
+        self.total = plan.num_jobs
+        self.counts = {"completed": 0, "failed": 0, "pruned": 0, "interrupted": 0}
+        self.running: dict[str, tuple[Job, Path, float]] = {}
+        self.best: tuple[float, Job] | None = None
+        self.seconds: list[float] = []  # of jobs that ended in this sweep
+        self._live: Live | None = None
+        self._drawn = 0.0
+        self._stopping = False
+        for job, outcome in done:
+            self.counts[outcome.status] += 1
+            self._compare(job, outcome)
+
+    def __enter__(self) -> Board:
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def started(self, job: Job, folder: Path) -> None:
+        self.running[job.key] = (job, folder, time.monotonic())
+        if self._live is None:
+            self._say(f"{self._count()} started {job.label}  ({folder})")
+
+    def again(self, job: Job, end: End, tries_left: int) -> None:
+        self.running.pop(job.key, None)
+        self._say(f"{self._count()} {job.label}: {end.error}; tries left: {tries_left}")
+
+    def ended(self, job: Job, end: End, outcome: Outcome) -> None:
+        self.running.pop(job.key, None)
+        self.counts[end.status] += 1
+        if not self._stopping:
+            self.seconds.append(end.seconds)
+        self._compare(job, outcome)
+        parts = [f"{self._count()} {end.status} {job.label}"]
+        if outcome.best is not None:
+            parts.append(f"{self.plan.metric} {outcome.best:.5g}")
+        parts.append(f"{end.seconds:.1f} s")
+        if outcome.error:
+            parts.append(outcome.error)
+        if self._live is None:
+            parts += [self._best(), self._left()]
+        # On a terminal the table shows what goes well; what went wrong is worth a line that stays.
+        if self._live is None or end.status not in DONE:
+            self._say("  ".join(p for p in parts if p))
+
+    def stopping(self, running: int, at_once: bool) -> None:
+        self.seconds.clear()  # how long the rest would take is no more a question
+        self._stopping = True
+        if at_once:
+            self._say("stopping at once")
+        elif running:
+            self._say(f"stopping: running jobs ({running}) save first; once more stops at once")
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if self._live is not None and now - self._drawn >= 0.5:
+            self._drawn = now
+            self._live.update(self._table(), refresh=True)
+
+    def _compare(self, job: Job, outcome: Outcome) -> None:
+        sign = 1 if self.plan.direction == "max" else -1
+        value = outcome.best if outcome.is_completed else None
+        if value is not None and (self.best is None or sign * value > sign * self.best[0]):
+            self.best = (value, job)
+
+    def _say(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+
+    def _count(self) -> str:
+        return f"[{sum(self.counts.values())}/{self.total}]"
+
+    def _best(self) -> str:
+        if self.best is None:
+            return ""
+        return f"best so far {self.best[0]:.5g} ({self.best[1].label})"
+
+    def _left(self) -> str:
+        waiting = self.total - sum(self.counts.values()) - len(self.running)
+        if not self.seconds or (waiting <= 0 and not self.running):
+            return ""
+        each = sum(self.seconds) / len(self.seconds)
+        now = time.monotonic()
+        going = sum(max(0.0, each - (now - began)) for _, _, began in self.running.values())
+        return f"about {_duration((waiting * each + going) / self.plan.launcher.slots)} left"
+
+    def _table(self) -> RenderableType:
+        ended = sum(self.counts.values())
+        states = [f"{len(self.running)} running", f"{self.counts['completed']} done"]
+        states += [
+            f"{self.counts[s]} {s}" for s in ("failed", "pruned", "interrupted") if self.counts[s]
+        ]
+        states += [f"{max(0, self.total - ended - len(self.running))} waiting"]
+        line = "  ".join(p for p in (", ".join(states), self._best(), self._left()) if p)
+        table = Table.grid(padding=(0, 2))
+        now = time.monotonic()
+        for job, _, began in list(self.running.values())[:_RUNNING_SHOWN]:
+            table.add_row(Text(_duration(now - began), style="cyan"), Text(job.label))
+        head = Table.grid(padding=(0, 2))
+        head.add_row(ProgressBar(total=max(1, self.total), completed=ended, width=20), Text(line))
+        return Group(head, table)
+
+
+class Checking:
+    """Progress of checking a large grid before anything starts."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._told = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        every_s = 0.2 if self.console.is_terminal else _LINE_EVERY_S
+        if done and now - self._told >= every_s:
+            self._told = now
+            end = "\r" if self.console.is_terminal else "\n"
+            self.console.print(f"checking job {done:,} of {total:,}", end=end)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,96 @@
+"""Ctrl-C and SIGTERM to the sweep: the first lets its jobs save, a second Ctrl-C does not wait."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from runner.sweep.local_process import Handle
+
+# What a job is told. A closed terminal (SIGHUP) is a request to stop like SIGTERM.
+_PASSED_ON = {
+    signal.SIGINT: signal.SIGINT,
+    signal.SIGTERM: signal.SIGTERM,
+    signal.SIGHUP: signal.SIGTERM,
+}
+
+
+# One Ctrl-C may come twice within a moment: from the terminal, and passed on by a program that
+# started the sweep. Nobody presses it twice as fast as this.
+_SAME_PRESS_S = 0.1
+
+
+class Stopping:
+    """Whether the sweep was asked to stop, and how urgently. Only its own loop acts on it."""
+
+    def __init__(self, wake_fd: int = -1) -> None:
+        self.signal: int | None = None  # the first one: the exit code is 128 + it
+        self.requested = False
+        self.at_once = False
+        self._since = 0.0
+        self._wake_fd = wake_fd
+
+    @property
+    def passed_on(self) -> int:
+        """The signal that running jobs get."""
+        return int(_PASSED_ON[signal.Signals(self.signal or signal.SIGTERM)])
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.passed_on if self.signal else 1
+
+    def ask(self, number: int | None = None) -> None:
+        """Args: number: the signal; None: the sweep itself cannot go on."""
+        now = time.monotonic()
+        if self.requested and number == signal.SIGINT and now - self._since > _SAME_PRESS_S:
+            self.at_once = True
+        if not self.requested:
+            self.requested, self._since = True, now
+        self.signal = self.signal or number
+
+    def wait(self, handles: Sequence[Handle], timeout_s: float) -> None:
+        """Until a job ends, a signal comes, or the time is over."""
+        poll = select.poll()
+        fds = [fd for handle in handles if (fd := handle.fileno()) >= 0]
+        for fd in fds:
+            poll.register(fd, select.POLLIN)
+        if self._wake_fd >= 0:
+            poll.register(self._wake_fd, select.POLLIN)
+        # Without a descriptor for every job there is nothing to wait for: look again soon.
+        short = timeout_s if len(fds) == len(handles) else min(timeout_s, 0.02)
+        ready = poll.poll(max(1, short * 1000))
+        if any(fd == self._wake_fd for fd, _ in ready):
+            os.read(self._wake_fd, 512)
+
+
+@contextmanager
+def stopping_on_signals() -> Iterator[Stopping]:
+    """Turns SIGINT, SIGTERM and SIGHUP into requests while the jobs run."""
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(read_fd, False)
+    os.set_blocking(write_fd, False)
+    stopping = Stopping(read_fd)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        stopping.ask(number)
+
+    before = {}
+    for number in _PASSED_ON:
+        # Under nohup a closed terminal is nothing to stop for; Ctrl-C is not ignored by choice.
+        if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+            continue
+        before[number] = signal.signal(number, on_signal)
+    wake_before = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    try:
+        yield stopping
+    finally:
+        signal.set_wakeup_fd(wake_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(read_fd)
+        os.close(write_fd)

@@ -1,0 +1,66 @@
+"""The device of this process, and what is global to a process: threads, precision, seeds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+
+import numpy as np
+import torch
+
+from runner.config.settings import TrainerSettings
+from runner.distributed.process_group import join
+from runner.distributed.ranks import Ranks, this_process
+from runner.errors import ConfigError
+from runner.machine import keep_freed_memory, usable_cores
+
+
+def join_ranks(trainer: TrainerSettings) -> Ranks:
+    """Collective. This process among the ranks that were started with it."""
+    return join(chosen_device(trainer), timeout_s=trainer.rank_timeout_s)
+
+
+def prepare_device(trainer: TrainerSettings) -> torch.device:
+    """Chooses the device and sets what is global to the process: threads, precision, kernels."""
+    # TorchRec's classes set off a deprecation notice of torch's that no user can act on
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    device = chosen_device(trainer)
+    kind = device.type
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("trainer.device=cuda: no CUDA device is visible; use trainer.device=cpu")
+    if trainer.amp and trainer.amp_dtype == "fp16" and kind != "cuda":
+        raise ConfigError("trainer.amp_dtype=fp16 needs CUDA; on CPU use trainer.amp_dtype=bf16")
+    per_rank = max(1, usable_cores() // this_process().local_world_size)
+    keep_freed_memory()
+    torch.set_num_threads(trainer.num_threads or per_rank)
+    torch.set_float32_matmul_precision("high" if trainer.tf32 else "highest")
+    torch.use_deterministic_algorithms(trainer.deterministic)
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def chosen_device(trainer: TrainerSettings) -> torch.device:
+    """Of this process. Raises: ConfigError if its rank has no GPU of its own on its machine."""
+    kind = trainer.device
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if kind != "cuda":
+        return torch.device(kind)
+    if "RANK" not in os.environ:
+        return torch.device("cuda", 0)  # torch.cuda.set_device refuses a device without a number
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    if local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"trainer.num_processes: this machine shows {torch.cuda.device_count()} GPUs, and each "
+            "rank needs one of its own; trainer.device=cpu takes none"
+        )
+    return torch.device("cuda", local_rank)
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds the generators that initial weights, dropout and tasks of one's own draw from."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # NumPy takes 32 bits

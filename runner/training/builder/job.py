@@ -1,0 +1,200 @@
+"""A checked configuration in, a Job out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from runner.config.early_stopping import RULES
+from runner.config.intervals import parse_interval
+from runner.config.settings import CheckpointSettings, TrainerSettings, settings_from
+from runner.config.targets import resolve_target
+from runner.data.core.dataset import Dataset, end_of_epoch
+from runner.data.core.fitted import with_learnt
+from runner.distributed.ranks import Ranks, this_process
+from runner.errors import ConfigError, nearest
+from runner.metrics.factory import make_metrics
+from runner.metrics.settings import MetricSettings, result_keys
+from runner.optim.lr_scaling import scaling_note
+from runner.reporting.console import View
+from runner.reporting.trackers import Trackers
+from runner.rundir.checkpoint import Checkpointer
+from runner.rundir.find_checkpoint import find_checkpoint
+from runner.rundir.run import Run
+from runner.training.builder.context import make_context, make_rates, only_lookup, set_up
+from runner.training.builder.device import prepare_device, seed_everything
+from runner.training.builder.instantiate import instantiate
+from runner.training.builder.pipeline import choose_pipeline
+from runner.training.builder.warnings import Length, ahead
+from runner.training.callbacks import Callbacks
+from runner.training.catalogue import check_rankings
+from runner.training.job import Cadence, Job
+
+
+def build(
+    config: Mapping[str, Any],
+    run: Run | None,
+    *,
+    view: View,
+    allowed: Sequence[str] = (),
+    name: str = "",
+) -> Job:
+    """Collective. Builds every part of the job.
+
+    Args:
+        config: resolved and checked, plain dictionaries. run: its open run directory, or None for
+        loops that write nothing. allowed: packages a `_target_` may resolve to besides ours.
+    Raises: UserError for what a configuration or the data can get wrong.
+    """
+    trainer = settings_from(TrainerSettings, config["trainer"])
+    checkpoint = settings_from(CheckpointSettings, config["checkpoint"])
+    make = partial(instantiate, allowed=allowed)
+    device, ranks = prepare_device(trainer), this_process()
+    seed_everything(config["seed"])
+
+    source = source_of(config, checkpoint)
+    dataset = make_dataset(config["dataset"], run, source, make, ranks)
+    steps_per_epoch = count_steps(dataset, trainer, ranks)
+    total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
+
+    context, owned = make_context(config, trainer, dataset, device, run, view, allowed)
+    task = make(config["task"])
+    set_up(task, context, trainer)
+    choose_pipeline(trainer, context, only_lookup(context.model), task)
+    rates_for = partial(make_rates, config, context, owned)
+    rates = rates_for(total_steps or None, steps_per_epoch)
+    scaling = trainer.lr_scaling
+    if source is None and scaling.rule != "constant":
+        view.note(scaling_note(scaling.rule, scaling.batches, rates.full))
+    measured = MetricSettings(**config["metrics"])
+    metrics = partial(make_metrics, dataset.schema, device, measured)
+    check_monitors(checkpoint, trainer, measured, dataset)
+    cadence = make_cadence(trainer, checkpoint)
+    rows = trainer.batch_size * trainer.accumulate * ranks.world_size
+    if run is not None and source is None and steps_per_epoch is not None:
+        length = Length(total_steps, steps_per_epoch, dataset.num_rows["train"], rows)
+        for warning in ahead(cadence, trainer, length):
+            view.warn(warning)
+    check_rankings(measured, dataset, context.model)
+    loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
+    return Job(
+        name=name,
+        seed=config["seed"],
+        config=config,
+        trainer=trainer,
+        checkpoint=checkpoint,
+        cadence=cadence,
+        loop=resolve_target(config["loop"]["_target_"], allowed),
+        loop_settings=loop_settings,
+        device=device,
+        dataset=dataset,
+        task=task,
+        context=context,
+        rates=rates,
+        rates_for=rates_for,
+        total_steps=total_steps,
+        metrics=metrics,
+        train_metrics=metrics(False),
+        trackers=Trackers(
+            {kind: make(node) for kind, node in config["tracker"].items() if ranks.is_chief},
+            warn=view.warn,
+        ),
+        view=view,
+        callbacks=make_callbacks(config.get("callbacks") or {}, ranks, allowed),
+        run=run,
+        checkpointer=None
+        if run is None or source is not None
+        else Checkpointer(run.dir / "checkpoints", keep=checkpoint.keep, warn=view.warn),
+        source=None
+        if source is None or loop_settings.get("follow")
+        else find_checkpoint(source, checkpoint.step),
+    )
+
+
+def source_of(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:
+    """The run directory or checkpoint folder that a loop only reads; None for a training."""
+    source = checkpoint.path or config["run"]
+    return None if source is None else Path(source)
+
+
+def make_dataset(
+    node: Mapping[str, Any],
+    run: Run | None,
+    source: Path | None,
+    make: Callable[[Mapping[str, Any]], Dataset],
+    ranks: Ranks,
+) -> Dataset:
+    """The dataset, with what its transforms learnt when the run, or its source, was first built."""
+    home = None if run is None else run.dir
+    if source is not None:  # a checkpoint's run is two folders above it
+        home = source.parent.parent if source.parent.name == "checkpoints" else source
+    dataset = make(node if home is None else with_learnt(node, home / "data"))
+    if run is not None and source is None and ranks.is_chief:
+        dataset.save_learnt(run.dir / "data")
+    return dataset
+
+
+def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int | None:
+    """Updates of one epoch; the last, shorter batch counts, unless it is dropped. None: of a
+    stream, nobody knows.
+
+    Raises: ConfigError if that leaves none.
+    """
+    if "train" not in dataset.num_rows:
+        return None
+    num_rows = trainer.batch_size * trainer.accumulate * ranks.world_size
+    end = end_of_epoch(dataset, 0, num_rows)
+    if not end:
+        raise ConfigError(
+            f"dataset.rest=drop: the train split has {dataset.num_rows['train']:,} rows, "
+            f"fewer than the {num_rows:,} of one update"
+        )
+    return -(-end // num_rows)
+
+
+def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Cadence:
+    return Cadence(
+        log_every=parse_interval(trainer.log_every, key="trainer.log_every", timed=True),
+        eval_every=parse_interval(trainer.eval_every, key="trainer.eval_every"),
+        save_every=parse_interval(checkpoint.save_every, key="checkpoint.save_every", timed=True),
+    )
+
+
+def make_callbacks(
+    node: Mapping[str, Mapping[str, Any]], ranks: Ranks, allowed: Sequence[str]
+) -> Callbacks:
+    """Those that this rank calls: all of them on rank 0."""
+    here = {
+        name: instantiate(own, allowed=allowed)
+        for name, own in node.items()
+        if ranks.is_chief
+        or getattr(resolve_target(own["_target_"], allowed), "on_every_rank", False)
+    }
+    return Callbacks(here, ranks=ranks, listed=bool(node))
+
+
+def check_monitors(
+    checkpoint: CheckpointSettings,
+    trainer: TrainerSettings,
+    settings: MetricSettings,
+    dataset: Dataset,
+) -> None:
+    """Every monitored metric must be one that the evaluation computes."""
+    waiting = {name: getattr(trainer, name) for name in RULES}
+    metrics = {"checkpoint.monitor": checkpoint.monitor.metric}
+    metrics |= {f"trainer.{name}": r.metric for name, r in waiting.items() if r.metric is not None}
+    if "validation" not in dataset.num_rows:
+        on = [n for n, r in waiting.items() if r.patience or getattr(r, "threshold", None)]
+        if on:
+            raise ConfigError(f"trainer.{on[0]}: waits for the validation split; there is none")
+        return
+    names = result_keys(settings.eval, dataset.schema.tasks)
+    known = [f"validation/{name}" for name in names]
+    for key, metric in metrics.items():
+        if metric not in known:
+            raise ConfigError(
+                f"{key}.metric={metric}: is not measured{nearest(metric, known)}; "
+                f"there are {', '.join(known)}"
+            )

@@ -1,0 +1,60 @@
+"""What will not happen in a run as it is set: told before it starts. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from runner.config.early_stopping import RULES
+from runner.config.intervals import Interval
+
+if TYPE_CHECKING:
+    from runner.config.settings import TrainerSettings
+    from runner.training.job import Cadence
+
+
+@dataclass(frozen=True)
+class Length:
+    """Of a whole run and of an epoch of it."""
+
+    steps: int
+    steps_per_epoch: int
+    rows_per_epoch: int
+    rows_per_update: int
+
+    def times(self, interval: Interval | None, steps: int) -> int | None:
+        """How often an interval has passed after so many updates; None if the clock decides."""
+        epochs, rest = divmod(steps, self.steps_per_epoch)
+        if interval is None:
+            return 0
+        if interval.unit == "updates":
+            return steps // interval.count
+        if interval.unit == "epochs":
+            return epochs // interval.count
+        if interval.unit == "seconds":
+            return None
+        rows = epochs * self.rows_per_epoch + rest * self.rows_per_update
+        return rows // interval.count
+
+
+def ahead(cadence: Cadence, trainer: TrainerSettings, length: Length) -> Iterator[str]:
+    """A warning for each interval longer than the run, and each patience that cannot run out."""
+    for key, interval, instead in (
+        ("trainer.log_every", cadence.log_every, "only the end is logged"),
+        ("trainer.eval_every", cadence.eval_every, "only the end is evaluated"),
+        ("checkpoint.save_every", cadence.save_every, "only the best and the last are saved"),
+    ):
+        if interval is not None and length.times(interval, length.steps) == 0:
+            run = f"longer than the run ({length.steps:,} updates)"
+            yield f"{key}: {interval.text} is {run}: {instead}"
+    # the last one comes with the end: what it decides is too late
+    evaluations = length.times(cadence.eval_every, length.steps - 1) or 0
+    for name in RULES:
+        patience = getattr(trainer, name).patience
+        if patience is not None and patience >= evaluations:  # the first one is the best so far
+            yield (
+                f"trainer.{name}.patience={patience}: can never run out: there are {evaluations} "
+                f"evaluations before the end (trainer.eval_every={trainer.eval_every}, "
+                f"{length.steps:,} updates), and the first is the best so far"
+            )

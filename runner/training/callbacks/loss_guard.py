@@ -1,0 +1,94 @@
+"""Stops, pauses or warns where the loss is not finite, spikes, or nothing is learnt any more."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import Any
+
+from runner.errors import ConfigError, nearest
+from runner.training.debugging.losses import mean_losses
+
+ACTIONS = ("stop", "pause", "warn", "ignore")
+DEVIATION = 1.4826  # of a normal distribution, times its median absolute deviation
+
+
+class LossGuard:
+    """Looks at the loss of this rank's rows at every update, which costs a synchronisation.
+
+    A spike is a loss above the median of the last `window` losses by more than `spike` deviations,
+    the deviation being 1.4826 times the median absolute one: one outlier cannot hide the next.
+    A loss that is not finite does not enter the window. Each kind of thing is warned of once until
+    an update is well again.
+
+    Args: max_skipped: updates in a row that a gradient which is not finite has made void; then
+    on_nonfinite holds. None: any number.
+    """
+
+    on_every_rank = True
+
+    def __init__(
+        self,
+        *,
+        on_nonfinite: str = "stop",
+        on_spike: str = "warn",
+        spike: float = 10.0,
+        window: int = 100,
+        max_skipped: int | None = 20,
+    ) -> None:
+        for key, action in (("on_nonfinite", on_nonfinite), ("on_spike", on_spike)):
+            if action not in ACTIONS:
+                known = ", ".join(ACTIONS)
+                raise ConfigError(f"{key}={action}: one of {known}{nearest(action, ACTIONS)}")
+        if not 0 < spike < math.inf:
+            raise ConfigError(f"spike={spike}: must be a number above 0")
+        for key, count in (("window", window), ("max_skipped", max_skipped)):
+            if count is not None and count < 1:
+                raise ConfigError(f"{key}={count}: must be at least 1")
+        self.on_nonfinite, self.on_spike = on_nonfinite, on_spike
+        self.spike, self.window, self.max_skipped = spike, window, max_skipped
+        self.losses: list[float] = []
+        self.skipped = 0
+        self.told: list[str] = []
+
+    def on_update(self, training: Any, output: Any) -> None:
+        self.skipped = 0 if output.applied else self.skipped + 1
+        parts = mean_losses(output)  # sync
+        loss = sum(parts.values())
+        if self.max_skipped is not None and self.skipped >= self.max_skipped:
+            what = f"{self.skipped} updates in a row were skipped: a gradient was not finite"
+            self._act(training, self.on_nonfinite, "skipped", what)
+        if not math.isfinite(loss):
+            named = ", ".join(f"{name} {part:.5g}" for name, part in parts.items())
+            what = f"the loss is {loss:g}" + (f" ({named})" if len(parts) > 1 else "")
+            self._act(training, self.on_nonfinite, "nonfinite", what)
+            return
+        if self._is_spike(loss):
+            typical = median(self.losses)
+            what = f"the loss is {loss:.5g}, and {typical:.5g} in the middle of the last"
+            self._act(training, self.on_spike, "spike", f"{what} {len(self.losses)} updates")
+        elif not self.skipped:
+            self.told = []
+        self.losses = [*self.losses, loss][-self.window :]
+
+    def _is_spike(self, loss: float) -> bool:
+        if len(self.losses) < self.window:
+            return False
+        typical = median(self.losses)
+        deviation = DEVIATION * median([abs(x - typical) for x in self.losses])
+        return loss - typical > self.spike * deviation > 0
+
+    def _act(self, training: Any, action: str, kind: str, what: str) -> None:
+        if action == "stop":
+            training.stop(f"loss_guard: {what}")
+        elif action == "pause":
+            training.pause(f"loss_guard: {what}")
+        elif action == "warn" and kind not in self.told:
+            self.told = [*self.told, kind]
+            training.warn(f"step {training.step:,}: loss_guard: {what}")
+
+    def state(self) -> dict[str, Any]:
+        return {"losses": self.losses, "skipped": self.skipped, "told": self.told}
+
+    def load_state(self, saved: dict[str, Any]) -> None:
+        self.losses, self.skipped, self.told = saved["losses"], saved["skipped"], saved["told"]

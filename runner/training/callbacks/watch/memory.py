@@ -1,0 +1,92 @@
+"""What memory the process holds, and how much is left to it."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runner.config.intervals import parse_interval
+from runner.training.callbacks.watch.settings import from_0_to_1
+
+GROUP = Path("/sys/fs/cgroup")  # of a container, or of the machine
+
+
+class Memory:
+    """A row of perf.jsonl at each interval: the largest of each number over the ranks, and the
+    least that is free. Numbers that this machine does not tell are left out.
+
+    Args: every: no time, since all ranks must agree. warn_free_below: as a share of what the
+    process may use, on the host and on its GPU.
+    """
+
+    on_every_rank = True
+
+    def __init__(self, *, every: int | str = 100, warn_free_below: float = 0.05) -> None:
+        self.every = parse_interval(every, key="every")
+        self.warn_free_below = from_0_to_1("warn_free_below", warn_free_below)
+
+    def on_update(self, training: Any, output: Any) -> None:
+        """Collective, at each interval."""
+        if not training.due(self.every):
+            return
+        held = process_memory() | gpu_memory(training.context.device)
+        held = {name: training.ranks.largest(value) for name, value in held.items()}
+        free = {
+            "host": -training.ranks.largest(-host_free(GROUP)),
+            "gpu": -training.ranks.largest(-gpu_free(training.context.device)),
+        }
+        known = {f"memory/{k}_free": share for k, share in free.items() if share <= 1}
+        training.log_speed({f"memory/{k}": v for k, v in held.items()} | known)
+        for where, share in free.items():
+            if share < self.warn_free_below:
+                training.warn(
+                    f"step {training.step:,}: memory: {share:.1%} of the {where}'s memory is free; "
+                    "a smaller trainer.batch_size with a larger trainer.accumulate needs less"
+                )
+
+
+def process_memory() -> dict[str, float]:
+    held = {}
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        held["bytes"] = float(statm.read_text().split()[1]) * resource.getpagesize()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    return {**held, "peak_bytes": max(peak, *held.values(), 0.0)}
+
+
+def gpu_memory(device: torch.device) -> dict[str, float]:
+    if device.type != "cuda":
+        return {}
+    return {
+        "gpu_bytes": float(torch.cuda.memory_allocated(device)),
+        "gpu_reserved_bytes": float(torch.cuda.memory_reserved(device)),
+        "gpu_peak_bytes": float(torch.cuda.max_memory_allocated(device)),
+    }
+
+
+def gpu_free(device: torch.device) -> float:
+    """As a share; 2 if there is no GPU."""
+    if device.type != "cuda":
+        return 2.0
+    free, total = torch.cuda.mem_get_info(device)
+    return free / total
+
+
+def host_free(group: Path, meminfo: Path = Path("/proc/meminfo")) -> float:
+    """The scarcer of the machine's and the container's, as a share; 2 if neither is known.
+
+    Args: group: folder of a control group of version 2.
+    """
+    shares = [2.0]
+    if meminfo.exists():
+        lines = (line.split() for line in meminfo.read_text().splitlines())
+        kib = {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
+        if "MemAvailable" in kib and kib.get("MemTotal"):
+            shares.append(kib["MemAvailable"] / kib["MemTotal"])
+    limit, used = group / "memory.max", group / "memory.current"
+    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+        shares.append(1 - int(used.read_text()) / int(limit.read_text()))
+    return min(shares)

@@ -1,0 +1,21 @@
+"""Settings that several of these callbacks have."""
+
+from __future__ import annotations
+
+from runner.config.intervals import parse_interval
+from runner.errors import ConfigError
+
+
+def from_0_to_1(key: str, value: float) -> float:
+    """Raises: ConfigError."""
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{key}={value}: must be from 0 (never) to 1")
+    return value
+
+
+def seconds(key: str, value: int | str) -> int:
+    """Of a duration such as '30min'. Raises: ConfigError."""
+    duration = parse_interval(value, key=key, timed=True)
+    if duration is None or duration.unit != "seconds":
+        raise ConfigError(f"{key}={value}: a time, such as '90s', '30min' or '6h'")
+    return duration.count

@@ -1,0 +1,67 @@
+"""How fast updates are, and what share of the time goes elsewhere."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import Any
+
+from runner.config.intervals import parse_interval
+from runner.training.callbacks.watch.settings import from_0_to_1
+
+
+class Throughput:
+    """A row of perf.jsonl at each interval: examples and updates a second of the whole run's
+    ranks, the median, 95th percentile and largest time of an update, and the share of wall time
+    that was outside of updates (logs, evaluations, saves).
+
+    Args: warn_below: of the fastest interval so far; 0: never.
+    """
+
+    def __init__(self, *, every: int | str = 100, warn_below: float = 0.5) -> None:
+        self.every = parse_interval(every, key="every", timed=True)
+        self.warn_below = from_0_to_1("warn_below", warn_below)
+        self.updates_s: list[float] = []
+        self.best = 0.0  # examples a second
+        self.examples, self.began_s = 0, 0.0  # at the start of the interval
+
+    def on_run_start(self, training: Any) -> None:
+        self._begin(training)
+
+    def on_update(self, training: Any, output: Any) -> None:
+        self.updates_s.append(training.now.active_s - training.before.active_s)
+        if training.due(self.every):
+            self._tell(training)
+            self._begin(training)
+
+    def _begin(self, training: Any) -> None:
+        self.updates_s, self.examples = [], training.state.examples
+        self.began_s = time.monotonic()
+
+    def _tell(self, training: Any) -> None:
+        ordered = sorted(self.updates_s)
+        active_s = max(sum(ordered), 1e-9)
+        wall_s = max(time.monotonic() - self.began_s, active_s)
+        speed = (training.state.examples - self.examples) / active_s
+        training.log_speed(
+            {
+                "throughput/examples_per_s": speed,
+                "throughput/updates_per_s": len(ordered) / active_s,
+                "throughput/update_s_median": median(ordered),
+                "throughput/update_s_p95": ordered[int(0.95 * (len(ordered) - 1))],
+                "throughput/update_s_max": ordered[-1],
+                "throughput/outside_updates": 1 - active_s / wall_s,
+            }
+        )
+        if speed < self.warn_below * self.best:
+            training.warn(
+                f"step {training.step:,}: throughput: {speed:,.0f} examples/s, "
+                f"{speed / self.best:.0%} of the best so far ({self.best:,.0f})"
+            )
+        self.best = max(self.best, speed)
+
+    def state(self) -> dict[str, Any]:
+        return {}  # speeds of another process on another machine say nothing of this one
+
+    def load_state(self, saved: dict[str, Any]) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,53 @@
+"""Leaves before the machine is taken away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from runner.errors import ConfigError
+from runner.training.callbacks.watch.settings import seconds
+
+
+class TimeLimit:
+    """Saves and leaves as at SIGTERM, so that the resumed run equals one never interrupted.
+
+    It leaves `margin` before the limit, and earlier by the longest time that has passed between
+    two updates so far, in which evaluations and saves may lie: the next one may be as long.
+
+    Args: limit: from when the job is built, seconds after the start of the process; a resume has
+    the whole of it again.
+    """
+
+    def __init__(
+        self,
+        *,
+        limit: str,
+        margin: str = "1min",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limit_s, self.margin_s = seconds("limit", limit), seconds("margin", margin)
+        if self.margin_s >= self.limit_s:
+            raise ConfigError(f"margin={margin}: must be less than limit={limit}")
+        self.clock = clock
+        self.text = limit
+        self.began_s = clock()
+        self.last_s = self.longest_s = 0.0
+
+    def on_run_start(self, training: Any) -> None:
+        self.last_s = self.clock()
+
+    def on_update(self, training: Any, output: Any) -> None:
+        now_s = self.clock()
+        self.longest_s = max(self.longest_s, now_s - self.last_s)
+        self.last_s = now_s
+        left_s = self.limit_s - (now_s - self.began_s)
+        if left_s <= self.margin_s + self.longest_s:
+            training.pause(f"time_limit: {max(left_s, 0):,.0f} s of {self.text} are left")
+
+    def state(self) -> dict[str, Any]:
+        return {}  # the limit is one of this process
+
+    def load_state(self, saved: dict[str, Any]) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,135 @@
+"""Checks of rankings and slices against dataset and model, and the counts that a model asks for.
+
+Between the builder and what it builds; nothing here is needed where nobody asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from runner.batch import Batch, Prediction, Schema
+from runner.data.core.dataset import Dataset
+from runner.distributed.ranks import Ranks
+from runner.errors import ConfigError, nearest
+from runner.metrics.settings import MetricSettings, cut_of
+from runner.metrics.slices import rows_slice
+from runner.models.layers.retrieval import Retrieval
+from runner.models.layers.sequences import single_ids
+
+_COUNT_ROWS = 65_536  # read at a time
+
+
+def check_rankings(settings: MetricSettings, dataset: Dataset, model: nn.Module) -> None:
+    """Raises: ConfigError for a ranking that the model cannot make, or a column not to slice by."""
+    if settings.ranks_all:
+        _check_full(settings, model)
+    if settings.slice_by is not None:
+        _check_slices(settings, dataset)
+
+
+def _check_full(settings: MetricSettings, model: nn.Module) -> None:
+    name = type(model).__name__
+    if not isinstance(model, Retrieval):
+        raise ConfigError(
+            f"metrics.candidates=full: {name} scores rows, not all items; model=sasrec and "
+            "model=two_tower do, and metrics.candidates=rows ranks each user's rows"
+        )
+    try:
+        model.check_catalogue()
+    except ValueError as error:
+        raise ConfigError(f"metrics.candidates=full: {error}") from error
+    for metric in settings.per_user:
+        _, cut = cut_of(metric)
+        if cut is not None and cut > model.item.num_rows:
+            raise ConfigError(
+                f"metrics.eval: {metric!r} asks for the first {cut:,} of {model.item.num_rows:,} "
+                f"items ({model.item.name}); at most {metric.partition('@')[0]}@"
+                f"{model.item.num_rows}"
+            )
+
+
+def _check_slices(settings: MetricSettings, dataset: Dataset) -> None:
+    name = str(settings.slice_by)
+    known = [*dataset.schema.groups, *(f.name for f in dataset.schema.sparse)]
+    if name not in known:
+        raise ConfigError(
+            f"metrics.slice_by={name}: no group column and no column of ids"
+            f"{nearest(name, known)}; there are {', '.join(known) or 'none'}"
+        )
+    split = "validation" if "validation" in dataset.num_rows else list(dataset.num_rows)[-1]
+    seen: set[int] = set()
+    for batch in dataset.batches(split, batch_size=_COUNT_ROWS):
+        try:
+            seen |= set(slice_values(batch, dataset.schema, name).unique().tolist())
+        except ValueError as error:
+            raise ConfigError(f"metrics.slice_by={name}: {error}") from error
+        if len(seen) > settings.max_slices:
+            raise ConfigError(
+                f"metrics.slice_by={name}: has more than {settings.max_slices} values in the "
+                f"{split} split (metrics.max_slices)"
+            )
+
+
+def slice_values(batch: Batch, schema: Schema, name: str) -> Tensor:
+    """[B]: a group column, or the ids of a feature. Raises: ValueError for lists of ids."""
+    if name in schema.groups:
+        return batch.groups_BG[:, schema.groups.index(name)]
+    return single_ids(batch, name)
+
+
+def sliced(prediction: Prediction, batch: Batch, schema: Schema, name: str | None) -> Prediction:
+    """The prediction, with the column that metrics are sliced by, if there is one."""
+    return prediction if name is None else rows_slice(prediction, slice_values(batch, schema, name))
+
+
+def give_counts(model: nn.Module, dataset: Dataset, ranks: Ranks) -> None:
+    """Collective. Counts ids over the train split for a model that asks for them."""
+    names = model.counted if isinstance(model, Retrieval) else ()
+    if not isinstance(model, Retrieval) or not names:
+        return
+    schema = dataset.schema
+    rows = {f.name: f.num_rows for f in schema.sparse}
+    rows |= {s.name: s.num_rows for s in schema.sequences}
+    counts = {name: torch.zeros(rows[name]) for name in names}
+    batches = dataset.batches(
+        "train", batch_size=_COUNT_ROWS, rank=ranks.rank, world_size=ranks.world_size
+    )
+    for batch in batches:
+        positive_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
+        for name, ids in _ids_of_rows(batch, positive_B, names):
+            counts[name] += torch.bincount(ids, minlength=rows[name])
+    for name in names:
+        # through float64 on its way: sums of whole numbers, the same in any order
+        counts[name] = ranks.add(counts[name].double().to(model.negatives.counts_I.device))
+    model.take_counts(counts)
+
+
+def _ids_of_rows(
+    batch: Batch, wanted_B: Tensor, names: Iterable[str]
+) -> Iterator[tuple[str, Tensor]]:
+    for kjt in (batch.sparse, batch.sequences):
+        if not isinstance(kjt, KeyedJaggedTensor):
+            continue
+        lengths_FB = kjt.lengths().view(len(kjt.keys()), -1)
+        values = kjt.values().split(kjt.length_per_key())
+        for name, ids_V, lengths_B in zip(kjt.keys(), values, lengths_FB):
+            if name in names:
+                yield name, ids_V[wanted_B.repeat_interleave(lengths_B)]
+
+
+@contextmanager
+def catalogue(model: nn.Module, settings: MetricSettings) -> Iterator[None]:
+    """Collective. All items at hand while a split is evaluated, if rankings are to be full."""
+    if not (settings.ranks_all and isinstance(model, Retrieval)):
+        yield
+        return
+    model.open_catalogue(leave_history_out=settings.leave_history_out)
+    try:
+        yield
+    finally:
+        model.close_catalogue()

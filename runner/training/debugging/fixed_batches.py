@@ -1,0 +1,105 @@
+"""Batches held in memory for trials: the rows with the longest lists, and some real ones.
+
+F features, B rows, N rows taken, V values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from runner.batch import Batch, Cursor, Schema
+from runner.data.core.dataset import START, Dataset
+
+POOL_ROWS = 4096
+
+
+class Loaded:
+    """A dataset whose training split is one batch, then others in turn, without end."""
+
+    def __init__(self, dataset: Dataset, first: Batch, others: Sequence[Batch]) -> None:
+        self._batches = [first, *(others or [first])]
+        self.schema: Schema = dataset.schema
+        self.num_rows: Mapping[str, int] = dataset.num_rows
+        self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
+        self.bad_rows: Mapping[str, Any] = dataset.bad_rows
+        self.rest = dataset.rest
+        self.save_learnt = dataset.save_learnt
+
+    def batches(self, split: str, *, start: Cursor = START, **how: Any) -> Iterator[Batch]:
+        own = self._batches if start.epoch == 0 else self._batches[1:]
+        for batch in own:
+            yield replace(batch, cursor=Cursor(start.epoch + 1, 0))
+
+
+def longest_rows(batch: Batch) -> Batch:
+    """The rows with the most ids, longest first, at most POOL_ROWS."""
+    jagged = [j for j in (batch.sparse, batch.sequences) if j is not None]
+    lengths_B = torch.stack([j.lengths().view(-1, batch.size).sum(0) for j in jagged]).sum(0)
+    order = torch.argsort(lengths_B, descending=True, stable=True)
+    return take_rows(batch, order[:POOL_ROWS])
+
+
+def tiled(pool: Batch, num_rows: int) -> Batch:
+    """So many rows of the pool, from its first one on, again and again."""
+    return take_rows(pool, torch.arange(num_rows) % pool.size)
+
+
+def take_rows(batch: Batch, rows_N: Tensor) -> Batch:
+    """Some rows of a batch, in this order."""
+    return replace(
+        batch,
+        dense_BD=batch.dense_BD[rows_N],
+        sparse=_take(batch.sparse, rows_N, batch.size),
+        sequences=None if batch.sequences is None else _take(batch.sequences, rows_N, batch.size),
+        labels_BT=batch.labels_BT[rows_N],
+        weights_B=batch.weights_B[rows_N],
+        rows_B=batch.rows_B[rows_N],
+        groups_BG=batch.groups_BG[rows_N],
+    )
+
+
+def _take(jagged: KeyedJaggedTensor, rows_N: Tensor, size: int) -> KeyedJaggedTensor:
+    lengths = jagged.lengths().view(-1, size)[:, rows_N].flatten()
+    starts = jagged.offsets()[:-1].view(-1, size)[:, rows_N].flatten()
+    ends = lengths.cumsum(0)
+    shift = torch.repeat_interleave(starts - (ends - lengths), lengths)
+    at_V = torch.arange(int(lengths.sum())) + shift
+    weights = jagged.weights_or_none()
+    return KeyedJaggedTensor(
+        keys=jagged.keys(),
+        values=jagged.values()[at_V],
+        weights=None if weights is None else weights[at_V],
+        lengths=lengths,
+    )
+
+
+class OneBatch:
+    """Every epoch of the training split is the batch that comes first from `start` on.
+
+    So positions stay what they are: the cursor after it is the start of the next epoch. Other
+    splits are the dataset's own.
+    """
+
+    def __init__(self, dataset: Dataset, start: Cursor) -> None:
+        self.dataset, self.start = dataset, start
+        self.schema: Schema = dataset.schema
+        self.num_rows: Mapping[str, int] = dataset.num_rows
+        self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
+        self.bad_rows: Mapping[str, Any] = dataset.bad_rows
+        self.rest = dataset.rest
+        self.save_learnt = dataset.save_learnt
+        self.batch: Batch | None = None
+
+    def batches(self, split: str, *, start: Cursor = Cursor(), **how: Any) -> Iterator[Batch]:  # noqa: B008
+        if split != "train":
+            yield from self.dataset.batches(split, start=start, **how)
+            return
+        if self.batch is None:
+            self.batch = next(self.dataset.batches(split, start=self.start, **how))
+        yield replace(self.batch, cursor=Cursor(start.epoch + 1, 0))

@@ -1,0 +1,225 @@
+"""Watching an update at work: calls of modules forward, gradients backward, batches, optimizers.
+
+Everything is hooks: nothing of the model, the loss or the step is changed, and nothing is left
+behind. Gradients of activations are seen by tensor hooks, since those of modules
+(`register_full_backward_hook`) forbid layers that work in place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from runner.batch import Batch, Schema
+from runner.data.core.dataset import Dataset
+from runner.models.layers.embedding import TableLookup
+
+DATA, OPTIMIZER = "(data)", "(optimizer)"  # parts of an update that are no modules
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # compute nothing themselves
+
+
+class Observer(Protocol):
+    """Told of everything that is watched, in the order in which it happens.
+
+    A part of an update is a module by its dotted name, `DATA` or `OPTIMIZER`. An observer may
+    raise: the error comes out of `steps()`.
+    """
+
+    def step_begins(self) -> None:
+        return
+
+    def step_ends(self) -> None:
+        return
+
+    def call_begins(self, part: str, inputs: Any) -> None:
+        return
+
+    def call_ends(self, part: str, inputs: Any, outputs: Any) -> None:
+        return
+
+    def gradient_at_output(self, part: str, gradient: Tensor) -> None:
+        return
+
+    def gradient_at_input(self, part: str, gradient: Tensor) -> None:
+        """Of everything that read the same tensor, not of this part alone."""
+        return
+
+    def gradient_of_parameter(self, name: str, gradient: Tensor) -> None:
+        """The sum so far, over the micro-batches of the update."""
+        return
+
+
+class Watch:
+    """Sends what hooks see to the observers, on a clock that stands still while they look."""
+
+    def __init__(self, observers: Sequence[Observer], *, device: torch.device) -> None:
+        self.observers = observers
+        self.device = device
+        self.clock: Callable[[], float] = time.perf_counter
+        self.observing_s = 0.0  # what observers have taken so far
+        self.time_s = 0.0  # of the event they are being told of
+        self.step_s = 0.0  # the last update took, without what observers did
+        self.begun_s = 0.0
+        self.activation_hooks: list[Any] = []
+
+    def tell(self, event: str, *details: Any) -> None:
+        started = self._seconds()
+        self.time_s = started - self.observing_s
+        for observer in self.observers:
+            getattr(observer, event)(*details)
+        self.observing_s += self._seconds() - started
+
+    def step_begins(self) -> None:
+        self.tell("step_begins")
+        self.begun_s = self.time_s
+
+    def step_ends(self) -> None:
+        self.tell("step_ends")
+        self.step_s = self.time_s - self.begun_s
+        self.forget_activations()
+
+    def forget_activations(self) -> None:
+        """Takes the hooks off a step's tensors; one of them may be a parameter, and stay."""
+        for hook in self.activation_hooks:
+            hook.remove()
+        self.activation_hooks.clear()
+
+    def before_call(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        inputs = (args, kwargs)
+        for tensor in tensors_in(inputs):
+            if tensor.requires_grad:
+                told = partial(self.tell, "gradient_at_input", name)
+                self.activation_hooks.append(tensor.register_hook(told))
+        self.tell("call_begins", name, inputs)
+
+    def after_call(
+        self, name: str, module: nn.Module, args: Any, kwargs: Any, outputs: Any
+    ) -> None:
+        self.tell("call_ends", name, (args, kwargs), outputs)
+        for tensor in tensors_in(outputs):
+            if tensor.requires_grad:
+                told = partial(self.tell, "gradient_at_output", name)
+                self.activation_hooks.append(tensor.register_hook(told))
+
+    def after_gradient(self, name: str, parameter: Tensor) -> None:
+        self.tell("gradient_of_parameter", name, parameter.grad)
+
+    def before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self.tell("call_begins", OPTIMIZER, ())
+
+    def after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self.tell("call_ends", OPTIMIZER, (), ())
+
+    def _seconds(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # sync: or a kernel's time is the next one's
+        return self.clock()
+
+
+@contextmanager
+def watching(
+    watch: Watch, modules: Mapping[str, nn.Module], parameters: Mapping[str, nn.Parameter]
+) -> Iterator[Watch]:
+    """Hooks on these modules and parameters, and on all optimizers, until it is left."""
+    hooks: list[Any] = []
+    try:
+        for name, module in modules.items():
+            before = partial(watch.before_call, name)
+            hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            after = partial(watch.after_call, name)
+            hooks.append(module.register_forward_hook(after, with_kwargs=True))
+        for name, parameter in parameters.items():
+            after_gradient = partial(watch.after_gradient, name)
+            hooks.append(parameter.register_post_accumulate_grad_hook(after_gradient))
+        hooks.append(register_optimizer_step_pre_hook(watch.before_optimizer))
+        hooks.append(register_optimizer_step_post_hook(watch.after_optimizer))
+        yield watch
+    finally:
+        for hook in hooks:
+            hook.remove()
+        watch.forget_activations()
+
+
+def modules_in(roots: Mapping[str, object]) -> dict[str, nn.Module]:
+    """Modules that compute something, by dotted name below the name of their root.
+
+    Roots that are no modules are passed over. The root "" is the model: it is left out itself,
+    being called by its halves. A `TableLookup` counts as one.
+    """
+    found: dict[str, nn.Module] = {}
+    seen: set[int] = set()
+    for root_name, root in _module_roots(roots):
+        inside: tuple[str, ...] = ()  # of look-ups
+        for name, module in root.named_modules(prefix=root_name):
+            if not name or isinstance(module, CONTAINERS) or name.startswith(inside):
+                continue
+            if isinstance(module, TableLookup):
+                inside += (f"{name}.",)
+            if id(module) not in seen:
+                seen.add(id(module))
+                found[name] = module
+    return found
+
+
+def parameters_in(roots: Mapping[str, object]) -> dict[str, nn.Parameter]:
+    """Trainable parameters, each once."""
+    found: dict[int, tuple[str, nn.Parameter]] = {}
+    for root_name, root in _module_roots(roots):
+        for name, parameter in root.named_parameters(prefix=root_name):
+            if parameter.requires_grad:
+                found.setdefault(id(parameter), (name, parameter))
+    return dict(found.values())
+
+
+def _module_roots(roots: Mapping[str, object]) -> list[tuple[str, nn.Module]]:
+    return [(name, root) for name, root in roots.items() if isinstance(root, nn.Module)]
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Floating-point tensors in a module's inputs or outputs, however they are packed."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif is_dataclass(value):
+        for f in fields(value):
+            yield from tensors_in(getattr(value, f.name))
+
+
+class WatchedDataset:
+    """A dataset whose batches are told to a watch as calls of `DATA`."""
+
+    def __init__(self, dataset: Dataset, watch: Watch) -> None:
+        self.dataset, self.watch = dataset, watch
+        self.schema: Schema = dataset.schema
+        self.num_rows: Mapping[str, int] = dataset.num_rows
+        self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
+        self.bad_rows: Mapping[str, Any] = dataset.bad_rows
+        self.rest = dataset.rest
+        self.save_learnt = dataset.save_learnt
+
+    def batches(self, split: str, **how: Any) -> Iterator[Batch]:
+        source = self.dataset.batches(split, **how)
+        while True:
+            self.watch.tell("call_begins", DATA, ())
+            batch = next(source, None)
+            self.watch.tell("call_ends", DATA, (), batch)
+            if batch is None:
+                return
+            yield batch

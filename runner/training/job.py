@@ -1,0 +1,84 @@
+"""Records: a job that is ready to run, and what came of it. No methods that do work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from runner.config.intervals import Interval
+from runner.config.settings import CheckpointSettings, TrainerSettings
+from runner.data.core.dataset import Dataset
+from runner.distributed.ranks import this_process
+from runner.metrics.protocol import Metrics
+from runner.reporting.console import View
+from runner.reporting.trackers import Trackers
+from runner.rundir.checkpoint import Checkpointer, Saved
+from runner.rundir.run import Run
+from runner.training.callbacks import Callbacks
+from runner.training.update.context import Context
+from runner.training.update.task import Task
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Full learning rates by name (`dense`, `sparse`, parts) and the schedules that scale them."""
+
+    full: Mapping[str, float]
+    factor: Callable[[int], float]  # of update number k, from 1
+    own: Mapping[str, Callable[[int], float]] = field(default_factory=dict)  # instead, by name
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """When things happen; None: never before the end."""
+
+    log_every: Interval | None
+    eval_every: Interval | None
+    save_every: Interval | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """All parts of one job, built and checked; a loop is a function of it."""
+
+    name: str
+    seed: int
+    config: Mapping[str, Any]
+    trainer: TrainerSettings
+    checkpoint: CheckpointSettings
+    cadence: Cadence
+    loop: Callable[[Job], Result]
+    loop_settings: Mapping[str, Any]  # of the loop's group, without `_target_`
+    device: torch.device
+    dataset: Dataset
+    task: Task
+    context: Context
+    rates: Rates
+    total_steps: int  # updates of the whole run; 0: a stream without an end
+    metrics: Callable[[bool], Metrics]  # True: exact, for evaluation; False: cheap, for training
+    train_metrics: Metrics
+    trackers: Trackers
+    view: View
+    callbacks: Callbacks = field(default_factory=lambda: Callbacks(ranks=this_process()))
+    # of a run of so many updates, and so many an epoch: loops that change its length ask for it
+    rates_for: Callable[[int | None, int | None], Rates] | None = None
+    run: Run | None = None  # None: nothing is written (debug)
+    checkpointer: Checkpointer | None = None
+    source: Saved | None = None  # the checkpoint that loop=eval evaluates
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `result.json` holds. `metrics` is flat: `split/metric[/task]`."""
+
+    status: str  # completed, interrupted, failed; pruned: its sweep has seen enough of it
+    step: int
+    examples: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    best: dict[str, float] | None = None  # step, value
+    error: str | None = None
+    signal: int | None = None  # that interrupted it
+    notes: dict[str, Any] = field(default_factory=dict)  # skipped updates, bad rows, ...

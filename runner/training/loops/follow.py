@@ -1,0 +1,249 @@
+"""loop=eval loop.follow=true: a second process beside a training evaluates its checkpoints.
+
+It writes into the training's run directory, and only below `follow/`: a row a checkpoint in
+`follow/<split>.jsonl`. A row there is the mark that this checkpoint is done for this split, so a
+follower that was killed goes on where it was, and one for another split is not disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.config.signature import signature_of
+from runner.data.prepare.fingerprint import fingerprint
+from runner.errors import UserError
+from runner.reporting.trackers.tracker import IDENTITIES
+from runner.rundir.checkpoint import Saved
+from runner.rundir.json_files import Log, read_rows
+from runner.rundir.lock import Lock
+from runner.rundir.run import read_config, read_meta, read_result
+from runner.training.job import Job, Result
+from runner.training.loops.evaluate import chosen_split, evaluate_split
+from runner.training.loops.pinned_checkpoints import Pins
+from runner.training.loops.recorder import is_better
+from runner.training.state import restore_weights
+from runner.training.stop_signal import Stop, stop_on_signals
+
+FOLDER = "follow"
+NOT_METRICS = ("split", "step", "examples", "signature", "evaluation")
+
+
+@dataclass
+class Followed:
+    """One training, followed for one split. Rank 0 only."""
+
+    run: Path
+    split: str
+    evaluation: str  # what else makes the numbers: data, metrics, rows taken
+    latest_only: bool
+    pins: Pins
+    log: Log
+    lock: Lock
+    rows: list[dict[str, Any]]  # of this evaluation, in the order in which they were made
+    told: str = ""
+
+    @property
+    def done(self) -> set[tuple[int, str]]:
+        return {(row["step"], row["signature"]) for row in self.rows}
+
+
+def follow(job: Job) -> Result:
+    """Evaluates each new checkpoint until the training's last, a timeout or a signal. Collective.
+
+    Raises: UserError if another process follows the same split.
+    """
+    split = chosen_split(job)
+    followed = open_followed(job, split) if job.context.ranks.is_chief else None
+    status = "failed"
+    try:
+        with stop_on_signals() as stop, job.view.evaluation(job.dataset.num_rows[split]):
+            end = _until_the_end(job, split, followed, stop)
+        status = "interrupted" if stop.requested else "completed"
+    finally:
+        job.trackers.finish(status)
+        if followed is not None:
+            followed.log.close()
+            followed.lock.release()
+    rows = job.context.ranks.share(followed.rows if followed else None)
+    result = _result(job, split, rows, status, stop.signal)
+    _tell_end(job, split, rows, result, end)
+    return result
+
+
+def open_followed(job: Job, split: str) -> Followed:
+    """Takes the lock of this split, reads what is done, and joins the training's tracker run."""
+    run = Path(job.config["run"])
+    folder = run / FOLDER / split
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = Lock(folder)
+    evaluation = signature_of(
+        {
+            "max_batches": job.loop_settings["max_batches"],
+            "data": fingerprint(job.config["dataset"]),
+            **{key: job.config[key] for key in ("metrics", "model", "task")},
+        }
+    )
+    path = run / FOLDER / f"{split}.jsonl"
+    rows = [row for row in read_rows(path) if row["evaluation"] == evaluation]
+    identities = run / IDENTITIES
+    job.trackers.start(
+        {
+            "name": run.name,
+            "dir": folder,
+            "config": read_config(run),
+            "job_type": str(read_meta(run)["kind"]),
+            "beside": True,
+            "step": rows[-1]["step"] if rows else 0,
+        },
+        json.loads(identities.read_text()) if identities.exists() else None,
+    )
+    return Followed(
+        run=run,
+        split=split,
+        evaluation=evaluation,
+        latest_only=job.loop_settings["pick"] == "latest",
+        pins=Pins(run / "checkpoints", folder, job.view.warn),
+        log=Log(path),
+        lock=lock,
+        rows=rows,
+    )
+
+
+def _until_the_end(job: Job, split: str, followed: Followed | None, stop: Stop) -> str:
+    """Collective. Why it ended, for people."""
+    settings, ranks = job.loop_settings, job.context.ranks
+    quiet_since = time.monotonic()
+    while not stop.agreed():
+        found = ranks.share(_attempt(job, followed) if followed else None)
+        if isinstance(found, Exception):
+            raise found
+        if isinstance(found, str):
+            return found
+        if found is not None:
+            _evaluate_one(job, split, found, followed, stop)
+            quiet_since = time.monotonic()
+        elif ranks.largest(time.monotonic() - quiet_since) > settings["timeout_s"]:
+            return f"no new checkpoint for {settings['timeout_s']:g} s"
+        else:
+            _sleep(settings["poll_s"], stop)
+    return "interrupted"
+
+
+def _attempt(job: Job, followed: Followed) -> Saved | str | Exception | None:
+    try:
+        return next_checkpoint(job, followed)
+    except (UserError, OSError) as error:  # the other ranks wait for an answer
+        return error
+
+
+def next_checkpoint(job: Job, followed: Followed) -> Saved | str | None:
+    """What to evaluate next; a reason to end; or None: nothing yet."""
+    result = read_result(followed.run)  # before the look: all that it had saved is there by then
+    followed.pins.look()
+    steps = followed.pins.steps()
+    if followed.latest_only:
+        for step in steps[:-1]:
+            followed.pins.release(step)
+        steps = steps[-1:]
+    for step in steps:
+        saved = followed.pins.open(step)
+        if saved is None:
+            continue
+        if (step, saved.values["signature"]) not in followed.done:
+            return saved
+        followed.pins.release(step)
+    if followed.rows and is_last(followed.run, followed.rows[-1]):
+        return "the training's last step"
+    status = (result or {}).get("status")
+    if status == "completed":
+        return "the training is completed"
+    if status and status != followed.told:
+        job.view.note(f"the training {status}; waiting for it to go on")
+    followed.told = status or ""
+    return None
+
+
+def is_last(run: Path, row: Mapping[str, Any]) -> bool:
+    """Whether the training, as long as its configuration now makes it, ends at this row's step."""
+    max_steps = read_config(run)["trainer"]["max_steps"]
+    return max_steps is not None and row["step"] >= max_steps
+
+
+def _evaluate_one(
+    job: Job, split: str, saved: Saved, followed: Followed | None, stop: Stop
+) -> None:
+    """Collective. Evaluates a pinned checkpoint and writes its row, which marks it done."""
+    restore_weights(job, saved)
+    metrics = evaluate_split(job, split, max_batches=job.loop_settings["max_batches"], stop=stop)
+    if metrics is None or followed is None:
+        return
+    row = {
+        "split": split,
+        "step": saved.step,
+        "examples": saved.values["examples"],
+        "signature": saved.values["signature"],
+        "evaluation": followed.evaluation,
+    }
+    followed.log.append({**row, **metrics})
+    followed.log.sync()
+    followed.rows.append({**row, **metrics})
+    followed.pins.release(saved.step)
+    job.trackers.log(f"{FOLDER}/{split}", saved.step, metrics)
+    is_best = _best(job, split, followed.rows) is followed.rows[-1]
+    job.view.evaluated(split, saved.step, metrics, best=is_best)
+
+
+def _best(job: Job, split: str, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """By the monitored metric, measured here on whatever split; None if it is not measured."""
+    name = job.checkpoint.monitor.metric.partition("/")[2]
+    best: dict[str, Any] | None = None
+    for row in rows:
+        value = float(row.get(name, math.nan))
+        before = None if best is None else float(best[name])
+        if is_better(value, before, job.checkpoint.monitor.direction):
+            best = row
+    return best
+
+
+def _result(
+    job: Job, split: str, rows: list[dict[str, Any]], status: str, signal: int | None
+) -> Result:
+    if not rows:
+        return Result(status, 0, 0, signal=signal)
+    last, best = rows[-1], _best(job, split, rows)
+    shown = {f"{split}/{k}": float(v) for k, v in last.items() if k not in NOT_METRICS}
+    name = job.checkpoint.monitor.metric.partition("/")[2]
+    return Result(
+        status,
+        last["step"],
+        last["examples"],
+        metrics=shown,
+        best=None if best is None else {"step": best["step"], "value": float(best[name])},
+        signal=signal,
+        notes={"evaluated": len(rows)},
+    )
+
+
+def _tell_end(job: Job, split: str, rows: list[dict[str, Any]], result: Result, end: str) -> None:
+    job.view.finished(
+        result.metrics,
+        status=result.status,
+        step=result.step,
+        best=result.best,
+        reachable=job.dataset.reachable,
+    )
+    path = Path(job.config["run"]) / FOLDER / f"{split}.jsonl"
+    job.view.note(f"{end}: {len(rows)} checkpoints evaluated on {split}, in {path}")
+
+
+def _sleep(seconds: float, stop: Stop) -> None:
+    """Woken early by a signal to this process; the ranks agree on it at their next look."""
+    until = time.monotonic() + seconds
+    while stop.heard is None and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, 0.2))

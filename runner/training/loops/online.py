@@ -1,0 +1,143 @@
+"""loop=online: each row of a stream is scored, then learnt from, once (progressive validation)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from runner.data.core.dataset import InFileOrder
+from runner.reporting.console.format import number
+from runner.reporting.console.sparkline import sparkline
+from runner.rundir.json_files import Log
+from runner.training.job import Job, Result
+from runner.training.loops.events import Events
+from runner.training.loops.progressive_validation import ScoreFirst, forward_is_score
+from runner.training.loops.recorder import Recorder
+from runner.training.loops.session import told
+from runner.training.loops.start import start
+from runner.training.profiler import profiled
+from runner.training.state import TrainState
+from runner.training.steps import finished, steps
+from runner.training.stop_signal import stop_on_signals
+
+PROGRESSIVE = "progressive"
+SHOWN = 60  # windows in the picture at most
+
+
+def online(job: Job) -> Result:
+    """Learns from a stream to its end, `trainer.max_steps` or a signal; resumes where it stopped.
+
+    Order at update k: score, update, log, save. The metrics of a window (`trainer.log_every`) are
+    those of the model before it saw the rows: a split that never runs out, in which drift shows.
+    A dataset with an end is taken as one pass in the order of its files.
+    """
+    return told(job, lambda: _online(prepared(job)))
+
+
+def prepared(job: Job) -> Job:
+    """The job on a stream, with a task that scores each batch first where that needs a forward."""
+    if not is_stream(job):
+        job = replace(job, dataset=InFileOrder(job.dataset))
+    if job.loop_settings["score"] == "auto" and forward_is_score(job.task, job.context):
+        return job
+    return replace(job, task=ScoreFirst(job.task, job.context))
+
+
+def is_stream(job: Job) -> bool:
+    return getattr(job.dataset, "is_stream", False)
+
+
+def _online(job: Job) -> Result:
+    with stop_on_signals() as stop, job.view.training(job.total_steps or None):
+        state = start(job)
+        if is_stream(job):
+            job.dataset.stopped = lambda: stop.heard is not None  # type: ignore[attr-defined]
+        record = Recorder(job, state, Events(job, state, stop), split=PROGRESSIVE)
+        record.events.started()
+        updates = steps(job, state, ahead=False)
+        for output in () if stop.agreed() else profiled(job, updates):
+            record.update(output)
+            if record.log_due() or finished(job, state):
+                record.log()
+            if record.save_due():
+                record.save()
+            if stop.agreed():
+                break
+        record.save(wait=True)
+        record.events.raise_failure()
+        ended = finished(job, state)
+        interrupted = stop.agreed() and not ended
+    if job.run is not None:
+        tell_drift(job)
+    result = record.result(
+        "interrupted" if interrupted else "completed",
+        {},
+        signal=stop.signal if interrupted else None,
+    )
+    result = replace(result, notes={**result.notes, **stream_notes(job, state, ended)})
+    record.events.ended(result)
+    return result
+
+
+def stream_notes(job: Job, state: TrainState, ended: bool) -> dict[str, object]:
+    """Where the stream was left, and whether a run of the same command may go on with it."""
+    if not is_stream(job):
+        return {}
+    return {"stream_place": state.cursor.place, "stream_goes_on": not ended}
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The loss by windows: of up to SHOWN stretches of the stream, of all of it, of its end."""
+
+    losses: list[float]
+    so_far: float
+    last: float
+    num_windows: int
+
+
+def drift_of(rows: Iterable[dict]) -> Drift | None:
+    """From rows of windows, one after another; holds no more of them than are shown."""
+    stretches: list[tuple[float, int]] = []  # sum of losses, examples
+    total, before, last, count, per_stretch, filled = 0.0, 0, 0.0, 0, 1, 0
+    for row in rows:
+        size, last = row["examples"] - before, float(row["loss"])
+        before = row["examples"]
+        total += last * size
+        count += 1
+        if filled == 0:
+            stretches.append((0.0, 0))
+        stretches[-1] = (stretches[-1][0] + last * size, stretches[-1][1] + size)
+        filled = (filled + 1) % per_stretch
+        if filled == 0 and len(stretches) == 2 * SHOWN:  # twice as coarse
+            pairs = zip(stretches[::2], stretches[1::2])
+            stretches = [(a[0] + b[0], a[1] + b[1]) for a, b in pairs]
+            per_stretch *= 2
+    if not before:
+        return None
+    losses = [loss / size for loss, size in stretches if size]
+    return Drift(losses, total / before, last, count)
+
+
+def tell_drift(job: Job) -> None:
+    """A picture of the windows' loss over the whole stream, restarts included."""
+    assert job.run is not None
+    drift = drift_of(rows_of(job.run.metrics))
+    if drift is None:
+        return
+    job.view.note(
+        f"progressive loss over {drift.num_windows:,} windows: {sparkline(drift.losses)}  "
+        f"so far {number(drift.so_far)}, last {number(drift.last)}"
+    )
+
+
+def rows_of(log: Log) -> Iterable[dict]:
+    """Rows of windows, read one by one."""
+    if not log.path.exists():
+        return
+    with log.path.open(encoding="utf-8") as file:
+        for line in file:
+            row = json.loads(line)
+            if row["split"] == PROGRESSIVE:
+                yield row

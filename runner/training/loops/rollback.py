@@ -1,0 +1,81 @@
+"""Trial updates that leave no trace: all that they change is put back, bit for bit."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from runner.distributed.shards import Pieces, own_row
+from runner.training.job import Job
+from runner.training.rng_state import continue_randomly, random_tensors, random_values
+from runner.training.state import averages, weights
+from runner.training.update.context import Context
+
+
+@contextmanager
+def untouched(job: Job) -> Iterator[None]:
+    """Around trials: weights, optimizers, loss scale, random states, modes and micro-batch size
+    are afterwards what they were. The copies are in the host's memory.
+
+    Every rank keeps its own part; no collective.
+    """
+    ctx = job.context
+    kept = [(live, live.detach().to("cpu", copy=True)) for live in _tensors(ctx)]
+    optimizers = [(o, deepcopy(o.state_dict())) for o in ctx.optimizers().values()]
+    numbers = deepcopy(ctx.numbers)
+    generators = {
+        name: own_row(t).clone() for name, t in random_tensors(job.device, ctx.ranks).items()
+    }
+    values = random_values()
+    modes = [(module, module.training) for root in ctx.roots() for module in root.modules()]
+    micro_batch_size = ctx.micro_batch_size
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for live, copy in kept:
+                live.copy_(copy)
+        for optimizer, before in optimizers:
+            restore_optimizer(optimizer, before)
+        ctx.clear()  # gradients of a trial that broke off
+        ctx.numbers = numbers
+        continue_randomly(generators, values, job.device)
+        for module, training in modes:
+            module.training = training
+        ctx.micro_batch_size = micro_batch_size
+        free_memory(job.device)
+
+
+def free_memory(device: torch.device) -> None:
+    """Gives back what a trial that ran out of memory still holds."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _tensors(ctx: Context) -> list[Tensor]:
+    """This rank's memory of all that an update may change in place, each once."""
+    roots = [*ctx.roots(), *([ctx.loss] if isinstance(ctx.loss, nn.Module) else [])]
+    found = [*weights(ctx).values(), *averages(ctx).values(), *ctx.tables.state().values()]
+    found += [buffer for root in roots for buffer in root.buffers()]
+    if ctx.loss_scale is not None:
+        found.append(ctx.loss_scale.state)
+    local = [p.tensor for t in found if isinstance(t, Pieces) for p in t.pieces]
+    local += [t for t in found if not isinstance(t, Pieces)]
+    return list({(t.data_ptr(), t.shape, t.dtype): t for t in local if t.numel()}.values())
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Its state as `state_dict` had it; a state that did not exist then is gone again."""
+    if saved["state"]:
+        optimizer.load_state_dict(saved)
+        return
+    optimizer.state.clear()
+    for group, before in zip(optimizer.param_groups, saved["param_groups"]):
+        group.update({k: v for k, v in before.items() if k != "params"})

@@ -1,0 +1,47 @@
+"""How a loop's end reaches people and trackers, whatever the end is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runner.training.job import Job, Result
+
+
+def start_trackers(job: Job, step: int = 0, state: Mapping[str, Any] | None = None) -> None:
+    """step, state: of the checkpoint that the run continues."""
+    if job.run is None:
+        return
+    sweep = os.environ.get("RUNNER_SWEEP")  # set by the sweep for its jobs
+    job.trackers.start(
+        {
+            "name": job.run.name,
+            "dir": job.run.dir,
+            "config": job.run.config,
+            "group": sweep,
+            "job_type": "sweep" if sweep else str(job.run.meta["kind"]),
+            "step": step,
+        },
+        state,
+    )
+
+
+def told(job: Job, loop: Callable[[], Result]) -> Result:
+    """Runs a loop; its trackers are ended and its result is shown."""
+    try:
+        result = loop()
+    except BaseException:
+        job.trackers.finish("failed")
+        raise
+    job.trackers.finish(result.status)
+    job.view.finished(
+        result.metrics,
+        status=result.status,
+        step=result.step,
+        active_s=result.notes.get("active_s"),
+        best=result.best,
+        reachable=job.dataset.reachable,
+        directory=job.run.dir if job.run else None,
+    )
+    return result

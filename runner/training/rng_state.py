@@ -1,0 +1,60 @@
+"""Random states of torch, Python and NumPy: each rank's own, saved and set again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runner.distributed.ranks import Ranks
+from runner.distributed.shards import stack_of_ranks
+
+RNG = "rng/"  # before the names of these tensors in a checkpoint
+
+
+def random_tensors(device: torch.device, ranks: Ranks) -> dict[str, Tensor]:
+    """Copies of torch's random states: a row for each rank, this one's is here."""
+    states = {f"{RNG}torch": torch.get_rng_state()}
+    if device.type == "cuda":
+        states[f"{RNG}cuda"] = torch.cuda.get_rng_state(device)
+    return {n: stack_of_ranks(s, ranks.rank, ranks.world_size) for n, s in states.items()}
+
+
+def random_values() -> dict[str, Any]:
+    """Python's and NumPy's random states, as JSON: custom tasks may draw from them."""
+    version, internal, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, list(internal), gauss],
+        "numpy": [kind, [int(k) for k in keys], int(position), int(has_gauss), float(cached)],
+    }
+
+
+def continue_randomly(
+    states: Mapping[str, Tensor], values: Mapping[str, Any], device: torch.device
+) -> None:
+    """Sets torch's, Python's and NumPy's random states of this rank."""
+    # clones: torch reads a state from where its storage begins, and a row of several begins later
+    torch.set_rng_state(states[f"{RNG}torch"].clone())
+    if f"{RNG}cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states[f"{RNG}cuda"].clone(), device)
+    version, internal, gauss = values["python"]
+    random.setstate((version, tuple(internal), gauss))
+    kind, keys, position, has_gauss, cached = values["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+
+
+def seed_rank(seed: int, rank: int, *, step: int = 0) -> None:
+    """Random states of a rank's own, for dropout and the like: rank 0 keeps those of one process.
+
+    To be called when the model is made, whose initial weights are the same on all ranks.
+    """
+    if rank > 0:
+        own = [int(n) for n in np.random.SeedSequence([seed, rank, step]).generate_state(3)]
+        torch.manual_seed(own[0])
+        random.seed(own[1])
+        np.random.seed(own[2])

@@ -1,0 +1,128 @@
+import dataclasses
+
+import pytest
+
+from runner.cli.list_options import find_groups, first_comment
+from tests.fake_job import fake_command
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    return fake_command(monkeypatch, capsys, tmp_path)
+
+
+def test_every_option_of_the_project_says_what_it_is():
+    groups = dict(find_groups())
+    assert {"model", "dataset", "optimizer", "scheduler", "loop", "tracker", "experiments"} <= set(
+        groups
+    )
+    silent = [f"{g}={o.name}" for g, options in groups.items() for o in options if not o.about]
+    assert silent == []
+
+
+def test_the_default_of_each_group_is_marked(command):
+    code, out, _ = command("ls", "optimizer")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "optimizer"
+    (chosen,) = [line for line in lines if line.startswith(" *")]
+    assert chosen.startswith(" * optimizer=rowwise_adagrad  ")
+
+
+def test_the_users_own_folder_is_listed_too(command, tmp_path):
+    (tmp_path / "own" / "model" / "deep").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "deep" / "mine.yaml").write_text(
+        "# @package _global_\n# Mine\na: 1\n"
+    )
+    (tmp_path / "own" / "experiments").mkdir()
+    (tmp_path / "own" / "experiments" / "try.yaml").write_text("# A try\na: 1\n")
+    _, out, _ = command("ls", "model", "--config-dir", "own")
+    assert "model=deep/mine  Mine" in out
+    assert "model=dlrm  " in out
+    assert "experiments=try  A try" in command("ls", "--config-dir", "own")[1]
+
+
+def test_the_first_comment_ends_where_the_yaml_begins(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("# @package _global_\n# One\n# two\nkey: 1\n# not this\n")
+    assert first_comment(path) == "One two"
+    path.write_text("key: 1\n")
+    assert first_comment(path) == ""
+
+
+def test_a_group_inside_a_group_is_listed_by_itself_and_not_among_its_options(command, tmp_path):
+    (tmp_path / "own" / "model" / "loss").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "loss" / "mine.yaml").write_text("# My loss\na: 1\n")
+    _, out, _ = command("ls", "--config-dir", "own")
+    assert " * model/loss=bce  Binary cross-entropy" in out
+    assert "   model/loss=mine  My loss" in out
+    assert "model=loss/" not in out
+    _, alone, _ = command("ls", "model/loss")
+    assert alone.splitlines()[0] == "model/loss"
+    assert "model=dlrm" not in alone
+
+
+def table(out: str) -> dict[str, str]:
+    """Key -> the rest of its line, of the fields below the options."""
+    lines = out.partition("fields of ")[2].splitlines()[2:]
+    return {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
+
+
+def test_a_group_shows_the_fields_of_its_default(command):
+    shown = table(command("ls", "trainer")[1])
+    assert shown["trainer.batch_size"] == "4096 whole number rows a rank and micro-batch"
+    assert shown["trainer.max_steps"].startswith("null whole number or null exactly one of")
+    assert "trainer._target_" not in shown
+
+
+def test_an_option_shows_its_own_fields_with_types_from_the_code_that_takes_them(command):
+    shown = table(command("ls", "model=dcn")[1])
+    assert shown["model.net.rank"].startswith("null whole number or null null: a full matrix")
+    assert shown["model.net.deep"].startswith("[128, 64] list of whole number hidden widths")
+    assert "model=dlrm" not in command("ls", "model=dcn")[1]
+
+
+def test_every_field_has_a_type_or_is_free_and_every_option_can_be_shown(command):
+    from runner.cli.option_fields import fields_of
+
+    for group, options in find_groups():
+        for option in options:
+            fields = fields_of(option.path, group.replace("/", "."))
+            assert all(f.key and (f.kind or f.default == "null") for f in fields), option.name
+
+
+def test_the_fields_of_the_trainer_are_those_of_its_settings():
+    from runner.cli.option_fields import fields_of
+    from runner.config.settings import TrainerSettings
+
+    found = fields_of(find_option("trainer", "default").path, "trainer")
+    keys = {f.key.split(".")[1] for f in found}
+    assert keys == {f.name for f in dataclasses.fields(TrainerSettings)}
+
+
+def find_option(group: str, name: str):
+    return next(o for o in dict(find_groups())[group] if o.name == name)
+
+
+def test_keys_of_no_group_and_unknown_options_are_told(command):
+    assert "report  true" in command("ls")[1]
+    assert "ls optimizer=adamm: no such option; nearest: 'adam" in command.refused(
+        "ls", "optimizer=adamm"
+    )
+
+
+def test_comments_above_a_key_and_behind_it_are_its_documentation(tmp_path):
+    from runner.cli.option_fields import fields_of
+
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "# What it is\na: 1  # behind\n# above\nb: {c: 'x # y', d: [1, 2]}  # of b\ne:\n  f: null\n"
+    )
+    found = {f.key: (f.kind, f.default, f.about) for f in fields_of(path, "g")}
+    assert found == {
+        "g.a": ("whole number", "1", "behind"),
+        "g.b": ("group of keys", "", "above of b"),
+        "g.b.c": ("text", "'x # y'", ""),
+        "g.b.d": ("list of whole number", "[1, 2]", ""),
+        "g.e.f": ("", "null", ""),
+    }

@@ -1,0 +1,178 @@
+"""`schedule`: rates against a training's log and closed formulas; pictures that show the curve."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+from PIL import Image
+
+from runner.cli.schedule import Length, rates_of
+from runner.optim.lr_shapes import KINDS
+from runner.reporting.console.chart import Chart, Line, in_terminal
+from tests.conftest import ROOT, TINY, Zygote
+from tests.fake_job import fake_command
+
+ROWS = "dataset.rows={train: 6400, validation: 10, test: 10}"
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    return fake_command(monkeypatch, capsys, tmp_path)
+
+
+def table(out: str) -> dict[str, dict[str, float]]:
+    """The rows of the key points by their names."""
+    lines = out.splitlines()
+    (head,) = [i for i, line in enumerate(lines) if line.split()[:1] == ["update"]]
+    names = lines[head].split()
+    found = {}
+    for line in lines[head + 1 :]:
+        *label, rest = re.split(r"\s{2,}", line, maxsplit=1)
+        values = rest.replace(",", "").split()
+        found["".join(label)] = dict(zip(names, map(float, values)))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_drawn(command, kind):
+    code, out, err = command("schedule", f"scheduler={kind}", ROWS, "trainer.batch_size=64")
+    assert code == 0, err
+    assert f"{kind}: rate / full rate over 100 updates (1 epoch)" in out
+    points = table(out)
+    (last,) = [at for name, at in points.items() if name.endswith("last")]
+    assert last["update"] == 100
+    assert len(re.findall("[\u2801-\u28ff]", out)) > 20
+
+
+def test_the_values_at_key_points_are_those_of_the_formula(command):
+    words = ("scheduler=cosine", "scheduler.warmup=0.1", "scheduler.final=0.2")
+    batch = ("trainer.batch_size=32", "trainer.accumulate=2", "trainer.max_epochs=3")
+    code, out, _ = command("schedule", *words, *batch, ROWS)
+    assert code == 0
+    points = table(out)
+    at = points["end of warm-up, peak"]
+    assert (at["update"], at["epoch"], at["dense"], at["sparse"]) == (30, 0.3, 0.001, 0.02)
+    assert points["first"]["dense"] == pytest.approx(0.001 / 30, rel=1e-3)
+    cosine = 0.2 + 0.8 * (1 + math.cos(math.pi * 269 / 270)) / 2
+    assert points["last"]["sparse"] == pytest.approx(0.02 * cosine, rel=1e-3)
+    assert points["last"]["epoch"] == 3
+
+
+def test_scaled_rates_and_given_rows_are_shown(command):
+    words = ("trainer.lr_scaling.rule=linear", "trainer.accumulate=4", "trainer.batch_size=10")
+    _, out, _ = command("schedule", *words, "--rows", "4000", "scheduler.warmup=1ep")
+    at = table(out)["end of warm-up, peak, last"]
+    assert (at["update"], at["dense"], at["sparse"]) == (100, 0.004, 0.08)
+
+
+def test_parts_and_own_schedules_have_curves_of_their_own(command):
+    parts = (
+        'optimizer.parts=[{pattern: "bias$", name: biases, dense: {lr: 0.5}, '
+        'schedule: {kind: linear}}, {pattern: "^tables.C1$", frozen: true}, '
+        '{pattern: "^tables.C2$", name: items, sparse: {lr: 0.3}}]'
+    )
+    tables = "optimizer.schedules.sparse={kind: step, every: 50, gamma: 0.1}"
+    code, out, err = command("schedule", parts, tables, ROWS, "trainer.batch_size=64")
+    assert code == 0, err
+    (last,) = [at for name, at in table(out).items() if name.endswith("last")]
+    assert last["dense"] == 0.001
+    assert last["sparse"] == pytest.approx(0.002)
+    assert last["items"] == pytest.approx(0.03)
+    assert last["biases"] == pytest.approx(0.005)
+    assert "constant and step and linear: rate / full rate" in out
+    assert {"dense x 0.001", "biases x 0.5"} < set(out.splitlines())
+
+
+def test_pictures_show_the_curve(command, tmp_path):
+    words = ("schedule", "scheduler=linear", ROWS, "trainer.batch_size=64")
+    for ending in ("svg", "html", "png"):
+        code, out, err = command(*words, "--out", str(tmp_path / f"curve.{ending}"))
+        assert code == 0, err
+        assert f"wrote {tmp_path / 'curve'}.{ending}" in out
+    [line] = ET.parse(tmp_path / "curve.svg").iter("{http://www.w3.org/2000/svg}polyline")
+    points = [tuple(map(float, p.split(","))) for p in line.get("points").split()]
+    assert len(points) == 100
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(points)]
+    assert slopes == pytest.approx([slopes[0]] * 99, rel=0.05) and slopes[0] > 0, "it falls evenly"
+    assert "<svg" in (tmp_path / "curve.html").read_text()
+    image = Image.open(tmp_path / "curve.png").convert("RGB")
+    blue = [
+        (x, y)
+        for x in range(200, image.width - 48)
+        for y in range(96, image.height - 130)
+        if image.getpixel((x, y)) == (0x1F, 0x6F, 0xEB)
+    ]
+    left = min(blue)[1]
+    right = max(blue)[1]
+    assert len(blue) > 500 and right > left + 400, "from the upper left to the lower right"
+
+
+def test_braille_dots_lie_on_the_line():
+    rising = Chart("", "x", [Line("y", [(0.0, 0.0), (10.0, 5.0)])])
+    text = in_terminal(rising, width=46, height=10)
+    margin = text[0].index("│")
+    tops = [line.find(next(c for c in line if "\u2801" <= c <= "\u28ff")) for line in text[:10]]
+    assert tops == sorted(tops, reverse=True), "higher lines begin further to the right"
+    assert tops[-1] == margin + 1 and text[0].split("│")[0].strip() == "5"
+
+
+def test_mistakes_are_told(command):
+    assert "nearest: '--out'" in command.refused("schedule", "--ou", "x.png")
+    assert ".png, .svg, .html" in command.refused("schedule", "--out", "x.pdf")
+    assert "cosine" in command.refused("schedule", "scheduler=cosin")
+    assert "rows of the train split" in command.refused("schedule", "--rows", "none")
+    assert "no such run directory" in command.refused("schedule", "outputs/nowhere")
+    assert "longer than the run" in command.refused(
+        "schedule", "scheduler.warmup=50", "trainer.max_steps=10"
+    )
+
+
+def test_it_needs_no_torch():
+    code = (
+        "import sys\nfrom runner.__main__ import main\n"
+        "assert main(['schedule', 'scheduler=wsd']) == 0\n"
+        "print('torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip() == "False"
+
+
+def test_the_log_of_a_run_killed_and_resumed_is_the_curve(runner: Zygote, tmp_path):
+    run = tmp_path / "run"
+    words = (*TINY, "scheduler=cosine_restarts", "scheduler.period=13", "scheduler.warmup=7")
+    more = ("trainer.log_every=1", "--allow", "tests", "task._target_=tests.whole.traced.Traced")
+    for kill, code in (("step:23", -9), ("", 0)):
+        env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
+        done = runner.run(*words, *more, f"hydra.run.dir={run}", env=env)
+        assert done.code == code, done.text
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    logged = {r["step"]: (r["lr/dense"], r["lr/sparse"]) for r in rows if r["split"] == "train"}
+    assert list(logged) == list(range(1, 41))
+    for k, (dense, sparse) in logged.items():
+        factor = k / 7 if k <= 7 else (1 + math.cos(math.pi * ((k - 8) % 13) / 13)) / 2
+        assert dense == pytest.approx(0.001 * factor, abs=1e-12)
+        assert sparse == pytest.approx(0.02 * factor, abs=1e-12)
+    shown = runner.run("--allow", "tests", "schedule", str(run))
+    assert shown.code == 0, shown.text
+    assert table(shown.text)["last"]["dense"] == pytest.approx(logged[40][0], rel=1e-3)
+
+
+def test_what_it_draws_is_what_the_training_sets():
+    config = {
+        "optimizer": {"dense": {"lr": 0.5}, "sparse": {"lr": 2.0}},
+        "scheduler": {"kind": "step", "every": 10, "gamma": 0.1},
+        "trainer": {"lr_scaling": {"rule": "sqrt", "batches": 4}},
+    }
+    dense, sparse = rates_of(config, Length(40, None))
+    assert [dense.at(k) for k in (1, 10, 11, 40)] == pytest.approx([1.0, 1.0, 0.1, 0.001])
+    assert sparse.at(11) == pytest.approx(0.4)

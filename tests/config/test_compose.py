@@ -1,0 +1,111 @@
+import pytest
+
+from runner.cli.multirun import expand
+from runner.config.compose import compose
+from runner.config.targets import ALLOWED
+from runner.errors import ConfigError
+from runner.launch import verify
+
+
+def own_folder(tmp_path, **files):
+    for name, text in files.items():
+        path = tmp_path / f"{name.replace('__', '/')}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return [str(tmp_path)]
+
+
+def test_the_default_configuration_has_no_mistakes_and_is_plain():
+    composed = compose([])
+    verify(composed, ALLOWED)
+    assert type(composed.config["model"]["net"]) is dict
+    assert type(composed.config["model"]["net"]["top"]) is list
+    assert composed.name == "dlrm_synthetic"
+    assert composed.run_dir == "outputs/{name}/{time}_{signature}"
+    assert "hydra" not in composed.config
+
+
+@pytest.mark.parametrize("scheduler", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam", "adamw", "rowwise_adagrad", "sgd"])
+def test_every_combination_of_options_composes_without_mistakes(optimizer, scheduler):
+    trackers = {"constant": "none", "linear": "tensorboard", "cosine": "both"}
+    words = [f"optimizer={optimizer}", f"scheduler={scheduler}", f"tracker={trackers[scheduler]}"]
+    composed = compose([*words, "trainer.amp=true"])
+    verify(composed, ALLOWED)
+    assert composed.choices["optimizer"] == optimizer
+    assert composed.config["scheduler"]["kind"] == scheduler
+
+
+def test_updates_given_on_the_command_line_displace_epochs_of_a_file_and_it_is_said():
+    composed = compose(["trainer.max_steps=10"])
+    assert composed.config["trainer"]["max_steps"] == 10
+    assert composed.config["trainer"]["max_epochs"] is None
+    assert composed.notes == (
+        "trainer.max_steps from the command line displaces trainer.max_epochs=1",
+    )
+    verify(composed, ALLOWED)
+
+
+def test_nothing_is_displaced_when_the_other_is_given_as_null():
+    composed = compose(["trainer.max_steps=10", "trainer.max_epochs=null"])
+    assert composed.notes == ()
+    verify(composed, ALLOWED)
+    verify(compose(["trainer.max_epochs=3"]), ALLOWED)
+
+
+def test_an_experiment_chooses_groups_and_sets_keys_and_the_command_line_wins(tmp_path):
+    dirs = own_folder(
+        tmp_path,
+        experiments__mine="# @package _global_\n"
+        "defaults:\n  - override /optimizer: adam\n"
+        "seed: 7\ntrainer: {batch_size: 64, log_every: 5}\n",
+    )
+    composed = compose(["experiments=mine", "trainer.log_every=9"], config_dirs=dirs)
+    verify(composed, ALLOWED)
+    config = composed.config
+    assert config["seed"] == 7
+    assert config["trainer"]["batch_size"] == 64
+    assert config["trainer"]["log_every"] == 9
+    assert config["optimizer"]["sparse"]["kind"] == "adam"
+    assert composed.choices["optimizer"] == "adam"
+    assert composed.choices["experiments"] == "mine"
+    sgd = compose(["experiments=mine", "optimizer=sgd"], config_dirs=dirs)
+    assert sgd.config["optimizer"]["sparse"]["kind"] == "sgd"
+
+
+def test_hydras_own_search_path_works_too(tmp_path):
+    own_folder(tmp_path, model__mine="# mine\nnet: {_target_: a.B}\nloss: {_target_: a.C}\n")
+    composed = compose(["model=mine", f"hydra.searchpath=[file://{tmp_path}]"])
+    assert composed.config["model"]["net"] == {"_target_": "a.B"}
+    with pytest.raises(ConfigError, match="model=mine: no such option"):
+        verify(compose(["model=mine"]), ALLOWED)
+
+
+def test_interpolations_between_keys_are_resolved_everywhere():
+    composed = compose(["trainer.log_every=${seed}", "seed=12"])
+    assert composed.config["trainer"]["log_every"] == 12
+    assert composed.record["trainer"]["log_every"] == 12
+
+
+def test_composing_again_is_not_touched_by_what_was_done_to_the_first():
+    first = compose(["seed=3"])
+    first.config["trainer"]["batch_size"] = 1
+    assert compose(["seed=3"]).config["trainer"]["batch_size"] == 4096
+    assert compose([]).config["seed"] == 0
+
+
+def test_a_grid_expands_as_in_hydra_the_last_key_fastest():
+    jobs = expand(["optimizer=adam,sgd", "seed=range(2)", "model.net.top=[8,4]"])
+    assert jobs == [
+        [f"optimizer={o}", f"seed={s}", "model.net.top=[8,4]"]
+        for o in ("adam", "sgd")
+        for s in "01"
+    ]
+
+
+def test_yaml_can_ask_for_several_jobs(tmp_path):
+    dirs = own_folder(
+        tmp_path, experiments__many="# @package _global_\nhydra: {mode: MULTIRUN}\nseed: 1\n"
+    )
+    assert compose(["experiments=many"], config_dirs=dirs).multirun
+    assert not compose(["experiments=many", "hydra.mode=RUN"], config_dirs=dirs).multirun

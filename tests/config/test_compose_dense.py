@@ -1,0 +1,75 @@
+"""Another class of the dense optimizer: what it gets of the settings that were there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.config.compose import compose, compose_from_run
+from runner.config.targets import ALLOWED
+from runner.launch import verify
+from tests.conftest import TINY
+
+RMSPROP = "optimizer.dense._target_=torch.optim.RMSprop"
+ADAM = {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
+
+
+def dense(*words: str) -> tuple[dict, tuple[str, ...]]:
+    composed = compose(list(words))
+    verify(composed, ALLOWED)
+    return composed.config["optimizer"]["dense"], composed.notes
+
+
+def test_what_the_class_does_not_take_and_nobody_gave_is_left_out_and_said():
+    kept = {key: ADAM[key] for key in ("lr", "eps", "weight_decay")}
+    node, notes = dense(RMSPROP)
+    assert node == {"_target_": "torch.optim.RMSprop", **kept}
+    [note] = notes
+    assert "takes no betas, which was torch.optim.Adam's" in note
+    node, _ = dense(RMSPROP, "optimizer.dense.lr=0.1", "+optimizer.dense.alpha=0.9")
+    assert node == {"_target_": "torch.optim.RMSprop", **kept, "lr": 0.1, "alpha": 0.9}
+    _, [note] = dense("optimizer.dense._target_=torch.optim.SGD")
+    assert "takes no betas and no eps, which were" in note
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (RMSPROP, "optimizer.dense.betas=[0.5,0.9]"),  # given: the class says that it is wrong
+        ("optimizer.dense._target_=mine.Optimizer",),  # nobody knows what it takes
+        ("optimizer.dense._target_=torch.optim.Adam",),
+        ("optimizer.dense._target_=torch.optim.NAdam",),  # takes all of it
+    ],
+)
+def test_everything_else_stays(words):
+    composed = compose(list(words))
+    assert composed.config["optimizer"]["dense"].keys() == {"_target_", *ADAM}
+    assert composed.notes == ()
+
+
+@pytest.mark.parametrize("plus", ["", "+"])
+def test_a_dictionary_with_a_class_is_taken_as_it_is(plus):
+    node, notes = dense(f"{plus}optimizer.dense={{_target_: torch.optim.Adam, amsgrad: true}}")
+    assert node == {"_target_": "torch.optim.Adam", "amsgrad": True}
+    assert notes == ()
+    node, _ = dense("optimizer.dense={lr: 0.5}")
+    assert node == {"_target_": "torch.optim.Adam", **ADAM, "lr": 0.5}
+
+
+def test_a_run_with_another_class_trains_and_keeps_it(runner, tmp_path: Path):
+    run = tmp_path / "run"
+    done = runner.run(*TINY, RMSPROP, "trainer.max_steps=6", f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    assert "left out" in done.text
+    node = compose_from_run(run, []).config["optimizer"]["dense"]
+    assert node["_target_"] == "torch.optim.RMSprop" and "betas" not in node
+    assert runner.run("resume", str(run), "trainer.max_steps=8").code == 0
+
+
+def test_a_setting_that_was_given_is_refused_with_what_takes_it_out(runner, tmp_path: Path):
+    words = (RMSPROP, "optimizer.dense.betas=[0.5,0.9]")
+    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.code == 2
+    assert "optimizer.dense.betas is no setting of RMSprop" in done.text
+    assert "~optimizer.dense.betas leaves it out" in done.text

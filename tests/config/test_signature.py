@@ -1,0 +1,142 @@
+from copy import deepcopy
+
+import pytest
+
+from runner.config.compose import compose
+from runner.config.signature import differences, identity, signature, signature_of
+
+
+@pytest.fixture(scope="module")
+def config():
+    return compose([]).config
+
+
+def changed(config, key, value):
+    other = deepcopy(config)
+    node = other
+    *path, last = key.split(".")
+    for part in path:
+        node = node[part]
+    node[last] = value
+    return other
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seed", 1),
+        ("trainer.batch_size", 8),
+        ("trainer.max_epochs", 7),
+        ("trainer.amp", True),
+        ("trainer.eval_every", 10),
+        ("trainer.deterministic", True),
+        ("model.net.embedding_dim", 8),
+        ("optimizer.dense.lr", 0.5),
+        ("optimizer.sparse.lr", 0.5),
+        ("scheduler.warmup", 10),
+        ("checkpoint.monitor.direction", "min"),
+        ("checkpoint.init_from", "/x"),
+        ("checkpoint.init_average", True),
+        ("task._target_", "runner.training.update.task.Other"),
+    ],
+)
+def test_what_makes_a_result_makes_another_signature(config, key, value):
+    assert signature(changed(config, key, value), "d") != signature(config, "d")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", "x"),
+        ("trainer.device", "cuda"),
+        ("trainer.num_threads", 2),
+        ("trainer.log_every", 3),
+        ("trainer.traceback", True),
+        ("checkpoint.save_every", 3),
+        ("checkpoint.keep", 9),
+        ("checkpoint.step", "last"),
+        ("tracker", {"wandb": {"project": "x"}}),
+        ("launcher", {"slots": 9}),
+        ("dataset.prefetch", 4),
+    ],
+)
+def test_how_a_run_is_watched_stored_or_computed_does_not(config, key, value):
+    assert signature(changed(config, key, value), "d") == signature(config, "d")
+
+
+def test_the_global_batch_counts_not_how_it_is_cut(config):
+    whole = changed(config, "trainer.batch_size", 4096)
+    cut = changed(changed(config, "trainer.batch_size", 1024), "trainer.accumulate", 4)
+    assert signature(whole, "d") == signature(cut, "d")
+    assert identity(cut, "d")["global_batch"] == 4096
+
+
+@pytest.mark.parametrize("words", [["model/loss=jrc"], ["model=two_tower"]])
+def test_where_rows_are_compared_within_micro_batches_the_cut_counts_as_well(words):
+    meant = ["model.loss.within=micro_batch", "trainer.batch_size=8"]
+    cuts = (["trainer.accumulate=2"], ["trainer.num_processes=2"], ["trainer.batch_size=16"])
+    found = [identity(compose([*words, *meant, *cut]).config, "d") for cut in cuts]
+    assert {parts["global_batch"] for parts in found} == {16}
+    assert len({signature_of(parts) for parts in found}) == 3
+    keys = ("trainer.batch_size", "trainer.accumulate", "trainer.num_processes")
+    assert [tuple(parts[key] for key in keys) for parts in found] == [
+        (8, 2, 1),
+        (8, 1, 2),
+        (16, 1, 1),
+    ]
+
+
+def test_a_loss_that_compares_the_whole_update_has_the_signature_of_before_there_was_a_choice():
+    now = compose(["model/loss=jrc"]).config
+    before = deepcopy(now)
+    del before["model"]["loss"]["within"]
+    assert identity(now, "d") == identity(before, "d")
+    cut = changed(changed(now, "trainer.batch_size", 1024), "trainer.accumulate", 4)
+    assert signature(cut, "d") == signature(now, "d")
+
+
+def test_other_data_make_another_signature(config):
+    assert signature(config, "a") != signature(config, "b")
+
+
+def test_a_signature_depends_on_no_order_of_keys_and_never_changes():
+    parts = {"b": 1, "a": [1, 2.5, None, True], "c": "x"}
+    assert signature_of(parts) == signature_of(dict(reversed(parts.items())))
+    # Runs are found again by it: a change here would orphan every run there is.
+    assert signature_of(parts) == "7d04da0d"
+
+
+def test_differences_name_the_key_and_both_values():
+    before = {"a": {"b": 1, "c": [1]}, "d": None}
+    now = {"a": {"b": 2, "c": [1]}, "e": {}}
+    assert differences(before, now) == [("a.b", 1, 2), ("e", None, {})]
+
+
+MINE = {"_target_": "mine.Mine", "pull": 1}
+
+
+@pytest.mark.parametrize("rule", ["early_stop", "lr_on_plateau", "batch_on_plateau"])
+def test_a_rule_counts_once_it_is_on_and_then_with_all_its_settings(config, rule):
+    off = changed(config, f"trainer.{rule}", {**config["trainer"][rule], "min_delta": 0.5})
+    assert signature(off, "d") == signature(config, "d")
+    on = changed(config, f"trainer.{rule}", {**config["trainer"][rule], "patience": 2})
+    more = changed(on, f"trainer.{rule}.min_delta", 0.5)
+    assert len({signature(c, "d") for c in (config, on, more)}) == 3
+
+
+def test_a_run_of_before_there_were_rules_and_callbacks_keeps_its_signature(config):
+    old = deepcopy(config)
+    del old["callbacks"]
+    for rule in ("early_stop", "lr_on_plateau", "batch_on_plateau"):
+        del old["trainer"][rule]
+    assert signature(old, "d") == signature(config, "d")
+
+
+def test_a_callback_counts_unless_it_only_watches(config):
+    watching = changed(
+        config, "callbacks", compose(["callbacks=[weights,time_limit]"]).config["callbacks"]
+    )
+    assert signature(watching, "d") == signature(config, "d")
+    for node in ({"mine": MINE}, compose(["callbacks=loss_guard"]).config["callbacks"]):
+        assert signature(changed(config, "callbacks", node), "d") != signature(config, "d")
+    assert "callbacks.mine.pull" in identity(changed(config, "callbacks", {"mine": MINE}), "d")

@@ -1,0 +1,120 @@
+import sys
+import types
+
+import pytest
+
+from runner.config.targets import (
+    ALLOWED,
+    allowed_packages,
+    check_target_names,
+    find_targets,
+    resolve_target,
+)
+from runner.errors import ConfigError
+
+
+def test_every_target_is_found_however_deep():
+    config = {"a": {"_target_": "x.A", "b": [{"c": {"_target_": "x.B"}}]}, "d": 1}
+    assert list(find_targets(config)) == [("a._target_", "x.A"), ("a.b[0].c._target_", "x.B")]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "os.system",
+        "torch.load",
+        "torchx.optim.Adam",
+        "runnerx.a",
+        "builtins.eval",
+        "subprocess.run",
+    ],
+)
+def test_a_target_outside_the_allowed_packages_is_refused_by_name(path):
+    (message,) = check_target_names({"model": {"_target_": path}}, ALLOWED)
+    assert f"model._target_={path}" in message
+    assert "--allow" in message
+
+
+@pytest.mark.parametrize("path", ["", "runner", "runner..a", "runner.a b", "runner._h.f", 3, None])
+def test_a_target_that_is_no_public_dotted_name_is_refused(path):
+    assert check_target_names({"model": {"_target_": path}}, ALLOWED)
+
+
+@pytest.fixture
+def reexporting(monkeypatch):
+    """A module of an allowed package that has imported dangerous things under its own name."""
+    import os
+    import subprocess
+
+    module = types.ModuleType("runner.planted")
+    module.os, module.system, module.run = os, os.system, subprocess.run
+    module.alias = os.path.join
+    module.VALUE = 3
+
+    def own(a: int) -> int:
+        return a + 1
+
+    own.__module__ = "runner.planted"
+    module.own = own
+    monkeypatch.setitem(sys.modules, "runner.planted", module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "runner.planted.os.system",
+        "runner.planted.system",
+        "runner.planted.run",
+        "runner.planted.alias",
+        "runner.planted.os",
+        "runner.planted.VALUE",
+        "runner.planted.own.__globals__",
+    ],
+)
+def test_what_a_target_resolves_to_is_judged_not_its_spelling(reexporting, path):
+    with pytest.raises(ConfigError):
+        resolve_target(path, ALLOWED)
+
+
+def test_an_own_function_resolves(reexporting):
+    assert resolve_target("runner.planted.own", ALLOWED)(2) == 3
+
+
+def test_a_misspelt_name_gets_the_nearest():
+    with pytest.raises(ConfigError, match="nearest: 'parse_interval'"):
+        resolve_target("runner.config.intervals.parse_intervals", ALLOWED)
+
+
+def test_a_package_that_is_not_installed_is_said_so():
+    with pytest.raises(ConfigError, match="no package 'nowhere'"):
+        resolve_target("nowhere.a.B", ("nowhere",))
+
+
+def test_a_module_with_a_broken_import_is_not_taken_for_a_typo(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("import not_there_at_all\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="not_there_at_all"):
+        resolve_target("mine.Model", ("mine",))
+
+
+def test_the_list_is_ours_and_what_flags_and_environment_add(monkeypatch):
+    monkeypatch.setenv("RUNNER_ALLOW", "one, two.three")
+    assert allowed_packages(["four"]) == (*ALLOWED, "four", "one", "two.three")
+    with pytest.raises(ConfigError, match="not the name of a Python package"):
+        allowed_packages(["a/b"])
+
+
+def test_experiments_are_the_projects_own_wherever_one_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = resolve_target("experiments.bandit.Bandit", ALLOWED)
+    assert found.__module__ == "experiments.bandit"
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "__init__.py").write_text("")
+    (tmp_path / "experiments" / "bandit.py").write_text("class Bandit: ...")
+    loaded = {name for name in sys.modules if name.split(".")[0] == "experiments"}
+    for name in loaded:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="not the folder beside runner"):
+        resolve_target("experiments.bandit.Bandit", ALLOWED)

@@ -1,0 +1,144 @@
+"""Fault 14: one of two ranks killed or stopped, in a step, in a collective, in a checkpoint.
+
+`python -m tests.distributed.faults [--count 60] [--seed 0] [--pipeline sparse_dist]` prints a
+table. A trial is well if all ranks are gone within the timeout, no process is left, and the
+resumed run equals one never touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.paired import table
+from tests.conftest import TINY, Process, Zygote
+from tests.whole.identity import differences
+
+POINTS = ("step", "collective", "checkpoint")
+FAULTS = {"killed": "TRACE_KILL", "stopped": "TRACE_STOP"}
+TIMEOUT_S = 8  # of a rank that waits for another
+GONE_WITHIN_S = TIMEOUT_S + 52  # the grace for ranks that hang, and a machine that is busy
+SETTINGS = (
+    *TINY,
+    "dataset.rows={train: 3011, validation: 501, test: 500}",
+    "trainer.max_steps=30",
+    "trainer.batch_size=30",
+    "trainer.accumulate=2",
+    "trainer.num_processes=2",
+    "sharding=row_wise",
+    f"trainer.rank_timeout_s={TIMEOUT_S}",
+)
+TRACED = ("--allow", "tests", "task._target_=tests.distributed.traced.Traced")
+
+
+@dataclass(frozen=True)
+class Trial:
+    fault: str
+    point: str
+    rank: int
+    count: int
+
+
+def trials(number: int, seed: int, counts: Sequence[Mapping[str, int]]) -> list[Trial]:
+    """Every fault at every point on both ranks in turn, each at an instant of its own.
+
+    Args: counts: of a run that nothing befalls, how often each rank came to each point.
+    """
+    dice = random.Random(seed)
+    kinds = [(f, p, r) for p in POINTS for f in FAULTS for r in (0, 1)]
+    chosen = [kinds[i % len(kinds)] for i in range(number)]
+    return [Trial(f, p, r, dice.randint(1, counts[r][p])) for f, p, r in chosen]
+
+
+def counted(runner: Zygote, untouched: Path) -> list[dict[str, int]]:
+    """Trains without a fault; how often each rank came to each point."""
+    process = start(runner, untouched, TRACE_COUNTS=f"{untouched}.counts")
+    assert process.wait() == 0, f"the run that nothing befalls fails: {process.text}"
+    return [json.loads(Path(f"{untouched}.counts.{rank}").read_text()) for rank in (0, 1)]
+
+
+def start(runner: Zygote, folder: Path, **env: str) -> Process:
+    env = {"TRACE_FILE": f"{folder}.trace", **env}
+    pipeline = f"trainer.pipeline={os.environ.get('TRACE_PIPELINE', 'auto')}"
+    return runner.start(*TRACED, *SETTINGS, pipeline, f"hydra.run.dir={folder}", env=env)
+
+
+def outcome(runner: Zygote, trial: Trial, folder: Path, untouched: Path) -> str:
+    """`well`, `not reached` (the run was over before), or what was wrong."""
+    at = f"{trial.rank}:{trial.count}" + ("" if trial.point == "step" else f":{trial.point}")
+    began = time.monotonic()
+    process = start(runner, folder, **{FAULTS[trial.fault]: at})
+    code = process.wait()
+    took_s = time.monotonic() - began
+    left = ranks_of(folder)
+    if left:
+        return f"left {len(left)} processes"
+    if code == 0:
+        same = not differences(folder, untouched)
+        return "not reached" if same else "ended well with another result"
+    if code != 1:
+        return f"exit code {code}: {process.text[-300:]}"
+    if took_s > GONE_WITHIN_S + 60:  # 60: the part of the run that came before
+        return f"gone after {took_s:.0f} s"
+    again = start(runner, folder)
+    if again.wait() != 0:
+        return f"resume failed: {again.text[-300:]}"
+    found = differences(folder, untouched)
+    return f"resume differs: {found[:3]}" if found else "well"
+
+
+def ranks_of(folder: Path) -> list[int]:
+    """Processes that write of this run."""
+    name, found = f"TRACE_FILE={folder}.trace".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(process.name) != os.getpid() and name in (process / "environ").read_bytes():
+                found.append(int(process.name))
+        except OSError:
+            continue  # it is gone, or another's
+    return found
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tests.distributed.faults", description=__doc__)
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pipeline", default="auto")
+    options = parser.parse_args(words)
+    os.environ["TRACE_PIPELINE"] = options.pipeline
+    folder = Path(tempfile.mkdtemp(prefix="ranks-"))
+    os.environ.setdefault("RUNNER_CACHE", str(folder / "cache"))
+    runner, results, wrong = Zygote(folder), Counter(), []
+    untouched = folder / "untouched"
+    counts = counted(runner, untouched)
+    chosen = trials(options.count, options.seed, counts)
+    for number, trial in enumerate(chosen):
+        found = outcome(runner, trial, folder / f"trial-{number}", untouched)
+        kind = found if found in ("well", "not reached") else "wrong"
+        results[trial.fault, trial.point, kind] += 1
+        wrong += [f"{trial}: {found}"] if kind == "wrong" else []
+        print(f"{number + 1}/{len(chosen)} {trial}: {found}", file=sys.stderr, flush=True)
+    rows = []
+    for point in POINTS:
+        for fault in FAULTS:
+            kinds = [results[fault, point, kind] for kind in ("well", "not reached", "wrong")]
+            rows.append([f"rank {fault} in a {point}", str(sum(kinds)), *map(str, kinds)])
+    print(table(("fault", "trials", "well", "not reached", "wrong"), rows))
+    print("\n".join(wrong))
+    if not wrong:
+        shutil.rmtree(folder)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

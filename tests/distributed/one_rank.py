@@ -1,0 +1,62 @@
+"""One rank in a group of its own, as torchrun starts it.
+
+`python -m tests.distributed.one_rank cpu|cuda`: TorchRec's sharded tables and FBGEMM's alone hold
+the same numbers after the same updates. What is wrong raises, and the process ends with its error.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import torch
+
+from runner.distributed.process_group import join, leave
+from runner.embeddings.factory import build_tables
+from runner.embeddings.placement import place_on_ranks
+from runner.embeddings.sharding_settings import ShardingSettings, engine
+from runner.embeddings.torchrec_tables import ShardedTables
+from runner.optim.settings import KINDS, parse_sparse
+from tests.devices import CPU, CUDA
+from tests.distributed.scenes import FEATURES, SEED, SPECS, assert_holds, ids
+
+
+def sharded_equals_whole(device: torch.device, plan: str, kind: str, *, weighted: bool) -> None:
+    where = f"{device} {plan} {kind}{' weighted' * weighted}"
+    specs = [replace(spec, weighted=weighted) for spec in SPECS]
+    settings = parse_sparse({"kind": kind, "lr": 0.1})
+    sharding = ShardingSettings(plan=plan, min_columns=4)
+    sharded = place_on_ranks(
+        specs, FEATURES, settings, sharding, ranks, seed=SEED, device=device, batch_size=8
+    )
+    assert isinstance(sharded, ShardedTables)
+    whole = build_tables(specs, FEATURES, settings, seed=SEED, device=device)
+    assert_holds(sharded, whole, 0, f"{where} at the start")
+    for step, size in ((1, 8), (2, 8), (3, 5)):
+        batch = ids(size, step, weighted=weighted).to(device)
+        found = []
+        for tables in (sharded, whole):
+            tables.set_rate(0.1 / step, step)
+            with torch.no_grad():
+                tables(batch)  # an evaluation in between changes nothing
+            found.append(tables(batch))
+        torch.testing.assert_close(*found, rtol=0, atol=2e-6, msg=where)
+        generator = torch.Generator().manual_seed(step)
+        gradient = torch.randn(found[0].shape, generator=generator).to(device)
+        for pooled in found:
+            pooled.backward(gradient)
+        assert_holds(sharded, whole, 5e-6, f"{where} after update {step}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    own = {"cpu": CPU, "cuda": CUDA}[sys.argv[1]]
+    ranks = join(own, timeout_s=60)
+    assert torch.distributed.get_world_size() == 1 and not ranks.several
+    on_cpu = own.type == "cpu"
+    for name in KINDS:
+        if engine("row_wise", name, on_cpu=on_cpu) == "TorchRec":
+            sharded_equals_whole(own, "table_wise", name, weighted=False)
+    for by in ("row_wise", "column_wise", "auto"):
+        sharded_equals_whole(own, by, "adagrad", weighted=by == "row_wise")
+    leave()

@@ -1,0 +1,442 @@
+"""What two ranks do in the tests: `python -m tests.distributed.scenes NAME`.
+
+A rank that finds something wrong raises, and the process ends with its error."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from runner.batch import Batch
+from runner.config.settings import TrainerSettings
+from runner.distributed.all_reduce import sum_over_ranks
+from runner.distributed.launcher import Ended, run_on_ranks
+from runner.distributed.process_group import join, leave
+from runner.distributed.ranks import Ranks
+from runner.distributed.shards import Pieces
+from runner.embeddings.factory import build_tables
+from runner.embeddings.frozen_tables import FROZEN, FrozenTables
+from runner.embeddings.interface import Tables, TableSpec
+from runner.embeddings.placement import place_on_ranks
+from runner.embeddings.sharding_settings import PLANS, ShardingSettings, engine
+from runner.errors import ConfigError, DataError, UserError
+from runner.optim.penalties import penalize
+from runner.optim.penalties_settings import parse_penalties
+from runner.optim.settings import KINDS, ClipSettings, parse_sparse
+from runner.training.job import Job
+from runner.training.loops.evaluate import evaluate_split
+from runner.training.state import TrainState, dense_parameters
+from runner.training.steps import steps
+from runner.training.stop_signal import Stop
+from runner.training.update.sparse_dist_pipeline import SparseDist
+from runner.training.update.task import Supervised
+from tests.tiny import CPU, make_context, random_batch
+from tests.tiny_job import Rows, make_job
+
+SPECS = [
+    TableSpec("shared", 70_001, 8, ("a", "c")),
+    TableSpec("mean", 11, 4, ("b",), pooling="mean"),
+    TableSpec("one", 1, 8, ("d",)),
+]
+FEATURES = ("a", "b", "c", "d")
+SIZES = {"a": 70_001, "b": 11, "c": 70_001, "d": 1}
+SEED, TIMEOUT_S = 7, 60
+
+
+def ids(size: int, seed: int, *, weighted: bool = False) -> KeyedJaggedTensor:
+    """0 to 2 ids a row of each feature, many of them the same."""
+    g = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, 3, (len(FEATURES), size), generator=g)
+    values = [
+        torch.randint(0, min(SIZES[f], 20), (int(n),), generator=g) * max(SIZES[f] // 20, 1)
+        for f, n in zip(FEATURES, lengths.sum(1))
+    ]
+    weights = torch.randn(sum(map(len, values)), generator=g) if weighted else None
+    return KeyedJaggedTensor(
+        list(FEATURES), torch.cat(values), weights=weights, lengths=lengths.flatten()
+    )
+
+
+def side_by_side(batches: list[KeyedJaggedTensor]) -> KeyedJaggedTensor:
+    values = [torch.cat([b[f].values() for b in batches]) for f in FEATURES]
+    lengths = [torch.cat([b[f].lengths() for b in batches]) for f in FEATURES]
+    weights = None
+    if batches[0].weights_or_none() is not None:
+        weights = torch.cat([b[f].weights() for f in FEATURES for b in batches])
+    return KeyedJaggedTensor(
+        list(FEATURES), torch.cat(values), weights=weights, lengths=torch.cat(lengths)
+    )
+
+
+def assert_holds(tables: Tables, whole: Tables, atol: float, where: str) -> None:
+    """Every piece that is here equals its part of the tables of one process."""
+    ours, theirs = tables.state(), whole.state()
+    assert ours.keys() == theirs.keys(), (where, sorted(ours), sorted(theirs))
+    for name, tensor in ours.items():
+        assert tensor.shape == theirs[name].shape, (where, name, tensor, theirs[name].shape)
+        if isinstance(tensor, Pieces):
+            parts = [(p.offset, p.tensor) for p in tensor.pieces]
+        else:
+            parts = [((0,) * tensor.dim(), tensor)]
+        for offset, part in parts:
+            region = tuple(slice(o, o + n) for o, n in zip(offset, part.shape))
+            near = {"atol": atol, "rtol": 1e-6 if atol else 0.0}  # sums of squares grow large
+            torch.testing.assert_close(part, theirs[name][region], **near, msg=f"{where}: {name}")
+
+
+def steps_equal_one_process(
+    ranks: Ranks, plan: str, kind: str, own: dict[str, str], *, weighted: bool = False
+) -> None:
+    where = f"{plan} {own} {kind}{' weighted' * weighted}"
+    specs = [replace(spec, weighted=weighted) for spec in SPECS]
+    settings = parse_sparse({"kind": kind, "lr": 0.1})
+    sharding = ShardingSettings(plan=plan, tables=own, min_columns=4)
+    tables = place_on_ranks(
+        specs, FEATURES, settings, sharding, ranks, seed=SEED, device=CPU, batch_size=8
+    )
+    whole = build_tables(specs, FEATURES, settings, seed=SEED, device=CPU)
+    assert_holds(tables, whole, 0, f"{where} at the start")
+    sizes = [5, 4]  # as in the last batch of an epoch
+    rows = slice(0, sizes[0]) if ranks.is_chief else slice(sizes[0], None)
+    for step in (1, 2, 3):
+        batches = [ids(n, 10 * step + r, weighted=weighted) for r, n in enumerate(sizes)]
+        for each in (tables, whole):
+            each.set_rate(0.1, step)
+        with torch.no_grad():
+            whole(batches[0])  # an evaluation in between changes nothing
+            tables(batches[ranks.rank])
+        mine, all_of_it = tables(batches[ranks.rank]), whole(side_by_side(batches))
+        torch.testing.assert_close(mine, all_of_it[rows], rtol=0, atol=2e-6)
+        gradient = torch.randn(all_of_it.shape, generator=torch.Generator().manual_seed(step))
+        mine.backward(gradient[rows])
+        all_of_it.backward(gradient)
+        assert_holds(tables, whole, 5e-6, f"{where} after update {step}")
+
+
+def tables_scene(ranks: Ranks) -> None:
+    for plan in PLANS:
+        for kind in KINDS:  # every cell of the README's table
+            if engine(plan, kind, on_cpu=True):
+                steps_equal_one_process(ranks, plan, kind, {})
+                continue
+            with pytest.raises(ConfigError, match=plan):
+                steps_equal_one_process(ranks, plan, kind, {})
+    mixed = {"mean": "table_wise", "one": "data_parallel"}
+    for kind in ("rowwise_adagrad", "adam"):
+        steps_equal_one_process(ranks, "row_wise", kind, mixed)
+    for plan, kind in (
+        ("row_wise", "rowwise_adagrad"),
+        ("row_wise", "adam"),
+        ("table_wise", "sgd"),
+        ("table_wise", "adam"),
+        ("column_wise", "adagrad"),
+        ("table_row_wise", "adagrad"),
+        ("data_parallel", "rowwise_adagrad"),
+    ):
+        steps_equal_one_process(ranks, plan, kind, {}, weighted=True)
+    steps_equal_one_process(ranks, "row_wise", "sgd", mixed, weighted=True)
+
+
+def updates_scene(ranks: Ranks) -> None:
+    """Two ranks with micro-batches equal one process with all rows, also in a short last window;
+    a NaN of one rank stops all."""
+    for kind in ("sgd", "adagrad", "rowwise_adagrad", "adam"):
+        one = make_context(kind)
+        one.ranks = Ranks()
+        two = make_context(kind, micro_batch_size=7)
+        lookup = two.model.embedding
+        two.tables = place_on_ranks(
+            lookup.specs,
+            lookup.features,
+            parse_sparse({"kind": kind, "lr": 0.1}),
+            ShardingSettings(plan="row_wise"),
+            ranks,
+            seed=0,
+            device=CPU,
+            batch_size=32,
+        )
+        lookup.place(two.tables)
+        if kind != "rowwise_adagrad":  # clipping and penalties see the update of both ranks
+            for context in (one, two):
+                context.clip = ClipSettings(global_norm=0.1, parameter_norm=0.05, value=0.01)
+                entries = [{"pattern": "weight$", "l1": 0.001, "l2": 0.01}]
+                named = dense_parameters(context.model, context.loss)
+                context.penalties = penalize(parse_penalties(entries), named, [])
+                context.log_gradients = "parameters"
+        for step, size in ((1, 64), (2, 64), (3, 25)):  # the last in micro-batches of 7 to 1 rows
+            batch = random_batch(size, step)
+            rows = slice(0, size * 5 // 8) if ranks.is_chief else slice(size * 5 // 8, size)
+            part = part_of(batch, rows)
+            for context in (one, two):
+                context.tables.set_rate(0.1, step)
+            Supervised().train_step(one, iter([batch]))
+            Supervised().train_step(two, iter([part]))
+            assert_dense_equal(one, two, 2e-6, f"{kind} update {step}")
+            assert_holds(two.tables, one.tables, 5e-6, f"{kind} update {step}")
+        norms = [context.numbers.means(context.ranks) for context in (one, two)]
+        assert norms[1] == pytest.approx(norms[0], rel=1e-4), kind
+        assert ("gradient_norm/tables.a" in norms[0]) == (kind != "rowwise_adagrad")
+        before = {n: p.detach().clone() for n, p in two.model.named_parameters()}
+        poisoned = part_of(random_batch(64, 9), slice(0, 8))
+        if not ranks.is_chief:
+            poisoned.dense_BD[2, 1] = float("nan")
+        two.tables.set_rate(0.1, 4)
+        output = Supervised().train_step(two, iter([poisoned]))
+        assert not output.applied
+        for name, p in two.model.named_parameters():
+            assert torch.equal(p, before[name]), name
+
+
+def closures_scene(ranks: Ranks) -> None:
+    """L-BFGS: every evaluation of the closure is of the batches of both ranks; tables lie still."""
+    one, two = make_context("sgd"), make_context("sgd", micro_batch_size=7)
+    one.ranks = Ranks()
+    lookup = two.model.embedding
+    plan = ShardingSettings(plan="row_wise")
+    where = {"seed": 0, "device": CPU}
+    two.tables = FrozenTables(
+        place_on_ranks(lookup.specs, lookup.features, FROZEN, plan, ranks, batch_size=32, **where),
+        device=CPU,
+    )
+    one.tables = FrozenTables(
+        build_tables(lookup.specs, lookup.features, FROZEN, **where), device=CPU
+    )
+    before = {n: t.clone() for n, t in one.tables.state().items()}
+    for context in (one, two):
+        context.model.embedding.place(context.tables)
+        parameters = list(dense_parameters(context.model, context.loss).values())
+        context.dense_optimizer = torch.optim.LBFGS(parameters, lr=0.3, max_iter=4)
+    for step in (1, 2):
+        batch = random_batch(64, step)
+        rows = slice(0, 40) if ranks.is_chief else slice(40, 64)
+        Supervised().train_step(one, iter([batch]))
+        Supervised().train_step(two, iter([part_of(batch, rows)]))
+        assert_dense_equal(one, two, 2e-5, f"L-BFGS update {step}")
+    assert all(torch.equal(t, before[n]) for n, t in one.tables.state().items())
+    assert_holds(two.tables, one.tables, 0, "frozen tables")
+    initial = dict(make_context("sgd").model.named_parameters())
+    moved = [not torch.equal(p, initial[n]) for n, p in two.model.named_parameters()]
+    assert moved and all(moved), "the whole dense half has learnt"
+    assert two.dense_optimizer.state, "it is L-BFGS that has stepped"
+
+
+def pipelines_scene(ranks: Ranks) -> None:
+    """TorchRec's pipeline changes when ids travel, and no bit of any number."""
+    for kind, plan, own in (
+        ("rowwise_adagrad", "row_wise", {}),
+        ("sgd", "table_wise", {}),
+        ("adagrad", "column_wise", {"m": "row_wise"}),
+        ("rowwise_adagrad", "row_wise", {"a": "data_parallel", "b": "table_wise"}),
+    ):
+        plain, ahead = (trained(ranks, kind, plan, own, ids_ahead=on) for on in (False, True))
+        where = f"{kind} {plan} {own}"
+        assert len(plain) == 9, where
+        for number, (a, b) in enumerate(zip(plain, ahead, strict=True)):
+            assert torch.equal(a, b), f"{where}: {number} of losses, metrics and weights"
+
+
+def trained(
+    ranks: Ranks, kind: str, plan: str, own: dict[str, str], *, ids_ahead: bool
+) -> list[torch.Tensor]:
+    """Losses of updates over two epochs, with an evaluation amid them, and all that was learnt."""
+    job = sharded_job(ranks, kind, plan, own, ids_ahead=ids_ahead)
+    losses, found = [], []
+    for output in steps(job, TrainState()):
+        losses.append(torch.cat([loss for part in output.losses for loss in part.values()]))
+        if ids_ahead:  # those of the next batch are under way already, in every module
+            assert job.context.ids_ahead is not None
+            [stages] = job.context.ids_ahead._running
+            requests = stages.contexts[1].input_dist_tensors_requests
+            assert len(requests) == len(job.context.tables.torchrec_modules()) > 0
+        if len(losses) == 3:  # in the middle of the pipeline
+            for max_batches in (None, 2):
+                metrics = evaluate_split(job, "train", max_batches=max_batches)
+                found.append(torch.tensor(list(metrics.values())))
+    assert len(losses) == 8
+    pieces = [p for _, t in sorted(job.context.tables.state().items()) for p in pieces_of(t)]
+    flat = [torch.cat([p.flatten() for p in pieces])]
+    flat.append(torch.cat([p.detach().flatten() for p in job.context.model.parameters()]))
+    return [torch.cat(losses[:3]), *losses[3:7], torch.cat(losses[7:]), *found, torch.cat(flat)]
+
+
+def pieces_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    return [p.tensor for p in tensor.pieces] if isinstance(tensor, Pieces) else [tensor]
+
+
+def sharded_job(ranks: Ranks, kind: str, plan: str, own: dict[str, str], *, ids_ahead: bool) -> Job:
+    """Two epochs of four updates; the last of an epoch has 24 rows here and 21 there."""
+    context = make_context(kind, micro_batch_size=20)
+    context.ranks = ranks
+    lookup = context.model.embedding
+    context.tables = place_on_ranks(
+        lookup.specs,
+        lookup.features,
+        parse_sparse({"kind": kind, "lr": 0.1}),
+        ShardingSettings(plan=plan, tables=own, min_columns=4),
+        ranks,
+        seed=0,
+        device=CPU,
+        batch_size=32,
+    )
+    context.table_groups = {"sparse": context.tables}
+    lookup.place(context.tables)
+    if ids_ahead:
+        context.ids_ahead = SparseDist(lookup, context.dense_optimizer, CPU)
+    trainer = TrainerSettings(batch_size=32, max_epochs=2)
+    rows = Rows(120 - 3 * ranks.rank, seed=ranks.rank)
+    return make_job(context, dataset=rows, trainer=trainer)
+
+
+def pipeline_errors_scene(ranks: Ranks) -> None:
+    """What the pipeline cannot do is told; an error of the data is not put off behind exchanges
+    that another rank may never enter."""
+    job = sharded_job(ranks, "sgd", "row_wise", {}, ids_ahead=True)
+
+    class Broken(Rows):
+        def batches(self, *args, **more):
+            yield from islice(super().batches(*args, **more), 3)
+            raise DataError("row 97 is odd")
+
+    job = replace(job, dataset=Broken(120))
+    seen = []
+    with pytest.raises(DataError, match="row 97"):
+        seen.extend(output.rows_B.tolist() for output in steps(job, TrainState()))
+    assert len(seen) == 1
+
+    class Twice(Supervised):
+        def train_step(self, ctx, batches):
+            batch = next(batches)
+            ctx.model.embed(batch)
+            return super().train_step(ctx, iter([batch]))
+
+    class Another(Supervised):
+        def train_step(self, ctx, batches):
+            next(batches)
+            return super().train_step(ctx, iter([random_batch(32, 5)]))
+
+    for task in (Twice(), Another()):
+        job = replace(sharded_job(ranks, "sgd", "row_wise", {}, ids_ahead=True), task=task)
+        with pytest.raises(UserError, match=r"trainer\.pipeline=none"):
+            next(steps(job, TrainState()))
+    context = job.context  # after a pass every batch can be looked up
+    context.model.embed(random_batch(8, 1))
+    context.model.embed(random_batch(8, 1))
+
+
+def part_of(batch: Batch, rows: slice) -> Batch:
+    data = Rows(8)
+    data.all = batch
+    return data.rows(*rows.indices(batch.size)[:2], batch.cursor)
+
+
+def assert_dense_equal(one, two, atol: float, where: str) -> None:
+    theirs = dict(one.model.named_parameters())
+    for name, tensor in two.model.named_parameters():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=atol, msg=f"{where}: {name}")
+
+
+def gradients_scene(ranks: Ranks) -> None:
+    """Sums, also of a parameter that only one rank, or none, has used."""
+    parameters = [torch.nn.Parameter(torch.zeros(n)) for n in (3, 2, 4)]
+    parameters[0].grad = torch.full((3,), 1.0 + ranks.rank)
+    if not ranks.is_chief:
+        parameters[1].grad = torch.full((2,), 5.0)
+    sum_over_ranks(parameters, ranks)
+    assert parameters[0].grad is not None and parameters[0].grad.tolist() == [3.0] * 3
+    assert parameters[1].grad is not None and parameters[1].grad.tolist() == [5.0] * 2
+    assert parameters[2].grad is None
+    for mine, all_say in (([True, True], True), ([True, False], False), ([False, True], False)):
+        assert sum_over_ranks(parameters, ranks, sound=mine[ranks.rank]) is all_say
+        assert sum_over_ranks([], ranks, sound=mine[ranks.rank]) is all_say
+
+
+def exchanges_scene(ranks: Ranks) -> None:
+    """An update exchanges its weight, its gradients, and at its end clock and signal together."""
+    context = make_context("sgd")
+    context.ranks = ranks
+    job, stop, seen = make_job(context), Stop(ranks), []
+    if not ranks.is_chief:
+        stop.heard = 15
+    counted = (
+        "all_reduce",
+        "all_gather",
+        "all_gather_object",
+        "broadcast",
+        "broadcast_object_list",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in counted:
+            call = getattr(torch.distributed, name)
+
+            def count(*args, name=name, call=call, **more):
+                seen.append(name)
+                return call(*args, **more)
+
+            patch.setattr(torch.distributed, name, count)
+        state = TrainState()
+        for _ in zip(range(2), steps(job, state, stop)):
+            assert seen == ["all_reduce"] * 3, seen
+            assert stop.signal == 15, "rank 0 knows what rank 1 has heard"
+            assert stop.agreed() and len(ranks.gather(state.active_s)) == 2
+            seen.clear()
+    assert len(set(ranks.gather(state.active_s))) == 1
+
+
+def collectives_scene(ranks: Ranks) -> None:
+    me = ranks.rank
+    assert ranks.share(f"from {me}") == "from 0"
+    assert ranks.gather(me * 10) == [0, 10]
+    assert ranks.largest(me + 1) == 2
+    assert ranks.largest_of([me, -me]) == [1, 0]
+    assert ranks.add(torch.tensor([1.0, me])).tolist() == [2.0, 1.0]
+    tensor = torch.tensor([float(me)])
+    ranks.copy_from_chief(tensor)
+    assert tensor.item() == 0.0
+    rows = ranks.gather_rows(torch.full((me + 1, 2), float(me)))
+    assert [r.tolist() for r in rows] == [[[0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]
+    states = ranks.gather_states({"x": torch.arange(me + 2), "y": torch.ones(me)})
+    if ranks.is_chief:
+        assert states is not None
+        assert [s["x"].tolist() for s in states] == [[0, 1], [0, 1, 2]]
+        assert [len(s["y"]) for s in states] == [0, 1]
+    else:
+        assert states is None
+    own = ranks.with_own_group()
+    assert own.gather("again") == ["again", "again"]
+    assert own.group is not None
+    waits = own.group._get_backend(CPU).options._timeout
+    assert waits.total_seconds() == TIMEOUT_S, "it notices a rank that hangs as soon as others do"
+    ranks.barrier()
+
+
+SCENES = {
+    "tables": tables_scene,
+    "updates": updates_scene,
+    "closures": closures_scene,
+    "gradients": gradients_scene,
+    "exchanges": exchanges_scene,
+    "collectives": collectives_scene,
+    "pipelines": pipelines_scene,
+    "pipeline_errors": pipeline_errors_scene,
+}
+
+
+def play(name: str) -> Ended:
+    ranks = join(CPU, timeout_s=TIMEOUT_S)
+    SCENES[name](ranks)
+    leave()
+    return Ended(0)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for scene in sys.argv[1:]:
+        ended = run_on_ranks(2, lambda scene=scene: play(scene))
+        print(scene, ended.status, ended.message, ended.trace, flush=True)
+        if ended.code:
+            sys.exit(ended.code)

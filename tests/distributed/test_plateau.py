@@ -1,0 +1,112 @@
+"""Early stopping, plateaus and callbacks on two ranks: as in one process, and any rank's say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.rundir.checkpoint import open_checkpoint
+from tests.conftest import TINY, Zygote
+from tests.distributed.traced import examples
+from tests.whole.identity import differences, newest
+
+ALLOW = ("--allow", "tests")
+SETTINGS = (
+    *TINY,
+    "dataset.rows={train: 3011, validation: 501, test: 500}",
+    "trainer.max_steps=null",
+    "trainer.max_epochs=2",
+    "trainer.rank_timeout_s=60",
+    "trainer.log_every=1",
+    "trainer.eval_every=2",
+    "checkpoint.save_every=2",
+    # calibration falls from 2 to 1: the first one, at update 2, stays the largest
+    "checkpoint.monitor={metric: validation/calibration, direction: max}",
+    "trainer.early_stop.patience=5",
+    "trainer.lr_on_plateau.patience=2",
+    "trainer.batch_on_plateau.patience=2",
+    "trainer.batch_on_plateau.max_rows=360",
+    "callbacks=weights",
+    "callbacks.weights.every=3",
+    "callbacks.weights.sample_rows=50",
+)
+ONE = ("trainer.batch_size=120",)
+TWO = ("trainer.batch_size=30", "trainer.accumulate=2", "trainer.num_processes=2")
+TWO = (*TWO, "sharding=row_wise")
+
+
+def train(runner: Zygote, folder: Path, *more: str, **env: str):
+    task = "task._target_=tests.distributed.traced.Traced"
+    words = (*ALLOW, task, *SETTINGS, *more, f"hydra.run.dir={folder}")
+    return runner.run(*words, env={"TRACE_FILE": f"{folder}.trace", **env})
+
+
+def log(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def result(run: Path) -> dict:
+    return json.loads((run / "result.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def together(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("together") / "run"
+    done = train(runner, folder, *TWO)
+    assert done.code == 0, done.text
+    return folder
+
+
+def test_two_ranks_decide_and_measure_what_one_process_does(runner, together, tmp_path):
+    alone = tmp_path / "alone"
+    assert train(runner, alone, *ONE).code == 0
+    assert result(together)["step"] == result(alone)["step"] == 12
+    # 6 updates of 120 rows, 4 of 240, 2 of 360
+    assert result(together)["examples"] == 6 * 120 + 4 * 240 + 2 * 360
+    ours, theirs = log(together), log(alone)
+    assert [(r["split"], r["step"]) for r in ours] == [(r["split"], r["step"]) for r in theirs]
+    assert sum(row["split"] == "weights" for row in ours) == 4
+    for a, b in zip(ours, theirs):
+        assert a.keys() == b.keys()
+        for name in a.keys() - {"split"}:
+            assert a[name] == pytest.approx(b[name], rel=1e-3, abs=1e-4), (a["step"], name)
+    trace = examples(Path(f"{together}.trace"), 2)
+    assert trace == examples(Path(f"{alone}.trace"), 1)
+
+
+@pytest.mark.parametrize(
+    "kill", ["1:8", *(pytest.param(f"0:{k}", marks=pytest.mark.slow) for k in (5, 6, 7, 11, 12))]
+)
+def test_a_rank_killed_around_a_decision_and_resumed_decides_the_same(
+    runner, together, tmp_path, kill
+):
+    run = tmp_path / "run"
+    assert train(runner, run, *TWO, TRACE_KILL=kill).code == 1
+    done = train(runner, run, *TWO)
+    assert done.code == 0, done.text
+    assert differences(run, together) == []
+    assert examples(Path(f"{run}.trace"), 2) == examples(Path(f"{together}.trace"), 2)
+
+
+def asker(**settings: object) -> str:
+    keys = ", ".join(f"{key}: {value}" for key, value in settings.items())
+    return f"+callbacks.asker={{_target_: tests.training.callbacks.own.Asker, {keys}}}"
+
+
+def test_any_ranks_say_stops_all_of_them(runner, tmp_path):
+    run = tmp_path / "run"
+    done = train(runner, run, *TWO, asker(step=3, what="stop", rank=1))
+    assert done.code == 0, done.text
+    assert (result(run)["step"], result(run)["status"]) == (3, "completed")
+    assert result(run)["stopped"] == "it is enough"
+
+
+def test_a_callback_that_raises_on_one_rank_ends_all_with_the_training_saved(runner, tmp_path):
+    run = tmp_path / "run"
+    done = train(runner, run, *TWO, asker(step=3, what="raise", rank=1))
+    assert done.code == 1, done.text
+    assert "callbacks.asker (Asker) at on_update, step 3: raised ValueError" in done.text
+    assert result(run)["status"] == "failed"
+    assert open_checkpoint(newest(run)).step == 3

@@ -1,0 +1,30 @@
+"""Collectives that say where their tensors lie."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from runner.distributed.ranks import Ranks
+
+
+def test_each_tensor_is_received_where_its_sender_holds_it(monkeypatch):
+    """gloo carries tensors of the host and nccl those of a GPU: a count on the host beside sums on
+    a GPU must not be waited for on the GPU. A `meta` device stands for the GPU."""
+    state = {"sums": torch.zeros(2, 3, device="meta"), "count": torch.zeros(1, dtype=torch.int64)}
+    sent, received = [], []
+    ranks = Ranks(rank=0, world_size=2)
+    monkeypatch.setattr(dist, "send", lambda t, **_: sent.append((t.device.type, t.shape)))
+    monkeypatch.setattr(dist, "recv", lambda t, **_: received.append((t.device.type, t.shape)))
+    monkeypatch.setattr(
+        dist,
+        "all_gather_object",
+        lambda everyone, mine, group: everyone.__setitem__(slice(None), [mine, mine]),
+    )
+    assert Ranks(rank=1, world_size=2).gather_states(state) is None
+    [_, other] = ranks.gather_states(state) or []
+    assert received == sent == [("meta", (2, 3)), ("cpu", (1,))]
+    assert {name: t.dtype for name, t in other.items()} == {
+        "sums": torch.float32,
+        "count": torch.int64,
+    }

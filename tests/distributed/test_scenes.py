@@ -1,0 +1,43 @@
+"""Collectives, gradients, updates and tables on two ranks, against one process in each of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCENES = (
+    "collectives",
+    "gradients",
+    "updates",
+    "closures",
+    "exchanges",
+    "pipelines",
+    "pipeline_errors",
+)
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_two_ranks_do_what_one_process_does():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.distributed.scenes", *SCENES],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("scene", ["tables"])
+def test_tables_start_and_step_alike_under_every_plan(scene):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.distributed.scenes", scene],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,101 @@
+"""What the README says of optimizers and plans is what the code does."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+from fbgemm_gpu import split_table_batched_embeddings_ops_training
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+
+from runner.embeddings.cpu_tables import ExactTables
+from runner.embeddings.factory import build_engine
+from runner.embeddings.fbgemm_tables import KERNELS, FusedTables
+from runner.embeddings.interface import TableSpec
+from runner.embeddings.sharding_rules import TableRules, refused_before_data
+from runner.embeddings.sharding_settings import (
+    KERNELS_ON_CPU,
+    PLANS,
+    check_sharding,
+    engine,
+    support_table,
+)
+from runner.optim.settings import KINDS, parse_sparse
+
+README = Path(__file__).resolve().parent.parent.parent / "README.md"
+
+
+def test_the_table_of_the_readme_is_what_the_code_says():
+    assert support_table() in README.read_text()
+
+
+def test_every_optimizer_has_a_plan_that_keeps_rows_whole_and_columns_only_where_exact():
+    for kind in KINDS:
+        for plan in set(PLANS) - {"column_wise"}:
+            assert engine(plan, kind, on_cpu=True) and engine(plan, kind, on_cpu=False)
+    split = {kind for kind in KINDS if engine("column_wise", kind, on_cpu=False)}
+    assert split == {"sgd", "adagrad", "adam"}
+    assert {kind for kind in KINDS if engine("column_wise", kind, on_cpu=True)} == {
+        "sgd",
+        "adagrad",
+    }
+    assert set(KERNELS_ON_CPU) <= set(KINDS)
+
+
+def test_a_refusal_names_key_reason_and_what_works():
+    node = {"plan": "row_wise", "tables": {"user": "column_wise"}}
+    assert check_sharding(node) == []
+    [message] = refused_before_data(node, TableRules("lamb"), on_cpu=True)
+    assert message.startswith("sharding.tables.user=column_wise")
+    assert "norm of a whole row" in message and "row_wise" in message
+    [message] = check_sharding({"plan": "colum_wise"})
+    assert "nearest: 'column_wise'" in message
+
+
+def fbgemm_lists() -> list[set[str]]:
+    """The optimizers that FBGEMM's tables accept on CPU, and on CUDA: it asserts them by name."""
+    tree = ast.parse(inspect.getsource(split_table_batched_embeddings_ops_training))
+    tables = SplitTableBatchedEmbeddingBagsCodegen.__name__
+    [cls] = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == tables]
+    return [
+        {e.attr for e in node.test.comparators[0].elts}
+        for node in ast.walk(cls)
+        if isinstance(node, ast.Assert)
+        and isinstance(node.test, ast.Compare)
+        and getattr(node.test.left, "id", "") == "optimizer"
+        and isinstance(node.test.comparators[0], ast.Tuple)
+        and "is not supported" in ast.unparse(node.msg or ast.Constant(""))
+    ]
+
+
+def test_fbgemm_has_the_kernels_that_the_table_counts_on():
+    on_cpu, on_cuda = fbgemm_lists()
+    names = {kind: kernel.name for kind, kernel in KERNELS.items()}
+    assert names.keys() == KINDS.keys()
+    assert {kind for kind, name in names.items() if name in on_cpu} == set(KERNELS_ON_CPU)
+    assert {kind for kind, name in names.items() if name in on_cuda} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_one_process_on_cpu_the_engine_is_the_one_that_the_table_says(kind):
+    settings = parse_sparse({"kind": kind, "lr": 0.1})
+    tables = build_engine([TableSpec("t", 10, 4, ("f",))], ("f",), settings, torch.device("cpu"))
+    [row] = [line for line in support_table().splitlines() if line.startswith(f"| {kind} ")]
+    said = row.split("|")[2].strip().split(" / ")[0]
+    assert said == {FusedTables: "FBGEMM", ExactTables: "ours"}[type(tables)]
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(KERNELS_ON_CPU)))
+def test_fbgemm_refuses_on_cpu_what_is_said_to_have_no_kernel_there(kind):
+    with pytest.raises(AssertionError, match="not supported in CPU mode"):
+        SplitTableBatchedEmbeddingBagsCodegen(
+            embedding_specs=[(10, 4, EmbeddingLocation.HOST, ComputeDevice.CPU)],
+            optimizer=KERNELS[kind],
+        )

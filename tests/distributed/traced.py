@@ -1,0 +1,94 @@
+"""Supervised, with the examples of every update in a file a rank, and a death where a test says.
+
+Environment: TRACE_FILE: what files are named after; TRACE_KILL=`rank:step`: SIGKILL to that rank
+before its step-th update (counted in this process); TRACE_STOP: SIGSTOP instead. With a point,
+`rank:count:point`, at its count-th exchange with other ranks (`collective`), or at its count-th
+fsync of a checkpoint (`checkpoint`). TRACE_COUNTS: a file a rank with how many of each it made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runner.batch import Batch, Prediction
+from runner.training.update.context import Context
+from runner.training.update.task import StepOutput, Supervised
+
+_counts: Counter[str] = Counter()
+
+
+def reached(here: str) -> None:
+    for name, number in (("TRACE_KILL", signal.SIGKILL), ("TRACE_STOP", signal.SIGSTOP)):
+        if os.environ.get(name) == here:
+            os.kill(os.getpid(), number)
+
+
+def _counted(module: Any, name: str, point: str) -> None:
+    """Counts calls of a function, from any thread, before they are made."""
+    real = getattr(module, name)
+
+    def counted(*args: Any, **more: Any) -> Any:
+        _counts[point] += 1
+        if counts := os.environ.get("TRACE_COUNTS"):
+            Path(f"{counts}.{os.environ.get('RANK', 0)}").write_text(json.dumps(_counts))
+        reached(f"{os.environ.get('RANK', 0)}:{_counts[point]}:{point}")
+        return real(*args, **more)
+
+    setattr(module, name, counted)
+
+
+@dataclass
+class Traced:
+    inner: Supervised = field(default_factory=Supervised)
+    count: int = 0
+    looks_up_once = True
+
+    def __post_init__(self) -> None:
+        for name in ("all_reduce", "all_gather", "all_gather_object", "all_to_all_single"):
+            _counted(torch.distributed, name, "collective")
+        _counted(os, "fsync", "checkpoint")
+
+    def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
+        self.count += 1
+        _counts["step"] = self.count
+        reached(f"{ctx.ranks.rank}:{self.count}")
+        output = self.inner.train_step(ctx, batches)
+        line = {
+            "cursor": [output.cursor.epoch, output.cursor.offset],
+            "rows": [int(r) for r in output.rows_B if r >= 0],
+        }
+        with open(f"{os.environ['TRACE_FILE']}.{ctx.ranks.rank}", "a") as file:
+            file.write(json.dumps(line) + "\n")
+        return output
+
+    def eval_step(self, ctx: Context, batch: Batch) -> tuple[Prediction, dict[str, Tensor]]:
+        return self.inner.eval_step(ctx, batch)
+
+
+def examples(trace: Path, num_ranks: int) -> dict[tuple[int, int], list[int]]:
+    """Position -> the examples that led there, those of all ranks in the order of ranks.
+
+    An update that was done again after a kill must have had the same ones.
+    """
+    found: dict[tuple[int, int], list[int]] = {}
+    of_ranks: list[dict[tuple[int, int], list[int]]] = []
+    for rank in range(num_ranks):
+        seen: dict[tuple[int, int], list[int]] = {}
+        for line in Path(f"{trace}.{rank}").read_text().splitlines():
+            row = json.loads(line)
+            at = tuple(row["cursor"])
+            assert seen.setdefault(at, row["rows"]) == row["rows"], (rank, at)
+        of_ranks.append(seen)
+    for at in of_ranks[0]:
+        found[at] = [row for seen in of_ranks for row in seen.get(at, [])]
+    return found

@@ -1,0 +1,99 @@
+"""What tables take on each rank, and what a device has for them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from runner.distributed.ranks import Ranks
+from runner.embeddings import placement as placed
+from runner.embeddings.factory import build_engine
+from runner.embeddings.interface import Placement, TableSpec
+from runner.embeddings.memory_budget import check_room, free_bytes, held_bytes
+from runner.embeddings.sharding_settings import ShardingSettings
+from runner.errors import ConfigError
+from runner.optim.param_groups import parse_parts
+from runner.optim.settings import KINDS, parse_sparse
+from runner.training.builder.optimizers import own, table_builder
+
+CPU = torch.device("cpu")
+TWO = Ranks(world_size=2, local_world_size=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_takes_what_its_engine_allocates(kind):
+    spec = TableSpec("t", 30, 8, ("f",))
+    settings = parse_sparse({"kind": kind, "lr": 0.1})
+    state = build_engine([spec], ("f",), settings, CPU).state()
+    [size] = held_bytes([Placement("t", "row_wise", 0, 0, 30, 0, 8)], kind, 1)
+    assert size == sum(t.nbytes for t in state.values())
+
+
+def test_every_rank_takes_what_lies_on_it():
+    pieces = [
+        Placement("a", "row_wise", 0, 0, 10, 0, 4),
+        Placement("a", "row_wise", 2, 10, 5, 0, 4),
+        Placement("b", "column_wise", 2, 0, 3, 4, 8),
+    ]
+    assert held_bytes(pieces, "sgd", 3) == [4 * 40, 0, 4 * (20 + 24)]
+
+
+def test_a_device_has_what_it_is_said_to_have_but_for_the_reserve():
+    sharding = ShardingSettings(device_memory_gb=2.0, storage_reserve=0.25)
+    assert free_bytes(sharding, TWO, CPU) == 1_500_000_000
+    machine = free_bytes(ShardingSettings(storage_reserve=0.0), Ranks(), CPU)
+    assert free_bytes(ShardingSettings(storage_reserve=0.0), TWO, CPU) == machine // 2
+
+
+def test_the_rank_with_most_is_named():
+    sharding = ShardingSettings(device_memory_gb=0.000001)
+    check_room([850, 850], 850, sharding)
+    with pytest.raises(ConfigError) as caught:
+        check_room([10, 2_500_000], 850, sharding)
+    said = str(caught.value)
+    assert said.startswith("sharding.device_memory_gb=1e-06: rank 1 would hold 2.5 MB")
+    assert "850 bytes" in said and "storage_reserve=0.15" in said
+
+
+SPECS = [TableSpec(name, 1000, 8, (name,)) for name in ("C1", "C2", "C3")]
+WEIGHTS = 1000 * 8 * 4  # bytes of each
+
+
+def builder(free: int, kind: str, second: str, **sharding):
+    """How two ranks place C1 and C3 by one rule and C2 by another, in `free` bytes of each."""
+    parts = [{"pattern": "C2", "sparse": {"kind": second, "lr": 0.1}}]
+    sparse = {"kind": kind, "lr": 0.1}
+    node = {"dense": {"_target_": "torch.optim.Adam"}, "sparse": sparse, "parts": parts}
+    owned = own(parse_parts(node), ["top.weight"], [spec.name for spec in SPECS])
+    settings = ShardingSettings(device_memory_gb=free / 1e9, storage_reserve=0.0, **sharding)
+    rules = [parse_sparse(sparse), parse_sparse({**sparse, "kind": second})]
+    where = {"seed": 0, "device": CPU, "batch_size": 8}
+    return table_builder(settings, TWO, owned, rules[0], **where), rules
+
+
+def test_what_one_rule_has_taken_is_no_room_for_the_next():
+    taken = (2 * 3 + 3) * WEIGHTS // 2  # three numbers a weight, half the rows on each rank
+    for free, fits in ((taken, True), (taken - 1, False)):
+        build, rules = builder(free, "adam", "lamb")
+        build([SPECS[0], SPECS[2]], ["C1", "C3"], rules[0])
+        if fits:
+            build([SPECS[1]], ["C2"], rules[1])
+            continue
+        with pytest.raises(ConfigError, match="rank 0 would hold 144"):
+            build([SPECS[1]], ["C2"], rules[1])
+
+
+def test_torchrecs_planner_gets_what_copies_and_other_rules_leave(monkeypatch):
+    seen = []
+
+    class Sharded:
+        def __init__(self, *args, free_bytes: int, **more) -> None:
+            seen.append(free_bytes)
+            raise ConfigError("enough")
+
+    monkeypatch.setattr(placed, "ShardedTables", Sharded)
+    build, rules = builder(10 * WEIGHTS, "sgd", "adam", tables={"C3": "data_parallel"})
+    build([SPECS[1]], ["C2"], rules[1])
+    with pytest.raises(ConfigError, match="enough"):
+        build([SPECS[0], SPECS[2]], ["C1", "C3"], rules[0])
+    assert seen == [10 * WEIGHTS - 3 * WEIGHTS // 2 - WEIGHTS]

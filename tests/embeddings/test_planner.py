@@ -1,0 +1,109 @@
+"""What the `sharding` group says reaches TorchRec's planner, without a process group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+
+from runner.batch import SparseFeature
+from runner.distributed.ranks import Ranks
+from runner.embeddings import planner as planned
+from runner.embeddings import torchrec_tables as sharded
+from runner.embeddings.interface import Placement, TableSpec, arrange
+from runner.embeddings.memory_budget import free_bytes
+from runner.embeddings.sharding_settings import ShardingSettings
+from runner.errors import ConfigError
+from runner.models.layers.embedding import table_specs
+from runner.optim.settings import SparseSettings
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Each rank makes the same plan; rank 0's is shared, which needs the others."""
+    monkeypatch.setattr(planned, "world_group", lambda: None)
+    monkeypatch.setattr(
+        EmbeddingShardingPlanner,
+        "collective_plan",
+        lambda self, module, sharders, group: self.plan(module, sharders),
+    )
+
+
+def placed(specs: list[TableSpec], **settings) -> list[Placement]:
+    """The pieces of tables on two ranks, in the order of the tables."""
+    names = [name for spec in specs for name in spec.features]
+    layout = arrange(specs, names, by_dim=True)
+    params = sharded._fused_params(SparseSettings(kind="rowwise_adagrad", lr=0.01), CPU)
+    sharding = ShardingSettings(**settings)
+    ranks = Ranks(world_size=2, local_world_size=2)
+    found = planned.make_plan(
+        sharded._collection(layout),
+        planned.FusedSharder(fused_params=params),
+        layout,
+        sharding,
+        planned.make_topology(sharding, ranks, CPU, free_bytes(sharding, ranks, CPU)),
+        4096,
+    )
+    order = [spec.name for spec in specs]
+    return sorted(planned.placement_of(found), key=lambda piece: order.index(piece.table))
+
+
+def plan(rows: list[int], dim: int, **settings) -> list[str]:
+    """How each table is placed on two ranks."""
+    specs = [TableSpec(f"t{n}", count, dim, (f"f{n}",)) for n, count in enumerate(rows)]
+    return list({piece.table: piece.plan for piece in placed(specs, **settings)}.values())
+
+
+BIG = [4_000_000, 1000]  # the first takes 1 GB
+
+
+def test_tables_must_fit_the_memory_of_a_device():
+    assert plan(BIG, 64, plan="table_wise", device_memory_gb=1.2, storage_reserve=0.0) == [
+        "table_wise", "table_wise"
+    ]  # fmt: skip
+    assert plan(BIG, 64, device_memory_gb=0.6, storage_reserve=0.0)[0] == "row_wise"
+    with pytest.raises(ConfigError, match="no way to place the tables on 2 ranks"):
+        plan(BIG, 64, device_memory_gb=0.4, storage_reserve=0.0)
+
+
+def test_the_reserve_is_left_free_on_a_cpu_too():
+    assert plan(BIG, 64, device_memory_gb=0.6, storage_reserve=0.0)[0] == "row_wise"
+    with pytest.raises(ConfigError, match="insufficient storage"):
+        plan(BIG, 64, device_memory_gb=0.6, storage_reserve=0.5)
+
+
+def test_bandwidths_move_tables():
+    rows = [100_000] * 3
+    slow = plan(rows, 16, intra_host_gb_per_s=1e-3)
+    fast = plan(rows, 16, intra_host_gb_per_s=1e3)
+    assert sorted(slow) == ["row_wise", "table_wise", "table_wise"]
+    assert fast == ["row_wise"] * 3
+
+
+def test_the_planner_knows_how_many_ids_a_row_has():
+    """One table is looked up with fifty ids a row, three with one: it has a rank to itself."""
+    lengths = (1.0, 50.0, 1.0, 1.0)
+    specs = table_specs(
+        [SparseFeature(f"f{n}", 100_000, mean_length=x) for n, x in enumerate(lengths)], 16
+    )
+    assert [spec.mean_lengths for spec in specs] == [(x,) for x in lengths]
+    ranks = [p.rank for p in placed(specs, plan="table_wise")]
+    assert ranks.count(ranks[1]) == 1
+    even = [p.rank for p in placed([replace(s, mean_lengths=()) for s in specs], plan="table_wise")]
+    assert sorted(even) == [0, 0, 1, 1]
+
+
+def test_features_of_one_table_have_a_length_each():
+    shared = [
+        SparseFeature("a", 100, table="t", mean_length=3.0),
+        SparseFeature("b", 100, table="t", mean_length=0.5),
+    ]
+    [spec] = table_specs(shared, 4)
+    settings = ShardingSettings()
+    assert planned._constraint(spec, settings, 2).pooling_factors == [3.0, 0.5]
+    unsaid = replace(spec, mean_lengths=())
+    assert planned._constraint(unsaid, settings, 2).pooling_factors == [1.0, 1.0]

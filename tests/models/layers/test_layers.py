@@ -1,0 +1,156 @@
+"""Layers whose inside differs from what the twins of whole models see: chunks, limits, dropout."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from runner.batch import Cursor
+from runner.models.layers import cin, dot
+from runner.models.layers.cin import compress
+from runner.models.layers.dot import DotInteraction
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.experts import Mixture
+from runner.models.layers.fm import pair_sum
+from runner.models.layers.mlp import mlp
+from runner.models.layers.negatives import Negatives
+from runner.models.layers.streams import FeatureGate
+from tests.devices import DEVICES
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("num_rows", [1, 7, 64])
+@pytest.mark.parametrize("at_a_time", [1, 40, 100, 10**9])
+def test_the_chunks_of_a_cin_layer_change_nothing(monkeypatch, num_rows, at_a_time, device):
+    monkeypatch.setitem(cin._PAIRS_AT_A_TIME, device.type, at_a_time)
+    x, x0 = torch.randn(num_rows, 4), torch.randn(num_rows, 5)
+    weight, grad = torch.randn(3, 20), torch.randn(num_rows, 3)
+    ours = [t.clone().to(device).requires_grad_() for t in (x, x0, weight)]
+    plain = [t.clone().double().requires_grad_() for t in (x, x0, weight)]
+    out = compress(*ours)
+    out.backward(grad.to(device))
+    expected = torch.einsum("hij,ri,rj->rh", plain[2].unflatten(1, (4, 5)), plain[0], plain[1])
+    expected.backward(grad.double())
+    torch.testing.assert_close(out.double().cpu(), expected, rtol=0, atol=1e-5)
+    for mine, twin in zip(ours, plain):
+        torch.testing.assert_close(mine.grad.double().cpu(), twin.grad, rtol=0, atol=1e-4)
+
+
+def test_a_cin_layer_keeps_no_products_for_its_backward():
+    x, x0 = torch.randn(64, 30, requires_grad=True), torch.randn(64, 20, requires_grad=True)
+    weight, kept = torch.randn(3, 600, requires_grad=True), []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(t.numel()) or t, lambda t: t
+    ):
+        compress(x, x0, weight)
+    assert sum(kept) == x.numel() + x0.numel() + weight.numel() < 64 * 600
+
+
+def pairs_by_hand(x_BND):
+    size = x_BND.shape[1]
+    pairs = [(x_BND[:, i] * x_BND[:, j]).sum(1) for i in range(size) for j in range(i)]
+    return torch.stack(pairs, dim=1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("num_rows", [1, 7, 64])
+@pytest.mark.parametrize("at_a_time", [1, 25, 70, 10**9])
+def test_the_chunks_of_dot_products_change_nothing(monkeypatch, num_rows, at_a_time, device):
+    monkeypatch.setitem(dot._PRODUCTS_AT_A_TIME, device.type, at_a_time)
+    x, grad = torch.randn(num_rows, 5, 3), torch.randn(num_rows, 10)
+    ours, plain = x.to(device, copy=True).requires_grad_(), x.double().requires_grad_()
+    found, expected = DotInteraction(5).to(device)(ours), pairs_by_hand(plain)
+    found.backward(grad.to(device))
+    expected.backward(grad.double())
+    torch.testing.assert_close(found.double().cpu(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.grad.double().cpu(), plain.grad, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_dot_products_have_gradients_of_gradients(device):
+    x = torch.randn(4, 5, 3, dtype=torch.float64, device=device, requires_grad=True)
+    assert torch.autograd.gradcheck(DotInteraction(5).to(device), x)
+    assert torch.autograd.gradgradcheck(DotInteraction(5).to(device), x)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [2, 5])
+def test_dot_products_are_of_low_precision_under_autocast_only(size, dtype, device):
+    x = torch.randn(6, size, 3).to(device).requires_grad_()
+    layer, full = DotInteraction(size).to(device), x.detach().clone().requires_grad_()
+    with torch.autocast(device.type, dtype=dtype):
+        low = layer(x)
+    assert (low.dtype, layer(full).dtype) == (dtype, torch.float32)
+    torch.testing.assert_close(low.float(), layer(full), rtol=0.05, atol=0.05)
+    for out in (low, layer(full)):
+        out.float().square().sum().backward()
+    assert x.grad.dtype == torch.float32
+    torch.testing.assert_close(x.grad, full.grad, rtol=0.1, atol=0.1)
+
+
+def test_pairs_of_a_row_of_zeros_have_a_gradient():
+    x = torch.zeros(2, 3, 4, requires_grad=True)
+    pair_sum(x).sum().backward()
+    assert torch.equal(x.grad, torch.zeros(2, 3, 4))
+
+
+def test_an_mlp_drops_its_input_where_asked_and_not_its_output():
+    layers = mlp(4, [8, 2], dropout=0.5, input_dropout=0.25, last_linear=True)
+    kinds = [type(layer) for layer in layers]
+    assert kinds == [Dropout, nn.Linear, nn.ReLU, Dropout, nn.Linear]
+    assert (layers[0].p, layers[3].p) == (0.25, 0.5)
+
+
+@pytest.mark.parametrize("widths", [[0], [8, -1], [8, True], [8, 2.0]])
+def test_an_mlp_refuses_widths_that_are_none(widths):
+    with pytest.raises(ValueError, match="widths="):
+        mlp(4, widths)
+
+
+def test_a_mixture_of_groups_is_one_of_all_experts():
+    mixture = Mixture(6, 5, num_gates=2)
+    x, experts = torch.randn(8, 6), torch.randn(8, 5, 3)
+    whole = mixture(x, experts)
+    assert whole.shape == (8, 2, 3)
+    torch.testing.assert_close(mixture(x, *experts.split([2, 2, 1], dim=1)), whole)
+
+
+def test_a_learnt_gate_starts_open_and_a_gate_of_features_follows_them():
+    x = torch.randn(8, 6)
+    torch.testing.assert_close(FeatureGate(6, 0, [4])(x, None), x)
+    gate = FeatureGate(6, 3, [4])
+    one, two = gate(x, torch.randn(8, 3)), gate(x, torch.randn(8, 3))
+    assert not torch.equal(one, two)
+    assert ((one / x > 0) & (one / x < 2)).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_candidates_are_drawn_alike_on_every_device_also_by_deterministic_kernels(device):
+    """CUDA has no deterministic running sum of fractions."""
+    negatives = Negatives(50, uniform=5, popularity=40)
+    counts = np.arange(50) % 7
+    negatives.to(device).counts_I.copy_(torch.from_numpy(counts))
+    torch.use_deterministic_algorithms(True)
+    try:
+        drawn = negatives.draw(Cursor(2, 96))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    digest = hashlib.sha256(f"{negatives.key}/2/96".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    uniform = torch.randint(50, (5,), generator=generator).tolist()
+    shares = torch.rand(40, generator=generator, dtype=torch.float64).numpy()
+    popular = np.searchsorted(counts.cumsum(), shares * counts.sum(), side="right")
+    assert drawn is not None and drawn.device == device
+    assert drawn.tolist() == uniform + popular.tolist()
+    assert len({*popular.tolist()}) > 10 and all(counts[i] for i in popular)

@@ -1,0 +1,173 @@
+"""First-order tables: four columns that learn exactly as a table of width 1 would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from runner.embeddings.factory import build_tables
+from runner.embeddings.row_updates import ROWWISE, STATES, UPDATES
+from runner.models.layers.embedding import COPIES, TableLookup
+from runner.models.layers.linear import FirstOrder
+from runner.optim.settings import KINDS, parse_sparse
+from runner.training.debugging.lookups import columns_of, ids_of
+from tests.tiny import CPU, SCHEMA, random_batch
+
+RATE = 0.1
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+class WidthOne:
+    """Tables of width 1 in plain tensors, updated by the same rules, row by row of the batch."""
+
+    def __init__(self, settings, schema):
+        self.settings, self.schema = settings, schema
+        self.weight = {f.name: torch.zeros(f.num_rows, 1) for f in schema.sparse}
+        rowwise = ROWWISE.get(settings.kind, ())
+        self.states = {
+            f.name: [
+                torch.zeros(f.num_rows) if s in rowwise else torch.zeros(f.num_rows, 1)
+                for s in STATES[settings.kind]
+            ]
+            for f in schema.sparse
+        }
+
+    def sums(self, batch):
+        ids = batch.sparse.to_dict()
+        total = torch.zeros(batch.size)
+        for name, weight in self.weight.items():
+            for row, own in enumerate(ids[name].values().split(ids[name].lengths().tolist())):
+                total[row] += weight[own].sum()
+        return total
+
+    def update(self, batch, grad_B, step):
+        ids = batch.sparse.to_dict()
+        for name, weight in self.weight.items():
+            jagged = ids[name]
+            grads_V = grad_B.repeat_interleave(jagged.lengths())
+            rows = jagged.values().unique()
+            grad_U = torch.stack([grads_V[jagged.values() == row].sum() for row in rows])
+            held, states = weight[rows], [state[rows] for state in self.states[name]]
+            rule = UPDATES[self.settings.kind]
+            rule(held, states, grad_U[:, None], self.settings, RATE, step)
+            weight[rows] = held
+            for state, moved in zip(self.states[name], states):
+                state[rows] = moved
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_learns_as_tables_of_width_one_under_every_optimizer(kind):
+    schema = replace(SCHEMA, dense=())
+    lookup = TableLookup(schema, 4, linear=True)
+    options = {"kind": kind, "lr": RATE, "eps": 1e-10}
+    options |= {"weight_decay": 0.1} if "weight_decay" in KINDS[kind] else {}
+    known = {k: v for k, v in options.items() if k in ("kind", "lr", *KINDS[kind])}
+    settings = parse_sparse(known)
+    tables = build_tables(lookup.specs, lookup.features, settings, seed=0, device=CPU)
+    lookup.place(tables)
+    first_order, twin = FirstOrder(schema), WidthOne(settings, schema)
+    for state in twin.weight.values():  # trust ratios of a weight of 0 are 0: nothing would move
+        state.fill_(0.3)
+    for name, state in tables.state().items():
+        if name.endswith(":linear/weight"):
+            assert not state.any()  # every model starts there
+            state.fill_(0.3)
+    for step in range(1, 5):
+        batch = random_batch(16, step)
+        tables.set_rate(RATE, step)
+        _, linear_BE = lookup(batch).pooled_BE.split(lookup.widths, dim=1)
+        sums_B1 = first_order(linear_BE, batch.dense_BD[:, :0])
+        torch.testing.assert_close(sums_B1[:, 0], twin.sums(batch), rtol=1e-4, atol=1e-5)
+        grad_B = torch.randn(16, generator=torch.Generator().manual_seed(step))
+        sums_B1.backward(grad_B[:, None])
+        twin.update(batch, grad_B, step)
+    state = tables.state()
+    for name, weight in twin.weight.items():
+        ours = state[f"{name}:linear/weight"]
+        assert torch.equal(ours, ours[:, :1].expand(-1, COPIES))
+        torch.testing.assert_close(ours[:, :1], weight, rtol=1e-4, atol=1e-5, msg=name)
+    assert max(float((w - 0.3).abs().max()) for w in twin.weight.values()) > 1e-4
+
+
+def test_numbers_enter_by_a_linear_function():
+    first_order = FirstOrder(SCHEMA)
+    batch = random_batch(8)
+    zeros = torch.zeros(8, 3 * COPIES)
+    expected = batch.dense_BD @ first_order.dense.weight.T + first_order.dense.bias
+    torch.testing.assert_close(first_order(zeros, batch.dense_BD), expected)
+
+
+def test_first_order_tables_stand_behind_the_others_and_read_the_same_ids():
+    lookup = TableLookup(SCHEMA, 8, linear=True)
+    assert lookup.features == ("a", "b", "m", "a:linear", "b:linear", "m:linear")
+    assert lookup.widths == [24, 12]
+    assert [(s.name, s.dim, s.bound) for s in lookup.specs] == [
+        ("a", 8, None),
+        ("b", 8, None),
+        ("m", 8, None),
+        ("a:linear", 4, 0.0),
+        ("b:linear", 4, 0.0),
+        ("m:linear", 4, 0.0),
+    ]
+    batch = random_batch(16)
+    ids = ids_of(lookup, batch)
+    for name, jagged in batch.sparse.to_dict().items():
+        assert ids[name].equal(jagged.values())
+        assert ids[f"{name}:linear"].equal(jagged.values())
+    assert columns_of(lookup)["m:linear"] == [slice(32, 36)]
+
+
+def test_features_of_one_table_share_their_first_order_table_too():
+    a, b, m = SCHEMA.sparse
+    shared = replace(SCHEMA, sparse=(a, replace(b, num_rows=50, table="a"), m))
+    lookup = TableLookup(shared, 4, linear=True)
+    assert [(s.name, s.features) for s in lookup.specs] == [
+        ("a", ("a", "b")),
+        ("m", ("m",)),
+        ("a:linear", ("a:linear", "b:linear")),
+        ("m:linear", ("m:linear",)),
+    ]
+
+
+def test_weights_of_ids_count_in_both():
+    schema = replace(SCHEMA, dense=())
+    lookup = TableLookup(schema, 4, linear=True)
+    settings = parse_sparse({"kind": "sgd", "lr": 0.1})
+    tables = build_tables(lookup.specs, lookup.features, settings, seed=0, device=CPU)
+    lookup.place(tables)
+    tables.set_rate(0.1, 1)
+    for state in tables.state().values():
+        state.fill_(1.0)
+    batch = random_batch(8)
+    weights_V = torch.rand(batch.sparse.values().numel())
+    weighted = type(batch.sparse)(
+        keys=batch.sparse.keys(),
+        values=batch.sparse.values(),
+        weights=weights_V,
+        lengths=batch.sparse.lengths(),
+    )
+    pooled_BE, linear_BE = lookup(replace(batch, sparse=weighted)).pooled_BE.split(
+        lookup.widths, dim=1
+    )
+    expected_B = torch.zeros(8)
+    per_bag = weights_V.split(batch.sparse.lengths().tolist())
+    for bag, own in enumerate(per_bag):
+        expected_B[bag % 8] += own.sum()
+    torch.testing.assert_close(linear_BE.sum(1) / COPIES, expected_B)
+    torch.testing.assert_close(pooled_BE.sum(1) / 4, expected_B)
+
+
+@pytest.mark.parametrize("init", [0.0, 0.25])
+def test_the_start_of_the_tables_is_what_was_asked_for(init):
+    lookup = TableLookup(SCHEMA, 8, init=init)
+    settings = parse_sparse({"kind": "sgd", "lr": 0.1})
+    state = build_tables(lookup.specs, lookup.features, settings, seed=0, device=CPU).state()
+    for weight in state.values():
+        assert float(weight.abs().max()) <= init
+        assert float(weight.std()) == pytest.approx(init / 3**0.5, rel=0.2)

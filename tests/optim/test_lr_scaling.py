@@ -1,0 +1,83 @@
+"""Rates by the batches an update: the rules by hand, settled once, signed, told, and used."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+
+import pytest
+
+from runner.config.signature import signature
+from runner.optim.lr_scaling import rate_scale, scaling_note, settle_batches
+from tests.conftest import TINY
+
+BATCH = ("trainer.batch_size=16", "trainer.accumulate=4", "trainer.max_steps=3")
+
+
+@pytest.mark.parametrize(("rule", "scale"), [("constant", 1), ("sqrt", 3), ("linear", 9)])
+def test_a_rule_scales_by_the_number_of_batches(rule, scale):
+    assert rate_scale(rule, 9) == pytest.approx(scale)
+
+
+def config(rule: str = "linear", batches: int | None = None, ranks: int = 2, accumulate: int = 3):
+    return {
+        "trainer": {
+            "batch_size": 12 // ranks // accumulate,
+            "accumulate": accumulate,
+            "num_processes": ranks,
+            "lr_scaling": {"rule": rule, "batches": batches},
+        }
+    }
+
+
+def settled(**more) -> dict:
+    ours = config(**more)
+    record = deepcopy(ours)
+    settle_batches(ours, record)
+    assert ours == record
+    return ours
+
+
+def test_the_number_is_ranks_times_micro_batches_and_a_run_that_has_one_keeps_it():
+    assert settled()["trainer"]["lr_scaling"]["batches"] == 6
+    assert settled(ranks=1, batches=6)["trainer"]["lr_scaling"]["batches"] == 6
+    assert settled(rule="constant")["trainer"]["lr_scaling"]["batches"] is None
+
+
+def test_it_is_part_of_the_signature_where_it_makes_the_rates():
+    def signed(**more):
+        return signature(settled(**more), "data")
+
+    same_rows = {"ranks": 1, "accumulate": 6}
+    assert signed(rule="constant") == signed(rule="constant", **same_rows)
+    assert signed() == signed(**same_rows), "six batches an update, whoever computes them"
+    assert signed() != signed(rule="sqrt") != signed(rule="constant")
+    assert signed() != signed(ranks=1, accumulate=3), "three batches an update"
+
+
+def test_the_note_tells_every_rate_before_and_after():
+    note = scaling_note("linear", 4, {"dense": 0.004, "sparse": 0.08})
+    assert note == (
+        "full learning rates x 4 (linear, 4 batches an update): "
+        "dense 0.001 -> 0.004, sparse 0.02 -> 0.08"
+    )
+    assert scaling_note("constant", None, {"dense": 0.004}) == ""
+
+
+def test_a_run_tells_it_logs_the_scaled_rates_and_keeps_them_on_resume(runner, tmp_path):
+    run = tmp_path / "run"
+    more = ("optimizer=sgd", "optimizer.dense.lr=0.01", "optimizer.sparse.lr=0.1")
+    words = (*TINY, *BATCH, *more, "trainer.log_every=1", "trainer.lr_scaling.rule=sqrt")
+    done = runner.run(*words, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    assert "full learning rates x 2 (sqrt, 4 batches an update): dense 0.01 -> 0.02" in done.text
+    assert rates(run) == [(0.02, 0.2)] * 3
+    other = ("trainer.max_steps=4", "trainer.accumulate=2", "trainer.batch_size=32")
+    done = runner.run("resume", str(run), *other)
+    assert done.code == 0, done.text
+    assert rates(run) == [(0.02, 0.2)] * 4
+
+
+def rates(run) -> list[tuple[float, float]]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [(r["lr/dense"], r["lr/sparse"]) for r in rows if r["split"] == "train"]

@@ -1,0 +1,255 @@
+"""What a person sees: on a terminal, in a file, and when nobody looks any more."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from pathlib import Path
+
+import pytest
+
+from runner.reporting.console import View
+from runner.reporting.console.format import Table, duration, fitted, number, result_table
+from runner.reporting.console.view import REFRESH_EVERY_S
+
+EVALUATION = {
+    "loss": 0.48213,
+    "auc": 0.78123,
+    "log_loss": 0.48213,
+    "normalized_entropy": 0.8651,
+    "calibration": 1.0002,
+    "pr_auc": 0.67452,
+    "accuracy": 0.78451,
+}
+SPEED = {"examples_per_s": 98123.4, "updates_per_s": 20.0}
+
+
+def drawn(tell: Callable[[View], None], monkeypatch, columns: int = 80) -> str:
+    """Everything that a terminal of so many columns receives."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    master, slave = os.openpty()
+    with os.fdopen(slave, "w", encoding="utf-8") as stream:
+        reader = subprocess.Popen(["cat"], stdin=master, stdout=subprocess.PIPE, stderr=-3)
+        tell(View(stream))
+    os.close(master)
+    return reader.communicate(timeout=20)[0].decode().replace("\r\n", "\n")
+
+
+def without_colours(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "\n")
+
+
+def told(tell: Callable[[View], None]) -> str:
+    stream = io.StringIO()
+    tell(View(stream))
+    return stream.getvalue()
+
+
+def a_short_training(view: View) -> None:
+    with view.training(820):
+        for step in range(301, 401):
+            view.step(step)
+        view.log(400, {"loss": 0.48213, "auc": 0.78123}, SPEED)
+        view.evaluated("validation", 400, EVALUATION, best=True)
+
+
+def test_elsewhere_each_log_point_and_evaluation_is_a_plain_line():
+    lines = told(a_short_training).splitlines()
+    assert lines == [
+        "train  step 400/820  loss 0.48213  auc 0.78123  98,123 ex/s  0:21 left",
+        "validation  step 400/820  loss 0.48213  auc 0.78123  log_loss 0.48213  "
+        "normalized_entropy 0.86510  calibration 1.00020  pr_auc 0.67452  accuracy 0.78451 "
+        "(best so far)",
+    ]
+
+
+def test_a_terminal_shows_a_bar_with_loss_speed_and_time_left(monkeypatch):
+    text = without_colours(drawn(a_short_training, monkeypatch))
+    bars = [line for line in text.splitlines() if "━" in line]
+    assert any(
+        line.rstrip().endswith("400/820  loss 0.48213  98,123 ex/s  0:21 left")
+        and line.startswith("train ━")
+        for line in bars
+    )
+
+
+@pytest.mark.parametrize("columns", [56, 80, 120])
+def test_no_line_on_a_terminal_is_wider_than_it(monkeypatch, columns):
+    def tell(view: View) -> None:
+        a_short_training(view)
+        view.evaluated("test", 820, EVALUATION | {f"{k}/buy": v for k, v in EVALUATION.items()})
+        finish(view)
+
+    lines = without_colours(drawn(tell, monkeypatch, columns)).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert all(number(value) in "\n".join(lines) for value in EVALUATION.values())
+
+
+def finish(view: View, status: str = "completed") -> None:
+    view.finished(
+        {f"{split}/{k}": v for split in ("train", "test") for k, v in EVALUATION.items()},
+        status=status,
+        step=820,
+        active_s=58.2,
+        best={"step": 800, "value": 0.78},
+        reachable={split: {"auc": 0.8, "log_loss": 0.47} for split in ("train", "test")},
+    )
+
+
+def test_a_terminal_gets_its_cursor_back_even_if_the_run_is_killed_later(monkeypatch):
+    text = drawn(a_short_training, monkeypatch)
+    before_the_end = text[: text.index("400/820  loss")]
+    assert before_the_end.rindex("\x1b[?25h") > before_the_end.rindex("\x1b[?25l")
+
+
+def test_the_end_shows_ours_beside_the_reachable_and_the_share_of_the_way():
+    lines = told(finish).splitlines()
+    assert lines[0] == "completed at step 820 in 0:58; best at step 800"
+    cells = {line[2:20].strip(): line[20:].split() for line in lines[1:]}
+    assert cells["metric"] == ["train", "test", "reachable"]
+    assert cells["auc"] == ["0.78123", "0.78123", "0.80000"]
+    assert cells["auc gain reached"] == ["93.7%"]  # 0.28123 / 0.3
+    assert cells["log_loss"] == ["0.48213", "0.48213", "0.47000"]
+    assert cells["accuracy"] == ["0.78451", "0.78451"]
+
+
+def test_an_interrupted_run_says_how_to_go_on():
+    def tell(view: View) -> None:
+        view.finished({}, status="interrupted", step=7, directory=Path("outputs/a b"))
+
+    assert told(tell).splitlines() == [
+        "interrupted at step 7",
+        "run directory: outputs/a b",
+        "go on with: python -m runner resume 'outputs/a b'",
+    ]
+
+
+def test_tasks_are_rows_and_metrics_are_columns_that_break_or_turn_when_narrow():
+    table = Table(["", "auc", "log_loss"], [["click", "0.1", "0.2"], ["buy", "0.3", "0.4"]])
+    assert fitted(table, 80).lines() == [
+        "       auc  log_loss",
+        "click  0.1       0.2",
+        "buy    0.3       0.4",
+    ]
+    assert fitted(table, 17).lines() == [
+        "             log",
+        "       auc  loss",
+        "click  0.1   0.2",
+        "buy    0.3   0.4",
+    ]
+    wide = Table(["", *(f"m{i}" for i in range(9))], [["", *"123456789"]])
+    assert fitted(wide, 8).lines()[1] == "m0  1"
+
+
+def test_gain_is_shown_per_task_and_only_where_it_is_known():
+    table = result_table(
+        {"test/auc/click": 0.7, "test/auc/buy": 0.6, "test/loss": 0.1},
+        {"test": {"auc/click": 0.9}},
+    )
+    assert table.rows[1] == ["auc/click gain reached", "50.0%", ""]
+    assert [row[0] for row in table.rows] == [
+        "auc/click",
+        "auc/click gain reached",
+        "auc/buy",
+        "loss",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.781234, "0.78123"),
+        (0.0, "0.00000"),
+        (0.00012345, "1.2345e-04"),
+        (12.5, "12.50000"),
+        (12345.678, "12,345.68"),
+        (-0.5, "-0.50000"),
+        (math.nan, "nan"),
+        (-math.inf, "-inf"),
+    ],
+)
+def test_numbers_keep_what_matters(value, text):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(34.4, "0:34"), (725, "12:05"), (3723, "1:02:03"), (176523, "2d 1:02:03")]
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_warnings_reach_the_error_stream_and_the_log_once(caplog):
+    errors = io.StringIO()
+    with redirect_stderr(errors), caplog.at_level(logging.INFO):
+        output = told(lambda view: (view.warn("disk nearly full"), view.note("resuming")))
+    assert errors.getvalue() == "warning: disk nearly full\n"
+    assert output == "resuming\n"
+    assert [r.message for r in caplog.records] == ["disk nearly full", "resuming"]
+
+
+def test_text_is_never_taken_for_markup(monkeypatch):
+    message = "parts[1].pattern '[red]' matches no parameter"
+    assert message in without_colours(drawn(lambda view: view.warn(message), monkeypatch))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "terminal"])
+def test_a_reader_that_goes_away_does_not_end_the_run(kind, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    reading, writing = os.openpty() if kind == "terminal" else os.pipe()
+    with os.fdopen(writing, "w") as stream:
+        view = View(stream)
+        os.close(reading)
+        a_short_training(view)
+        finish(view)
+
+
+def test_the_bar_is_drawn_by_time_and_not_at_every_step(monkeypatch):
+    clock = iter(range(10**6))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * REFRESH_EVERY_S / 10)
+    drawings = []
+
+    def tell(view: View) -> None:
+        draw = view._surface.progress
+        monkeypatch.setattr(view._surface, "progress", lambda *a: (drawings.append(a), draw(*a)))
+        with view.training(1000):
+            for step in range(1, 1001):
+                view.step(step)
+
+    told(tell)
+    assert 80 <= len(drawings) <= 130  # every tenth step
+
+
+def test_a_long_evaluation_shows_itself_in_plain_lines_too(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def tell(view: View) -> None:
+        with view.evaluation(1000):
+            for _ in range(10):
+                view.evaluating("test", 100)
+                now[0] += 10
+
+    assert told(tell).splitlines() == [
+        "test  400/1,000 rows",
+        "test  700/1,000 rows",
+        "test  1,000/1,000 rows",
+    ]
+
+
+def test_a_view_imports_neither_torch_nor_rich_where_there_is_no_terminal():
+    code = (
+        "import sys; from runner.reporting.console import View; View().note('x');"
+        "sys.exit(bool({'torch', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"x\n")

@@ -1,0 +1,159 @@
+"""`clean`: what it would take, what it never takes, and that it asks first."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from runner.rundir.lock import Lock
+from tests.fake_job import fake_command
+from tests.reporting.report.made import make_run
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    return fake_command(monkeypatch, capsys, tmp_path)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return tmp_path / "outputs" / "made"
+
+
+def checkpoint(run, step=20):
+    folder = run / "checkpoints" / f"step-{step}"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    return run
+
+
+def test_it_shows_and_deletes_nothing_until_it_is_told_to(command, runs):
+    make_run(runs / "good")
+    make_run(runs / "bad", status="failed", error="x")
+    code, out, _ = command("clean")
+    assert code == 0
+    assert "made/bad" in out
+    assert "made/good" not in out
+    assert "nothing was deleted" in out
+    assert (runs / "bad").exists()
+    code, out, _ = command("clean", "--yes")
+    assert code == 0
+    assert "deleted 1 of 1 runs" in out
+    assert sorted(p.name for p in runs.iterdir()) == ["good"]
+
+
+def test_what_can_be_resumed_goes_only_where_it_is_asked_for(command, runs):
+    checkpoint(make_run(runs / "killed", status=None))
+    checkpoint(make_run(runs / "stopped", status="interrupted"))
+    make_run(runs / "empty", status=None)
+    out = command("clean")[1]
+    assert "empty" in out
+    assert "killed" not in out
+    assert "stopped" not in out
+    out = command("clean", "--interrupted")[1]
+    assert "could be resumed at step 20" in out
+    assert "stopped" in out
+
+
+def test_a_run_in_use_and_one_that_another_builds_on_stay(command, runs):
+    used = make_run(runs / "used", status=None)
+    source = make_run(runs / "source", status="failed")
+    make_run(runs / "eval", kind="eval", source={"path": str(source)})
+    warm = make_run(runs / "weights", status="failed")
+    path = str(checkpoint(warm) / "checkpoints" / "step-20")
+    make_run(runs / "warm", identity={"checkpoint.init_from": path})
+    lock = Lock(used)
+    try:
+        code, out, _ = command("clean", "--yes")
+    finally:
+        lock.release()
+    assert code == 0
+    assert "source: eval builds on it" in out
+    assert "weights: warm builds on it" in out
+    assert {"used", "source", "weights"} <= {p.name for p in runs.iterdir()}
+
+
+def test_a_sweep_is_left_alone(command, tmp_path):
+    sweep = tmp_path / "outputs" / "sweeps" / "s"
+    make_run(sweep / "job", status="failed")
+    (sweep / "study.db").touch()
+    assert "0 of 0 runs" in command("clean", "--yes")[1]
+    assert (sweep / "job").exists()
+
+
+def test_old_runs_go_by_their_age_whatever_came_of_them(command, runs):
+    old = make_run(runs / "old")
+    make_run(runs / "new")
+    before = time.time() - 8 * 86400
+    for path in [*old.iterdir(), old]:
+        os.utime(path, (before, before))
+    out = command("clean", "--older-than", "7d", "--yes")[1]
+    assert "completed, old" in out
+    assert not old.exists()
+    assert (runs / "new").exists()
+
+
+def test_links_are_not_followed_and_other_folders_not_touched(command, runs, tmp_path):
+    elsewhere = make_run(tmp_path / "elsewhere", status="failed")
+    bad = make_run(runs / "bad", status="failed")
+    (bad / "link").symlink_to(elsewhere)
+    (runs / "also").symlink_to(elsewhere)
+    mine = runs / "notes"
+    mine.mkdir()
+    (mine / "plan.txt").write_text("keep")
+    command("clean", "--yes")
+    assert not bad.exists()
+    assert (elsewhere / "meta.json").exists()
+    assert (mine / "plan.txt").exists()
+
+
+def test_latest_points_at_what_is_left(command, runs, tmp_path):
+    make_run(runs / "first", created="2026-01-01T00:00:00+0000")
+    make_run(runs / "second", created="2026-01-02T00:00:00+0000")
+    make_run(runs / "third", created="2026-01-03T00:00:00+0000", status="failed")
+    latest = tmp_path / "outputs" / "latest"
+    latest.symlink_to("made/third")
+    command("clean", "--yes")
+    assert os.readlink(latest) == "made/second"
+
+
+def test_a_start_that_was_killed_and_a_deletion_cut_short_are_taken_away(command, runs):
+    early = runs / "early"
+    early.mkdir(parents=True)
+    (early / ".lock").touch()
+    (early / "config.yaml").touch()
+    make_run(runs / ".deleting-x")
+    (runs / ".deleting-x" / "meta.json").unlink()
+    out = command("clean", "--yes")[1]
+    assert "ended before it had begun" in out
+    assert "deleted 2 of 2" in out
+    assert not list(runs.parent.glob("made/*"))
+
+
+def test_a_folder_that_became_empty_goes_too(command, runs):
+    make_run(runs / "bad", status="failed")
+    command("clean", "--yes")
+    assert not runs.exists()
+    assert runs.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["clean", "nowhere"], "no such folder"),
+        (["clean", ".", "--older-than", "soon"], "an age such as 30min"),
+        (["clean", ".", "--yess"], "nearest: '--yes'"),
+    ],
+)
+def test_mistakes_are_told(command, words, told):
+    assert told in command.refused(*words)
+
+
+def test_a_damaged_run_is_left_for_a_person_to_judge(command, runs):
+    run = checkpoint(make_run(runs / "x", status="failed"))
+    (run / "meta.json").write_text(json.dumps({"kind": "train"}))
+    command("clean", "--yes")
+    assert run.exists()

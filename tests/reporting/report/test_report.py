@@ -1,0 +1,245 @@
+"""`report`: what it finds, what it says of what is broken, and how fast it is."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from runner.reporting.report.find import find_runs
+from runner.rundir.lock import Lock
+from tests.conftest import ROOT
+from tests.fake_job import fake_command
+from tests.reporting.report.made import make_grid, make_run
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    return fake_command(monkeypatch, capsys, tmp_path)
+
+
+def test_a_sweeps_page_stands_in_its_folder_and_shows_every_run(command, tmp_path):
+    (make_grid(tmp_path / "grid") / "study.db").touch()
+    code, out, _ = command("report", "grid")
+    assert code == 0
+    assert "12 runs: 12 completed" in out
+    assert "0.71200 ± 0.001" in out
+    page = (tmp_path / "grid" / "report.html").read_text()
+    assert all(
+        f"{o}-{r}-{s}" in page for o in ("adam", "sgd") for r in (0.001, 0.1) for s in (1, 2)
+    )
+    assert "http://" not in page.split("<script>")[0]  # nothing is loaded from elsewhere
+    assert "<script src" not in page
+
+
+def test_several_folders_make_a_page_only_where_it_is_asked_for(command, tmp_path):
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b")
+    assert "--html FILE" in command("report", "a", "b")[1]
+    assert not list(tmp_path.rglob("*.html"))
+    code, _, _ = command("report", "a", "b", "--html", "deep/both.html")
+    assert code == 0
+    assert (tmp_path / "deep" / "both.html").exists()
+
+
+def test_a_run_given_twice_is_one_run(command, tmp_path):
+    make_run(tmp_path / "runs" / "a")
+    make_run(tmp_path / "runs" / "b")
+    (tmp_path / "runs" / "latest").symlink_to("a")
+    assert "2 runs" in command("report", "runs", "runs/a")[1]
+
+
+def test_a_long_metrics_name_stands_apart_from_its_value(command, tmp_path):
+    identity = {"checkpoint.monitor.metric": "validation/normalized_entropy"}
+    run = make_run(tmp_path / "run", identity=identity)
+    result = json.loads((run / "result.json").read_text())
+    result["metrics"]["validation/normalized_entropy"] = 0.75
+    (run / "result.json").write_text(json.dumps(result))
+    _, out, _ = command("report", "run")
+    [line] = [line for line in out.splitlines() if line.startswith("validation/norm")]
+    assert line.split() == ["validation/normalized_entropy", "0.75000"]
+    [status] = [line for line in out.splitlines() if line.startswith("status")]
+    assert status.index("completed") == line.index("0.75")
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda p: None, "no such run directory"),
+        (lambda p: p.write_text("x"), "is a file"),
+        (lambda p: p.mkdir(), "no run directory, and none below it: it is empty"),
+        (lambda p: (p.mkdir(), (p / "notes.txt").touch()), "it holds notes.txt"),
+        (lambda p: (p.mkdir(), (p / "config.yaml").touch()), "ended before it had begun"),
+        (lambda p: (p.mkdir(), (p / "study.db").touch()), "a sweep in which no job has begun"),
+        (lambda p: (p.mkdir(), (p / "manifest.json").touch()), "is a checkpoint"),
+        (lambda p: (p.mkdir(), (p / "meta.json").write_text("{")), "cannot be read"),
+        (lambda p: (p.mkdir(), (p / "meta.json").write_text("{}")), "holds no signature"),
+    ],
+)
+def test_what_is_no_run_is_told_apart(command, tmp_path, make, told):
+    make(tmp_path / "x")
+    code, _, err = command("report", "x")
+    assert code == 2
+    assert told in err
+    assert "Traceback" not in err
+
+
+def test_beside_what_is_no_run_the_runs_are_shown(command, tmp_path):
+    make_run(tmp_path / "good")
+    code, out, _ = command("report", "good", "nowhere")
+    assert code == 0
+    assert "nowhere: no such run directory" in out
+    assert "0.70000" in out
+
+
+def test_a_half_written_run_is_shown_as_far_as_it_came(command, tmp_path):
+    run = make_run(tmp_path / "half", status=None)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"split": "train", "st')  # torn by a kill
+    (run / "log.txt").write_text("one\n\nKilled at midnight\n")
+    code, out, _ = command("report", "half")
+    assert code == 0
+    assert "incomplete" in out
+    assert "Killed at midnight" in out
+    assert "0.70000" in out  # of its last row
+
+
+def test_a_run_that_is_being_written_is_running(tmp_path):
+    run = make_run(tmp_path / "r", status=None)
+    lock = Lock(run)
+    try:
+        assert find_runs([run]).runs[0].status == "running"
+    finally:
+        lock.release()
+    assert find_runs([run]).runs[0].status == "incomplete"
+
+
+def test_with_no_finished_run_what_there_is_is_shown(command, tmp_path):
+    make_run(tmp_path / "runs" / "a", status="failed", error="x\nRuntimeError: no luck", auc=None)
+    make_run(tmp_path / "runs" / "b", status=None)
+    code, out, _ = command("report", "runs", "--html", "x.html")
+    assert code == 0
+    assert "no run is finished" in out
+    assert "failed: a: RuntimeError: no luck" in out
+    assert "RuntimeError: no luck" in (tmp_path / "x.html").read_text()
+
+
+def test_a_damaged_result_is_told_and_the_rest_shown(command, tmp_path):
+    run = make_run(tmp_path / "r")
+    (run / "result.json").write_text('{"status": "comp')
+    code, out, _ = command("report", "r")
+    assert code == 0
+    assert "result.json: cannot be read" in out
+
+
+def test_the_leaderboard_says_why_a_job_died_that_could_not_say_so_itself(command, tmp_path):
+    sweep = tmp_path / "sweep"
+    make_run(sweep / "good")
+    make_run(sweep / "killed", status=None)
+    (sweep / "early").mkdir()
+    (sweep / "early" / "job.log").write_text("no column 'label'\n")
+    with (sweep / "leaderboard.csv").open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["folder", "status", "error"])
+        out.writerow(["killed", "failed", "killed by signal 9: out of memory"])
+    code, text, _ = command("report", "sweep")
+    assert code == 0
+    assert "killed by signal 9: out of memory" in text
+    assert "early: no column 'label'" in text
+    assert "1 completed, 2 failed" in text
+
+
+def test_a_search_is_judged_by_its_own_objective_and_pruned_jobs_are_no_failures(command, tmp_path):
+    sweep = tmp_path / "sweep"
+    make_run(sweep / "a", auc=0.7)
+    make_run(sweep / "b", auc=0.8)
+    make_run(sweep / "c", auc=0.6, status="interrupted", error="stopped")
+    (sweep / "leaderboard.csv").write_text(
+        "lr,seed,status,test/auc,step,error,folder\n1,0,pruned,,10,stopped,c\n"
+    )
+    out = command("report", "sweep")[1]
+    assert "2 completed, 1 pruned" in out
+    assert "pruned: c" not in out
+    assert "judged by test/auc" in (sweep / "report.html").read_text()
+
+
+def test_markup_in_what_a_run_says_stays_text(command, tmp_path):
+    make_run(tmp_path / "r" / "a", status="failed", error="</script><b>[bold]x", auc=None)
+    make_run(tmp_path / "r" / "b", overrides=["+x=</script><img>"])
+    _, out, _ = command("report", "r", "--html", "x.html")
+    assert "[bold]x" in out
+    page = (tmp_path / "x.html").read_text()
+    assert "<img>" not in page
+    assert "<b>[bold]" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["report"], "report DIR..."),
+        (["report", "r", "--htm", "x"], "--htm: no such flag; nearest: '--html'"),
+        (["report", "r", "--sort"], "--sort: needs a value"),
+        (["report", "r", "s", "--sort", "test/auk"], "nearest: 'test/auc'"),
+    ],
+)
+def test_mistakes_in_the_command_are_told(command, tmp_path, words, told):
+    make_run(tmp_path / "r")
+    make_run(tmp_path / "s")
+    assert told in command.refused(*words)
+
+
+def test_a_page_that_cannot_be_written_is_told(command, tmp_path):
+    make_run(tmp_path / "r")
+    (tmp_path / "file").touch()
+    code, _, err = command("report", "r", "--html", "file/x.html")
+    assert code == 2
+    assert "cannot be written" in err
+
+
+def test_a_thousand_runs_take_seconds_and_no_torch(tmp_path):
+    for number in range(1000):
+        make_run(
+            tmp_path / "runs" / f"r{number:04}",
+            identity={"optimizer.dense.lr": 10.0 ** -(number % 5), "width": number % 7},
+            seed=number % 3,
+            auc=0.5 + (number * 37 % 100) / 250,
+            num_rows=100,
+        )
+    program = (
+        "import sys; from runner.__main__ import main; "
+        "code = main(sys.argv[1:]); assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "report", "runs", "--html", "x.html"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert "1,000 runs: 1,000 completed" in done.stdout
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert seconds < 5  # of the processor, which others may share; about 1
+
+
+def test_a_finished_run_has_its_page_unless_it_wants_none(command, tmp_path):
+    assert command("trainer.max_steps=3", "hydra.run.dir=with")[0] == 0
+    assert "made" not in os.listdir(tmp_path)
+    assert (tmp_path / "with" / "report.html").exists()
+    assert command("trainer.max_steps=4", "report=false", "hydra.run.dir=without")[0] == 0
+    assert not (tmp_path / "without" / "report.html").exists()
+    metas = [json.loads((tmp_path / r / "meta.json").read_text()) for r in ("with", "without")]
+    assert "report" not in metas[0]["identity"]
+
+
+def test_a_job_of_a_sweep_leaves_the_page_to_the_sweep(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNNER_SWEEP", "some")
+    assert command("trainer.max_steps=3", "hydra.run.dir=job")[0] == 0
+    assert not (tmp_path / "job" / "report.html").exists()

@@ -1,0 +1,201 @@
+"""W&B against a small server on this machine that refuses keys and falls silent, and offline."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.reporting.trackers import Histogram, wandb
+from runner.reporting.trackers.wandb import WandB
+from tests.reporting.trackers.wandb_server import FakeServer
+
+CANARY = "canary7canary7canary7canary7canary7canary7"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch, tmp_path_factory):
+    """Nobody's settings, keys or caches; and a server that is not there."""
+    home = tmp_path_factory.mktemp("home")
+    for name in [n for n in os.environ if n.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("NETRC", str(home / "netrc"))
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+
+
+@pytest.fixture
+def server(monkeypatch) -> Iterator[FakeServer]:
+    server = FakeServer()
+    monkeypatch.setenv("WANDB_BASE_URL", server.url)
+    monkeypatch.setenv("WANDB_API_KEY", CANARY)
+    yield server
+    server.close()
+
+
+def started(folder: Path, state=None, **options) -> WandB:
+    tracker = WandB(project="p", **options)
+    run = {"name": "n", "dir": folder, "config": {"model": {"width": 8}}}
+    tracker.start(run | {"group": "sweep", "job_type": "train"}, state)
+    return tracker
+
+
+def wait_for(condition, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def process_group(tracker: WandB) -> int:
+    assert tracker._process is not None
+    return tracker._process.pid
+
+
+def recorded(folder: Path, text: str, kind: str = "") -> int:
+    """How often a text stands in the logs that `wandb sync` sends."""
+    logs = folder.glob(f"wandb/{kind}run-*/*.wandb")
+    return sum(path.read_bytes().count(text.encode()) for path in logs)
+
+
+def test_rows_config_group_and_status_arrive(tmp_path, server):
+    tracker = started(tmp_path)
+    tracker.log("train", 3, {"loss": 0.5})
+    tracker.log("train", 6, {"loss": 0.25})
+    tracker.log("validation", 6, {"auc": 0.75})
+    tracker.log("test", 3, {"auc": 0.7})  # with the weights of an earlier step
+    tracker.finish("failed")
+    rows = [(r["_step"], r.get("train/loss"), r.get("validation/auc")) for r in server.history]
+    assert rows == [(3, 0.5, None), (6, 0.25, 0.75)]
+    assert server.history[-1]["test/auc"] == 0.7
+    first = server.runs[0]
+    assert (first["project"], first["displayName"]) == ("p", "n")
+    assert (first["groupName"], first["jobType"]) == ("sweep", "train")
+    assert '"width":8' in first["config"]
+    assert server.exit_codes == [1]
+    assert tracker.messages() == []
+
+
+def test_histograms_arrive_beside_the_numbers_of_their_step(tmp_path, server):
+    tracker = started(tmp_path)
+    tracker.log("weights", 3, {"norm": 0.5})
+    shown = Histogram((-1.0, 0.0, 0.5), (3, 4), 1.5, 6.25)
+    tracker.log_histograms("weights", 3, {"dense/top": shown})
+    tracker.finish("completed")
+    [row] = server.history
+    assert (row["_step"], row["weights/norm"]) == (3, 0.5)
+    drawn = row["weights/dense/top"]
+    assert (drawn["_type"], drawn["values"], drawn["bins"]) == ("histogram", [3, 4], [-1, 0, 0.5])
+
+
+def test_a_resumed_run_keeps_its_identity(tmp_path, server):
+    first = started(tmp_path)
+    first.finish("interrupted")
+    second = started(tmp_path, first.state())
+    second.finish("completed")
+    assert {run["name"] for run in server.runs} == {first.state()["id"]} == {second.state()["id"]}
+
+
+def test_the_key_reaches_no_file(tmp_path, server):
+    tracker = started(tmp_path)
+    tracker.log("train", 1, {"loss": 0.5})
+    tracker.finish("completed")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".wandb" for path in files)
+    assert not [path for path in files if CANARY.encode() in path.read_bytes()]
+
+
+def test_without_a_key_it_is_offline_and_says_how_to_send_it(tmp_path):
+    tracker = started(tmp_path)
+    for step in range(1, 4):
+        tracker.log("train", step, {"loss": 0.5})
+    tracker.finish("completed")
+    (message,) = tracker.messages()
+    assert message.startswith("offline (No API key")
+    assert f"wandb sync {tmp_path}/wandb/offline-run-*" in message
+    assert recorded(tmp_path, "train/loss", "offline-") >= 3
+
+
+def test_with_a_refused_key_it_is_offline(tmp_path, server):
+    server.refuse_key = True
+    tracker = started(tmp_path)
+    tracker.log("train", 1, {"loss": 0.5})
+    tracker.finish("completed")
+    assert "401" in tracker.messages()[0]
+    assert recorded(tmp_path, "train/loss", "offline-") >= 1
+
+
+@pytest.mark.slow
+def test_with_a_key_and_no_server_training_does_not_wait(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", CANARY)
+    before = time.monotonic()
+    tracker = started(tmp_path)
+    tracker.log("train", 1, {"loss": 0.5})
+    assert time.monotonic() - before < 1
+    tracker.finish("completed")
+    assert time.monotonic() - before < 30
+    assert recorded(tmp_path, "train/loss", "offline-") >= 1
+
+
+def test_a_network_lost_midway_delays_nothing_and_loses_nothing(tmp_path, server, monkeypatch):
+    monkeypatch.setattr(wandb, "FINISH_LIMIT_S", 5)
+    tracker = started(tmp_path)
+    tracker.log("train", 1, {"loss": 0.5})
+    wait_for(lambda: server.runs)
+    server.silent.set()
+    before = time.monotonic()
+    for step in range(2, 20):
+        tracker.log("train", step, {"loss": 0.5})
+    assert time.monotonic() - before < 0.5
+    tracker.finish("completed")
+    assert time.monotonic() - before < 10
+    assert "wandb sync" in tracker.messages()[0]
+    assert not alive(process_group(tracker))
+    # each row names it twice; the last one is held back for more of the same step
+    wait_for(lambda: recorded(tmp_path, "train/loss") >= 2 * 18)
+
+
+def test_its_process_killed_is_an_error_at_the_next_row(tmp_path):
+    tracker = started(tmp_path, mode="offline")
+    os.killpg(process_group(tracker), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="ended with code -9"):
+        wait_for(lambda: tracker.log("train", 1, {}))
+
+
+def test_a_killed_run_leaves_its_rows_and_no_process(tmp_path):
+    code = (
+        "import os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        "from runner.reporting.trackers.wandb import WandB\n"
+        "tracker = WandB(project='p', mode='offline')\n"
+        "tracker.start({'name': 'n', 'dir': Path(sys.argv[1]), 'config': {}}, None)\n"
+        "tracker.log('train', 1, {'loss': 0.5})\n"
+        "time.sleep(0.5)\n"
+        "print(tracker._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    wait_for(lambda: not alive(int(done.stdout)))
+    assert recorded(tmp_path, "train/loss", "offline-") >= 1
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="must be auto, online or offline"):
+        WandB(project="p", mode="ofline")

@@ -1,0 +1,139 @@
+"""What is damaged, hostile, or of another kind is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from runner.errors import UserError
+from runner.rundir.checkpoint import (
+    DamagedError,
+    find_latest,
+    load_tensors,
+    open_checkpoint,
+    read_tensors,
+    saved_steps,
+    tensor_shapes,
+)
+from runner.rundir.checkpoint import files as checkpoint_files
+from runner.rundir.checkpoint.files import FileSum
+from runner.rundir.checkpoint.manifest import Manifest, encode_manifest
+from tests.rundir.checkpoint.saving import make, refuse, save
+
+
+def test_a_damaged_one_is_passed_over_with_a_warning_and_none_good_is_an_error(
+    tmp_path: Path,
+) -> None:
+    assert make(tmp_path).latest() is None
+    for step in (1, 2, 10):
+        save(tmp_path, step)
+    warnings: list[str] = []
+    for step in (10, 2):
+        with (tmp_path / f"step-{step}" / "shard-00001.safetensors").open("r+b") as file:
+            file.write(b"\xff")
+    assert find_latest(tmp_path, warnings.append).step == 1
+    assert [w.partition(":")[0] for w in warnings] == [
+        "checkpoint of step 10 is passed over",
+        "checkpoint of step 2 is passed over",
+    ]
+    assert all("shard-00001.safetensors is damaged" in w for w in warnings)
+    (tmp_path / "step-1" / "state.json").write_bytes(b"")
+    with pytest.raises(UserError, match=r"none .* is whole \(steps 1, 2, 10\)"):
+        find_latest(tmp_path, warnings.append)
+
+
+def rewrite_manifest(path: Path, change) -> None:
+    """A manifest that is right by its own sums, as only a hostile hand makes it."""
+    old = json.loads((path / "manifest.json").read_text())
+    files = {n: FileSum(f["size"], f["sha256"]) for n, f in old["files"].items()}
+    step, files = change(old["step"], files)
+    (path / "manifest.json").write_bytes(encode_manifest(Manifest(step, files)))
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "..", "a/b", "a\\b", "", "."])
+def test_a_manifest_that_names_a_file_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    path = save(tmp_path, 1)
+    shutil.copy(path / "state.json", tmp_path / "outside")
+    rewrite_manifest(path, lambda step, files: (step, {**files, name: files["state.json"]}))
+    with pytest.raises(DamagedError, match="no file of its folder"):
+        open_checkpoint(path)
+    assert saved_steps(tmp_path) == []
+
+
+def test_a_checkpoint_under_another_steps_name_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 1).rename(tmp_path / "step-2")
+    with pytest.raises(DamagedError, match="holds step 1"):
+        open_checkpoint(tmp_path / "step-2")
+    (tmp_path / "step-2").rename(tmp_path / "kept-for-later")
+    assert open_checkpoint(tmp_path / "kept-for-later").step == 1
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    (path / "state.json").unlink()
+    os.mkfifo(path / "state.json")
+    rewrite_manifest(
+        path, lambda step, files: (step, {**files, "state.json": FileSum(0, "0" * 64)})
+    )
+    with pytest.raises(DamagedError, match=r"state\.json cannot be read: not a regular file"):
+        open_checkpoint(path)
+
+
+def test_another_format_is_refused_and_no_older_one_taken_instead(
+    tmp_path: Path, monkeypatch
+) -> None:
+    save(tmp_path, 1)
+    monkeypatch.setattr("runner.rundir.checkpoint.manifest.FORMAT", 2)
+    save(tmp_path, 2)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"format 2; this version reads 1"):
+        find_latest(tmp_path, refuse)
+
+
+def test_a_path_that_is_no_checkpoint_names_the_nearest(tmp_path: Path) -> None:
+    save(tmp_path, 1000)
+    with pytest.raises(UserError, match="nearest: 'step-1000'"):
+        open_checkpoint(tmp_path / "step-100")
+
+
+class _Bomb:
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.canary),))
+
+
+def test_nothing_in_a_checkpoint_is_ever_unpickled(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    bomb = pickle.dumps(_Bomb(canary))
+    folder = tmp_path / "checkpoints"
+    path = save(folder, 1)
+    assert {p.name for p in path.iterdir()} == {
+        "manifest.json",
+        "shard-00001.safetensors",
+        "state.json",
+    }
+    for name in (".metadata", "__0.metadata", "__0_0.distcp", "data.pkl", "model.pt", "state.pkl"):
+        (path / name).write_bytes(bomb)
+        (folder / name).write_bytes(bomb)
+    saved = make(folder).latest()
+    load_tensors(saved, {"w": torch.zeros(4, 3)})
+    assert read_tensors(saved, ["w"]).keys() == tensor_shapes(saved).keys() == {"w"}
+    for name in ("shard-00001.safetensors", "state.json"):  # in the place of what is read
+        (path / name).write_bytes(bomb)
+        sums = checkpoint_files.sum_file(path / name)
+        rewrite_manifest(path, lambda step, files, n=name, s=sums: (step, {**files, n: s}))
+    with pytest.raises(DamagedError):
+        open_checkpoint(path)
+    with pytest.raises(DamagedError):
+        load_tensors(saved, {"w": torch.zeros(4, 3)})
+    assert not canary.exists()
+    pickle.loads(bomb)
+    assert canary.exists()  # the bomb would have gone off

@@ -1,0 +1,88 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.errors import UserError
+from runner.rundir.lock import Lock, holder, is_locked
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from runner.rundir.lock import Lock
+lock = Lock(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another process that holds the lock on tmp_path."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_second_writer_is_refused_and_told_who_the_first_is(tmp_path, other):
+    with pytest.raises(UserError, match=f"process {other.pid} on "):
+        Lock(tmp_path)
+    assert is_locked(tmp_path)
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path, other):
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    assert not is_locked(tmp_path)
+    lock = Lock(tmp_path)
+    assert f"process {os.getpid()} on " in holder(tmp_path)
+    lock.release()
+    assert not is_locked(tmp_path)
+
+
+def test_a_forked_child_that_outlives_the_run_does_not_hold_its_lock(tmp_path):
+    code = """
+import os, sys, time
+from pathlib import Path
+from runner.rundir.lock import Lock
+lock = Lock(Path(sys.argv[1]))
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    child = int(parent.stdout.readline())
+    assert parent.wait() == -signal.SIGKILL
+    try:
+        os.kill(child, 0)
+        deadline = time.monotonic() + 10  # the child lets go when it first runs
+        while is_locked(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not is_locked(tmp_path)
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_lock_without_text_still_refuses(tmp_path, other):
+    (tmp_path / ".lock").write_text("")
+    with pytest.raises(UserError, match="does not say which"):
+        Lock(tmp_path)
+
+
+def test_a_folder_without_a_lock_is_not_locked(tmp_path):
+    assert not is_locked(tmp_path)
+    assert not is_locked(Path("nowhere"))

@@ -1,0 +1,131 @@
+import errno
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runner.config.signature import signature_of
+from runner.errors import UserError
+from runner.rundir import location as rundir
+from runner.rundir.location import check_writable
+from runner.rundir.provenance import git_state, provenance
+from runner.rundir.run import Plan, open_run, read_config, read_meta, reopen_run, write_result
+
+
+def plan(**changes):
+    identity = {"seed": 0, **changes}
+    return Plan(
+        config={"seed": identity["seed"], "key": "${oc.env:KEY}"},
+        identity=identity,
+        signature=signature_of(identity),
+        name="test",
+        choices={"model": "dlrm"},
+        command=["python", "-m", "runner"],
+    )
+
+
+def test_a_run_is_refused_while_it_is_open_and_free_when_closed(tmp_path):
+    run = open_run(str(tmp_path / "run"), plan(), project=tmp_path)
+    with pytest.raises(UserError, match="another run is writing here: process"):
+        open_run(str(tmp_path / "run"), plan(), project=tmp_path)
+    run.close()
+    open_run(str(tmp_path / "run"), plan(), project=tmp_path).close()
+    assert len(read_meta(tmp_path / "run")["resumes"]) == 1
+
+
+def test_references_to_the_environment_stay_references(tmp_path):
+    open_run(str(tmp_path / "run"), plan(), project=tmp_path).close()
+    assert read_config(tmp_path / "run") == {"seed": 0, "key": "${oc.env:KEY}"}
+
+
+def test_a_refusal_gives_the_lock_back(tmp_path):
+    open_run(str(tmp_path / "run"), plan(), project=tmp_path).close()
+    for _ in range(2):
+        with pytest.raises(UserError, match="seed: 0 -> 1"):
+            open_run(str(tmp_path / "run"), plan(seed=1), project=tmp_path)
+
+
+@pytest.mark.parametrize("half", ["meta.json", "config.yaml"])
+def test_half_a_run_directory_is_none_and_what_lacks_is_named(tmp_path, half):
+    open_run(str(tmp_path / "run"), plan(), project=tmp_path).close()
+    (tmp_path / "run" / half).unlink()
+    with pytest.raises(UserError, match=f"it has no {half}"):
+        reopen_run(tmp_path / "run", plan())
+
+
+@pytest.mark.parametrize("text", ['{"signature": "ab', "[]", "{}"])
+def test_a_damaged_meta_is_an_error_that_names_it(tmp_path, text):
+    open_run(str(tmp_path / "run"), plan(), project=tmp_path).close()
+    (tmp_path / "run" / "meta.json").write_text(text)
+    with pytest.raises(UserError, match=r"meta\.json"):
+        open_run(str(tmp_path / "run"), plan(), project=tmp_path)
+    assert (tmp_path / "run" / "meta.json").read_text() == text
+
+
+def test_warnings_and_errors_reach_log_txt_and_stop_with_the_run(tmp_path):
+    import logging
+
+    run = open_run(str(tmp_path / "run"), plan(), project=tmp_path)
+    logging.getLogger("somebody.else").warning("careful %d", 7)
+    run.close()
+    logging.getLogger("somebody.else").warning("after")
+    text = (tmp_path / "run" / "log.txt").read_text()
+    assert "WARNING somebody.else: careful 7" in text
+    assert "after" not in text
+
+
+def test_a_result_that_belongs_to_a_shorter_run_does_not_count_as_done(tmp_path):
+    run = open_run(str(tmp_path / "run"), plan(max_steps=5), project=tmp_path)
+    write_result(run, {"status": "completed", "step": 5})
+    run.close()
+    done = reopen_run(tmp_path / "run", plan(max_steps=5))
+    assert done.finished["step"] == 5
+    done.close()
+    longer = reopen_run(tmp_path / "run", plan(max_steps=9))
+    assert longer.finished is None
+    assert not (tmp_path / "run" / "result.json").exists()
+    longer.close()
+    assert read_meta(tmp_path / "run")["resumes"][-1]["result_before"]["step"] == 5
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path, monkeypatch):
+    def read_only(self, **_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    with pytest.raises(UserError, match="Read-only file system"):
+        open_run(str(tmp_path / "run"), plan(), project=tmp_path)
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(rundir.os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(UserError, match="no permission to write"):
+        check_writable(str(tmp_path / "outputs" / "{name}" / "{time}"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def git(folder, *words):
+    subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
+
+
+def test_commit_patch_and_untracked_files_of_the_project_are_kept(tmp_path):
+    assert git_state(tmp_path) is None
+    git(tmp_path, "init")
+    (tmp_path / "a.py").write_text("one\n")
+    assert git_state(tmp_path) == {"commit": None, "patch": "", "untracked": ["a.py"]}
+    git(tmp_path, "add", ".")
+    git(tmp_path, "-c", "user.name=n", "-c", "user.email=e", "commit", "-m", "first")
+    (tmp_path / "a.py").write_text("two\n")
+    (tmp_path / "b.py").write_text("new\n")
+    state = git_state(tmp_path)
+    assert len(state["commit"]) == 40
+    assert "-one\n+two\n" in state["patch"]
+    assert state["untracked"] == ["b.py"]
+
+
+def test_provenance_is_json_and_names_versions_without_importing_them(tmp_path):
+    found = json.loads(json.dumps(provenance(tmp_path, ["python"])))
+    assert found["versions"]["hydra-core"].startswith("1.3")
+    assert found["command"] == ["python"]
+    assert {"host", "python", "created", "cwd", "pid"} <= set(found)

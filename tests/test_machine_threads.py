@@ -1,0 +1,35 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from runner.machine import SPIN_COUNT, set_thread_environment, usable_cores
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("max 100000", 8), ("200000 100000", 2), ("250000 100000", 3), ("50000 100000", 1)],
+)
+def test_a_containers_share_limits_the_cores(tmp_path, monkeypatch, text, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    (tmp_path / "cpu.max").write_text(text)
+    assert usable_cores(tmp_path) == expected
+
+
+def test_without_a_limit_it_is_the_affinity(tmp_path):
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from runner.machine import usable_cores; print(usable_cores())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+
+
+def test_what_the_user_has_set_stays():
+    mine = {"GOMP_SPINCOUNT": "7"}
+    set_thread_environment(3, mine)
+    assert mine == {"GOMP_SPINCOUNT": "7", "OMP_NUM_THREADS": "3"}
+    fresh: dict[str, str] = {}
+    set_thread_environment(None, fresh)
+    assert fresh == {"GOMP_SPINCOUNT": SPIN_COUNT, "OMP_NUM_THREADS": str(usable_cores())}

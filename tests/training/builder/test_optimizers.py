@@ -1,0 +1,220 @@
+"""Parts of the parameters with optimizers of their own: one owner each, and what owners do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from runner.batch import Embeddings
+from runner.embeddings.sharding_settings import ShardingSettings
+from runner.errors import ConfigError
+from runner.models.dlrm import DLRM
+from runner.models.layers.embedding import TableLookup
+from runner.models.losses import BCE
+from runner.optim.param_groups import parse_parts
+from runner.optim.settings import parse_sparse
+from runner.training.builder.optimizers import (
+    build_optimizers,
+    build_table_groups,
+    own,
+    own_schedules,
+    table_builder,
+)
+from runner.training.job import Rates
+from runner.training.state import TrainState, dense_parameters
+from runner.training.steps import rates_at, set_rates
+from runner.training.update.context import Context
+from runner.training.update.task import Supervised
+from tests.tiny import CPU, SCHEMA, make_context, random_batch, snapshot
+from tests.tiny_job import make_job
+
+DENSE = {"_target_": "torch.optim.SGD", "lr": 0.1}
+SPARSE = {"kind": "sgd", "lr": 0.1}
+
+
+def optimizer_class(target: str) -> type:
+    return getattr(torch.optim, target.rpartition(".")[2])
+
+
+def build(parts, schedules=None):
+    """A tiny DLRM whose parameters are owned as `optimizer.parts` says."""
+    torch.manual_seed(0)
+    model, loss = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8]), BCE(SCHEMA)
+    lookup = model.embedding
+    assert isinstance(lookup, TableLookup)
+    node = {"dense": DENSE, "sparse": SPARSE, "parts": parts}
+    parameters = dense_parameters(model, loss)
+    owned = own(parse_parts(node), list(parameters), [s.name for s in lookup.specs])
+    sparse = parse_sparse(SPARSE)
+    make = table_builder(ShardingSettings(), None, owned, sparse, seed=0, device=CPU, batch_size=64)
+    tables, groups = build_table_groups(
+        lookup.specs, lookup.features, sparse, owned, make, device=CPU
+    )
+    lookup.place(tables)
+    optimizers = build_optimizers(DENSE, parameters, owned, optimizer_class)
+    context = Context(
+        model=model,
+        loss=loss,
+        tables=tables,
+        dense_optimizer=optimizers.pop("dense"),
+        part_optimizers=optimizers,
+        trained_tables=groups,
+        device=CPU,
+        micro_batch_size=1 << 20,
+    )
+    return context, owned
+
+
+def full_rates(context: Context) -> dict[str, float]:
+    full = {name: o.param_groups[0]["lr"] for name, o in context.optimizers().items()}
+    return full | {name: t.settings.lr for name, t in context.table_groups.items()}
+
+
+def train(context: Context, num_updates: int) -> None:
+    job = make_job(context, rates=Rates(full_rates(context), lambda k: 1.0))
+    context.micro_batch_size = 1 << 20
+    for step in range(num_updates):
+        set_rates(job, TrainState(step=step))
+        Supervised().train_step(context, iter([random_batch(64, step)]))
+
+
+NAMES = [*dense_parameters(DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8]), BCE(SCHEMA))]
+pieces = st.sampled_from(
+    ["bottom", "top", r"\.0", r"\.", "weight", "bias", ".*", "^", "$", "tables", "a", "m", "b"]
+)
+patterns = st.lists(pieces, min_size=1, max_size=3).map("".join)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(patterns, st.booleans()), max_size=4))
+def test_every_parameter_and_table_has_exactly_one_owner_whatever_the_patterns(entries):
+    parts = [{"pattern": p, "frozen": frozen} for p, frozen in entries]
+    try:
+        context, _ = build(parts)
+    except ConfigError as error:
+        told = str(error)
+        if any(word in told for word in ("matches no", "owns nothing", "everything is frozen")):
+            return
+        raise
+    owned = [
+        id(p)
+        for optimizer in context.optimizers().values()
+        for group in optimizer.param_groups
+        for p in group["params"]
+    ]
+    assert len(owned) == len(set(owned))
+    all_dense = {
+        n: p for n, p in context.model.named_parameters() if not n.startswith("embedding.")
+    }
+    assert {id(p) for p in all_dense.values() if p.requires_grad} == set(owned)
+    in_groups = [t.name for g in context.table_groups.values() for t in g.layout.tables]
+    assert len(in_groups) == len(set(in_groups))
+    before = snapshot(context)
+    train(context, 1)
+    after = snapshot(context)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    trained = {n for n, p in all_dense.items() if p.requires_grad}
+    trained |= {f"tables/{name}/weight" for name in in_groups}
+    assert moved == trained
+
+
+def test_parts_equal_optimizers_made_by_hand():
+    parts = [
+        {"pattern": r"^top\.0", "frozen": True},
+        {"pattern": "bias$", "name": "biases", "dense": {"_target_": "torch.optim.Adam"}},
+        {"pattern": "^top", "dense": {"lr": 0.5}},
+        {"pattern": "tables.a", "sparse": {"kind": "adam", "lr": 0.2}},
+        {"pattern": "tables.m", "frozen": True},
+    ]
+    context, _ = build(parts)
+    twin = make_context("sgd")
+    named = dict(twin.model.named_parameters())
+    by_hand = [
+        torch.optim.Adam([named["bottom.0.bias"], named["bottom.2.bias"], named["top.2.bias"]]),
+        torch.optim.SGD([named["top.2.weight"]], lr=0.5),
+        torch.optim.SGD([named["bottom.0.weight"], named["bottom.2.weight"]], lr=0.1),
+    ]
+    bags = {
+        n: nn.EmbeddingBag.from_pretrained(t.clone(), mode="sum", freeze=n == "m")
+        for n, t in ((n, twin.tables.state()[f"{n}/weight"]) for n in ("a", "b", "m"))
+    }
+    rows = {n: torch.optim.SGD([bags["b"].weight], lr=0.1) for n in "b"}
+    moments = [torch.zeros_like(bags["a"].weight) for _ in range(2)]
+    train(context, 3)
+    for step in range(3):
+        batch = random_batch(64, step)
+        ids = batch.sparse.to_dict()
+        pooled = torch.cat(
+            [bag(ids[n].values(), ids[n].offsets()[:-1]) for n, bag in bags.items()], dim=1
+        )
+        prediction = twin.model.dense(Embeddings(pooled), batch)
+        loss_B = twin.loss(prediction)["click"]
+        for optimizer in (*by_hand, rows["b"]):
+            optimizer.zero_grad()
+        bags["a"].weight.grad = None
+        (torch.dot(loss_B, batch.weights_B) / batch.weights_B.sum()).backward()
+        for optimizer in (*by_hand, rows["b"]):
+            optimizer.step()
+        adam_on_rows(bags["a"].weight, moments, ids["a"].values().unique(), step + 1)
+    ours = snapshot(context)
+    for name, parameter in named.items():
+        if not name.startswith("embedding."):
+            torch.testing.assert_close(ours[name], parameter.detach(), rtol=0, atol=1e-6, msg=name)
+    for name, bag in bags.items():
+        weight = ours[f"tables/{name}/weight"]
+        torch.testing.assert_close(weight, bag.weight.detach(), rtol=0, atol=2e-6, msg=name)
+    assert "tables/m/exp_avg" not in ours and "tables/a/exp_avg" in ours
+
+
+def adam_on_rows(weight, moments, rows, step: int, lr: float = 0.2) -> None:
+    """Adam that moves only the rows of the batch, with the global step in its correction."""
+    average, square = moments
+    grad = weight.grad[rows]
+    average[rows] = 0.9 * average[rows] + 0.1 * grad
+    square[rows] = 0.999 * square[rows] + 0.001 * grad * grad
+    direction = average[rows] / (1 - 0.9**step)
+    with torch.no_grad():
+        weight[rows] -= lr * direction / ((square[rows] / (1 - 0.999**step)).sqrt() + 1e-8)
+
+
+def test_each_group_follows_its_own_schedule():
+    parts = [
+        {"pattern": "^top", "name": "top", "schedule": {"kind": "linear"}},
+        {"pattern": "(bottom|tables.a)", "name": "both"},
+    ]
+    context, owned = build(parts)
+    found = own_schedules({"dense": {"kind": "cosine"}, "sparse": None}, owned)
+    assert found == {
+        "top": ({"kind": "linear"}, "optimizer.parts[0].schedule"),
+        "both/dense": ({"kind": "cosine"}, "optimizer.schedules.dense"),
+    }
+    assert set(full_rates(context)) == {"dense", "top", "both/dense", "both/sparse", "sparse"}
+    rates = Rates(full_rates(context), lambda k: 1.0, {"top": lambda k: 1 / k})
+    assert rates_at(rates, 4) == pytest.approx(
+        {"dense": 0.1, "top": 0.025, "both/dense": 0.1, "both/sparse": 0.1, "sparse": 0.1}
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([{"pattern": "tables.x"}], "matches no parameter; nearest: 'tables"),
+        ([{"pattern": ".", "frozen": True}], "everything is frozen"),
+        ([{"pattern": "^top", "sparse": {"lr": 1.0}}], r"parts\[0\].sparse: '\^top' owns no table"),
+        ([{"pattern": "tables", "dense": {"lr": 1.0}}], r"dense: 'tables' owns tables only"),
+        ([{"pattern": "^top", "dense": {"lrr": 1.0}}], r"parts\[0\].dense.lrr is no .* 'lr'"),
+        ([{"pattern": "^top", "frozn": True}], r"parts\[0\].frozn: is no key .* 'frozen'"),
+        ([{"pattern": "a", "frozen": True, "schedule": {}}], "no optimizer and no schedule"),
+        ([{"pattern": "tables", "sparse": {"momentum": 1}}], "would ignore it"),
+        ([{"pattern": "top", "name": "dense"}], "is taken"),
+        ([{"pattern": "top", "schedule": {"kind": "lin"}}], r"parts\[0\].schedule.kind='lin'"),
+        (["top"], "write {pattern: REGEX"),
+        ([{"name": "top"}], "pattern: is missing"),
+    ],
+)
+def test_mistakes_are_told_with_their_key(parts, message):
+    with pytest.raises(ConfigError, match=message):
+        build(parts)

@@ -1,0 +1,62 @@
+"""What is said beforehand of intervals and patiences that a run is too short for."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.config.early_stopping import BatchOnPlateau, EarlyStop, LrOnPlateau
+from runner.config.intervals import parse_interval
+from runner.config.settings import TrainerSettings
+from runner.training.builder.warnings import Length, ahead
+from runner.training.job import Cadence
+
+RUN = Length(steps=100, steps_per_epoch=30, rows_per_epoch=300, rows_per_update=10)
+
+
+def warnings(*, log="10", evaluate="10", save="10", **rules):
+    keys = {"log_every": log, "eval_every": evaluate, "save_every": save}
+    cadence = Cadence(**{k: parse_interval(v, key=k, timed=True) for k, v in keys.items()})
+    return list(ahead(cadence, TrainerSettings(**rules), RUN))
+
+
+@pytest.mark.parametrize(
+    ("interval", "times"),
+    [("10", 10), ("7", 14), ("101", 0), ("1ep", 3), ("2ep", 1), ("4ep", 0), ("5min", None)]
+    + [("100ex", 10), ("999ex", 1), ("1001ex", 0), (None, 0)],
+)
+def test_how_often_an_interval_passes(interval, times):
+    assert RUN.times(parse_interval(interval, key="k", timed=True), RUN.steps) == times
+
+
+def test_an_interval_longer_than_the_run_is_named_and_one_that_fits_or_is_timed_is_not():
+    assert warnings() == []
+    assert warnings(log="30s", save="2h") == []
+    found = warnings(log="101", evaluate="4ep", save="1001ex")
+    assert [w.split(":")[0] for w in found] == [
+        "trainer.log_every",
+        "trainer.eval_every",
+        "checkpoint.save_every",
+    ]
+    assert "101 updates is longer than the run (100 updates)" in found[0]
+
+
+@pytest.mark.parametrize("rule", [EarlyStop, LrOnPlateau, BatchOnPlateau])
+@pytest.mark.parametrize(
+    ("evaluate", "patience", "warned"),
+    [
+        # evaluations at 10, ..., 90 are on the way; the first is the best; 8 are left to wait for
+        ("10", 8, False),
+        ("10", 9, True),
+        # at 30, 60, 90
+        ("1ep", 2, False),
+        ("1ep", 3, True),
+        (None, 1, True),
+        ("10", None, False),
+    ],
+)
+def test_a_patience_that_cannot_run_out_is_a_warning(rule, evaluate, patience, warned):
+    name = {EarlyStop: "early_stop", LrOnPlateau: "lr_on_plateau"}.get(rule, "batch_on_plateau")
+    found = warnings(evaluate=evaluate, **{name: rule(patience=patience)})
+    assert bool(found) is warned
+    if warned:
+        assert f"trainer.{name}.patience={patience}: can never run out" in found[0]

@@ -1,0 +1,312 @@
+"""The callbacks that ship, one by one, against sequences and numbers worked out another way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from runner.batch import Cursor, Prediction
+from runner.config.intervals import Progress, due
+from runner.distributed.ranks import ALONE
+from runner.distributed.shards import Piece, Pieces
+from runner.errors import ConfigError
+from runner.training.callbacks import check_callback
+from runner.training.callbacks.loss_guard import LossGuard
+from runner.training.callbacks.watch.memory import Memory, host_free
+from runner.training.callbacks.watch.throughput import Throughput
+from runner.training.callbacks.watch.time_limit import TimeLimit
+from runner.training.callbacks.watch.weights import Weights, row_norms, sampled_rows
+from runner.training.update.task import StepOutput
+from tests.tiny import CPU, make_context
+
+NAN = float("nan")
+
+
+@dataclass
+class Scene:
+    """Stands for a `Training`, and keeps what a callback asks for and writes."""
+
+    context: Any = None
+    state: Any = field(default_factory=lambda: SimpleNamespace(examples=0))
+    before: Progress = field(default_factory=Progress)
+    now: Progress = field(default_factory=Progress)
+    asked: list[tuple[int, str, str]] = field(default_factory=list)
+    rows: list[dict[str, float]] = field(default_factory=list)
+    ranks: Any = ALONE
+
+    @property
+    def step(self) -> int:
+        return self.now.step
+
+    def due(self, interval: Any) -> bool:
+        return due(interval, self.before, self.now)
+
+    def advance(self, *, seconds: float = 0.1, rows: int = 10) -> None:
+        at = self.now
+        self.before = at
+        self.now = Progress(at.step + 1, at.examples + rows, 0, at.active_s + seconds)
+        self.state.examples += rows
+
+    def stop(self, reason: str) -> None:
+        self.asked.append((self.step, "stop", reason))
+
+    def pause(self, reason: str) -> None:
+        self.asked.append((self.step, "pause", reason))
+
+    def warn(self, text: str) -> None:
+        self.asked.append((self.step, "warn", text))
+
+    def log(self, split: str, numbers: dict[str, float]) -> None:
+        self.rows.append({"split": split, **numbers})
+
+    log_speed = lambda self, numbers: self.rows.append(dict(numbers))
+
+
+def update_of(loss: float | dict[str, float], *, applied: bool = True) -> StepOutput:
+    """Two rows that weigh 1 and 3 whose mean is the loss, and one of weight 0 that is anything."""
+    losses = loss if isinstance(loss, dict) else {"click": loss}
+    rows = {n: torch.tensor([x - 0.3, x + 0.1, NAN]) for n, x in losses.items()}
+    prediction = Prediction(
+        torch.zeros(3, 1), torch.zeros(3, 1), torch.tensor([1.0, 3.0, 0.0]), torch.empty(3, 0)
+    )
+    return StepOutput((prediction,), (rows,), torch.arange(3), Cursor(0, 3), applied)
+
+
+def guarded(losses, *, applied=(), **settings):
+    """(update, what, why) asked for by a guard that sees these losses."""
+    scene, guard = Scene(), LossGuard(**settings)
+    for number, loss in enumerate(losses, start=1):
+        scene.advance()
+        guard.on_update(scene, update_of(loss, applied=number not in applied))
+    return [(step, what) for step, what, _ in scene.asked], scene
+
+
+# the middle of [1, 2, 3, 4] is 2.5, deviations from it 1.5, .5, .5, 1.5: their middle 1, times 1.48
+FOUR = [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("losses", "settings", "expected"),
+    [
+        ([*FOUR, 2.5 + 1.4826 * 5 - 0.01], {"spike": 5, "window": 4}, []),
+        ([*FOUR, 2.5 + 1.4826 * 5 + 0.01], {"spike": 5, "window": 4}, [(5, "warn")]),
+        ([*FOUR, 99.0], {"spike": 5, "window": 5}, []),  # the window is not full yet
+        ([*FOUR, 99.0, 99.0, 1.0, 99.0], {"spike": 5, "window": 4}, [(5, "warn")]),
+        ([*FOUR, 99.0], {"spike": 5, "window": 4, "on_spike": "stop"}, [(5, "stop")]),
+        ([*FOUR, 99.0], {"spike": 5, "window": 4, "on_spike": "pause"}, [(5, "pause")]),
+        ([*FOUR, 99.0], {"spike": 5, "window": 4, "on_spike": "ignore"}, []),
+        ([2.0, 2.0, 2.0, 2.0, 99.0], {"spike": 5, "window": 4}, []),  # nothing to measure it by
+        ([1.0, NAN, 1.0], {}, [(2, "stop")]),
+        ([1.0, float("inf")], {"on_nonfinite": "pause"}, [(2, "pause")]),
+        ([NAN, NAN, 1.0, NAN], {"on_nonfinite": "warn"}, [(1, "warn"), (4, "warn")]),
+        ([NAN], {"on_nonfinite": "ignore"}, []),
+        # uncertainty weighting makes losses below 0
+        ([-1.0, -2.0, -3.0, -4.0, 8.0], {"spike": 5, "window": 4}, [(5, "warn")]),
+    ],
+)
+def test_the_guard_acts_where_a_loss_is_not_finite_or_far_above_the_others(
+    losses, settings, expected
+):
+    assert guarded(losses, **settings)[0] == expected
+
+
+def test_the_guard_counts_updates_that_were_skipped_in_a_row():
+    skipped = {2, 3, 5, 6, 7}
+    found, scene = guarded([1.0] * 8, applied=skipped, max_skipped=3)
+    assert found == [(7, "stop")]
+    assert "3 updates in a row were skipped" in scene.asked[0][2]
+    assert guarded([1.0] * 8, applied=skipped, max_skipped=None)[0] == []
+
+
+def test_the_guard_names_the_parts_of_a_loss_that_is_not_finite():
+    _, scene = guarded([{"click": 0.5, "like": NAN}])
+    assert "the loss is nan (click 0.5, like nan)" in scene.asked[0][2]
+
+
+def test_a_guard_that_was_saved_in_between_goes_on_as_one_that_was_not():
+    losses = [*FOUR, 99.0, 3.0, 2.0, 99.0]
+    whole = guarded(losses, spike=5, window=4)[0]
+    scene, guard = Scene(), LossGuard(spike=5, window=4)
+    for loss in losses:
+        scene.advance()
+        guard.on_update(scene, update_of(loss))
+        saved, guard = guard.state(), LossGuard(spike=5, window=4)
+        guard.load_state(saved)
+    assert [(step, what) for step, what, _ in scene.asked] == whole == [(5, "warn"), (8, "warn")]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: LossGuard(on_spike="halt"), "on_spike=halt: one of stop, pause, warn, ignore"),
+        (lambda: LossGuard(spike=0.0), "spike=0.0: must be a number above 0"),
+        (lambda: LossGuard(window=0), "window=0: must be at least 1"),
+        (lambda: Throughput(every="5 parsecs"), "every=5 parsecs: not an interval"),
+        (lambda: Throughput(warn_below=2.0), "warn_below=2.0: must be from 0"),
+        (lambda: Memory(every="30s"), "every=30s: a time is for saving and logging only"),
+        (lambda: TimeLimit(limit="100"), "limit=100: a time, such as"),
+        (lambda: TimeLimit(limit="1ep"), "limit=1ep: a time, such as"),
+        (lambda: TimeLimit(limit="1min", margin="1min"), "margin=1min: must be less than limit"),
+        (lambda: Weights(sample_rows=0), "sample_rows=0"),
+        (
+            lambda: Weights(tables=[{"pattern": ".*", "statistics": ["nrom"]}]),
+            "no statistic 'nrom'; nearest: 'norm'",
+        ),
+        (lambda: Weights(tables=[{"pattern": "("}]), "must be {pattern"),
+        (
+            lambda: Weights(parameters=[{"pattern": "(", "statistics": ["norm"]}]),
+            "parameters: pattern '\\('",
+        ),
+    ],
+)
+def test_wrong_settings_are_named(make, said):
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+def test_all_that_ship_are_callbacks():
+    limit = TimeLimit(limit="1h")
+    for callback in (LossGuard(), Throughput(), Memory(), limit, Weights()):
+        check_callback("it", callback)
+
+
+def test_throughput_is_examples_over_the_time_of_updates():
+    scene, watch = Scene(), Throughput(every=4, warn_below=0.5)
+    watch.on_run_start(scene)
+    for seconds in (0.1, 0.1, 0.2, 0.4, 0.2, 0.2, 0.2, 0.2, 1.0, 1.0, 1.0, 1.0):
+        scene.advance(seconds=seconds)
+        watch.on_update(scene, None)
+    first, second, third = scene.rows
+    assert first["throughput/examples_per_s"] == pytest.approx(40 / 0.8)
+    assert first["throughput/updates_per_s"] == pytest.approx(4 / 0.8)
+    assert first["throughput/update_s_median"] == pytest.approx(0.15)
+    assert first["throughput/update_s_max"] == pytest.approx(0.4)
+    assert second["throughput/examples_per_s"] == pytest.approx(50)
+    assert third["throughput/examples_per_s"] == pytest.approx(10)
+    [(step, what, text)] = scene.asked
+    assert (step, what) == (12, "warn")
+    assert "10 examples/s, 20% of the best so far (50)" in text
+
+
+def test_memory_is_told_at_its_interval_and_a_warning_comes_before_it_runs_out():
+    scene = Scene(context=SimpleNamespace(device=CPU))
+    watch = Memory(every=2, warn_free_below=1.0)
+    for _ in range(4):
+        scene.advance()
+        watch.on_update(scene, None)
+    assert len(scene.rows) == 2
+    assert scene.rows[0]["memory/peak_bytes"] >= scene.rows[0]["memory/bytes"] > 50e6
+    assert 0 < scene.rows[0]["memory/host_free"] < 1
+    assert [(step, what) for step, what, _ in scene.asked] == [(2, "warn"), (4, "warn")]
+
+
+def test_what_is_free_is_the_scarcer_of_machine_and_container(tmp_path):
+    info = tmp_path / "meminfo"
+    info.write_text("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 400 kB\n")
+    assert host_free(tmp_path, info) == 0.4
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("700\n")
+    assert host_free(tmp_path, info) == 0.4
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert host_free(tmp_path, info) == pytest.approx(0.3)
+    assert host_free(tmp_path / "none", tmp_path / "none") == 2.0
+
+
+@pytest.mark.parametrize(
+    ("gaps", "left_at"),
+    [
+        # limit 100 s, margin 10 s; after each update: left <= 10 + the longest gap so far?
+        ([1] * 100, 89),  # at 89: 11 left <= 10 + 1
+        ([20, 20, 20, 20], 4),  # at 60: 40 > 30; at 80: 20
+        (
+            [1, 1, 1, 30] + [1] * 60,
+            31,
+        ),  # one took 30: 41 left at 30, 40 at 31
+        ([89, 1], 1),
+    ],
+)
+def test_the_time_limit_leaves_so_early_that_the_longest_gap_fits_in(gaps, left_at):
+    clock = SimpleNamespace(now_s=1000.0)
+    limit = TimeLimit(limit="100s", margin="10s", clock=lambda: clock.now_s)
+    scene = Scene()
+    limit.on_run_start(scene)
+    for gap in gaps:
+        clock.now_s += gap
+        scene.advance()
+        limit.on_update(scene, None)
+    assert scene.asked[0][:2] == (left_at, "pause")
+
+
+def test_statistics_of_weights_are_those_of_numpy():
+    context = make_context()
+    context.model.top[0].bias.data[:3] = 0
+    every = ["norm", "rms", "mean", "std", "min", "max", "zeros"]
+    watch = Weights(
+        every=2,
+        parameters=[
+            {"pattern": r"top\.0\..*", "statistics": every},
+            {"pattern": ".*bias", "statistics": ["mean"]},
+        ],
+        tables=[{"pattern": "a|b", "statistics": ["mean", "max"]}],
+    )
+    scene = Scene(context=context)
+    watch.on_run_start(scene)
+    for _ in range(2):
+        scene.advance()
+        watch.on_update(scene, None)
+    [row] = scene.rows
+    assert row.pop("split") == "weights"
+    x = context.model.top[0].bias.detach().double().numpy()
+    expected = {
+        "norm": np.sqrt((x**2).sum()),
+        "rms": np.sqrt((x**2).mean()),
+        "mean": x.mean(),
+        "std": x.std(),
+        "min": x.min(),
+        "max": x.max(),
+        "zeros": 3 / 8,
+    }
+    for name, value in expected.items():
+        assert row[f"dense/top.0.bias/{name}"] == pytest.approx(value, abs=1e-12)
+    table = context.tables.state()["a/weight"].double().numpy()
+    norms = np.linalg.norm(table, axis=1)
+    assert row["tables/a/row_norm_mean"] == pytest.approx(norms.mean())
+    assert row["tables/a/row_norm_max"] == pytest.approx(norms.max())
+    assert "tables/m/row_norm_max" not in row
+    assert "dense/bottom.0.bias/mean" in row and "dense/bottom.0.weight/mean" not in row
+
+
+def test_a_pattern_that_matches_nothing_is_an_error_naming_the_nearest():
+    watch = Weights(tables=[{"pattern": "aa", "statistics": ["mean"]}])
+    with pytest.raises(ConfigError, match="tables: 'aa' matches nothing; nearest: 'a'"):
+        watch.on_run_start(Scene(context=make_context()))
+
+
+def test_of_a_large_table_the_same_rows_are_looked_at_every_time():
+    rows_N = sampled_rows("item", 1_000_000, 5_000)
+    assert torch.equal(rows_N, sampled_rows("item", 1_000_000, 5_000))
+    assert not torch.equal(rows_N[:50], sampled_rows("user", 1_000_000, 5_000)[:50])
+    assert 4_900 < len(rows_N) <= 5_000 and int(rows_N.max()) < 1_000_000
+    assert abs(float(rows_N.double().mean()) / 500_000 - 1) < 0.03  # from everywhere in it
+    assert torch.equal(sampled_rows("item", 10, 5_000), torch.arange(10))
+
+
+def test_norms_of_rows_add_up_over_pieces_of_any_shape():
+    table = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
+    rows_N = torch.tensor([0, 7, 19, 20, 33, 49])
+    expected = table[rows_N].double().norm(dim=1)
+    cuts = [
+        [(slice(0, 20), slice(0, 8)), (slice(20, 50), slice(0, 8))],
+        [(slice(0, 50), slice(0, 4)), (slice(0, 50), slice(4, 8))],
+        [(slice(0, 33), slice(0, 8)), (slice(33, 50), slice(0, 2)), (slice(33, 50), slice(2, 8))],
+    ]
+    for cut in cuts:
+        pieces = [Piece(table[r, c], (r.start, c.start)) for r, c in cut]
+        whole = Pieces(table.shape, pieces, table.dtype, CPU)
+        torch.testing.assert_close(row_norms(whole, rows_N, ALONE), expected)
+    torch.testing.assert_close(row_norms(table, rows_N, ALONE), expected)

@@ -1,0 +1,157 @@
+"""What evaluations change: rates, the size of updates, the length of the run, its end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from runner.batch import Cursor
+from runner.config.early_stopping import BatchOnPlateau, EarlyStop, LrOnPlateau
+from runner.config.settings import TrainerSettings
+from runner.optim.lr_schedule import build_schedule
+from runner.training.job import Rates
+from runner.training.loops.plateau_actions import decide
+from runner.training.state import TrainState
+from runner.training.steps import finished, schedule_step, steps, total_steps
+from tests.tiny import make_context
+from tests.tiny_job import Rows, make_job, output
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def job_of(num_rows=160, **trainer):
+    settings = TrainerSettings(batch_size=32, **{"max_epochs": 3, **trainer})
+    job = make_job(make_context(), dataset=Rows(num_rows), trainer=settings)
+    per_epoch = -(-num_rows // 32)
+    total = settings.max_steps or per_epoch * settings.max_epochs
+    rates = Rates({"dense": 0.1, "sparse": 0.2}, build_schedule({"kind": "linear"}, total))
+    return replace(job, total_steps=total, rates=rates)
+
+
+# auc at each evaluation -> (rates' scale, growth, stopped) after it
+TABLE = [
+    (0.50, (1.0, 1, False)),
+    (0.52, (1.0, 1, False)),  # better, but not by more than 0.05: 1 without
+    (0.51, (0.5, 1, False)),  # 2 without: rates fall
+    (0.54, (0.5, 2, False)),  # 3 without: updates grow
+    (0.56, (0.5, 2, False)),  # better by 0.06
+    (0.40, (0.5, 2, False)),  # 1
+    (float("nan"), (0.25, 2, False)),  # 2: rates fall
+    (0.60, (0.25, 4, False)),  # 3: by 0.04 only; updates grow
+    (0.61, (0.25, 4, False)),  # 4: by exactly 0.05 or less; rates fell twice, and may no more
+    (0.55, (0.25, 4, True)),  # 5: the end
+]
+
+
+def test_every_rule_decides_as_the_table_says():
+    job = job_of(
+        early_stop=EarlyStop(patience=5, min_delta=0.05),
+        lr_on_plateau=LrOnPlateau(patience=2, min_delta=0.05, max_times=2),
+        batch_on_plateau=BatchOnPlateau(patience=3, min_delta=0.05, max_rows=128),
+    )
+    state = TrainState()
+    for number, (auc, expected) in enumerate(TABLE, start=1):
+        state.step = number
+        decide(job, state, {"auc": auc})
+        assert (state.lr_scale, state.growth, state.stopped is not None) == expected, number
+    assert state.stopped == (
+        "early_stop: validation/auc has not improved by more than 0.05 in 5 evaluations"
+    )
+    said = output(job)
+    assert "step 3: validation/auc has not improved by more than 0.05 in 2 evaluations" in said
+    assert "learning rates are 0.25 of the schedule's from here on (were 0.5)" in said
+    assert "64 rows an update from here on (were 32); " in said
+
+
+def test_without_rules_an_evaluation_decides_nothing():
+    job, state = job_of(), TrainState()
+    for auc in (0.9, 0.1, float("nan")):
+        decide(job, state, {"auc": auc})
+    assert state == TrainState()
+
+
+def test_a_rule_goes_by_its_own_metric_and_what_is_better_of_it():
+    job = job_of(early_stop=EarlyStop(patience=1, metric="validation/log_loss"))
+    state = TrainState()
+    for loss in (0.7, 0.6, 0.5):
+        decide(job, state, {"auc": 0.5, "log_loss": loss})
+    assert state.stopped is None
+    decide(job, state, {"auc": 0.9, "log_loss": 0.55})
+    assert state.stopped is not None
+
+
+def test_a_threshold_alone_ends_the_run():
+    job, state = job_of(early_stop=EarlyStop(threshold=0.8)), TrainState()
+    decide(job, state, {"auc": 0.79})
+    assert not finished(job, state)
+    decide(job, state, {"auc": 0.81})
+    assert finished(job, state)
+    assert state.stopped == "early_stop: validation/auc has reached 0.8: 0.81000"
+
+
+def test_a_run_at_its_end_changes_nothing_more_but_still_counts():
+    job = job_of(max_epochs=None, max_steps=9, early_stop=EarlyStop(patience=1))
+    state = TrainState(step=9)
+    for auc in (0.9, 0.1):
+        decide(job, state, {"auc": auc})
+    assert state.stopped is None
+    assert state.waits["early_stop"].since == 1  # a longer run goes on from here
+
+
+def simulated(job, growths):
+    """Plays a run whose updates grow: (update -> growth). Counts what `steps` does."""
+    state, seen = TrainState(), []
+    for out in steps(job, state):
+        state.growth = growths.get(state.step, state.growth)
+        seen.append((out.rows_B.numel(), state.cursor, state.rates["dense"], state.growth))
+    return state, seen
+
+
+@pytest.mark.parametrize("num_rows", [160, 150, 33])
+@pytest.mark.parametrize("growths", [{3: 2}, {1: 4}, {2: 3, 4: 6}, {5: 2, 6: 4}, {7: 8}])
+def test_larger_updates_learn_every_example_as_often_and_the_length_was_told(num_rows, growths):
+    job = job_of(num_rows)
+    state, seen = simulated(job, growths)
+    assert state.examples == sum(size for size, *_ in seen) == 3 * num_rows
+    assert state.cursor == Cursor(3, 0)
+    for number, (_, cursor, _, growth) in enumerate(seen, start=1):
+        at = TrainState(step=number, cursor=cursor, growth=growth)
+        if growth == seen[-1][-1] and growth > 1:  # nothing changes any more
+            assert total_steps(job, at) == state.step, number
+
+
+def test_the_schedule_of_a_run_of_epochs_is_gone_through_by_examples():
+    job = job_of(160)  # 5 updates of 32 an epoch, 15 in all; linear from 0.1 to 0
+    _, seen = simulated(job, {5: 2})
+    #  the original updates that each of the run's ends at: then 64 rows at a time, 32 at the end
+    ends = [1, 2, 3, 4, 5, 7, 9, 10, 12, 14, 15]
+    assert [rate for _, _, rate, _ in seen] == pytest.approx(
+        [0.1 * job.rates.factor(k) for k in ends], abs=1e-15
+    )
+    assert [size for size, *_ in seen] == [32] * 5 + [64, 64, 32] * 2
+
+
+def test_a_run_of_updates_keeps_its_length_and_its_schedule():
+    job = job_of(max_epochs=None, max_steps=12)
+    state, seen = simulated(job, {4: 2})
+    assert state.step == 12
+    assert [schedule_step(job, TrainState(step=k, growth=2)) for k in (4, 11)] == [5, 12]
+    assert total_steps(job, TrainState(step=5, growth=2)) == 12
+    assert [rate for _, _, rate, _ in seen] == pytest.approx(
+        [0.1 * job.rates.factor(k) for k in range(1, 13)]
+    )
+
+
+def test_lower_rates_multiply_the_schedule_on_both_sides():
+    job = job_of()
+    state = TrainState(lr_scale=0.25)
+    stream = steps(job, state)
+    next(stream)
+    assert state.rates == {"dense": 0.1 * 0.25, "sparse": 0.2 * 0.25}
+    [group] = job.context.dense_optimizer.param_groups
+    assert group["lr"] == 0.1 * 0.25

@@ -1,0 +1,156 @@
+"""When callbacks are called, what they may ask for, and what they cannot break."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from runner.config.intervals import parse_interval
+from runner.config.settings import CheckpointSettings, Monitor, TrainerSettings
+from runner.distributed.ranks import ALONE
+from runner.training.callbacks import Callbacks
+from runner.training.job import Cadence
+from runner.training.loops.events import CallbackError, Events
+from runner.training.loops.train import train
+from runner.training.state import TrainState
+from runner.training.steps import steps
+from runner.training.stop_signal import Stop
+from tests.tiny import make_context, snapshot
+from tests.tiny_job import Rows, make_job
+from tests.training.callbacks.own import Asker, Collector, Diary, Gambler
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+class WithSplits(Rows):
+    def __init__(self) -> None:
+        super().__init__(160)
+        self.num_rows = {"train": 160, "validation": 64, "test": 32}
+
+
+def job_of(evaluate="5", **callbacks):
+    """5 updates an epoch, 2 epochs. One whose best weights are not its last needs a disk."""
+    job = make_job(
+        make_context(),
+        dataset=WithSplits(),
+        trainer=TrainerSettings(batch_size=32, max_epochs=2),
+    )
+    return replace(
+        job,
+        callbacks=Callbacks(callbacks, ranks=ALONE, listed=bool(callbacks)),
+        cadence=Cadence(None, parse_interval(evaluate, key="k"), None),
+        checkpoint=CheckpointSettings(monitor=Monitor("validation/auc", "max")),
+        config={"metrics": {"eval": ["auc"], "train": ["log_loss"]}},
+        loop_settings={"final_splits": ["test"]},
+        total_steps=10,
+    )
+
+
+def test_every_event_comes_at_its_place(tmp_path):
+    train(job_of(diary=Diary(file=str(tmp_path / "d"))))
+    lines = [json.loads(line) for line in (tmp_path / "d.0").read_text().splitlines()]
+    assert lines == [
+        [0, "run_start"],
+        *[[k, "update", 32] for k in range(1, 6)],
+        [5, "epoch", 1],
+        [5, "evaluation", "validation", "auc"],
+        *[[k, "update", 32] for k in range(6, 11)],
+        [10, "epoch", 2],
+        [10, "evaluation", "validation", "auc"],
+        [10, "evaluation", "test", "auc"],
+        [10, "run_end", "completed"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "step", "end"),
+    [
+        ("on_run_start", 0, 0),
+        ("on_update", 3, 3),
+        ("on_update", 4, 4),
+        ("on_epoch", 5, 5),
+        ("on_evaluation", 2, 2),
+        ("on_update", 10, 10),
+    ],
+)
+def test_a_callback_that_asks_to_stop_ends_the_run_after_that_update(event, step, end):
+    every = "2" if event == "on_evaluation" else None
+    result = train(job_of(every, asker=Asker(step=step, what="stop", event=event)))
+    assert (result.status, result.step) == ("completed", end)
+    assert result.notes["stopped"] == "it is enough"
+    assert "validation/auc" in result.metrics and "test/auc" in result.metrics
+
+
+@pytest.mark.parametrize("event", ["on_run_start", "on_update", "on_evaluation"])
+def test_a_callback_that_asks_for_a_pause_interrupts_as_sigterm_does(event):
+    step = 0 if event == "on_run_start" else 4
+    result = train(job_of("4", asker=Asker(step=step, what="pause", event=event)))
+    assert (result.status, result.step, result.signal) == ("interrupted", step, 15)
+
+
+@pytest.mark.parametrize(
+    ("event", "step"),
+    [
+        ("on_run_start", 0),
+        ("on_update", 3),
+        ("on_epoch", 5),
+        ("on_evaluation", 5),
+        ("on_run_end", 10),
+    ],
+)
+def test_one_that_raises_is_named_with_its_event_and_its_step(event, step):
+    every = None if event == "on_run_end" else "5"
+    with pytest.raises(CallbackError) as caught:
+        train(job_of(every, mine=Asker(step=step, what="raise", event=event)))
+    text = str(caught.value)
+    assert text.startswith(f"callbacks.mine (Asker) at {event}, step {step}: ")
+    assert "raised ValueError: out of ideas" in text
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_the_others_are_still_called_after_one_has_raised(tmp_path):
+    diary = Diary(file=str(tmp_path / "d"))
+    with pytest.raises(CallbackError):
+        train(job_of(mine=Asker(step=3, what="raise"), diary=diary))
+    assert [3, "update", 32] in [json.loads(s) for s in (tmp_path / "d.0").read_text().splitlines()]
+
+
+def test_a_state_that_nobody_saves_is_noticed_when_it_changes():
+    with pytest.raises(CallbackError, match=r"at on_update, step 1: changes self.seen"):
+        train(job_of(mine=Collector()))
+
+
+def test_what_a_callback_draws_at_random_changes_nothing():
+    def weights_and_draws(**callbacks):
+        torch.manual_seed(1), random.seed(1), np.random.seed(1)
+        job = job_of(None, **callbacks)
+        torch.manual_seed(1)
+        train(job)
+        return snapshot(job.context), (torch.rand(3).tolist(), random.random(), np.random.rand())
+
+    (with_it, draws), (without, theirs) = weights_and_draws(g=Gambler()), weights_and_draws()
+    assert draws == theirs
+    assert all(torch.equal(with_it[n], without[n]) for n in without)
+
+
+def test_without_callbacks_an_update_pays_for_nothing(monkeypatch):
+    """Not one call beyond the two that find nothing listed."""
+    job, state = job_of(), TrainState()
+    events = Events(job, state, Stop(ALONE))
+    output = next(steps(job, state))
+
+    def forbidden(*args, **more):
+        raise AssertionError("called")
+
+    monkeypatch.setattr("runner.training.loops.events.same_draws_after", forbidden)
+    monkeypatch.setattr("runner.training.loops.events.progress", forbidden)
+    monkeypatch.setattr(type(events), "_each", forbidden)
+    events.updated(output)

@@ -1,0 +1,53 @@
+"""loop=debug with several tasks and a step of one's own, and with a debugger in it."""
+
+from __future__ import annotations
+
+import re
+
+from runner.launch import stepped_through
+from tests.conftest import TINY
+
+OWN = ("--allow", "tests", "task._target_=tests.training.loops.stepping.Pairs")
+
+
+def test_nothing_reads_ahead_and_nothing_is_compiled():
+    config = {
+        "dataset": {"prefetch": 4, "workers": 2, "path": "x"},
+        "trainer": {"compile": True, "batch_size": 8},
+    }
+    changed, told = stepped_through(config)
+    assert changed["dataset"] == {"prefetch": 0, "workers": 0, "path": "x"}
+    assert changed["trainer"] == {"compile": False, "batch_size": 8}
+    assert told == ["dataset.prefetch=0", "dataset.workers=0", "trainer.compile=false"]
+    assert config["dataset"]["workers"] == 2
+    assert stepped_through({"dataset": {"workers": 0}, "trainer": {}})[1] == []
+
+
+def test_a_step_of_ones_own_stops_where_it_says_in_the_only_thread(runner):
+    words = (*TINY, *OWN, "loop=debug", "loop.max_steps=2", "loop.statistics=true")
+    ahead = ("dataset.prefetch=3", "dataset.workers=2", "loop.summary=true")
+    env = {"PYTHONBREAKPOINT": "tests.training.loops.stepping.at_breakpoint"}
+    done = runner.run(*words, *ahead, env=env)
+    assert done.code == 0, done.text
+    assert "dataset.prefetch=0, dataset.workers=0, for one thread of control" in done.text
+    assert done.text.count("threads ['MainThread'] compiled False") == 2
+    assert done.text.count("stopped in train_step, rows 32") == 2
+    assert "step 2  loss" in done.text
+
+
+def test_pdb_itself_stops_in_the_step(runner):
+    """Its prompt gets no input here, so it quits, as at Ctrl-D: by then it has shown the line."""
+    done = runner.run(*TINY, *OWN, "loop=debug", "loop.max_steps=2")
+    assert "(Pdb)" in done.text
+    assert re.search(r"stepping\.py\(\d+\)train_step\(\)", done.text)
+
+
+def test_several_tasks_are_told_one_by_one_with_everything_on(runner):
+    words = (*TINY, "loop=debug", "dataset.num_tasks=2", "model=mmoe", "model.net.embedding_dim=4")
+    words = tuple(w for w in words if not w.startswith(("model.net.bottom", "model.net.top")))
+    words = (*words, "checkpoint.monitor={metric: validation/loss, direction: min}")
+    options = ("loop.statistics=true", "loop.summary=true", "loop.anomaly=true")
+    done = runner.run(*words, *options, "loop.overfit_one_batch=true", "loop.max_steps=3")
+    assert done.code == 0, done.text
+    assert re.search(r"step 3  loss [\d.]+ \(label [\d.]+, label_2 [\d.]+\)", done.text)
+    assert "TableLookup" in done.text

@@ -1,0 +1,392 @@
+"""loop=tune_batch_size and loop=tune_lr: what they choose, and that they leave no trace."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from runner.config.settings import TrainerSettings
+from runner.errors import UserError
+from runner.optim.dense import build_dense_optimizer
+from runner.training.debugging.fixed_batches import Loaded, longest_rows, tiled
+from runner.training.job import Rates
+from runner.training.loops.rollback import untouched
+from runner.training.loops.tune_batch_size import Trial, foreseen_bytes, search, try_size
+from runner.training.loops.tune_lr import Point, range_test, suggested
+from runner.training.state import TrainState, dense_parameters, tensors
+from runner.training.steps import steps
+from tests.tiny import make_context, random_batch
+from tests.tiny_job import Rows, make_job
+from tests.training.loops.hungry import Hungry
+from tests.whole.test_online import weights
+
+SMALL = (
+    "dataset.max_cardinality=200",
+    "dataset.rows={train: 3000, validation: 300, test: 300}",
+    "trainer.num_threads=1",
+    "trainer.batch_size=32",
+    "trainer.log_every=7",
+    "trainer.eval_every=11",
+    "checkpoint.save_every=5",
+    "trainer.max_steps=30",
+    "model.net.bottom=[8]",
+    "model.net.top=[8]",
+    "model.net.embedding_dim=4",
+    "model.net.dropout=0.1",
+)
+TUNE_SIZE = ("loop=tune_batch_size", "loop.start=16", "loop.updates=3", "loop.max_batch_size=64")
+TUNE_LR = ("loop=tune_lr", "loop.updates=30")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+# sizes that fit and their speed; None does not fit; then what is tried and what is chosen
+SEARCHES = {
+    "up to the cap": (lambda n: n, 64, [16, 32, 64], 64, "the cap of 64 rows"),
+    "a cap between": (lambda n: n, 50, [16, 32, 50], 50, "the cap of 50 rows"),
+    "falls off": (
+        lambda n: n if n <= 64 else 64 - n / 8,
+        10_000,
+        [16, 32, 64, 128, 96, 80, 72],
+        64,
+        "the speed falls off",
+    ),
+    "falls off between two": (
+        lambda n: n if n <= 100 else 50,
+        10_000,
+        [16, 32, 64, 128, 96, 112, 104],
+        96,
+        "the speed falls off",
+    ),
+    "a plateau is no fall": (lambda n: 100.0, 128, [16, 32, 64, 128], 16, "the cap of 128 rows"),
+    "memory": (
+        lambda n: n if n <= 200 else None,
+        10_000,
+        [16, 32, 64, 128, 256, 192, 224, 208],
+        184,  # 208 less a tenth, by eights
+        "out of memory",
+    ),
+    "memory at once": (
+        lambda n: n if n <= 5 else None,
+        10_000,
+        [16, 8, 4, 6, 5],
+        5,
+        "out of memory",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("speed", "cap", "tried", "chosen", "end"), SEARCHES.values(), ids=SEARCHES
+)
+def test_it_doubles_stops_and_bisects_back(speed, cap, tried, chosen, end):
+    def attempt(size: int) -> Trial:
+        return Trial(size, speed(size), why="out of memory")
+
+    found = search(attempt, start=16, cap=cap, max_trials=16, fall_off=0.05, margin=0.1)
+    assert [t.size for t in found.trials] == tried
+    assert (found.size, found.end) == (chosen, end)
+
+
+def test_no_more_trials_than_allowed_and_an_error_where_nothing_fits():
+    found = search(
+        lambda n: Trial(n, float(n)), start=1, cap=1 << 20, max_trials=5, fall_off=0.1, margin=0
+    )
+    assert [t.size for t in found.trials] == [1, 2, 4, 8, 16]
+    assert (found.size, found.end) == (16, "5 trials")
+    with pytest.raises(UserError, match="a batch of 1 rows does not fit into memory"):
+        search(
+            lambda n: Trial(n, None, why="out of memory"),
+            start=16,
+            cap=64,
+            max_trials=16,
+            fall_off=0.1,
+            margin=0.1,
+        )
+
+
+def test_memory_is_foreseen_by_the_last_two_trials():
+    assert foreseen_bytes([], 4) == foreseen_bytes([(2, 5.0)], 4) == 0
+    assert foreseen_bytes([(1, 11.0), (2, 12.0), (4, 16.0)], 8) == 16 + 2 * 4
+    assert foreseen_bytes([(2, 12.0), (4, 12.0)], 8) == 12
+
+
+def test_the_worst_case_is_the_rows_with_the_longest_lists():
+    batch = random_batch(40)
+    lengths = batch.sparse["m"].lengths()
+    order = torch.argsort(lengths, descending=True, stable=True)
+    worst = tiled(longest_rows(batch), 100)
+    assert worst.size == 100
+    assert torch.equal(worst.rows_B, order[torch.arange(100) % 40])
+    ids = [x.tolist() for x in batch.sparse["m"].to_dense()]
+    assert [x.tolist() for x in worst.sparse["m"].to_dense()] == [ids[r] for r in worst.rows_B]
+    assert torch.equal(worst.labels_BT, batch.labels_BT[worst.rows_B])
+    first = next(Loaded(Rows(), worst, [batch]).batches("train"))
+    assert first.size == 100
+
+
+def with_dropout(kind: str, cls: type, seed: int = 0):
+    """A context with dropout and a dense optimizer of a class."""
+    context = make_context(kind)
+    context.model.top.append(nn.Dropout(0.2))
+    parameters = dense_parameters(context.model, context.loss)
+    context.dense_optimizer = build_dense_optimizer(cls, {"lr": 0.1}, parameters)
+    torch.manual_seed(seed)
+    return context
+
+
+def state_of(job) -> dict[str, object]:
+    held = tensors(job.context, job.train_metrics)
+    found: dict[str, object] = {n: t.clone() for n, t in held.items()}
+    found["torch"] = torch.get_rng_state()
+    found["others"] = (random.getstate(), str(np.random.get_state()))
+    found["rates"] = [g["lr"] for g in job.context.dense_optimizer.param_groups]
+    found["rows"] = job.context.micro_batch_size
+    return found
+
+
+def same(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(
+        torch.equal(a[n], b[n]) if isinstance(a[n], torch.Tensor) else a[n] == b[n] for n in a
+    )
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["at the start", "after updates"])
+@pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
+@pytest.mark.parametrize("kind", ["rowwise_adagrad", "adam", "sgd"])
+def test_trials_leave_no_trace_to_the_last_bit(kind, cls, begun):
+    def job_of(context):
+        trainer = TrainerSettings(batch_size=16, max_steps=100, max_epochs=None)
+        return make_job(context, trainer=trainer, updates=3, margin=0.1)
+
+    job, twin = job_of(with_dropout(kind, cls)), job_of(with_dropout(kind, cls))
+    states = []
+    for one in (job, twin):
+        torch.manual_seed(3)
+        random.seed(3)
+        np.random.seed(3)
+        state = TrainState()
+        stream = steps(one, state)
+        for _ in range(4 if begun else 0):
+            next(stream)
+        if one is job:
+            before = state_of(one)
+            with untouched(one):
+                try_size(one, 8, longest_rows(random_batch(40)), [])
+                range_test(one, low=1, high=50, updates=9, smoothing=0.5, diverged=1e9)
+                np.random.rand()
+                random.random()
+                assert not same(state_of(one), before)
+            assert same(state_of(one), before)
+        for _ in range(4):
+            next(stream)
+        states.append(state_of(one))
+    assert same(*states)
+
+
+def test_a_size_that_torch_cannot_allocate_is_a_trial_that_failed_and_restored():
+    job = make_job(with_dropout("sgd", torch.optim.Adam), updates=3, margin=0.1)
+    job = replace(job, task=Hungry(20))
+    before = state_of(job)
+    pool = longest_rows(random_batch(40))
+    with untouched(job):
+        assert try_size(job, 16, pool, []).examples_per_s > 0
+        failed = try_size(job, 32, pool, [])
+        assert (failed.examples_per_s, failed.why) == (None, "out of memory")
+        foreseen = try_size(job, 64, pool, [(8, 1.0), (16, 1e18)])
+        assert foreseen.why == "memory would not do, by the trials before"
+    assert same(state_of(job), before)
+
+
+def test_an_error_that_is_not_about_memory_is_raised():
+    context = make_context()
+    context.model.top[0] = nn.Linear(3, 8)
+    job = make_job(context, updates=3, margin=0.1)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), untouched(job):
+        try_size(job, 16, longest_rows(random_batch(40)), [])
+
+
+def test_the_range_test_sets_rates_evenly_in_logarithm_and_smooths_the_loss():
+    seen = []
+
+    class Watched(torch.optim.SGD):
+        def step(self, closure=None):
+            seen.append(self.param_groups[0]["lr"])
+            return super().step(closure)
+
+    context = make_context()
+    context.dense_optimizer = Watched(context.parameters, lr=0.1)
+    rates = Rates({"dense": 0.1, "sparse": 0.2}, lambda step: 1.0)
+    job = make_job(context, rates=rates, trainer=TrainerSettings(batch_size=32))
+    points, end = range_test(job, low=0.01, high=10, updates=7, smoothing=0.8, diverged=1e9)
+    assert end == "7 updates"
+    assert seen == pytest.approx([0.001 * 10 ** (k / 2) for k in range(7)])
+    assert [p.factor for p in points] == pytest.approx([0.01 * 10 ** (k / 2) for k in range(7)])
+    for n, point in enumerate(points, start=1):  # the weighted mean, written out
+        weights_ = [0.8 ** (n - k) for k in range(1, n + 1)]
+        mean = sum(w * p.loss for w, p in zip(weights_, points)) / sum(weights_)
+        assert point.smoothed == pytest.approx(mean)
+
+
+def test_the_range_test_stops_where_the_loss_diverges_or_is_not_finite():
+    def test(diverged: float, high: float):
+        job = make_job(make_context(), trainer=TrainerSettings(batch_size=32))
+        return range_test(job, low=1, high=high, updates=40, smoothing=0.0, diverged=diverged)
+
+    points, end = test(1.5, 1e4)
+    assert "diverged at" in end
+    assert points[-1].loss > 1.5 * min(p.loss for p in points)
+    losses = [p.loss for p in points]
+    assert all(x <= 1.5 * min(losses[: n + 1]) for n, x in enumerate(losses[:-1]))
+    points, end = test(math.inf, 1e60)
+    assert "not finite at" in end
+    assert all(math.isfinite(p.loss) for p in points)
+
+
+def test_the_suggestion_is_where_the_loss_falls_steepest_before_its_least():
+    factors = np.logspace(-3, 3, 61)
+
+    def points(loss) -> list[Point]:
+        return [Point(f, loss(f), loss(f)) for f in factors]
+
+    def curve(f: float) -> float:  # a logistic fall around 0.1, and a rise from 10 on
+        return 1 / (1 + f / 0.1) + (math.log10(f / 10) ** 2 if f > 10 else 0)
+
+    chosen = suggested(points(curve))
+    assert chosen is not None
+    assert chosen.factor == pytest.approx(0.1)
+    assert suggested(points(lambda f: 1.0 + f)) is None
+    assert suggested(points(lambda f: 1.0)[:2]) is None
+
+
+def found(run) -> dict:
+    return json.loads((run / "tuned.json").read_text())
+
+
+def log(run) -> bytes:
+    return (run / "metrics.jsonl").read_bytes()
+
+
+def test_then_train_goes_on_as_a_training_with_the_size_found(runner, tmp_path):
+    tuned, plain = tmp_path / "tuned", tmp_path / "plain"
+    done = runner.run(*SMALL, *TUNE_SIZE, "loop.then=train", f"hydra.run.dir={tuned}")
+    assert done.code == 0, done.text
+    assert "<- chosen" in done.text
+    size = found(tuned)["batch_size"]
+    assert size in (16, 24, 32, 40, 48, 56, 64)
+    done = runner.run(*SMALL, f"trainer.batch_size={size}", f"hydra.run.dir={plain}")
+    assert done.code == 0, done.text
+    assert weights(tuned) == weights(plain)
+    assert log(tuned) == log(plain)
+    result = json.loads((tuned / "result.json").read_text())
+    assert result["step"] == 30
+    assert result["examples"] == 30 * size
+
+
+def test_then_train_goes_on_with_the_rates_found_and_a_resumed_run_does_not_search_again(
+    runner, tmp_path
+):
+    tuned, plain = tmp_path / "tuned", tmp_path / "plain"
+    words = (
+        *("--allow", "tests", "task._target_=tests.whole.traced.Traced"),
+        *(*SMALL, *TUNE_LR, "loop.then=train", f"hydra.run.dir={tuned}"),
+    )
+    env = {"TRACE_FILE": f"{tuned}.trace"}
+    killed = runner.run(*words, env={**env, "TRACE_KILL": "step:47"})
+    assert killed.code == -9, killed.text
+    assert "<- suggested" in killed.text
+    rates = found(tuned)
+    done = runner.run(*words, env=env)
+    assert done.code == 0, done.text
+    assert "tuned already" in done.text
+    assert found(tuned) == rates
+    own = [f"optimizer.{side}.lr={rates[f'{side}_lr']!r}" for side in ("dense", "sparse")]
+    done = runner.run(*SMALL, *own, f"hydra.run.dir={plain}")
+    assert done.code == 0, done.text
+    assert weights(tuned) == weights(plain)
+    assert log(tuned) == log(plain)
+
+
+def test_alone_it_tells_its_result_and_trains_nothing(runner, tmp_path):
+    run = tmp_path / "run"
+    done = runner.run(*SMALL, *TUNE_LR, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    result = json.loads((run / "result.json").read_text())
+    assert (result["status"], result["step"]) == ("completed", 0)
+    assert result["tuned"] == found(run)
+    assert result["metrics"]["tune/factor"] == found(run)["factor"]
+    assert not list((run / "checkpoints").glob("step-*"))
+
+
+def test_ranks_agree_on_the_size(runner, tmp_path):
+    run = tmp_path / "run"
+    words = (*SMALL, *TUNE_SIZE, "trainer.num_processes=2", "sharding=row_wise", "loop.then=train")
+    done = runner.run(*words, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    size = found(run)["batch_size"]
+    result = json.loads((run / "result.json").read_text())
+    per_epoch = -(-3000 // (2 * size))  # the last batch of an epoch is shorter
+    epochs, rest = divmod(30, per_epoch)
+    assert result["examples"] == 3000 * epochs + 2 * size * rest
+
+
+def test_running_out_of_memory_is_found_and_kept_away_from(runner, tmp_path):
+    run = tmp_path / "run"
+    hungry = (
+        "--allow",
+        "tests",
+        "task._target_=tests.training.loops.hungry.Hungry",
+        "+task.most_rows=60",
+    )
+    more = ("loop.max_batch_size=1000", "loop.fall_off=0.9")
+    done = runner.run(*hungry, *SMALL, *TUNE_SIZE, *more, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    assert "64 rows: out of memory" in done.text
+    assert found(run)["batch_size"] <= 56
+    assert "ended by: out of memory" in done.text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("loop=tune_batch_size", "loop.margin=1"), "loop.margin=1: a share from 0"),
+        (("loop=tune_batch_size", "loop.then=trian"), "one of train; nearest: 'train'"),
+        (("loop=tune_batch_size", "loop.start=99", "loop.max_batch_size=9"), "is over loop.max_"),
+        (("loop=tune_lr", "loop.low=5", "loop.high=2.0"), "less than loop.high=2.0"),
+        (("loop=tune_lr", "loop.diverged=0.5"), "more than 1"),
+        (("loop=tune_lr", "loop.updates=1"), "fewer than 3 tell nothing"),
+        (("loop=tune_lr", "loop.updats=10"), "nearest: 'loop.updates'"),
+    ],
+)
+def test_wrong_settings_are_told(runner, words, message):
+    done = runner.run(*words)
+    assert done.code == 2, done.text
+    assert message in done.text
+
+
+def test_what_a_task_brings_and_logs_is_restored_as_well():
+    context = make_context()
+    module = context.add_module("own", nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    optimizer = context.add_optimizer("own", torch.optim.Adam(module.parameters(), lr=0.1))
+    context.log("norm", 3.0)
+    job = make_job(context)
+    before = state_of(job)
+    with untouched(job):
+        context.log("norm", 5.0)
+        module(torch.randn(8, 2)).square().sum().backward()
+        optimizer.step()
+        assert not same(state_of(job), before)
+    assert same(state_of(job), before)
+    assert optimizer.state == {}
+    assert all(p.grad is None for p in module.parameters())
+    assert context.numbers.state() == {"norm": [3.0, 1]}

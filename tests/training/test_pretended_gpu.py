@@ -1,0 +1,125 @@
+"""An update on a GPU that is not there: torch's `meta` device knows shapes, types and where a
+tensor is, and holds nothing.
+
+So tensors of two devices that meet are refused, but for indices, and so is whatever would make the
+host wait for the GPU to read a number: in an update that is the check of finiteness alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from runner.batch import Batch, Schema
+from runner.embeddings.interface import Tables, arrange
+from runner.metrics import MetricSet
+from runner.metrics.settings import MetricSettings
+from runner.models.layers.recommender import Recommender
+from runner.models.losses import BCE
+from runner.optim.penalties import penalize
+from runner.optim.penalties_settings import parse_penalties
+from runner.optim.settings import ClipSettings, parse_sparse
+from runner.training.state import dense_parameters
+from runner.training.update import context as context_module
+from runner.training.update.context import Context
+from runner.training.update.ema import MovingAverage
+from runner.training.update.task import Supervised
+from tests.models.scene import SCHEMAS, SMALL, batch_of, make_model
+
+PRETENDED = torch.device("meta")
+SGD = parse_sparse({"kind": "sgd", "lr": 0.1})
+
+
+class NoTables(Tables):
+    """Look-ups of the right shape. What they are told of ids they must know on the host."""
+
+    def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
+        batch_size = (len(offsets) - 1) // len(self._keys)
+        width = self.output_width
+        return torch.zeros(batch_size, width, device=PRETENDED, requires_grad=True) * 1.0
+
+
+def moved(batch: Batch) -> Batch:
+    """As a dataset's batch comes to a GPU: the counts of its ids stay known on the host."""
+    for field in fields(batch):
+        kjt = getattr(batch, field.name)
+        if isinstance(kjt, KeyedJaggedTensor):
+            kjt.length_per_key(), kjt.offsets()
+    return batch.to(PRETENDED)
+
+
+def context_of(model: Recommender, schema: Schema) -> Context:
+    """Of a model whose update uses all that an update may: clipping, norms, penalties, averages."""
+    lookup = model.embedding
+    layout = arrange(lookup.specs, lookup.features, by_dim=False)
+    lookup.place(NoTables(layout, SGD, PRETENDED))
+    model.to(PRETENDED)
+    loss = BCE(schema)
+    named = dense_parameters(model, loss)
+    context = Context(
+        model=model,
+        loss=loss,
+        tables=lookup.tables,
+        dense_optimizer=torch.optim.SGD(list(named.values()), lr=0.1),
+        device=PRETENDED,
+        schema=schema,
+        micro_batch_size=7,
+        clip=ClipSettings(global_norm=1.0, parameter_norm=1.0, value=1.0),
+        log_gradients="parameters",
+        penalties=penalize(parse_penalties([{"pattern": ".", "l1": 0.1, "l2": 0.1}]), named, []),
+    )
+    context.average = MovingAverage(named, decay=0.9, warmup=True, evaluate=True)
+    context.names = {id(p): name for name, p in named.items()}
+    return context
+
+
+@pytest.fixture
+def checks(monkeypatch) -> list[int]:
+    """How many tensors each check of finiteness was given: it is the one that may wait."""
+    seen: list[int] = []
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # not known for `meta`
+    monkeypatch.setattr(context_module, "all_finite", lambda ts: seen.append(len(ts)) or True)
+    return seen
+
+
+def update(context: Context, batch: Batch) -> None:
+    """One update, with the metrics and the average that come after it."""
+    for root in context.roots():
+        root.train()
+    output = Supervised().train_step(context, iter([moved(batch)]))
+    assert output.applied and len(output.predictions) == -(-batch.size // 7)
+    assert context.average is not None
+    context.average.update(1)
+    settings = MetricSettings(eval=["auc", "log_loss"], train=["log_loss", "normalized_entropy"])
+    assert context.schema is not None
+    for exact in (False, True):
+        metrics = MetricSet(context.schema.tasks, exact=exact, device=PRETENDED, settings=settings)
+        for prediction, losses in zip(output.predictions, output.losses):
+            metrics.update(prediction, losses)
+        assert all(t.device.type in ("meta", "cpu") for t in metrics.state().values())
+
+
+@pytest.mark.parametrize("schema", sorted(SCHEMAS))
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_an_update_of_a_model_stays_on_its_device_and_waits_for_nothing(name, schema, checks):
+    shape = SCHEMAS[schema]
+    context = context_of(make_model(name, shape), shape)
+    update(context, batch_of(shape))
+    assert len(checks) == 1
+
+
+def test_a_pretended_gpu_refuses_tensors_of_the_host_and_questions_for_numbers():
+    there, here = torch.zeros(3, device=PRETENDED), torch.zeros(3)
+    for wrong in (
+        lambda: there + here,
+        lambda: torch.cat((there, here)),
+        lambda: float(there.sum()),
+        lambda: there[there > 0],
+        lambda: bool(torch.isfinite(there).all()),
+    ):
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            wrong()

@@ -1,0 +1,140 @@
+"""The moving average against a twin that spells it out, in evaluations, and over a resume."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from runner.rundir.checkpoint import open_checkpoint, read_tensors
+from runner.training.loops.evaluate import evaluate_split
+from runner.training.state import TrainState, dense_parameters
+from runner.training.steps import steps
+from runner.training.update.ema import MovingAverage
+from tests.conftest import TINY
+from tests.tiny import make_context
+from tests.tiny_job import Rows, make_job
+from tests.whole.identity import differences, newest
+
+
+def averaged(context, **settings) -> MovingAverage:
+    settings = {"decay": 0.9, "warmup": False, "evaluate": True, **settings}
+    context.average = MovingAverage(dense_parameters(context.model, context.loss), **settings)
+    return context.average
+
+
+def test_it_is_torchs_own_average_after_every_update():
+    context = make_context()
+    average = averaged(context)
+    twin = AveragedModel(context.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    twin.update_parameters(context.model)  # the first call copies
+    job = make_job(context)
+    for number, _ in enumerate(steps(job, TrainState())):
+        twin.update_parameters(context.model)
+        theirs = dict(twin.module.named_parameters())
+        for name, tensor in average.tensors().items():
+            torch.testing.assert_close(tensor, theirs[name], rtol=1e-6, atol=1e-7)
+        if number == 4:
+            break
+    assert not torch.equal(tensor, dict(context.model.named_parameters())[name])
+
+
+def test_warm_up_starts_with_a_small_decay_by_the_updates_that_were_applied():
+    context = make_context(lr=0.3)
+    average = averaged(context, warmup=True, decay=0.5)
+    assert [average.decay_at(k) for k in (1, 2, 8, 100)] == [2 / 11, 3 / 12, 0.5, 0.5]
+    names = list(average.tensors())
+    twin = {n: t.double() for n, t in average.tensors().items()}
+    data = Rows(160)
+    data.all.dense_BD[40] = float("nan")  # the second update is skipped
+    job, applied = make_job(context, dataset=data), 0
+    for _, output in zip(range(4), steps(job, TrainState())):
+        if output.applied:
+            applied += 1
+            decay = min(0.5, (1 + applied) / (10 + applied))
+            now = dict(context.model.named_parameters())
+            twin = {n: decay * twin[n] + (1 - decay) * now[n].detach().double() for n in names}
+        for name in names:
+            torch.testing.assert_close(average.tensors()[name].double(), twin[name])
+    assert applied == 3
+
+
+@pytest.mark.parametrize("evaluate", [True, False])
+def test_an_evaluation_takes_what_it_is_told_and_the_weights_are_back_bit_for_bit(evaluate):
+    plain, context = make_context(), make_context()
+    average = averaged(context, evaluate=evaluate)
+    for tensor in average.tensors().values():
+        tensor.add_(0.1)
+    if evaluate:  # a model that has the averages as its weights
+        for parameter in dense_parameters(plain.model, plain.loss).values():
+            parameter.data.add_(0.1)
+    before = {n: p.detach().clone() for n, p in context.model.named_parameters()}
+    averages = {n: t.clone() for n, t in average.tensors().items()}
+    job = make_job(context)
+    assert evaluate_split(job, "train") == evaluate_split(make_job(plain), "train")
+    assert all(torch.equal(p, before[n]) for n, p in context.model.named_parameters())
+    assert all(torch.equal(t, averages[n]) for n, t in average.tensors().items())
+
+
+def test_an_evaluation_that_fails_gives_the_weights_back(monkeypatch):
+    context = make_context()
+    average = averaged(context)
+    average.tensors()["top.0.weight"].zero_()
+    job = make_job(context)
+
+    def fail(*args):
+        raise RuntimeError("a bad batch")
+
+    monkeypatch.setattr(job.task, "eval_step", fail, raising=False)
+    with pytest.raises(RuntimeError, match="a bad batch"):
+        evaluate_split(job, "train")
+    assert context.model.get_parameter("top.0.weight").abs().sum() > 0
+
+
+WORDS = (*TINY, "trainer.ema.decay=0.8")
+
+
+def validation(run) -> list[float]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [r["loss"] for r in rows if r["split"] == "validation"]
+
+
+def test_a_run_killed_and_resumed_has_the_same_averages_and_eval_takes_them(runner, tmp_path):
+    run, quiet = tmp_path / "run", tmp_path / "quiet"
+    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
+    for folder, kill in ((quiet, ""), (run, "step:23"), (run, "")):
+        env = {"TRACE_FILE": f"{folder}.trace", "TRACE_KILL": kill}
+        done = runner.run(*traced, *WORDS, f"hydra.run.dir={folder}", env=env)
+        assert done.code == (-9 if kill else 0), done.text
+    assert differences(run, quiet) == []
+    saved = open_checkpoint(newest(run))
+    ours, average = ("dense/top.0.weight", "ema/top.0.weight")
+    found = read_tensors(saved, [ours, average])
+    assert not torch.equal(found[ours], found[average])
+
+    def evaluated(*more: str) -> float:
+        folder = tmp_path / f"eval{len(more)}"
+        env = {"TRACE_FILE": f"{folder}.trace"}
+        words = ("--allow", "tests", "loop=eval", f"run={run}", "loop.split=validation")
+        done = runner.run(*words, "checkpoint.step=last", f"hydra.run.dir={folder}", *more, env=env)
+        assert done.code == 0, done.text
+        return json.loads((folder / "result.json").read_text())["metrics"]["validation/loss"]
+
+    assert evaluated() == validation(run)[-1]
+    assert evaluated("trainer.ema.evaluate=false") != validation(run)[-1]
+
+
+def test_a_run_without_averages_cannot_be_evaluated_by_them_but_can_begin_to_keep_them(
+    runner, tmp_path
+):
+    run = tmp_path / "run"
+    assert runner.run(*TINY, f"hydra.run.dir={run}", "trainer.max_steps=8").code == 0
+    refused = runner.run(
+        "loop=eval", f"run={run}", "trainer.ema.decay=0.9", f"hydra.run.dir={tmp_path / 'eval'}"
+    )
+    assert refused.code == 2
+    assert "holds no moving average" in refused.text
+    done = runner.run("resume", str(run), "trainer.ema.decay=0.9", "trainer.max_steps=12")
+    assert done.code == 0, done.text

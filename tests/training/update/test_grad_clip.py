@@ -1,0 +1,194 @@
+"""Clipping, gradient norms and penalties against torch's own functions and plain autograd."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from runner.batch import Embeddings
+from runner.distributed.ranks import ALONE
+from runner.errors import ConfigError
+from runner.optim.penalties import penalize
+from runner.optim.penalties_settings import parse_penalties
+from runner.optim.settings import ClipSettings, check_clip
+from runner.training.state import dense_parameters
+from runner.training.update.grad_clip import clip_gradients, gradient_norms
+from runner.training.update.task import Supervised
+from tests.devices import DEVICES, tolerance
+from tests.tiny import make_context, random_batch, snapshot
+
+
+def gradients(context, batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Of the mean loss by plain autograd: of the dense half, and of what was looked up."""
+    pooled = context.model.embed(batch).pooled_BE.detach().requires_grad_()
+    loss_B = context.loss(context.model.dense(Embeddings(pooled), batch))["click"]
+    loss = torch.dot(loss_B, batch.weights_B) / batch.weights_B.sum()
+    named = dense_parameters(context.model, context.loss)
+    *dense, boundary = torch.autograd.grad(loss, [*named.values(), pooled])
+    return dict(zip(named, dense)), boundary
+
+
+def as_parameter(gradient: torch.Tensor) -> nn.Parameter:
+    parameter = nn.Parameter(torch.zeros_like(gradient))
+    parameter.grad = gradient.clone()
+    return parameter
+
+
+def clipped_by_torch(settings: ClipSettings, dense, boundary):
+    """The rule with a parameter for every dense gradient and every table's columns."""
+    tables = [as_parameter(part) for part in boundary.split(4, dim=1)] if settings.tables else []
+    parameters = {name: as_parameter(g) for name, g in dense.items()}
+    everyone = [*parameters.values(), *tables]
+    if settings.value is not None:
+        nn.utils.clip_grad_value_(everyone, settings.value)
+    if settings.parameter_norm is not None:
+        for parameter in everyone:
+            clip_grad_norm_([parameter], settings.parameter_norm)
+    if settings.global_norm is not None:
+        clip_grad_norm_(everyone, settings.global_norm)
+    pooled = torch.cat([t.grad for t in tables], dim=1) if tables else boundary
+    return {name: p.grad for name, p in parameters.items()}, pooled
+
+
+RULES = [
+    ClipSettings(global_norm=0.05),
+    ClipSettings(global_norm=100.0),
+    ClipSettings(parameter_norm=0.02),
+    ClipSettings(value=0.003),
+    ClipSettings(global_norm=0.05, parameter_norm=0.02, value=0.003),
+    ClipSettings(global_norm=0.05, parameter_norm=0.02, value=0.003, tables=False),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("settings", RULES, ids=str)
+@pytest.mark.parametrize("micro", [64, 7])
+def test_an_update_is_clipped_as_torch_clips_the_gradients_of_one_batch(settings, micro, device):
+    batch = random_batch(64).to(device)
+    context, twin = (make_context(micro_batch_size=m, device=device) for m in (micro, 64))
+    dense, boundary = clipped_by_torch(settings, *gradients(twin, batch))
+    before = snapshot(twin)
+    looked_up = twin.model.embed(batch).pooled_BE
+    looked_up.backward(boundary)  # the tables' own SGD
+    context.clip, near = settings, tolerance(device, 1e-7, 1e-6)
+    context.tables.set_rate(0.1, 1)
+    Supervised().train_step(context, iter([batch]))
+    after = snapshot(context)
+    for name, gradient in dense.items():
+        expected = before[name] - 0.1 * gradient
+        torch.testing.assert_close(after[name], expected, rtol=0, atol=near, msg=name)
+    for name, tensor in snapshot(twin).items():
+        if name.startswith("tables/"):
+            torch.testing.assert_close(after[name], tensor, rtol=0, atol=near, msg=name)
+
+
+@pytest.mark.parametrize("settings", RULES[-2:], ids=str)
+def test_all_bounds_hold_at_the_end(settings):
+    twin = make_context()
+    dense, boundary = gradients(twin, random_batch(64))
+    clip_gradients(settings, list(dense.values()), [boundary], twin.tables.layout, ALONE)
+    parts = [*dense.values(), *(boundary.split(4, dim=1) if settings.tables else [])]
+    norms = [float(part.norm()) for part in parts]
+    assert max(float(part.abs().max()) for part in parts) <= settings.value + 1e-8
+    assert max(norms) <= settings.parameter_norm + 1e-8
+    assert math.sqrt(sum(n * n for n in norms)) <= settings.global_norm + 1e-8
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("micro", [64, 7])
+def test_logged_norms_are_those_of_plain_autograd_before_clipping(micro, device):
+    context, twin = (make_context(micro_batch_size=m, device=device) for m in (micro, 64))
+    named = dense_parameters(context.model, context.loss)
+    context.names = {id(p): name for name, p in named.items()}
+    context.clip, context.log_gradients = ClipSettings(global_norm=0.01), "parameters"
+    expected: dict[str, list[float]] = {}
+    for seed in (0, 1):
+        batch = random_batch(64, seed).to(device)
+        with torch.no_grad():  # the twin stands where ours does
+            for ours, theirs in zip(context.model.parameters(), twin.model.parameters()):
+                theirs.copy_(ours)
+            for name, tensor in twin.tables.state().items():
+                tensor.copy_(context.tables.state()[name])
+        dense, boundary = gradients(twin, batch)
+        parts = dense | dict(zip(("tables.a", "tables.b", "tables.m"), boundary.split(4, dim=1)))
+        norms = {f"gradient_norm/{name}": float(part.norm()) for name, part in parts.items()}
+        norms["gradient_norm"] = math.sqrt(sum(n * n for n in norms.values()))
+        for name, norm in norms.items():
+            expected.setdefault(name, []).append(norm)
+        context.tables.set_rate(0.1, seed + 1)
+        Supervised().train_step(context, iter([batch]))
+    means = {name: sum(values) / 2 for name, values in expected.items()}
+    assert context.numbers.means(ALONE) == pytest.approx(means, rel=1e-5)
+    context.numbers.reset()
+    assert context.numbers.means(ALONE) == {}
+
+
+def test_the_global_norm_alone_is_one_number():
+    norms = gradient_norms(
+        {"a": torch.tensor([3.0])}, [], make_context().tables.layout, ALONE, each=False
+    )
+    assert {name: float(norm) for name, norm in norms.items()} == {"gradient_norm": 3.0}
+
+
+@pytest.mark.parametrize("micro", [64, 7])
+def test_penalties_are_a_part_of_the_loss_and_of_its_gradient(micro):
+    entries = [{"pattern": "weight$", "l2": 0.1}, {"pattern": r"^top\.0", "l1": 0.01, "l2": 0.05}]
+    context, twin = make_context(micro_batch_size=micro), make_context()
+    named = dense_parameters(context.model, context.loss)
+    context.penalties = penalize(parse_penalties(entries), named, ["a", "b", "m"])
+    theirs = dense_parameters(twin.model, twin.loss)
+    twin.dense_optimizer = torch.optim.SGD(theirs.values(), lr=0.1)
+    for seed in range(3):
+        batch = random_batch(64, seed)
+        l1 = 0.01 * sum(theirs[n].abs().sum() for n in ("top.0.weight", "top.0.bias"))
+        weights = [p for n, p in theirs.items() if n.endswith("weight")]
+        l2 = 0.1 * sum(p.square().sum() for p in weights)
+        l2 = l2 + 0.05 * sum(theirs[n].square().sum() for n in ("top.0.weight", "top.0.bias"))
+        pooled = twin.model.embed(batch)
+        loss_B = twin.loss(twin.model.dense(pooled, batch))["click"]
+        twin.dense_optimizer.zero_grad()
+        (torch.dot(loss_B, batch.weights_B) / batch.weights_B.sum() + l1 + l2).backward()
+        twin.dense_optimizer.step()
+        context.tables.set_rate(0.1, seed + 1)
+        output = Supervised().train_step(context, iter([batch]))
+        for losses, prediction in zip(output.losses, output.predictions):
+            assert list(losses) == ["click", "l1", "l2"]
+            for name, expected in (("l1", l1), ("l2", l2)):
+                rows = torch.full_like(prediction.weights_B, float(expected.detach()))
+                torch.testing.assert_close(losses[name], rows)
+    ours = dict(context.model.named_parameters())
+    for name, parameter in theirs.items():
+        torch.testing.assert_close(ours[name], parameter, rtol=0, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (
+            [{"pattern": "topp.0", "l2": 1}],
+            r"penalties\[0\].pattern .* no parameter; nearest: 'top",
+        ),
+        ([{"pattern": "top", "l2": 1}, {"pattern": "x", "l1": 1}], r"penalties\[1\].pattern 'x'"),
+        ([{"pattern": "^tables", "l2": 1}], "matches the table 'tables.a': .* weight_decay"),
+        ([{"pattern": "top"}], "neither l1 nor l2"),
+        ([{"pattern": "top", "l3": 1}], r"penalties\[0\].l3: is no key .* 'l2'"),
+        ([{"pattern": "top", "l1": -1}], "a number from 0"),
+        ([{"l1": 1}], "pattern: is missing"),
+        (["top"], "write {pattern"),
+    ],
+)
+def test_mistakes_in_penalties_are_told(entries, message):
+    context = make_context()
+    named = dense_parameters(context.model, context.loss)
+    with pytest.raises(ConfigError, match=message):
+        penalize(parse_penalties(entries), named, ["a", "b", "m"])
+
+
+@pytest.mark.parametrize("bound", [0, -1.0, math.nan, math.inf])
+def test_a_bound_is_above_0(bound):
+    with pytest.raises(ConfigError, match=r"trainer.clip.value=.*: a bound is above 0"):
+        check_clip(ClipSettings(value=bound))

@@ -1,0 +1,70 @@
+"""Which pipeline a job gets. What it does on two ranks: tests/distributed/scenes.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.batch import SequenceFeature
+from runner.config.settings import TrainerSettings
+from runner.errors import ConfigError
+from runner.models.layers.sequences import SequenceLookup
+from runner.training.builder.pipeline import choose_pipeline, says_it_looks_up_once
+from runner.training.update.task import Supervised
+from tests.tiny import SCHEMA, make_context
+
+
+class Own:
+    def train_step(self, ctx, batches):
+        raise AssertionError("never called")
+
+    eval_step = train_step
+
+
+class Changed(Supervised):
+    def train_step(self, ctx, batches):
+        batch = next(batches)
+        ctx.model.embed(batch)
+        return super().train_step(ctx, iter([batch]))
+
+
+class Renamed(Supervised):
+    pass
+
+
+def sharded(monkeypatch, context):
+    """As on two ranks, where TorchRec holds the tables."""
+    monkeypatch.setattr(context.tables, "torchrec_modules", lambda: [context.model])
+
+
+@pytest.mark.parametrize("kind", ["auto", "none"])
+def test_on_cpu_no_batch_is_ahead_unless_asked_for(monkeypatch, kind):
+    context = make_context()
+    sharded(monkeypatch, context)
+    settings = TrainerSettings(pipeline=kind)
+    choose_pipeline(settings, context, context.model.embedding, Supervised())
+    assert context.ids_ahead is None
+    assert context.copies_ahead == (kind == "auto")
+
+
+def test_what_cannot_send_its_ids_ahead_is_told_why(monkeypatch):
+    context, wanted = make_context(), TrainerSettings(pipeline="sparse_dist")
+    lookup = context.model.embedding
+    with pytest.raises(ConfigError, match="no table is held by TorchRec"):
+        choose_pipeline(wanted, context, lookup, Supervised())
+    sharded(monkeypatch, context)
+    with pytest.raises(ConfigError, match="Own does not say looks_up_once = True"):
+        choose_pipeline(wanted, context, lookup, Own())
+    items = SequenceFeature("items", 50, 4, "a")
+    draws = SequenceLookup(SCHEMA, 4, features=(), sequences=(items,), candidates="a")
+    with pytest.raises(ConfigError, match="DLRM draws candidates"):
+        choose_pipeline(wanted, context, draws, Supervised())
+    assert context.ids_ahead is None
+    choose_pipeline(wanted, context, lookup, Supervised())
+    assert context.ids_ahead is not None
+
+
+def test_what_a_task_says_of_its_steps_does_not_hold_for_those_of_a_subclass():
+    assert [says_it_looks_up_once(task) for task in (Supervised, Renamed)] == [True, True]
+    assert [says_it_looks_up_once(task) for task in (Changed, Own)] == [False, False]
+    anew = [type("Anew", (Changed,), {"looks_up_once": said}) for said in (True, False)]
+    assert [says_it_looks_up_once(task) for task in anew] == [True, False]
