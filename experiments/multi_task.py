@@ -20,7 +20,7 @@ from runner.errors import nearest
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
-from runner.models.losses_within import UPDATE, need_within
+from runner.models.row_scope import UPDATE, need_within
 
 
 class TwoTowers(Recommender):
@@ -67,7 +67,7 @@ class ClickAndRetrieval(nn.Module):
     A row is compared with the rows beside it that have weight; only clicked rows have a retrieval
     loss.
 
-    Args: within: what the rows beside it lie in, see `runner.models.losses_within`.
+    Args: within: what the rows beside it lie in, see `runner.models.row_scope`.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ def clean(words: Sequence[str], allow: Sequence[str]) -> int:
     """Failed runs and those that ended before their first checkpoint; with --interrupted also
     those that could be resumed, with --older-than AGE also finished ones of that age."""
     from runner.cli.report import take_flags
-    from runner.reporting.report.clean import delete, find_candidates, show_candidates
+    from runner.reporting.report.cleanup import delete, find_candidates, show_candidates
 
     given, flags = take_flags("clean", words, _FLAGS, _SWITCHES)
     folders = [Path(w) for w in given] or [Path("outputs")]

@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from runner.config import messages as say
+from runner.config import messages
 from runner.config.experiments_source import ExperimentsSource
 from runner.config.interpolation import resolve
 from runner.config.locations import CONF, PROJECT
@@ -76,7 +76,7 @@ class Groups:
         for option in value if isinstance(value, list) else [value]:
             if not self.repository.config_exists(f"{group}/{option}"):
                 options = self.repository.get_group_options(group)
-                return say.unknown_option(group, option, options, config)
+                return messages.unknown_option(group, option, options, config)
         return None
 
     def perhaps(self, override: Override) -> str:
@@ -120,7 +120,7 @@ def find_groups(for_hydra: tuple[str, ...], config_dirs: tuple[str, ...]) -> Gro
                 "config", list(for_hydra)
             )
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
-            raise ConfigError(say.from_hydra(error)) from error
+            raise ConfigError(messages.from_hydra(error)) from error
         return Groups(repository)
 
 
@@ -135,7 +135,7 @@ def _composed(overrides: tuple[str, ...], config_dirs: tuple[str, ...]) -> Base:
         try:
             whole = compose("config", list(overrides), return_hydra_config=True)
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
-            raise ConfigError(say.from_hydra(error)) from error
+            raise ConfigError(messages.from_hydra(error)) from error
     own = OmegaConf.masked_copy(whole, [str(k) for k in whole if k != "hydra"])
     OmegaConf.set_struct(own, True)
     return Base(own, whole.hydra)

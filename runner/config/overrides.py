@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config import messages as say
+from runner.config import messages
 from runner.config.settings import JUDGED_ELSEWHERE
 from runner.errors import mistakes
 from runner.optim.constructor_arguments import accepted_by
@@ -29,7 +29,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
         try:
             parsed.extend(parser.parse_overrides([text]))
         except HydraException as error:
-            problems.append(say.bad_grammar(text, error))
+            problems.append(messages.bad_grammar(text, error))
     if problems:
         raise mistakes(problems)
     return parsed
@@ -39,7 +39,7 @@ def parse_single(overrides: Sequence[str]) -> list[Override]:
     """The same for one job. Raises: ConfigError also for an override of several values."""
     parsed = parse(overrides)
     problems = [
-        say.sweep_without_multirun(str(o.input_line)) for o in parsed if o.is_sweep_override()
+        messages.sweep_without_multirun(str(o.input_line)) for o in parsed if o.is_sweep_override()
     ]
     if problems:
         raise mistakes(problems)
@@ -82,7 +82,7 @@ def lay_on(config: DictConfig, override: Override) -> str | None:
         return None
     is_node = isinstance(before, DictConfig) and not override.is_delete()
     if is_node and not isinstance(override.value(), dict):
-        return say.scalar_for_node(text, before, override.value())
+        return messages.scalar_for_node(text, before, override.value())
     try:
         if not {key, key.rpartition(".")[0]}.isdisjoint(JUDGED_ELSEWHERE) and not (
             override.is_delete() or "@" in key
@@ -92,7 +92,7 @@ def lay_on(config: DictConfig, override: Override) -> str | None:
             return None
         ConfigLoaderImpl._apply_overrides_to_config([override], config)
     except (HydraException, OmegaConfBaseException) as error:
-        return say.bad_override(override, config, error)
+        return messages.bad_override(override, config, error)
     return None
 
 

@@ -57,7 +57,7 @@ class TrainerSettings:
     log_every: int | str = 50
     eval_every: int | str | None = "1ep"
     clip: ClipSettings = field(default_factory=ClipSettings)
-    penalties: list = field(default_factory=list)  # see runner/optim/penalties_settings.py
+    penalties: list = field(default_factory=list)  # see runner/optim/penalty_settings.py
     log_gradients: str | None = None
     traceback: bool = False
     num_processes: int = 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.config.early_stopping import RULES, is_on
-from runner.models.losses_within import CUT, MICRO_BATCH, UPDATE, compared_within
+from runner.models.row_scope import CUT, MICRO_BATCH, UPDATE, compared_within
 from runner.rundir.moved_targets import with_signed_targets
 
 ONLY_WATCH = "runner.training.callbacks.watch."  # callbacks that change nothing of the training

@@ -8,7 +8,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from runner.distributed import launcher as processes
+from runner.distributed import launcher
 from runner.distributed.ranks import Ranks, this_process
 
 
@@ -32,7 +32,7 @@ def join(device: torch.device, *, timeout_s: float) -> Ranks:
             is_master=rank == 0,
             timeout=timeout,
             wait_for_workers=False,
-            master_listen_fd=processes.store_socket.detach() if processes.store_socket else None,
+            master_listen_fd=launcher.store_socket.detach() if launcher.store_socket else None,
         )
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     return this_process()

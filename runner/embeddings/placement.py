@@ -8,13 +8,13 @@ import torch
 
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import Piece, Pieces
+from runner.embeddings.composite_tables import MixedTables
 from runner.embeddings.exchanged_tables import CopiedTables, SpreadTables, even_spans, whole_spans
 from runner.embeddings.factory import check_specs
 from runner.embeddings.huge_pages import put_in_huge_pages
 from runner.embeddings.initialization import BLOCK_ROWS, fill_rows
 from runner.embeddings.interface import Placement, Tables, TableSpec, arrange
 from runner.embeddings.memory_budget import check_room, free_bytes, held_bytes
-from runner.embeddings.mixed_tables import MixedTables
 from runner.embeddings.sharding_rules import TableRules, refuse_plans
 from runner.embeddings.sharding_settings import ShardingSettings, check_tables, engine
 from runner.embeddings.torchrec_tables import ShardedTables

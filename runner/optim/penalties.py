@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from runner.errors import ConfigError
 from runner.optim.param_groups import TABLES, matching
-from runner.optim.penalties_settings import Penalty
+from runner.optim.penalty_settings import Penalty
 
 
 @dataclass(frozen=True)

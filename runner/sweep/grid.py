@@ -12,7 +12,7 @@ from runner.sweep.plan import Job, SweepPlan
 from runner.sweep.run_index import Outcome
 
 if TYPE_CHECKING:
-    from runner.sweep.status import Standing
+    from runner.sweep.sweep_state import Standing
 
 
 class Grid:

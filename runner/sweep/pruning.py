@@ -11,7 +11,7 @@ from runner.sweep.run_index import number
 from runner.sweep.scheduler import Running
 from runner.sweep.search import Choosing
 
-ASKED, ANSWER = ".evaluated.json", ".answer.json"  # as runner/training/loops/ask_sweep.py has them
+ASKED, ANSWER = ".evaluated.json", ".answer.json"  # as runner/training/loops/pruning.py has them
 
 
 def judge_of(choosing: Choosing) -> Callable[[Running], None] | None:

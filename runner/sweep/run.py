@@ -28,8 +28,8 @@ from runner.sweep.run_index import Outcome, claim, scan
 from runner.sweep.scheduler import Engine
 from runner.sweep.search import Choosing, plan_search
 from runner.sweep.space import Space
-from runner.sweep.status import Standing, save, take_in, take_stock, without_other_code
 from runner.sweep.stop_signal import stopping_on_signals
+from runner.sweep.sweep_state import Standing, save, take_in, take_stock, without_other_code
 
 _LEADERBOARD_EVERY_S = 5  # so that a sweep that is killed leaves a recent one
 _FILE_WIDTH = 140  # columns of text

@@ -26,7 +26,7 @@ from runner.sweep.space import Space, combinations, corners
 
 if TYPE_CHECKING:
     from runner.sweep.optuna_trials import Chosen, Trials
-    from runner.sweep.status import Standing
+    from runner.sweep.sweep_state import Standing
 
 Check = Callable[[Sequence[str]], Checked]
 SPLITS = ("train", "validation", "test")

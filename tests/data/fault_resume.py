@@ -20,7 +20,7 @@ from tests.conftest import Zygote
 from tests.data.clicks import SCHEMA, clicks, options
 from tests.distributed.traced import examples
 from tests.fault_table import Table
-from tests.whole.identity import differences
+from tests.whole.compare_runs import differences
 
 STEPS, BATCH = 40, 32
 WORKERS = (0, 2, 4, 8)

@@ -9,7 +9,7 @@ from runner.data.core import cache
 from runner.data.core.blocks import read_blocks
 from runner.data.prepare.fingerprint import recipe_of
 from runner.data.prepare.recipe import prepare
-from runner.data.sets.bayes_optimal import Ceiling
+from runner.data.sets.oracle_metrics import Ceiling
 from runner.errors import ConfigError, DataError
 from tests.data.synthetic_settings import called, option, small
 

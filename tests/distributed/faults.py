@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bench.paired import table
 from tests.conftest import TINY, Process, Zygote
-from tests.whole.identity import differences
+from tests.whole.compare_runs import differences
 
 POINTS = ("step", "collective", "checkpoint")
 FAULTS = {"killed": "TRACE_KILL", "stopped": "TRACE_STOP"}

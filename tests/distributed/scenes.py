@@ -26,7 +26,7 @@ from runner.embeddings.placement import place_on_ranks
 from runner.embeddings.sharding_settings import PLANS, ShardingSettings, engine
 from runner.errors import ConfigError, DataError, UserError
 from runner.optim.penalties import penalize
-from runner.optim.penalties_settings import parse_penalties
+from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import KINDS, ClipSettings, parse_sparse
 from runner.training.job import Job
 from runner.training.loops.evaluate import evaluate_split

@@ -10,7 +10,7 @@ import pytest
 from runner.rundir.checkpoint import open_checkpoint
 from tests.conftest import TINY, Zygote
 from tests.distributed.traced import examples
-from tests.whole.identity import differences, newest
+from tests.whole.compare_runs import differences, newest
 
 ALLOW = ("--allow", "tests")
 SETTINGS = (

@@ -17,7 +17,7 @@ from runner.models.layers.dropout import Dropout
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 from tests.conftest import TINY, Process, Zygote
 from tests.distributed.traced import examples
-from tests.whole.identity import differences, newest
+from tests.whole.compare_runs import differences, newest
 
 TRACED = ("--allow", "tests", "task._target_=tests.distributed.traced.Traced")
 # 30 updates of 120 rows, 26 an epoch: the last of an epoch has 11 rows, 5 and 6 on two ranks

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from runner.distributed.ranks import Ranks
-from runner.embeddings import placement as placed
+from runner.embeddings import placement
 from runner.embeddings.factory import build_engine
 from runner.embeddings.interface import Placement, TableSpec
 from runner.embeddings.memory_budget import check_room, free_bytes, held_bytes
@@ -91,7 +91,7 @@ def test_torchrecs_planner_gets_what_copies_and_other_rules_leave(monkeypatch):
             seen.append(free_bytes)
             raise ConfigError("enough")
 
-    monkeypatch.setattr(placed, "ShardedTables", Sharded)
+    monkeypatch.setattr(placement, "ShardedTables", Sharded)
     build, rules = builder(10 * WEIGHTS, "sgd", "adam", tables={"C3": "data_parallel"})
     build([SPECS[1]], ["C2"], rules[1])
     with pytest.raises(ConfigError, match="enough"):

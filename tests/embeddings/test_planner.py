@@ -10,8 +10,7 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner
 
 from runner.batch import SparseFeature
 from runner.distributed.ranks import Ranks
-from runner.embeddings import planner as planned
-from runner.embeddings import torchrec_tables as sharded
+from runner.embeddings import planner, torchrec_tables
 from runner.embeddings.interface import Placement, TableSpec, arrange
 from runner.embeddings.memory_budget import free_bytes
 from runner.embeddings.sharding_settings import ShardingSettings
@@ -25,7 +24,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """Each rank makes the same plan; rank 0's is shared, which needs the others."""
-    monkeypatch.setattr(planned, "world_group", lambda: None)
+    monkeypatch.setattr(planner, "world_group", lambda: None)
     monkeypatch.setattr(
         EmbeddingShardingPlanner,
         "collective_plan",
@@ -37,19 +36,19 @@ def placed(specs: list[TableSpec], **settings) -> list[Placement]:
     """The pieces of tables on two ranks, in the order of the tables."""
     names = [name for spec in specs for name in spec.features]
     layout = arrange(specs, names, by_dim=True)
-    params = sharded._fused_params(SparseSettings(kind="rowwise_adagrad", lr=0.01), CPU)
+    params = torchrec_tables._fused_params(SparseSettings(kind="rowwise_adagrad", lr=0.01), CPU)
     sharding = ShardingSettings(**settings)
     ranks = Ranks(world_size=2, local_world_size=2)
-    found = planned.make_plan(
-        sharded._collection(layout),
-        planned.FusedSharder(fused_params=params),
+    found = planner.make_plan(
+        torchrec_tables._collection(layout),
+        planner.FusedSharder(fused_params=params),
         layout,
         sharding,
-        planned.make_topology(sharding, ranks, CPU, free_bytes(sharding, ranks, CPU)),
+        planner.make_topology(sharding, ranks, CPU, free_bytes(sharding, ranks, CPU)),
         4096,
     )
     order = [spec.name for spec in specs]
-    return sorted(planned.placement_of(found), key=lambda piece: order.index(piece.table))
+    return sorted(planner.placement_of(found), key=lambda piece: order.index(piece.table))
 
 
 def plan(rows: list[int], dim: int, **settings) -> list[str]:
@@ -104,6 +103,6 @@ def test_features_of_one_table_have_a_length_each():
     ]
     [spec] = table_specs(shared, 4)
     settings = ShardingSettings()
-    assert planned._constraint(spec, settings, 2).pooling_factors == [3.0, 0.5]
+    assert planner._constraint(spec, settings, 2).pooling_factors == [3.0, 0.5]
     unsaid = replace(spec, mean_lengths=())
-    assert planned._constraint(unsaid, settings, 2).pooling_factors == [1.0, 1.0]
+    assert planner._constraint(unsaid, settings, 2).pooling_factors == [1.0, 1.0]

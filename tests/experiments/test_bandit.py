@@ -9,7 +9,7 @@ import torch
 
 from experiments.bandit import Bandit, Environment, regret
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
-from tests.whole.identity import newest
+from tests.whole.compare_runs import newest
 
 SMALL = (
     "experiments=bandit",

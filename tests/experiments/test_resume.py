@@ -9,7 +9,7 @@ import pytest
 
 from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import Zygote
-from tests.whole.identity import differences, newest
+from tests.whole.compare_runs import differences, newest
 
 SYNTHETIC = (
     "dataset=synthetic",

@@ -7,7 +7,7 @@ import pytest
 
 from runner.config.signature import signature_of
 from runner.errors import UserError
-from runner.rundir import location as rundir
+from runner.rundir import location
 from runner.rundir.location import check_writable
 from runner.rundir.provenance import git_state, provenance
 from runner.rundir.run import Plan, open_run, read_config, read_meta, reopen_run, write_result
@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path, monkeypatch):
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(rundir.os, "access", lambda path, mode: path != tmp_path)
+    monkeypatch.setattr(location.os, "access", lambda path, mode: path != tmp_path)
     with pytest.raises(UserError, match="no permission to write"):
         check_writable(str(tmp_path / "outputs" / "{name}" / "{time}"))
     assert list(tmp_path.iterdir()) == []

@@ -94,7 +94,7 @@ def sweep(zygote: Zygote, *words: str) -> Finished:
 
 def main_of_other_code(words: Sequence[str]) -> int:
     """The same as if the code had changed since."""
-    from runner.sweep import status as standing
+    from runner.sweep import sweep_state
 
-    standing.git_state = lambda project: {"commit": "other", "patch": ""}  # type: ignore[assignment]
+    sweep_state.git_state = lambda project: {"commit": "other", "patch": ""}  # type: ignore[assignment]
     return main(words)

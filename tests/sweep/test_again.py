@@ -37,7 +37,7 @@ def test_a_grid_is_resumed_by_its_directory_and_run_again_after_a_change_of_code
     told = command.refused("resume", str(place), "seed=3")
     assert "seed=3: another sweep" in told
     monkeypatch.setattr(
-        "runner.sweep.status.git_state", lambda project: {"commit": "other", "patch": ""}
+        "runner.sweep.sweep_state.git_state", lambda project: {"commit": "other", "patch": ""}
     )
     code, out, err = command("resume", str(place))
     assert "2 done already" in out

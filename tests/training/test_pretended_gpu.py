@@ -21,7 +21,7 @@ from runner.metrics.settings import MetricSettings
 from runner.models.layers.recommender import Recommender
 from runner.models.losses import BCE
 from runner.optim.penalties import penalize
-from runner.optim.penalties_settings import parse_penalties
+from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import ClipSettings, parse_sparse
 from runner.training.state import dense_parameters
 from runner.training.update import context as context_module

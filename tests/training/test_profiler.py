@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.conftest import TINY
-from tests.whole.identity import differences
+from tests.whole.compare_runs import differences
 
 SHORT = (*TINY, "trainer.max_steps=12", "trainer.accumulate=2", "trainer.eval_every=4")
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import TINY, Zygote
 from tests.devices import DEVICES
-from tests.whole.identity import differences, examples_by_cursor, fingerprint, newest
+from tests.whole.compare_runs import differences, examples_by_cursor, fingerprint, newest
 
 TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 # intervals of TINY share no divisor: log 7, evaluate 11, save 5; shuffled, two micro-batches

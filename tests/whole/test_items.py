@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
-from tests.whole.identity import differences, newest
+from tests.whole.compare_runs import differences, newest
 
 NUM_ITEMS = 40
 SETTINGS = (

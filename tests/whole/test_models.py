@@ -11,7 +11,7 @@ import yaml
 from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import TINY
 from tests.models.scene import MODELS
-from tests.whole.identity import differences, newest
+from tests.whole.compare_runs import differences, newest
 
 DATA = tuple(word for word in TINY if not word.startswith("model."))
 SMALL = ("trainer.max_steps=5", "model.net.embedding_dim=4")

@@ -13,7 +13,7 @@ import yaml
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import Zygote
 from tests.data.streaming.files import SCHEMA, arrive, rows
-from tests.whole.identity import differences, examples_by_cursor, fingerprint, newest
+from tests.whole.compare_runs import differences, examples_by_cursor, fingerprint, newest
 
 TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 MODEL = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from tests.conftest import TINY
-from tests.whole.identity import fingerprint, newest
+from tests.whole.compare_runs import fingerprint, newest
 
 
 class Halved(torch.optim.SGD):

@@ -11,7 +11,7 @@ import pytest
 from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import TINY, Zygote
 from tests.distributed.test_runs import ONE, SETTINGS, TWO, assert_close
-from tests.whole.identity import differences, newest
+from tests.whole.compare_runs import differences, newest
 
 PARTS = (
     "optimizer.parts=["

@@ -10,7 +10,7 @@ import pytest
 
 from runner.rundir.checkpoint import open_checkpoint
 from tests.conftest import TINY, Zygote
-from tests.whole.identity import differences, examples_by_cursor, newest
+from tests.whole.compare_runs import differences, examples_by_cursor, newest
 
 ALLOW = ("--allow", "tests")
 TRACED = (*ALLOW, "task._target_=tests.whole.traced.Traced")

@@ -10,7 +10,7 @@ import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import TINY, Finished, Zygote
-from tests.whole.identity import differences, newest
+from tests.whole.compare_runs import differences, newest
 
 SHORT = (*TINY, "trainer.max_steps=10")
 LONGER = ("trainer.max_steps=20",)

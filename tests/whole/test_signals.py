@@ -11,7 +11,7 @@ import pytest
 
 from runner.rundir.checkpoint import open_checkpoint
 from tests.conftest import TINY, Process, Zygote
-from tests.whole.identity import differences, newest
+from tests.whole.compare_runs import differences, newest
 
 SETTINGS = (*TINY, "trainer.max_steps=600", "checkpoint.save_every=50", "trainer.eval_every=110")
 

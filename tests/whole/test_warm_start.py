@@ -19,7 +19,7 @@ import yaml
 from runner.data.core.fitted import Learnt
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import TINY
-from tests.whole.identity import differences, newest
+from tests.whole.compare_runs import differences, newest
 
 
 def first_loss(run) -> float:

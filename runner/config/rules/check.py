@@ -27,10 +27,10 @@ from runner.config.targets import check_target_names, lies_in
 from runner.config.typecheck import check_types
 from runner.errors import ConfigError, nearest
 from runner.metrics.settings import MetricSettings
-from runner.models.losses_within import check_compared
+from runner.models.row_scope import check_compared
 from runner.optim.lr_schedule import check_schedule
 from runner.optim.param_groups import check_own_schedules, parse_parts
-from runner.optim.penalties_settings import parse_penalties
+from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import ClipSettings, check_clip, parse_sparse
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config.signature import describe
 from runner.errors import UserError
-from runner.models.losses_within import CUT
+from runner.models.row_scope import CUT
 from runner.optim.param_groups import TABLES, parse_parts
 from runner.rundir.checkpoint.peek import Glimpse, glimpse
 from runner.rundir.run import Plan, changes_of, read_meta

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from runner.data.core.checks import RESTS, check_choice
+from runner.data.core.setting_checks import RESTS, check_choice
 from runner.data.prepare.recipe import Recipe, digest
 from runner.data.read import order
 from runner.errors import ConfigError, DataError, nearest

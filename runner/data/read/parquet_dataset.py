@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from runner.batch import Batch, Cursor
 from runner.data.core.cache import cache_root
-from runner.data.core.checks import RESTS, check_choice
 from runner.data.core.columns import Columns
 from runner.data.core.dataset import START, end_of_epoch
 from runner.data.core.fitted import copy_learnt
+from runner.data.core.setting_checks import RESTS, check_choice
 from runner.data.read.collate import assemble, schema_of
 from runner.data.read.decode import Reader
 from runner.data.read.index import build_index

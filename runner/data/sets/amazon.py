@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.checks import check_choice, check_numbers, check_range, check_types
 from runner.data.core.columns import Categorical, Columns, Label, Sequence
+from runner.data.core.setting_checks import check_choice, check_numbers, check_range, check_types
 from runner.data.prepare.fingerprint import check_path, file_content
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, Made, open_recipe

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from runner.data.core.blocks import first_line
-from runner.data.core.checks import check_choice, check_numbers, check_range, check_types
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import Learnt
+from runner.data.core.setting_checks import check_choice, check_numbers, check_range, check_types
 from runner.data.core.transforms import hash_ids
 from runner.data.prepare.fingerprint import check_path, file_content
 from runner.data.prepare.progress import Advance

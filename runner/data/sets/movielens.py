@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from runner.data.core.blocks import first_line
-from runner.data.core.checks import check_range, check_types
 from runner.data.core.columns import Categorical, Columns, Label
+from runner.data.core.setting_checks import check_range, check_types
 from runner.data.prepare.fingerprint import check_path, file_content
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, Made, open_recipe

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.checks import check_range
 from runner.data.core.columns import Categorical, Columns, Label
+from runner.data.core.setting_checks import check_range
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, Made, open_recipe
 from runner.data.prepare.shards import ShardWriter

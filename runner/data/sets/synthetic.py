@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from runner.data.core.blocks import ArrowWriter
-from runner.data.core.checks import check_numbers, check_range, check_types
 from runner.data.core.columns import Categorical, Columns, Label, Numeric
 from runner.data.core.columns import Sequence as SequenceColumn
+from runner.data.core.setting_checks import check_numbers, check_range, check_types
 from runner.data.prepare.export import write_out
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, Made, open_recipe
 from runner.data.prepare.shards import BLOCK_ROWS, SHARD_ROWS, shard_name
-from runner.data.sets.bayes_optimal import Ceiling
+from runner.data.sets.oracle_metrics import Ceiling
 from runner.data.sets.planted_model import Rows, World, calibrate, plant
 from runner.errors import ConfigError
 

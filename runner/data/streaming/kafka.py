@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.checks import check_choice
 from runner.data.core.columns import Columns, check_columns
+from runner.data.core.setting_checks import check_choice
 from runner.data.read.decode import Reader
 from runner.data.read.index import Index
 from runner.data.streaming.settings import (

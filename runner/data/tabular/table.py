@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from runner.data.core import cache
-from runner.data.core.checks import check_choice, check_range
-from runner.data.core.checks import check_types as check_settings
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import Learnt, with_learnt
+from runner.data.core.setting_checks import check_choice, check_range
+from runner.data.core.setting_checks import check_types as check_settings
 from runner.data.prepare.fingerprint import beside
 from runner.data.prepare.recipe import Made, cache_key, prepare
 from runner.data.tabular.column_types import as_read, as_written, check_types, text_types

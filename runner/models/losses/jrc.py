@@ -12,7 +12,7 @@ from torch.nn import functional
 from runner.batch import Prediction, Schema
 from runner.errors import nearest
 from runner.models.losses.protocol import need_kind
-from runner.models.losses_within import UPDATE, need_within
+from runner.models.row_scope import UPDATE, need_within
 
 
 class JRC(nn.Module):
@@ -28,7 +28,7 @@ class JRC(nn.Module):
         alpha: from 0 (ranking only) to 1 (calibration only).
         group: group column whose equal values are a context, such as user; None: all rows.
         within: what a context ends with: the update or the micro-batch; see
-            `runner.models.losses_within`.
+            `runner.models.row_scope`.
     Raises: ValueError if a task is not binary, the data set lacks the column, or alpha is out of
         range.
     """

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from runner.batch import Prediction, Schema
 from runner.models.losses.protocol import need_kind
-from runner.models.losses_within import UPDATE, need_within
+from runner.models.row_scope import UPDATE, need_within
 
 _PRESENT = -1e29  # below it a candidate is the right item itself
 
@@ -25,7 +25,7 @@ class SampledSoftmax(nn.Module):
     that are drawn often are pushed down. Over all items it is the full softmax, and q is left out.
 
     Args: log_q: whether to subtract it. within: of rows as candidates; see
-        `runner.models.losses_within`.
+        `runner.models.row_scope`.
     """
 
     needs = "candidates"
@@ -60,7 +60,7 @@ class BPR(nn.Module):
 
     Without the regularisation of the paper, which is the optimizers' matter.
 
-    Args: within: of rows as candidates, see `runner.models.losses_within`.
+    Args: within: of rows as candidates, see `runner.models.row_scope`.
     """
 
     needs = "candidates"
@@ -79,7 +79,7 @@ class BPR(nn.Module):
 class SampledBCE(nn.Module):
     """-log s(own) - log(1 - s(other)), the mean over the candidates: SASRec's, section 3.6.
 
-    Args: within: of rows as candidates, see `runner.models.losses_within`.
+    Args: within: of rows as candidates, see `runner.models.row_scope`.
     """
 
     needs = "candidates"

@@ -11,8 +11,8 @@ from runner.errors import UserError
 from runner.reporting.report.find import Found, find_runs, is_sweep
 from runner.reporting.report.html import Page
 from runner.reporting.report.overview import overview
+from runner.reporting.report.overview_page import several_page
 from runner.reporting.report.run_page import show_single, single_page
-from runner.reporting.report.sweep_page import several_page
 from runner.reporting.report.terminal import console, show_overview
 from runner.rundir.json_files import write_text
 

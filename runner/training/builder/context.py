@@ -27,7 +27,7 @@ from runner.optim.lr_scaling import rate_scale
 from runner.optim.lr_schedule import build_schedule
 from runner.optim.param_groups import parse_parts
 from runner.optim.penalties import penalize
-from runner.optim.penalties_settings import parse_penalties
+from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import parse_sparse
 from runner.reporting.console import View
 from runner.rundir.json_files import write_json
@@ -46,7 +46,7 @@ from runner.training.catalogue import give_counts
 from runner.training.job import Rates
 from runner.training.rng_state import seed_rank
 from runner.training.state import dense_parameters, parameters_of
-from runner.training.update.compile import compile_dense
+from runner.training.update.compilation import compile_dense
 from runner.training.update.context import Context, parameters_in
 from runner.training.update.ema import MovingAverage
 from runner.training.update.loss_scale import LossScale

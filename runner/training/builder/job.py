@@ -27,7 +27,7 @@ from runner.training.builder.context import make_context, make_rates, only_looku
 from runner.training.builder.device import prepare_device, seed_everything
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.pipeline import choose_pipeline
-from runner.training.builder.warnings import Length, ahead
+from runner.training.builder.preflight import Length, ahead
 from runner.training.callbacks import Callbacks
 from runner.training.catalogue import check_rankings
 from runner.training.job import Cadence, Job

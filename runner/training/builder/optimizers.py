@@ -11,11 +11,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from runner.distributed.ranks import Ranks
+from runner.embeddings.composite_tables import MixedTables
 from runner.embeddings.factory import build_tables, check_specs
 from runner.embeddings.frozen_tables import FROZEN, FrozenTables
 from runner.embeddings.interface import Tables, TableSpec, arrange
 from runner.embeddings.memory_budget import held_bytes
-from runner.embeddings.mixed_tables import MixedTables
 from runner.embeddings.placement import place_on_ranks
 from runner.embeddings.sharding_rules import TableRules, refuse_bandwidths, refuse_plans
 from runner.embeddings.sharding_settings import ShardingSettings, check_tables

@@ -1,5 +1,5 @@
 """Code of one's own, called in the course of a training: see `listed.EVENTS` for when."""
 
-from runner.training.callbacks.registry import EVENTS, Callbacks, check_callback
+from runner.training.callbacks.callback_set import EVENTS, Callbacks, check_callback
 
 __all__ = ["EVENTS", "Callbacks", "check_callback"]

@@ -24,7 +24,7 @@ from runner.training.debugging.hooks import (
 from runner.training.debugging.losses import mean_losses
 from runner.training.debugging.non_finite import FirstNonFinite, NonFiniteError
 from runner.training.debugging.statistics import GradientNorms, Statistics
-from runner.training.debugging.tables import (
+from runner.training.debugging.text_tables import (
     activation_table,
     gradient_table,
     lookup_tables,

@@ -15,7 +15,7 @@ import torch
 from runner.config.intervals import Interval, Progress, due
 from runner.distributed.ranks import Ranks
 from runner.reporting.trackers import Histogram
-from runner.training.callbacks.registry import EVENTS, keeps_state, no_state
+from runner.training.callbacks.callback_set import EVENTS, keeps_state, no_state
 from runner.training.callbacks.statefulness import first_change, look
 from runner.training.job import Job, Result
 from runner.training.state import TrainState

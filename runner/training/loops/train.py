@@ -7,10 +7,10 @@ import time
 from runner.errors import UserError
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.training.job import Job, Result
-from runner.training.loops.ask_sweep import is_pruned
 from runner.training.loops.evaluate import evaluate_split
 from runner.training.loops.events import Events
 from runner.training.loops.plateau_actions import decide
+from runner.training.loops.pruning import is_pruned
 from runner.training.loops.recorder import Recorder
 from runner.training.loops.run_facts import keep_data_facts
 from runner.training.loops.session import told

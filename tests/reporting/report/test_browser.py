@@ -13,9 +13,9 @@ import pytest
 from runner.reporting.report.find import find_runs
 from runner.reporting.report.html import Page
 from runner.reporting.report.overview import overview
+from runner.reporting.report.overview_page import several_page
 from runner.reporting.report.plotly_run import rate_figure
 from runner.reporting.report.run_page import single_page
-from runner.reporting.report.sweep_page import several_page
 from runner.reporting.report.write import write_page
 from tests.reporting.report.made import make_grid, make_run
 

@@ -21,7 +21,7 @@ from tests.conftest import TINY
 from tests.reporting.trackers.test_tensorboard import histograms
 from tests.tiny import CPU, make_context, random_batch
 from tests.training.callbacks.test_ours import Scene
-from tests.whole.identity import differences
+from tests.whole.compare_runs import differences
 
 
 def assert_counts(found: Histogram | None, x: np.ndarray) -> None:

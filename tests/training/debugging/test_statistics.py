@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from runner.config.settings import TrainerSettings
-from runner.training.debugging import hooks as watch_module
+from runner.training.debugging import hooks
 from runner.training.debugging.formatting import number, percent, share
 from runner.training.debugging.hooks import modules_in, parameters_in
 from runner.training.debugging.statistics import Moments
-from runner.training.debugging.tables import num_parameters
+from runner.training.debugging.text_tables import num_parameters
 from runner.training.loops.debug import debug
 from runner.training.update.loss_scale import LossScale
 from tests.tiny import CPU, make_context
@@ -163,7 +163,7 @@ class Slow(nn.Module):
 
 def test_each_moment_of_an_update_is_counted_once_for_its_innermost_part(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(watch_module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(hooks, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     context = make_context()
     context.model.bottom.append(Slow(clock, 1.0, 2.0))
     context.model.top.insert(0, Slow(clock, 3.0, 4.0))

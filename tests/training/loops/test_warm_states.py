@@ -12,9 +12,9 @@ import torch
 
 from runner.batch import Batch
 from runner.config.settings import CheckpointSettings
+from runner.embeddings.composite_tables import MixedTables
 from runner.embeddings.factory import build_tables
 from runner.embeddings.interface import TableSpec, arrange
-from runner.embeddings.mixed_tables import MixedTables
 from runner.errors import ConfigError
 from runner.optim.settings import parse_sparse
 from runner.rundir.checkpoint import Checkpointer, open_checkpoint

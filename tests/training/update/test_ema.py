@@ -16,7 +16,7 @@ from runner.training.update.ema import MovingAverage
 from tests.conftest import TINY
 from tests.tiny import make_context
 from tests.tiny_job import Rows, make_job
-from tests.whole.identity import differences, newest
+from tests.whole.compare_runs import differences, newest
 
 
 def averaged(context, **settings) -> MovingAverage:

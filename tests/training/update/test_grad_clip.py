@@ -13,7 +13,7 @@ from runner.batch import Embeddings
 from runner.distributed.ranks import ALONE
 from runner.errors import ConfigError
 from runner.optim.penalties import penalize
-from runner.optim.penalties_settings import parse_penalties
+from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import ClipSettings, check_clip
 from runner.training.state import dense_parameters
 from runner.training.update.grad_clip import clip_gradients, gradient_norms

@@ -101,7 +101,7 @@ def test_a_training_on_a_ray_cluster_brings_back_its_result_and_leaves_its_check
 
 def test_jobs_know_the_address_and_the_token_of_a_ray_that_the_sweep_started(monkeypatch):
     """Ray turns tokens on in the process that starts it, and refuses others that have none."""
-    from runner.sweep import hydra_launcher as elsewhere
+    from runner.sweep import hydra_launcher
 
     def init(**given):
         assert given == {"include_dashboard": False, "log_to_driver": False, "num_cpus": 2}
@@ -113,7 +113,7 @@ def test_jobs_know_the_address_and_the_token_of_a_ray_that_the_sweep_started(mon
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     env = dict(os.environ)
-    settings = elsewhere._joining_ray(["+hydra.launcher.ray.init.num_cpus=2"], env)
+    settings = hydra_launcher._joining_ray(["+hydra.launcher.ray.init.num_cpus=2"], env)
     assert env["RAY_ADDRESS"] == "10.0.0.1:6379"
     assert env["RAY_AUTH_MODE"] == "token"
     assert settings == ("+hydra.launcher.ray.init.object_store_memory=null",)
@@ -121,17 +121,17 @@ def test_jobs_know_the_address_and_the_token_of_a_ray_that_the_sweep_started(mon
 
 def test_a_plugin_that_is_not_there_is_told_at_once(tmp_path, monkeypatch):
     from runner.errors import ConfigError
-    from runner.sweep import hydra_launcher as elsewhere
+    from runner.sweep import hydra_launcher
 
-    monkeypatch.setattr(elsewhere, "_is_there", lambda module: False)
+    monkeypatch.setattr(hydra_launcher, "_is_there", lambda module: False)
     with pytest.raises(ConfigError, match=r"is not installed: pip install '.\[ray\]'"):
-        elsewhere.chosen_launcher(["hydra/launcher=ray"])
-    monkeypatch.setattr(elsewhere, "_is_there", lambda module: True)
+        hydra_launcher.chosen_launcher(["hydra/launcher=ray"])
+    monkeypatch.setattr(hydra_launcher, "_is_there", lambda module: True)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="no sbatch on this machine"):
-        elsewhere.chosen_launcher(["hydra/launcher=submitit_slurm"])
+        hydra_launcher.chosen_launcher(["hydra/launcher=submitit_slurm"])
     with pytest.raises(ConfigError, match="not with this runner"):
-        elsewhere.chosen_launcher(["hydra/launcher=joblib"])
+        hydra_launcher.chosen_launcher(["hydra/launcher=joblib"])
     with pytest.raises(ConfigError, match=r"belongs to hydra/launcher="):
-        elsewhere.chosen_launcher(["hydra.launcher.timeout_min=5"])
-    assert elsewhere.chosen_launcher(["seed=1"]) is None
+        hydra_launcher.chosen_launcher(["hydra.launcher.timeout_min=5"])
+    assert hydra_launcher.chosen_launcher(["seed=1"]) is None

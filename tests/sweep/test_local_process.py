@@ -10,7 +10,7 @@ import time
 import pytest
 
 from runner.config.overrides import parse_single
-from runner.sweep import local_process as process
+from runner.sweep import local_process
 from runner.sweep.local_process import (
     LOG,
     Process,
@@ -88,7 +88,7 @@ def test_exit_codes_and_signals_come_through(tmp_path):
 def test_a_job_heeds_ctrl_c_even_if_its_sweep_was_started_to_ignore_it(tmp_path):
     code = (
         "import signal, sys; sys.path.insert(0, '.')\n"
-        "from tests.sweep.test_process import python, ended\n"
+        "from tests.sweep.test_local_process import python, ended\n"
         "from pathlib import Path\n"
         "code = 'import signal; print(signal.getsignal(2), signal.pthread_sigmask(0, []))'\n"
         f"ended(python(code, Path({str(tmp_path / LOG)!r})))"
@@ -100,7 +100,16 @@ def test_a_job_heeds_ctrl_c_even_if_its_sweep_was_started_to_ignore_it(tmp_path)
 
 
 def test_a_job_whose_sweep_died_before_it_could_begin_does_not_begin(tmp_path):
-    command = [sys.executable, "-I", "-S", process._CHILD, "1", sys.executable, "-c", "print(1)"]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        local_process._CHILD,
+        "1",
+        sys.executable,
+        "-c",
+        "print(1)",
+    ]
     done = subprocess.run(command, check=False, capture_output=True)
     assert (done.returncode, done.stdout) == (143, b"")
 

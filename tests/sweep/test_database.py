@@ -64,7 +64,7 @@ def test_one_that_another_program_has_locked_is_told_before_anything_starts(tmp_
 def test_one_that_is_locked_while_jobs_run_stops_the_sweep_and_says_why(
     tmp_path, monkeypatch, capsys
 ):
-    from runner.sweep import database as study
+    from runner.sweep import database
 
     monkeypatch.setattr("runner.sweep.database.PATIENCE_S", 0.2)
     others = []
@@ -75,7 +75,7 @@ def test_one_that_is_locked_while_jobs_run_stops_the_sweep_and_says_why(
         others.append(other)
 
     with monkeypatch.context() as patch:
-        patch.setattr(study.Study, "started", lock_after)
+        patch.setattr(database.Study, "started", lock_after)
         assert run(tmp_path, grid(value=[0.1, 0.2])) == 1
     told = capsys.readouterr()
     assert "the sweep stopped: " in told.err

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.reporting.trackers import Trackers
-from runner.reporting.trackers import tracker as fan_out
+from runner.reporting.trackers import tracker as tracker_module
 
 
 class Recorder:
@@ -75,7 +75,7 @@ def test_one_that_raises_is_named_once_and_left_out(tmp_path, method):
 
 
 def test_one_that_hangs_at_the_end_is_left_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr(fan_out, "FINISH_LIMIT_S", 0.3)
+    monkeypatch.setattr(tracker_module, "FINISH_LIMIT_S", 0.3)
     warnings: list[str] = []
     hanging, whole = Recorder(hangs="finish"), Recorder()
     started = time.monotonic()
@@ -88,7 +88,7 @@ def test_one_that_hangs_at_the_end_is_left_behind(tmp_path, monkeypatch):
 def test_the_limits_leave_exit_within_thirty_seconds():
     from runner.reporting.trackers import wandb
 
-    assert wandb.FINISH_LIMIT_S < fan_out.FINISH_LIMIT_S < 30
+    assert wandb.FINISH_LIMIT_S < tracker_module.FINISH_LIMIT_S < 30
 
 
 def test_identity_goes_to_checkpoints_and_the_run_directory_and_comes_back(tmp_path):
@@ -135,7 +135,7 @@ def test_histograms_go_to_those_that_show_them(tmp_path):
     assert trackers.show_histograms
     assert not Trackers({"a": plain}, warn=warnings.append).show_histograms
     trackers.start({"name": "n", "dir": tmp_path, "config": {}})
-    shown = fan_out.Histogram((0.0, 1.0), (2,), 1.0, 0.5)
+    shown = tracker_module.Histogram((0.0, 1.0), (2,), 1.0, 0.5)
     for step in (1, 2):
         trackers.log_histograms("weights", step, {"x": shown})
     assert drawing.named("log_histograms") == [

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from runner.errors import ConfigError
-from runner.training.update import compile as compiling
-from runner.training.update.compile import compile_dense
+from runner.training.update import compilation
+from runner.training.update.compilation import compile_dense
 from runner.training.update.task import Supervised
 from tests.conftest import TINY
 from tests.tiny import CPU, make_context, random_batch
-from tests.whole.identity import differences
+from tests.whole.compare_runs import differences
 
 
 def assert_same_updates(sizes: list[int], atol: float) -> None:
@@ -35,7 +35,7 @@ def assert_same_updates(sizes: list[int], atol: float) -> None:
 def test_it_is_one_graph_for_all_sizes_with_the_results_of_eager(monkeypatch):
     """Traced as ever; without the compiler, which takes its time."""
     eager = partial(torch.compile, backend="eager", fullgraph=True)
-    monkeypatch.setattr(compiling.torch, "compile", eager)
+    monkeypatch.setattr(compilation.torch, "compile", eager)
     assert_same_updates([64, 64, 33], atol=0)
 
 
@@ -46,7 +46,7 @@ def test_its_kernels_give_the_results_of_eager_to_rounding():
 
 def test_without_a_compiler_it_is_refused(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
+    monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match=r"trainer.compile=true: needs a C\+\+ compiler"):
         compile_dense(make_context().model, CPU)
 

@@ -7,7 +7,7 @@ import pytest
 from runner.config.early_stopping import BatchOnPlateau, EarlyStop, LrOnPlateau
 from runner.config.intervals import parse_interval
 from runner.config.settings import TrainerSettings
-from runner.training.builder.warnings import Length, ahead
+from runner.training.builder.preflight import Length, ahead
 from runner.training.job import Cadence
 
 RUN = Length(steps=100, steps_per_epoch=30, rows_per_epoch=300, rows_per_update=10)

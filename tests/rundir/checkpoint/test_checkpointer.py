@@ -21,7 +21,7 @@ from runner.rundir.checkpoint import (
     saved_steps,
     tensor_shapes,
 )
-from runner.rundir.checkpoint import checkpointer as checkpoint_saver
+from runner.rundir.checkpoint import checkpointer as checkpointer_module
 from runner.rundir.checkpoint import files as checkpoint_files
 from runner.rundir.checkpoint.files import FileSum
 from tests.rundir.checkpoint.saving import make, refuse, save
@@ -63,7 +63,7 @@ def test_a_further_save_waits_for_the_former(tmp_path: Path, monkeypatch) -> Non
         written.append(path.parent.name.split("-")[2])
         return checkpoint_files.write_file(path, contents)
 
-    monkeypatch.setattr(checkpoint_saver, "write_file", slow)
+    monkeypatch.setattr(checkpointer_module, "write_file", slow)
     checkpointer = make(tmp_path)
     checkpointer.save(1, {"w": torch.ones(3)}, {})
     assert not written  # save returned, and its values are not even written
