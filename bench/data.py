@@ -140,18 +140,18 @@ def sequences(path: Path, num_rows: int, pairs: int) -> list[str]:
 
 def csv(path: Path, num_rows: int, pairs: int) -> list[str]:
     """From CSV to encoded rows, against Arrow's reading of the same columns with the same types."""
-    from runner.data.tabular.bad_rows import Judge
-    from runner.data.tabular.encode import encode
-    from runner.data.tabular.fit import Learner
-    from runner.data.tabular.table import Table
+    from runner.data.tabular.bad_rows import RowValidator
+    from runner.data.tabular.encode import encode_chunk
+    from runner.data.tabular.fit import TransformFitter
+    from runner.data.tabular.table import TableRecipe
 
     case = schemas()["columns"]
     columns = ["label", *case.schema["numeric"], *case.schema["categorical"]]
     text = path.with_suffix(".csv")
     pacsv.write_csv(pq.read_table(path, columns=columns), text)
-    made_of = Table(format="csv", path=str(text), schema=case.schema)
+    made_of = TableRecipe(format="csv", path=str(text), schema=case.schema)
     made_of.check()
-    learnt = Learner(made_of.declared, split_seed=0, skips=False).learnt()
+    learnt = TransformFitter(made_of.declared, split_seed=0, skip_bad_rows=False).compute()
     (file,) = made_of.files["train"]
     found = made_of.schemas[str(file)]
 
@@ -168,8 +168,8 @@ def csv(path: Path, num_rows: int, pairs: int) -> list[str]:
 
     def ours() -> float:
         began = time.process_time()
-        for piece in made_of.pieces(file, made_of.columns_read):
-            encode(piece, made_of.declared, learnt, Judge.of(piece, False))
+        for piece in made_of.read_chunks(file, made_of.columns_read):
+            encode_chunk(piece, made_of.declared, learnt, RowValidator.for_chunk(piece, False))
         return time.process_time() - began
 
     return _row("CSV", 0.7, num_rows, pairs, arrow, ours)
@@ -186,9 +186,9 @@ def _row(
 
 
 def opened(**settings: Any) -> Any:
-    from runner.data.tabular.table import Table, open_table
+    from runner.data.tabular.table import TableRecipe, open_table
 
-    made_of = Table(**settings)
+    made_of = TableRecipe(**settings)
     made_of.check()
     return open_table(made_of, window_rows=131_072, prefetch=0)
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.config.compose import Composed, compose_job
+from runner.config.compose import ComposedConfig, compose_job
 from runner.config.locations import PROJECT
 from runner.config.targets import allowed_packages
-from runner.launch import plan_of, verify
+from runner.launch import check_composed, run_spec
 from runner.machine import set_thread_environment
 from runner.rundir.run import open_run
 
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
     from runner.training.job import Job
 
 
-def prepared(overrides: Sequence[str]) -> Composed:
+def prepared(overrides: Sequence[str]) -> ComposedConfig:
     """A checked configuration. Sets the thread settings that torch reads when it is imported.
 
     Raises: UserError for a mistake in the overrides.
     """
     composed = compose_job(overrides)
-    verify(composed, allowed_packages(()))
+    check_composed(composed, allowed_packages(()))
     set_thread_environment(composed.config["trainer"]["num_threads"])
     return composed
 
 
 @contextmanager
-def job_in(folder: Path, composed: Composed) -> Iterator[Job]:
+def job_in(folder: Path, composed: ComposedConfig) -> Iterator[Job]:
     """A job with a new run directory in `folder`; its view writes plain lines into memory."""
     from runner.reporting.console import View
-    from runner.training.builder import build
+    from runner.training.builder import build_job
 
     template = str(folder / "{time}_{signature}")
-    run = open_run(template, plan_of(composed), project=PROJECT)
+    run = open_run(template, run_spec(composed), project=PROJECT)
     try:
         view = View(io.StringIO())
-        yield build(
+        yield build_job(
             composed.config, run, view=view, allowed=allowed_packages(()), name=composed.name
         )
     finally:
         run.close()
 
 
-def job_without_run(composed: Composed) -> Job:
+def job_without_run(composed: ComposedConfig) -> Job:
     """The same job as it writes nothing: for its parts."""
     from runner.reporting.console import View
-    from runner.training.builder import build
+    from runner.training.builder import build_job
 
-    return build(composed.config, None, view=View(io.StringIO()), allowed=allowed_packages(()))
+    return build_job(composed.config, None, view=View(io.StringIO()), allowed=allowed_packages(()))

@@ -31,7 +31,7 @@ from runner.errors import ConfigError
 from runner.models.dlrm import DLRM
 from runner.models.layers.dot import DotInteraction
 from runner.training.job import Job
-from runner.training.state import weights
+from runner.training.state import weight_tensors
 
 
 class Ready(NamedTuple):
@@ -60,7 +60,7 @@ class LeanDLRM:
             raise ConfigError("the leanest step is that of model=dlrm on data with numbers")
         if sparse["kind"] != "rowwise_adagrad" or not isinstance(dense, torch.optim.Adam):
             raise ConfigError("the leanest step has row-wise Adagrad for tables, else Adam")
-        self._given = {name: t.detach().clone() for name, t in weights(job.context).items()}
+        self._given = {name: t.detach().clone() for name, t in weight_tensors(job.context).items()}
         self._names = [spec.name for spec in model.embedding.specs]
         self._tables = SplitTableBatchedEmbeddingBagsCodegen(
             embedding_specs=[
@@ -68,7 +68,7 @@ class LeanDLRM:
                 for spec in model.embedding.specs
             ],
             optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-            learning_rate=job.rates.full["sparse"],
+            learning_rate=job.learning_rates.base["sparse"],
             eps=sparse["eps"],
             stochastic_rounding=False,
             pooling_mode=PoolingMode.SUM,
@@ -121,7 +121,7 @@ class LeanDLRM:
         self._optimizer.step()
 
     def weights(self) -> dict[str, Tensor]:
-        """Live tensors under the names of `runner.training.state.weights`."""
+        """Live tensors under the names of `runner.training.state.weight_tensors`."""
         tables = zip(self._names, self._tables.split_embedding_weights(), strict=True)
         dense = {name: t for name, t in self._given.items() if name.startswith("dense/")}
         return dense | {f"tables/{name}/weight": t.detach() for name, t in tables}

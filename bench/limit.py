@@ -23,27 +23,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bench.lean import Ready
-    from runner.config.compose import Composed
+    from runner.config.compose import ComposedConfig
     from runner.training.job import Job
 
 AIM = 0.9  # of the leanest step's speed
 FORMS = ("leanest", "plain")
 
 
-def one_pair(composed: Composed, batches: Sequence[Ready], *, chunk: int) -> dict[str, Stopwatch]:
+def one_pair(
+    composed: ComposedConfig, batches: Sequence[Ready], *, chunk: int
+) -> dict[str, Stopwatch]:
     """Times of `ours` and of each form of the step over one whole run.
 
     Raises: RuntimeError if one of them did not end with the weights of the run.
     """
     from bench.lean import LeanDLRM
-    from runner.training.state import weights
+    from runner.training.state import weight_tensors
 
     start = job_without_run(composed)
     steps = {form: LeanDLRM(start, plain=form == "plain") for form in FORMS}
 
     def check(job: Job) -> None:
         for step in steps.values():
-            check_near(weights(job.context), step.weights())
+            check_near(weight_tensors(job.context), step.weights())
 
     loops = {form: step.loop(batches, chunk) for form, step in steps.items()}
     return run_in_turns(composed, loops, chunk=chunk, updates=len(batches), check=check)
@@ -62,7 +64,7 @@ def check_near(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None
             raise RuntimeError(f"{name}: the two loops are {apart:.1e} of it apart")
 
 
-def measure(composed: Composed, pairs: int, chunk: int) -> str:
+def measure(composed: ComposedConfig, pairs: int, chunk: int) -> str:
     """All pairs of one batch size: speeds, and a table of ratios of speeds."""
     from bench.lean import ready
 

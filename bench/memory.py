@@ -54,22 +54,22 @@ def write_rows(folder: Path, num_rows: int) -> list[Path]:
 
 def read(folder: Path, epochs: int, opened: int | None) -> None:
     """Prints what is held after every epoch."""
-    from runner.batch import Cursor
-    from runner.data.core.columns import Categorical, Columns, Label, Numeric
+    from runner.batch import DataPosition
+    from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn, NumericColumn
     from runner.data.read import decode
     from runner.data.read.parquet_dataset import ParquetDataset
 
     decode.MAX_OPEN_FILES = opened or decode.MAX_OPEN_FILES
     columns = Columns(
-        labels=(Label("label"),),
-        numeric=tuple(Numeric(f"I{n}") for n in range(13)),
-        categorical=tuple(Categorical(f"C{n}", 1000) for n in range(26)),
+        labels=(LabelColumn("label"),),
+        numeric=tuple(NumericColumn(f"I{n}") for n in range(13)),
+        categorical=tuple(CategoricalColumn(f"C{n}", 1000) for n in range(26)),
     )
     before = held_mb()
     data = ParquetDataset({"train": sorted(folder.glob("train-*"))}, columns)
     indexed, held, began = held_mb(), [], time.process_time()
     for epoch in range(epochs):
-        for _ in data.batches("train", batch_size=BATCH_SIZE, seed=0, start=Cursor(epoch, 0)):
+        for _ in data.batches("train", batch_size=BATCH_SIZE, seed=0, start=DataPosition(epoch, 0)):
             pass
         held.append(held_mb())
     speed = epochs * data.num_rows["train"] / (time.process_time() - began)
@@ -83,19 +83,19 @@ def read(folder: Path, epochs: int, opened: int | None) -> None:
 
 def count(entries: int) -> None:
     """A vocabulary of distinct texts, counted as the learning pass does, and looking up in it."""
-    from runner.data.tabular.hash_text import numbers_of
-    from runner.data.tabular.vocabulary import Counter, encode
+    from runner.data.tabular.hash_text import hash_texts
+    from runner.data.tabular.vocabulary import ValueCounter, look_up_ids
 
     before, began = held_mb(), time.process_time()
-    counter = Counter()
+    counter = ValueCounter()
     for start in range(0, entries, 1 << 16):
         stop = min(start + (1 << 16), entries)
         texts = pa.array(np.arange(start, stop)).cast(pa.string())
-        counter.add(np.repeat(numbers_of(texts), 2))
-    vocabulary = counter.frequent(2)
+        counter.add(np.repeat(hash_texts(texts), 2))
+    vocabulary = counter.frequent_values(2)
     counted_s, peak = time.process_time() - began, peak_mb()
     del counter
-    ids = encode(numbers_of(texts), vocabulary, np.zeros(len(texts), bool))
+    ids = look_up_ids(hash_texts(texts), vocabulary, np.zeros(len(texts), bool))
     assert len(vocabulary) == entries and int(ids.min()) > 1
     print(
         f"{entries:>11,} entries  {counted_s:.1f} s, {vocabulary.nbytes / 2**20:.0f} MB kept, "

@@ -24,9 +24,9 @@ from runner.config.locations import PROJECT
 from runner.errors import UserError
 
 if TYPE_CHECKING:
-    from runner.training.debugging.timing import Times
+    from runner.training.debugging.timing import ModuleTimer
     from runner.training.job import Job
-    from runner.training.loops.debug import Look
+    from runner.training.loops.debug import DebugObservers
 
 BEGIN, END = "<!-- python -m bench.models -->", "<!-- the end of what it wrote -->"
 PARTS = ("look-up", "forward", "backward", "tables", "optimizer")
@@ -56,39 +56,44 @@ def words_of(name: str, *, updates: int, threads: int) -> list[str]:
     ]
 
 
-def profiled(job: Job) -> Look:
+def profiled(job: Job) -> DebugObservers:
     """The updates of `loop=debug` on the clock of this thread; the first one does not count."""
     from dataclasses import replace
 
-    from runner.training.debugging.hooks import WatchedDataset, watching
-    from runner.training.loops.debug import Options, look_at, shortened, updates
-    from runner.training.loops.start import start
+    from runner.training.debugging.hooks import ObservedDataset, attach_hooks
+    from runner.training.loops.debug import (
+        DebugOptions,
+        make_observers,
+        prepare_debug_job,
+        run_updates,
+    )
+    from runner.training.loops.start import start_training
     from runner.training.stop_signal import stop_on_signals
 
-    options = Options(**job.loop_settings)
+    options = DebugOptions(**job.loop_settings)
     with stop_on_signals() as stop:
-        state = start(job)
-        job = shortened(job, state, options)
-        look = look_at(job, options)
-        look.watch.clock = time.thread_time
-        job = replace(job, dataset=WatchedDataset(job.dataset, look.watch))
-        with watching(look.watch, look.hooked, look.parameters):
-            updates(job, state, look, options, stop)
+        state = start_training(job)
+        job = prepare_debug_job(job, state, options)
+        look = make_observers(job, options)
+        look.dispatcher.clock = time.thread_time
+        job = replace(job, dataset=ObservedDataset(job.dataset, look.dispatcher))
+        with attach_hooks(look.dispatcher, look.hooked, look.parameters):
+            run_updates(job, state, look, options, stop)
     return look
 
 
-def parts_of(look: Look) -> dict[str, float]:
+def parts_of(look: DebugObservers) -> dict[str, float]:
     """Milliseconds of an update by PARTS."""
     from runner.models.layers.embedding import TableLookup
-    from runner.training.debugging.hooks import DATA, OPTIMIZER
+    from runner.training.debugging.hooks import DATA_PART, OPTIMIZER_PART
 
-    times: Times | None = look.times
+    times: ModuleTimer | None = look.timer
     assert times is not None
     found = dict.fromkeys(PARTS, 0.0)
     for (part, way), seconds in times.seconds.items():
-        if part == DATA:
+        if part == DATA_PART:
             continue  # most of it, decoding a window, falls on the first update
-        if part == OPTIMIZER:
+        if part == OPTIMIZER_PART:
             name = "optimizer"
         elif isinstance(look.modules.get(part), TableLookup):
             name = "look-up" if way == "forward" else "tables"

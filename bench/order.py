@@ -25,20 +25,20 @@ BATCH_SIZE, WINDOW_ROWS = 4096, 131_072
 
 
 def blocks_of(num_rows: int):
-    from runner.data.read.index import Index
+    from runner.data.read.index import BlockIndex
 
     count = num_rows // BLOCK_ROWS
     rows_N = np.full(count, BLOCK_ROWS)
     zeros = np.zeros(count, np.int64)
-    return Index((), zeros, np.arange(count), np.cumsum(rows_N) - rows_N, rows_N)
+    return BlockIndex((), zeros, np.arange(count), np.cumsum(rows_N) - rows_N, rows_N)
 
 
 def ours(num_rows: int, window_rows: int = WINDOW_ROWS) -> np.ndarray:
     """Number of the row at every place of an epoch."""
-    from runner.data.read.order import plan
+    from runner.data.read.order import plan_epoch
 
     index = blocks_of(num_rows)
-    plan_ = plan(index, seed=0, epoch=0, window_rows=window_rows)
+    plan_ = plan_epoch(index, seed=0, epoch=0, window_rows=window_rows)
     parts = []
     for window in range(plan_.num_windows):
         starts = index.start_N[plan_.blocks(window)]
@@ -59,14 +59,14 @@ def distances(order: np.ndarray) -> list[str]:
 
 
 def seeks(num_rows: int) -> list[list[str]]:
-    from runner.batch import Cursor
-    from runner.data.core.columns import Categorical, Columns, Label, Numeric
+    from runner.batch import DataPosition
+    from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn, NumericColumn
     from runner.data.read.parquet_dataset import ParquetDataset
 
     columns = Columns(
-        labels=(Label("label"),),
-        numeric=tuple(Numeric(f"I{n}") for n in range(13)),
-        categorical=tuple(Categorical(f"C{n}", 1000) for n in range(26)),
+        labels=(LabelColumn("label"),),
+        numeric=tuple(NumericColumn(f"I{n}") for n in range(13)),
+        categorical=tuple(CategoricalColumn(f"C{n}", 1000) for n in range(26)),
     )
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +76,7 @@ def seeks(num_rows: int) -> list[list[str]]:
             took = []
             for epoch in range(7):
                 began = time.process_time()
-                start = Cursor(epoch, int(share * total))
+                start = DataPosition(epoch, int(share * total))
                 next(data.batches("train", batch_size=BATCH_SIZE, seed=0, start=start))
                 took.append(time.process_time() - began)
             rows.append([f"{share:.1%} of {total:,} rows", f"{1000 * np.median(took):.0f} ms"])

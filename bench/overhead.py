@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bench.parts import Parts
     from runner.batch import Batch
-    from runner.config.compose import Composed
+    from runner.config.compose import ComposedConfig
     from runner.training.job import Job
 
 NOW = 1 / 0.95  # of the bare loop's time: what is asked for now
@@ -36,23 +36,23 @@ AIM = 1.02  # what the design aims at
 
 
 def one_pair(
-    composed: Composed, batches: Sequence[Batch], *, chunk: int, parts: Parts | None = None
+    composed: ComposedConfig, batches: Sequence[Batch], *, chunk: int, parts: Parts | None = None
 ) -> dict[str, Stopwatch]:
     """Times of `ours` and of each other loop over one whole run. parts: are filled with ours.
 
     Raises: RuntimeError if the bare loop did not end with the weights of the run.
     """
     from bench.bare import bare_loop, torchrec_loop
-    from runner.training.state import weights
+    from runner.training.state import weight_tensors
 
     bare = job_without_run(composed)
-    bare.context.tables.set_rate(bare.rates.full["sparse"], 1)
+    bare.context.tables.set_lr_and_step(bare.learning_rates.base["sparse"], 1)
     loops = {"bare": bare_loop(bare.context, batches, chunk)}
     if composed.config["optimizer"]["sparse"]["kind"] == "rowwise_adagrad":
         loops["torchrec"] = torchrec_loop(bare, batches, chunk)
 
     def check(job: Job) -> None:
-        check_same(weights(job.context), weights(bare.context))
+        check_same(weight_tensors(job.context), weight_tensors(bare.context))
 
     return run_in_turns(
         composed, loops, chunk=chunk, updates=len(batches), check=check, parts=parts
@@ -67,7 +67,7 @@ def check_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None
             raise RuntimeError(f"{name}: the two loops are {apart:.1e} apart")
 
 
-def measure(composed: Composed, pairs: int, chunk: int) -> str:
+def measure(composed: ComposedConfig, pairs: int, chunk: int) -> str:
     """All pairs of one batch size: speeds, a table of ratios, a table of parts."""
     from bench.parts import Parts
 

@@ -117,23 +117,23 @@ def empty(folder: Path, count: int) -> tuple[Spent, Spent]:
 
 def sweep_of_empty_jobs(count: int, folder: str) -> int:
     """The command `python -m runner -m`, whose jobs do nothing."""
-    from runner.cli.flags import split_flags
+    from runner.cli.flags import parse_flags
     from runner.cli.multirun import multirun
     from runner.config.targets import allowed_packages
-    from runner.sweep.local_process import LOG, Process, told_to_jobs
+    from runner.sweep.local_process import JOB_LOG_FILE, LocalProcess, job_environment
 
     def start(plan: Any, flags: Sequence[str], name: str) -> Any:
-        env = dict(os.environ, **told_to_jobs(plan, name))
+        env = dict(os.environ, **job_environment(plan, name))
 
-        def begin(job: Any, folder: Path, slot: int) -> Process:
+        def begin(job: Any, folder: Path, slot: int) -> LocalProcess:
             meta = json.dumps({"signature": job.signature, "overrides": job.overrides})
             words = [sys.executable, "-I", "-S", "-c", _EMPTY_JOB, str(folder), meta]
-            return Process(words, folder / LOG, env)
+            return LocalProcess(words, folder / JOB_LOG_FILE, env)
 
         return begin
 
     seeds = ",".join(str(seed) for seed in range(count))
-    flags = split_flags(["-m", f"seed={seeds}", *TRAINING, place("sweep", Path(folder))])
+    flags = parse_flags(["-m", f"seed={seeds}", *TRAINING, place("sweep", Path(folder))])
     return multirun(flags, allowed_packages(()), (), start)
 
 

@@ -18,7 +18,7 @@ from runner.errors import UserError
 if TYPE_CHECKING:
     from bench.parts import Parts
     from runner.batch import Batch
-    from runner.config.compose import Composed
+    from runner.config.compose import ComposedConfig
     from runner.training.job import Job
 
 
@@ -66,7 +66,7 @@ class Pausing:
 
 
 def run_in_turns(
-    composed: Composed,
+    composed: ComposedConfig,
     loops: Mapping[str, Iterator[None]],
     *,
     chunk: int,
@@ -102,7 +102,7 @@ def run_in_turns(
 def measured_by_size(
     parser: argparse.ArgumentParser,
     argv: Sequence[str] | None,
-    measure: Callable[[Composed, int, int], str],
+    measure: Callable[[ComposedConfig, int, int], str],
     *,
     pairs: int,
     batch_sizes: str,

@@ -141,7 +141,7 @@ class Bandit:
     def account(self, ctx: Context, pays_BA: Tensor, chosen_B1: Tensor) -> None:
         regret_B = regret(pays_BA, chosen_B1)
         both = torch.stack((torch.ones_like(regret_B), regret_B)).sum(1).double()
-        self.environment.account += ctx.ranks.add(both)
+        self.environment.account += ctx.ranks.all_reduce_sum(both)
         ctx.log("regret", regret_B.mean())
         ctx.log("regret_so_far", self.environment.account[1])
         ctx.log("decisions", self.environment.account[0])

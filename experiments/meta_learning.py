@@ -37,7 +37,7 @@ class PairLookup(TableLookup):
         features = tuple(SparseFeature(name, rows[name]) for name in (*PERSON, "item"))
         super().__init__(replace(schema, sparse=features), dim)
 
-    def ids(self, batch: Batch) -> KeyedJaggedTensor:
+    def lookup_ids(self, batch: Batch) -> KeyedJaggedTensor:
         found: dict[str, list[Tensor]] = {name: [] for name in self.features}
         for part in ("support", "query"):
             items = batch.sparse[f"{part}_item"]
@@ -104,7 +104,7 @@ class Meta:
         boundary = embeddings.detached()
         prediction = self.predict(ctx.model, boundary, batch)
         loss_N = ctx.loss(prediction)["label"]
-        total = ctx.ranks.add(prediction.weights_B.sum()).clamp_min(1e-30)
+        total = ctx.ranks.all_reduce_sum(prediction.weights_B.sum()).clamp_min(1e-30)
         ctx.backward(torch.dot(loss_N, prediction.weights_B) / total)
         applied = ctx.update(embeddings, [boundary])
         losses = {"query": loss_N.detach()}

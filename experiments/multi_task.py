@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.errors import nearest
+from runner.errors import nearest_hint
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
-from runner.models.row_scope import UPDATE, need_within
+from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
 
 
 class TwoTowers(Recommender):
@@ -43,7 +43,9 @@ class TwoTowers(Recommender):
         names = [f.name for f in schema.sparse]
         for name in user:
             if name not in names:
-                raise ValueError(f"user: the dataset has no feature {name!r}{nearest(name, names)}")
+                raise ValueError(
+                    f"user: the dataset has no feature {name!r}{nearest_hint(name, names)}"
+                )
         self.is_user = [name in user for name in names]
         num_user = sum(self.is_user)
         self.user = mlp(num_user * embedding_dim, tower, last_linear=True)
@@ -71,10 +73,10 @@ class ClickAndRetrieval(nn.Module):
     """
 
     def __init__(
-        self, schema: Schema, *, retrieval: float, temperature: float, within: str = UPDATE
+        self, schema: Schema, *, retrieval: float, temperature: float, within: str = UPDATE_SCOPE
     ) -> None:
         super().__init__()
-        self.within = need_within(within)
+        self.within = require_row_scope(within)
         self.retrieval, self.temperature = retrieval, temperature
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:

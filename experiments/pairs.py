@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Embeddings, Schema
-from runner.errors import nearest
+from runner.errors import nearest_hint
 from runner.models.layers.embedding import TableLookup
 
 
@@ -27,10 +27,12 @@ class Pairs(TableLookup):
         by_name = {f.name: f for f in schema.sparse}
         for name in names:
             if name not in by_name:
-                raise ValueError(f"the dataset has no feature {name!r}{nearest(name, by_name)}")
+                raise ValueError(
+                    f"the dataset has no feature {name!r}{nearest_hint(name, by_name)}"
+                )
         super().__init__(replace(schema, sparse=tuple(by_name[name] for name in names)), dim)
 
-    def ids(self, batch: Batch) -> KeyedJaggedTensor:
+    def lookup_ids(self, batch: Batch) -> KeyedJaggedTensor:
         return self.jagged(self.ids_in(batch))
 
     def ids_in(self, batch: Batch) -> dict[str, Tensor]:

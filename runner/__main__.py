@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 
 from runner.cli.commands import is_verb, run_verb
-from runner.cli.flags import Flags, take_allow
+from runner.cli.flags import Flags, extract_allow
 from runner.errors import UserError
 
 
@@ -20,38 +20,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        words, allow = take_allow(words)
+        words, allow = extract_allow(words)
         if words and is_verb(words[0]):
             return run_verb(words, allow)
         return _hydra(words, allow)
     except UserError as error:
         if "trainer.traceback=true" in words:
             traceback.print_exc()
-        complain(str(error))
+        print_error(str(error))
         return 2
     except BrokenPipeError:  # `... ls | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        complain("interrupted")
+        print_error("interrupted")
         return 130
     except Exception as error:  # ours or the machine's; a job's own are caught in runner/launch.py
         traceback.print_exc()
-        complain(f"{type(error).__name__}: {error}")
+        print_error(f"{type(error).__name__}: {error}")
         return 1
 
 
 def _hydra(words: Sequence[str], allow: Sequence[str]) -> int:
-    from runner.cli.flags import split_flags
+    from runner.cli.flags import parse_flags
     from runner.config.targets import allowed_packages
 
-    flags = split_flags(words)
+    flags = parse_flags(words)
     allowed = allowed_packages(allow)
-    if flags.help or flags.show or flags.left_to_hydra:
-        from runner.cli.hydra_flags import answer
+    if flags.help or flags.cfg or flags.is_hydra_only:
+        from runner.cli.hydra_flags import answer_hydra_flags
 
-        return answer(flags)
-    from runner.cli.flags import is_search, is_single
+        return answer_hydra_flags(flags)
+    from runner.cli.flags import is_search, is_single_run
 
     if flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides or is_search(flags.overrides):
         return _multirun(flags, allowed, allow)
@@ -61,8 +61,8 @@ def _hydra(words: Sequence[str], allow: Sequence[str]) -> int:
     if flags.dry_run:
         raise UserError("--dry-run: lists the jobs of a sweep; add -m")
     composed = compose_job(flags.overrides, config_dirs=flags.config_dirs)
-    is_sweep = composed.multirun or composed.config.get("search")  # a YAML may say so too
-    if is_sweep and not is_single(flags.overrides):
+    is_sweep = composed.is_multirun or composed.config.get("search")  # a YAML may say so too
+    if is_sweep and not is_single_run(flags.overrides):
         return _multirun(flags, allowed, allow)
     if composed.config.get("remote"):
         from runner.remote import run_remotely
@@ -74,9 +74,9 @@ def _hydra(words: Sequence[str], allow: Sequence[str]) -> int:
 
 def _multirun(flags: Flags, allowed: Sequence[str], allow: Sequence[str]) -> int:
     from runner.cli.multirun import multirun
-    from runner.distributed.world_size import launched_size
+    from runner.distributed.world_size import launched_world_size
 
-    if (launched_size() or 1) > 1:
+    if (launched_world_size() or 1) > 1:
         raise UserError(
             "-m: a sweep starts its jobs itself: leave torchrun out, and trainer.num_processes=N "
             "gives each job N ranks"
@@ -84,7 +84,7 @@ def _multirun(flags: Flags, allowed: Sequence[str], allow: Sequence[str]) -> int
     return multirun(flags, allowed, allow)
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """One message on stderr, coloured on a terminal; of torchrun's ranks by the first only."""
     if os.environ.get("RANK", "0") != "0":
         return

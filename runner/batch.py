@@ -18,7 +18,7 @@ from torchrec.streamable import Pipelineable
 
 
 @dataclass(frozen=True)
-class Cursor:
+class DataPosition:
     """Position in the global sequence of examples: what a checkpoint keeps of the data.
 
     It counts examples, not batches, so that it survives another batch size or number of ranks.
@@ -45,7 +45,7 @@ class Batch(Pipelineable):
     weights_B: Tensor  # float32
     rows_B: Tensor  # int64: number of the example in its split, before shuffling
     groups_BG: Tensor  # int64: ids for grouped metrics; G may be 0
-    cursor: Cursor  # of the stream AFTER this batch: prefetching cannot skew it
+    cursor: DataPosition  # of the stream AFTER this batch: prefetching cannot skew it
 
     @property
     def size(self) -> int:
@@ -150,28 +150,28 @@ class Embeddings:
     pooled_BE: Tensor  # widths side by side, in the schema's order of sparse features
     sequences_BLD: tuple[Tensor, ...] = ()  # padded with zeros, in the schema's order
     shared_CD: tuple[Tensor, ...] = ()  # of no row: every micro-batch has them whole
-    rows: Mapping[str, Tensor] = field(default_factory=dict)
-    whole: Mapping[str, Tensor] = field(default_factory=dict)
+    per_row: Mapping[str, Tensor] = field(default_factory=dict)
+    per_batch: Mapping[str, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        return (*self.by_row(), *self.shared_CD)
+        return (*self.row_lookups(), *self.shared_CD)
 
-    def by_row(self) -> tuple[Tensor, ...]:
+    def row_lookups(self) -> tuple[Tensor, ...]:
         return (self.pooled_BE, *self.sequences_BLD)
 
     def detached(self, rows: slice = slice(None)) -> Embeddings:
         """Some rows' values as leaves that collect the gradient at the boundary."""
-        pooled, *sequences = (t.detach()[rows].requires_grad_() for t in self.by_row())
+        pooled, *sequences = (t.detach()[rows].requires_grad_() for t in self.row_lookups())
         return Embeddings(
             pooled,
             tuple(sequences),
             tuple(t.detach().requires_grad_() for t in self.shared_CD),
-            {name: t[rows] for name, t in self.rows.items()},
-            self.whole,
+            {name: t[rows] for name, t in self.per_row.items()},
+            self.per_batch,
         )
 
 
-def split_rows(
+def split_micro_batches(
     batch: Batch, embeddings: Embeddings, num_rows: int
 ) -> Iterator[tuple[Batch, Embeddings]]:
     """Micro-batches of at most `num_rows`, each with leaves that collect its boundary gradient.

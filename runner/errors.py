@@ -18,13 +18,13 @@ class DataError(UserError):
     """A file, column, row or value in the data; the message names it."""
 
 
-def nearest(name: str, known: Iterable[str], count: int = 1) -> str:
+def nearest_hint(name: str, known: Iterable[str], count: int = 1) -> str:
     """`; nearest: 'x'` for an error message, or nothing when no known name is alike."""
     close = difflib.get_close_matches(str(name), [str(k) for k in known], n=count, cutoff=0.5)
     return f"; nearest: {', '.join(repr(c) for c in close)}" if close else ""
 
 
-def mistakes(problems: Iterable[str]) -> ConfigError:
+def combined_error(problems: Iterable[str]) -> ConfigError:
     """One error out of several messages, so that all mistakes of a command are told at once."""
     found = list(dict.fromkeys(problems))
     if len(found) == 1:

@@ -12,7 +12,7 @@ from pathlib import Path
 # OpenMP's threads spin this often between two pieces of work before they sleep. Measured on two
 # cores, rows/s of a DLRM-like step while others computed on both: 300 gave 34k, 0 (sleep at once)
 # 32k, 1,000 27k, 3,000 18k, 10,000 15k, OpenMP's default 10k, which is best when all is quiet.
-SPIN_COUNT = "300"
+OPENMP_SPIN_COUNT = "300"
 
 
 def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
@@ -29,11 +29,11 @@ def set_thread_environment(
     num_threads: int | None, environment: MutableMapping[str, str] = os.environ
 ) -> None:
     """What OpenMP reads once, when torch is imported. What the user has set stays."""
-    environment.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+    environment.setdefault("GOMP_SPINCOUNT", OPENMP_SPIN_COUNT)
     environment.setdefault("OMP_NUM_THREADS", str(num_threads or usable_cores()))
 
 
-KEPT_BYTES = 1 << 30  # of freed memory at most, at the top of the heap
+MAX_RETAINED_BYTES = 1 << 30  # of freed memory at most, at the top of the heap
 # mallopt(3)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # madvise(2)
@@ -55,7 +55,9 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # musl
         return False
-    kept = mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES) and mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+    kept = mallopt(_M_MMAP_THRESHOLD, MAX_RETAINED_BYTES) and mallopt(
+        _M_TRIM_THRESHOLD, MAX_RETAINED_BYTES
+    )
     if kept:
         import pyarrow as pa  # late: whoever asks for cores needs no Arrow
 
@@ -97,7 +99,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def available_bytes(
+def available_memory_bytes(
     meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")
 ) -> float:
     """Of the host's memory: what is free, or a container's share of it; infinity if not known."""

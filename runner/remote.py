@@ -17,52 +17,58 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from runner.config.compose import Composed
-from runner.config.rules import check
-from runner.errors import ConfigError, UserError, mistakes
-from runner.launch import tell
-from runner.rundir.location import check_writable, make_locked
+from runner.config.compose import ComposedConfig
+from runner.config.rules import check_config
+from runner.errors import ConfigError, UserError, combined_error
+from runner.launch import print_status
+from runner.rundir.location import check_writable, create_and_lock
 from runner.sweep.local_process import last_line
 
-NAMES = ("config.yaml", "meta.json", "metrics.jsonl", "perf.jsonl", "result.json", "log.txt")
-_TRAIN = "runner.training.loops.train.train"
+RECORD_FILES = ("config.yaml", "meta.json", "metrics.jsonl", "perf.jsonl", "result.json", "log.txt")
+_TRAIN_LOOP = "runner.training.loops.train.train"
 
 
-def run_remotely(composed: Composed, flags: Sequence[str], allowed: Sequence[str]) -> int:
+def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequence[str]) -> int:
     """Runs the composed command line on a cluster; returns its exit code.
 
     Args: flags: words that are no overrides, such as `--allow PACKAGE`; allowed: the packages that
     a `_target_` may lie in.
     Raises: UserError if Ray is not there, or the cluster cannot be reached.
     """
-    found = check(composed.config, composed.plain, added=composed.added, allowed=allowed)
+    found = check_config(
+        composed.config, composed.default_config, added_keys=composed.added_keys, allowed=allowed
+    )
     # what this machine lacks, the cluster may have; it is asked again there
     problems = [p for p in found if not p.startswith(("trainer.device=", "trainer.amp_dtype="))]
     if find_spec("ray") is None:
         problems.append("remote=ray: Ray is not installed: pip install '.[ray]'")
     if composed.problems or problems:
-        raise mistakes([*composed.problems, *problems])
-    if (composed.config.get("loop") or {}).get("_target_") != _TRAIN:
+        raise combined_error([*composed.problems, *problems])
+    if (composed.config.get("loop") or {}).get("_target_") != _TRAIN_LOOP:
         raise ConfigError("remote=ray: trains; evaluate and export where the run's folder is")
     settings = composed.config["remote"]
     check_writable(composed.run_dir)
     request = {
-        "words": [*flags, *(o for o in composed.overrides if not _is_here(o)), "hydra.mode=RUN"],
+        "words": [
+            *flags,
+            *(o for o in composed.overrides if not _is_local_override(o)),
+            "hydra.mode=RUN",
+        ],
         "dir": settings["dir"],
     }
-    answer = _on_cluster(settings, request)
-    folder = _keep(composed, answer["files"]) if "meta.json" in answer["files"] else None
-    _show(answer, folder)
+    answer = _submit_to_ray(settings, request)
+    folder = _write_run_dir(composed, answer["files"]) if "meta.json" in answer["files"] else None
+    _print_outcome(answer, folder)
     return int(answer["code"])
 
 
-def _is_here(override: str) -> bool:
+def _is_local_override(override: str) -> bool:
     """Whether an override is about this machine's part, not the job's."""
     key = override.split("=", 1)[0].lstrip("+~")
     return key.split(".")[0] == "remote" or key in ("hydra.run.dir", "hydra.mode")
 
 
-def _on_cluster(settings: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+def _submit_to_ray(settings: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
     import ray
 
     try:
@@ -76,7 +82,7 @@ def _on_cluster(settings: Mapping[str, Any], request: Mapping[str, Any]) -> dict
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"remote.address={settings['address']}: {reason}") from error
     try:
-        job = ray.remote(train_there).options(
+        job = ray.remote(train_on_cluster).options(
             num_cpus=settings["num_cpus"], num_gpus=settings["num_gpus"], max_retries=0
         )
         answer: Any = ray.get(job.remote(request))
@@ -87,9 +93,9 @@ def _on_cluster(settings: Mapping[str, Any], request: Mapping[str, Any]) -> dict
         ray.shutdown()
 
 
-def train_there(request: Mapping[str, Any]) -> dict[str, Any]:
+def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
     """On the cluster: the training as a process of its own, and rank 0's record of it."""
-    with _folder(request["dir"]) as folder:
+    with _job_folder(request["dir"]) as folder:
         place = Path(folder) / "run"
         log = Path(folder) / "job.log"
         words = [*request["words"], f"hydra.run.dir={json.dumps(str(place))}"]
@@ -101,7 +107,7 @@ def train_there(request: Mapping[str, Any]) -> dict[str, Any]:
                 stderr=subprocess.STDOUT,
                 check=False,
             )
-        files = {n: (place / n).read_bytes() for n in NAMES if (place / n).exists()}
+        files = {n: (place / n).read_bytes() for n in RECORD_FILES if (place / n).exists()}
         return {
             "code": done.returncode,
             "files": files,
@@ -111,7 +117,7 @@ def train_there(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _folder(given: str | None) -> Any:
+def _job_folder(given: str | None) -> Any:
     if given is None:
         with tempfile.TemporaryDirectory(prefix="runner-") as folder:
             yield folder
@@ -120,10 +126,10 @@ def _folder(given: str | None) -> Any:
         yield given
 
 
-def _keep(composed: Composed, files: Mapping[str, bytes]) -> Path:
+def _write_run_dir(composed: ComposedConfig, files: Mapping[str, bytes]) -> Path:
     """Lays the record into a run directory of this machine."""
     meta = json.loads(files["meta.json"])
-    folder, lock = make_locked(
+    folder, lock = create_and_lock(
         composed.run_dir, name=composed.name, signature=str(meta["signature"])
     )
     try:
@@ -134,11 +140,11 @@ def _keep(composed: Composed, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
-def _show(answer: Mapping[str, Any], folder: Path | None) -> None:
+def _print_outcome(answer: Mapping[str, Any], folder: Path | None) -> None:
     result = json.loads(answer["files"].get("result.json", b"{}"))
     status = result.get("status", "failed")
     if answer["code"] != 0:
-        tell(f"failed: {result.get('error') or answer['last']}")
+        print_status(f"failed: {result.get('error') or answer['last']}")
     metrics = result.get("metrics") or {}
     for name, value in metrics.items():
         print(f"{name:<32} {float(value):.5f}")

@@ -14,16 +14,16 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from runner.config.compose import Composed
-from runner.distributed.launcher import Ended
-from runner.distributed.torchrun import stand
-from runner.distributed.world_size import launched_rank, launched_size
+from runner.config.compose import ComposedConfig
+from runner.distributed.launcher import ProcessResult
+from runner.distributed.torchrun import ignore_sigterm
+from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import UserError
 from runner.machine import is_out_of_memory
-from runner.rundir.run import Run, run_elsewhere, write_result
+from runner.rundir.run import Run, read_only_run, write_result
 
 
-def run_job(composed: Composed, run: Run | None, allowed: Sequence[str]) -> Ended:
+def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> ProcessResult:
     """Collective, where ranks were started. The job from its parts to its result.
 
     Args: run: on ranks other than 0 one that another process has opened, or None if only rank 0
@@ -31,35 +31,35 @@ def run_job(composed: Composed, run: Run | None, allowed: Sequence[str]) -> Ende
     """
     try:
         from runner.reporting.console import View
-        from runner.training.builder import build
+        from runner.training.builder import build_job
 
-        is_chief, started = launched_rank() == 0, launched_size() is not None
+        is_chief, started = launched_rank() == 0, launched_world_size() is not None
         if started:
-            run = _known_to_all(run, _join(composed))
-        with nullcontext() if is_chief else quiet(run.dir if run else None):
+            run = _broadcast_run(run, _join_process_group(composed))
+        with nullcontext() if is_chief else redirect_to_log(run.dir if run else None):
             view = View() if is_chief else View(open(os.devnull, "w"))  # noqa: SIM115
-            job = build(composed.config, run, view=view, allowed=allowed, name=composed.name)
+            job = build_job(composed.config, run, view=view, allowed=allowed, name=composed.name)
             result = job.loop(job)
         if started:
-            stand()  # another rank may fail at its end, and this one has a result
+            ignore_sigterm()  # another rank may fail at its end, and this one has a result
         if run is not None and is_chief:
             values = {k: v for k, v in vars(result).items() if k != "notes"}
             write_result(run, {**values, **result.notes})
         if started:
-            _leave()
-    except _DismissedError as told:
-        return Ended(told.code, "dismissed")
+            _leave_process_group()
+    except _ReleasedError as told:
+        return ProcessResult(told.code, "dismissed")
     except UserError as error:
-        return Ended(2, "refused", str(error), traceback.format_exc())
+        return ProcessResult(2, "refused", str(error), traceback.format_exc())
     except KeyboardInterrupt:
-        return Ended(130, "interrupted", "interrupted before it had begun")
+        return ProcessResult(130, "interrupted", "interrupted before it had begun")
     except Exception as error:
-        return Ended(1, "failed", _short(error), traceback.format_exc())
+        return ProcessResult(1, "failed", _short(error), traceback.format_exc())
     code = exit_code(result)
-    return Ended(code, "failed" if code == 1 else result.status)
+    return ProcessResult(code, "failed" if code == 1 else result.status)
 
 
-class _DismissedError(Exception):
+class _ReleasedError(Exception):
     """Rank 0 has no job for the others: it is done already, or cannot be."""
 
     def __init__(self, code: int) -> None:
@@ -67,40 +67,40 @@ class _DismissedError(Exception):
         self.code = code
 
 
-def _known_to_all(run: Run | None, ranks: Any) -> Run | None:
+def _broadcast_run(run: Run | None, ranks: Any) -> Run | None:
     """Collective. The open run directory, of which torchrun's ranks know only on rank 0."""
-    told = ranks.share(None if run is None else (run.dir, run.signature, dict(run.meta)))
-    if ranks.is_chief or not ranks.several:
+    told = ranks.broadcast_object(None if run is None else (run.dir, run.signature, dict(run.meta)))
+    if ranks.is_main or not ranks.is_distributed:
         return run
     if isinstance(told, int):
-        raise _DismissedError(told)
-    return None if told is None else run_elsewhere(*told)
+        raise _ReleasedError(told)
+    return None if told is None else read_only_run(*told)
 
 
-def dismiss(composed: Composed, code: int) -> None:
+def release_ranks(composed: ComposedConfig, code: int) -> None:
     """Ends the ranks that torchrun has started beside this one and that wait for a run."""
-    if (launched_size() or 1) == 1:
+    if (launched_world_size() or 1) == 1:
         return
-    _join(composed).share(code)
-    _leave()
+    _join_process_group(composed).broadcast_object(code)
+    _leave_process_group()
 
 
-def _join(composed: Composed) -> Any:
+def _join_process_group(composed: ComposedConfig) -> Any:
     """Collective. The ranks that were started with this process."""
-    from runner.config.settings import TrainerSettings, settings_from
+    from runner.config.settings import TrainerSettings, make_settings
     from runner.training.builder import join_ranks
 
-    return join_ranks(settings_from(TrainerSettings, composed.config["trainer"]))
+    return join_ranks(make_settings(TrainerSettings, composed.config["trainer"]))
 
 
-def _leave() -> None:
-    from runner.distributed.process_group import leave
+def _leave_process_group() -> None:
+    from runner.distributed.process_group import leave_process_group
 
-    leave()
+    leave_process_group()
 
 
 @contextmanager
-def quiet(folder: Path | None) -> Iterator[None]:
+def redirect_to_log(folder: Path | None) -> Iterator[None]:
     """What is printed here, warnings of libraries included, goes into the run's `log.txt`."""
     logging.getLogger("runner.reporting.console").setLevel(logging.CRITICAL)  # rank 0 logs the same
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT

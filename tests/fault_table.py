@@ -83,7 +83,9 @@ def check_row(row: Mapping[str, Any], least: int) -> None:
     assert sum(row["cases"].values()) >= least, row
 
 
-def counted(module: str, *arguments: str, timeout_s: float = 590) -> dict[str, dict[str, Any]]:
+def run_fault_script(
+    module: str, *arguments: str, timeout_s: float = 590
+) -> dict[str, dict[str, Any]]:
     """Fault -> row of a script, run as a process of its own."""
     import subprocess
 

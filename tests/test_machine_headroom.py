@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from runner.machine import available_bytes, is_out_of_memory
+from runner.machine import available_memory_bytes, is_out_of_memory
 
 MEMINFO = "MemTotal:       24000000 kB\nMemAvailable:    1000 kB\n"
 
@@ -15,14 +15,14 @@ MEMINFO = "MemTotal:       24000000 kB\nMemAvailable:    1000 kB\n"
 def test_it_is_what_is_free_or_a_containers_share_of_it(tmp_path):
     meminfo, nothing = tmp_path / "meminfo", tmp_path / "nothing"
     meminfo.write_text(MEMINFO)
-    assert available_bytes(meminfo, nothing) == 1_024_000
-    assert available_bytes(nothing, nothing) == math.inf
+    assert available_memory_bytes(meminfo, nothing) == 1_024_000
+    assert available_memory_bytes(nothing, nothing) == math.inf
     (tmp_path / "memory.current").write_text("600\n")
     (tmp_path / "memory.max").write_text("max\n")
-    assert available_bytes(meminfo, tmp_path) == 1_024_000
+    assert available_memory_bytes(meminfo, tmp_path) == 1_024_000
     (tmp_path / "memory.max").write_text("1000\n")
-    assert available_bytes(meminfo, tmp_path) == 400
-    assert 0 < available_bytes() < math.inf  # this machine's
+    assert available_memory_bytes(meminfo, tmp_path) == 400
+    assert 0 < available_memory_bytes() < math.inf  # this machine's
 
 
 def test_torchs_refusal_is_known_and_other_errors_are_not():

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from runner.distributed.shards import Piece, Pieces
-from runner.embeddings.huge_pages import WORTH_BYTES, put_in_huge_pages
+from runner.distributed.shards import LocalShard, LocalShards
+from runner.embeddings.huge_pages import MIN_HUGE_PAGE_BYTES, advise_huge_pages
 from runner.machine import use_huge_pages
 
 CODE = """
@@ -84,9 +84,9 @@ def test_a_table_is_put_in_huge_pages_as_it_is():
 def test_only_blocks_that_are_worth_it_are_moved_and_each_of_them_once():
     stored = torch.zeros(1 << 22)  # 16 MB
     half = 1 << 21
-    here = [Piece(stored[half:], (0,))]
-    views = [stored[:half], Pieces((half,), here, stored.dtype, stored.device)]
-    assert stored.nbytes < WORTH_BYTES and put_in_huge_pages(views) == 0
-    asked = put_in_huge_pages(views, worth_bytes=stored.nbytes)
+    here = [LocalShard(stored[half:], (0,))]
+    views = [stored[:half], LocalShards((half,), here, stored.dtype, stored.device)]
+    assert stored.nbytes < MIN_HUGE_PAGE_BYTES and advise_huge_pages(views) == 0
+    asked = advise_huge_pages(views, min_bytes=stored.nbytes)
     assert asked == use_huge_pages(stored.data_ptr(), stored.nbytes)
-    assert put_in_huge_pages([torch.zeros(8)], worth_bytes=0) == 0  # not one whole page
+    assert advise_huge_pages([torch.zeros(8)], min_bytes=0) == 0  # not one whole page

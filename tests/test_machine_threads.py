@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from runner.machine import SPIN_COUNT, set_thread_environment, usable_cores
+from runner.machine import OPENMP_SPIN_COUNT, set_thread_environment, usable_cores
 
 
 @pytest.mark.parametrize(
@@ -32,4 +32,4 @@ def test_what_the_user_has_set_stays():
     assert mine == {"GOMP_SPINCOUNT": "7", "OMP_NUM_THREADS": "3"}
     fresh: dict[str, str] = {}
     set_thread_environment(None, fresh)
-    assert fresh == {"GOMP_SPINCOUNT": SPIN_COUNT, "OMP_NUM_THREADS": str(usable_cores())}
+    assert fresh == {"GOMP_SPINCOUNT": OPENMP_SPIN_COUNT, "OMP_NUM_THREADS": str(usable_cores())}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, Cursor, Schema, SparseFeature, TaskSpec
+from runner.batch import Batch, DataPosition, Schema, SparseFeature, TaskSpec
 from runner.embeddings.factory import build_tables
 from runner.models.dlrm import DLRM
 from runner.models.layers.embedding import TableLookup
@@ -44,7 +44,7 @@ def random_batch(size: int, seed: int = 0, num_tasks: int = 1) -> Batch:
         weights_B=torch.rand(size, generator=g) + 0.5,
         rows_B=torch.arange(size),
         groups_BG=torch.empty(size, 0, dtype=torch.int64),
-        cursor=Cursor(0, size),
+        cursor=DataPosition(0, size),
     )
 
 
@@ -66,10 +66,12 @@ def make_context(
     loss = loss or BCE(SCHEMA)
     [lookup] = [m for m in model.modules() if isinstance(m, TableLookup)]
     settings = parse_sparse({"kind": kind, "lr": lr})
-    lookup.place(build_tables(lookup.specs, lookup.features, settings, seed=0, device=device))
+    lookup.attach_tables(
+        build_tables(lookup.specs, lookup.features, settings, seed=0, device=device)
+    )
     model.to(device)
     assert lookup.tables is not None
-    lookup.tables.set_rate(lr, 1)
+    lookup.tables.set_lr_and_step(lr, 1)
     return Context(
         model=model,
         loss=loss,

@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, Cursor, Schema
+from runner.batch import Batch, DataPosition, Schema
 from runner.config.settings import CheckpointSettings, TrainerSettings
 from runner.metrics import MetricSet
 from runner.metrics.settings import MetricSettings
 from runner.reporting.console import View
 from runner.reporting.trackers import Trackers
-from runner.training.job import Cadence, Job, Rates, Result
+from runner.training.job import Cadence, Job, LearningRates, Result
 from runner.training.update.context import Context
 from runner.training.update.task import Supervised
 from tests.tiny import SCHEMA, random_batch
 
-START = Cursor()
+START = DataPosition()
 DEBUG_OPTIONS = {
     "max_steps": 3,
     "anomaly": False,
@@ -44,19 +44,23 @@ class Rows:
         self.bad_rows: dict[str, object] = {"count": 0, "examples": []}
         self.all = random_batch(num_rows, seed, num_tasks=len(schema.tasks))
 
-    def save_learnt(self, folder: Path) -> None:
+    def save_fitted_transforms(self, folder: Path) -> None:
         raise AssertionError("a tiny job learns nothing from its data")
 
     def batches(
-        self, split: str, *, batch_size: int, start: Cursor = START, **order: Any
+        self, split: str, *, batch_size: int, start: DataPosition = START, **order: Any
     ) -> Iterator[Batch]:
         total = self.num_rows[split]
         for low in range(start.offset, total, batch_size):
             high = min(low + batch_size, total)
-            end = Cursor(start.epoch, high) if high < total else Cursor(start.epoch + 1, 0)
+            end = (
+                DataPosition(start.epoch, high)
+                if high < total
+                else DataPosition(start.epoch + 1, 0)
+            )
             yield self.rows(low, high, end)
 
-    def rows(self, low: int, high: int, end: Cursor) -> Batch:
+    def rows(self, low: int, high: int, end: DataPosition) -> Batch:
         whole, part = self.all, slice(low, high)
         keys = whole.sparse.keys()
         jagged = [whole.sparse[key] for key in keys]
@@ -81,7 +85,7 @@ def make_job(
     context: Context,
     *,
     dataset: Rows | None = None,
-    rates: Rates | None = None,
+    rates: LearningRates | None = None,
     trainer: TrainerSettings | None = None,
     **options: Any,
 ) -> Job:
@@ -108,9 +112,9 @@ def make_job(
         dataset=dataset,
         task=Supervised(),
         context=context,
-        rates=rates or Rates({"dense": 0.1, "sparse": 0.1}, lambda step: 1.0),
+        learning_rates=rates or LearningRates({"dense": 0.1, "sparse": 0.1}, lambda step: 1.0),
         total_steps=5,
-        metrics=metrics,
+        make_metrics=metrics,
         train_metrics=metrics(False),
         trackers=Trackers({}, warn=print),
         view=View(io.StringIO()),

@@ -165,8 +165,8 @@ def our_context(scene: Scene, kind: str) -> Context:
     [lookup] = [m for m in model.modules() if isinstance(m, TableLookup)]
     settings = parse_sparse({"kind": kind, "lr": RATE})
     tables = build_tables(lookup.specs, lookup.features, settings, seed=0, device=CPU)
-    lookup.place(tables)
-    tables.set_rate(RATE, 1)
+    lookup.attach_tables(tables)
+    tables.set_lr_and_step(RATE, 1)
     loss = BCE(schema)
     parameters = dense_parameters(model, loss)
     return Context(
@@ -184,7 +184,7 @@ def our_update(context: Context) -> Update:
 
     def update(given: Prepared) -> None:
         steps[0] += 1
-        context.tables.set_rate(RATE, steps[0])
+        context.tables.set_lr_and_step(RATE, steps[0])
         task.train_step(context, iter([given.batch]))
 
     return update

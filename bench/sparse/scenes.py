@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, Cursor, Schema, SparseFeature, TaskSpec
+from runner.batch import Batch, DataPosition, Schema, SparseFeature, TaskSpec
 
 NUM_DENSE = 13
 TOP = (64, 32)
@@ -84,7 +84,7 @@ def prepared(scene: Scene, size: int, seed: int) -> Prepared:
         weights_B=torch.ones(size),
         rows_B=torch.arange(size),
         groups_BG=torch.empty(size, 0, dtype=torch.int64),
-        cursor=Cursor(0, size),
+        cursor=DataPosition(0, size),
     )
     return Prepared(
         batch=batch,

@@ -6,7 +6,7 @@ import importlib
 import os
 from collections.abc import Sequence
 
-from runner.errors import UserError, nearest
+from runner.errors import UserError, nearest_hint
 
 # verb -> module:function and what it does. A function takes the words after the verb and the
 # allowed packages, and returns the exit code.
@@ -53,7 +53,7 @@ def run_verb(argv: Sequence[str], allow: Sequence[str]) -> int:
         listed = ", ".join(VERBS)
         where = " (a folder? write resume DIR, or run=DIR)" if os.path.exists(word) else ""
         raise UserError(
-            f"{word!r}: no such verb{nearest(word, VERBS)}{where}. Verbs: {listed}; everything "
+            f"{word!r}: no such verb{nearest_hint(word, VERBS)}{where}. Verbs: {listed}; everything "
             "else is key=value, or one of Hydra's flags (--help)"
         )
     module, function = VERBS[word][0].split(":")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from runner.errors import UserError, nearest
+from runner.errors import UserError, nearest_hint
 
 _PATH_VERBS = ("report", "resume", "diff", "reproduce", "clean", "schema")
 _PATH_KEYS = (".path", ".init_from", ".schema", "_path", ".learnt", ".write_to", ".dir")
@@ -16,7 +16,7 @@ _VERB_FLAGS = {
     "schema": ("--validation", "--test", "--out"),
 }
 
-BASH = """\
+BASH_SCRIPT = """\
 # Completes python -m runner. To have it: eval "$(python -m runner completion bash)"
 _runner_complete() {
   local line="${COMP_LINE:0:COMP_POINT}" i from=-1 prefix
@@ -43,7 +43,7 @@ _runner_complete() {
 complete -o nospace -o default -o bashdefault -F _runner_complete python python3
 """
 
-ZSH = """\
+ZSH_SCRIPT = """\
 # Completes python -m runner. To have it: eval "$(python -m runner completion zsh)"
 _runner_complete() {
   local i from=0
@@ -67,23 +67,23 @@ _runner_complete() {
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -u }
 compdef _runner_complete python python3
 """
-SCRIPTS = {"bash": BASH, "zsh": ZSH}
+SCRIPTS = {"bash": BASH_SCRIPT, "zsh": ZSH_SCRIPT}
 
 
 def completion(words: Sequence[str], allow: Sequence[str]) -> int:
     if words[:1] == ["candidates"]:
-        for text in sorted(set(candidates(words[1:] or [""]))):
+        for text in sorted(set(complete_words(words[1:] or [""]))):
             print(text)
         return 0
     if len(words) != 1 or words[0] not in SCRIPTS:
         given = words[0] if words else ""
-        hint = nearest(given, SCRIPTS) if given else ""
+        hint = nearest_hint(given, SCRIPTS) if given else ""
         raise UserError(f"completion {given}: completion bash, or completion zsh{hint}")
     print(SCRIPTS[words[0]], end="")
     return 0
 
 
-def candidates(words: Sequence[str]) -> Iterator[str]:
+def complete_words(words: Sequence[str]) -> Iterator[str]:
     """What the last word could become, given those before it. Nothing: the shell's own files."""
     from runner.cli.commands import VERBS
 
@@ -95,22 +95,22 @@ def candidates(words: Sequence[str]) -> Iterator[str]:
     elif verb == "completion":
         yield from (s for s in SCRIPTS if s.startswith(current))
     elif verb == "ls":
-        yield from _groups(current)
+        yield from _complete_group(current)
     elif verb in _PATH_VERBS and (verb != "resume" or len(before) == 1):
         return
     else:
         if not before:
             yield from (v for v in VERBS if v.startswith(current))
-        yield from overrides(before, current)
+        yield from complete_overrides(before, current)
 
 
-def overrides(before: Sequence[str], current: str) -> Iterator[str]:
+def complete_overrides(before: Sequence[str], current: str) -> Iterator[str]:
     """`group=option` and `key=value`, a dotted level at a time."""
     sign = current[: len(current) - len(current.lstrip("+~"))]
     key, equals, value = current[len(sign) :].partition("=")
-    groups, keys = _known(before)
+    groups, keys = _known_options(before)
     if equals:
-        yield from (f"{sign}{key}={v}" for v in _values(key, value, groups, keys))
+        yield from (f"{sign}{key}={v}" for v in _complete_value(key, value, groups, keys))
         return
     for name in groups:
         if name.startswith(key):
@@ -121,31 +121,31 @@ def overrides(before: Sequence[str], current: str) -> Iterator[str]:
             yield f"{sign}{key}{rest[0]}." if rest[1] else f"{sign}{name}="
 
 
-def _known(before: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, str]]:
+def _known_options(before: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Options of each group; types of the keys of the options that are chosen."""
-    from runner.cli.flags import take_config_dirs
-    from runner.cli.list_options import find_groups
-    from runner.cli.option_fields import fields_of
+    from runner.cli.flags import extract_config_dirs
+    from runner.cli.list_options import list_groups
+    from runner.cli.option_fields import read_fields
     from runner.config.locations import CONF
 
     try:
-        folders, _ = take_config_dirs(before)
+        folders, _ = extract_config_dirs(before)
     except UserError:  # the folder is still to be typed
         folders = []
     given = dict(w.lstrip("+").partition("=")[::2] for w in before if "=" in w)
     groups: dict[str, list[str]] = {}
-    keys = {f.key: f.kind for f in fields_of(CONF / "config.yaml", "")}
-    for group, options in find_groups([f for f in folders if Path(f).is_dir()]):
+    keys = {f.key: f.type_name for f in read_fields(CONF / "config.yaml", "")}
+    for group, options in list_groups([f for f in folders if Path(f).is_dir()]):
         groups[group] = [o.name for o in options]
         one = next((o for o in options if o.name == given.get(group)), None)
-        one = one or next((o for o in options if o.chosen), None)
+        one = one or next((o for o in options if o.is_default), None)
         if one is not None:
-            found = fields_of(one.path, group.replace("/", "."))
-            keys |= {f.key: f.kind for f in found if f.kind != "group of keys"}
+            found = read_fields(one.path, group.replace("/", "."))
+            keys |= {f.key: f.type_name for f in found if f.type_name != "group of keys"}
     return groups, keys
 
 
-def _values(
+def _complete_value(
     key: str, value: str, groups: dict[str, list[str]], keys: dict[str, str]
 ) -> Iterator[str]:
     done, comma, rest = value.rpartition(",")  # of a sweep: optimizer=adam,sgd
@@ -161,11 +161,11 @@ def _values(
                 yield f"{path}/" if path.is_dir() else str(path)
 
 
-def _groups(current: str) -> Iterator[str]:
-    from runner.cli.list_options import find_groups
+def _complete_group(current: str) -> Iterator[str]:
+    from runner.cli.list_options import list_groups
 
     group, equals, option = current.partition("=")
-    for name, options in find_groups():
+    for name, options in list_groups():
         if equals and name == group:
             yield from (f"{name}={o.name}" for o in options if o.name.startswith(option))
         elif not equals and name.startswith(current):

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.errors import UserError, nearest
+from runner.errors import UserError, nearest_hint
 
 
 @dataclass(frozen=True)
@@ -16,17 +16,17 @@ class Flags:
     overrides: tuple[str, ...]
     config_dirs: tuple[str, ...]
     multirun: bool
-    show: str | None  # --cfg job|hydra|all
+    cfg: str | None  # --cfg job|hydra|all
     package: str | None
     resolve: bool
     help: bool
     dry_run: bool  # ours: list the jobs of a sweep and what is done
     rerun: bool  # ours: `--rerun changed`: jobs that other code has done are run again
-    left_to_hydra: bool  # --hydra-help, --info and --shell-completion, which Hydra answers alone
+    is_hydra_only: bool  # --hydra-help, --info and --shell-completion, which Hydra answers alone
     argv: tuple[str, ...]  # flags before overrides, as Hydra's parser wants it
 
 
-def take_allow(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+def extract_allow(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words without `--allow PACKAGE`, and those packages."""
     rest: list[str] = []
     allow: list[str] = []
@@ -44,7 +44,7 @@ def take_allow(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return rest, allow
 
 
-def split_flags(argv: Sequence[str]) -> Flags:
+def parse_flags(argv: Sequence[str]) -> Flags:
     """Raises: UserError for a flag that neither we nor Hydra know, naming the nearest."""
     from hydra._internal.utils import get_args_parser
 
@@ -52,9 +52,9 @@ def split_flags(argv: Sequence[str]) -> Flags:
     parser.prog = "python -m runner"
     parser.exit_on_error = False
     # One flag may come twice, and between overrides; Hydra's parser takes neither.
-    dirs, words = take_config_dirs(argv)
+    dirs, words = extract_config_dirs(argv)
     dry_run = "--dry-run" in words
-    words, rerun = take_rerun([w for w in words if w != "--dry-run"])
+    words, rerun = extract_rerun([w for w in words if w != "--dry-run"])
     try:
         args, unknown = parser.parse_known_intermixed_args(words)
     except argparse.ArgumentError as error:
@@ -62,7 +62,7 @@ def split_flags(argv: Sequence[str]) -> Flags:
     if unknown:
         known = [*parser._option_string_actions, "--allow", "--dry-run", "--rerun"]
         raise UserError(
-            f"{unknown[0]}: no such flag{nearest(unknown[0], known)}; --help lists them"
+            f"{unknown[0]}: no such flag{nearest_hint(unknown[0], known)}; --help lists them"
         )
     for flag in ("config_path", "config_name", "experimental_rerun"):
         if getattr(args, flag):
@@ -76,18 +76,18 @@ def split_flags(argv: Sequence[str]) -> Flags:
         overrides=overrides,
         config_dirs=tuple(dirs),
         multirun=args.multirun,
-        show=args.cfg,
+        cfg=args.cfg,
         package=args.package,
         resolve=args.resolve,
         help=args.help,
         dry_run=dry_run,
         rerun=rerun,
-        left_to_hydra=bool(args.hydra_help or args.info or args.shell_completion),
+        is_hydra_only=bool(args.hydra_help or args.info or args.shell_completion),
         argv=(*(w for w in words if w not in overrides), *overrides),
     )
 
 
-def take_rerun(argv: Sequence[str]) -> tuple[list[str], bool]:
+def extract_rerun(argv: Sequence[str]) -> tuple[list[str], bool]:
     """The words without `--rerun changed`, and whether that was among them."""
     words = [part for w in argv for part in (w.split("=", 1) if w.startswith("--rerun=") else [w])]
     if "--rerun" not in words:
@@ -99,7 +99,7 @@ def take_rerun(argv: Sequence[str]) -> tuple[list[str], bool]:
     return [*words[:place], *words[place + 2 :]], True
 
 
-def take_config_dirs(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+def extract_config_dirs(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """The folders of `--config-dir`, which may come several times, and the other words."""
     dirs: list[str] = []
     rest: list[str] = []
@@ -120,8 +120,8 @@ def take_config_dirs(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def is_search(overrides: Sequence[str]) -> bool:
     """Whether the command line asks for a search, and does not forbid it (as jobs of one do)."""
     words = [o.lstrip("+") for o in overrides]
-    return any(w.startswith("search=") for w in words) and not is_single(overrides)
+    return any(w.startswith("search=") for w in words) and not is_single_run(overrides)
 
 
-def is_single(overrides: Sequence[str]) -> bool:
+def is_single_run(overrides: Sequence[str]) -> bool:
     return "hydra.mode=RUN" in overrides

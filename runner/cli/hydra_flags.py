@@ -10,13 +10,13 @@ from omegaconf import OmegaConf
 
 from runner.cli.commands import VERBS
 from runner.cli.flags import Flags
-from runner.cli.list_options import find_groups
-from runner.config.compose import Composed, compose_job
-from runner.config.groups import register
+from runner.cli.list_options import list_groups
+from runner.config.compose import ComposedConfig, compose_job
+from runner.config.groups import register_search_path
 from runner.config.locations import CONF
-from runner.errors import ConfigError, mistakes
+from runner.errors import ConfigError, combined_error
 
-HELP = """\
+HELP_TEMPLATE = """\
 python -m runner [key=value | group=option ...]    one job; -m: a job for each of several values
 python -m runner VERB ...
 
@@ -37,12 +37,12 @@ Keys (key=value)
 {config}"""
 
 
-def answer(flags: Flags) -> int:
+def answer_hydra_flags(flags: Flags) -> int:
     if flags.help:
         return show_help(flags)
-    if flags.show:
+    if flags.cfg:
         return show_config(flags)
-    register(flags.config_dirs)
+    register_search_path(flags.config_dirs)
     # Hydra would print a search path and exit 1; its exceptions are rendered by our own main.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv = ["runner", *flags.argv]
@@ -52,33 +52,35 @@ def answer(flags: Flags) -> int:
 
 def show_help(flags: Flags) -> int:
     """Hydra's own help copies its sources for every group, which takes longer than all else."""
-    composed = composed_or_raise(flags)
+    composed = compose_or_raise(flags)
     groups = [
-        f"  {group}: {', '.join(f'{o.name}*' if o.chosen else o.name for o in options)}"
-        for group, options in find_groups(flags.config_dirs)
+        f"  {group}: {', '.join(f'{o.name}*' if o.is_default else o.name for o in options)}"
+        for group, options in list_groups(flags.config_dirs)
     ]
     verbs = [f"  {verb} {about}" for verb, (_, about) in VERBS.items()]
-    text = OmegaConf.to_yaml(composed.raw, resolve=flags.resolve)
-    print(HELP.format(verbs="\n".join(verbs), groups="\n".join(groups), config=text), end="")
+    text = OmegaConf.to_yaml(composed.unresolved_config, resolve=flags.resolve)
+    print(
+        HELP_TEMPLATE.format(verbs="\n".join(verbs), groups="\n".join(groups), config=text), end=""
+    )
     return 0
 
 
-def composed_or_raise(flags: Flags) -> Composed:
+def compose_or_raise(flags: Flags) -> ComposedConfig:
     """Raises: ConfigError for overrides that cannot be laid on; rules are not asked."""
     composed = compose_job(flags.overrides, config_dirs=flags.config_dirs)
     if composed.problems:
-        raise mistakes(composed.problems)
+        raise combined_error(composed.problems)
     return composed
 
 
 def show_config(flags: Flags) -> int:
     """`--cfg job|hydra|all`: what would run, overrides of the run's own base included."""
-    composed = composed_or_raise(flags)
+    composed = compose_or_raise(flags)
     shown = OmegaConf.create()
-    if flags.show in ("job", "all"):
-        shown.merge_with(composed.raw)
+    if flags.cfg in ("job", "all"):
+        shown.merge_with(composed.unresolved_config)
         OmegaConf.set_struct(shown, False)
-    if flags.show in ("hydra", "all"):
+    if flags.cfg in ("hydra", "all"):
         shown["hydra"] = composed.hydra
     if flags.package:
         package = flags.package.replace("_global_", "").strip(".")

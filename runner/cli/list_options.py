@@ -9,32 +9,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.cli.option_fields import Field, fields_of
+from runner.cli.option_fields import OptionField, read_fields
 from runner.config.locations import CONF, PROJECT
-from runner.errors import UserError, nearest
+from runner.errors import UserError, nearest_hint
 
 
 @dataclass(frozen=True)
 class Option:
     name: str  # `base/small` for one in a folder of its group
-    about: str
-    chosen: bool  # by conf/config.yaml
+    description: str
+    is_default: bool  # by conf/config.yaml
     path: Path = PROJECT
 
 
 def ls(words: Sequence[str], allow: Sequence[str]) -> int:
-    folders, words = _config_dirs(words)
-    groups = dict(find_groups(folders))
+    folders, words = _extract_config_dirs(words)
+    groups = dict(list_groups(folders))
     if len(words) > 1:
         raise UserError("ls: one group at most: ls [GROUP]")
     group, equals, option = words[0].partition("=") if words else ("", "", "")
     if words and group not in groups:
         raise UserError(
-            f"ls {group}: no such group{nearest(group, groups)}. Groups: {', '.join(groups)}"
+            f"ls {group}: no such group{nearest_hint(group, groups)}. Groups: {', '.join(groups)}"
         )
     names = [o.name for o in groups.get(group, ())]
     if equals and option not in names:
-        near = nearest(option, names)
+        near = nearest_hint(option, names)
         raise UserError(f"ls {words[0]}: no such option{near}. Options: {', '.join(names)}")
     shown = {group: groups[group]} if words else groups
     if equals:
@@ -44,7 +44,7 @@ def ls(words: Sequence[str], allow: Sequence[str]) -> int:
     else:
         _print_plain(shown)
     if not words:
-        _print_fields("keys of no group", fields_of(CONF / "config.yaml", ""))
+        _print_fields("keys of no group", read_fields(CONF / "config.yaml", ""))
         print("\nls GROUP shows its fields; ls GROUP=OPTION those of an option")
     else:
         _show_option(group, shown[group])
@@ -53,13 +53,13 @@ def ls(words: Sequence[str], allow: Sequence[str]) -> int:
 
 def _show_option(group: str, options: Sequence[Option]) -> None:
     """Fields of the only option, or of the default."""
-    one = next((o for o in options if o.chosen), options[0] if len(options) == 1 else None)
+    one = next((o for o in options if o.is_default), options[0] if len(options) == 1 else None)
     if one is not None:
-        found = fields_of(one.path, group.replace("/", "."))
+        found = read_fields(one.path, group.replace("/", "."))
         _print_fields(f"fields of {group}={one.name}", found)
 
 
-def _print_fields(heading: str, found: Sequence[Field]) -> None:
+def _print_fields(heading: str, found: Sequence[OptionField]) -> None:
     """Key, default, type and comment; as a table whose comments fold on a terminal."""
     if not found:
         return
@@ -72,16 +72,16 @@ def _print_fields(heading: str, found: Sequence[Field]) -> None:
     for name in ("default", "type", ""):
         table.add_column(name, overflow="fold")
     for one in found:
-        cells = (f"  {one.key}", one.default, one.kind, one.about)
+        cells = (f"  {one.key}", one.default, one.type_name, one.description)
         table.add_row(*(Text(cell) for cell in cells))
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
     print(f"\n{heading}")
     Console(highlight=False, width=width).print(table)
 
 
-def find_groups(config_dirs: Sequence[str] = ()) -> Iterator[tuple[str, list[Option]]]:
+def list_groups(config_dirs: Sequence[str] = ()) -> Iterator[tuple[str, list[Option]]]:
     """Every group of conf/, the user's folders, and `experiments`, with its options by name."""
-    chosen = _defaults(CONF / "config.yaml")
+    chosen = _read_defaults(CONF / "config.yaml")
     sources = [CONF, *map(Path, config_dirs)]
     names = {p.name for s in sources for p in s.iterdir() if p.is_dir() and p.name != "hydra"}
     in_order = [g for g in chosen if g in names and g != "experiments"]
@@ -102,16 +102,16 @@ def _options(
     }
     inner: dict[str, str | None] = {}
     for name, path in files.items():
-        for folder_name, preset in _defaults(path).items():
+        for folder_name, preset in _read_defaults(path).items():
             if any((f / folder_name).is_dir() for f in folders):
                 inner[folder_name] = preset if name == chosen else inner.get(folder_name)
     names = [n for n in sorted(files) if not n.startswith(tuple(f"{i}/" for i in inner))]
-    yield group, [Option(n, first_comment(files[n]), n == chosen, files[n]) for n in names]
+    yield group, [Option(n, read_first_comment(files[n]), n == chosen, files[n]) for n in names]
     for folder_name, option in sorted(inner.items()):
         yield from _options(sources, f"{group}/{folder_name}", option)
 
 
-def first_comment(path: Path) -> str:
+def read_first_comment(path: Path) -> str:
     """The leading comment lines of a YAML, Hydra's `# @package` lines left out, as one text."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -123,7 +123,7 @@ def first_comment(path: Path) -> str:
     return " ".join(lines).strip()
 
 
-def _defaults(path: Path) -> dict[str, str]:
+def _read_defaults(path: Path) -> dict[str, str]:
     """Group -> option of a defaults list. Read by lines: YAML's parser costs more than all else."""
     found = {}
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -144,8 +144,8 @@ def _print_table(groups: dict[str, list[Option]]) -> None:
     for group, options in groups.items():
         table.add_row(f"[cyan]{group}[/cyan]", "")
         for option in options:
-            mark = "*" if option.chosen else " "
-            table.add_row(f" {mark} {group}={option.name}", option.about)
+            mark = "*" if option.is_default else " "
+            table.add_row(f" {mark} {group}={option.name}", option.description)
     Console().print(table)
     print("* the default")
 
@@ -154,11 +154,11 @@ def _print_plain(groups: dict[str, list[Option]]) -> None:
     for group, options in groups.items():
         print(group)
         for option in options:
-            mark = "*" if option.chosen else " "
-            print(f" {mark} {group}={option.name}  {option.about}".rstrip())
+            mark = "*" if option.is_default else " "
+            print(f" {mark} {group}={option.name}  {option.description}".rstrip())
 
 
-def _config_dirs(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    from runner.cli.flags import take_config_dirs
+def _extract_config_dirs(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    from runner.cli.flags import extract_config_dirs
 
-    return take_config_dirs(words)
+    return extract_config_dirs(words)

@@ -10,25 +10,27 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
 
 from runner.cli.flags import Flags
-from runner.config.compose import Composed, compose_job
-from runner.config.overrides import parse
-from runner.config.rules import get
-from runner.errors import ConfigError, mistakes
-from runner.launch import plan_of, tell, verify
-from runner.sweep.hydra_launcher import chosen_launcher
-from runner.sweep.local_process import Start, local
-from runner.sweep.plan import Checked, SweepPlan
-from runner.sweep.run import Options, search, sweep
-from runner.sweep.search import read_settings
+from runner.config.compose import ComposedConfig, compose_job
+from runner.config.overrides import parse_overrides
+from runner.config.rules import get_key
+from runner.errors import ConfigError, combined_error
+from runner.launch import check_composed, print_status, run_spec
+from runner.sweep.hydra_launcher import parse_launcher
+from runner.sweep.local_process import JobStarter, local_launcher
+from runner.sweep.plan import CheckedJob, SweepPlan
+from runner.sweep.run import SweepOptions, run_search, run_sweep
+from runner.sweep.search import read_search_settings
 from runner.sweep.space import read_space
 
 
-def expand(overrides: Sequence[str]) -> list[list[str]]:
+def expand_grid(overrides: Sequence[str]) -> list[list[str]]:
     """The overrides of each job of a grid, as Hydra's users know it: the last key varies fastest.
 
     Raises: ConfigError for a grid with nothing in it, or overrides that cannot be read.
     """
-    parsed: list[Override] = [o for o in parse(overrides) if o.key_or_group != "hydra.mode"]
+    parsed: list[Override] = [
+        o for o in parse_overrides(overrides) if o.key_or_group != "hydra.mode"
+    ]
     empty = [
         f"{o.input_line}: a sweep over nothing"
         for o in parsed
@@ -41,7 +43,7 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
         if o.is_interval_sweep()
     ]
     if empty or endless:
-        raise mistakes([*empty, *endless])
+        raise combined_error([*empty, *endless])
     try:
         batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
     except Exception as error:
@@ -57,37 +59,37 @@ def multirun(
     flags: Flags,
     allowed: Sequence[str],
     allow: Sequence[str],
-    start: Callable[[SweepPlan, Sequence[str], str], Start] = local,
+    make_starter: Callable[[SweepPlan, Sequence[str], str], JobStarter] = local_launcher,
 ) -> int:
     """Composes and checks every job, then hands them over; each starts as its own process.
 
-    Args: start: how. Raises: UserError before anything has started or been written.
+    Args: make_starter: how. Raises: UserError before anything has started or been written.
     """
 
-    def check(overrides: Sequence[str]) -> Checked:
+    def check(overrides: Sequence[str]) -> CheckedJob:
         composed = compose_job(overrides, config_dirs=flags.config_dirs)
-        verify(composed, allowed)
-        signature = plan_of(composed).signature
-        return Checked(signature, composed.name, composed.config, composed.sweep_dir)
+        check_composed(composed, allowed)
+        signature = run_spec(composed).signature
+        return CheckedJob(signature, composed.name, composed.config, composed.sweep_dir)
 
     dirs = [w for folder in flags.config_dirs for w in ("--config-dir", os.path.abspath(folder))]
-    options = Options(
+    options = SweepOptions(
         flags=[*dirs, *(w for package in allow for w in ("--allow", package))],
         command=sys.orig_argv,
         dry_run=flags.dry_run,
         rerun=flags.rerun,
-        start=start,
-        elsewhere=chosen_launcher(flags.overrides),
-        words=[*dirs, *flags.overrides],
+        make_starter=make_starter,
+        launcher_plugin=parse_launcher(flags.overrides),
+        resume_arguments=[*dirs, *flags.overrides],
     )
-    parsed = parse(flags.overrides)
+    parsed = parse_overrides(flags.overrides)
     fixed = [str(o.input_line) for o in parsed if not o.is_sweep_override()]
     if not _may_search(parsed):
-        return sweep(expand(flags.overrides), check=check, options=options)
+        return run_sweep(expand_grid(flags.overrides), check=check, options=options)
     base = compose_job(fixed, config_dirs=flags.config_dirs)
-    if not get(base.config, "search"):
-        return sweep(expand(flags.overrides), check=check, options=options)
-    return search(*_searched(base, parsed, allowed), check=check, options=options)
+    if not get_key(base.config, "search"):
+        return run_sweep(expand_grid(flags.overrides), check=check, options=options)
+    return run_search(*_split_search(base, parsed, allowed), check=check, options=options)
 
 
 def _may_search(parsed: Sequence[Override]) -> bool:
@@ -95,16 +97,20 @@ def _may_search(parsed: Sequence[Override]) -> bool:
     return any(o.key_or_group in ("search", "experiments") for o in parsed)
 
 
-def _searched(base: Composed, parsed: Sequence[Override], allowed: Sequence[str]) -> tuple:
+def _split_search(
+    base: ComposedConfig, parsed: Sequence[Override], allowed: Sequence[str]
+) -> tuple:
     """What is held fixed, the space and the settings. Raises: ConfigError."""
-    many = [str(o.input_line) for o in parsed if o.is_sweep_override() and _is_the_searchs(o)]
+    many = [str(o.input_line) for o in parsed if o.is_sweep_override() and _is_sweep_wide(o)]
     if many:
-        raise mistakes(f"{text}: holds for the whole sweep; give it one value" for text in many)
-    verify(base, allowed)
-    settings = read_settings(base.config["search"])
+        raise combined_error(
+            f"{text}: holds for the whole sweep; give it one value" for text in many
+        )
+    check_composed(base, allowed)
+    settings = read_search_settings(base.config["search"])
     space, notes = read_space(settings.space, parsed)
     for note in notes:
-        tell(note)
+        print_status(note)
     taken = {d.key for d in space}
     fixed = [
         str(o.input_line)
@@ -114,5 +120,5 @@ def _searched(base: Composed, parsed: Sequence[Override], allowed: Sequence[str]
     return fixed, space, settings
 
 
-def _is_the_searchs(override: Override) -> bool:
+def _is_sweep_wide(override: Override) -> bool:
     return override.key_or_group.split(".")[0].split("/")[0] in ("search", "launcher", "hydra")

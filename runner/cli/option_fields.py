@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from runner.config.locations import PROJECT
-from runner.config.settings import BY_NODE, BY_TARGET
+from runner.config.settings import SETTINGS_BY_NODE, SETTINGS_BY_TARGET
 from runner.config.typecheck import type_name
 
 _WORDS = (  # Python's words for types, as errors call them
@@ -36,16 +36,16 @@ _FLOAT = re.compile(r"[+-]?\d+(\.\d*)?e[+-]?\d+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Field:
+class OptionField:
     """A key that a command line may set."""
 
     key: str  # dotted, from the top
-    kind: str  # in words; "" where only the code knows
+    type_name: str  # in words; "" where only the code knows
     default: str  # as the YAML has it
-    about: str
+    description: str
 
 
-def fields_of(path: Path, prefix: str) -> list[Field]:
+def read_fields(path: Path, prefix: str) -> list[OptionField]:
     """The fields of an option's YAML.
 
     Args: prefix: the node that the option becomes, such as `model.loss`; a YAML that says
@@ -61,8 +61,8 @@ def fields_of(path: Path, prefix: str) -> list[Field]:
 
 def _fields(
     node: yaml.MappingNode, prefix: str, lines: Sequence[str], hints: Mapping[str, str]
-) -> Iterator[Field]:
-    hints = {**hints, **_hints(node, prefix)}
+) -> Iterator[OptionField]:
+    hints = {**hints, **_type_hints(node, prefix)}
     for name, value in ((k.value, v) for k, v in node.value):
         if name in ("_target_", "defaults", "hydra"):
             continue
@@ -70,22 +70,24 @@ def _fields(
         about = _comment(lines, node, name, value)
         if isinstance(value, yaml.MappingNode) and value.value:
             if about:
-                yield Field(key, "group of keys", "", about)
+                yield OptionField(key, "group of keys", "", about)
             yield from _fields(value, key, lines, {})
         else:
-            yield Field(key, hints.get(name) or _kind(value), _source(value, lines), about)
+            yield OptionField(
+                key, hints.get(name) or _kind(value), _source_text(value, lines), about
+            )
 
 
-def _hints(node: yaml.MappingNode, prefix: str) -> dict[str, str]:
+def _type_hints(node: yaml.MappingNode, prefix: str) -> dict[str, str]:
     """Types of a node's keys: of its settings record, or of the arguments of its `_target_`."""
     target = next((v.value for k, v in node.value if k.value == "_target_"), None)
-    schema = BY_NODE.get(prefix) or BY_TARGET.get(str(target))
+    schema = SETTINGS_BY_NODE.get(prefix) or SETTINGS_BY_TARGET.get(str(target))
     if schema is not None:
         return {name: type_name(hint) for name, hint in typing.get_type_hints(schema).items()}
-    return annotations_of(target) if target else {}
+    return read_annotations(target) if target else {}
 
 
-def annotations_of(target: str) -> dict[str, str]:
+def read_annotations(target: str) -> dict[str, str]:
     """Types of the arguments of one of our own classes or functions, in words."""
     module, _, name = target.rpartition(".")
     path = PROJECT / (module.replace(".", "/") + ".py")
@@ -100,19 +102,21 @@ def annotations_of(target: str) -> dict[str, str]:
             if init is not None:
                 return _arguments(init)
             own = [n for n in node.body if isinstance(n, ast.AnnAssign)]
-            return {ast.unparse(n.target): in_words(ast.unparse(n.annotation)) for n in own}
+            return {
+                ast.unparse(n.target): describe_annotation(ast.unparse(n.annotation)) for n in own
+            }
     return {}
 
 
 def _arguments(function: ast.FunctionDef) -> dict[str, str]:
     return {
-        a.arg: in_words(ast.unparse(a.annotation))
+        a.arg: describe_annotation(ast.unparse(a.annotation))
         for a in [*function.args.args, *function.args.kwonlyargs]
         if a.annotation is not None
     }
 
 
-def in_words(annotation: str) -> str:
+def describe_annotation(annotation: str) -> str:
     """`int | None` as `whole number or null`; "" for what has no plain word."""
     for pattern, word in _WORDS:
         annotation = re.sub(pattern, word, annotation)
@@ -131,7 +135,7 @@ def _kind(value: yaml.Node) -> str:
     return kind
 
 
-def _source(value: yaml.Node, lines: Sequence[str]) -> str:
+def _source_text(value: yaml.Node, lines: Sequence[str]) -> str:
     """The value as it is written, in one line."""
     start, end = value.start_mark, value.end_mark
     if start.line == end.line:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.errors import UserError, nearest
+from runner.errors import UserError, nearest_hint
 
 _FLAGS = ("--sort", "--html")
 
@@ -14,7 +14,7 @@ def report(words: Sequence[str], allow: Sequence[str]) -> int:
     """Tables in the terminal, and a page: in FILE, or as `report.html` of the one run or sweep."""
     from runner.reporting.report.write import make_report
 
-    folders, flags = take_flags("report", words, _FLAGS)
+    folders, flags = parse_verb_flags("report", words, _FLAGS)
     if not folders:
         raise UserError("report: of what? report DIR... [--sort KEY] [--html FILE]")
     file = flags.get("--html")
@@ -24,7 +24,7 @@ def report(words: Sequence[str], allow: Sequence[str]) -> int:
     return 0
 
 
-def take_flags(
+def parse_verb_flags(
     verb: str, words: Sequence[str], known: Sequence[str], switches: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
     """The words without flags, and the flags with their values; switches have none.
@@ -41,7 +41,7 @@ def take_flags(
         elif word in switches:
             flags[word] = ""
         elif name not in known:
-            raise UserError(f"{verb} {word}: no such flag{nearest(name, [*known, *switches])}")
+            raise UserError(f"{verb} {word}: no such flag{nearest_hint(name, [*known, *switches])}")
         else:
             given = value if equals else next(left, None)
             if not given or (not equals and given.startswith("--")):

@@ -14,10 +14,10 @@ from runner.errors import UserError
 from runner.rundir.run import read_meta, read_result
 
 if TYPE_CHECKING:
-    from runner.config.compose import Composed
+    from runner.config.compose import ComposedConfig
 
 # Keys that a repetition may have otherwise: they make no result (and the place makes it a new one).
-_PLACE = "hydra.run.dir"
+_RUN_DIR_KEY = "hydra.run.dir"
 
 
 def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -25,28 +25,28 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
 
     Raises: UserError before anything is started.
     """
-    from runner.cli.flags import split_flags
+    from runner.cli.flags import parse_flags
     from runner.config.targets import allowed_packages
-    from runner.launch import launch, plan_of, tell
+    from runner.launch import launch, print_status, run_spec
 
-    flags = split_flags(words)
+    flags = parse_flags(words)
     if not flags.overrides or "=" in flags.overrides[0]:
-        raise UserError(f"reproduce: which run? reproduce DIR [{_PLACE}=NEW]")
+        raise UserError(f"reproduce: which run? reproduce DIR [{_RUN_DIR_KEY}=NEW]")
     folder, overrides = Path(flags.overrides[0]), flags.overrides[1:]
     meta = read_meta(folder)
     composed = _composed(folder, meta, overrides, flags.config_dirs)
-    plan = plan_of(composed)
+    plan = run_spec(composed)
     if any(not o.startswith("hydra.") for o in overrides):
-        alone = plan_of(_composed(folder, meta, [], flags.config_dirs))
-        _check_same(folder, alone.identity, plan.identity)
-    for line in drift(meta, plan.identity):
-        tell(f"drift: {line}")
+        alone = run_spec(_composed(folder, meta, [], flags.config_dirs))
+        _check_same_signature(folder, alone.signature_fields, plan.signature_fields)
+    for line in list_drift(meta, plan.signature_fields):
+        print_status(f"drift: {line}")
     result = read_result(folder)
     if result is None or result.get("status") != "completed":
         status = "has no result" if result is None else f"is {result.get('status')}"
-        tell(f"drift: {folder} {status}: what comes out will be of another length")
-    target = _target(composed, plan.signature)
-    tell(f"running {folder} again in {target}")
+        print_status(f"drift: {folder} {status}: what comes out will be of another length")
+    target = _new_run_dir(composed, plan.signature)
+    print_status(f"running {folder} again in {target}")
     code = launch(
         replace(composed, run_dir=str(target)),
         allowed=allowed_packages(allow),
@@ -57,7 +57,7 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
 
 def _composed(
     folder: Path, meta: Mapping[str, Any], overrides: Sequence[str], config_dirs: Sequence[str]
-) -> Composed:
+) -> ComposedConfig:
     """The run's own configuration; of an evaluation with the run that it is of."""
     from runner.config.compose import compose_from_run
 
@@ -68,36 +68,36 @@ def _composed(
     if not Path(of).exists():
         raise UserError(f"{folder}: an evaluation of {of}, which is not there any more")
     run = Path(of) if (Path(of) / "meta.json").exists() else None
-    return replace(composed, source=run)
+    return replace(composed, source_run=run)
 
 
-def _check_same(folder: Path, alone: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _check_same_signature(folder: Path, alone: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises: UserError where the overrides make it another run. Args: alone: without them."""
-    from runner.config.signature import describe, differences
+    from runner.config.signature import diff_settings, format_changes
 
-    changes = differences(alone, now)
+    changes = diff_settings(alone, now)
     if changes:
         raise UserError(
             f"reproduce repeats {folder} as it is, and this would be another run:\n"
-            f"{describe(changes)}"
+            f"{format_changes(changes)}"
         )
 
 
-def drift(meta: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
+def list_drift(meta: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
     """What has changed since the run and may make another result: code, versions, data, machine."""
     from runner.config.locations import PROJECT
-    from runner.config.signature import differences
-    from runner.rundir.provenance import git_state, versions
+    from runner.config.signature import diff_settings
+    from runner.rundir.provenance import git_state, package_versions
 
-    told = [*_code_drift(meta.get("git") or {}, git_state(PROJECT) or {})]
-    here = {"python": ".".join(map(str, sys.version_info[:3])), **versions()}
+    told = [*_list_code_drift(meta.get("git") or {}, git_state(PROJECT) or {})]
+    here = {"python": ".".join(map(str, sys.version_info[:3])), **package_versions()}
     then = {"python": meta.get("python"), **(meta.get("versions") or {})}
     told += [
         f"{name}: {then.get(name) or 'not there'} then, {here.get(name) or 'not there'} now"
         for name in dict.fromkeys([*then, *here])
         if then.get(name) != here.get(name)
     ]
-    for key, before, now in differences(meta.get("identity") or {}, identity):
+    for key, before, now in diff_settings(meta.get("identity") or {}, fields):
         if key == "data":
             told.append(f"the data: fingerprint {before} then, {now} now")
         elif not key.startswith("source."):  # what this version of the runner counts as a setting
@@ -113,7 +113,7 @@ def drift(meta: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def _code_drift(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _list_code_drift(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     told = []
     commits = [str(git.get("commit") or "not in git")[:12] for git in (then, now)]
     if commits[0] != commits[1]:
@@ -128,7 +128,7 @@ def _code_drift(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def _target(composed: Composed, signature: str) -> Path:
+def _new_run_dir(composed: ComposedConfig, signature: str) -> Path:
     """A directory that is not there yet."""
     text = composed.run_dir
     for mark, value in (
@@ -139,7 +139,9 @@ def _target(composed: Composed, signature: str) -> Path:
         text = text.replace(mark, value)
     target, number = Path(text), 1
     if text == composed.run_dir and target.exists():
-        raise UserError(f"{_PLACE}={target}: is there already; a repetition needs a new directory")
+        raise UserError(
+            f"{_RUN_DIR_KEY}={target}: is there already; a repetition needs a new directory"
+        )
     while target.exists():
         number += 1
         target = Path(f"{text}_{number}")
@@ -147,16 +149,16 @@ def _target(composed: Composed, signature: str) -> Path:
 
 
 def _compare(folder: Path, target: Path) -> int:
-    from runner.reporting.report.diff import compare, show_metrics
+    from runner.reporting.report.diff import compare_runs, show_metric_differences
     from runner.reporting.report.records import read_run
-    from runner.reporting.report.terminal import console
+    from runner.reporting.report.terminal import make_console
 
-    out = console()
-    outcome = compare(folder, target)
+    out = make_console()
+    outcome = compare_runs(folder, target)
     if outcome.is_identical:
         out.print("identical, bit for bit:", *(f"\n  {line}" for line in outcome.same), sep="")
         return 0
     runs = [read_run(f, f.name) for f in (folder, target)]
-    show_metrics(out, runs[0], runs[1], ["then", "now"])
+    show_metric_differences(out, runs[0], runs[1], ["then", "now"])
     out.print("not the same:", *(f"\n  {line}" for line in outcome.different), sep="")
     return 1

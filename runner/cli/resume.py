@@ -10,21 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.cli.flags import Flags, split_flags
+from runner.cli.flags import Flags, parse_flags
 from runner.errors import UserError
 from runner.rundir.run import read_meta
-from runner.sweep.local_process import quoted
-from runner.sweep.plan import key_of
+from runner.sweep.local_process import quote_hydra_value
+from runner.sweep.plan import override_key
 
 
 def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     """Only the overrides given are laid on the run's own configuration."""
     from runner.config.compose import compose_from_run
-    from runner.config.signature import describe, differences
+    from runner.config.signature import diff_settings, format_changes
     from runner.config.targets import allowed_packages
-    from runner.launch import launch, tell
+    from runner.launch import launch, print_status
 
-    flags = split_flags(words)
+    flags = parse_flags(words)
     if not flags.overrides or "=" in flags.overrides[0]:
         raise UserError("resume: which run? resume DIR [key=value ...]")
     folder = Path(flags.overrides[0])
@@ -33,14 +33,14 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     meta = read_meta(folder)
     if meta.get("kind") != "train":
         raise UserError(f"{folder}: an evaluation, which has nothing to resume; run it again")
-    _check_words(folder, flags)
+    _check_flags(folder, flags)
     composed = compose_from_run(folder, flags.overrides[1:], config_dirs=flags.config_dirs)
-    changes = differences(composed.before, composed.record)
+    changes = diff_settings(composed.source_config, composed.saved_config)
     if changes:
-        tell(f"resuming {folder} with\n{describe(changes)}")
-        note = schedule_note(composed.record, {key for key, _, _ in changes})
+        print_status(f"resuming {folder} with\n{format_changes(changes)}")
+        note = describe_schedule_change(composed.saved_config, {key for key, _, _ in changes})
         if note:
-            tell(note)
+            print_status(note)
     return launch(composed, allowed=allowed_packages(allow), command=sys.orig_argv, resume=folder)
 
 
@@ -63,18 +63,20 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
             f"{fresh[0]}: another sweep; resume takes launcher.KEY=... and search.num_trials=N; "
             "the command of a grid with more values runs what is new"
         )
-    again = split_flags([w for w in facts["words"] if key_of(w) != "hydra.sweep.dir"])
-    words = [w for w in again.overrides if key_of(w) not in map(key_of, flags.overrides[1:])]
-    words += [*flags.overrides[1:], f"hydra.sweep.dir={quoted(str(place))}"]
+    again = parse_flags([w for w in facts["words"] if override_key(w) != "hydra.sweep.dir"])
+    words = [
+        w for w in again.overrides if override_key(w) not in map(override_key, flags.overrides[1:])
+    ]
+    words += [*flags.overrides[1:], f"hydra.sweep.dir={quote_hydra_value(str(place))}"]
     if Path(facts["cwd"]).is_dir():
         os.chdir(facts["cwd"])  # paths of the command are meant from there
     own = replace(again, overrides=tuple(words), dry_run=flags.dry_run, rerun=flags.rerun)
     return multirun(own, allowed_packages(allow), allow)
 
 
-def _check_words(folder: Path, flags: Flags) -> None:
+def _check_flags(folder: Path, flags: Flags) -> None:
     """A resume is the same run in the same place. Raises: UserError for what says otherwise."""
-    if flags.multirun or flags.show or flags.help:
+    if flags.multirun or flags.cfg or flags.help:
         raise UserError("resume: goes on with one run; -m, --cfg and --help are for new ones")
     for word in flags.overrides[1:]:
         key = word.split("=", 1)[0].lstrip("+~")
@@ -87,7 +89,7 @@ def _check_words(folder: Path, flags: Flags) -> None:
             )
 
 
-def schedule_note(config: Mapping[str, Any], changed: set[str]) -> str:
+def describe_schedule_change(config: Mapping[str, Any], changed: set[str]) -> str:
     """What another length makes of the schedule; empty if nothing."""
     scheduler = config.get("scheduler") or {}
     kind, warmup = scheduler.get("kind"), scheduler.get("warmup") or 0

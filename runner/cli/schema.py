@@ -7,12 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.data.tabular.propose_schema import Proposal, as_yaml, propose
-from runner.errors import UserError, nearest
+from runner.data.tabular.propose_schema import SchemaProposal, format_schema_yaml, propose_schema
+from runner.errors import UserError, nearest_hint
 
 FLAGS = ("--validation", "--test", "--out")
 # the usual loss and the metric that decides which checkpoint is best are for labels of 0 and 1
-REGRESSION = ' model/loss=by_kind "checkpoint.monitor={metric: validation/loss, direction: min}"'
+REGRESSION_OVERRIDES = (
+    ' model/loss=by_kind "checkpoint.monitor={metric: validation/loss, direction: min}"'
+)
 USAGE = "schema PATH [--validation PATH] [--test PATH] [--out FILE]"
 
 
@@ -22,16 +24,16 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises: UserError for words that are none of these, files that cannot be read or differ.
     """
     path, flags = _parsed(words)
-    proposal = propose(path, flags.get("--validation"), flags.get("--test"))
-    text = as_yaml(proposal, " ".join(["schema", *words]))
+    proposal = propose_schema(path, flags.get("--validation"), flags.get("--test"))
+    text = format_schema_yaml(proposal, " ".join(["schema", *words]))
     out = flags.get("--out")
-    _show(proposal, to_stderr=out is None)
+    _print_proposal(proposal, to_stderr=out is None)
     if out is None:
         print(text, end="")
         return 0
     _write(Path(out), text)
-    kinds = [settings.get("type", "binary") for _, settings in proposal.of_role("labels")]
-    more = REGRESSION if "regression" in kinds else ""
+    kinds = [settings.get("type", "binary") for _, settings in proposal.columns_with_role("labels")]
+    more = REGRESSION_OVERRIDES if "regression" in kinds else ""
     command = f"python -m runner dataset={proposal.format} dataset.schema={out}{more}"
     print(f"wrote {out}; next: {command}")
     return 0
@@ -47,7 +49,7 @@ def _parsed(words: Sequence[str]) -> tuple[str, dict[str, str]]:
         if not name.startswith("--"):
             paths.append(word)
         elif name not in FLAGS:
-            raise UserError(f"schema: {name}: no such flag{nearest(name, FLAGS)}; {USAGE}")
+            raise UserError(f"schema: {name}: no such flag{nearest_hint(name, FLAGS)}; {USAGE}")
         elif not equals and not rest:
             raise UserError(f"schema: {name} needs a path; {USAGE}")
         else:
@@ -68,7 +70,7 @@ def _write(path: Path, text: str) -> None:
         raise UserError(f"--out {path}: cannot be written: {error.strerror or error}") from error
 
 
-def _show(proposal: Proposal, *, to_stderr: bool) -> None:
+def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -81,8 +83,8 @@ def _show(proposal: Proposal, *, to_stderr: bool) -> None:
         what = " ".join([role or "-", *shown]) + (f" ({why})" if why else "")
         low, high = found.low, found.high
         span = ", ".join(found.examples) if low is None else f"{low:g} .. {high:g}"
-        missing = f"{found.missing:.1%}" if found.missing else ""
-        cells = (found.name, str(found.type), f"{found.distinct:,}", missing, span[:40], what)
+        missing = f"{found.missing_share:.1%}" if found.missing_share else ""
+        cells = (found.name, str(found.type), f"{found.num_distinct:,}", missing, span[:40], what)
         table.add_row(*(_plain(cell) for cell in cells))
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "140"))
     console = Console(stderr=to_stderr, width=width, highlight=False)

@@ -17,25 +17,28 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.groups import Base, Groups, compose_groups, find_groups
-from runner.config.interpolation import resolve
+from runner.config.groups import ConfigGroups, GroupComposition, compose_groups, load_groups
+from runner.config.interpolation import resolve_interpolations
 from runner.config.overrides import (
-    displace,
-    displaced_note,
-    fit_dense,
-    lay_on,
-    parse_single,
-    replaces_dense,
+    apply_override,
+    describe_displaced_length,
+    drop_displaced_length,
+    drop_unsupported_arguments,
+    parse_job_overrides,
+    replaces_dense_optimizer,
 )
-from runner.config.signature import describe, differences
-from runner.distributed.world_size import launched_size, settle_ranks
+from runner.config.signature import diff_settings, format_changes
+from runner.distributed.world_size import launched_world_size, resolve_world_size
 from runner.errors import ConfigError
-from runner.optim.lr_scaling import settle_batches
+from runner.optim.lr_scaling import resolve_lr_batches
 from runner.rundir.location import DEFAULT_RUN_DIR
 from runner.rundir.run import read_config, read_meta
 
-ONLY_FRESH = ("experiments", "search")  # groups that say how to compose, not what a node holds
-PATHS = (
+NEW_RUN_ONLY_GROUPS = (
+    "experiments",
+    "search",
+)  # groups that say how to compose, not what a node holds
+PATH_KEYS = (
     ("dataset", "path"),
     ("dataset", "validation_path"),
     ("dataset", "test_path"),
@@ -48,7 +51,7 @@ PATHS = (
 
 
 @dataclass(frozen=True)
-class Composed:
+class ComposedConfig:
     """One job's configuration, not yet checked by the rules.
 
     config: resolved, what the builder gets. record: the same with `${oc.env:...}` left as it is,
@@ -60,22 +63,22 @@ class Composed:
     """
 
     config: dict[str, Any]
-    record: dict[str, Any]
-    plain: Mapping[str, Any]
-    raw: DictConfig
+    saved_config: dict[str, Any]
+    default_config: Mapping[str, Any]
+    unresolved_config: DictConfig
     hydra: DictConfig
     choices: dict[str, str | None]
     problems: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
-    added: tuple[str, ...] = ()
+    added_keys: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     run_dir: str = DEFAULT_RUN_DIR
     sweep_dir: str = ""
-    source: Path | None = None
-    before: dict[str, Any] = field(default_factory=dict)
+    source_run: Path | None = None
+    source_config: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def multirun(self) -> bool:
+    def is_multirun(self) -> bool:
         return self.hydra.mode is not None and self.hydra.mode.name == "MULTIRUN"
 
     @property
@@ -85,12 +88,12 @@ class Composed:
         return str(given or "_".join(re.sub(r"\W+", "-", str(p)) for p in parts if p) or "run")
 
 
-def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) -> Composed:
+def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) -> ComposedConfig:
     """The configuration of one job: a new run's, or with `run=DIR` that of a loop over a run.
 
     Raises: ConfigError for overrides that cannot be read, UserError for a folder that is no run.
     """
-    given = {o.key_or_group: o.value() for o in parse_single(overrides) if not o.is_delete()}
+    given = {o.key_or_group: o.value() for o in parse_job_overrides(overrides) if not o.is_delete()}
     run, loop, checkpoint = (given.get(k) for k in ("run", "loop", "checkpoint.path"))
     if run is None and not (loop == "eval" and checkpoint):
         return compose(overrides, config_dirs=config_dirs)
@@ -99,28 +102,34 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
             f"run={run}: is for loops that start from a run: loop=eval run={run}. `resume {run}` "
             f"continues it, checkpoint.init_from={run} starts a new run from its weights"
         )
-    source = run_directory(Path(str(run))) if run is not None else run_of(Path(str(checkpoint)))
+    source = (
+        require_trained_run(Path(str(run)))
+        if run is not None
+        else find_run_of_checkpoint(Path(str(checkpoint)))
+    )
     if source is None:
         return compose(overrides, config_dirs=config_dirs)
     rest = [o for o in overrides if o.partition("=")[0] != "run"]
     composed = compose_from_run(source, rest, config_dirs=config_dirs)
-    for values in (composed.config, composed.record):
+    for values in (composed.config, composed.saved_config):
         values["run"] = str(source)
-    changes = differences(_of_training(composed.before), _of_training(composed.record))
+    changes = diff_settings(
+        _training_settings(composed.source_config), _training_settings(composed.saved_config)
+    )
     if not changes:
         return composed
-    note = f"differs from the training of {source}:\n{describe(changes)}"
+    note = f"differs from the training of {source}:\n{format_changes(changes)}"
     return replace(composed, notes=(*composed.notes, note))
 
 
-def compose(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) -> Composed:
+def compose(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) -> ComposedConfig:
     """The configuration of a new run."""
     return _composed(overrides, config_dirs, from_run=None)
 
 
 def compose_from_run(
     run_dir: Path, overrides: Sequence[str], *, config_dirs: Sequence[str] = ()
-) -> Composed:
+) -> ComposedConfig:
     """A run's own configuration with only these overrides laid on it.
 
     An override of a group composes that option freshly and replaces the node.
@@ -128,7 +137,7 @@ def compose_from_run(
     return _composed(overrides, config_dirs, from_run=run_dir.absolute())
 
 
-def run_directory(folder: Path) -> Path:
+def require_trained_run(folder: Path) -> Path:
     """The absolute path of a run that was trained. Raises: UserError saying what it is instead."""
     meta = read_meta(folder)
     if meta.get("kind") == "eval":
@@ -137,7 +146,7 @@ def run_directory(folder: Path) -> Path:
     return folder.absolute()
 
 
-def run_of(checkpoint: Path) -> Path | None:
+def find_run_of_checkpoint(checkpoint: Path) -> Path | None:
     """The run directory that a checkpoint folder lies in; None if it lies alone."""
     if not checkpoint.is_dir():
         raise ConfigError(f"checkpoint.path={checkpoint}: no such folder")
@@ -145,7 +154,7 @@ def run_of(checkpoint: Path) -> Path | None:
     return folder if (folder / "meta.json").exists() else None
 
 
-def _of_training(config: Mapping[str, Any]) -> dict[str, Any]:
+def _training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Without what says which evaluation it is."""
     kept = {k: v for k, v in config.items() if k not in ("loop", "run", "name")}
     checkpoint = config.get("checkpoint") or {}
@@ -154,72 +163,78 @@ def _of_training(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Start:
+class _BaseConfig:
     """What the overrides of keys are laid on."""
 
     config: DictConfig
-    plain: Mapping[str, Any]
+    default_config: Mapping[str, Any]
     choices: dict[str, str | None]
     hydra: DictConfig
-    before: dict[str, Any] = field(default_factory=dict)
+    source_config: dict[str, Any] = field(default_factory=dict)
 
 
 def _composed(
     overrides: Sequence[str], config_dirs: Sequence[str], from_run: Path | None
-) -> Composed:
+) -> ComposedConfig:
     problems: list[str] = []
-    parsed, displaced = displace(parse_single(overrides), problems)
+    parsed, displaced = drop_displaced_length(parse_job_overrides(overrides), problems)
     for_hydra = [str(o.input_line) for o in parsed if o.is_hydra_override()]
-    groups = find_groups(tuple(for_hydra), tuple(config_dirs))
+    groups = load_groups(tuple(for_hydra), tuple(config_dirs))
     own = [o for o in parsed if not o.is_hydra_override()]
-    chosen = [o for o in own if groups.is_choice(o)]
+    chosen = [o for o in own if groups.is_group_choice(o)]
     values = [o for o in own if o not in chosen]
 
-    def hydra(choices: Sequence[str]) -> Base:
+    def hydra(choices: Sequence[str]) -> GroupComposition:
         return compose_groups([*for_hydra, *choices], config_dirs)
 
     if from_run is None:
-        start = _fresh(chosen, hydra, groups, problems)
+        start = _base_of_new_run(chosen, hydra, groups, problems)
     else:
-        start = _frozen(from_run, chosen, hydra, groups, problems)
-    notes = displaced_note(displaced, start.config)
+        start = _base_of_saved_run(from_run, chosen, hydra, groups, problems)
+    notes = describe_displaced_length(displaced, start.config)
     dense = OmegaConf.select(start.config, "optimizer.dense._target_")
-    problems += [p + groups.perhaps(o) for o in values if (p := lay_on(start.config, o))]
-    notes += fit_dense(start.config, values, dense)
-    config, record, unresolved = resolve(start.config)
-    make_absolute(config, record)
-    wrong, told = settle_ranks(
+    problems += [
+        p + groups.suggest_group_option(o) for o in values if (p := apply_override(start.config, o))
+    ]
+    notes += drop_unsupported_arguments(start.config, values, dense)
+    config, record, unresolved = resolve_interpolations(start.config)
+    make_paths_absolute(config, record)
+    wrong, told = resolve_world_size(
         config,
         record,
-        before=start.before,
-        given=[o.key_or_group for o in values],
-        size=launched_size(),
+        previous_config=start.source_config,
+        overridden_keys=[o.key_or_group for o in values],
+        started_ranks=launched_world_size(),
     )
-    settle_batches(config, record)
-    return Composed(
+    resolve_lr_batches(config, record)
+    return ComposedConfig(
         config=config,
-        record=record,
-        plain=start.plain,
-        raw=start.config,
+        saved_config=record,
+        default_config=start.default_config,
+        unresolved_config=start.config,
         hydra=start.hydra,
         choices=start.choices,
         problems=(*problems, *unresolved, *wrong),
         overrides=tuple(overrides),
-        added=tuple(
-            o.key_or_group for o in values if o.is_add() or o.is_force_add() or replaces_dense(o)
+        added_keys=tuple(
+            o.key_or_group
+            for o in values
+            if o.is_add() or o.is_force_add() or replaces_dense_optimizer(o)
         ),
         notes=(*notes, *told),
         run_dir=start.hydra.run.dir,
         sweep_dir=start.hydra.sweep.dir,
-        source=from_run,
-        before=start.before,
+        source_run=from_run,
+        source_config=start.source_config,
     )
 
 
-def _fresh(chosen: Sequence[Override], hydra: Any, groups: Groups, problems: list[str]) -> _Start:
+def _base_of_new_run(
+    chosen: Sequence[Override], hydra: Any, groups: ConfigGroups, problems: list[str]
+) -> _BaseConfig:
     """Today's defaults with the groups chosen."""
     default = hydra([])
-    bad = {id(o): p for o in chosen if (p := groups.problem(o, default.config))}
+    bad = {id(o): p for o in chosen if (p := groups.check_choice(o, default.config))}
     problems += bad.values()
     good = [str(o.input_line) for o in chosen if id(o) not in bad]
     base = hydra(good) if good else default
@@ -227,22 +242,22 @@ def _fresh(chosen: Sequence[Override], hydra: Any, groups: Groups, problems: lis
     if base.choices.get("experiments"):
         options = [f"{g}={o}" for g, o in base.choices.items() if o and g != "experiments"]
         plain = hydra(["~experiments", *options])
-    return _Start(deepcopy(base.config), plain.values, base.choices, base.hydra)
+    return _BaseConfig(deepcopy(base.config), plain.values, base.choices, base.hydra)
 
 
-def _frozen(
-    run_dir: Path, chosen: Sequence[Override], hydra: Any, groups: Groups, problems: list[str]
-) -> _Start:
+def _base_of_saved_run(
+    run_dir: Path, chosen: Sequence[Override], hydra: Any, groups: ConfigGroups, problems: list[str]
+) -> _BaseConfig:
     """A run's configuration, the groups chosen composed freshly in place of its nodes."""
     meta = read_meta(run_dir)
     loaded = OmegaConf.create(read_config(run_dir))
-    before = resolve(loaded)[1]
+    before = resolve_interpolations(loaded)[1]
     choices: dict[str, str | None] = dict(meta.get("choices", {}))
     for override in chosen:
         group, text = override.key_or_group, str(override.input_line)
-        if group in ONLY_FRESH:
+        if group in NEW_RUN_ONLY_GROUPS:
             problems.append(f"{text}: lays itself on today's defaults, not on a run that exists")
-        elif problem := groups.problem(override, loaded):
+        elif problem := groups.check_choice(override, loaded):
             problems.append(problem)
         else:
             fresh = hydra([text])
@@ -251,13 +266,13 @@ def _frozen(
             OmegaConf.update(loaded, node, value, merge=False, force_add=True)
             choices[group] = fresh.choices.get(group)
     OmegaConf.set_struct(loaded, True)
-    return _Start(loaded, resolve(loaded)[0], choices, hydra([]).hydra, before)
+    return _BaseConfig(loaded, resolve_interpolations(loaded)[0], choices, hydra([]).hydra, before)
 
 
-def make_absolute(config: dict[str, Any], record: dict[str, Any]) -> None:
+def make_paths_absolute(config: dict[str, Any], saved_config: dict[str, Any]) -> None:
     """Paths hold wherever a later command on the run directory is typed. In place."""
-    for *groups, name in [*PATHS, *_of_tables(config)]:
-        node, kept = (_node(values, groups) for values in (config, record))
+    for *groups, name in [*PATH_KEYS, *_table_source_keys(config)]:
+        node, kept = (_select_node(values, groups) for values in (config, saved_config))
         value = node.get(name) if isinstance(node, dict) else None
         if isinstance(value, str) and "://" not in value and isinstance(kept, dict):
             node[name] = os.path.abspath(os.path.expanduser(value))  # type: ignore[index]
@@ -265,13 +280,13 @@ def make_absolute(config: dict[str, Any], record: dict[str, Any]) -> None:
                 kept[name] = node[name]  # type: ignore[index]
 
 
-def _of_tables(config: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _table_source_keys(config: Mapping[str, Any]) -> list[tuple[str, ...]]:
     tables = (config.get("checkpoint") or {}).get("init_tables")
     names = tables if isinstance(tables, dict) else {}
     return [("checkpoint", "init_tables", name, "from") for name in names]
 
 
-def _node(values: Any, names: Sequence[str]) -> Any:
+def _select_node(values: Any, names: Sequence[str]) -> Any:
     for name in names:
         values = values.get(name) if isinstance(values, dict) else None
     return values

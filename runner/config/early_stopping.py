@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from runner.errors import nearest
+from runner.errors import nearest_hint
 from runner.metrics.settings import find_metric
 
 DIRECTIONS = ("max", "min")
@@ -54,8 +54,8 @@ class BatchOnPlateau:
     direction: str | None = None
 
 
-Rule = EarlyStop | LrOnPlateau | BatchOnPlateau
-RULES: Mapping[str, type[Rule]] = {
+PatienceRule = EarlyStop | LrOnPlateau | BatchOnPlateau
+PATIENCE_RULES: Mapping[str, type[PatienceRule]] = {
     "early_stop": EarlyStop,
     "lr_on_plateau": LrOnPlateau,
     "batch_on_plateau": BatchOnPlateau,
@@ -63,7 +63,7 @@ RULES: Mapping[str, type[Rule]] = {
 
 
 @dataclass(frozen=True)
-class Wait:
+class PatienceState:
     """How far a rule has waited; kept in checkpoints."""
 
     best: float | None = None
@@ -71,22 +71,24 @@ class Wait:
     times: int = 0  # that it has acted
 
 
-def after_evaluation(wait: Wait, value: float, *, direction: str, min_delta: float) -> Wait:
+def record_evaluation(
+    state: PatienceState, value: float, *, direction: str, min_delta: float
+) -> PatienceState:
     """One more evaluation. NaN improves nothing and counts as one without improvement."""
-    if is_better(value, wait.best, direction, min_delta=min_delta):
-        return replace(wait, best=value, since=0)
-    return replace(wait, since=wait.since + 1)
+    if is_better(value, state.best, direction, min_delta=min_delta):
+        return replace(state, best=value, since=0)
+    return replace(state, since=state.since + 1)
 
 
-def acts(wait: Wait, patience: int | None, max_times: int | None = None) -> bool:
+def is_exhausted(state: PatienceState, patience: int | None, max_times: int | None = None) -> bool:
     """Whether the rule's patience has run out, and it may still act."""
-    if patience is None or wait.since < patience:
+    if patience is None or state.since < patience:
         return False
-    return max_times is None or wait.times < max_times
+    return max_times is None or state.times < max_times
 
 
-def acted(wait: Wait) -> Wait:
-    return replace(wait, since=0, times=wait.times + 1)
+def reset(state: PatienceState) -> PatienceState:
+    return replace(state, since=0, times=state.times + 1)
 
 
 def is_better(value: float, best: float | None, direction: str, *, min_delta: float = 0.0) -> bool:
@@ -98,38 +100,38 @@ def is_better(value: float, best: float | None, direction: str, *, min_delta: fl
     return value > best + min_delta if direction == "max" else value < best - min_delta
 
 
-def reaches(value: float, threshold: float | None, direction: str) -> bool:
+def reaches_threshold(value: float, threshold: float | None, direction: str) -> bool:
     if threshold is None or math.isnan(value):
         return False
     return value >= threshold if direction == "max" else value <= threshold
 
 
-def reduced(scale: float, rule: LrOnPlateau) -> float:
+def next_lr_scale(scale: float, rule: LrOnPlateau) -> float:
     """The next factor of the schedule's rates; `scale` itself if there is none lower."""
     return min(scale, max(scale * rule.factor, rule.min_scale))
 
 
-def grown(growth: int, rule: BatchOnPlateau, base_rows: int) -> int:
-    """The next number of original updates in one; `growth` itself if the cap leaves none higher.
+def next_batch_multiplier(multiplier: int, rule: BatchOnPlateau, base_rows: int) -> int:
+    """The next number of original updates in one; `multiplier` itself if the cap leaves none higher.
 
     Whole multiples only, so that any number of ranks that shares the original update shares this.
     """
-    wanted = growth * rule.factor
+    wanted = multiplier * rule.factor
     if rule.max_rows is not None:
         wanted = min(wanted, rule.max_rows // base_rows)
-    return max(growth, wanted)
+    return max(multiplier, wanted)
 
 
-def watched(rule: Rule, monitor: Any) -> tuple[str, str]:
+def resolve_metric(rule: PatienceRule, monitor: Any) -> tuple[str, str]:
     """(metric as split/name, direction). Args: monitor: of the checkpoints, checked."""
     metric = rule.metric or monitor.metric
     if rule.direction is not None:
         return metric, rule.direction
-    own = direction_of(metric)
+    own = natural_direction(metric)
     return metric, own if own is not None else monitor.direction
 
 
-def direction_of(metric: str) -> str | None:
+def natural_direction(metric: str) -> str | None:
     """What is better by the nature of `split/name[/task]`; None if neither is."""
     name = metric.partition("/")[2].partition("/")[0]
     if name == "loss":
@@ -138,28 +140,28 @@ def direction_of(metric: str) -> str | None:
     return known.direction if known is not None and known.direction in DIRECTIONS else None
 
 
-def check_waiting(config: Mapping[str, Any]) -> Iterator[str]:
+def check_monitored_metrics(config: Mapping[str, Any]) -> Iterator[str]:
     """Mistakes in what is monitored and in the rules that wait, a message each."""
     monitor = config["checkpoint"]["monitor"]
     eval_names = ["loss", *config["metrics"]["eval"]]
     yield from _check_metric("checkpoint.monitor", monitor, eval_names)
     trainer = config["trainer"]
     rows = trainer["batch_size"] * trainer["accumulate"] * trainer["num_processes"]
-    for name, kind in RULES.items():
+    for name, kind in PATIENCE_RULES.items():
         node, where = trainer.get(name, {}), f"trainer.{name}"
         if node is None:
             yield f"{where}=null: is a group of keys; {where}.patience=null turns it off"
         if not node:  # a run of before it was there
             continue
-        if not is_on(node):
-            yield from _check_idle(where, node, kind)
+        if not is_enabled(node):
+            yield from _check_disabled(where, node, kind)
             continue
         own = {"metric": node.get("metric") or monitor["metric"], "direction": node["direction"]}
         if own["metric"] == monitor["metric"] and own["direction"] is None:
             own["direction"] = monitor["direction"]  # judged above
         else:
             yield from _check_metric(where, own, eval_names)
-        if own["direction"] is None and direction_of(own["metric"]) is None:
+        if own["direction"] is None and natural_direction(own["metric"]) is None:
             yield (
                 f"{where}.direction=null: is missing: what is better of {own['metric']} is not "
                 "known; max or min"
@@ -167,12 +169,12 @@ def check_waiting(config: Mapping[str, Any]) -> Iterator[str]:
         yield from _check_numbers(where, node, rows)
 
 
-def is_on(node: Mapping[str, Any] | None) -> bool:
+def is_enabled(node: Mapping[str, Any] | None) -> bool:
     """Of a rule's node in the configuration, which older runs do not have."""
     return any((node or {}).get(key) is not None for key in ("patience", "threshold"))
 
 
-def _check_idle(where: str, node: Mapping[str, Any], kind: type[Rule]) -> Iterator[str]:
+def _check_disabled(where: str, node: Mapping[str, Any], kind: type[PatienceRule]) -> Iterator[str]:
     defaults = {f.name: f.default for f in fields(kind)}
     for key, value in node.items():
         if key in defaults and value != defaults[key]:
@@ -196,9 +198,9 @@ def _check_metric(where: str, node: Mapping[str, Any], eval_names: list[str]) ->
     base = name.partition("/")[0]
     if base not in eval_names:
         what = "metrics.eval does not list it" if find_metric(base) else "no such metric"
-        yield f"{key}: {what}{nearest(base, eval_names)}; measured are {', '.join(eval_names)}"
+        yield f"{key}: {what}{nearest_hint(base, eval_names)}; measured are {', '.join(eval_names)}"
         return
-    own = direction_of(metric)
+    own = natural_direction(metric)
     if own is not None and direction in DIRECTIONS and direction != own:
         yield f"{where}.direction={direction}: of {metric} {own} is better; {where}.direction={own}"
 
@@ -208,7 +210,7 @@ def _check_numbers(where: str, node: Mapping[str, Any], rows: int) -> Iterator[s
     if patience is not None and patience < 1:
         yield f"{where}.patience={patience}: must be at least 1 evaluation; null turns it off"
     if direction is not None and direction not in DIRECTIONS:
-        yield f"{where}.direction={direction}: one of max, min{nearest(direction, DIRECTIONS)}"
+        yield f"{where}.direction={direction}: one of max, min{nearest_hint(direction, DIRECTIONS)}"
     if not 0 <= node["min_delta"] < math.inf:
         yield f"{where}.min_delta={node['min_delta']}: must be a number from 0"
     if node.get("max_times") is not None and node["max_times"] < 1:

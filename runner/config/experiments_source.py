@@ -9,7 +9,7 @@ from __future__ import annotations
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.object_type import ObjectType
 
-GROUP = "experiments"
+EXPERIMENTS_GROUP = "experiments"
 
 
 class ExperimentsSource(FileConfigSource):
@@ -28,9 +28,13 @@ class ExperimentsSource(FileConfigSource):
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         if config_path.strip("/") == "":
-            return [GROUP] if self.is_group(GROUP) and results_filter != ObjectType.CONFIG else []
+            return (
+                [EXPERIMENTS_GROUP]
+                if self.is_group(EXPERIMENTS_GROUP) and results_filter != ObjectType.CONFIG
+                else []
+            )
         return super().list(config_path, results_filter) if self.is_group(config_path) else []
 
 
 def _inside(config_path: str) -> bool:
-    return config_path.split("/")[0] == GROUP
+    return config_path.split("/")[0] == EXPERIMENTS_GROUP

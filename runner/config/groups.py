@@ -30,22 +30,22 @@ from yaml import YAMLError
 
 from runner.config import messages
 from runner.config.experiments_source import ExperimentsSource
-from runner.config.interpolation import resolve
+from runner.config.interpolation import resolve_interpolations
 from runner.config.locations import CONF, PROJECT
 from runner.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Base:
+class GroupComposition:
     """What Hydra made of a choice of groups, before other overrides. Shared: never changed."""
 
     config: DictConfig  # the job's own part, closed to unknown keys
     hydra: DictConfig
 
     @cached_property
-    def values(self) -> dict[str, Any]:
+    def resolved_config(self) -> dict[str, Any]:
         """Resolved, as far as that is possible without the overrides."""
-        return resolve(self.config)[0]
+        return resolve_interpolations(self.config)[0]
 
     @property
     def choices(self) -> dict[str, str | None]:
@@ -54,17 +54,17 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Groups:
+class ConfigGroups:
     """Groups and options as one search path offers them."""
 
     repository: CachingConfigRepository
 
-    def is_choice(self, override: Override) -> bool:
+    def is_group_choice(self, override: Override) -> bool:
         """Whether an override chooses an option of a group, as Hydra sees it."""
         value = None if override.is_sweep_override() else override.value()
         return self.repository.group_exists(override.key_or_group) and not isinstance(value, dict)
 
-    def problem(self, override: Override, config: Mapping[str, Any]) -> str | None:
+    def check_choice(self, override: Override, config: Mapping[str, Any]) -> str | None:
         """A message if the option chosen does not exist."""
         group, value = override.key_or_group, override.value()
         if override.is_delete():
@@ -79,7 +79,7 @@ class Groups:
                 return messages.unknown_option(group, option, options, config)
         return None
 
-    def perhaps(self, override: Override) -> str:
+    def suggest_group_option(self, override: Override) -> str:
         """A hint where an override of a key was meant to choose an option of a group inside one."""
         key, value = override.key_or_group.replace(".", "/"), override.value()
         if isinstance(value, str) and re.fullmatch(r"[\w/-]+", value):
@@ -90,7 +90,7 @@ class Groups:
         return ""
 
 
-def register(config_dirs: Sequence[str] = ()) -> None:
+def register_search_path(config_dirs: Sequence[str] = ()) -> None:
     """Makes the top-level folder `experiments/` a group, and adds the user's `--config-dir`s."""
 
     class Folders(SearchPathPlugin):
@@ -110,37 +110,37 @@ def register(config_dirs: Sequence[str] = ()) -> None:
 
 
 @lru_cache(maxsize=8)
-def find_groups(for_hydra: tuple[str, ...], config_dirs: tuple[str, ...]) -> Groups:
-    """The groups of this search path; `for_hydra` may hold `hydra.searchpath=[...]`."""
-    with _hydra(config_dirs):
+def load_groups(hydra_overrides: tuple[str, ...], config_dirs: tuple[str, ...]) -> ConfigGroups:
+    """The groups of this search path; `hydra_overrides` may hold `hydra.searchpath=[...]`."""
+    with _initialized_hydra(config_dirs):
         loader = GlobalHydra.instance().config_loader()
         assert isinstance(loader, ConfigLoaderImpl)
         try:
             _, repository = loader._parse_overrides_and_create_caching_repo(
-                "config", list(for_hydra)
+                "config", list(hydra_overrides)
             )
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
-            raise ConfigError(messages.from_hydra(error)) from error
-        return Groups(repository)
+            raise ConfigError(messages.hydra_error(error)) from error
+        return ConfigGroups(repository)
 
 
-def compose_groups(overrides: Sequence[str], config_dirs: Sequence[str]) -> Base:
+def compose_groups(overrides: Sequence[str], config_dirs: Sequence[str]) -> GroupComposition:
     """Raises: ConfigError with Hydra's reason."""
     return _composed(tuple(overrides), tuple(config_dirs))
 
 
 @lru_cache(maxsize=64)
-def _composed(overrides: tuple[str, ...], config_dirs: tuple[str, ...]) -> Base:
-    with _hydra(config_dirs):
+def _composed(overrides: tuple[str, ...], config_dirs: tuple[str, ...]) -> GroupComposition:
+    with _initialized_hydra(config_dirs):
         try:
             whole = compose("config", list(overrides), return_hydra_config=True)
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
-            raise ConfigError(messages.from_hydra(error)) from error
+            raise ConfigError(messages.hydra_error(error)) from error
     own = OmegaConf.masked_copy(whole, [str(k) for k in whole if k != "hydra"])
     OmegaConf.set_struct(own, True)
-    return Base(own, whole.hydra)
+    return GroupComposition(own, whole.hydra)
 
 
-def _hydra(config_dirs: Sequence[str]) -> Any:
-    register(config_dirs)
+def _initialized_hydra(config_dirs: Sequence[str]) -> Any:
+    register_search_path(config_dirs)
     return initialize_config_dir(str(CONF), job_name="runner", version_base="1.3")

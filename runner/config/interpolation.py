@@ -12,17 +12,17 @@ from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
 
-def resolve(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+def resolve_interpolations(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """Plain values, the same with everything that read the environment left as its reference, and
     a message for each value that is missing or cannot be resolved."""
     problems: list[str] = []
-    with _spied_environment() as read:
-        config_values, record = _walk(config, "", read, problems)
+    with _track_env_reads() as read:
+        config_values, record = _resolve_node(config, "", read, problems)
     return config_values, record, problems
 
 
 @contextmanager
-def _spied_environment() -> Iterator[list[str]]:
+def _track_env_reads() -> Iterator[list[str]]:
     """Notes each variable that `${oc.env:...}` reads, also through other interpolations."""
     read: list[str] = []
 
@@ -37,12 +37,14 @@ def _spied_environment() -> Iterator[list[str]]:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
 
-def _walk(node: Container, key: str, read: list[str], problems: list[str]) -> tuple[Any, Any]:
+def _resolve_node(
+    node: Container, key: str, read: list[str], problems: list[str]
+) -> tuple[Any, Any]:
     names: list[Any] = list(node.keys()) if isinstance(node, DictConfig) else [*range(len(node))]  # type: ignore[arg-type]
     values, records = [], []
     for name in names:
         full = f"{key}[{name}]" if isinstance(node, ListConfig) else f"{key}.{name!s}".lstrip(".")
-        value, record = _value(node, name, full, read, problems)
+        value, record = _resolve_value(node, name, full, read, problems)
         values.append(value)
         records.append(record)
     if isinstance(node, DictConfig):
@@ -50,7 +52,7 @@ def _walk(node: Container, key: str, read: list[str], problems: list[str]) -> tu
     return values, records
 
 
-def _value(
+def _resolve_value(
     parent: Any, name: Any, key: str, read: list[str], problems: list[str]
 ) -> tuple[Any, Any]:
     child = parent._get_node(name)
@@ -60,7 +62,7 @@ def _value(
     if not child._is_interpolation():
         if child._is_none() or not isinstance(child, Container):
             return child._value(), child._value()
-        return _walk(child, key, read, problems)
+        return _resolve_node(child, key, read, problems)
     read.clear()
     try:
         found = parent[name]

@@ -42,10 +42,12 @@ class Progress:
     active_s: float = 0.0  # of work, carried on across restarts
 
 
-def parse_interval(value: int | str | None, *, key: str, timed: bool = False) -> Interval | None:
+def parse_interval(
+    value: int | str | None, *, key: str, allow_time: bool = False
+) -> Interval | None:
     """The interval written in a configuration; null means never.
 
-    Args: key: named in errors; timed: whether a time may be given (saving and logging only, since
+    Args: key: named in errors; allow_time: whether a time may be given (saving and logging only, since
     anything that can change a result must not depend on the clock).
     Raises: ConfigError.
     """
@@ -53,14 +55,14 @@ def parse_interval(value: int | str | None, *, key: str, timed: bool = False) ->
         return None
     found = re.fullmatch(r"(\d+) ?([a-z]*)", str(value)) if not isinstance(value, bool) else None
     if found is None or found[2] not in _FACTORS:
-        times = ", '30min'" if timed else ""
+        times = ", '30min'" if allow_time else ""
         raise ConfigError(
             f"{key}={value}: not an interval; write a number of updates, '5000ex', '2ep'{times}, "
             "or null for never"
         )
     count = int(found[1]) * _FACTORS[found[2]]
     unit = _UNITS[found[2]]
-    if unit == "seconds" and not timed:
+    if unit == "seconds" and not allow_time:
         raise ConfigError(
             f"{key}={value}: a time is for saving and logging only, since this one decides what "
             "the run results in; write updates, '5000ex' or '2ep'"
@@ -70,7 +72,7 @@ def parse_interval(value: int | str | None, *, key: str, timed: bool = False) ->
     return Interval(unit, count)
 
 
-def due(interval: Interval | None, before: Progress, after: Progress) -> bool:
+def is_due(interval: Interval | None, before: Progress, after: Progress) -> bool:
     """Whether the update that led from `before` to `after` reached or passed a multiple."""
     if interval is None:
         return False

@@ -9,8 +9,8 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.rules import CHOICES
-from runner.errors import nearest, nearest_keys
+from runner.config.rules import ALLOWED_VALUES
+from runner.errors import nearest_hint, nearest_keys
 
 
 def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -23,7 +23,7 @@ def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from dotted_keys(value, f"{prefix}{name}.")
 
 
-def bad_grammar(text: str, error: Exception) -> str:
+def invalid_syntax(text: str, error: Exception) -> str:
     if "=" not in text and not text.startswith("~"):
         return f"{text!r}: not key=value (verbs such as resume come first: python -m runner VERB)"
     told = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -35,7 +35,7 @@ def bad_grammar(text: str, error: Exception) -> str:
     )
 
 
-def sweep_without_multirun(text: str) -> str:
+def sweep_needs_multirun(text: str) -> str:
     return (
         f"{text}: several values; -m runs a job for each, key=[a,b] is a list, and "
         "'key=\"a,b\"' is one string"
@@ -46,8 +46,12 @@ def unknown_option(
     group: str, option: Any, options: Sequence[str], config: Mapping[str, Any]
 ) -> str:
     listed = ", ".join(options) or "none"
-    text = f"{group}={option}: no such option of {group}{nearest(option, options)}"
-    meant = [k for k, allowed in CHOICES.items() if k.startswith(f"{group}.") and option in allowed]
+    text = f"{group}={option}: no such option of {group}{nearest_hint(option, options)}"
+    meant = [
+        k
+        for k, allowed in ALLOWED_VALUES.items()
+        if k.startswith(f"{group}.") and option in allowed
+    ]
     number = isinstance(option, int) and [
         k
         for k in dotted_keys(config)
@@ -60,10 +64,10 @@ def unknown_option(
     return f"{text}. Options: {listed}"
 
 
-def scalar_for_node(text: str, node: DictConfig, value: Any) -> str:
+def value_for_group(text: str, node: DictConfig, value: Any) -> str:
     keys = [str(k) for k in node]
     key = text.split("=")[0].lstrip("+~")
-    meant = [k for k in keys if value in CHOICES.get(f"{key}.{k}", ())]
+    meant = [k for k in keys if value in ALLOWED_VALUES.get(f"{key}.{k}", ())]
     hint = f"; perhaps {key}.{meant[0]}={value}" if meant else ""
     listed = f" ({', '.join(keys)})" if keys else ""
     return f"{text}: {key} is a group of keys{listed}, not one value{hint}"
@@ -87,7 +91,7 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
     return f"{text}: {_first_lines(error)}"
 
 
-def from_hydra(error: Exception) -> str:
+def hydra_error(error: Exception) -> str:
     """Hydra's own message about a YAML file or a defaults list, without its search path."""
     return _first_lines(error)
 

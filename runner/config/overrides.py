@@ -14,77 +14,81 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import messages
-from runner.config.settings import JUDGED_ELSEWHERE
-from runner.errors import mistakes
-from runner.optim.constructor_arguments import accepted_by
+from runner.config.settings import NODES_WITH_OWN_PARSER
+from runner.errors import combined_error
+from runner.optim.constructor_arguments import accepted_arguments
 
-LENGTHS = ("trainer.max_steps", "trainer.max_epochs")
-DENSE = "optimizer.dense"
+LENGTH_KEYS = ("trainer.max_steps", "trainer.max_epochs")
+DENSE_KEY = "optimizer.dense"
 
 
-def parse(overrides: Sequence[str]) -> list[Override]:
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Raises: ConfigError naming every override that is no `key=value` of Hydra's grammar."""
     parser, parsed, problems = OverridesParser.create(), [], []
     for text in overrides:
         try:
             parsed.extend(parser.parse_overrides([text]))
         except HydraException as error:
-            problems.append(messages.bad_grammar(text, error))
+            problems.append(messages.invalid_syntax(text, error))
     if problems:
-        raise mistakes(problems)
+        raise combined_error(problems)
     return parsed
 
 
-def parse_single(overrides: Sequence[str]) -> list[Override]:
+def parse_job_overrides(overrides: Sequence[str]) -> list[Override]:
     """The same for one job. Raises: ConfigError also for an override of several values."""
-    parsed = parse(overrides)
+    parsed = parse_overrides(overrides)
     problems = [
-        messages.sweep_without_multirun(str(o.input_line)) for o in parsed if o.is_sweep_override()
+        messages.sweep_needs_multirun(str(o.input_line)) for o in parsed if o.is_sweep_override()
     ]
     if problems:
-        raise mistakes(problems)
+        raise combined_error(problems)
     return parsed
 
 
-def displace(parsed: Sequence[Override], problems: list[str]) -> tuple[list[Override], str | None]:
+def drop_displaced_length(
+    parsed: Sequence[Override], problems: list[str]
+) -> tuple[list[Override], str | None]:
     """Of max_steps and max_epochs the command line's one displaces the file's one.
 
     Returns: the overrides, with one more if need be, and the key that displaces the other.
     """
-    given = {o.key_or_group: o for o in parsed if o.key_or_group in LENGTHS and not o.is_delete()}
+    given = {
+        o.key_or_group: o for o in parsed if o.key_or_group in LENGTH_KEYS and not o.is_delete()
+    }
     chosen = [k for k, o in given.items() if o.value() is not None]
     if len(chosen) == 2:
         lines = " and ".join(str(given[k].input_line) for k in chosen)
         problems.append(f"{lines}: give one of them; each says how long the run is")
     if len(chosen) != 1 or len(given) == 2:
         return list(parsed), None
-    other = LENGTHS[1 - LENGTHS.index(chosen[0])]
-    return [*parsed, *parse([f"{other}=null"])], chosen[0]
+    other = LENGTH_KEYS[1 - LENGTH_KEYS.index(chosen[0])]
+    return [*parsed, *parse_overrides([f"{other}=null"])], chosen[0]
 
 
-def displaced_note(displaced: str | None, base: DictConfig) -> tuple[str, ...]:
+def describe_displaced_length(length_key: str | None, config: DictConfig) -> tuple[str, ...]:
     """What is said of it, if there was something to displace."""
-    if displaced is None:
+    if length_key is None:
         return ()
-    other = LENGTHS[1 - LENGTHS.index(displaced)]
-    was = OmegaConf.select(base, other)
+    other = LENGTH_KEYS[1 - LENGTH_KEYS.index(length_key)]
+    was = OmegaConf.select(config, other)
     if was is None:
         return ()
-    return (f"{displaced} from the command line displaces {other}={was}",)
+    return (f"{length_key} from the command line displaces {other}={was}",)
 
 
-def lay_on(config: DictConfig, override: Override) -> str | None:
+def apply_override(config: DictConfig, override: Override) -> str | None:
     """Applies one override in place, as Hydra would; a message if it cannot be."""
     key, text = override.key_or_group, str(override.input_line)
     before = OmegaConf.select(config, key, throw_on_missing=False, default=None)
-    if replaces_dense(override):
+    if replaces_dense_optimizer(override):
         OmegaConf.update(config, key, override.value(), merge=False, force_add=True)
         return None
     is_node = isinstance(before, DictConfig) and not override.is_delete()
     if is_node and not isinstance(override.value(), dict):
-        return messages.scalar_for_node(text, before, override.value())
+        return messages.value_for_group(text, before, override.value())
     try:
-        if not {key, key.rpartition(".")[0]}.isdisjoint(JUDGED_ELSEWHERE) and not (
+        if not {key, key.rpartition(".")[0]}.isdisjoint(NODES_WITH_OWN_PARSER) and not (
             override.is_delete() or "@" in key
         ):
             # Its own parser knows the reason for what it refuses, better than "no such key".
@@ -96,30 +100,32 @@ def lay_on(config: DictConfig, override: Override) -> str | None:
     return None
 
 
-def replaces_dense(override: Override) -> bool:
+def replaces_dense_optimizer(override: Override) -> bool:
     """Whether it gives the dense optimizer anew, class and all settings, as that of a part does."""
-    if override.key_or_group != DENSE or override.is_delete():
+    if override.key_or_group != DENSE_KEY or override.is_delete():
         return False
     value = override.value()
     return isinstance(value, dict) and "_target_" in value
 
 
-def fit_dense(config: DictConfig, given: Sequence[Override], before: Any) -> tuple[str, ...]:
+def drop_unsupported_arguments(
+    config: DictConfig, given: Sequence[Override], previous_target: Any
+) -> tuple[str, ...]:
     """Of a class that the command line has put in another's place: settings that nobody gave it
     and that it does not take are left out. In place.
 
-    Args: before: the class that the settings were written for. Returns: what is said of it.
+    Args: previous_target: the class that the settings were written for. Returns: what is said of it.
     """
-    target, node = (OmegaConf.select(config, key) for key in (f"{DENSE}._target_", DENSE))
-    if not isinstance(target, str) or target == before or not isinstance(node, DictConfig):
+    target, node = (OmegaConf.select(config, key) for key in (f"{DENSE_KEY}._target_", DENSE_KEY))
+    if not isinstance(target, str) or target == previous_target or not isinstance(node, DictConfig):
         return ()
-    known = accepted_by(target)
+    known = accepted_arguments(target)
     named = {"_target_"}
     for override in given:
         (group, _, name), value = override.key_or_group.rpartition("."), override.value()
-        if group == DENSE:
+        if group == DENSE_KEY:
             named.add(name)
-        elif override.key_or_group == DENSE and isinstance(value, dict):
+        elif override.key_or_group == DENSE_KEY and isinstance(value, dict):
             named |= {str(k) for k in value}
     others = [str(k) for k in node if known is not None and k not in {*known, *named}]
     if not others:
@@ -128,6 +134,6 @@ def fit_dense(config: DictConfig, given: Sequence[Override], before: Any) -> tup
         for name in others:
             del node[name]
     return (
-        f"{DENSE}._target_={target} takes no {' and no '.join(others)}, which "
-        f"{'was' if len(others) == 1 else 'were'} {before}'s: left out",
+        f"{DENSE_KEY}._target_={target} takes no {' and no '.join(others)}, which "
+        f"{'was' if len(others) == 1 else 'were'} {previous_target}'s: left out",
     )

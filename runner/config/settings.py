@@ -12,13 +12,13 @@ from runner.optim.settings import ClipSettings
 
 
 @dataclass(frozen=True)
-class Monitor:
+class MonitorSettings:
     metric: str = "validation/auc"
     direction: str = "max"  # max or min
 
 
 @dataclass(frozen=True)
-class RateScaling:
+class LrScalingSettings:
     """Of all full learning rates, by the batches that an update adds up."""
 
     rule: str = "constant"  # constant, sqrt, linear
@@ -26,7 +26,7 @@ class RateScaling:
 
 
 @dataclass(frozen=True)
-class Averaging:
+class EmaSettings:
     """An exponential moving average of the dense half's parameters."""
 
     decay: float | None = None  # null: none is kept
@@ -35,7 +35,7 @@ class Averaging:
 
 
 @dataclass(frozen=True)
-class Profile:
+class ProfilerSettings:
     """A window of updates that torch's profiler records."""
 
     updates: int = 0  # 0: none
@@ -63,10 +63,10 @@ class TrainerSettings:
     num_processes: int = 1
     rank_timeout_s: int = 300
     pipeline: str = "auto"  # auto, none, base, sparse_dist
-    lr_scaling: RateScaling = field(default_factory=RateScaling)
-    ema: Averaging = field(default_factory=Averaging)
+    lr_scaling: LrScalingSettings = field(default_factory=LrScalingSettings)
+    ema: EmaSettings = field(default_factory=EmaSettings)
     compile: bool = False
-    profile: Profile = field(default_factory=Profile)
+    profile: ProfilerSettings = field(default_factory=ProfilerSettings)
     early_stop: EarlyStop = field(default_factory=EarlyStop)
     lr_on_plateau: LrOnPlateau = field(default_factory=LrOnPlateau)
     batch_on_plateau: BatchOnPlateau = field(default_factory=BatchOnPlateau)
@@ -76,7 +76,7 @@ class TrainerSettings:
 class CheckpointSettings:
     save_every: int | str | None = "5min"
     keep: int = 2
-    monitor: Monitor = field(default_factory=Monitor)
+    monitor: MonitorSettings = field(default_factory=MonitorSettings)
     step: int | str = "best"
     path: str | None = None
     init_from: str | None = None
@@ -87,7 +87,7 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True)
-class TopSettings:
+class RootSettings:
     """Keys of conf/config.yaml that belong to no group."""
 
     name: str | None = None
@@ -166,12 +166,12 @@ class ActivationsSettings:
 
 
 # Node -> its settings. Nodes that are not here take their keys and types from the option's YAML.
-BY_NODE: dict[str, type] = {
-    "": TopSettings,
+SETTINGS_BY_NODE: dict[str, type] = {
+    "": RootSettings,
     "trainer": TrainerSettings,
-    "trainer.lr_scaling": RateScaling,
-    "trainer.ema": Averaging,
-    "trainer.profile": Profile,
+    "trainer.lr_scaling": LrScalingSettings,
+    "trainer.ema": EmaSettings,
+    "trainer.profile": ProfilerSettings,
     "trainer.early_stop": EarlyStop,
     "trainer.lr_on_plateau": LrOnPlateau,
     "trainer.batch_on_plateau": BatchOnPlateau,
@@ -182,7 +182,7 @@ BY_NODE: dict[str, type] = {
     "remote": RemoteSettings,
 }
 # The same by what a node's `_target_` names, wherever it stands.
-BY_TARGET: dict[str, type] = {
+SETTINGS_BY_TARGET: dict[str, type] = {
     "runner.training.loops.evaluate.evaluate": EvaluateLoopSettings,
     "runner.training.callbacks.watch.throughput.Throughput": ThroughputSettings,
     "runner.training.callbacks.watch.memory.Memory": MemorySettings,
@@ -191,7 +191,7 @@ BY_TARGET: dict[str, type] = {
 }
 
 # Nodes that a parser of their own judges in runner/config/rules/, with the reason for each refusal.
-JUDGED_ELSEWHERE = (
+NODES_WITH_OWN_PARSER = (
     "optimizer.sparse",
     "optimizer.schedules.sparse",
     "optimizer.schedules.dense",
@@ -199,16 +199,16 @@ JUDGED_ELSEWHERE = (
     "sharding.tables",
 )
 # Nodes that hold any number of `_target_` nodes, under names that the user chooses.
-NAMED_FREELY = ("callbacks",)
+FREELY_NAMED_NODES = ("callbacks",)
 
 Settings = TypeVar("Settings")
 
 
-def settings_from(kind: type[Settings], node: Mapping[str, Any]) -> Settings:
+def make_settings(kind: type[Settings], node: Mapping[str, Any]) -> Settings:
     """A settings record from a checked node of the configuration, nested records included."""
     hints = get_type_hints(kind)
     values = {
-        name: settings_from(hints[name], value) if is_dataclass(hints[name]) else value
+        name: make_settings(hints[name], value) if is_dataclass(hints[name]) else value
         for name, value in node.items()
         if name != "_target_"
     }

@@ -7,15 +7,22 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.config.early_stopping import RULES, is_on
-from runner.models.row_scope import CUT, MICRO_BATCH, UPDATE, compared_within
+from runner.config.early_stopping import PATIENCE_RULES, is_enabled
+from runner.models.row_scope import (
+    GLOBAL_BATCH_KEYS,
+    MICRO_BATCH_SCOPE,
+    UPDATE_SCOPE,
+    loss_row_scope,
+)
 from runner.rundir.moved_targets import with_signed_targets
 
-ONLY_WATCH = "runner.training.callbacks.watch."  # callbacks that change nothing of the training
+UNSIGNED_CALLBACKS = (
+    "runner.training.callbacks.watch."  # callbacks that change nothing of the training
+)
 # empty: none
-PARTS_OF_A_WARM_START = ("init_names", "init_tables", "init_optimizer", "init_average")
+WARM_START_KEYS = ("init_names", "init_tables", "init_optimizer", "init_average")
 # Keys that change how a run is watched, stored or computed, but not what comes out of it.
-LEFT_OUT = (
+UNSIGNED_KEYS = (
     "name",
     "run",
     "report",
@@ -44,7 +51,7 @@ LEFT_OUT = (
 )
 
 
-def identity(
+def signature_fields(
     config: Mapping[str, Any], data_fingerprint: str, source: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Everything that makes the result, by dotted key.
@@ -53,62 +60,62 @@ def identity(
     """
     kept = {
         key: value
-        for key, value in _flat(with_signed_targets(effective(config)), "")
-        if not any(key == left or key.startswith(f"{left}.") for left in LEFT_OUT)
+        for key, value in _flatten(with_signed_targets(active_settings(config)), "")
+        if not any(key == left or key.startswith(f"{left}.") for left in UNSIGNED_KEYS)
     }
     trainer = config["trainer"]
     kept["global_batch"] = (
         trainer["batch_size"] * trainer.get("accumulate", 1) * (trainer.get("num_processes") or 1)
     )
-    if compared_within(config) == MICRO_BATCH:
-        kept |= {f"trainer.{name}": trainer.get(name) or 1 for name in CUT}
+    if loss_row_scope(config) == MICRO_BATCH_SCOPE:
+        kept |= {f"trainer.{name}": trainer.get(name) or 1 for name in GLOBAL_BATCH_KEYS}
     kept["data"] = data_fingerprint
     return {**kept, **{f"source.{k}": v for k, v in (source or {}).items()}}
 
 
-def effective(config: Mapping[str, Any]) -> dict[str, Any]:
+def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Without rules that are off and callbacks that only watch: with or without them, the result
     is the same."""
     trainer = config["trainer"]
-    idle = [n for n in RULES if not is_on(trainer.get(n))]
+    idle = [n for n in PATIENCE_RULES if not is_enabled(trainer.get(n))]
     kept = {**config, "trainer": {k: v for k, v in trainer.items() if k not in idle}}
     if "checkpoint" in config:
         own = config["checkpoint"]
-        kept["checkpoint"] = {k: v for k, v in own.items() if v or k not in PARTS_OF_A_WARM_START}
+        kept["checkpoint"] = {k: v for k, v in own.items() if v or k not in WARM_START_KEYS}
     model = config.get("model") or {}
     loss = model.get("loss") or {}
-    if loss.get("within") == UPDATE:  # what it was before there was a choice
+    if loss.get("within") == UPDATE_SCOPE:  # what it was before there was a choice
         own = {k: v for k, v in loss.items() if k != "within"}
         kept["model"] = {**model, "loss": own}
     callbacks = kept.pop("callbacks", None) or {}
     acting = {
         name: own
         for name, own in callbacks.items()
-        if not str(own.get("_target_")).startswith(ONLY_WATCH)
+        if not str(own.get("_target_")).startswith(UNSIGNED_CALLBACKS)
     }
     return {**kept, "callbacks": acting} if acting else kept
 
 
-def signature_of(parts: Mapping[str, Any]) -> str:
+def hash_fields(fields: Mapping[str, Any]) -> str:
     """8 hexadecimal digits of an identity."""
-    text = json.dumps(parts, sort_keys=True, default=str, allow_nan=True)
+    text = json.dumps(fields, sort_keys=True, default=str, allow_nan=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def signature(
+def compute_signature(
     config: Mapping[str, Any], data_fingerprint: str, source: Mapping[str, Any] | None = None
 ) -> str:
-    return signature_of(identity(config, data_fingerprint, source))
+    return hash_fields(signature_fields(config, data_fingerprint, source))
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def diff_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """(key, before, now) of every dotted key that differs; an absent one counts as None."""
-    old, new = dict(_flat(before, "")), dict(_flat(now, ""))
+    old, new = dict(_flatten(before, "")), dict(_flatten(now, ""))
     keys = [*old, *(k for k in new if k not in old)]
     return [(k, old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k)]
 
 
-def describe(changes: list[tuple[str, Any, Any]]) -> str:
+def format_changes(changes: list[tuple[str, Any, Any]]) -> str:
     """`key: before -> now` lines."""
     return "\n".join(f"  {key}: {_text(before)} -> {_text(now)}" for key, before, now in changes)
 
@@ -117,9 +124,9 @@ def _text(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _flat(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+def _flatten(node: Any, key: str) -> Iterator[tuple[str, Any]]:
     if isinstance(node, Mapping) and (node or not key):
         for name, value in node.items():
-            yield from _flat(value, f"{key}.{name}".lstrip("."))
+            yield from _flatten(value, f"{key}.{name}".lstrip("."))
     else:
         yield key, node

@@ -17,10 +17,10 @@ from types import ModuleType
 from typing import Any
 
 from runner.config.locations import EXPERIMENTS, PROJECT
-from runner.errors import ConfigError, nearest
+from runner.errors import ConfigError, nearest_hint
 from runner.rundir.moved_targets import current_target
 
-ALLOWED = ("runner", "torch.optim", "torch.nn", "torchmetrics", "experiments")
+ALLOWED_PACKAGES = ("runner", "torch.optim", "torch.nn", "torchmetrics", "experiments")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+")
 
 
@@ -31,10 +31,10 @@ def allowed_packages(flags: Sequence[str]) -> tuple[str, ...]:
     for package in extra:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", package):
             raise ConfigError(f"--allow {package}: not the name of a Python package")
-    return tuple(dict.fromkeys([*ALLOWED, *extra]))
+    return tuple(dict.fromkeys([*ALLOWED_PACKAGES, *extra]))
 
 
-def lies_in(path: str, allowed: Sequence[str]) -> bool:
+def is_in_packages(path: str, allowed: Sequence[str]) -> bool:
     return any(path == package or path.startswith(f"{package}.") for package in allowed)
 
 
@@ -59,7 +59,7 @@ def check_target_names(config: Mapping[str, Any], allowed: Sequence[str]) -> lis
             problems.append(f"{key}={path}: not the dotted name of a public class or function")
         elif (today := current_target(path)) != path:
             problems.append(f"{key}={path}: has moved; it is {today} now")
-        elif not lies_in(path, allowed):
+        elif not is_in_packages(path, allowed):
             package = path.split(".")[0]
             problems.append(
                 f"{key}={path}: not in an allowed package ({', '.join(allowed)}); "
@@ -74,23 +74,25 @@ def resolve_target(path: str, allowed: Sequence[str]) -> Any:
     Raises: ConfigError if it does not exist, or lies outside the allowed packages once resolved:
     every module passed on the way and the object's own `__module__` are judged, not the spelling.
     """
-    if not isinstance(path, str) or not _NAME.fullmatch(path) or not lies_in(path, allowed):
+    if not isinstance(path, str) or not _NAME.fullmatch(path) or not is_in_packages(path, allowed):
         raise ConfigError(f"_target_={path}: not a public name in {', '.join(allowed)}")
-    if lies_in(path, ("experiments",)):
+    if is_in_packages(path, ("experiments",)):
         _find_experiments(path)
     found, rest = _import_longest(path)
     for name in rest:
         if not hasattr(found, name):
             where = getattr(found, "__name__", repr(found))
             known = [n for n in dir(found) if not n.startswith("_")]
-            raise ConfigError(f"_target_={path}: {where} has no {name!r}{nearest(name, known)}")
+            raise ConfigError(
+                f"_target_={path}: {where} has no {name!r}{nearest_hint(name, known)}"
+            )
         found = getattr(found, name)
-        if isinstance(found, ModuleType) and not lies_in(found.__name__, allowed):
+        if isinstance(found, ModuleType) and not is_in_packages(found.__name__, allowed):
             raise ConfigError(f"_target_={path}: leads to {found.__name__}, which is not allowed")
     origin = getattr(found, "__module__", None)
     if isinstance(found, ModuleType) or not callable(found):
         raise ConfigError(f"_target_={path}: not a class or function")
-    if not isinstance(origin, str) or not lies_in(origin, allowed):
+    if not isinstance(origin, str) or not is_in_packages(origin, allowed):
         raise ConfigError(
             f"_target_={path}: comes from {origin}, which is not in {', '.join(allowed)}"
         )

@@ -13,36 +13,43 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from runner.config.settings import BY_NODE, BY_TARGET, JUDGED_ELSEWHERE, NAMED_FREELY
+from runner.config.settings import (
+    FREELY_NAMED_NODES,
+    NODES_WITH_OWN_PARSER,
+    SETTINGS_BY_NODE,
+    SETTINGS_BY_TARGET,
+)
 from runner.errors import nearest_keys
 
 
 def check_types(
-    config: Mapping[str, Any], plain: Mapping[str, Any], added: Collection[str]
+    config: Mapping[str, Any], default_config: Mapping[str, Any], added_keys: Collection[str]
 ) -> list[str]:
     """Messages for unknown keys and values of a wrong type.
 
-    Args: config: resolved; plain: the same options without any override; added: keys that the
+    Args: config: resolved; default_config: the same options without any override; added_keys: keys that the
     command line added with `+`, which the arguments of a `_target_` may be.
     """
-    known = list(_dotted(plain, ""))
-    return list(_node(config, plain, "", frozenset(added), known, inside_target=False))
+    known = list(_dotted_keys(default_config, ""))
+    return list(
+        _node(config, default_config, "", frozenset(added_keys), known, inside_target=False)
+    )
 
 
-def fits(value: Any, hint: Any) -> bool:
+def matches_type(value: Any, hint: Any) -> bool:
     """Whether a plain value is of a type; an int passes for a float, a bool for nothing else."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
     if origin in (typing.Union, types.UnionType):
-        return any(fits(value, a) for a in args)
+        return any(matches_type(value, a) for a in args)
     if origin is typing.Literal:
         return value in args
     if origin in (list, tuple):
         inner = args[0] if args else Any
-        return isinstance(value, list | tuple) and all(fits(v, inner) for v in value)
+        return isinstance(value, list | tuple) and all(matches_type(v, inner) for v in value)
     if origin is dict:
-        return isinstance(value, dict) and all(fits(v, args[1]) for v in value.values())
+        return isinstance(value, dict) and all(matches_type(v, args[1]) for v in value.values())
     if hint is None or hint is type(None):
         return value is None
     if is_dataclass(hint):
@@ -60,10 +67,10 @@ def type_name(hint: Any) -> str:
         return f"list of {type_name(args[0])}" if args else "list"
     if hint is type(None):
         return "null"
-    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))
+    return _TYPE_NAMES.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-_NAMES = {
+_TYPE_NAMES = {
     str: "text",
     int: "whole number",
     float: "number",
@@ -84,18 +91,18 @@ def _node(
 ) -> Iterator[str]:
     """Args: schema: the dataclass of a node that is a field of another's."""
     target = value.get("_target_")
-    by_target = BY_TARGET.get(target) if isinstance(target, str) else None
-    schema = schema or BY_NODE.get(key) or by_target
+    by_target = SETTINGS_BY_TARGET.get(target) if isinstance(target, str) else None
+    schema = schema or SETTINGS_BY_NODE.get(key) or by_target
     hints = typing.get_type_hints(schema) if schema else {}
     if schema is None and target != plain.get("_target_"):
         return  # another class has arguments of its own; its constructor judges them
     inside_target = inside_target or target is not None
     for name, entry in value.items():
         full = f"{key}.{name}".lstrip(".")
-        if full in JUDGED_ELSEWHERE and isinstance(entry, dict):
+        if full in NODES_WITH_OWN_PARSER and isinstance(entry, dict):
             continue
         if name in hints and not is_dataclass(hints[name]):
-            if not fits(entry, hints[name]):
+            if not matches_type(entry, hints[name]):
                 yield _wrong_type(full, entry, type_name(hints[name]))
         elif name in hints and isinstance(entry, dict):
             own = plain.get(name) or {}
@@ -104,7 +111,7 @@ def _node(
             yield from _entry(entry, plain.get(name), full, added, known, inside_target)
         elif name == "_target_" and schema is not None:
             continue
-        elif key in NAMED_FREELY and isinstance(entry, dict) and "_target_" in entry:
+        elif key in FREELY_NAMED_NODES and isinstance(entry, dict) and "_target_" in entry:
             continue  # its constructor judges it
         elif not (inside_target and schema is None and _is_added(full, added)):
             yield _unknown(full, entry, known)
@@ -125,9 +132,9 @@ def _entry(
     elif isinstance(default, list):
         kinds = {type(d) for d in default}
         inner = kinds.pop() if len(kinds) == 1 else Any
-        if entry is not None and not fits(entry, list[inner]):  # type: ignore[valid-type]
+        if entry is not None and not matches_type(entry, list[inner]):  # type: ignore[valid-type]
             yield _wrong_type(key, entry, type_name(list[inner]))  # type: ignore[valid-type]
-    elif default is not None and entry is not None and not fits(entry, type(default)):
+    elif default is not None and entry is not None and not matches_type(entry, type(default)):
         yield _wrong_type(key, entry, type_name(type(default)))
 
 
@@ -155,8 +162,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _dotted(node: Mapping[str, Any], prefix: str) -> Iterator[str]:
+def _dotted_keys(node: Mapping[str, Any], prefix: str) -> Iterator[str]:
     for name, value in node.items():
         yield f"{prefix}{name}"
         if isinstance(value, dict):
-            yield from _dotted(value, f"{prefix}{name}.")
+            yield from _dotted_keys(value, f"{prefix}{name}.")

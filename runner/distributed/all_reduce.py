@@ -10,24 +10,26 @@ from torch import nn
 from runner.distributed.ranks import Ranks
 
 
-def sum_over_ranks(parameters: Sequence[nn.Parameter], ranks: Ranks, *, sound: bool = True) -> bool:
+def all_reduce_gradients(
+    parameters: Sequence[nn.Parameter], ranks: Ranks, *, is_finite: bool = True
+) -> bool:
     """Collective. Every gradient becomes its sum over ranks, in one exchange.
 
     A parameter without a gradient on some ranks gets the sum of the others'; without one on any,
     none. Equal bits on all ranks, so that copies of the parameters stay equal.
-    Args: sound: what this rank says of what only it can see; it rides along.
+    Args: is_finite: what this rank says of what only it can see; it rides along.
     Returns: whether all ranks say so.
     """
     if not parameters:
-        return ranks.largest(not sound) == 0
+        return ranks.all_reduce_max(not is_finite) == 0
     missing = [p for p in parameters if p.grad is None]
     for parameter in missing:
         parameter.grad = torch.zeros_like(parameter)
     gradients = [p.grad for p in parameters if p.grad is not None]
     absent = {id(p) for p in missing}
-    counts = torch.tensor([float(not sound), *(float(id(p) not in absent) for p in parameters)])
+    counts = torch.tensor([float(not is_finite), *(float(id(p) not in absent) for p in parameters)])
     flat = torch.cat([*(g.flatten().float() for g in gradients), counts.to(gradients[0].device)])
-    ranks.add(flat)
+    ranks.all_reduce_sum(flat)
     *sums, counts = flat.split([*(g.numel() for g in gradients), len(counts)])
     for gradient, summed in zip(gradients, sums):
         gradient.copy_(summed.view_as(gradient))

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from runner.distributed.parent_death import end_with
+from runner.distributed.parent_death import die_with_parent
 
 # A rank that fails makes the others fail at their next exchange; those that wait for it longer
 # than this, because they are stopped or hang, are killed.
@@ -32,7 +32,7 @@ store_socket: socket.socket | None = None
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     """How a process of a job ended. `refused`: a mistake of the configuration or the data."""
 
     code: int
@@ -42,7 +42,7 @@ class Ended:
     at: float = 0.0  # monotonic seconds
 
     @property
-    def is_well(self) -> bool:
+    def is_ok(self) -> bool:
         return self.status in ("completed", "pruned", "interrupted")
 
 
@@ -52,11 +52,11 @@ class _Rank:
     pid: int
     reports: int  # end of the pipe on which it tells how it ended
     handle: int  # pidfd: readable when it is dead; -1 where the system has none
-    ended: Ended | None = None
+    ended: ProcessResult | None = None
     killed: bool = False  # by us
 
 
-def run_on_ranks(num_ranks: int, work: Callable[[], Ended]) -> Ended:
+def run_on_ranks(num_ranks: int, work: Callable[[], ProcessResult]) -> ProcessResult:
     """Calls `work` in `num_ranks` forked processes; returns how the first that failed ended, else
     how rank 0 did.
 
@@ -68,7 +68,7 @@ def run_on_ranks(num_ranks: int, work: Callable[[], Ended]) -> Ended:
 
     def pass_on(number: int, frame: Any) -> None:
         asked.append(number)
-        _send(ranks, number)
+        _send_signal(ranks, number)
 
     with _handlers(pass_on), _listening() as listener:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -79,7 +79,7 @@ def run_on_ranks(num_ranks: int, work: Callable[[], Ended]) -> Ended:
             _watch(ranks)
         finally:
             _kill(ranks)
-    return _judge(ranks, asked[0] if asked else None)
+    return _first_failure(ranks, asked[0] if asked else None)
 
 
 def _fork(
@@ -88,7 +88,7 @@ def _fork(
     listener: socket.socket,
     others: list[_Rank],
     signals_before: set[int | signal.Signals],
-    work: Callable[[], Ended],
+    work: Callable[[], ProcessResult],
 ) -> _Rank:
     reports, report = os.pipe()
     parent = os.getpid()
@@ -102,16 +102,16 @@ def _fork(
     try:
         # of a process group of its own: the terminal's Ctrl-C comes once, through the parent
         os.setpgid(0, 0)
-        end_with(parent, signal.SIGKILL)
+        die_with_parent(parent, signal.SIGKILL)
         for other in others:
             os.close(other.reports)
         os.close(reports)
-        _enter(number, num_ranks, listener)
+        _enter_rank(number, num_ranks, listener)
         for name in _SIGNALS:
             signal.signal(name, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals_before)
-        ended = _called(work)
+        ended = _call(work)
         ended = replace(
             ended,
             message=ended.message[:_LONGEST_TEXT],
@@ -126,7 +126,7 @@ def _fork(
         os._exit(1)
 
 
-def _enter(number: int, num_ranks: int, listener: socket.socket) -> None:
+def _enter_rank(number: int, num_ranks: int, listener: socket.socket) -> None:
     global store_socket
     address, port = listener.getsockname()
     os.environ.update(
@@ -145,14 +145,14 @@ def _enter(number: int, num_ranks: int, listener: socket.socket) -> None:
         listener.close()
 
 
-def _called(work: Callable[[], Ended]) -> Ended:
+def _call(work: Callable[[], ProcessResult]) -> ProcessResult:
     try:
         return work()
     except KeyboardInterrupt:
-        return Ended(130, "interrupted", "interrupted before it had begun")
+        return ProcessResult(130, "interrupted", "interrupted before it had begun")
     except BaseException as error:
         message = f"{type(error).__name__}: {error}"
-        return Ended(1, "failed", message, traceback.format_exc())
+        return ProcessResult(1, "failed", message, traceback.format_exc())
 
 
 def _watch(ranks: list[_Rank]) -> None:
@@ -162,14 +162,14 @@ def _watch(ranks: list[_Rank]) -> None:
         handles = [r.handle for r in alive if r.handle >= 0]
         select.select(handles, [], [], 0.5 if len(handles) == len(alive) else 0.05)
         for rank in alive:
-            rank.ended = _ended(rank)
-            if rank.ended is not None and not rank.ended.is_well and deadline is None:
+            rank.ended = _reap(rank)
+            if rank.ended is not None and not rank.ended.is_ok and deadline is None:
                 deadline = time.monotonic() + GRACE_S
         if deadline is not None and time.monotonic() > deadline:
             return
 
 
-def _ended(rank: _Rank) -> Ended | None:
+def _reap(rank: _Rank) -> ProcessResult | None:
     pid, status = os.waitpid(rank.pid, os.WNOHANG)
     if pid == 0:
         return None
@@ -183,12 +183,14 @@ def _ended(rank: _Rank) -> Ended | None:
     if rank.handle >= 0:
         os.close(rank.handle)
     if text:
-        return Ended(**json.loads(text))
+        return ProcessResult(**json.loads(text))
     if code < 0:
         name = signal.Signals(-code).name
         message = f"rank {rank.number} was killed by {name}"
-        return Ended(1, "failed", message, at=-1.0)  # what the others tell came of this
-    return Ended(code or 1, "failed", f"rank {rank.number} left with exit code {code}", at=-1.0)
+        return ProcessResult(1, "failed", message, at=-1.0)  # what the others tell came of this
+    return ProcessResult(
+        code or 1, "failed", f"rank {rank.number} left with exit code {code}", at=-1.0
+    )
 
 
 def _kill(ranks: list[_Rank]) -> None:
@@ -199,26 +201,26 @@ def _kill(ranks: list[_Rank]) -> None:
                 os.kill(rank.pid, signal.SIGKILL)
     for rank in ranks:
         while rank.ended is None:
-            rank.ended = _ended(rank)
+            rank.ended = _reap(rank)
             time.sleep(0.005)
 
 
-def _send(ranks: list[_Rank], number: int) -> None:
+def _send_signal(ranks: list[_Rank], number: int) -> None:
     for rank in ranks:
         if rank.ended is None:  # not reaped, so that the number is still its own
             with suppress(ProcessLookupError):
                 os.kill(rank.pid, number)
 
 
-def _judge(ranks: list[_Rank], asked: int | None) -> Ended:
+def _first_failure(ranks: list[_Rank], asked: int | None) -> ProcessResult:
     """The first that failed by itself; rank 0 if none did."""
     ends = {rank.number: rank.ended for rank in ranks if rank.ended is not None}
-    bad = [(end.at, n) for n, end in ends.items() if not end.is_well and not ranks[n].killed]
+    bad = [(end.at, n) for n, end in ends.items() if not end.is_ok and not ranks[n].killed]
     if not bad:
         return ends[0]
     first = ends[min(bad)[1]]
     if asked is not None and first.at < 0:  # it left at once, as it was asked to
-        return Ended(128 + asked, "interrupted")
+        return ProcessResult(128 + asked, "interrupted")
     number = min(bad)[1]
     if first.status == "failed" and not first.message.startswith("rank "):
         return replace(first, message=f"rank {number}: {first.message}")

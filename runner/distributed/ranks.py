@@ -27,65 +27,65 @@ class Ranks:
     group: dist.ProcessGroup | None = None  # None: the default one, or no other rank
 
     @property
-    def is_chief(self) -> bool:
+    def is_main(self) -> bool:
         return self.rank == 0
 
     @property
-    def several(self) -> bool:
+    def is_distributed(self) -> bool:
         return self.world_size > 1
 
     def barrier(self) -> None:
         """Collective. Returns when every rank has come here."""
-        self.gather(None)
+        self.all_gather_object(None)
 
-    def gather(self, mine: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """Collective. What every rank gave, in the order of ranks."""
-        if not self.several:
-            return [mine]
+        if not self.is_distributed:
+            return [value]
         everyone: list[Any] = [None] * self.world_size
-        dist.all_gather_object(everyone, mine, group=self.group)
+        dist.all_gather_object(everyone, value, group=self.group)
         return everyone
 
-    def share(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """Collective. What rank 0 gave."""
-        if not self.several:
+        if not self.is_distributed:
             return value
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
-    def add(self, tensor: Tensor) -> Tensor:
+    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """Collective. The sum over ranks, in place; the same bits on each."""
-        if self.several:
+        if self.is_distributed:
             dist.all_reduce(tensor, group=self.group)
         return tensor
 
-    def largest(self, number: float) -> float:
+    def all_reduce_max(self, number: float) -> float:
         """Collective. The largest of the ranks' numbers, agreed without touching a GPU."""
-        if not self.several:
+        if not self.is_distributed:
             return number
         box = torch.tensor(number, dtype=torch.float64)
         dist.all_reduce(box, dist.ReduceOp.MAX, group=self.group)
         return box.item()
 
-    def largest_of(self, numbers: Sequence[float]) -> list[float]:
+    def all_reduce_max_each(self, numbers: Sequence[float]) -> list[float]:
         """Collective. `largest` of each of several numbers, at once."""
-        if not self.several:
+        if not self.is_distributed:
             return list(numbers)
         box = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(box, dist.ReduceOp.MAX, group=self.group)
         return box.tolist()
 
-    def copy_from_chief(self, tensor: Tensor) -> None:
+    def broadcast_(self, tensor: Tensor) -> None:
         """Collective. Becomes what rank 0 has, in place."""
-        if self.several:
+        if self.is_distributed:
             dist.broadcast(tensor, src=0, group=self.group)
 
-    def gather_rows(self, tensor: Tensor) -> list[Tensor]:
+    def all_gather_rows(self, tensor: Tensor) -> list[Tensor]:
         """Collective. Every rank's tensor, in the order of ranks; first dimensions may differ."""
-        if not self.several:
+        if not self.is_distributed:
             return [tensor]
-        sizes = self.gather(len(tensor))
+        sizes = self.all_gather_object(len(tensor))
         # collectives of tensors want one shape, so the shorter ones are padded
         padded = tensor.new_zeros(max(sizes), *tensor.shape[1:])
         padded[: len(tensor)] = tensor
@@ -95,13 +95,13 @@ class Ranks:
 
     def gather_states(self, state: Mapping[str, Tensor]) -> list[dict[str, Tensor]] | None:
         """Collective. Every rank's named tensors on rank 0, None elsewhere."""
-        if not self.several:
+        if not self.is_distributed:
             return [dict(state)]
         # a tensor on the host goes by gloo and one on a GPU by nccl: both ends must mean the same
-        forms = self.gather(
+        forms = self.all_gather_object(
             [(name, tuple(t.shape), t.dtype, t.device.type) for name, t in state.items()]
         )
-        if not self.is_chief:
+        if not self.is_main:
             for tensor in state.values():
                 dist.send(tensor.contiguous(), dst=0, group=self.group)
             return None
@@ -113,9 +113,9 @@ class Ranks:
             everyone.append(others)
         return everyone
 
-    def with_own_group(self) -> Ranks:
+    def with_new_group(self) -> Ranks:
         """Collective. The same ranks for a thread, whose talk must not mix with training's."""
-        if not self.several:
+        if not self.is_distributed:
             return self
         # torch gives a further group half an hour, whatever the first one was given
         timeout = _world()._get_backend(torch.device("cpu")).options._timeout
@@ -129,13 +129,13 @@ def _world() -> dist.ProcessGroup:
     return group
 
 
-ALONE = Ranks()
+SINGLE_PROCESS = Ranks()
 
 
-def this_process() -> Ranks:
+def current_ranks() -> Ranks:
     """The ranks of the process group that this process has joined; alone without one."""
     if not (dist.is_available() and dist.is_initialized()):
-        return ALONE
+        return SINGLE_PROCESS
     size = dist.get_world_size()
     return Ranks(
         rank=dist.get_rank(),

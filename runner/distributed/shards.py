@@ -21,27 +21,31 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 
 
 @dataclass(frozen=True)
-class Piece:
+class LocalShard:
     """A live tensor, and where its first element lies in the whole."""
 
     tensor: Tensor
     offset: tuple[int, ...]
 
 
-class Pieces(Tensor):
+class LocalShards(Tensor):
     """Shape, dtype and device of the whole; memory of this rank's pieces only, which may be none.
 
     Nothing can be computed with it: `pieces` are the tensors.
     """
 
-    pieces: tuple[Piece, ...]
+    shards: tuple[LocalShard, ...]
 
     @staticmethod
     def __new__(
-        cls, shape: Sequence[int], pieces: Sequence[Piece], dtype: torch.dtype, device: torch.device
-    ) -> Pieces:
+        cls,
+        shape: Sequence[int],
+        shards: Sequence[LocalShard],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> LocalShards:
         whole = Tensor._make_wrapper_subclass(cls, torch.Size(shape), dtype=dtype, device=device)
-        whole.pieces = tuple(p for p in pieces if p.tensor.numel())
+        whole.shards = tuple(p for p in shards if p.tensor.numel())
         return whole
 
     @classmethod
@@ -51,7 +55,7 @@ class Pieces(Tensor):
         raise TypeError(f"{func}: only pieces of this tensor are here; nothing computes with it")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        held = ", ".join(f"{tuple(p.tensor.shape)} at {p.offset}" for p in self.pieces)
+        held = ", ".join(f"{tuple(p.tensor.shape)} at {p.offset}" for p in self.shards)
         return f"Pieces({tuple(self.shape)}, here: {held or 'none'})"
 
     def __create_write_items__(self, name: str, whole: Any) -> list[WriteItem]:
@@ -68,25 +72,25 @@ class Pieces(Tensor):
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
         return [
             ChunkStorageMetadata(offsets=torch.Size(p.offset), sizes=p.tensor.shape)
-            for p in self.pieces
+            for p in self.shards
         ]
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
-        for piece in self.pieces:
+        for piece in self.shards:
             if index.offset is not None and piece.offset == tuple(index.offset):
                 return piece.tensor
         raise ValueError(f"no piece at {index.offset} of {self!r}")
 
 
-def stack_of_ranks(mine: Tensor, rank: int, world_size: int) -> Tensor:
-    """[world_size, ...]: what every rank has of its own; `mine` is row `rank` of it, live."""
+def stack_by_rank(local: Tensor, rank: int, world_size: int) -> Tensor:
+    """[world_size, ...]: what every rank has of its own; `local` is row `rank` of it, live."""
     if world_size == 1:
-        return mine[None]
-    shape = (world_size, *mine.shape)
-    piece = Piece(mine[None], (rank, *(0 for _ in mine.shape)))
-    return Pieces(shape, [piece], mine.dtype, mine.device)
+        return local[None]
+    shape = (world_size, *local.shape)
+    piece = LocalShard(local[None], (rank, *(0 for _ in local.shape)))
+    return LocalShards(shape, [piece], local.dtype, local.device)
 
 
-def own_row(stack: Tensor) -> Tensor:
+def local_row(stack: Tensor) -> Tensor:
     """What `stack_of_ranks` was made of: of one rank, row 0; of several, the only piece here."""
-    return stack.pieces[0].tensor[0] if isinstance(stack, Pieces) else stack[0]
+    return stack.shards[0].tensor[0] if isinstance(stack, LocalShards) else stack[0]

@@ -11,14 +11,14 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-from runner.distributed.launcher import Ended
+from runner.distributed.launcher import ProcessResult
 
 
 class _TerminatedError(BaseException):
     """SIGTERM, where nothing else is on its way up."""
 
 
-def under_agent(work: Callable[[], Ended]) -> Ended:
+def run_under_torchrun(work: Callable[[], ProcessResult]) -> ProcessResult:
     """Calls `work`, and returns whatever ends it, a SIGTERM included. Afterwards see `stand`."""
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -30,12 +30,12 @@ def under_agent(work: Callable[[], Ended]) -> Ended:
         return work()
     except _TerminatedError:
         message = "ended by SIGTERM outside of training: torchrun sends it when a rank fails"
-        return Ended(143, "interrupted", message)
+        return ProcessResult(143, "interrupted", message)
     finally:
-        stand()
+        ignore_sigterm()
 
 
-def stand() -> None:
+def ignore_sigterm() -> None:
     """From here on SIGTERM does not end this process: it has a result to write, which takes less
     than the half minute after which the agent kills."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 
-def launched_size(environment: Mapping[str, str] = os.environ) -> int | None:
+def launched_world_size(environment: Mapping[str, str] = os.environ) -> int | None:
     """The number of ranks that torchrun, or another launcher, has started; None: nobody has."""
     needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if any(name not in environment for name in needed):
@@ -21,21 +21,21 @@ def launched_size(environment: Mapping[str, str] = os.environ) -> int | None:
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
     """Of this process among them; 0 if nobody has started any."""
-    return 0 if launched_size(environment) is None else int(environment["RANK"])
+    return 0 if launched_world_size(environment) is None else int(environment["RANK"])
 
 
-def settle_ranks(
+def resolve_world_size(
     config: dict[str, Any],
     record: dict[str, Any],
     *,
-    before: Mapping[str, Any],
-    given: Collection[str],
-    size: int | None,
+    previous_config: Mapping[str, Any],
+    overridden_keys: Collection[str],
+    started_ranks: int | None,
 ) -> tuple[list[str], list[str]]:
     """Writes the number of ranks into a configuration, and the batch of each. In place.
 
-    Args: before: the configuration of the run that it goes on from, if any; given: keys that the
-    command line sets; size: the number of ranks that a launcher has started.
+    Args: previous_config: the configuration of the run that it goes on from, if any; overridden_keys: keys that the
+    command line sets; started_ranks: the number of ranks that a launcher has started.
     Returns: problems, notes.
     """
     trainer, kept = config.get("trainer"), record.get("trainer")
@@ -43,11 +43,11 @@ def settle_ranks(
         return [], []
     key = "trainer.num_processes"
     asked = trainer.get("num_processes", 1)
-    if size is not None:
-        if key in given and asked != size:
-            return [f"{key}={asked}: but {size} ranks have been started; leave it out"], []
-        trainer["num_processes"] = kept["num_processes"] = size
-    return _keep_global_batch(trainer, kept, before.get("trainer") or {}, given)
+    if started_ranks is not None:
+        if key in overridden_keys and asked != started_ranks:
+            return [f"{key}={asked}: but {started_ranks} ranks have been started; leave it out"], []
+        trainer["num_processes"] = kept["num_processes"] = started_ranks
+    return _keep_global_batch(trainer, kept, previous_config.get("trainer") or {}, overridden_keys)
 
 
 def _keep_global_batch(

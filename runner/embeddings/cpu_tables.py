@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
-from runner.embeddings.fbgemm_tables import FusedTables
-from runner.embeddings.interface import Layout, Tables
-from runner.embeddings.row_updates import ROWWISE, STATES, UPDATES
+from runner.embeddings.fbgemm_tables import FbgemmTables
+from runner.embeddings.interface import EmbeddingTables, Layout
+from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES
 from runner.optim.settings import SparseSettings
 
 # Weights updated at a time: a chunk of rows, its states and gradients stay in a core's cache.
@@ -40,14 +40,14 @@ class _Group:
         return self.features.stop - self.features.start
 
 
-class ExactTables(Tables):
+class CpuTables(EmbeddingTables):
     """Row-wise updates on CPU, with the results of FBGEMM's CUDA kernels."""
 
     def __init__(self, layout: Layout, settings: SparseSettings, device: torch.device) -> None:
         super().__init__(layout, settings, device)
         assert device.type == "cpu", "on CUDA every kind has a kernel"
         # SGD keeps no states; its backward is never used
-        self._lookup = [FusedTables(layout, replace(settings, kind="sgd"), device)]
+        self._lookup = [FbgemmTables(layout, replace(settings, kind="sgd"), device)]
         self._groups = _groups(layout, settings, self._lookup[0].state())
         self._first_row_F1 = _first_rows(layout)[:, None]
         self._anchor = torch.zeros(0, requires_grad=True)  # makes the output differentiable
@@ -55,11 +55,11 @@ class ExactTables(Tables):
         self._first_rows_G = torch.tensor([group.first_row for group in self._groups])
         self._of_batch_size = (-1, torch.empty(0), torch.empty(0))
 
-    def set_rate(self, lr: float, step: int) -> None:
+    def set_lr_and_step(self, lr: float, step: int) -> None:
         self._rate = (lr, step)
 
     def state(self) -> dict[str, Tensor]:
-        names = STATES[self.settings.kind]
+        names = STATE_NAMES[self.settings.kind]
         tensors = {}
         weights = self._lookup[0].state()
         for group in self._groups:
@@ -75,7 +75,7 @@ class ExactTables(Tables):
         return tensors
 
     def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
-        return _InBackward.apply(self._anchor, self, values_V, offsets, weights_V)
+        return _LookupWithUpdate.apply(self._anchor, self, values_V, offsets, weights_V)
 
     def _pooled(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
         return self._lookup[0]._look_up(values_V, offsets, weights_V)
@@ -136,7 +136,7 @@ class ExactTables(Tables):
     ) -> None:
         stored = (group.weight, *group.states)
         weight_UD, *states = (tensor.index_select(0, rows_U) for tensor in stored)
-        update = UPDATES[self.settings.kind]
+        update = UPDATE_RULES[self.settings.kind]
         update(weight_UD, states, grad_UD, self.settings, *rate)
         for tensor, rows in zip(stored, (weight_UD, *states), strict=True):
             tensor.index_copy_(0, rows_U, rows)
@@ -154,14 +154,14 @@ class ExactTables(Tables):
         return self._of_batch_size[1:]
 
 
-class _InBackward(torch.autograd.Function):
+class _LookupWithUpdate(torch.autograd.Function):
     """A look-up whose backward updates the tables and sends no gradient on."""
 
     @staticmethod
     def forward(
         ctx: Any,
         anchor: Tensor,
-        tables: ExactTables,
+        tables: CpuTables,
         values_V: Tensor,
         offsets: Tensor,
         weights_V: Tensor | None,
@@ -204,8 +204,10 @@ def _groups(
         weight_RD = first.as_strided((num_rows, dim), (dim, 1))
         last = weights[f"{tables[-1].name}/weight"]
         assert last.data_ptr() == weight_RD[num_rows - tables[-1].num_rows].data_ptr()
-        rowwise = ROWWISE.get(settings.kind, ())
-        shapes = [(num_rows,) if n in rowwise else (num_rows, dim) for n in STATES[settings.kind]]
+        rowwise = ROWWISE_STATES.get(settings.kind, ())
+        shapes = [
+            (num_rows,) if n in rowwise else (num_rows, dim) for n in STATE_NAMES[settings.kind]
+        ]
         groups.append(
             _Group(
                 dim=dim,

@@ -20,15 +20,15 @@ from torch.autograd.function import once_differentiable
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.distributed.ranks import Ranks
-from runner.distributed.shards import Piece, Pieces
-from runner.embeddings.factory import build_engine
-from runner.embeddings.interface import Layout, Placement, Tables, TableSpec
+from runner.distributed.shards import LocalShard, LocalShards
+from runner.embeddings.factory import build_uninitialized_tables
+from runner.embeddings.interface import EmbeddingTables, Layout, Placement, TableSpec
 from runner.optim.settings import SparseSettings
 
-Span = tuple[int, int]  # rows [start, stop) of a table
+RowRange = tuple[int, int]  # rows [start, stop) of a table
 
 
-class CopiedTables(Tables):
+class ReplicatedTables(EmbeddingTables):
     """All tables on every rank. Collective: making it, and the backward of a look-up."""
 
     def __init__(
@@ -36,11 +36,13 @@ class CopiedTables(Tables):
     ) -> None:
         super().__init__(layout, settings, device)
         self._ranks = ranks
-        self._engine = build_engine(_summed(layout.tables), layout.feature_order, settings, device)
+        self._engine = build_uninitialized_tables(
+            _summed(layout.tables), layout.feature_order, settings, device
+        )
         self._anchor = torch.zeros(0, requires_grad=True, device=device)
 
-    def set_rate(self, lr: float, step: int) -> None:
-        self._engine.set_rate(lr, step)
+    def set_lr_and_step(self, lr: float, step: int) -> None:
+        self._engine.set_lr_and_step(lr, step)
 
     def state(self) -> dict[str, Tensor]:
         return self._engine.state()
@@ -54,14 +56,18 @@ class CopiedTables(Tables):
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         lengths_FB = kjt.lengths().view(len(self._keys), -1)
-        return self._averaged(_Copied.apply(self._anchor, self, kjt), lengths_FB)
+        return self._apply_mean_pooling(
+            _ReplicatedLookup.apply(self._anchor, self, kjt), lengths_FB
+        )
 
 
-class _Copied(torch.autograd.Function):
+class _ReplicatedLookup(torch.autograd.Function):
     """A look-up of this rank's batch; its backward updates the copy from the batches of all."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, tables: CopiedTables, kjt: KeyedJaggedTensor) -> Tensor:
+    def forward(
+        ctx: Any, anchor: Tensor, tables: ReplicatedTables, kjt: KeyedJaggedTensor
+    ) -> Tensor:
         ctx.tables, ctx.kjt = tables, kjt
         return tables._engine(kjt)
 
@@ -69,15 +75,15 @@ class _Copied(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_BE: Tensor) -> tuple[None, ...]:  # type: ignore[override]
         ranks = ctx.tables._ranks
-        grads_NE = torch.cat(ranks.gather_rows(grad_BE.contiguous()))
-        everyone = gather_ids(ctx.kjt, ranks)
+        grads_NE = torch.cat(ranks.all_gather_rows(grad_BE.contiguous()))
+        everyone = all_gather_ids(ctx.kjt, ranks)
         with torch.enable_grad():
             pooled_NE = ctx.tables._engine(everyone)
         pooled_NE.backward(grads_NE)  # steps the tables
         return None, None, None
 
 
-class SpreadTables(Tables):
+class RowShardedTables(EmbeddingTables):
     """Spans of each table's rows on the ranks. Collective: a look-up and its backward.
 
     Args: spans: for each table, the rows of every rank, in order and without gaps.
@@ -91,25 +97,25 @@ class SpreadTables(Tables):
         *,
         device: torch.device,
         plans: Mapping[str, str],
-        spans: Mapping[str, Sequence[Span]],
+        row_ranges: Mapping[str, Sequence[RowRange]],
     ) -> None:
         super().__init__(layout, settings, device)
-        self._ranks, self._plans, self._spans = ranks, plans, spans
+        self._ranks, self._plans, self._spans = ranks, plans, row_ranges
         self._device = device
-        mine = {name: all_spans[ranks.rank] for name, all_spans in spans.items()}
+        mine = {name: all_spans[ranks.rank] for name, all_spans in row_ranges.items()}
         # a rank without a row of a table keeps one that is never read: engines want at least one
         own = [
             replace(t, num_rows=max(1, mine[t.name][1] - mine[t.name][0]))
             for t in _summed(layout.tables)
         ]
-        self._engine = build_engine(own, layout.feature_order, settings, device)
+        self._engine = build_uninitialized_tables(own, layout.feature_order, settings, device)
         table_of = {name: t.name for t in layout.tables for name in t.features}
         bounds = [mine[table_of[name]] for name in layout.feature_order]
         self._low_F, self._high_F = torch.tensor(bounds, device=device).unbind(1)
         self._anchor = torch.zeros(0, requires_grad=True, device=device)
 
-    def set_rate(self, lr: float, step: int) -> None:
-        self._engine.set_rate(lr, step)
+    def set_lr_and_step(self, lr: float, step: int) -> None:
+        self._engine.set_lr_and_step(lr, step)
 
     def state(self) -> dict[str, Tensor]:
         sizes = {t.name: t.num_rows for t in self.layout.tables}
@@ -118,8 +124,8 @@ class SpreadTables(Tables):
             table = key.rpartition("/")[0]
             start, stop = self._spans[table][self._ranks.rank]
             shape = (sizes[table], *tensor.shape[1:])
-            piece = Piece(tensor[: stop - start], (start, *(0 for _ in tensor.shape[1:])))
-            tensors[key] = Pieces(shape, [piece], tensor.dtype, self._device)
+            piece = LocalShard(tensor[: stop - start], (start, *(0 for _ in tensor.shape[1:])))
+            tensors[key] = LocalShards(shape, [piece], tensor.dtype, self._device)
         return tensors
 
     def placement(self) -> list[Placement]:
@@ -132,7 +138,9 @@ class SpreadTables(Tables):
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         lengths_FB = kjt.lengths().view(len(self._keys), -1)
-        return self._averaged(_Spread.apply(self._anchor, self, kjt), lengths_FB)
+        return self._apply_mean_pooling(
+            _RowShardedLookup.apply(self._anchor, self, kjt), lengths_FB
+        )
 
     def _mine(self, everyone: KeyedJaggedTensor) -> KeyedJaggedTensor:
         """Of all ids those whose rows are here, numbered from our first row of their table."""
@@ -153,14 +161,16 @@ class SpreadTables(Tables):
         )
 
 
-class _Spread(torch.autograd.Function):
+class _RowShardedLookup(torch.autograd.Function):
     """Every rank looks up its rows for all batches; each batch gets the sum of what they found."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, tables: SpreadTables, kjt: KeyedJaggedTensor) -> Tensor:
+    def forward(
+        ctx: Any, anchor: Tensor, tables: RowShardedTables, kjt: KeyedJaggedTensor
+    ) -> Tensor:
         ranks = tables._ranks
         sizes = [len(lengths) // len(tables._keys) for lengths in _lengths(kjt, ranks)]
-        mine = tables._mine(gather_ids(kjt, ranks))
+        mine = tables._mine(all_gather_ids(kjt, ranks))
         with torch.enable_grad():
             pooled_NE = tables._engine(mine)
         ctx.tables, ctx.pooled_NE = tables, pooled_NE
@@ -178,18 +188,18 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BE: Tensor) -> tuple[None, ...]:  # type: ignore[override]
-        grads_NE = torch.cat(ctx.tables._ranks.gather_rows(grad_BE.contiguous()))
+        grads_NE = torch.cat(ctx.tables._ranks.all_gather_rows(grad_BE.contiguous()))
         ctx.pooled_NE.backward(grads_NE)  # steps the rows that are here
         return None, None, None
 
 
-def gather_ids(kjt: KeyedJaggedTensor, ranks: Ranks) -> KeyedJaggedTensor:
+def all_gather_ids(kjt: KeyedJaggedTensor, ranks: Ranks) -> KeyedJaggedTensor:
     """Collective. The batches of all ranks as one, side by side in the order of ranks."""
     lengths_FB = [t.view(len(kjt.keys()), -1) for t in _lengths(kjt, ranks)]
     per_feature = [t.sum(1).tolist() for t in lengths_FB]  # sync
 
     def side_by_side(own_V: Tensor) -> Tensor:
-        parts = [v.split(n) for v, n in zip(ranks.gather_rows(own_V), per_feature)]
+        parts = [v.split(n) for v, n in zip(ranks.all_gather_rows(own_V), per_feature)]
         return torch.cat([of_rank[f] for f in range(len(kjt.keys())) for of_rank in parts])
 
     weights_V = kjt.weights_or_none()
@@ -202,7 +212,7 @@ def gather_ids(kjt: KeyedJaggedTensor, ranks: Ranks) -> KeyedJaggedTensor:
 
 
 def _lengths(kjt: KeyedJaggedTensor, ranks: Ranks) -> list[Tensor]:
-    return ranks.gather_rows(kjt.lengths())
+    return ranks.all_gather_rows(kjt.lengths())
 
 
 def _summed(tables: Sequence[TableSpec]) -> list[TableSpec]:
@@ -210,16 +220,16 @@ def _summed(tables: Sequence[TableSpec]) -> list[TableSpec]:
     return [replace(t, pooling="sum") for t in tables]
 
 
-def even_spans(num_rows: int, world_size: int) -> list[Span]:
+def even_row_ranges(num_rows: int, world_size: int) -> list[RowRange]:
     """Blocks of equal size, the last ones shorter or empty: TorchRec's row-wise sharding."""
     block = -(-num_rows // world_size)
     return [(min(r * block, num_rows), min((r + 1) * block, num_rows)) for r in range(world_size)]
 
 
-def whole_spans(sizes: Mapping[str, int], world_size: int) -> dict[str, list[Span]]:
+def whole_table_ranges(sizes: Mapping[str, int], world_size: int) -> dict[str, list[RowRange]]:
     """Every table on one rank, the largest first to the rank that has least. sizes: rows."""
     load = [0] * world_size
-    spans: dict[str, list[Span]] = {}
+    spans: dict[str, list[RowRange]] = {}
     for name in sorted(sizes, key=lambda n: (-sizes[n], n)):
         owner = load.index(min(load))
         load[owner] += sizes[name]

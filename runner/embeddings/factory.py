@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import torch
 
-from runner.embeddings.cpu_tables import ExactTables
-from runner.embeddings.fbgemm_tables import FusedTables
-from runner.embeddings.huge_pages import put_in_huge_pages
-from runner.embeddings.initialization import fill_rows
-from runner.embeddings.interface import Tables, TableSpec, arrange
-from runner.embeddings.sharding_settings import FASTER_ON_CPU
-from runner.embeddings.zero_gradient_rows import keep_still_rows
+from runner.embeddings.cpu_tables import CpuTables
+from runner.embeddings.fbgemm_tables import FbgemmTables
+from runner.embeddings.huge_pages import advise_huge_pages
+from runner.embeddings.initialization import init_rows_
+from runner.embeddings.interface import EmbeddingTables, TableSpec, make_layout
+from runner.embeddings.sharding_settings import FBGEMM_FASTER_ON_CPU
+from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.errors import ConfigError
 from runner.optim.settings import SparseSettings
 
-__all__ = ["ExactTables", "FusedTables", "TableSpec", "Tables", "build_tables"]
+__all__ = ["CpuTables", "EmbeddingTables", "FbgemmTables", "TableSpec", "build_tables"]
 
 
 def build_tables(
@@ -26,42 +26,42 @@ def build_tables(
     *,
     seed: int,
     device: torch.device,
-) -> Tables:
+) -> EmbeddingTables:
     """Tables with initial weights. `feature_order` is that of the batches' keys and the output.
 
     Raises: ConfigError for no table at all, or widths that FBGEMM cannot hold.
     """
-    check_specs(specs)
-    tables = build_engine(specs, feature_order, settings, device)
+    check_table_specs(specs)
+    tables = build_uninitialized_tables(specs, feature_order, settings, device)
     state = tables.state()
-    put_in_huge_pages(state.values())
+    advise_huge_pages(state.values())
     for spec in specs:
-        fill_rows(
+        init_rows_(
             state[f"{spec.name}/weight"],
             seed=seed,
             table=spec.name,
             num_rows=spec.num_rows,
-            bound=spec.bound,
+            bound=spec.init_bound,
         )
     return tables
 
 
-def build_engine(
+def build_uninitialized_tables(
     specs: Sequence[TableSpec],
     feature_order: Sequence[str],
     settings: SparseSettings,
     device: torch.device,
-) -> Tables:
+) -> EmbeddingTables:
     """The fastest engine of the device, its weights not yet set."""
-    if device.type == "cpu" and settings.kind not in FASTER_ON_CPU:
-        return ExactTables(arrange(specs, feature_order, by_dim=True), settings, device)
-    tables = FusedTables(arrange(specs, feature_order, by_dim=False), settings, device)
+    if device.type == "cpu" and settings.kind not in FBGEMM_FASTER_ON_CPU:
+        return CpuTables(make_layout(specs, feature_order, by_dim=True), settings, device)
+    tables = FbgemmTables(make_layout(specs, feature_order, by_dim=False), settings, device)
     for kernel in tables._tbe:
-        keep_still_rows(kernel, settings)
+        protect_zero_gradient_rows(kernel, settings)
     return tables
 
 
-def check_specs(specs: Sequence[TableSpec]) -> None:
+def check_table_specs(specs: Sequence[TableSpec]) -> None:
     """Raises: ConfigError for no table at all, or widths that FBGEMM cannot hold."""
     if not specs:
         raise ConfigError("the model looks nothing up: the dataset has no sparse feature")

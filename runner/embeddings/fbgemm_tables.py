@@ -18,13 +18,13 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 from torch import Tensor
 
-from runner.embeddings.interface import Layout, Tables
-from runner.embeddings.row_updates import STATES
-from runner.embeddings.sharding_settings import KERNELS_ON_CPU
+from runner.embeddings.interface import EmbeddingTables, Layout
+from runner.embeddings.row_updates import STATE_NAMES
+from runner.embeddings.sharding_settings import FBGEMM_CPU_KINDS
 from runner.errors import ConfigError
 from runner.optim.settings import SparseSettings
 
-KERNELS = {
+FBGEMM_OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,
     "lars_sgd": EmbOptimType.LARS_SGD,
     "adagrad": EmbOptimType.EXACT_ADAGRAD,
@@ -36,7 +36,7 @@ KERNELS = {
 }
 
 
-class FusedTables(Tables):
+class FbgemmTables(EmbeddingTables):
     """All tables in one FBGEMM table-batched embedding.
 
     Raises: ConfigError for a kind without a kernel on the device.
@@ -44,14 +44,14 @@ class FusedTables(Tables):
 
     def __init__(self, layout: Layout, settings: SparseSettings, device: torch.device) -> None:
         super().__init__(layout, settings, device)
-        if device.type == "cpu" and settings.kind not in KERNELS_ON_CPU:
+        if device.type == "cpu" and settings.kind not in FBGEMM_CPU_KINDS:
             raise ConfigError(f"FBGEMM has no CPU kernel for {settings.kind}")
         self._tbe = [_kernel(layout, settings, device)]  # in a list: hidden from nn.Module
         self._counts_steps = device.type != "cpu"
         self._rate = math.nan  # what the kernel has; NaN: not known
         self._step = 1
 
-    def set_rate(self, lr: float, step: int) -> None:
+    def set_lr_and_step(self, lr: float, step: int) -> None:
         (tbe,) = self._tbe
         if lr != self._rate:
             tbe.learning_rate_tensor.fill_(lr)
@@ -65,18 +65,18 @@ class FusedTables(Tables):
         states = tbe.split_optimizer_states() or [[] for _ in weights]
         for spec, weight, moments in zip(self.layout.tables, weights, states, strict=True):
             tensors[f"{spec.name}/weight"] = weight.detach()
-            for name, moment in zip(STATES[self.settings.kind], moments, strict=True):
+            for name, moment in zip(STATE_NAMES[self.settings.kind], moments, strict=True):
                 tensors[f"{spec.name}/{name}"] = moment.detach()
         return tensors
 
     def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
         (tbe,) = self._tbe
         if self._counts_steps:
-            number_look_up(tbe, self._step)
+            set_kernel_step(tbe, self._step)
         return tbe(values_V, offsets, per_sample_weights=weights_V)
 
 
-def number_look_up(tbe: SplitTableBatchedEmbeddingBagsCodegen, step: int) -> None:
+def set_kernel_step(tbe: SplitTableBatchedEmbeddingBagsCodegen, step: int) -> None:
     """The coming look-up is one of update `step`. Before each of them: the kernel adds 1 at every
     look-up, also where an update has several, such as a score before it."""
     tbe.iter_cpu.fill_(step - 1)
@@ -92,7 +92,7 @@ def _kernel(
     return SplitTableBatchedEmbeddingBagsCodegen(
         embedding_specs=[(t.num_rows, t.dim, location, compute) for t in layout.tables],
         feature_table_map=list(layout.table_of),
-        optimizer=KERNELS[settings.kind],
+        optimizer=FBGEMM_OPTIMIZERS[settings.kind],
         learning_rate=settings.lr,
         eps=settings.eps,
         beta1=settings.betas[0],

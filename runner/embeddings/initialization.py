@@ -15,7 +15,7 @@ from torch import Tensor
 BLOCK_ROWS = 65_536
 
 
-def fill_rows(
+def init_rows_(
     weight_RD: Tensor,
     *,
     seed: int,

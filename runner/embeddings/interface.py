@@ -25,7 +25,9 @@ class TableSpec:
     dim: int
     features: tuple[str, ...]
     pooling: str = "sum"  # or mean: the sum (weighted or not) divided by the number of ids
-    bound: float | None = None  # initial weights are uniform(-bound, bound); None: num_rows^-1/2
+    init_bound: float | None = (
+        None  # initial weights are uniform(-bound, bound); None: num_rows^-1/2
+    )
     weighted: bool = False  # ids come with weights, as those of all tables of a batch then do
     mean_lengths: tuple[float, ...] = ()  # ids a row of each feature, for the planner; (): 1
 
@@ -36,7 +38,7 @@ class Layout:
 
     tables: tuple[TableSpec, ...]
     feature_order: tuple[str, ...]  # of the batches and of the output
-    order: tuple[int, ...]  # places in feature_order, in the engine's order
+    engine_order: tuple[int, ...]  # places in feature_order, in the engine's order
     table_of: tuple[int, ...]  # for each feature in the engine's order: its place in `tables`
 
     @property
@@ -45,11 +47,13 @@ class Layout:
         return [self.tables[t].dim for t in self.table_of]
 
     @property
-    def permuted(self) -> bool:
-        return self.order != tuple(range(len(self.order)))
+    def is_permuted(self) -> bool:
+        return self.engine_order != tuple(range(len(self.engine_order)))
 
 
-def arrange(specs: Sequence[TableSpec], feature_order: Sequence[str], *, by_dim: bool) -> Layout:
+def make_layout(
+    specs: Sequence[TableSpec], feature_order: Sequence[str], *, by_dim: bool
+) -> Layout:
     """Tables by first use, features of one table side by side; `by_dim`: equal widths too.
 
     FBGEMM's CPU kernels step a table once for each run of its features, so a table whose features
@@ -70,7 +74,7 @@ def arrange(specs: Sequence[TableSpec], feature_order: Sequence[str], *, by_dim:
     return Layout(
         tables=tuple(tables),
         feature_order=tuple(feature_order),
-        order=tuple(order),
+        engine_order=tuple(order),
         table_of=tuple(places[f] for f in order),
     )
 
@@ -88,7 +92,7 @@ class Placement:
     num_columns: int
 
 
-class Tables(nn.Module):
+class EmbeddingTables(nn.Module):
     """Embedding tables with their optimizer inside: the backward of a look-up updates the rows.
 
     Weights and optimizer states are no parameters or buffers of the module: no dense optimizer,
@@ -100,7 +104,7 @@ class Tables(nn.Module):
         self.layout = layout
         self.settings = settings
         self._keys = list(layout.feature_order)
-        self._order = list(layout.order)
+        self._order = list(layout.engine_order)
         self._order_F = torch.tensor(self._order, dtype=torch.int32, device=device)
         self._to_output, self._to_engine = _column_orders(layout, device)
         self._scale_row_E = _scale_rows(layout, device)
@@ -124,20 +128,20 @@ class Tables(nn.Module):
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         lengths_FB = kjt.lengths().view(len(self._keys), -1)
-        if self.layout.permuted:
+        if self.layout.is_permuted:
             kjt = kjt.permute(self._order, self._order_F)
         pooled_BE = self._look_up(kjt.values(), kjt.offsets(), kjt.weights_or_none())
-        if self.layout.permuted:
-            pooled_BE = Columns.apply(pooled_BE, self._to_output, self._to_engine)
-        return self._averaged(pooled_BE, lengths_FB)
+        if self.layout.is_permuted:
+            pooled_BE = PermuteColumns.apply(pooled_BE, self._to_output, self._to_engine)
+        return self._apply_mean_pooling(pooled_BE, lengths_FB)
 
-    def _averaged(self, pooled_BE: Tensor, lengths_FB: Tensor) -> Tensor:
+    def _apply_mean_pooling(self, pooled_BE: Tensor, lengths_FB: Tensor) -> Tensor:
         """Sums become means where the table says so."""
         if self._scale_row_E is None:
             return pooled_BE
         return pooled_BE * _mean_scale(lengths_FB, self._scale_row_E)
 
-    def set_rate(self, lr: float, step: int) -> None:
+    def set_lr_and_step(self, lr: float, step: int) -> None:
         """Rate and number (from 1) of the coming update. Call it before the look-up.
 
         FBGEMM's kernels take both when they look up, not when they update; so do all tables here.
@@ -156,7 +160,7 @@ class Tables(nn.Module):
         """TorchRec's sharded modules under these tables, in the order in which they look up."""
         return []
 
-    def torchrec_ids(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
+    def torchrec_inputs(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
         """Collective. What each of `torchrec_modules` is called with where these get `kjt`."""
         return []
 
@@ -165,7 +169,7 @@ class Tables(nn.Module):
         raise NotImplementedError
 
 
-class Columns(torch.autograd.Function):
+class PermuteColumns(torch.autograd.Function):
     """Columns in another order. Both ways are gathers; index_select's own backward scatters."""
 
     @staticmethod
@@ -182,7 +186,7 @@ def _column_orders(layout: Layout, device: torch.device) -> tuple[Tensor, Tensor
     """Column numbers (engine -> output, output -> engine)."""
     widths = layout.widths
     starts = [sum(widths[:i]) for i in range(len(widths))]
-    place = {f: i for i, f in enumerate(layout.order)}
+    place = {f: i for i, f in enumerate(layout.engine_order)}
     columns = [starts[place[f]] + d for f in range(len(widths)) for d in range(widths[place[f]])]
     to_output = torch.tensor(columns, device=device)
     return to_output, torch.argsort(to_output)

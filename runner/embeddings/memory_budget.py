@@ -12,7 +12,7 @@ import torch
 
 from runner.distributed.ranks import Ranks
 from runner.embeddings.interface import Placement
-from runner.embeddings.row_updates import ROWWISE, STATES
+from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.errors import ConfigError
 
@@ -20,15 +20,15 @@ _GB = 10**9
 _FLOAT_BYTES = 4
 
 
-def free_bytes(sharding: ShardingSettings, ranks: Ranks, device: torch.device) -> int:
+def table_memory_budget(sharding: ShardingSettings, ranks: Ranks, device: torch.device) -> int:
     """Of a rank's device, for tables: what is left of it over the storage reserve."""
     return int(_device_bytes(sharding, ranks, device) * (1 - sharding.storage_reserve))
 
 
-def held_bytes(placement: Iterable[Placement], kind: str, world_size: int) -> list[int]:
+def table_bytes_per_rank(placement: Iterable[Placement], kind: str, world_size: int) -> list[int]:
     """What each rank holds of these pieces: weights, and the states of the optimizer `kind`."""
-    rowwise = ROWWISE.get(kind, ())
-    full = 1 + sum(name not in rowwise for name in STATES[kind])
+    rowwise = ROWWISE_STATES.get(kind, ())
+    full = 1 + sum(name not in rowwise for name in STATE_NAMES[kind])
     held = [0] * world_size
     for piece in placement:
         numbers = piece.num_rows * (full * piece.num_columns + len(rowwise))
@@ -36,17 +36,17 @@ def held_bytes(placement: Iterable[Placement], kind: str, world_size: int) -> li
     return held
 
 
-def check_room(held: Sequence[int], free: int, sharding: ShardingSettings) -> None:
-    """Args: held: bytes of every rank; free: of each. Raises: ConfigError if they do not fit."""
-    most = max(held)
-    if most <= free:
+def check_memory(used_bytes: Sequence[int], budget_bytes: int, sharding: ShardingSettings) -> None:
+    """Args: used_bytes: bytes of every rank; budget_bytes: of each. Raises: ConfigError if they do not fit."""
+    most = max(used_bytes)
+    if most <= budget_bytes:
         return
     memory, reserve = sharding.device_memory_gb, sharding.storage_reserve
     said = f"sharding.storage_reserve={reserve}"
     raise ConfigError(
         f"{said if memory is None else f'sharding.device_memory_gb={memory}'}: rank "
-        f"{held.index(most)} would hold {_shown(most)} of tables and their optimizers' states, "
-        f"and {_shown(free)} are for them ({'its device' if memory is None else f'{memory} GB'} "
+        f"{used_bytes.index(most)} would hold {_shown(most)} of tables and their optimizers' states, "
+        f"and {_shown(budget_bytes)} are for them ({'its device' if memory is None else f'{memory} GB'} "
         f"less {said} of it); row_wise on more ranks, narrower tables, or an optimizer with fewer "
         "states take less of each"
     )

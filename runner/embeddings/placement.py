@@ -7,22 +7,27 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from runner.distributed.ranks import Ranks
-from runner.distributed.shards import Piece, Pieces
-from runner.embeddings.composite_tables import MixedTables
-from runner.embeddings.exchanged_tables import CopiedTables, SpreadTables, even_spans, whole_spans
-from runner.embeddings.factory import check_specs
-from runner.embeddings.huge_pages import put_in_huge_pages
-from runner.embeddings.initialization import BLOCK_ROWS, fill_rows
-from runner.embeddings.interface import Placement, Tables, TableSpec, arrange
-from runner.embeddings.memory_budget import check_room, free_bytes, held_bytes
-from runner.embeddings.sharding_rules import TableRules, refuse_plans
-from runner.embeddings.sharding_settings import ShardingSettings, check_tables, engine
-from runner.embeddings.torchrec_tables import ShardedTables
-from runner.embeddings.zero_gradient_rows import keep_still_rows
+from runner.distributed.shards import LocalShard, LocalShards
+from runner.embeddings.composite_tables import CompositeTables
+from runner.embeddings.exchanged_tables import (
+    ReplicatedTables,
+    RowShardedTables,
+    even_row_ranges,
+    whole_table_ranges,
+)
+from runner.embeddings.factory import check_table_specs
+from runner.embeddings.huge_pages import advise_huge_pages
+from runner.embeddings.initialization import BLOCK_ROWS, init_rows_
+from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
+from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, table_memory_budget
+from runner.embeddings.sharding_rules import TableRules, check_plans
+from runner.embeddings.sharding_settings import ShardingSettings, check_table_names, engine_name
+from runner.embeddings.torchrec_tables import TorchRecTables
+from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.optim.settings import SparseSettings
 
 
-def place_on_ranks(
+def shard_tables(
     specs: Sequence[TableSpec],
     feature_order: Sequence[str],
     settings: SparseSettings,
@@ -32,37 +37,39 @@ def place_on_ranks(
     seed: int,
     device: torch.device,
     batch_size: int,
-    held: Sequence[int] = (),
-) -> Tables:
+    used_bytes: Sequence[int] = (),
+) -> EmbeddingTables:
     """Collective. Tables with the initial weights of one process, as the settings spread them.
 
-    Args: batch_size: rows a rank looks up at once, for the planner. held: bytes that each rank has
+    Args: batch_size: rows a rank looks up at once, for the planner. used_bytes: bytes that each rank has
     of other tables already; none by default.
     Raises: ConfigError for a plan that cannot be had, and for tables that do not fit.
     """
-    check_specs(specs)
+    check_table_specs(specs)
     names = [spec.name for spec in specs]
-    check_tables(sharding, names)
+    check_table_names(sharding, names)
     on_cpu = device.type == "cpu"
-    refuse_plans(sharding, names, TableRules(settings.kind), on_cpu=on_cpu)
-    by_us = engine("auto", settings.kind, on_cpu=on_cpu) == "ours"
+    check_plans(sharding, names, TableRules(settings.kind), on_cpu=on_cpu)
+    by_us = engine_name("auto", settings.kind, on_cpu=on_cpu) == "ours"
     copied = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
     others = [s for s in specs if s not in copied]
     plans, spans = _spans(others if by_us else [], sharding, ranks)
     taken = _ours(copied, specs, spans, settings.kind, ranks.world_size)
-    if held:
-        taken = [a + b for a, b in zip(taken, held, strict=True)]
-    free = free_bytes(sharding, ranks, device)
-    check_room(taken, free, sharding)
-    parts: list[Tables] = []
+    if used_bytes:
+        taken = [a + b for a, b in zip(taken, used_bytes, strict=True)]
+    free = table_memory_budget(sharding, ranks, device)
+    check_memory(taken, free, sharding)
+    parts: list[EmbeddingTables] = []
     if others:
-        layout = arrange(others, _features(others, feature_order), by_dim=False)
+        layout = make_layout(others, _features(others, feature_order), by_dim=False)
         if by_us:
             parts.append(
-                SpreadTables(layout, settings, ranks, device=device, plans=plans, spans=spans)
+                RowShardedTables(
+                    layout, settings, ranks, device=device, plans=plans, row_ranges=spans
+                )
             )
         else:
-            sharded = ShardedTables(
+            sharded = TorchRecTables(
                 layout,
                 settings,
                 sharding,
@@ -72,20 +79,20 @@ def place_on_ranks(
                 batch_size=batch_size,
             )
             for kernel, _ in sharded._kernels():
-                keep_still_rows(kernel, settings)
+                protect_zero_gradient_rows(kernel, settings)
             parts.append(sharded)
     if copied:
-        layout = arrange(copied, _features(copied, feature_order), by_dim=False)
-        parts.append(CopiedTables(layout, settings, ranks, device=device))
+        layout = make_layout(copied, _features(copied, feature_order), by_dim=False)
+        parts.append(ReplicatedTables(layout, settings, ranks, device=device))
     tables = parts[0]
     if len(parts) > 1:
-        layout = arrange(specs, feature_order, by_dim=False)
-        tables = MixedTables(layout, settings, parts, device=device)
+        layout = make_layout(specs, feature_order, by_dim=False)
+        tables = CompositeTables(layout, settings, parts, device=device)
     _fill(tables, specs, seed)
     return tables
 
 
-def placement_text(placement: Sequence[Placement], world_size: int) -> str:
+def describe_placement(placement: Sequence[Placement], world_size: int) -> str:
     """A line a table: its plan and what each rank has of it; then the weights of each rank."""
     tables: dict[str, list[Placement]] = {}
     totals = [0] * world_size
@@ -124,9 +131,9 @@ def _spans(
     Its ranks all exchange with all, so a table over the ranks of one machine is one over all.
     """
     whole = {s.name: s.num_rows for s in specs if sharding.plan_of(s.name) == "table_wise"}
-    spans = whole_spans(whole, ranks.world_size)
+    spans = whole_table_ranges(whole, ranks.world_size)
     spans |= {
-        s.name: even_spans(s.num_rows, ranks.world_size) for s in specs if s.name not in whole
+        s.name: even_row_ranges(s.num_rows, ranks.world_size) for s in specs if s.name not in whole
     }
     return {s.name: "table_wise" if s.name in whole else "row_wise" for s in specs}, spans
 
@@ -146,28 +153,28 @@ def _ours(
         for s in specs
         for rank, num_rows in enumerate(rows.get(s.name, ()))
     ]
-    return held_bytes(pieces, kind, world_size)
+    return table_bytes_per_rank(pieces, kind, world_size)
 
 
-def _fill(tables: Tables, specs: Sequence[TableSpec], seed: int) -> None:
+def _fill(tables: EmbeddingTables, specs: Sequence[TableSpec], seed: int) -> None:
     """Initial weights, equal under any plan. A piece is made block by block, in its full width."""
     state = tables.state()
-    put_in_huge_pages(state.values())
+    advise_huge_pages(state.values())
     for spec in specs:
         weight = state[f"{spec.name}/weight"]
-        pieces = weight.pieces if isinstance(weight, Pieces) else (Piece(weight, (0, 0)),)
+        pieces = weight.shards if isinstance(weight, LocalShards) else (LocalShard(weight, (0, 0)),)
         for piece in pieces:
             first_row, first_column = piece.offset
             columns = slice(first_column, first_column + piece.tensor.shape[1])
             for start in range(0, piece.tensor.shape[0], BLOCK_ROWS):
                 part = piece.tensor[start : start + BLOCK_ROWS]
                 rows = torch.empty(len(part), spec.dim)
-                fill_rows(
+                init_rows_(
                     rows,
                     seed=seed,
                     table=spec.name,
                     num_rows=spec.num_rows,
                     first_row=first_row + start,
-                    bound=spec.bound,
+                    bound=spec.init_bound,
                 )
                 part.copy_(rows[:, columns])

@@ -22,7 +22,7 @@ from runner.errors import ConfigError
 _GB = 10**9
 _AUTO = (ShardingType.TABLE_WISE.value, ShardingType.ROW_WISE.value)
 # Their sums are put together by a reduce-scatter, which wants batches of one size.
-BY_ROWS = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value)
+ROW_SHARDING_TYPES = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value)
 
 
 class FusedSharder(EmbeddingBagCollectionSharder):
@@ -35,7 +35,7 @@ class FusedSharder(EmbeddingBagCollectionSharder):
         return [EmbeddingComputeKernel.FUSED.value]
 
 
-def make_plan(
+def make_sharding_plan(
     collection: EmbeddingBagCollection,
     sharder: FusedSharder,
     layout: Layout,
@@ -70,7 +70,7 @@ def _constraint(
     block = -(-spec.num_rows // world_size)
     if block * (world_size - 1) >= spec.num_rows:
         # the last rank would get no row, which FBGEMM's kernels on CPU cannot have: it stays whole
-        kinds = [ShardingType.TABLE_WISE.value if k in BY_ROWS else k for k in kinds]
+        kinds = [ShardingType.TABLE_WISE.value if k in ROW_SHARDING_TYPES else k for k in kinds]
     return ParameterConstraints(
         sharding_types=list(dict.fromkeys(kinds)),
         compute_kernels=[EmbeddingComputeKernel.FUSED.value],
@@ -96,7 +96,7 @@ def make_topology(
     )
 
 
-def placement_of(plan: ShardingPlan) -> list[Placement]:
+def placements_of_plan(plan: ShardingPlan) -> list[Placement]:
     found = []
     for module in plan.plan.values():
         for table, parameter in module.items():  # type: ignore[attr-defined]

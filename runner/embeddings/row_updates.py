@@ -18,7 +18,7 @@ from torch import Tensor
 from runner.optim.settings import SparseSettings
 
 # Names of the states in a checkpoint, in the order of FBGEMM's momentum1, momentum2.
-STATES: dict[str, tuple[str, ...]] = {
+STATE_NAMES: dict[str, tuple[str, ...]] = {
     "sgd": (),
     "lars_sgd": ("momentum_buffer",),
     "adagrad": ("sum",),
@@ -29,13 +29,13 @@ STATES: dict[str, tuple[str, ...]] = {
     "partial_rowwise_lamb": ("exp_avg", "exp_avg_sq"),
 }
 # States that hold one number a row, not one a weight.
-ROWWISE: dict[str, tuple[str, ...]] = {
+ROWWISE_STATES: dict[str, tuple[str, ...]] = {
     "rowwise_adagrad": ("sum",),
     "partial_rowwise_adam": ("exp_avg_sq",),
     "partial_rowwise_lamb": ("exp_avg_sq",),
 }
 
-Update = Callable[[Tensor, Sequence[Tensor], Tensor, SparseSettings, float, int], None]
+UpdateRule = Callable[[Tensor, Sequence[Tensor], Tensor, SparseSettings, float, int], None]
 
 
 def sgd(
@@ -180,7 +180,7 @@ def partial_rowwise_lamb(
     _step_by_trust(weight_UD, direction_UD, settings, lr)
 
 
-UPDATES: dict[str, Update] = {
+UPDATE_RULES: dict[str, UpdateRule] = {
     "sgd": sgd,
     "lars_sgd": lars_sgd,
     "adagrad": adagrad,

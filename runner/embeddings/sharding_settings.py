@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.errors import ConfigError, nearest
-from runner.optim.settings import KINDS
+from runner.errors import ConfigError, nearest_hint
+from runner.optim.settings import SPARSE_KINDS
 
 PLANS = (
     "auto",
@@ -27,9 +27,9 @@ _WHOLE_ROWS = {
 }
 # Of these the one that is the faster on CPU, by measurement: its Adagrad is scalar code and 1.1 to
 # 1.5 times slower than our row updates.
-FASTER_ON_CPU = ("sgd", "rowwise_adagrad")
-KERNELS_ON_CPU = ("sgd", "adagrad", "rowwise_adagrad")  # of FBGEMM; the others are ours
-BANDWIDTHS = ("intra_host_gb_per_s", "inter_host_gb_per_s")
+FBGEMM_FASTER_ON_CPU = ("sgd", "rowwise_adagrad")
+FBGEMM_CPU_KINDS = ("sgd", "adagrad", "rowwise_adagrad")  # of FBGEMM; the others are ours
+BANDWIDTH_KEYS = ("intra_host_gb_per_s", "inter_host_gb_per_s")
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class ShardingSettings:
 
 
 @dataclass(frozen=True)
-class Rule:
+class TableRule:
     """By which optimizer a table is updated, and the key that says so."""
 
     kind: str
     key: str = "optimizer.sparse.kind"
 
     @property
-    def is_given(self) -> bool:
+    def is_configured(self) -> bool:
         """Whether the key holds the kind; what is frozen has the one that keeps no state."""
         return self.key.endswith(".kind")
 
@@ -69,7 +69,7 @@ def check_sharding(node: Mapping[str, Any]) -> list[str]:
     named |= {f"sharding.tables.{table}": plan for table, plan in tables.items()}
     for key, plan in named.items():
         if plan not in PLANS:
-            near = nearest(str(plan), PLANS)
+            near = nearest_hint(str(plan), PLANS)
             problems.append(f"{key}={plan}: one of {', '.join(PLANS)}{near}")
     reserve = node.get("storage_reserve")
     if isinstance(reserve, int | float) and not 0 <= reserve < 1:
@@ -77,14 +77,14 @@ def check_sharding(node: Mapping[str, Any]) -> list[str]:
     columns = node.get("min_columns")
     if isinstance(columns, int) and (columns < 4 or columns % 4):
         problems.append(f"sharding.min_columns={columns}: a multiple of 4")
-    for key in ("device_memory_gb", *BANDWIDTHS):
+    for key in ("device_memory_gb", *BANDWIDTH_KEYS):
         value = node.get(key)
         if isinstance(value, int | float) and value <= 0:
             problems.append(f"sharding.{key}={value}: must be above 0")
     return problems
 
 
-def refusal(key: str, plan: Any, rule: Rule, *, on_cpu: bool) -> str | None:
+def refusal_reason(key: str, plan: Any, rule: TableRule, *, on_cpu: bool) -> str | None:
     """Why tables of this rule cannot have the plan that `key` gives them; None: they can."""
     if plan != "column_wise":
         return None
@@ -94,7 +94,7 @@ def refusal(key: str, plan: Any, rule: Rule, *, on_cpu: bool) -> str | None:
             f"{_WHOLE_ROWS[rule.kind]}; row_wise and table_wise keep rows whole, and sgd, adagrad "
             "and adam allow column_wise"
         )
-    if on_cpu and rule.kind not in KERNELS_ON_CPU:
+    if on_cpu and rule.kind not in FBGEMM_CPU_KINDS:
         return (
             f"{key}=column_wise: on CPU {rule.key}={rule.kind} has no kernel of FBGEMM, and ours "
             "keeps rows whole; row_wise and table_wise work"
@@ -102,32 +102,34 @@ def refusal(key: str, plan: Any, rule: Rule, *, on_cpu: bool) -> str | None:
     return None
 
 
-def check_tables(settings: ShardingSettings, tables: Sequence[str]) -> None:
+def check_table_names(settings: ShardingSettings, tables: Sequence[str]) -> None:
     """Raises: ConfigError for an entry of a table that the model does not have."""
     for name in settings.tables:
         if name not in tables:
             raise ConfigError(
-                f"sharding.tables.{name}: the model has no such table{nearest(name, tables)}; "
+                f"sharding.tables.{name}: the model has no such table{nearest_hint(name, tables)}; "
                 f"it has {', '.join(tables)}"
             )
 
 
-def engine(plan: str, kind: str, *, on_cpu: bool) -> str | None:
+def engine_name(plan: str, kind: str, *, on_cpu: bool) -> str | None:
     """Who holds such tables on several ranks: TorchRec or our own exchange; None: refused."""
-    if plan not in PLANS or refusal("", plan, Rule(kind), on_cpu=on_cpu):
+    if plan not in PLANS or refusal_reason("", plan, TableRule(kind), on_cpu=on_cpu):
         return None
-    if plan == "data_parallel" or (on_cpu and kind not in KERNELS_ON_CPU):
+    if plan == "data_parallel" or (on_cpu and kind not in FBGEMM_CPU_KINDS):
         return "ours"
     return "TorchRec"
 
 
-def support_table() -> str:
+def support_matrix() -> str:
     """Who updates the tables, as Markdown: a row an optimizer, on CPU / on CUDA."""
     lines = [f"| | one process | {' | '.join(PLANS)} |", f"|---|---{'|---' * len(PLANS)}|"]
-    for kind in KINDS:
-        cells = ["FBGEMM" if kind in FASTER_ON_CPU else "ours / FBGEMM"]
+    for kind in SPARSE_KINDS:
+        cells = ["FBGEMM" if kind in FBGEMM_FASTER_ON_CPU else "ours / FBGEMM"]
         for plan in PLANS:
-            on_cpu, on_cuda = (engine(plan, kind, on_cpu=c) or "refused" for c in (True, False))
+            on_cpu, on_cuda = (
+                engine_name(plan, kind, on_cpu=c) or "refused" for c in (True, False)
+            )
             cells.append(on_cpu if on_cpu == on_cuda else f"{on_cpu} / {on_cuda}")
         lines.append(f"| {kind} | {' | '.join(cells)} |")
     return "\n".join(lines)

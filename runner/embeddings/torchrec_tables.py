@@ -21,23 +21,23 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.distributed.ranks import Ranks
-from runner.distributed.shards import Piece, Pieces
-from runner.embeddings.fbgemm_tables import KERNELS, number_look_up
-from runner.embeddings.interface import Columns, Layout, Placement, Tables
+from runner.distributed.shards import LocalShard, LocalShards
+from runner.embeddings.fbgemm_tables import FBGEMM_OPTIMIZERS, set_kernel_step
+from runner.embeddings.interface import EmbeddingTables, Layout, PermuteColumns, Placement
 from runner.embeddings.planner import (
-    BY_ROWS,
+    ROW_SHARDING_TYPES,
     FusedSharder,
-    make_plan,
+    make_sharding_plan,
     make_topology,
-    placement_of,
+    placements_of_plan,
     world_group,
 )
-from runner.embeddings.row_updates import ROWWISE, STATES
+from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.optim.settings import SparseSettings
 
 
-class ShardedTables(Tables):
+class TorchRecTables(EmbeddingTables):
     """TorchRec's sharded collection of embedding bags behind the interface of `Tables`.
 
     Collective: making it, every look-up and its backward. The gradients of all ranks are summed.
@@ -64,7 +64,7 @@ class ShardedTables(Tables):
         collection = _collection(layout)
         sharder = FusedSharder(fused_params=_fused_params(settings, device))
         topology = make_topology(sharding, ranks, device, free_bytes)
-        plan = make_plan(collection, sharder, layout, sharding, topology, batch_size)
+        plan = make_sharding_plan(collection, sharder, layout, sharding, topology, batch_size)
         # the kernels draw initial weights, of which we make no use: no generator may notice
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
@@ -77,22 +77,22 @@ class ShardedTables(Tables):
                 init_data_parallel=False,
             )
         self._parallel = [parallel]  # in a list: hidden from nn.Module
-        self._placement = placement_of(plan)
+        self._placement = placements_of_plan(plan)
         plans = {p.plan for p in self._placement}
-        self._pads = ranks.several and not plans.isdisjoint(BY_ROWS)
+        self._pads = ranks.is_distributed and not plans.isdisjoint(ROW_SHARDING_TYPES)
         self._counts_steps = device.type != "cpu"
         self._step = 1
         self._device = device
         self._column_orders: tuple[Tensor, Tensor] | None = None
 
-    def set_rate(self, lr: float, step: int) -> None:
+    def set_lr_and_step(self, lr: float, step: int) -> None:
         self._step = step
         for kernel, _ in self._kernels():
             kernel.learning_rate_tensor.fill_(lr)
 
     def state(self) -> dict[str, Tensor]:
-        names = STATES[self.settings.kind]
-        found: dict[str, list[Piece]] = {}
+        names = STATE_NAMES[self.settings.kind]
+        found: dict[str, list[LocalShard]] = {}
         for kernel, shards in self._kernels():
             weights = kernel.split_embedding_weights()
             states = kernel.split_optimizer_states() or [[] for _ in weights]
@@ -101,14 +101,14 @@ class ShardedTables(Tables):
                 for name, tensor in zip(("weight", *names), (weight, *moments), strict=True):
                     offset = (first_row, first_column)[: tensor.dim()]
                     key = f"{shard.name}/{name}"
-                    found.setdefault(key, []).append(Piece(tensor.detach(), offset))
+                    found.setdefault(key, []).append(LocalShard(tensor.detach(), offset))
         tensors: dict[str, Tensor] = {}
         for spec in self.layout.tables:
             for name in ("weight", *names):
-                rowwise = name in ROWWISE.get(self.settings.kind, ())
+                rowwise = name in ROWWISE_STATES.get(self.settings.kind, ())
                 shape = (spec.num_rows,) if rowwise else (spec.num_rows, spec.dim)
                 key = f"{spec.name}/{name}"
-                tensors[key] = Pieces(shape, found.get(key, []), torch.float32, self._device)
+                tensors[key] = LocalShards(shape, found.get(key, []), torch.float32, self._device)
         return tensors
 
     def placement(self) -> list[Placement]:
@@ -123,23 +123,23 @@ class ShardedTables(Tables):
     def torchrec_modules(self) -> list[nn.Module]:
         return [self._parallel[0].module]
 
-    def torchrec_ids(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
+    def torchrec_inputs(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
         if not self._pads:
             return [kjt]
-        return [_padded(kjt, int(self._ranks.largest(kjt.stride())))]
+        return [_padded(kjt, int(self._ranks.all_reduce_max(kjt.stride())))]
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         size = kjt.stride()
         lengths_FB = kjt.lengths().view(len(self._keys), size)
         module = self._parallel[0].module
         for kernel, _ in self._kernels() if self._counts_steps else ():
-            number_look_up(kernel, self._step)
+            set_kernel_step(kernel, self._step)
         # TorchRec's pipeline has the ids already, and its forward takes no notice of what it gets
-        pooled = module(kjt if _ahead(module) else self.torchrec_ids(kjt)[0])
+        pooled = module(kjt if _is_pipelined(module) else self.torchrec_inputs(kjt)[0])
         if self._column_orders is None:
             self._column_orders = self._orders(pooled.keys(), pooled.length_per_key())
-        pooled_BE = Columns.apply(pooled.values()[:size], *self._column_orders)
-        return self._averaged(pooled_BE, lengths_FB)
+        pooled_BE = PermuteColumns.apply(pooled.values()[:size], *self._column_orders)
+        return self._apply_mean_pooling(pooled_BE, lengths_FB)
 
     def _orders(self, keys: Sequence[str], widths: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Columns come in the order of the plan: (plan -> features, features -> plan)."""
@@ -149,7 +149,7 @@ class ShardedTables(Tables):
         return order, torch.argsort(order)
 
 
-def _ahead(module: nn.Module) -> bool:
+def _is_pipelined(module: nn.Module) -> bool:
     return isinstance(module.forward, BaseForward)
 
 
@@ -172,7 +172,7 @@ def _collection(layout: Layout) -> EmbeddingBagCollection:
 def _fused_params(settings: SparseSettings, device: torch.device) -> dict[str, Any]:
     on_cpu = device.type == "cpu"
     return {
-        "optimizer": KERNELS[settings.kind],
+        "optimizer": FBGEMM_OPTIMIZERS[settings.kind],
         "learning_rate": settings.lr,
         "eps": settings.eps,
         "beta1": settings.betas[0],

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from runner.optim.settings import SparseSettings
 
-DIVIDES = ("lars_sgd", "lamb", "partial_rowwise_lamb")
+NORM_SCALED_KINDS = ("lars_sgd", "lamb", "partial_rowwise_lamb")
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class _Before:
     momentum_VD: Tensor
 
 
-def keep_still_rows(kernel: Any, settings: SparseSettings) -> None:
+def protect_zero_gradient_rows(kernel: Any, settings: SparseSettings) -> None:
     """From now on every update by FBGEMM's module leaves rows finite that were. In place."""
-    if settings.kind not in DIVIDES:
+    if settings.kind not in NORM_SCALED_KINDS:
         return
     views: list[tuple[Tensor, Tensor]] = []  # taken once: FBGEMM asks the GPU where each begins
 
@@ -47,7 +47,7 @@ def keep_still_rows(kernel: Any, settings: SparseSettings) -> None:
                 views.extend(_views(module))
             before = _rows(kernel.feature_table_map, views, ids_V, offsets)
             # called when the node's backward, which updates the tables, is through
-            pooled_BE.grad_fn.register_hook(lambda *_: _mend(before, settings))
+            pooled_BE.grad_fn.register_hook(lambda *_: _restore_broken_rows(before, settings))
 
     kernel.register_forward_hook(after_look_up, with_kwargs=True)
 
@@ -78,7 +78,7 @@ def _rows(
 
 
 @torch.no_grad()
-def _mend(before: Sequence[_Before], settings: SparseSettings) -> None:
+def _restore_broken_rows(before: Sequence[_Before], settings: SparseSettings) -> None:
     for rows in before:
         now_VD = rows.weight.index_select(0, rows.ids_V)
         broken_VD, still_VD = now_VD.isnan(), rows.weight_VD

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.settings import result_key, with_means
+from runner.metrics.settings import add_task_means, result_key
 
 
 class CalibrationError:
@@ -35,7 +35,7 @@ class CalibrationError:
 
     def _named(self, values: Sequence[float]) -> dict[str, float]:
         keys = [result_key("ece", self._tasks[column], self._tasks) for column in self._columns]
-        return with_means(dict(zip(keys, values, strict=True)), ("ece",), self._tasks)
+        return add_task_means(dict(zip(keys, values, strict=True)), ("ece",), self._tasks)
 
     @torch.no_grad()
     def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:

@@ -10,7 +10,7 @@ from runner.batch import Prediction
 from runner.metrics.protocol import Metrics
 
 
-class Together:
+class MetricCollection:
     """Implements `Metrics`. The first set's states keep their names, the others' get a prefix."""
 
     def __init__(self, first: Metrics, others: Mapping[str, Metrics]) -> None:

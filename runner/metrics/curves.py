@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def levels(scores_N: NDArray, positive_N: Floats, negative_N: Floats) -> tuple[Floats, Floats]:
+def group_by_score(
+    scores_N: NDArray, positive_N: Floats, negative_N: Floats
+) -> tuple[Floats, Floats]:
     """Positive and negative weight at each distinct score, in ascending order: two [K]."""
     if not len(scores_N):
         return np.zeros(0), np.zeros(0)
@@ -30,7 +32,7 @@ def levels(scores_N: NDArray, positive_N: Floats, negative_N: Floats) -> tuple[F
     )
 
 
-def roc_area(positive_K: Floats, negative_K: Floats) -> float:
+def roc_auc(positive_K: Floats, negative_K: Floats) -> float:
     """Chance that a positive scores above a negative, ties counted half; NaN on one class."""
     pairs = positive_K.sum() * negative_K.sum()
     if not pairs > 0:
@@ -39,7 +41,7 @@ def roc_area(positive_K: Floats, negative_K: Floats) -> float:
     return float((positive_K * (below_K + negative_K / 2)).sum() / pairs)
 
 
-def roc_area_error(positive_K: Floats, negative_K: Floats) -> float:
+def roc_auc_error(positive_K: Floats, negative_K: Floats) -> float:
     """How far binning can move `roc_area`: pairs inside one bin count between none and all."""
     pairs = positive_K.sum() * negative_K.sum()
     return float((positive_K * negative_K).sum() / 2 / pairs) if pairs > 0 else math.nan
@@ -68,7 +70,7 @@ def average_precision_error(positive_K: Floats, negative_K: Floats) -> float:
     return float((positive_K * np.maximum(best_K - worst_K, 0)).sum() / total)
 
 
-def grouped_roc_area(
+def grouped_roc_auc(
     groups_N: NDArray[np.int64], scores_N: NDArray, positive_N: Floats, negative_N: Floats
 ) -> tuple[float, float]:
     """Mean of the groups' ROC areas: weighted by the weight of their rows (GAUC, Zhou et al.,

@@ -8,12 +8,12 @@ import torch
 
 from runner.batch import Schema
 from runner.metrics.calibration import CalibrationError
-from runner.metrics.collection import Together
+from runner.metrics.collection import MetricCollection
 from runner.metrics.metric_set import MetricSet
 from runner.metrics.protocol import Metrics
-from runner.metrics.ranking import PerUser
-from runner.metrics.settings import METRICS, MetricSettings, check_groups
-from runner.metrics.slices import Slices
+from runner.metrics.ranking import PerUserMetrics
+from runner.metrics.settings import METRICS, MetricSettings, find_group_column
+from runner.metrics.slices import SlicedMetrics
 
 
 def make_metrics(
@@ -23,14 +23,14 @@ def make_metrics(
     whole = _of_rows(schema, device, settings, exact)
     if not exact or settings.slice_by is None:
         return whole
-    slices = Slices(lambda: _of_rows(schema, device, settings, exact), settings.slice_by)
-    return Together(whole, {"slices": slices})
+    slices = SlicedMetrics(lambda: _of_rows(schema, device, settings, exact), settings.slice_by)
+    return MetricCollection(whole, {"slices": slices})
 
 
 def _of_rows(
     schema: Schema, device: torch.device, settings: MetricSettings, exact: bool
 ) -> Metrics:
-    check_groups(settings, schema.groups)
+    find_group_column(settings, schema.groups)
     own = replace(
         settings,
         eval=[name for name in settings.eval if name in METRICS],
@@ -41,16 +41,16 @@ def _of_rows(
     if "ece" in (settings.eval if exact else settings.train):
         bins = settings.ece_bins
         others["ece"] = CalibrationError(schema.tasks, num_bins=bins, device=device)
-    if exact and settings.per_user:
-        others["users"] = PerUser(
-            settings.per_user,
+    if exact and settings.ranking_metrics:
+        others["users"] = PerUserMetrics(
+            settings.ranking_metrics,
             schema.tasks,
             group=_users(settings, schema),
             full=settings.candidates == "full",
             row_limit=settings.exact_auroc_rows,
             device=device,
         )
-    return Together(first, others) if others else first
+    return MetricCollection(first, others) if others else first
 
 
 def _users(settings: MetricSettings, schema: Schema) -> int | None:

@@ -15,24 +15,24 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.buffer import MAX_LOSS_PARTS, Counted, Pending
+from runner.metrics.buffer import MAX_LOSS_PARTS, MetricRows, RowBuffer
 from runner.metrics.curves import (
     average_precision,
     average_precision_error,
-    roc_area,
-    roc_area_error,
+    roc_auc,
+    roc_auc_error,
 )
-from runner.metrics.score_store import Ranks
+from runner.metrics.score_store import ScoreBuffer
 from runner.metrics.settings import (
     METRICS,
     MetricSettings,
-    check_groups,
+    add_task_means,
+    find_group_column,
     result_key,
     result_keys,
-    with_means,
 )
 from runner.metrics.sums import (
-    SUMS,
+    NUM_SUMS,
     binary_results,
     binary_sums,
     ratio,
@@ -65,7 +65,7 @@ class MetricSet:
         kinds = {task.kind for task in tasks}
         names = settings.eval if exact else settings.train
         self._names = tuple(name for name in names if METRICS[name].kind in kinds)
-        self._group = check_groups(settings, groups) if exact else None
+        self._group = find_group_column(settings, groups) if exact else None
         self._device = device
         self._exact = exact
         # which tasks are of a kind, and their sums; see binary_sums and regression_sums
@@ -74,17 +74,17 @@ class MetricSet:
         }
         self._picks = {kind: torch.tensor(c, device=device) for kind, c in self._columns.items()}
         self._sums_ST = {
-            kind: torch.zeros(SUMS[kind], len(columns), dtype=torch.float64, device=device)
+            kind: torch.zeros(NUM_SUMS[kind], len(columns), dtype=torch.float64, device=device)
             for kind, columns in self._columns.items()
         }
         # the weight, then each part. The names are known at the first update, but a checkpoint
         # copies into this before that, so there are slots for as many as anyone will want
         self._losses_P = torch.zeros(1 + MAX_LOSS_PARTS, dtype=torch.float64, device=device)
         self._loss_names: tuple[str, ...] = ()
-        self._pending = None if exact else Pending(len(tasks), device)
-        self._ranks: Ranks | None = None
+        self._buffer = None if exact else RowBuffer(len(tasks), device)
+        self._scores: ScoreBuffer | None = None
         if any(METRICS[name].needs != "sums" for name in self._names):
-            self._ranks = Ranks(
+            self._scores = ScoreBuffer(
                 len(self._columns["binary"]),
                 row_limit=settings.exact_auroc_rows if exact else 0,
                 num_bins=EVAL_BINS if exact else TRAIN_BINS,
@@ -104,28 +104,28 @@ class MetricSet:
         same, in the same order, at every update.
         """
         self._check_names(losses)
-        pending = self._pending
+        pending = self._buffer
         if pending is None:
-            self._count(counted(prediction, losses), prediction.groups_BG)
+            self._accumulate(make_metric_rows(prediction, losses), prediction.groups_BG)
             return
         if not pending.fits(len(prediction.weights_B)):
-            self._settle()
+            self._flush()
             if not pending.fits(len(prediction.weights_B)):
-                self._count(counted(prediction, losses), None)
+                self._accumulate(make_metric_rows(prediction, losses), None)
                 return
         pending.add(prediction, tuple(losses.values()))
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         """Counts the rows that wait."""
         waiting = (
             None
-            if self._pending is None
-            else self._pending.take(len(self._loss_names) or MAX_LOSS_PARTS)
+            if self._buffer is None
+            else self._buffer.pop(len(self._loss_names) or MAX_LOSS_PARTS)
         )
         if waiting is not None:
-            self._count(waiting, None)
+            self._accumulate(waiting, None)
 
-    def _count(self, rows: Counted, groups_BG: Tensor | None) -> None:
+    def _accumulate(self, rows: MetricRows, groups_BG: Tensor | None) -> None:
         weights_B = rows.weights_B.double()
         present_B1 = weights_B[:, None] > 0
         # where, not a product: a row that is not there may hold NaN, and NaN times 0 is NaN
@@ -141,37 +141,37 @@ class MetricSet:
                 x_BT, y_BT = x_BT.index_select(1, pick_T), y_BT.index_select(1, pick_T)
             sums = binary_sums if kind == "binary" else regression_sums
             self._sums_ST[kind] += (sums(x_BT, y_BT) * weights_B[:, None]).sum(1)
-            if kind == "binary" and self._ranks is not None:
+            if kind == "binary" and self._scores is not None:
                 groups_B = None
                 if self._group is not None and groups_BG is not None:
                     groups_B = groups_BG[:, self._group]
-                self._ranks.add(x_BT, y_BT, weights_B, groups_B)
+                self._scores.add(x_BT, y_BT, weights_B, groups_B)
 
     def compute(self) -> dict[str, float]:
         """All metrics by name (`auc`; of several tasks `auc/<task>` and the mean). Synchronises."""
-        self._settle()
+        self._flush()
         results = self._loss_results()
         for task_index, task in enumerate(self._tasks):
             index = self._columns[task.kind].index(task_index)
             sums = self._sums_ST[task.kind][:, index].tolist()  # sync
             if task.kind == "binary":
-                values = binary_results(*sums) | self._rank_results(index, broken=sums[3])
+                values = binary_results(*sums) | self._curve_results(index, broken=sums[3])
             else:
                 values = regression_results(*sums)
             for name in self._names:
                 if METRICS[name].kind == task.kind:
                     results[result_key(name, task, self._tasks)] = values[name]
-        return with_means(results, self._names, self._tasks)
+        return add_task_means(results, self._names, self._tasks)
 
     def notes(self) -> tuple[str, ...]:
         """What must be said beside an evaluation: which numbers are binned, how far off at most."""
-        if self._ranks is None or not self._ranks.binned or not self._exact:
+        if self._scores is None or not self._scores.is_binned or not self._exact:
             return ()
-        beyond = f"beyond {self._ranks.row_limit:,} rows (metrics.exact_auroc_rows)"
+        beyond = f"beyond {self._scores.row_limit:,} rows (metrics.exact_auroc_rows)"
         said = []
         for index, column in enumerate(self._columns["binary"]):
-            levels = self._ranks.levels_of(index)
-            for name, error in (("auc", roc_area_error), ("pr_auc", average_precision_error)):
+            levels = self._scores.score_levels(index)
+            for name, error in (("auc", roc_auc_error), ("pr_auc", average_precision_error)):
                 if name in self._names:
                     key = result_key(name, self._tasks[column], self._tasks)
                     said.append(f"{key}: binned {beyond}, within ±{error(*levels):.1e}")
@@ -182,10 +182,10 @@ class MetricSet:
     def reset(self) -> None:
         for tensor in (*self._sums_ST.values(), self._losses_P):
             tensor.zero_()
-        if self._pending is not None:
-            self._pending.clear()
-        if self._ranks is not None:
-            self._ranks.reset()
+        if self._buffer is not None:
+            self._buffer.clear()
+        if self._scores is not None:
+            self._scores.reset()
 
     def state(self) -> dict[str, Tensor]:
         """Tensors by name. Those of a cheap set are live and keep their shapes for ever, so that a
@@ -193,30 +193,30 @@ class MetricSet:
         """
         state = {f"sums/{kind}": sums_ST for kind, sums_ST in self._sums_ST.items()}
         state["losses"] = self._losses_P
-        if self._pending is not None:
-            state |= self._pending.state()
-        return state | (self._ranks.state() if self._ranks is not None else {})
+        if self._buffer is not None:
+            state |= self._buffer.state()
+        return state | (self._scores.state() if self._scores is not None else {})
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Becomes what `state()` was taken of; equal to the last digit."""
         self.reset()
         self._add_sums(state)
-        if self._pending is not None:
-            self._pending.load(state)
+        if self._buffer is not None:
+            self._buffer.load(state)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
         """Adds the state of another set of the same settings, such as another rank's."""
-        self._settle()
+        self._flush()
         self._add_sums(state)
-        if self._pending is not None:
-            self._count(self._pending.of(state, MAX_LOSS_PARTS), None)
+        if self._buffer is not None:
+            self._accumulate(self._buffer.rows_of_state(state, MAX_LOSS_PARTS), None)
 
     def _add_sums(self, state: Mapping[str, Tensor]) -> None:
         for kind, sums_ST in self._sums_ST.items():
             sums_ST += state[f"sums/{kind}"].to(self._device)
         self._losses_P += state["losses"].to(self._device)
-        if self._ranks is not None:
-            self._ranks.merge(state)
+        if self._scores is not None:
+            self._scores.merge(state)
 
     def _check_names(self, losses: Mapping[str, Tensor]) -> None:
         names = tuple(losses)
@@ -236,23 +236,23 @@ class MetricSet:
                 results[f"loss/{name}"] = ratio(part, weight)
         return results
 
-    def _rank_results(self, index: int, *, broken: float) -> dict[str, float]:
+    def _curve_results(self, index: int, *, broken: float) -> dict[str, float]:
         """broken: a sum over the task's rows that is NaN if a logit or label was."""
         wanted = [name for name in self._names if METRICS[name].needs != "sums"]
-        if self._ranks is None or math.isnan(broken):
+        if self._scores is None or math.isnan(broken):
             return dict.fromkeys(wanted, math.nan)
         results = {}
         if "auc" in wanted or "pr_auc" in wanted:
-            levels = self._ranks.levels_of(index)
-            results = {"auc": roc_area(*levels), "pr_auc": average_precision(*levels)}
+            levels = self._scores.score_levels(index)
+            results = {"auc": roc_auc(*levels), "pr_auc": average_precision(*levels)}
         if self._group is not None:
-            weighted, unweighted = self._ranks.grouped_area_of(index)
+            weighted, unweighted = self._scores.grouped_auc(index)
             results |= {"gauc": weighted, "gauc_unweighted": unweighted}
         return results
 
 
-def counted(prediction: Prediction, losses: Mapping[str, Tensor]) -> Counted:
+def make_metric_rows(prediction: Prediction, losses: Mapping[str, Tensor]) -> MetricRows:
     weights_B = prediction.weights_B
     parts = [loss.detach() for loss in losses.values()]
     losses_PB = torch.stack(parts) if parts else weights_B.new_zeros(0, len(weights_B))
-    return Counted(prediction.logits_BT.detach(), prediction.labels_BT, weights_B, losses_PB)
+    return MetricRows(prediction.logits_BT.detach(), prediction.labels_BT, weights_B, losses_PB)

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.settings import cut_of, result_key, with_means
+from runner.metrics.settings import add_task_means, parse_cutoff, result_key
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class PerUser:
+class PerUserMetrics:
     """Rankings of each user's rows among themselves, or of each row of label 1 among all items.
 
     Implements `Metrics`. A user is a value of a group column. Users without a row of label 1 are
@@ -59,7 +59,7 @@ class PerUser:
             for column in self._columns
             for name in self._names
         ]
-        return list(with_means(dict.fromkeys(keys, 0.0), self._names, self._tasks))
+        return list(add_task_means(dict.fromkeys(keys, 0.0), self._names, self._tasks))
 
     def reset(self) -> None:
         self._rows: list[Tensor] = []  # [B, 2T + 1]: scores or ranks, labels, weight; float32
@@ -122,7 +122,7 @@ class PerUser:
             values = self._of_task(scores_N, labels_N, groups_N)
             for name, value in values.items():
                 results[result_key(name, self._tasks[column], self._tasks)] = value
-        return with_means(results, self._names, self._tasks)
+        return add_task_means(results, self._names, self._tasks)
 
     def _of_task(self, scores_N: Floats, labels_N: Floats, groups_N: Ints) -> dict[str, float]:
         positive_N = labels_N > 0.5
@@ -132,11 +132,13 @@ class PerUser:
         if self._full:
             users_P, ranks_P = groups_N[positive_N], scores_N[positive_N]
         else:
-            users_P, ranks_P = ranks_in_groups(groups_N, scores_N, positive_N)
-        return ranking_metrics(self._names, users_P, ranks_P)
+            users_P, ranks_P = rank_within_groups(groups_N, scores_N, positive_N)
+        return compute_ranking_metrics(self._names, users_P, ranks_P)
 
 
-def ranks_in_groups(groups_N: Ints, scores_N: Floats, positive_N: NDArray) -> tuple[Ints, Floats]:
+def rank_within_groups(
+    groups_N: Ints, scores_N: Floats, positive_N: NDArray
+) -> tuple[Ints, Floats]:
     """Group and rank, from 1, of each positive row among the rows of its group: two [P]."""
     order_N = np.lexsort((positive_N, -scores_N, groups_N))
     groups_N, positive_N = groups_N[order_N], positive_N[order_N]
@@ -147,7 +149,9 @@ def ranks_in_groups(groups_N: Ints, scores_N: Floats, positive_N: NDArray) -> tu
     return groups_N[positive_N], rank_N[positive_N]
 
 
-def ranking_metrics(names: Sequence[str], users_P: Ints, ranks_P: Floats) -> dict[str, float]:
+def compute_ranking_metrics(
+    names: Sequence[str], users_P: Ints, ranks_P: Floats
+) -> dict[str, float]:
     """Means over users of what their positives' ranks give; NaN without a positive.
 
     With R positives of a user: ndcg@k = sum of 1 / log2(rank + 1) over ranks up to k, over the
@@ -166,7 +170,7 @@ def ranking_metrics(names: Sequence[str], users_P: Ints, ranks_P: Floats) -> dic
         if name == "mrr":
             found[name] = float((1 / ranks_P[first_U]).mean())
             continue
-        kind, k = cut_of(name)
+        kind, k = parse_cutoff(name)
         assert k is not None, name
         inside_P = ranks_P <= k
         if kind == "ndcg":

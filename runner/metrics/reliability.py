@@ -17,7 +17,7 @@ NUM_BINS = 20
 _NUM_FINE = 1 << 14  # of equal width on the logit axis, before neighbours are put together
 
 
-def reliability(
+def compute_reliability(
     state: Mapping[str, Tensor], tasks: Sequence[TaskSpec], num_bins: int = NUM_BINS
 ) -> dict[str, dict[str, list[float]]]:
     """By binary task: mean prediction, rate of positives and weight of each bin, ascending.
@@ -30,18 +30,18 @@ def reliability(
     binary = [task.name for task in tasks if task.kind == "binary"]
     if "histogram" in state:
         histogram_T2F = state["histogram"].cpu().numpy()  # sync
-        return {n: _bins(h[0], h[1], num_bins) for n, h in zip(binary, histogram_T2F)}
+        return {n: _merge_bins(h[0], h[1], num_bins) for n, h in zip(binary, histogram_T2F)}
     if "rows" not in state:
         return {}
     found = {}
     for index, name in enumerate(binary):
         pick = [index, len(binary) + index, 2 * len(binary)]
         logits_N, labels_N, weights_N = state["rows"][:, pick].double().T.cpu().numpy()  # sync
-        found[name] = _bins(*_fine(logits_N, labels_N, weights_N), num_bins)
+        found[name] = _merge_bins(*_fine_histogram(logits_N, labels_N, weights_N), num_bins)
     return found
 
 
-def _fine(
+def _fine_histogram(
     logits_N: np.ndarray, labels_N: np.ndarray, weights_N: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positive and negative weight in each fine bin: two [F]."""
@@ -55,7 +55,9 @@ def _fine(
     )
 
 
-def _bins(positive_F: np.ndarray, negative_F: np.ndarray, num_bins: int) -> dict[str, list[float]]:
+def _merge_bins(
+    positive_F: np.ndarray, negative_F: np.ndarray, num_bins: int
+) -> dict[str, list[float]]:
     """Puts neighbours together until each bin has its share of the weight."""
     weight_F = positive_F + negative_F
     total = weight_F.sum()

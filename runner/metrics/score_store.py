@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runner.metrics.curves import Floats, grouped_roc_area, levels
+from runner.metrics.curves import Floats, group_by_score, grouped_roc_auc
 
 # A logit beyond this is a probability within 1e-7 of 0 or 1; such rows share the outermost bins.
 BIN_RANGE = 16.0
 
 
-class Ranks:
+class ScoreBuffer:
     """Rows up to `row_limit`, then all of them in bins of equal width on the logit axis.
 
     row_limit=0 is binned from the start: then the state is one live tensor of one shape. Rows cost
@@ -43,7 +43,7 @@ class Ranks:
         self._histogram_T2K = self._empty_bins() if row_limit == 0 else None
 
     @property
-    def binned(self) -> bool:
+    def is_binned(self) -> bool:
         return self._histogram_T2K is not None
 
     def add(
@@ -52,7 +52,7 @@ class Ranks:
         """Takes in a batch, without synchronising. Rows of weight 0 must hold numbers, not NaN."""
         self._num_rows += len(weights_B)
         if self._histogram_T2K is None and self._num_rows > self.row_limit:
-            self._fold()
+            self._convert_to_bins()
         if self._histogram_T2K is not None:
             _add_to_bins(self._histogram_T2K, logits_BT, labels_BT, weights_B)
             return
@@ -81,7 +81,7 @@ class Ranks:
     def merge(self, state: Mapping[str, Tensor]) -> None:
         """Adds another's state, as if its rows had come after ours."""
         if "histogram" in state:
-            self._fold()
+            self._convert_to_bins()
             assert self._histogram_T2K is not None
             self._histogram_T2K += state["histogram"].to(self._device)
             return
@@ -91,22 +91,22 @@ class Ranks:
         groups = state["groups"].to(self._device) if self._keep_groups else None
         self.add(logits_BT, labels_BT, weights_B1[:, 0], groups)
 
-    def levels_of(self, task: int) -> tuple[Floats, Floats]:
+    def score_levels(self, task: int) -> tuple[Floats, Floats]:
         """Positive and negative weight at each distinct score, or in each bin, ascending."""
         if self._histogram_T2K is not None:
             positive_K, negative_K = self._histogram_T2K[task].cpu().numpy()  # sync
             return positive_K, negative_K
         logits_N, positive_N, negative_N = self._columns(task)
-        return levels(logits_N, positive_N, negative_N)
+        return group_by_score(logits_N, positive_N, negative_N)
 
-    def grouped_area_of(self, task: int) -> tuple[float, float]:
+    def grouped_auc(self, task: int) -> tuple[float, float]:
         """Weighted and unweighted mean of the groups' ROC areas. NaN once rows are binned."""
-        if self.binned:
+        if self.is_binned:
             return float("nan"), float("nan")
         groups_N = self.state()["groups"].cpu().numpy()  # sync
         logits_N, positive_N, negative_N = self._columns(task)
         kept_N = positive_N + negative_N > 0
-        return grouped_roc_area(
+        return grouped_roc_auc(
             groups_N[kept_N], logits_N[kept_N], positive_N[kept_N], negative_N[kept_N]
         )
 
@@ -122,7 +122,7 @@ class Ranks:
         positive_N = weights_N * labels_N
         return logits_N, positive_N, weights_N - positive_N
 
-    def _fold(self) -> None:
+    def _convert_to_bins(self) -> None:
         """Puts the rows so far into bins: the same as if it had been binned from the start."""
         if self._histogram_T2K is not None:
             return

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from runner.errors import ConfigError, nearest
+from runner.errors import ConfigError, nearest_hint
 
 # bins, users: measured by sets of their own beside the MetricSet, see runner/metrics/factory.py
 Needs = Literal["sums", "ranks", "groups", "bins", "users"]
@@ -34,32 +34,32 @@ METRICS: Mapping[str, Metric] = {
     "mae": Metric("regression", "sums", "min"),
     "mse": Metric("regression", "sums", "min"),
 }
-OTHERS: Mapping[str, Metric] = {
+SEPARATE_METRICS: Mapping[str, Metric] = {
     "ece": Metric("binary", "bins", "min"),
     "mrr": Metric("binary", "users", "max"),
 }
-AT_K = ("ndcg", "recall", "hit_rate")  # written with a number: ndcg@10
-CANDIDATES = ("rows", "full")
+METRICS_AT_K = ("ndcg", "recall", "hit_rate")  # written with a number: ndcg@10
+CANDIDATE_CHOICES = ("rows", "full")
 
 
-def cut_of(name: str) -> tuple[str, int | None]:
+def parse_cutoff(name: str) -> tuple[str, int | None]:
     """What stands before and behind the @; None: there is no whole number from 1."""
     kind, _, cut = name.partition("@")
     return kind, int(cut) if cut.isdecimal() and int(cut) > 0 else None
 
 
-def metric_of(name: str) -> Metric:
+def get_metric(name: str) -> Metric:
     """What a name of a metric stands for. Raises: KeyError for a name that stands for none."""
-    kind, cut = cut_of(name)
-    if kind in AT_K and cut is not None:
+    kind, cut = parse_cutoff(name)
+    if kind in METRICS_AT_K and cut is not None:
         return Metric("binary", "users", "max")
-    return METRICS[name] if name in METRICS else OTHERS[name]
+    return METRICS[name] if name in METRICS else SEPARATE_METRICS[name]
 
 
 def find_metric(name: str) -> Metric | None:
     """The same, None for a name that stands for none."""
     try:
-        return metric_of(name)
+        return get_metric(name)
     except KeyError:
         return None
 
@@ -85,7 +85,7 @@ class MetricSettings:
         for key, names in (("eval", self.eval), ("train", self.train)):
             _check_names(f"metrics.{key}", names)
         for name in self.train:
-            if metric_of(name).needs in ("groups", "users"):
+            if get_metric(name).needs in ("groups", "users"):
                 raise ConfigError(
                     f"metrics.train: {name!r} needs all rows of a pass, which training does not "
                     "keep; put it into metrics.eval"
@@ -95,24 +95,24 @@ class MetricSettings:
                 f"metrics.exact_auroc_rows={self.exact_auroc_rows} must be 0 (always binned) "
                 "or more"
             )
-        if self.candidates not in CANDIDATES:
+        if self.candidates not in CANDIDATE_CHOICES:
             raise ConfigError(
-                f"metrics.candidates={self.candidates}: one of {', '.join(CANDIDATES)}"
-                f"{nearest(str(self.candidates), CANDIDATES)}"
+                f"metrics.candidates={self.candidates}: one of {', '.join(CANDIDATE_CHOICES)}"
+                f"{nearest_hint(str(self.candidates), CANDIDATE_CHOICES)}"
             )
         for key in ("max_slices", "ece_bins"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"metrics.{key}={getattr(self, key)}: must be at least 1")
 
     @property
-    def per_user(self) -> tuple[str, ...]:
+    def ranking_metrics(self) -> tuple[str, ...]:
         """Metrics of rankings that evaluation is to measure."""
-        return tuple(name for name in self.eval if metric_of(name).needs == "users")
+        return tuple(name for name in self.eval if get_metric(name).needs == "users")
 
     @property
-    def ranks_all(self) -> bool:
+    def ranks_full_catalogue(self) -> bool:
         """Whether evaluation ranks against all items."""
-        return self.candidates == "full" and bool(self.per_user)
+        return self.candidates == "full" and bool(self.ranking_metrics)
 
 
 def _check_names(key: str, names: Sequence[str]) -> None:
@@ -121,20 +121,20 @@ def _check_names(key: str, names: Sequence[str]) -> None:
     for name in names:
         if name == "loss":
             raise ConfigError(f"{key}: 'loss' is always measured; take it out of the list")
-        if name.partition("@")[0] in AT_K and find_metric(name) is None:
+        if name.partition("@")[0] in METRICS_AT_K and find_metric(name) is None:
             raise ConfigError(
                 f"{key}: {name!r} needs a whole number from 1 behind it, such as "
                 f"'{name.partition('@')[0]}@10'"
             )
         if find_metric(name) is None:
-            known = [*METRICS, *OTHERS, *(f"{kind}@10" for kind in AT_K)]
+            known = [*METRICS, *SEPARATE_METRICS, *(f"{kind}@10" for kind in METRICS_AT_K)]
             raise ConfigError(
-                f"{key}: unknown metric {name!r}{nearest(name, known)}; "
+                f"{key}: unknown metric {name!r}{nearest_hint(name, known)}; "
                 f"there are: {', '.join(known)}"
             )
 
 
-class TaskName(Protocol):
+class TaskLike(Protocol):
     """What is asked of a `TaskSpec` here."""
 
     @property
@@ -143,17 +143,17 @@ class TaskName(Protocol):
     def kind(self) -> str: ...
 
 
-def check_groups(settings: MetricSettings, groups: Sequence[str]) -> int | None:
+def find_group_column(settings: MetricSettings, groups: Sequence[str]) -> int | None:
     """Which of a dataset's group columns grouped metrics go by; None if they are off.
 
     Raises: ConfigError if they are on and there is no such column.
     """
-    wanted = [name for name in settings.eval if metric_of(name).needs == "groups"]
-    wanted += [] if settings.candidates == "full" else settings.per_user
+    wanted = [name for name in settings.eval if get_metric(name).needs == "groups"]
+    wanted += [] if settings.candidates == "full" else settings.ranking_metrics
     if settings.group is not None and settings.group not in groups:
         raise ConfigError(
             f"metrics.group={settings.group!r} is no group column of the dataset"
-            f"{nearest(settings.group, groups)}; it has: {', '.join(groups) or 'none'}"
+            f"{nearest_hint(settings.group, groups)}; it has: {', '.join(groups) or 'none'}"
         )
     if not wanted:
         return None
@@ -164,22 +164,22 @@ def check_groups(settings: MetricSettings, groups: Sequence[str]) -> int | None:
     return 0 if settings.group is None else list(groups).index(settings.group)
 
 
-def result_key(name: str, task: TaskName, tasks: Sequence[TaskName]) -> str:
+def result_key(name: str, task: TaskLike, tasks: Sequence[TaskLike]) -> str:
     """`auc`, or `auc/<task>` where there are several tasks."""
     return name if len(tasks) == 1 else f"{name}/{task.name}"
 
 
-def result_keys(names: Sequence[str], tasks: Sequence[TaskName]) -> list[str]:
+def result_keys(names: Sequence[str], tasks: Sequence[TaskLike]) -> list[str]:
     """What MetricSet.compute() returns for these, beside parts of the loss: for checks ahead."""
     found = {"loss": 0.0}
     for task in tasks:
-        mine = [result_key(n, task, tasks) for n in names if metric_of(n).kind == task.kind]
+        mine = [result_key(n, task, tasks) for n in names if get_metric(n).kind == task.kind]
         found |= dict.fromkeys(mine, 0.0)
-    return list(with_means(found, names, tasks))
+    return list(add_task_means(found, names, tasks))
 
 
-def with_means(
-    results: Mapping[str, float], names: Sequence[str], tasks: Sequence[TaskName]
+def add_task_means(
+    results: Mapping[str, float], names: Sequence[str], tasks: Sequence[TaskLike]
 ) -> dict[str, float]:
     """Of several tasks also the mean of each metric over those that have it: `auc` beside
     `auc/click` and `auc/buy`. So what goes by one number, such as a monitor, has one."""

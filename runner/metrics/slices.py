@@ -14,10 +14,10 @@ from torch import Tensor
 from runner.batch import Prediction
 from runner.metrics.protocol import Metrics
 
-SLICE = "slice_B"  # in `Prediction.aux`: the column's value of each row
+SLICE_KEY = "slice_B"  # in `Prediction.aux`: the column's value of each row
 
 
-class Slices:
+class SlicedMetrics:
     """`<metric>/<column>=<value>` for each value that occurs, in ascending order.
 
     Implements `Metrics`, for evaluation: looking at values synchronises.
@@ -37,7 +37,7 @@ class Slices:
         ]
 
     def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
-        values_B = prediction.aux[SLICE]
+        values_B = prediction.aux[SLICE_KEY]
         # one part: a rank that meets a slice in a merge only cannot know the names of several
         losses = {"loss": sum(losses.values(), torch.zeros(()))} if losses else {}
         for value in values_B[prediction.weights_B > 0].unique().tolist():  # sync
@@ -48,11 +48,13 @@ class Slices:
                 labels_BT=prediction.labels_BT[own_B],
                 weights_B=prediction.weights_B[own_B],
                 groups_BG=prediction.groups_BG[own_B],
-                aux={n: t[own_B] for n, t in prediction.aux.items() if n in ("rank_B", SLICE)},
+                aux={n: t[own_B] for n, t in prediction.aux.items() if n in ("rank_B", SLICE_KEY)},
             )
-            self._of(value).update(part, {name: loss_B[own_B] for name, loss_B in losses.items()})
+            self._metrics_of(value).update(
+                part, {name: loss_B[own_B] for name, loss_B in losses.items()}
+            )
 
-    def _of(self, value: int) -> Metrics:
+    def _metrics_of(self, value: int) -> Metrics:
         if value not in self._slices:
             self._slices[value] = self._make()
         return self._slices[value]
@@ -91,10 +93,10 @@ class Slices:
             value, _, name = key.partition("/")
             by_value.setdefault(int(value), {})[name] = tensor
         for number, own in by_value.items():
-            self._of(number).merge(own)
+            self._metrics_of(number).merge(own)
 
 
-def rows_slice(prediction: Prediction, values_B: Tensor) -> Prediction:
+def attach_slice_values(prediction: Prediction, values_B: Tensor) -> Prediction:
     """The prediction, with what its rows are sliced by."""
     assert values_B.dtype == torch.int64
-    return replace(prediction, aux={**prediction.aux, SLICE: values_B})
+    return replace(prediction, aux={**prediction.aux, SLICE_KEY: values_B})

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-SUMS = {"binary": 5, "regression": 3}
+NUM_SUMS = {"binary": 5, "regression": 3}
 
 
 def binary_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:

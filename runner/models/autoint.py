@@ -11,7 +11,7 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.attention import InteractingLayer
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
-from runner.models.layers.fields import FieldVectors
+from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.sizes import check_sizes
@@ -52,7 +52,7 @@ class AutoInt(Recommender):
         num_tasks = len(schema.tasks)
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
         self.drop = Dropout(embedding_dropout)
-        self.fields = FieldVectors(schema, embedding_dim, at_least=2)
+        self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         widths = [embedding_dim, *[attention_dim] * num_layers]
         self.attention = nn.Sequential(
             *(InteractingLayer(before, after, num_heads) for before, after in pairwise(widths))

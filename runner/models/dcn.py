@@ -12,7 +12,7 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.cross import Cross, MixtureCross
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
-from runner.models.layers.fields import beside, beside_width
+from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
 
@@ -51,7 +51,7 @@ class DCN(Recommender):
         if structure not in ("parallel", "stacked"):
             raise ValueError(f"structure={structure}: parallel or stacked")
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
-        width = beside_width(schema, embedding_dim)
+        width = concat_width(schema, embedding_dim)
         self.cross: nn.Module
         if rank is None:
             self.cross = Cross(width, num_layers)
@@ -67,7 +67,7 @@ class DCN(Recommender):
         return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        x0_BW = beside(self.drop(embeddings.pooled_BE), batch.dense_BD)
+        x0_BW = concat_features(self.drop(embeddings.pooled_BE), batch.dense_BD)
         crossed_BW = self.cross(x0_BW)
         if self.stacked:
             return Prediction.of(self.head(self.deep(crossed_BW)), batch)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
-from runner.models.layers.fields import FieldVectors
-from runner.models.layers.fm import pair_sum
+from runner.models.layers.fields import FieldEmbeddings
+from runner.models.layers.fm import pairwise_dot_sum
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
@@ -43,7 +43,7 @@ class DeepFM(Recommender):
         super().__init__()
         self.embedding = TableLookup(schema, embedding_dim, linear=True, init=embedding_init)
         self.drop = Dropout(embedding_dropout)
-        self.fields = FieldVectors(schema, embedding_dim, at_least=2)
+        self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         self.first_order = FirstOrder(schema)
         self.deep = mlp(
             self.fields.width,
@@ -58,5 +58,5 @@ class DeepFM(Recommender):
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE, linear_BE = embeddings.pooled_BE.split(self.embedding.widths, dim=1)
         x_BND = self.fields(self.drop(pooled_BE), batch.dense_BD)
-        fm_B1 = self.first_order(linear_BE, batch.dense_BD) + pair_sum(x_BND)
+        fm_B1 = self.first_order(linear_BE, batch.dense_BD) + pairwise_dot_sum(x_BND)
         return Prediction.of(fm_B1 + self.deep(x_BND.flatten(1)), batch)

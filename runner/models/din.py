@@ -9,7 +9,7 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.dropout import Dropout
-from runner.models.layers.interest import LocalActivation, mean_of, prelu_mlp
+from runner.models.layers.interest import LocalActivation, mean_pool, prelu_mlp
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.sequences import SequenceLookup
 
@@ -81,10 +81,10 @@ class DIN(Recommender):
         activations = iter(self.activations)
         sequences = zip(self.embedding.sequences, embeddings.sequences_BLD, self.candidates)
         for sequence, sequence_BLD, place in sequences:
-            length_B = embeddings.rows[f"{sequence.name}:length"]
+            length_B = embeddings.per_row[f"{sequence.name}:length"]
             x_BLD = self.embedding_drop(sequence_BLD)
             if place is None:
-                interests.append(mean_of(x_BLD, length_B))
+                interests.append(mean_pool(x_BLD, length_B))
                 continue
             dim = self.embedding.dim
             item_BD = pooled_BE[:, place * dim : (place + 1) * dim]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.errors import nearest
+from runner.errors import nearest_hint
 from runner.models.layers.embedding import TableLookup
-from runner.models.layers.fields import beside, beside_width
+from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.streams import BilinearFusion, FeatureGate
@@ -55,7 +55,7 @@ class FinalMLP(Recommender):
             raise ValueError(f"streams={list(streams)}: at least one layer in each")
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
         self.columns = [context_columns(schema, names, embedding_dim) for names in contexts]
-        width = beside_width(schema, embedding_dim)
+        width = concat_width(schema, embedding_dim)
         self.gates = nn.ModuleList(
             FeatureGate(width, embedding_dim * len(columns), gate) for columns in self.columns
         )
@@ -69,9 +69,9 @@ class FinalMLP(Recommender):
         return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        x_BW = beside(embeddings.pooled_BE, batch.dense_BD)
+        x_BW = concat_features(embeddings.pooled_BE, batch.dense_BD)
         o1_BS, o2_BS = (
-            stream(gate(x_BW, context_of(embeddings.pooled_BE, columns)))
+            stream(gate(x_BW, select_context(embeddings.pooled_BE, columns)))
             for stream, gate, columns in zip(self.streams, self.gates, self.columns)
         )
         return Prediction.of(self.fusion(o1_BS, o2_BS), batch)
@@ -83,11 +83,11 @@ def context_columns(schema: Schema, names: Sequence[str], dim: int) -> list[slic
     for name in names:
         if name not in known:
             raise ValueError(
-                f"contexts: the dataset has no sparse feature {name!r}{nearest(name, known)}"
+                f"contexts: the dataset has no sparse feature {name!r}{nearest_hint(name, known)}"
             )
     return [slice(known.index(n) * dim, (known.index(n) + 1) * dim) for n in names]
 
 
-def context_of(pooled_BE: Tensor, columns: Sequence[slice]) -> Tensor | None:
+def select_context(pooled_BE: Tensor, columns: Sequence[slice]) -> Tensor | None:
     parts = [pooled_BE[:, c] for c in columns]
     return torch.cat(parts, dim=1) if len(parts) > 1 else next(iter(parts), None)

@@ -11,7 +11,7 @@ from torch import nn
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
-from runner.models.layers.fields import FieldVectors
+from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.mask import FieldNorm, MaskBlock
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
@@ -59,7 +59,7 @@ class MaskNet(Recommender):
             raise ValueError(f"top={list(top)}: the serial structure has none; use top=[]")
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
         self.embedding_drop = Dropout(embedding_dropout)
-        self.fields = FieldVectors(schema, embedding_dim)
+        self.fields = FieldEmbeddings(schema, embedding_dim)
         self.norm = FieldNorm(self.fields.num_fields, embedding_dim)
         width = self.fields.width
         inputs = [width, *blocks] if self.serial else [width] * len(blocks)

@@ -11,8 +11,8 @@ import torch
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
-from runner.models.layers.fields import beside
-from runner.models.layers.interest import mean_of
+from runner.models.layers.fields import concat_features
+from runner.models.layers.interest import mean_pool
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.sequences import SequenceLookup
@@ -71,9 +71,9 @@ class MLP(Recommender):
         pooled_BE = embeddings.pooled_BE
         if self.sequences:
             means = [
-                mean_of(x_BLD, embeddings.rows[f"{s.name}:length"])
+                mean_pool(x_BLD, embeddings.per_row[f"{s.name}:length"])
                 for s, x_BLD in zip(self.sequences, embeddings.sequences_BLD, strict=True)
             ]
             pooled_BE = torch.cat((pooled_BE, *means), dim=1)
-        x_B = beside(self.drop(pooled_BE), batch.dense_BD)
+        x_B = concat_features(self.drop(pooled_BE), batch.dense_BD)
         return Prediction.of(self.deep(x_B), batch)

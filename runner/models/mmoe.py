@@ -12,7 +12,7 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
-from runner.models.layers.fields import beside, beside_width
+from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
 
@@ -47,7 +47,7 @@ class MMoE(Recommender):
         super().__init__()
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
         self.embedding_drop = Dropout(embedding_dropout)
-        width = beside_width(schema, embedding_dim)
+        width = concat_width(schema, embedding_dim)
         self.experts = Experts(num_experts, width, experts)
         self.gates = Mixture(width, num_experts, num_gates=len(schema.tasks))
         self.towers = nn.ModuleList(
@@ -59,7 +59,7 @@ class MMoE(Recommender):
         return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        x_B = beside(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
+        x_B = concat_features(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
         mixed_BTW = self.gates(x_B, self.experts(x_B))
         logits = [tower(x) for tower, x in zip(self.towers, mixed_BTW.unbind(1), strict=True)]
         return Prediction.of(torch.cat(logits, dim=1), batch)

@@ -12,7 +12,7 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
-from runner.models.layers.fields import beside, beside_width
+from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.sizes import check_sizes
@@ -93,7 +93,7 @@ class PLE(Recommender):
         check_sizes(num_levels=num_levels, num_own=num_own, num_shared=num_shared)
         self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
         self.embedding_drop = Dropout(embedding_dropout)
-        num_tasks, width = len(schema.tasks), beside_width(schema, embedding_dim)
+        num_tasks, width = len(schema.tasks), concat_width(schema, embedding_dim)
         self.levels = nn.ModuleList(
             Extraction(
                 experts[-1] if level and experts else width,
@@ -113,7 +113,7 @@ class PLE(Recommender):
         return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        x_B = beside(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
+        x_B = concat_features(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
         inputs = [x_B] * (len(self.towers) + 1)
         for level in self.levels:
             inputs = level(*inputs)

@@ -10,57 +10,63 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.errors import nearest
+from runner.errors import nearest_hint
 
-UPDATE, MICRO_BATCH = WITHIN = ("update", "micro_batch")
-CUT = ("batch_size", "accumulate", "num_processes")  # keys of the trainer
-OURS = "runner.models.losses."
-ALWAYS = ("JRC", "InBatchSoftmax")
-WITH_IN_BATCH = ("SampledSoftmax", "BPR", "SampledBCE")  # only of a net whose candidates are rows
+UPDATE_SCOPE, MICRO_BATCH_SCOPE = ROW_SCOPES = ("update", "micro_batch")
+GLOBAL_BATCH_KEYS = ("batch_size", "accumulate", "num_processes")  # keys of the trainer
+BUILTIN_LOSSES = "runner.models.losses."
+ALWAYS_COMPARE_ROWS = ("JRC", "InBatchSoftmax")
+COMPARE_ROWS_IN_BATCH = (
+    "SampledSoftmax",
+    "BPR",
+    "SampledBCE",
+)  # only of a net whose candidates are rows
 
 
-def need_within(within: str) -> str:
+def require_row_scope(within: str) -> str:
     """The setting of a loss. Raises: ValueError if it is none of the two."""
-    if within not in WITHIN:
-        raise ValueError(f"within={within}: one of {', '.join(WITHIN)}{nearest(within, WITHIN)}")
+    if within not in ROW_SCOPES:
+        raise ValueError(
+            f"within={within}: one of {', '.join(ROW_SCOPES)}{nearest_hint(within, ROW_SCOPES)}"
+        )
     return within
 
 
-def compared_within(config: Mapping[str, Any], default: str | None = None) -> str | None:
+def loss_row_scope(config: Mapping[str, Any], default: str | None = None) -> str | None:
     """What the rows that the loss compares lie in; None if it takes each row by itself.
 
     Args: default: of a loss of ours whose setting is not there, as in the runs of older versions.
     """
     net, loss = (config.get("model", {}).get(name) or {} for name in ("net", "loss"))
-    within, name = loss.get("within"), _name_of_ours(loss)
-    if name in WITH_IN_BATCH and not net.get("in_batch"):
+    within, name = loss.get("within"), _builtin_loss_name(loss)
+    if name in COMPARE_ROWS_IN_BATCH and not net.get("in_batch"):
         return None
-    if within is None and name in (*ALWAYS, *WITH_IN_BATCH):
+    if within is None and name in (*ALWAYS_COMPARE_ROWS, *COMPARE_ROWS_IN_BATCH):
         return default
-    return within if within in WITHIN else None
+    return within if within in ROW_SCOPES else None
 
 
-def check_compared(config: Mapping[str, Any], from_run: bool) -> Iterator[str]:
+def check_loss_row_scope(config: Mapping[str, Any], from_run: bool) -> Iterator[str]:
     """What would compare other rows than those meant, a message each.
 
     Args: from_run: whether the configuration is that of a run, which may lack the setting.
     """
     loss, trainer = config["model"]["loss"], config["trainer"]
-    given, name = loss.get("within"), _name_of_ours(loss)
-    if name and given is not None and given not in WITHIN:
+    given, name = loss.get("within"), _builtin_loss_name(loss)
+    if name and given is not None and given not in ROW_SCOPES:
         yield (
-            f"model.loss.within={given}: one of {', '.join(WITHIN)}{nearest(str(given), WITHIN)}"
+            f"model.loss.within={given}: one of {', '.join(ROW_SCOPES)}{nearest_hint(str(given), ROW_SCOPES)}"
         )
         return
-    within = compared_within(config, None if from_run else UPDATE)
-    if within is None and name and given == MICRO_BATCH:
+    within = loss_row_scope(config, None if from_run else UPDATE_SCOPE)
+    if within is None and name and given == MICRO_BATCH_SCOPE:
         yield (
             f"model.loss.within={given}: without effect: {name} compares rows only where "
             "model.net.in_batch=true makes candidates of them"
         )
-    if within != UPDATE:
+    if within != UPDATE_SCOPE:
         return
-    cuts = [(f"trainer.{key}", trainer.get(key, 1)) for key in CUT[1:]]
+    cuts = [(f"trainer.{key}", trainer.get(key, 1)) for key in GLOBAL_BATCH_KEYS[1:]]
     plateau = (trainer.get("batch_on_plateau") or {}).get("patience")
     told = [f"{key}={n}" for key, n in cuts if n > 1]
     if plateau is not None:
@@ -73,6 +79,6 @@ def check_compared(config: Mapping[str, Any], from_run: bool) -> Iterator[str]:
         )
 
 
-def _name_of_ours(loss: Mapping[str, Any]) -> str:
+def _builtin_loss_name(loss: Mapping[str, Any]) -> str:
     target = str(loss.get("_target_"))
-    return target.rpartition(".")[2] if target.startswith(OURS) else ""
+    return target.rpartition(".")[2] if target.startswith(BUILTIN_LOSSES) else ""

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.dropout import Dropout
-from runner.models.layers.negatives import Negatives
-from runner.models.layers.retrieval import Retrieval, need_one_binary_task
+from runner.models.layers.negatives import NegativeSampler
+from runner.models.layers.retrieval import RetrievalModel, require_one_binary_task
 from runner.models.layers.sequences import SequenceLookup, find_feature, find_sequence, single_ids
 from runner.models.layers.transformer import CausalBlock
 
 
-class SASRec(Retrieval):
+class SASRec(RetrievalModel):
     """The next item of a sequence: r = F_t . M_i, eq. 7, M the table of the items itself.
 
     Each place of a training row learns to find the item after it, the last one the row's item. We
@@ -52,7 +52,7 @@ class SASRec(Retrieval):
         embedding_init: float | None = None,
     ) -> None:
         super().__init__()
-        need_one_binary_task(schema)
+        require_one_binary_task(schema)
         found = find_sequence(schema, sequence, "sequence")
         readers = [f.name for f in schema.sparse if f.table_name == found.table_name]
         if item is None and not readers:
@@ -75,8 +75,8 @@ class SASRec(Retrieval):
             candidates=found.table_name,
             init=embedding_init,
         )
-        self.negatives = Negatives(
-            found.num_rows, every=every, uniform=uniform, popularity=popularity
+        self.negatives = NegativeSampler(
+            found.num_rows, all_items=every, uniform=uniform, popularity=popularity
         )
         self.places_LD = nn.Parameter(torch.empty(found.max_length, embedding_dim))
         nn.init.normal_(self.places_LD, std=0.02)
@@ -88,16 +88,16 @@ class SASRec(Retrieval):
         self.every_place = every_place
 
     @property
-    def counted(self) -> tuple[str, ...]:
-        return (self.item.name, str(self.history)) if self.negatives.counted else ()
+    def counted_features(self) -> tuple[str, ...]:
+        return (self.item.name, str(self.history)) if self.negatives.needs_counts else ()
 
     def embed(self, batch: Batch) -> Embeddings:
-        found = self.embedding(batch, self.negatives.draw(batch.cursor))
+        found = self.embedding(batch, self.negatives.sample(batch.cursor))
         found.rows["item"] = single_ids(batch, self.item.name)
         return found
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        rows, own_BD = embeddings.rows, embeddings.pooled_BE
+        rows, own_BD = embeddings.per_row, embeddings.pooled_BE
         length_B, item_B = rows[f"{self.history}:length"], rows["item"]
         ids_BL, embedded_BLD = rows[f"{self.history}:ids"], embeddings.sequences_BLD[0]
         states_BLD = self.encode(embedded_BLD, length_B)
@@ -117,9 +117,9 @@ class SASRec(Retrieval):
                 torch.cat((embedded_BLD[:, 1:][inner_BL], own[0])),
                 torch.cat((ids_BL[:, 1:][inner_BL], own[1])),
             )
-        drawn = (embeddings.shared_CD[0], embeddings.whole["candidates"])
-        found = self.negatives.compare(query_PD, own, drawn) | {"row_P": row_P}
-        found |= self.ranked(query_BD, item_B, rows)
+        drawn = (embeddings.shared_CD[0], embeddings.per_batch["candidates"])
+        found = self.negatives.score(query_PD, own, drawn) | {"row_P": row_P}
+        found |= self.rank_in_catalogue(query_BD, item_B, rows)
         return Prediction.of(logits_B1, batch, **found)
 
     def encode(self, embedded_BLD: Tensor, length_B: Tensor) -> Tensor:

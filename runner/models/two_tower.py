@@ -11,16 +11,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.errors import nearest
+from runner.errors import nearest_hint
 from runner.models.layers.dropout import Dropout
-from runner.models.layers.interest import mean_of
+from runner.models.layers.interest import mean_pool
 from runner.models.layers.mlp import mlp
-from runner.models.layers.negatives import Negatives
-from runner.models.layers.retrieval import Retrieval, need_one_binary_task
+from runner.models.layers.negatives import NegativeSampler
+from runner.models.layers.retrieval import RetrievalModel, require_one_binary_task
 from runner.models.layers.sequences import SequenceLookup, find_feature, single_ids
 
 
-class TwoTower(Retrieval):
+class TwoTower(RetrievalModel):
     """s(x, y) = <u(x), v(y)> / temperature, eq. 1 and section 3.2: an MLP on what is known of the
     user, one on what is known of the item, both normalised.
 
@@ -63,12 +63,12 @@ class TwoTower(Retrieval):
         embedding_init: float | None = None,
     ) -> None:
         super().__init__()
-        need_one_binary_task(schema)
+        require_one_binary_task(schema)
         if not 0 < temperature < float("inf"):
             raise ValueError(f"temperature={temperature}: a number above 0")
         if half_life is not None and not 0 < half_life < float("inf"):
             raise ValueError(f"half_life={half_life}: a number of places above 0, or null")
-        names = list(item) or items_of(schema)
+        names = list(item) or find_item_features(schema)
         self.item_features = [find_feature(schema, name, "item") for name in names]
         users = [f for f in schema.sparse if f not in self.item_features]
         if not users and not schema.sequences and not schema.dense:
@@ -89,7 +89,7 @@ class TwoTower(Retrieval):
             candidates=None if self.item.weighted else self.item.table_name,
             init=embedding_init,
         )
-        self.negatives = Negatives(
+        self.negatives = NegativeSampler(
             self.item.num_rows, in_batch=in_batch, uniform=uniform, popularity=popularity
         )
         num_user = (len(users) + len(schema.sequences)) * embedding_dim + len(schema.dense)
@@ -100,40 +100,40 @@ class TwoTower(Retrieval):
         self.temperature, self.normalise, self.half_life = temperature, normalise, half_life
 
     def embed(self, batch: Batch) -> Embeddings:
-        found = self.embedding(batch, self.negatives.draw(batch.cursor))
+        found = self.embedding(batch, self.negatives.sample(batch.cursor))
         found.rows["item"] = single_ids(batch, self.item.name)
         return found
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        rows, width = embeddings.rows, self.item_width
+        rows, width = embeddings.per_row, self.item_width
         item_BE, user_BE = embeddings.pooled_BE[:, :width], embeddings.pooled_BE[:, width:]
         means = [
-            mean_of(sequence_BLD, rows[f"{sequence.name}:length"], self.half_life)
+            mean_pool(sequence_BLD, rows[f"{sequence.name}:length"], self.half_life)
             for sequence, sequence_BLD in zip(self.embedding.sequences, embeddings.sequences_BLD)
         ]
         seen_B = self.drop(torch.cat((user_BE, *means, batch.dense_BD), dim=1))
-        query_BD = self.vectors(self.user, seen_B)
+        query_BD = self.encode(self.user, seen_B)
         query_BD = query_BD / self.temperature
-        own_BD = self.vectors(self.thing, item_BE)
+        own_BD = self.encode(self.thing, item_BE)
         logits_B1 = (query_BD.float() * own_BD.float()).sum(1, keepdim=True)
         present_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
         row_P = present_B.nonzero()[:, 0]  # sync: how many there are
         drawn = None
         if embeddings.shared_CD:
-            vectors_CD = self.vectors(self.thing, embeddings.shared_CD[0])
-            drawn = (vectors_CD, embeddings.whole["candidates"])
+            vectors_CD = self.encode(self.thing, embeddings.shared_CD[0])
+            drawn = (vectors_CD, embeddings.per_batch["candidates"])
         own = (own_BD[row_P], rows["item"][row_P])
-        found = self.negatives.compare(query_BD[row_P], own, drawn) | {"row_P": row_P}
-        found |= self.ranked(query_BD, rows["item"], rows)
+        found = self.negatives.score(query_BD[row_P], own, drawn) | {"row_P": row_P}
+        found |= self.rank_in_catalogue(query_BD, rows["item"], rows)
         return Prediction.of(logits_B1, batch, **found)
 
-    def vectors(self, tower: torch.nn.Module, x_B: Tensor) -> Tensor:
+    def encode(self, tower: torch.nn.Module, x_B: Tensor) -> Tensor:
         """[B, out]."""
         vectors_BD = tower(x_B)
         return functional.normalize(vectors_BD, dim=1) if self.normalise else vectors_BD
 
     def item_vectors(self, embedded_CD: Tensor) -> Tensor:
-        return self.vectors(self.thing, embedded_CD)
+        return self.encode(self.thing, embedded_CD)
 
     def check_catalogue(self) -> None:
         if len(self.item_features) > 1:
@@ -144,13 +144,13 @@ class TwoTower(Retrieval):
             )
 
 
-def items_of(schema: Schema) -> list[str]:
+def find_item_features(schema: Schema) -> list[str]:
     """The feature that shares its table with a sequence. Raises: ValueError if there is none."""
     tables = [s.table_name for s in schema.sequences]
     found = [f.name for f in schema.sparse if f.table_name in tables]
     if not found:
         names = [f.name for f in schema.sparse]
-        near = nearest("item", names) or ""
+        near = nearest_hint("item", names) or ""
         raise ValueError(
             "item=[]: which features are the item's, its id first? The dataset has "
             f"{', '.join(names) or 'none'}{near}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
-from runner.models.layers.fields import beside, beside_width
+from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
@@ -43,7 +43,7 @@ class WideAndDeep(Recommender):
         self.drop = Dropout(embedding_dropout)
         self.wide = FirstOrder(schema)
         self.deep = mlp(
-            beside_width(schema, embedding_dim),
+            concat_width(schema, embedding_dim),
             [*deep, len(schema.tasks)],
             dropout=dropout,
             last_linear=True,
@@ -55,5 +55,5 @@ class WideAndDeep(Recommender):
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE, linear_BE = embeddings.pooled_BE.split(self.embedding.widths, dim=1)
         wide_B1 = self.wide(linear_BE, batch.dense_BD)
-        deep_BT = self.deep(beside(self.drop(pooled_BE), batch.dense_BD))
+        deep_BT = self.deep(concat_features(self.drop(pooled_BE), batch.dense_BD))
         return Prediction.of(wide_B1 + deep_BT, batch)

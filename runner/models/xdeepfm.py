@@ -10,7 +10,7 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.cin import CIN
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
-from runner.models.layers.fields import FieldVectors
+from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import Recommender
@@ -47,7 +47,7 @@ class XDeepFM(Recommender):
         num_tasks = len(schema.tasks)
         self.embedding = TableLookup(schema, embedding_dim, linear=True, init=embedding_init)
         self.drop = Dropout(embedding_dropout)
-        self.fields = FieldVectors(schema, embedding_dim, at_least=2)
+        self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         self.first_order = FirstOrder(schema)
         self.cin = CIN(self.fields.num_fields, cin)
         self.cin_head = nn.Linear(self.cin.width, num_tasks, bias=False)  # the deep head has one

@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = "torch.optim"
 
 
-def accepted_by(target: str) -> list[str] | None:
+def accepted_arguments(target: str) -> list[str] | None:
     """Names of a class's settings but for its parameters; None if the source does not say."""
     package, _, name = target.rpartition(".")
     spec = importlib.util.find_spec("torch")  # does not run it

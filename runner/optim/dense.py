@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from runner.errors import ConfigError, nearest
+from runner.errors import ConfigError, nearest_hint
 
 # Classes with a fused kernel, and the devices that have it. Several times faster than the others on
 # CPU, and never chosen by torch itself.
@@ -53,7 +53,7 @@ def build_dense_optimizer(
                 keys = " ".join(f"~{where}.{key}" for key in wrong)
                 out = f"; {keys} {'leaves it' if len(wrong) == 1 else 'leave them'} out"
             raise ConfigError(
-                f"{where}.{wrong[0]} is no setting of {cls.__name__}{nearest(wrong[0], known)}; "
+                f"{where}.{wrong[0]} is no setting of {cls.__name__}{nearest_hint(wrong[0], known)}; "
                 f"known: {', '.join(known)}{out}"
             )
     options: dict[str, Any] = {
@@ -69,7 +69,9 @@ def build_dense_optimizer(
         raise ConfigError(f"{where}: {cls.__name__}: {error}") from error
 
 
-def dense_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+def dense_state_tensors(
+    optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
+) -> dict[str, Tensor]:
     """Live tensors of the states that exist now: `<parameter>/<state>`, list items `/<i>` below."""
     tensors: dict[str, Tensor] = {}
     for name, state in _states(optimizer, parameters).items():
@@ -78,7 +80,7 @@ def dense_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) ->
     return tensors
 
 
-def dense_values(
+def dense_state_values(
     optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> dict[str, dict[str, Any]]:
     """JSON of the states: numbers as they are, tensors by shape, for `create_dense_state`."""
@@ -102,7 +104,7 @@ def create_dense_state(
         if name not in parameters:
             raise ConfigError(
                 f"the checkpoint's optimizer state is for a parameter {name!r} that the model "
-                f"does not have{nearest(name, names)}"
+                f"does not have{nearest_hint(name, names)}"
             )
     # through load_state_dict, since it knows on which device and in which type a class keeps what
     described = optimizer.state_dict()
@@ -114,7 +116,7 @@ def create_dense_state(
     optimizer.load_state_dict(described)
 
 
-def create_states(
+def create_dense_states(
     optimizers: Sequence[Optimizer],
     parameters: Mapping[str, nn.Parameter],
     values: Mapping[str, Mapping[str, Any]],
@@ -129,7 +131,7 @@ def create_states(
     create_dense_state(optimizers[0], parameters, left)
 
 
-def probe_states(optimizer: Optimizer, num_dims: int) -> set[str]:
+def probe_state_names(optimizer: Optimizer, num_dims: int) -> set[str]:
     """Names of the states that such an optimizer keeps of a parameter with so many dimensions,
     tried on one of its own."""
     [first, *_] = (p for group in optimizer.param_groups for p in group["params"])

@@ -11,10 +11,10 @@ from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 # parameters, gradients, first and second moments, steps
-Lists = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
+AdamTensorLists = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
 
 
-def step(optimizer: Optimizer) -> None:
+def step_optimizer(optimizer: Optimizer) -> None:
     """What `optimizer.step()` does, to the last bit.
 
     Between two updates the processor's caches forget the optimizer's Python: what takes 70 us in a
@@ -46,11 +46,11 @@ def _is_observed(optimizer: Optimizer) -> bool:
     )
 
 
-def _arguments(group: Mapping[str, Any], states: Mapping[Tensor, Any]) -> Lists | None:
+def _arguments(group: Mapping[str, Any], states: Mapping[Tensor, Any]) -> AdamTensorLists | None:
     """Of the parameters that have a gradient; None: a case for torch itself."""
     if not group["fused"] or group["amsgrad"] or group["capturable"] or group["differentiable"]:
         return None
-    lists: Lists = ([], [], [], [], [])
+    lists: AdamTensorLists = ([], [], [], [], [])
     for parameter in group["params"]:
         gradient = parameter.grad
         if gradient is None:

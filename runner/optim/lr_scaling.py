@@ -11,20 +11,20 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-RULES: dict[str, Callable[[int], float]] = {
+LR_SCALING_RULES: dict[str, Callable[[int], float]] = {
     "constant": lambda batches: 1.0,
     "sqrt": math.sqrt,
     "linear": float,
 }
 
 
-def rate_scale(rule: str, batches: int | None) -> float:
+def lr_scale_factor(rule: str, batches: int | None) -> float:
     """What all full rates are multiplied by; batches: as `settle_batches` has found them."""
     assert rule == "constant" or batches is not None
-    return RULES[rule](batches or 1)
+    return LR_SCALING_RULES[rule](batches or 1)
 
 
-def settle_batches(config: dict[str, Any], record: dict[str, Any]) -> None:
+def resolve_lr_batches(config: dict[str, Any], record: dict[str, Any]) -> None:
     """Writes into a configuration how many batches its rates are scaled by. In place.
 
     Once: a resume takes the number from its run, so that other ranks with the same rows an update
@@ -43,9 +43,9 @@ def settle_batches(config: dict[str, Any], record: dict[str, Any]) -> None:
         scaling["batches"] = noted["batches"] = math.prod(numbers)
 
 
-def scaling_note(rule: str, batches: int | None, full: Mapping[str, float]) -> str:
+def describe_lr_scaling(rule: str, batches: int | None, full: Mapping[str, float]) -> str:
     """For the log; empty if nothing is scaled. full: the rates after scaling."""
-    scale = rate_scale(rule, batches)
+    scale = lr_scale_factor(rule, batches)
     if rule == "constant":
         return ""
     rates = ", ".join(f"{name} {rate / scale:g} -> {rate:g}" for name, rate in full.items())

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runner.errors import ConfigError, nearest
-from runner.optim.lr_lengths import Reader
-from runner.optim.lr_shapes import KINDS
+from runner.errors import ConfigError, nearest_hint
+from runner.optim.lr_lengths import ScheduleReader
+from runner.optim.lr_shapes import SCHEDULE_KINDS
 
-Factor = Callable[[int], float]
+LRFactor = Callable[[int], float]
 
 
 def build_schedule(
@@ -28,47 +28,47 @@ def build_schedule(
     *,
     steps_per_epoch: int | None = None,
     where: str = "scheduler",
-) -> Factor:
+) -> LRFactor:
     """The factor of the full rate as a function of the update number, from 1.
 
     Args: settings: `kind` and its own keys. total_steps: updates of the run; None if endless.
     Raises: ConfigError below `where`, also when a schedule needs a length that is not known.
     """
     kind = _check_keys(settings, where)
-    return _factor(kind, Reader(settings, where, total_steps, steps_per_epoch))
+    return _factor(kind, ScheduleReader(settings, where, total_steps, steps_per_epoch))
 
 
 def check_schedule(settings: Mapping[str, Any], *, where: str = "scheduler") -> None:
     """Names, types and ranges, before the run's length is known. Raises: ConfigError."""
     kind = _check_keys(settings, where)
-    _factor(kind, Reader(settings, where, None, None, checking=True))
+    _factor(kind, ScheduleReader(settings, where, None, None, check_only=True))
 
 
 def _check_keys(settings: Mapping[str, Any], where: str) -> str:
     kind = settings.get("kind")
-    if kind not in KINDS:
+    if kind not in SCHEDULE_KINDS:
         raise ConfigError(
-            f"{where}.kind={kind!r} is no schedule{nearest(str(kind), KINDS)}; "
-            f"known: {', '.join(KINDS)}"
+            f"{where}.kind={kind!r} is no schedule{nearest_hint(str(kind), SCHEDULE_KINDS)}; "
+            f"known: {', '.join(SCHEDULE_KINDS)}"
         )
-    known = ("kind", "warmup", *KINDS[kind].keys)
+    known = ("kind", "warmup", *SCHEDULE_KINDS[kind].keys)
     for key in settings:
         if key not in known:
             raise ConfigError(
-                f"{where}.{key} is no setting of {kind}{nearest(key, known)}; "
+                f"{where}.{key} is no setting of {kind}{nearest_hint(key, known)}; "
                 f"known: {', '.join(known)}"
             )
     return kind
 
 
-def _factor(kind: str, read: Reader) -> Factor:
+def _factor(kind: str, read: ScheduleReader) -> LRFactor:
     warmup = read.length("warmup", 0, low=0)
-    shape = KINDS[kind].build(read, warmup)
+    shape = SCHEDULE_KINDS[kind].build(read, warmup)
     total = read.total_steps
-    if total is None and KINDS[kind].over_run and not read.checking:
-        read.total()  # raises, and says so
+    if total is None and SCHEDULE_KINDS[kind].needs_total_steps and not read.check_only:
+        read.require_total_steps()  # raises, and says so
     if total is not None and warmup > total:
-        raise read.fail("warmup", f"is longer than the run of {total} updates")
+        raise read.error("warmup", f"is longer than the run of {total} updates")
     rest = None if total is None else total - warmup
 
     def factor(k: int) -> float:

@@ -11,17 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import ConfigError, nearest
+from runner.errors import ConfigError, nearest_hint
 from runner.optim.lr_schedule import check_schedule
 from runner.optim.settings import parse_sparse
 
-TABLES = "tables."  # before the names of tables
+TABLE_PREFIX = "tables."  # before the names of tables
 _KEYS = ("pattern", "name", "frozen", "dense", "sparse", "schedule")
 _TAKEN = ("dense", "sparse")  # names of rates, of what no part owns
 
 
 @dataclass(frozen=True)
-class Part:
+class ParameterGroup:
     """An entry of `optimizer.parts`: what its pattern matches first has these settings."""
 
     name: str  # in the log: lr/<name>
@@ -32,13 +32,15 @@ class Part:
     schedule: Mapping[str, Any] | None = None  # None: that of what no part owns
 
 
-def parse_parts(optimizer: Mapping[str, Any], *, where: str = "optimizer") -> tuple[Part, ...]:
+def parse_parameter_groups(
+    optimizer: Mapping[str, Any], *, where: str = "optimizer"
+) -> tuple[ParameterGroup, ...]:
     """Checked parts of an optimizer group, their settings laid over those of the group.
 
     `dense` without a `_target_` and `sparse` without a `kind` change only the keys they name.
     Raises: ConfigError that names the key, the rule and the nearest right name.
     """
-    parts: list[Part] = []
+    parts: list[ParameterGroup] = []
     for i, entry in enumerate(optimizer.get("parts") or []):
         key = f"{where}.parts[{i}]"
         part = _part(entry, optimizer, i, key)
@@ -48,13 +50,13 @@ def parse_parts(optimizer: Mapping[str, Any], *, where: str = "optimizer") -> tu
     return tuple(parts)
 
 
-def _part(entry: Any, optimizer: Mapping[str, Any], i: int, key: str) -> Part:
+def _part(entry: Any, optimizer: Mapping[str, Any], i: int, key: str) -> ParameterGroup:
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{key}={entry!r}: write {{pattern: REGEX, ...}}")
     for name in entry:
         if name not in _KEYS:
             raise ConfigError(
-                f"{key}.{name}: is no key of a part{nearest(name, _KEYS)}; known: "
+                f"{key}.{name}: is no key of a part{nearest_hint(name, _KEYS)}; known: "
                 f"{', '.join(_KEYS)}"
             )
     if not isinstance(entry.get("pattern"), str) or not entry["pattern"]:
@@ -80,30 +82,33 @@ def _part(entry: Any, optimizer: Mapping[str, Any], i: int, key: str) -> Part:
         parse_sparse(own["sparse"], f"{key}.sparse")
     if "schedule" in own:
         check_schedule(own["schedule"], where=f"{key}.schedule")
-    return Part(name, entry["pattern"], frozen, **own)
+    return ParameterGroup(name, entry["pattern"], frozen, **own)
 
 
-def check_own_schedules(optimizer: Mapping[str, Any], *, where: str = "optimizer") -> None:
+def check_schedules(optimizer: Mapping[str, Any], *, where: str = "optimizer") -> None:
     """Schedules of the tables and of the dense half. Raises: ConfigError."""
     for kind, node in (optimizer.get("schedules") or {}).items():
         if node is not None:
             check_schedule(node, where=f"{where}.schedules.{kind}")
 
 
-def check_owned(
-    parts: Sequence[Part], owner: Mapping[str, int | None], *, where: str = "optimizer.parts"
+def check_group_settings(
+    parts: Sequence[ParameterGroup],
+    owner: Mapping[str, int | None],
+    *,
+    where: str = "optimizer.parts",
 ) -> None:
     """Raises: ConfigError for settings of a kind of which a part owns nothing."""
     for i, part in enumerate(parts):
         names = [name for name, place in owner.items() if place == i]
-        tables = [name for name in names if name.startswith(TABLES)]
+        tables = [name for name in names if name.startswith(TABLE_PREFIX)]
         if part.sparse is not None and not tables:
             raise ConfigError(f"{where}[{i}].sparse: {part.pattern!r} owns no table")
         if part.dense is not None and len(names) == len(tables):
             raise ConfigError(f"{where}[{i}].dense: {part.pattern!r} owns tables only")
 
 
-def owners(
+def match_patterns(
     names: Iterable[str], patterns: Sequence[str], *, where: str = "optimizer.parts"
 ) -> dict[str, int | None]:
     """For every name the place of the first pattern found in it, or None if there is none.
@@ -118,7 +123,7 @@ def owners(
         name: [i for i, pattern in enumerate(compiled) if pattern.search(name)] for name in names
     }
     for i, pattern in enumerate(patterns):
-        matched = matching(matches, pattern, f"{where}[{i}].pattern")
+        matched = matching_names(matches, pattern, f"{where}[{i}].pattern")
         if all(matches[name][0] < i for name in matched):
             first = matches[matched[0]][0]
             raise ConfigError(
@@ -129,7 +134,7 @@ def owners(
     return {name: found[0] if found else None for name, found in matches.items()}
 
 
-def matching(names: Iterable[str], pattern: str, where: str) -> list[str]:
+def matching_names(names: Iterable[str], pattern: str, where: str) -> list[str]:
     """The names in which a pattern is found. Raises: ConfigError if there is none."""
     names = list(names)
     compiled = _compile(pattern, where)
@@ -137,7 +142,7 @@ def matching(names: Iterable[str], pattern: str, where: str) -> list[str]:
     if not matched:
         plain = re.sub(r"[^\w.]", "", pattern.replace("\\.", "."))
         raise ConfigError(
-            f"{where} {pattern!r} matches no parameter{nearest(plain, names, count=3)}"
+            f"{where} {pattern!r} matches no parameter{nearest_hint(plain, names, count=3)}"
         )
     return matched
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from runner.errors import ConfigError
-from runner.optim.param_groups import TABLES, matching
+from runner.optim.param_groups import TABLE_PREFIX, matching_names
 from runner.optim.penalty_settings import Penalty
 
 
 @dataclass(frozen=True)
-class Penalized:
+class ParameterPenalty:
     """A penalty and the parameters it holds for."""
 
     parameters: tuple[nn.Parameter, ...]
@@ -28,35 +28,35 @@ class Penalized:
     l2: float
 
 
-def penalize(
+def resolve_penalties(
     penalties: Sequence[Penalty],
     parameters: Mapping[str, nn.Parameter],
     tables: Sequence[str],
     *,
     where: str = "trainer.penalties",
-) -> tuple[Penalized, ...]:
+) -> tuple[ParameterPenalty, ...]:
     """The parameters that each penalty holds for.
 
     Args: tables: names of the model's, which no penalty can hold for.
     Raises: ConfigError for a pattern that matches no parameter, or a table.
     """
     found = []
-    names = [*parameters, *(f"{TABLES}{name}" for name in tables)]
+    names = [*parameters, *(f"{TABLE_PREFIX}{name}" for name in tables)]
     for i, penalty in enumerate(penalties):
-        owned = matching(names, penalty.pattern, f"{where}[{i}].pattern")
-        of_tables = [n for n in owned if n.startswith(TABLES)]
+        owned = matching_names(names, penalty.pattern, f"{where}[{i}].pattern")
+        of_tables = [n for n in owned if n.startswith(TABLE_PREFIX)]
         if of_tables:
             raise ConfigError(
                 f"{where}[{i}].pattern {penalty.pattern!r} matches the table {of_tables[0]!r}: a "
                 "penalty would move all its rows at every update; weight_decay of "
                 "optimizer.sparse adam or lamb decays the rows of the batch"
             )
-        found.append(Penalized(tuple(parameters[n] for n in owned), penalty.l1, penalty.l2))
+        found.append(ParameterPenalty(tuple(parameters[n] for n in owned), penalty.l1, penalty.l2))
     return tuple(found)
 
 
 @torch.no_grad()
-def penalty_values(penalties: Sequence[Penalized]) -> dict[str, Tensor]:
+def penalty_values(penalties: Sequence[ParameterPenalty]) -> dict[str, Tensor]:
     """The parts `l1` and `l2` of the loss, those that there are. Does not synchronise."""
     found: dict[str, list[Tensor]] = {"l1": [], "l2": []}
     for penalty in penalties:
@@ -69,9 +69,11 @@ def penalty_values(penalties: Sequence[Penalized]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def add_penalty_gradients(penalties: Sequence[Penalized], owned: Sequence[nn.Parameter]) -> None:
-    """Adds to the gradients of those parameters that are among `owned`."""
-    mine = {id(p) for p in owned}
+def add_penalty_gradients(
+    penalties: Sequence[ParameterPenalty], parameters: Sequence[nn.Parameter]
+) -> None:
+    """Adds to the gradients of those parameters that are among `parameters`."""
+    mine = {id(p) for p in parameters}
     for penalty in penalties:
         for parameter in penalty.parameters:
             if id(parameter) not in mine:

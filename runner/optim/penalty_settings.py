@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import ConfigError, nearest
+from runner.errors import ConfigError, nearest_hint
 
 _KEYS = ("pattern", "l1", "l2")
 
@@ -31,7 +31,7 @@ def parse_penalties(node: Any, *, where: str = "trainer.penalties") -> tuple[Pen
         for name in entry:
             if name not in _KEYS:
                 raise ConfigError(
-                    f"{key}.{name}: is no key of a penalty{nearest(name, _KEYS)}; known: "
+                    f"{key}.{name}: is no key of a penalty{nearest_hint(name, _KEYS)}; known: "
                     f"{', '.join(_KEYS)}"
                 )
         if not isinstance(entry.get("pattern"), str):

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import ConfigError, nearest
+from runner.errors import ConfigError, nearest_hint
 
 _ADAM = ("betas", "eps", "weight_decay")
-KINDS: dict[str, tuple[str, ...]] = {
+SPARSE_KINDS: dict[str, tuple[str, ...]] = {
     "sgd": (),
     "lars_sgd": ("momentum", "eta", "weight_decay"),
     "adagrad": ("eps",),
@@ -63,7 +63,7 @@ class ClipSettings:
     tables: bool = True  # their gradient at the look-up is clipped as well, and joins the norm
 
     @property
-    def on(self) -> bool:
+    def is_enabled(self) -> bool:
         return any(b is not None for b in (self.global_norm, self.parameter_norm, self.value))
 
 
@@ -81,19 +81,19 @@ def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -
     Raises: ConfigError that names the key below `where`, the rule, and the nearest right name.
     """
     kind = settings.get("kind")
-    if kind not in KINDS:
+    if kind not in SPARSE_KINDS:
         raise ConfigError(
-            f"{where}.kind {kind!r} is no table optimizer{nearest(str(kind), KINDS)}; "
-            f"known: {', '.join(KINDS)}"
+            f"{where}.kind {kind!r} is no table optimizer{nearest_hint(str(kind), SPARSE_KINDS)}; "
+            f"known: {', '.join(SPARSE_KINDS)}"
         )
-    known = ("kind", "lr", *KINDS[kind])
+    known = ("kind", "lr", *SPARSE_KINDS[kind])
     for key in settings:
         if key in known:
             continue
         if key in _REFUSED:
             raise ConfigError(f"{where}.{key}: {_REFUSED[key].format(kind=kind)}")
         raise ConfigError(
-            f"{where}.{key} is no setting of {kind}{nearest(key, known)}; known: {', '.join(known)}"
+            f"{where}.{key} is no setting of {kind}{nearest_hint(key, known)}; known: {', '.join(known)}"
         )
     if "lr" not in settings:
         raise ConfigError(f"{where}.lr is missing")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.errors import ConfigError
-from runner.rundir.checkpoint import Saved, open_checkpoint, saved_steps
+from runner.rundir.checkpoint import Checkpoint, open_checkpoint, saved_steps
 
 
-def find_checkpoint(path: Path, step: int | str = "best") -> Saved:
+def find_checkpoint(path: Path, step: int | str = "best") -> Checkpoint:
     """A checkpoint folder itself, or the chosen checkpoint of a run directory.
 
     Args: step: `best`, `last`, or a number.

@@ -14,19 +14,21 @@ from runner.errors import UserError
 _LONGEST_ROW = 1 << 20  # bytes
 
 
-def plain(value: Any) -> Any:
+def stringify_non_finite(value: Any) -> Any:
     """The same with NaN and infinity written as strings, so that every JSON reader takes it."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): stringify_non_finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
+        return [stringify_non_finite(v) for v in value]
     return value
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False, default=str)
+    return json.dumps(
+        stringify_non_finite(value), indent=indent, allow_nan=False, ensure_ascii=False, default=str
+    )
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -67,7 +69,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: cannot be read: {error}") from error
 
 
-class Log:
+class JsonlFile:
     """Rows of a `.jsonl` file, each written to the system at once, so that a kill loses none.
 
     Opened at the first append, so that a reader of a run directory makes no file.
@@ -94,7 +96,7 @@ class Log:
         if self._file is not None:
             os.fsync(self._file.fileno())
 
-    def cut(self, num_bytes: int) -> int:
+    def truncate(self, num_bytes: int) -> int:
         """Takes the file back to what a checkpoint had seen.
 
         Returns: how many bytes it lacks: 0 unless rows were lost, as by a power cut.
@@ -123,7 +125,7 @@ class Log:
             self._file = None
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Whole rows of a `.jsonl` file; a torn last row is left out."""
     if not path.exists():
         return []

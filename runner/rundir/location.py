@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from runner.errors import UserError
-from runner.rundir.lock import Lock
+from runner.rundir.lock import FolderLock
 
 DEFAULT_RUN_DIR = "outputs/{name}/{time}_{signature}"  # as conf/config.yaml has it
 # What lies in a folder before a run has its meta.json: traces of a start that was killed, or what
@@ -17,7 +17,7 @@ DEFAULT_RUN_DIR = "outputs/{name}/{time}_{signature}"  # as conf/config.yaml has
 _EARLY = {".lock", "config.yaml", ".config.yaml.tmp", ".meta.json.tmp", "log.txt", "job.log"}
 
 
-def make_locked(template: str, *, name: str, signature: str) -> tuple[Path, Lock]:
+def create_and_lock(template: str, *, name: str, signature: str) -> tuple[Path, FolderLock]:
     """The folder, made and locked. A template with placeholders never names an existing one."""
     text = template
     for mark, value in (
@@ -37,12 +37,12 @@ def make_locked(template: str, *, name: str, signature: str) -> tuple[Path, Lock
             continue
         except OSError as error:
             raise _unwritable(folder, error) from error
-        check_is_ours(folder)
-        return folder, lock(folder)
+        check_not_foreign(folder)
+        return folder, lock_folder(folder)
     raise UserError(f"{text}: a thousand runs of this name exist already")
 
 
-def check_is_ours(folder: Path) -> None:
+def check_not_foreign(folder: Path) -> None:
     """A folder that is empty, a run directory, or one whose beginning was cut short.
 
     Raises: UserError, before anything is written into somebody's folder.
@@ -56,9 +56,9 @@ def check_is_ours(folder: Path) -> None:
         )
 
 
-def lock(folder: Path) -> Lock:
+def lock_folder(folder: Path) -> FolderLock:
     try:
-        return Lock(folder)
+        return FolderLock(folder)
     except OSError as error:
         raise _unwritable(folder, error) from error
 
@@ -84,7 +84,7 @@ def _unwritable(folder: Path, error: OSError) -> UserError:
     )
 
 
-def point_latest_at(folder: Path) -> None:
+def update_latest_link(folder: Path) -> None:
     """The link `latest` in the nearest `outputs/` above the run, if there is one."""
     outputs = next((p for p in folder.absolute().parents if p.name == "outputs"), None)
     if outputs is None:

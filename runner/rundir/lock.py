@@ -13,10 +13,10 @@ from typing import Any
 
 from runner.errors import UserError
 
-FILE = ".lock"
+LOCK_FILE = ".lock"
 
 
-class Lock:
+class FolderLock:
     """An exclusive lock on a folder, held until `release` or the end of the process.
 
     The system drops it when the process dies, however it dies, so there is nothing to clean up.
@@ -25,7 +25,7 @@ class Lock:
 
     def __init__(self, folder: Path) -> None:
         """Raises: UserError naming the process that holds it."""
-        self.path = folder / FILE
+        self.path = folder / LOCK_FILE
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -33,7 +33,7 @@ class Lock:
             os.close(self._fd)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise UserError(
-                    f"{folder}: another run is writing here: {holder(folder)}"
+                    f"{folder}: another run is writing here: {describe_holder(folder)}"
                 ) from None
             raise
         me = {
@@ -59,7 +59,7 @@ class Lock:
 def is_locked(folder: Path) -> bool:
     """Whether a live process writes into a run directory. Changes nothing."""
     try:
-        fd = os.open(folder / FILE, os.O_RDONLY)
+        fd = os.open(folder / LOCK_FILE, os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -71,10 +71,10 @@ def is_locked(folder: Path) -> bool:
         os.close(fd)
 
 
-def holder(folder: Path) -> str:
+def describe_holder(folder: Path) -> str:
     """`process 123 on host, since ...`, as far as the lock tells."""
     try:
-        who: dict[str, Any] = json.loads((folder / FILE).read_text())
+        who: dict[str, Any] = json.loads((folder / LOCK_FILE).read_text())
         return f"process {who['pid']} on {who['host']}, since {who['start']}"
     except (OSError, ValueError, KeyError):
         return "its lock does not say which"

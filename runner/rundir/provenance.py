@@ -27,7 +27,7 @@ PACKAGES = (
 _GIT_TIMEOUT_S = 10
 
 
-def provenance(project: Path, command: list[str]) -> dict[str, Any]:
+def collect_provenance(project: Path, command: list[str]) -> dict[str, Any]:
     """Git state of the project, versions, host and command: what `meta.json` keeps of them."""
     return {
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -39,12 +39,12 @@ def provenance(project: Path, command: list[str]) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
         "executable": sys.executable,
-        "versions": versions(),
+        "versions": package_versions(),
         "git": git_state(project),
     }
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     found = {}
     for name in PACKAGES:
         try:

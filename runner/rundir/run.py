@@ -11,18 +11,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner.config.signature import describe, differences
+from runner.config.signature import diff_settings, format_changes
 from runner.errors import UserError
-from runner.rundir.json_files import Log, read_json, write_json, write_text
-from runner.rundir.location import lock, make_locked, point_latest_at
-from runner.rundir.lock import Lock
+from runner.rundir.json_files import JsonlFile, read_json, write_json, write_text
+from runner.rundir.location import create_and_lock, lock_folder, update_latest_link
+from runner.rundir.lock import FolderLock
 from runner.rundir.moved_targets import with_current_targets
-from runner.rundir.provenance import provenance
-from runner.rundir.secrets import HidingFormatter, hidden_values, hide
+from runner.rundir.provenance import collect_provenance
+from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, secret_values
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunSpec:
     """What a run directory is to hold.
 
     config: with references to the environment, for files and trackers; identity: what makes the
@@ -30,7 +30,7 @@ class Plan:
     """
 
     config: Mapping[str, Any]
-    identity: Mapping[str, Any]
+    signature_fields: Mapping[str, Any]
     signature: str
     name: str
     choices: Mapping[str, str | None]
@@ -48,13 +48,13 @@ class Run:
     signature: str
     config: Mapping[str, Any]  # `${oc.env:...}` kept: trackers get this one
     meta: Mapping[str, Any]
-    metrics: Log
-    perf: Log
-    lock: Lock | None  # None: another process has it
+    metrics: JsonlFile
+    perf: JsonlFile
+    lock: FolderLock | None  # None: another process has it
     resumed: bool = False
-    finished: Mapping[str, Any] | None = None  # the result of a run that is done already
+    finished_result: Mapping[str, Any] | None = None  # the result of a run that is done already
     log_handler: logging.Handler | None = field(default=None, repr=False)
-    replaced: tuple[str, Mapping[str, Any]] | None = field(default=None, repr=False)
+    before_resume: tuple[str, Mapping[str, Any]] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class Run:
             self.lock.release()
 
 
-class _NoLog(Log):
+class _NullJsonlFile(JsonlFile):
     """A log of which nothing is written."""
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -82,131 +82,135 @@ class _NoLog(Log):
     def sync(self) -> None:
         """Nothing: there is nothing to sync."""
 
-    def cut(self, num_bytes: int) -> int:
+    def truncate(self, num_bytes: int) -> int:
         return 0
 
 
-def run_elsewhere(folder: Path, signature: str, meta: Mapping[str, Any]) -> Run:
+def read_only_run(folder: Path, signature: str, meta: Mapping[str, Any]) -> Run:
     """The run that another process has opened, for a rank that writes nothing into it."""
-    metrics, perf = _NoLog(folder / "metrics.jsonl"), _NoLog(folder / "perf.jsonl")
+    metrics, perf = _NullJsonlFile(folder / "metrics.jsonl"), _NullJsonlFile(folder / "perf.jsonl")
     return Run(folder, signature, {}, meta, metrics, perf, lock=None)
 
 
-def open_run(template: str, plan: Plan, *, project: Path) -> Run:
+def open_run(template: str, spec: RunSpec, *, project: Path) -> Run:
     """Opens a run directory for a new run; one with the same signature is resumed.
 
     Args: template: a folder; with {name}, {time} or {signature} in it, always a new one.
     Raises: UserError if it cannot be written, is another run's, or is being written by another.
     """
-    folder, lock = make_locked(template, name=plan.name, signature=plan.signature)
+    folder, lock = create_and_lock(template, name=spec.name, signature=spec.signature)
     with _released_on_error(lock):
         if not (folder / "meta.json").exists():
-            return _begin(folder, lock, plan, project)
+            return _start_run(folder, lock, spec, project)
         meta = read_meta(folder)
-        if meta["signature"] != plan.signature:
-            changes = changes_of(folder, meta, plan)
-            what = f":\n{describe(changes)}" if changes else " (values from the environment)"
+        if meta["signature"] != spec.signature:
+            changes = signature_changes(folder, meta, spec)
+            what = f":\n{format_changes(changes)}" if changes else " (values from the environment)"
             raise UserError(
-                f"{folder} holds another run ({meta.get('signature')}, not {plan.signature}); "
+                f"{folder} holds another run ({meta.get('signature')}, not {spec.signature}); "
                 f"nothing was changed. It differs in{what}\n"
                 f"Another hydra.run.dir starts a new run; `resume {folder} ...` changes this one"
             )
-        return _continue(folder, lock, meta, plan)
+        return _continue_run(folder, lock, meta, spec)
 
 
-def reopen_run(folder: Path, plan: Plan) -> Run:
+def reopen_run(folder: Path, spec: RunSpec) -> Run:
     """Opens a run directory for `resume`: what the overrides changed is written down in it.
 
     Raises: UserError as `open_run`.
     """
-    with _released_on_error(held := lock(folder)):
-        return _continue(folder, held, read_meta(folder), plan)
+    with _released_on_error(held := lock_folder(folder)):
+        return _continue_run(folder, held, read_meta(folder), spec)
 
 
-def _continue(folder: Path, lock: Lock, meta: Mapping[str, Any], plan: Plan) -> Run:
+def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec: RunSpec) -> Run:
     result = read_result(folder)
-    same = result is not None and result.get("signature") == plan.signature
+    same = result is not None and result.get("signature") == spec.signature
     # a stream that had ended may have more by now
     if result and same and result["status"] == "completed" and not result.get("stream_goes_on"):
-        return _handle(folder, lock, plan, meta, finished=result)
+        return _make_run(folder, lock, spec, meta, finished_result=result)
     note: dict[str, Any] = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "command": list(plan.command),
-        "overrides": list(plan.overrides),
+        "command": list(spec.command),
+        "overrides": list(spec.overrides),
         "result_before": result,
     }
-    if meta["signature"] != plan.signature:
+    if meta["signature"] != spec.signature:
         note["signature_before"] = meta["signature"]
-        note["changed"] = [list(c) for c in changes_of(folder, meta, plan)]
+        note["changed"] = [list(c) for c in signature_changes(folder, meta, spec)]
     replaced = ((folder / "config.yaml").read_text(encoding="utf-8"), meta)
-    own = {"signature": plan.signature, "identity": plan.identity, "choices": plan.choices}
+    own = {"signature": spec.signature, "identity": spec.signature_fields, "choices": spec.choices}
     meta = {**meta, **own, "resumes": [*meta.get("resumes", []), note]}
-    write_text(folder / "config.yaml", to_yaml(plan.config))
+    write_text(folder / "config.yaml", to_yaml(spec.config))
     write_json(folder / "meta.json", meta)
     # The note keeps it; the run is open again.
     (folder / "result.json").unlink(missing_ok=True)
-    return _logged(replace(_handle(folder, lock, plan, meta, resumed=True), replaced=replaced))
+    return _attach_log_file(
+        replace(_make_run(folder, lock, spec, meta, resumed=True), before_resume=replaced)
+    )
 
 
-def changes_of(folder: Path, meta: Mapping[str, Any], plan: Plan) -> list[tuple[str, Any, Any]]:
+def signature_changes(
+    folder: Path, meta: Mapping[str, Any], spec: RunSpec
+) -> list[tuple[str, Any, Any]]:
     """(key, before, now) of what makes the results differ; of data, also the settings."""
-    changes = differences(meta.get("identity", {}), plan.identity)
+    changes = diff_settings(meta.get("identity", {}), spec.signature_fields)
     if any(key == "data" for key, _, _ in changes):
         before = read_config(folder).get("dataset", {})
-        settings = differences(before, plan.config.get("dataset", {}))
+        settings = diff_settings(before, spec.config.get("dataset", {}))
         changes += [(f"dataset.{key}", was, now) for key, was, now in settings]
     return changes
 
 
-def _begin(folder: Path, lock: Lock, plan: Plan, project: Path) -> Run:
-    write_text(folder / "config.yaml", to_yaml(plan.config))
+def _start_run(folder: Path, lock: FolderLock, spec: RunSpec, project: Path) -> Run:
+    write_text(folder / "config.yaml", to_yaml(spec.config))
     meta = {
-        "kind": plan.kind,
-        "name": plan.name,
-        "signature": plan.signature,
-        "identity": plan.identity,
-        "choices": plan.choices,
-        "seed": plan.config.get("seed"),
-        "overrides": list(plan.overrides),
-        "source": plan.source,
-        **provenance(project, list(plan.command)),
+        "kind": spec.kind,
+        "name": spec.name,
+        "signature": spec.signature,
+        "identity": spec.signature_fields,
+        "choices": spec.choices,
+        "seed": spec.config.get("seed"),
+        "overrides": list(spec.overrides),
+        "source": spec.source,
+        **collect_provenance(project, list(spec.command)),
         "resumes": [],
     }
     write_json(folder / "meta.json", meta)
-    if plan.kind == "train" and not os.environ.get("RUNNER_SWEEP"):
-        point_latest_at(folder)
-    return _logged(_handle(folder, lock, plan, meta))
+    if spec.kind == "train" and not os.environ.get("RUNNER_SWEEP"):
+        update_latest_link(folder)
+    return _attach_log_file(_make_run(folder, lock, spec, meta))
 
 
-def _handle(
+def _make_run(
     folder: Path,
-    lock: Lock,
-    plan: Plan,
+    lock: FolderLock,
+    spec: RunSpec,
     meta: Mapping[str, Any],
     *,
     resumed: bool = False,
-    finished: Mapping[str, Any] | None = None,
+    finished_result: Mapping[str, Any] | None = None,
 ) -> Run:
     return Run(
         dir=folder,
-        signature=plan.signature,
-        config=plan.config,
+        signature=spec.signature,
+        config=spec.config,
         meta=meta,
-        metrics=Log(folder / "metrics.jsonl"),
-        perf=Log(folder / "perf.jsonl"),
+        metrics=JsonlFile(folder / "metrics.jsonl"),
+        perf=JsonlFile(folder / "perf.jsonl"),
         lock=lock,
         resumed=resumed,
-        finished=finished,
+        finished_result=finished_result,
     )
 
 
-def _logged(run: Run) -> Run:
+def _attach_log_file(run: Run) -> Run:
     """Lets everything that is logged, warnings of libraries included, reach `log.txt` too."""
     handler = logging.FileHandler(run.dir / "log.txt", encoding="utf-8")
     layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    handler.setFormatter(HidingFormatter(layout, hidden_values(run.config)))
+    handler.setFormatter(SecretMaskingFormatter(layout, secret_values(run.config)))
     handler.setLevel(logging.INFO)
     logging.getLogger().addHandler(handler)
     logging.getLogger("runner").setLevel(logging.INFO)
@@ -216,7 +220,7 @@ def _logged(run: Run) -> Run:
 
 
 class _released_on_error:  # noqa: N801  (reads as a statement)
-    def __init__(self, lock: Lock) -> None:
+    def __init__(self, lock: FolderLock) -> None:
         self.lock = lock
 
     def __enter__(self) -> None:
@@ -274,5 +278,5 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 def write_result(run: Run, result: Mapping[str, Any]) -> None:
     """Writes `result.json` whole or not at all. What it says of an error holds no secret."""
     if isinstance(result.get("error"), str):
-        result = {**result, "error": hide(result["error"], hidden_values(run.config))}
+        result = {**result, "error": mask_secrets(result["error"], secret_values(run.config))}
     write_json(run.dir / "result.json", {**result, "signature": run.signature})

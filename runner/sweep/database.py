@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
-from runner.sweep.optuna_schema import TABLES, Axis, add_trial, new_study
-from runner.sweep.plan import Job
+from runner.sweep.optuna_schema import CREATE_TABLES, GridAxis, add_trial, new_study
+from runner.sweep.plan import SweepJob
 
-FILE = "study.db"
+DATABASE_FILE = "study.db"
 _VERSION = "1"
-PATIENCE_S = 10  # with another program's lock
+LOCK_TIMEOUT_S = 10  # with another program's lock
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runner_sweep (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS runner_jobs (
@@ -37,12 +37,12 @@ CREATE INDEX IF NOT EXISTS runner_open ON runner_tries (id) WHERE ended IS NULL;
 """
 
 
-class StudyError(UserError):
+class SweepDatabaseError(UserError):
     """The database is locked, damaged, or its disk is full."""
 
 
 @dataclass(frozen=True)
-class Known:
+class JobRecord:
     """What only the database knows of a job. seconds: of all its tries."""
 
     folder: str
@@ -50,7 +50,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class OpenTry:
+class UnfinishedTry:
     """A try whose end nobody wrote down: the sweep was killed."""
 
     id: int
@@ -62,7 +62,7 @@ class OpenTry:
 
 
 @dataclass(frozen=True)
-class End:
+class TryResult:
     """How a try ended. status: completed, interrupted or failed; seconds: of this try."""
 
     status: str
@@ -71,7 +71,7 @@ class End:
     error: str | None = None
 
 
-class Study:
+class SweepDatabase:
     """The database of one sweep directory, held open by the process that has its lock."""
 
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
@@ -79,7 +79,7 @@ class Study:
 
         Raises: StudyError.
         """
-        self.path = folder / FILE
+        self.path = folder / DATABASE_FILE
         if self.path.exists() and (damage := self._damage()):
             aside = _put_aside(self.path)
             warn(
@@ -103,7 +103,7 @@ class Study:
         return None if found == ["ok"] else "; ".join(found)
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=PATIENCE_S, isolation_level=None)
+        return sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -112,25 +112,27 @@ class Study:
             # others read meanwhile. Where the file system cannot, SQLite keeps its own journal.
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
-            db.executescript(f"BEGIN IMMEDIATE;{_TABLES}{TABLES}COMMIT;")
+            db.executescript(f"BEGIN IMMEDIATE;{_TABLES}{CREATE_TABLES}COMMIT;")
             db.execute("INSERT OR IGNORE INTO runner_sweep VALUES ('version', ?)", (_VERSION,))
             row = db.execute("SELECT value FROM runner_sweep WHERE key='version'").fetchone()
         except sqlite3.Error as error:
             raise self._error(error) from error
         if row[0] != _VERSION:
-            raise StudyError(
+            raise SweepDatabaseError(
                 f"{self.path}: written by another version of the runner (layout {row[0]}, this one "
                 f"writes {_VERSION}); another hydra.sweep.dir starts afresh"
             )
         return db
 
-    def _error(self, error: sqlite3.Error) -> StudyError:
+    def _error(self, error: sqlite3.Error) -> SweepDatabaseError:
         if _is_busy(error):
-            return StudyError(
-                f"{self.path} is locked by another program (waited {PATIENCE_S:g} s); close "
+            return SweepDatabaseError(
+                f"{self.path} is locked by another program (waited {LOCK_TIMEOUT_S:g} s); close "
                 "what is writing to it and give the same command again"
             )
-        return StudyError(f"{self.path}: {error}; the same command goes on when that is mended")
+        return SweepDatabaseError(
+            f"{self.path}: {error}; the same command goes on when that is mended"
+        )
 
     def _write(self, *statements: tuple[str, Sequence[Any]]) -> int:
         """All of them or none. Returns: the id of the row that the last one inserted."""
@@ -159,12 +161,12 @@ class Study:
         except sqlite3.Error as error:
             raise self._error(error) from error
 
-    def note(self, facts: dict[str, Any]) -> None:
+    def write_facts(self, facts: dict[str, Any]) -> None:
         """What is to be known about the sweep as a whole, such as its command."""
         insert = "INSERT OR REPLACE INTO runner_sweep VALUES (?, ?)"
         self._write(*((insert, (key, json.dumps(value))) for key, value in facts.items()))
 
-    def enter(self, jobs: Iterable[tuple[Job, str]]) -> None:
+    def add_jobs(self, jobs: Iterable[tuple[SweepJob, str]]) -> None:
         """Jobs with their folders; what is known of earlier tries stays."""
         insert = (
             "INSERT INTO runner_jobs (key, signature, overrides, folder, status) "
@@ -174,44 +176,51 @@ class Study:
         rows = [(j.key, j.signature, json.dumps(j.overrides), folder) for j, folder in jobs]
         self._write(*((insert, row) for row in rows))
 
-    def known(self) -> dict[str, Known]:
+    def job_records(self) -> dict[str, JobRecord]:
         """By job's key."""
         rows = self._read("SELECT key, folder, seconds FROM runner_jobs")
-        return {key: Known(folder, seconds) for key, folder, seconds in rows}
+        return {key: JobRecord(folder, seconds) for key, folder, seconds in rows}
 
-    def open_tries(self) -> list[OpenTry]:
+    def unfinished_tries(self) -> list[UnfinishedTry]:
         rows = self._read(
             "SELECT t.id, t.job, j.folder, t.started, t.pid, t.pid_start FROM runner_tries t "
             "JOIN runner_jobs j ON j.key = t.job WHERE t.ended IS NULL"
         )
-        return [OpenTry(*row) for row in rows]
+        return [UnfinishedTry(*row) for row in rows]
 
-    def begin(self, key: str) -> int:
+    def begin_try(self, key: str) -> int:
         """Before the process is started, so that no job can run unknown. Returns: the try's id."""
         return self._write(
             ("UPDATE runner_jobs SET status='running', tries=tries+1 WHERE key=?", (key,)),
             ("INSERT INTO runner_tries (job, started) VALUES (?, ?)", (key, time.time())),
         )
 
-    def started(self, number: int, pid: int, pid_start: int | None) -> None:
+    def record_process(self, try_id: int, pid: int, pid_start: int | None) -> None:
         self._write(
-            ("UPDATE runner_tries SET pid=?, pid_start=? WHERE id=?", (pid, pid_start, number))
+            ("UPDATE runner_tries SET pid=?, pid_start=? WHERE id=?", (pid, pid_start, try_id))
         )
 
-    def end(self, number: int, key: str, end: End) -> None:
+    def end_try(self, try_id: int, key: str, try_result: TryResult) -> None:
         self._write(
             (
                 "UPDATE runner_tries SET ended=?, seconds=?, exit_code=?, status=?, error=? "
                 "WHERE id=?",
-                (time.time(), end.seconds, end.exit_code, end.status, end.error, number),
+                (
+                    time.time(),
+                    try_result.seconds,
+                    try_result.exit_code,
+                    try_result.status,
+                    try_result.error,
+                    try_id,
+                ),
             ),
             (
                 "UPDATE runner_jobs SET status=?, error=?, seconds=seconds+? WHERE key=?",
-                (end.status, end.error, end.seconds, key),
+                (try_result.status, try_result.error, try_result.seconds, key),
             ),
         )
 
-    def settle(self, states: Iterable[tuple[str, str, str | None]]) -> None:
+    def set_statuses(self, states: Iterable[tuple[str, str, str | None]]) -> None:
         """States of jobs that were not tried now, as their run directories show them.
 
         Args: states: key, status, error.
@@ -219,14 +228,14 @@ class Study:
         update = "UPDATE runner_jobs SET status=?, error=? WHERE key=?"
         self._write(*((update, (status, error, key)) for key, status, error in states))
 
-    def begin_trials(self, name: str, metric: str, direction: str) -> None:
+    def reset_trials(self, name: str, metric: str, direction: str) -> None:
         """An empty study for Optuna's readers, in place of the one that there is."""
         with self._transaction() as db:
             self._trials = (new_study(db, name, metric, direction), 0)
 
     def add_trials(
         self,
-        ended: Iterable[tuple[Mapping[str, str], Mapping[str, Axis], tuple[Any, Any]]],
+        ended: Iterable[tuple[Mapping[str, str], Mapping[str, GridAxis], tuple[Any, Any]]],
     ) -> None:
         """Jobs that have ended, for Optuna's readers: their values, their axes, their outcome."""
         study, number = self._trials
@@ -242,30 +251,34 @@ class Study:
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """What `note` has written. Raises: StudyError if it cannot be read."""
-    path = folder / FILE
+    path = folder / DATABASE_FILE
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=PATIENCE_S)) as db:
+        with closing(
+            sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=LOCK_TIMEOUT_S)
+        ) as db:
             rows = db.execute("SELECT key, value FROM runner_sweep").fetchall()
         return {key: json.loads(value) for key, value in rows}
     except (sqlite3.Error, ValueError) as error:
-        raise StudyError(
+        raise SweepDatabaseError(
             f"{path}: cannot be read: {error}; the command that made the sweep goes on with it"
         ) from error
 
 
-def known_trials(folder: Path) -> list[tuple[str, str]]:
+def read_job_states(folder: Path) -> list[tuple[str, str]]:
     """State and label of each job that the database knows; writes nothing.
 
     Raises: StudyError if there is one that cannot be read.
     """
-    path = folder / FILE
+    path = folder / DATABASE_FILE
     if not path.exists():
         return []
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=PATIENCE_S)) as db:
+        with closing(
+            sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=LOCK_TIMEOUT_S)
+        ) as db:
             rows = db.execute("SELECT status, overrides FROM runner_jobs ORDER BY rowid").fetchall()
     except sqlite3.Error as error:
-        raise StudyError(f"{path}: {error}") from error
+        raise SweepDatabaseError(f"{path}: {error}") from error
     words = {"completed": "done"}
     return [(words.get(status, status), " ".join(json.loads(text))) for status, text in rows]
 

@@ -6,45 +6,46 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from runner.sweep.database import Study
-from runner.sweep.optuna_schema import Axis
-from runner.sweep.plan import Job, SweepPlan
+from runner.sweep.database import SweepDatabase
+from runner.sweep.optuna_schema import GridAxis
+from runner.sweep.plan import SweepJob, SweepPlan
 from runner.sweep.run_index import Outcome
 
 if TYPE_CHECKING:
-    from runner.sweep.sweep_state import Standing
+    from runner.sweep.sweep_state import SweepState
 
 
-class Grid:
+class GridJobs:
     """Gives the jobs that are not done."""
 
-    def __init__(self, plan: SweepPlan, study: Study) -> None:
-        self.plan, self.study = plan, study
+    def __init__(self, plan: SweepPlan, database: SweepDatabase) -> None:
+        self.plan, self.database = plan, database
         self.axes = {
-            key: Axis(j.varying[key] for j in plan.jobs if key in j.varying) for key in plan.varying
+            key: GridAxis(j.varying[key] for j in plan.jobs if key in j.varying)
+            for key in plan.varying
         }
 
-    def jobs(self, standing: Standing) -> Iterator[Job]:
-        done = [(j, o) for j in standing.jobs if (o := standing.outcomes[j.key]).is_done]
+    def jobs(self, state: SweepState) -> Iterator[SweepJob]:
+        done = [(j, o) for j in state.jobs if (o := state.outcomes[j.key]).is_done]
         # Made afresh: the grid may have other values than when its jobs ended.
-        self.study.begin_trials(standing.directory.name, self.plan.metric, self.plan.direction)
-        self._tell(done)
+        self.database.reset_trials(state.directory.name, self.plan.metric, self.plan.direction)
+        self._add_trials(done)
         keys = {job.key for job, _ in done}
-        yield from [job for job in standing.jobs if job.key not in keys]
+        yield from [job for job in state.jobs if job.key not in keys]
 
-    def ended(self, job: Job, outcome: Outcome) -> str | None:
+    def receive_outcome(self, job: SweepJob, outcome: Outcome) -> str | None:
         """Takes what a job came to; returns why it makes no sense to go on, if so."""
         if outcome.is_done or outcome.status == "failed":
-            self._tell([(job, outcome)])
+            self._add_trials([(job, outcome)])
         return None
 
-    def front(self) -> set[str]:
+    def pareto_front(self) -> set[str]:
         return set()
 
     def close(self) -> None:
         """Nothing is open but the sweep's own database."""
 
-    def _tell(self, ended: list[tuple[Job, Outcome]]) -> None:
-        self.study.add_trials(
+    def _add_trials(self, ended: list[tuple[SweepJob, Outcome]]) -> None:
+        self.database.add_trials(
             (job.varying, self.axes, (o.best if o.is_done else None, o.seconds)) for job, o in ended
         )

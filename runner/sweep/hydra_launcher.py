@@ -23,87 +23,97 @@ from typing import Any
 
 import yaml
 
-from runner.errors import ConfigError, UserError, nearest
-from runner.sweep.local_process import LOG, Handle, Process, command_of, told_to_jobs
-from runner.sweep.plan import Job, SweepPlan, key_of
+from runner.errors import ConfigError, UserError, nearest_hint
+from runner.sweep.local_process import (
+    JOB_LOG_FILE,
+    JobHandle,
+    LocalProcess,
+    job_command,
+    job_environment,
+)
+from runner.sweep.plan import SweepJob, SweepPlan, override_key
 
 # launcher -> the plugin's module, the extra that installs it
-PLUGINS = {
+LAUNCHER_PLUGINS = {
     "submitit_slurm": ("hydra_plugins.hydra_submitit_launcher", "submitit"),
     "submitit_local": ("hydra_plugins.hydra_submitit_launcher", "submitit"),
     "ray": ("hydra_plugins.hydra_ray_launcher", "ray"),
 }
-PLACE = ".launcher"  # of the sweep's folder: what plugins write
+PLUGIN_DIR = ".launcher"  # of the sweep's folder: what plugins write
 _STOP = "stop"  # file with the number of a signal, for a job that runs elsewhere
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
-def chosen_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+def parse_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
     """The plugin that a command line names and its settings; None: processes of this machine.
 
     Raises: ConfigError for one that is not known or not installed.
     """
-    settings = tuple(o for o in overrides if key_of(o).startswith("hydra.launcher"))
-    given = [o.split("=", 1)[1] for o in overrides if key_of(o) == "hydra/launcher"]
+    settings = tuple(o for o in overrides if override_key(o).startswith("hydra.launcher"))
+    given = [o.split("=", 1)[1] for o in overrides if override_key(o) == "hydra/launcher"]
     name = given[-1] if given else "basic"
     if name == "basic":
         if settings:
-            raise ConfigError(f"{settings[0]}: belongs to hydra/launcher={'|'.join(PLUGINS)}")
+            raise ConfigError(
+                f"{settings[0]}: belongs to hydra/launcher={'|'.join(LAUNCHER_PLUGINS)}"
+            )
         return None
-    if name not in PLUGINS:
+    if name not in LAUNCHER_PLUGINS:
         raise ConfigError(
-            f"hydra/launcher={name}: not with this runner{nearest(name, PLUGINS)}; there are "
-            f"{', '.join(PLUGINS)}; launcher.slots=N runs N jobs at once on this machine"
+            f"hydra/launcher={name}: not with this runner{nearest_hint(name, LAUNCHER_PLUGINS)}; there are "
+            f"{', '.join(LAUNCHER_PLUGINS)}; launcher.slots=N runs N jobs at once on this machine"
         )
-    module, extra = PLUGINS[name]
-    if not _is_there(module):
+    module, extra = LAUNCHER_PLUGINS[name]
+    if not _is_installed(module):
         raise ConfigError(f"hydra/launcher={name}: is not installed: pip install '.[{extra}]'")
     if name == "submitit_slurm" and shutil.which("sbatch") is None:
         raise ConfigError(f"hydra/launcher={name}: there is no sbatch on this machine")
     return name, settings
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
 
 
-def elsewhere(plan: SweepPlan, flags: Sequence[str], name: str) -> Callable[..., Handle]:
+def plugin_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> Callable[..., JobHandle]:
     """How such jobs are started."""
-    assert plan.elsewhere is not None
-    launcher, settings = plan.elsewhere
+    assert plan.launcher_plugin is not None
+    launcher, settings = plan.launcher_plugin
     env = dict(os.environ)
     if launcher == "ray":
-        settings = _joining_ray(settings, env)
+        settings = _join_ray(settings, env)
 
-    def start(job: Job, folder: Path, slot: int) -> Handle:
-        place = (folder.parent / PLACE / folder.name).absolute()
+    def start(job: SweepJob, folder: Path, slot: int) -> JobHandle:
+        place = (folder.parent / PLUGIN_DIR / folder.name).absolute()
         place.mkdir(parents=True, exist_ok=True)
         (place / _STOP).unlink(missing_ok=True)
         request = {
-            "command": command_of(job, folder.absolute(), flags, None),
-            "env": told_to_jobs(plan, name),
-            "log": str(folder.absolute() / LOG),
+            "command": job_command(job, folder.absolute(), flags, None),
+            "env": job_environment(plan, name),
+            "log": str(folder.absolute() / JOB_LOG_FILE),
             "place": str(place),
             "cwd": os.getcwd(),
             "launcher": launcher,
             "settings": settings,
         }
         command = [sys.executable, "-m", "runner.sweep.hydra_launcher", json.dumps(request)]
-        return Process(command, folder / LOG, env)
+        return LocalProcess(command, folder / JOB_LOG_FILE, env)
 
     return start
 
 
-def _joining_ray(settings: Sequence[str], env: dict[str, str]) -> tuple[str, ...]:
+def _join_ray(settings: Sequence[str], env: dict[str, str]) -> tuple[str, ...]:
     """Settings with which each job joins one Ray: the one that is named, or one of this sweep.
 
     The plugin would ask a cluster that exists for another object store, which Ray refuses.
     """
     start = "hydra.launcher.ray.init."
-    given = {key_of(o).removeprefix(start): o.split("=", 1)[1] for o in settings if start in o}
+    given = {
+        override_key(o).removeprefix(start): o.split("=", 1)[1] for o in settings if start in o
+    }
     if "address" not in given and "RAY_ADDRESS" not in env:
         import ray
 
@@ -119,7 +129,7 @@ def _joining_ray(settings: Sequence[str], env: dict[str, str]) -> tuple[str, ...
     return (*settings, f"+{start}object_store_memory=null")
 
 
-def give(request: Mapping[str, Any]) -> int:
+def submit(request: Mapping[str, Any]) -> int:
     """Gives one job to the plugin; returns its exit code once it has ended."""
     from hydra import initialize
     from hydra._internal.callbacks import Callbacks
@@ -136,7 +146,7 @@ def give(request: Mapping[str, Any]) -> int:
         "hydra.output_subdir=null",
         "hydra/job_logging=none",
     ]
-    task = partial(run_here, {k: request[k] for k in ("command", "env", "log", "place", "cwd")})
+    task = partial(run_on_node, {k: request[k] for k in ("command", "env", "log", "place", "cwd")})
     with initialize(config_path=None, version_base="1.3", job_name="runner"):
         loader = GlobalHydra.instance().config_loader()
         config = loader.load_configuration(None, overrides, run_mode=RunMode.MULTIRUN)
@@ -148,7 +158,7 @@ def give(request: Mapping[str, Any]) -> int:
     return int(returned.return_value)
 
 
-def run_here(request: Mapping[str, Any], _: Any = None) -> int:
+def run_on_node(request: Mapping[str, Any], _: Any = None) -> int:
     """On the machine that the plugin has chosen: the job's process, to its end."""
     stop = Path(request["place"]) / _STOP
     with open(request["log"], "ab") as output:
@@ -165,11 +175,11 @@ def run_here(request: Mapping[str, Any], _: Any = None) -> int:
             if not told and stop.exists():
                 told = True
                 process.send_signal(int(stop.read_text() or signal.SIGTERM))
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
     return process.returncode
 
 
-def _pass_on(place: Path, number: int, frame: FrameType | None) -> None:
+def _forward_signal(place: Path, number: int, frame: FrameType | None) -> None:
     fresh = place / f"{_STOP}.new"
     fresh.write_text(str(number))
     os.replace(fresh, place / _STOP)
@@ -178,8 +188,8 @@ def _pass_on(place: Path, number: int, frame: FrameType | None) -> None:
 def main(text: str) -> int:
     request = json.loads(text)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, partial(_pass_on, Path(request["place"])))
-    code = give(request)
+        signal.signal(number, partial(_forward_signal, Path(request["place"])))
+    code = submit(request)
     if code < 0:  # the sweep is to see how the job ended
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)

@@ -12,26 +12,26 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from runner.sweep.database import End
-from runner.sweep.plan import Job, SweepPlan
-from runner.sweep.run_index import DONE, Outcome
+from runner.sweep.database import TryResult
+from runner.sweep.plan import SweepJob, SweepPlan
+from runner.sweep.run_index import DONE_STATUSES, Outcome
 
 _RUNNING_SHOWN = 12
 _LINE_EVERY_S = 10  # of a long check, where there is no terminal
 
 
-class Board:
+class LiveView:
     """The live view. Drawn by the sweep's own loop: a thread would not go well with forks."""
 
     def __init__(
-        self, console: Console, plan: SweepPlan, done: Sequence[tuple[Job, Outcome]] = ()
+        self, console: Console, plan: SweepPlan, done: Sequence[tuple[SweepJob, Outcome]] = ()
     ) -> None:
         """Args: done: jobs that were done before."""
         self.console, self.plan = console, plan
         self.total = plan.num_jobs
         self.counts = {"completed": 0, "failed": 0, "pruned": 0, "interrupted": 0}
-        self.running: dict[str, tuple[Job, Path, float]] = {}
-        self.best: tuple[float, Job] | None = None
+        self.running: dict[str, tuple[SweepJob, Path, float]] = {}
+        self.best: tuple[float, SweepJob] | None = None
         self.seconds: list[float] = []  # of jobs that ended in this sweep
         self._live: Live | None = None
         self._drawn = 0.0
@@ -40,7 +40,7 @@ class Board:
             self.counts[outcome.status] += 1
             self._compare(job, outcome)
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> LiveView:
         if self.console.is_terminal:
             self._live = Live(console=self.console, auto_refresh=False, transient=True)
             self._live.start()
@@ -50,48 +50,48 @@ class Board:
         if self._live is not None:
             self._live.stop()
 
-    def started(self, job: Job, folder: Path) -> None:
+    def started(self, job: SweepJob, folder: Path) -> None:
         self.running[job.key] = (job, folder, time.monotonic())
         if self._live is None:
             self._say(f"{self._count()} started {job.label}  ({folder})")
 
-    def again(self, job: Job, end: End, tries_left: int) -> None:
+    def retried(self, job: SweepJob, try_result: TryResult, tries_left: int) -> None:
         self.running.pop(job.key, None)
-        self._say(f"{self._count()} {job.label}: {end.error}; tries left: {tries_left}")
+        self._say(f"{self._count()} {job.label}: {try_result.error}; tries left: {tries_left}")
 
-    def ended(self, job: Job, end: End, outcome: Outcome) -> None:
+    def ended(self, job: SweepJob, try_result: TryResult, outcome: Outcome) -> None:
         self.running.pop(job.key, None)
-        self.counts[end.status] += 1
+        self.counts[try_result.status] += 1
         if not self._stopping:
-            self.seconds.append(end.seconds)
+            self.seconds.append(try_result.seconds)
         self._compare(job, outcome)
-        parts = [f"{self._count()} {end.status} {job.label}"]
+        parts = [f"{self._count()} {try_result.status} {job.label}"]
         if outcome.best is not None:
             parts.append(f"{self.plan.metric} {outcome.best:.5g}")
-        parts.append(f"{end.seconds:.1f} s")
+        parts.append(f"{try_result.seconds:.1f} s")
         if outcome.error:
             parts.append(outcome.error)
         if self._live is None:
             parts += [self._best(), self._left()]
         # On a terminal the table shows what goes well; what went wrong is worth a line that stays.
-        if self._live is None or end.status not in DONE:
+        if self._live is None or try_result.status not in DONE_STATUSES:
             self._say("  ".join(p for p in parts if p))
 
-    def stopping(self, running: int, at_once: bool) -> None:
+    def stopping(self, running: int, is_immediate: bool) -> None:
         self.seconds.clear()  # how long the rest would take is no more a question
         self._stopping = True
-        if at_once:
+        if is_immediate:
             self._say("stopping at once")
         elif running:
             self._say(f"stopping: running jobs ({running}) save first; once more stops at once")
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         now = time.monotonic()
         if self._live is not None and now - self._drawn >= 0.5:
             self._drawn = now
             self._live.update(self._table(), refresh=True)
 
-    def _compare(self, job: Job, outcome: Outcome) -> None:
+    def _compare(self, job: SweepJob, outcome: Outcome) -> None:
         sign = 1 if self.plan.direction == "max" else -1
         value = outcome.best if outcome.is_completed else None
         if value is not None and (self.best is None or sign * value > sign * self.best[0]):
@@ -115,7 +115,7 @@ class Board:
         each = sum(self.seconds) / len(self.seconds)
         now = time.monotonic()
         going = sum(max(0.0, each - (now - began)) for _, _, began in self.running.values())
-        return f"about {_duration((waiting * each + going) / self.plan.launcher.slots)} left"
+        return f"about {_format_duration((waiting * each + going) / self.plan.launcher.slots)} left"
 
     def _table(self) -> RenderableType:
         ended = sum(self.counts.values())
@@ -128,13 +128,13 @@ class Board:
         table = Table.grid(padding=(0, 2))
         now = time.monotonic()
         for job, _, began in list(self.running.values())[:_RUNNING_SHOWN]:
-            table.add_row(Text(_duration(now - began), style="cyan"), Text(job.label))
+            table.add_row(Text(_format_duration(now - began), style="cyan"), Text(job.label))
         head = Table.grid(padding=(0, 2))
         head.add_row(ProgressBar(total=max(1, self.total), completed=ended, width=20), Text(line))
         return Group(head, table)
 
 
-class Checking:
+class CheckProgress:
     """Progress of checking a large grid before anything starts."""
 
     def __init__(self, console: Console) -> None:
@@ -150,7 +150,7 @@ class Checking:
             self.console.print(f"checking job {done:,} of {total:,}", end=end)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -16,14 +16,14 @@ from typing import Protocol
 
 from runner.distributed import parent_death
 from runner.machine import usable_cores
-from runner.sweep.plan import Job, SweepPlan
+from runner.sweep.plan import SweepJob, SweepPlan
 
-LOG = "job.log"
-_CHILD = parent_death.__file__
+JOB_LOG_FILE = "job.log"
+_EXEC_SCRIPT = parent_death.__file__
 _LOG_TAIL = 64 * 1024  # bytes of a log that are searched for its last line
 
 
-class Handle(Protocol):
+class JobHandle(Protocol):
     """A job that was started."""
 
     pid: int
@@ -34,20 +34,20 @@ class Handle(Protocol):
     def fileno(self) -> int:
         """Becomes readable when it ends; -1 if nothing does."""
 
-    def send(self, number: int) -> None:
+    def send_signal(self, signum: int) -> None:
         """A signal to the job, which passes it on to processes of its own as it sees fit."""
 
     def kill(self) -> None:
         """SIGKILL to the job and all its processes."""
 
 
-class Start(Protocol):
+class JobStarter(Protocol):
     """Begins a job: this machine's processes, or something else."""
 
-    def __call__(self, job: Job, folder: Path, slot: int) -> Handle: ...
+    def __call__(self, job: SweepJob, folder: Path, slot: int) -> JobHandle: ...
 
 
-class Process:
+class LocalProcess:
     """A job's process, leader of a session of its own, so that the terminal's Ctrl-C misses it.
 
     Its output goes to `job.log`, which stays locked as long as any of the job's processes has it
@@ -59,7 +59,7 @@ class Process:
             with contextlib.suppress(OSError):  # held by a process that a try before left behind
                 fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", _CHILD, str(os.getpid()), *command],
+                [sys.executable, "-I", "-S", _EXEC_SCRIPT, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -87,9 +87,9 @@ class Process:
     def fileno(self) -> int:
         return self._pidfd
 
-    def send(self, number: int) -> None:
+    def send_signal(self, signum: int) -> None:
         if self._process.returncode is None:
-            self._process.send_signal(number)
+            self._process.send_signal(signum)
 
     def kill(self) -> None:
         if self._process.returncode is None:
@@ -97,54 +97,56 @@ class Process:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
-def local(plan: SweepPlan, flags: Sequence[str], name: str) -> Start:
+def local_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
     """Jobs as processes of this machine, each with its share of the cores and GPUs; or, where the
     command line names a launcher plugin of Hydra's, wherever that runs them.
 
     Args: flags: words of the command line that are no overrides; name: the sweep's, for trackers.
     """
-    if plan.elsewhere is not None:
-        from runner.sweep.hydra_launcher import elsewhere
+    if plan.launcher_plugin is not None:
+        from runner.sweep.hydra_launcher import plugin_launcher
 
-        return elsewhere(plan, flags, name)
+        return plugin_launcher(plan, flags, name)
     slots = plan.launcher.slots
-    shares = device_shares(visible_devices(), slots)
+    shares = split_devices(visible_devices(), slots)
 
-    def start(job: Job, folder: Path, slot: int) -> Handle:
-        env = dict(os.environ, **told_to_jobs(plan, name))
-        threads = threads_of(job, plan)
+    def start(job: SweepJob, folder: Path, slot: int) -> JobHandle:
+        env = dict(os.environ, **job_environment(plan, name))
+        threads = threads_per_rank(job, plan)
         if shares is not None:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(shares[slot])
-        return Process(command_of(job, folder, flags, threads), folder / LOG, env)
+        return LocalProcess(job_command(job, folder, flags, threads), folder / JOB_LOG_FILE, env)
 
     return start
 
 
-def told_to_jobs(plan: SweepPlan, name: str) -> dict[str, str]:
+def job_environment(plan: SweepPlan, name: str) -> dict[str, str]:
     """Environment by which a job knows that it is one of a sweep."""
-    return {"RUNNER_SWEEP": name, **({"RUNNER_PRUNING": "1"} if plan.prunes else {})}
+    return {"RUNNER_SWEEP": name, **({"RUNNER_PRUNING": "1"} if plan.has_pruner else {})}
 
 
-def threads_of(job: Job, plan: SweepPlan) -> int | None:
+def threads_per_rank(job: SweepJob, plan: SweepPlan) -> int | None:
     """What each rank of a job gets of the cores that its slot has; None: what it says itself.
 
     Alone, a job takes what it would take outside a sweep.
     """
-    if plan.launcher.slots == 1 or plan.has_own_threads:
+    if plan.launcher.slots == 1 or plan.has_num_threads:
         return None
     return max(1, num_cores() // plan.launcher.slots // job.num_ranks)
 
 
-def command_of(job: Job, folder: Path, flags: Sequence[str], num_threads: int | None) -> list[str]:
+def job_command(
+    job: SweepJob, folder: Path, flags: Sequence[str], num_threads: int | None
+) -> list[str]:
     """The job as a person could start it too."""
     extra = [] if num_threads is None else [f"trainer.num_threads={num_threads}"]
-    place = f"hydra.run.dir={quoted(str(folder))}"
+    place = f"hydra.run.dir={quote_hydra_value(str(folder))}"
     # A YAML that a job chooses may set Hydra's mode: then it would be a sweep of its own.
     own = [*job.overrides, *extra, place, "hydra.mode=RUN"]
     return [sys.executable, "-m", "runner", *flags, *own]
 
 
-def quoted(text: str) -> str:
+def quote_hydra_value(text: str) -> str:
     """A path as a value in Hydra's grammar."""
     if re.fullmatch(r"[A-Za-z0-9_/.@%+-]*/[A-Za-z0-9_/.@%+-]*", text):
         return text
@@ -165,7 +167,7 @@ def visible_devices() -> list[str]:
     return sorted((m.group(1) for m in numbers if m), key=int)
 
 
-def device_shares(devices: Sequence[str], slots: int) -> list[list[str]] | None:
+def split_devices(devices: Sequence[str], slots: int) -> list[list[str]] | None:
     """Devices of each slot: several each, or one for several slots; None: nothing to share out."""
     if slots == 1 or len(devices) < 2:
         return None
@@ -190,7 +192,7 @@ def last_line(log: Path, start: int = 0) -> str | None:
     return line.removeprefix("error: ") if line else None
 
 
-def started_at(pid: int) -> int | None:
+def process_start_ticks(pid: int) -> int | None:
     """When a process began (in the kernel's ticks since boot), to tell it from a later one that
     got its number; None if there is no such process or it has ended."""
     try:
@@ -200,7 +202,7 @@ def started_at(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def is_open(log: Path) -> bool:
+def is_log_open(log: Path) -> bool:
     """Whether a process still has this job's log open: something of a killed sweep is alive."""
     try:
         with log.open("rb") as file:
@@ -212,7 +214,7 @@ def is_open(log: Path) -> bool:
     return False
 
 
-def out_of_memory_kills() -> int | None:
+def count_oom_kills() -> int | None:
     """How many processes the kernel has killed for want of memory; None where it does not say."""
     try:
         text = Path("/proc/vmstat").read_text()
@@ -230,15 +232,15 @@ def wait_for_orphans(
     Args: orphans: log, process id, when that began. Returns: how many had to be killed.
     """
     deadline = time.monotonic() + grace_s
-    alive = [o for o in orphans if is_open(o[0])]
+    alive = [o for o in orphans if is_log_open(o[0])]
     while alive and time.monotonic() < deadline:
         time.sleep(0.05)
-        alive = [o for o in alive if is_open(o[0])]
+        alive = [o for o in alive if is_log_open(o[0])]
     for log, pid, began in alive:
-        if pid is not None and began is not None and started_at(pid) == began:
+        if pid is not None and began is not None and process_start_ticks(pid) == began:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         until = time.monotonic() + 2
-        while is_open(log) and time.monotonic() < until:
+        while is_log_open(log) and time.monotonic() < until:
             time.sleep(0.02)
     return len(alive)

@@ -29,7 +29,7 @@ from runner.sweep.space import Dimension, Space, combinations
 _POPULATION = 10  # of NSGA-II: small beside the number of trials that one trains for
 
 
-def distribution(dimension: Dimension) -> BaseDistribution:
+def make_distribution(dimension: Dimension) -> BaseDistribution:
     if dimension.choices:
         return CategoricalDistribution(dimension.choices)
     if dimension.is_whole:
@@ -38,7 +38,9 @@ def distribution(dimension: Dimension) -> BaseDistribution:
     return FloatDistribution(dimension.low, dimension.high, dimension.log, dimension.step)
 
 
-def point(settings: SearchSettings, space: Space, number: int) -> dict[str, Any] | None:
+def predetermined_params(
+    settings: SearchSettings, space: Space, number: int
+) -> dict[str, Any] | None:
     """The trial of this number, where the results of others do not matter; else None.
 
     Optuna's quasi-random sampler counts its points where a kill can lose one, and draws choices at
@@ -53,11 +55,13 @@ def point(settings: SearchSettings, space: Space, number: int) -> dict[str, Any]
         if number:
             sequence.fast_forward(number)
         fractions = sequence.random(1)[0]
-        return {d.key: d.at(float(f)) for d, f in zip(space, fractions)}
+        return {d.key: d.value_at(float(f)) for d, f in zip(space, fractions)}
     return None
 
 
-def sampler(settings: SearchSettings, number: int, *, slots: int) -> optuna.samplers.BaseSampler:
+def make_sampler(
+    settings: SearchSettings, number: int, *, slots: int
+) -> optuna.samplers.BaseSampler:
     """For the choice of one trial."""
     digest = hashlib.sha256(f"{settings.seed}:{number}".encode()).digest()
     seed = int.from_bytes(digest[:4], "little")
@@ -73,7 +77,7 @@ def sampler(settings: SearchSettings, number: int, *, slots: int) -> optuna.samp
     return optuna.samplers.RandomSampler(seed=seed)
 
 
-def pruner(settings: SearchSettings) -> BasePruner:
+def make_pruner(settings: SearchSettings) -> BasePruner:
     """It counts evaluations, so that jobs of different batch sizes can be compared."""
     if settings.pruner == "asha":
         return SuccessiveHalvingPruner(
@@ -86,6 +90,6 @@ def pruner(settings: SearchSettings) -> BasePruner:
     return NopPruner()
 
 
-def directions(objectives: Mapping[str, str]) -> list[StudyDirection]:
+def study_directions(objectives: Mapping[str, str]) -> list[StudyDirection]:
     ways = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
     return [ways[way] for way in objectives.values()]

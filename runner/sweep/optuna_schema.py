@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-SCHEMA_VERSION, LIBRARY_VERSION, REVISION = 12, "5.0.0", "v3.2.0.a"
+SCHEMA_VERSION, LIBRARY_VERSION, ALEMBIC_REVISION = 12, "5.0.0", "v3.2.0.a"
 _ATTRIBUTES = """
 CREATE TABLE IF NOT EXISTS {of}_{kind}_attributes (
     {of}_{kind}_attribute_id INTEGER NOT NULL, {of}_id INTEGER, "key" VARCHAR(512), value_json TEXT,
     PRIMARY KEY ({of}_{kind}_attribute_id), UNIQUE ({of}_id, "key"),
     FOREIGN KEY({of}_id) REFERENCES {table} ({of}_id));
 """
-TABLES = f"""
+CREATE_TABLES = f"""
 CREATE TABLE IF NOT EXISTS studies (
     study_id INTEGER NOT NULL, study_name VARCHAR(512) NOT NULL, PRIMARY KEY (study_id));
 CREATE UNIQUE INDEX IF NOT EXISTS ix_studies_study_name ON studies (study_name);
@@ -60,20 +60,20 @@ CREATE TABLE IF NOT EXISTS trial_heartbeats (
 CREATE TABLE IF NOT EXISTS alembic_version (
     version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num));
 INSERT OR IGNORE INTO version_info VALUES (1, {SCHEMA_VERSION}, '{LIBRARY_VERSION}');
-INSERT OR IGNORE INTO alembic_version VALUES ('{REVISION}');
+INSERT OR IGNORE INTO alembic_version VALUES ('{ALEMBIC_REVISION}');
 """
 
 
-class Axis:
+class GridAxis:
     """The values that a grid has for one key: numbers where all are, else choices."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = sorted(set(texts))
         numbers = [_number(text) for text in self.texts]
-        self.is_number = None not in numbers
+        self.is_numeric = None not in numbers
         kind: str
         attributes: dict[str, Any]
-        if self.is_number:
+        if self.is_numeric:
             low, high = min(map(float, self.texts)), max(map(float, self.texts))
             kind, attributes = (
                 "FloatDistribution",
@@ -81,10 +81,10 @@ class Axis:
             )
         else:
             kind, attributes = "CategoricalDistribution", {"choices": self.texts}
-        self.json = json.dumps({"name": kind, "attributes": attributes})
+        self.distribution_json = json.dumps({"name": kind, "attributes": attributes})
 
     def value(self, text: str) -> float:
-        return float(text) if self.is_number else float(self.texts.index(text))
+        return float(text) if self.is_numeric else float(self.texts.index(text))
 
 
 def new_study(db: sqlite3.Connection, name: str, metric: str, direction: str) -> int:
@@ -113,7 +113,7 @@ def add_trial(
     study: int,
     number: int,
     params: Mapping[str, str],
-    axes: Mapping[str, Axis],
+    axes: Mapping[str, GridAxis],
     outcome: tuple[float | None, float | None],
 ) -> None:
     """One that has ended, within the caller's transaction.
@@ -127,7 +127,8 @@ def add_trial(
     insert = "INSERT INTO trials (number, study_id, state, datetime_start, datetime_complete) "
     trial = db.execute(f"{insert} VALUES (?, ?, ?, ?, ?)", (number, study, state, *times)).lastrowid
     rows: Sequence[tuple[Any, ...]] = [
-        (trial, key, axes[key].value(text), axes[key].json) for key, text in params.items()
+        (trial, key, axes[key].value(text), axes[key].distribution_json)
+        for key, text in params.items()
     ]
     columns = "(trial_id, param_name, param_value, distribution_json)"
     db.executemany(f"INSERT INTO trial_params {columns} VALUES (?, ?, ?, ?)", rows)

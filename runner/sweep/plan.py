@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner.errors import ConfigError, UserError, mistakes
-from runner.sweep.settings import LauncherSettings, launcher_settings
+from runner.errors import ConfigError, UserError, combined_error
+from runner.sweep.settings import LauncherSettings, read_launcher_settings
 
 # About the sweep as a whole: no part of a job, of its identity or of the sweep's hash.
-_OF_THE_SWEEP = re.compile(
+_SWEEP_WIDE_KEYS = re.compile(
     r"((launcher|search)([./]|$)|hydra\.(run\.dir|mode|sweep|launcher|sweeper)([.]|$)"
     r"|hydra/(launcher|sweeper)$)"
 )
@@ -24,12 +24,12 @@ _REFUSED = {
     "hydra/sweeper": "a sweep is the grid of its values",
     "hydra.sweeper": "a sweep is the grid of its values",
 }
-_MOST_MISTAKES = 10  # of a large grid; enough to see what is wrong with it
-_LONGEST_SLUG = 80
+_MAX_MISTAKES = 10  # of a large grid; enough to see what is wrong with it
+_MAX_SLUG_LENGTH = 80
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedJob:
     """What the caller found of one job, without importing torch.
 
     config: resolved; read for the launcher, the monitor, the seed and the threads, and not kept;
@@ -43,7 +43,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepJob:
     """One job of a sweep.
 
     key: its signature, with more behind it where several jobs of the sweep share one (such as
@@ -68,53 +68,55 @@ class Job:
 class SweepPlan:
     """A checked sweep, before anything touches the disk."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[SweepJob, ...]
     directory: str
     varying: tuple[str, ...]  # keys
     launcher: LauncherSettings
     metric: str  # that jobs are ranked by, as split/name
     direction: str  # max or min
-    has_own_threads: bool  # the user gave trainer.num_threads
+    has_num_threads: bool  # the user gave trainer.num_threads
     notes: tuple[str, ...] = ()
     is_monitored: bool = True  # the metric is the one that jobs choose their best step by
-    others: Mapping[str, str] = field(default_factory=dict)  # further objectives: metric, direction
-    total: int | None = None  # jobs of a search, which are chosen one by one
-    elsewhere: tuple[str, tuple[str, ...]] | None = None  # a launcher plugin and its settings
-    prunes: bool = False  # jobs ask after each evaluation whether to go on
+    secondary_objectives: Mapping[str, str] = field(
+        default_factory=dict
+    )  # further objectives: metric, direction
+    num_trials: int | None = None  # jobs of a search, which are chosen one by one
+    launcher_plugin: tuple[str, tuple[str, ...]] | None = None  # a launcher plugin and its settings
+    has_pruner: bool = False  # jobs ask after each evaluation whether to go on
 
     @property
     def num_jobs(self) -> int:
-        return len(self.jobs) if self.total is None else self.total
+        return len(self.jobs) if self.num_trials is None else self.num_trials
 
 
 def num_ranks(config: Mapping[str, Any]) -> int:
     return int((config.get("trainer") or {}).get("num_processes") or 1)
 
 
-def key_of(override: str) -> str:
+def override_key(override: str) -> str:
     return override.split("=", 1)[0].lstrip("+")
 
 
-def for_job(overrides: Sequence[str]) -> tuple[str, ...]:
+def job_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
     """Without what belongs to the sweep as a whole."""
-    return tuple(o for o in overrides if not _OF_THE_SWEEP.match(key_of(o)))
+    return tuple(o for o in overrides if not _SWEEP_WIDE_KEYS.match(override_key(o)))
 
 
 def plan_sweep(
     jobs: Sequence[Sequence[str]],
-    check: Callable[[Sequence[str]], Checked],
+    check: Callable[[Sequence[str]], CheckedJob],
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> SweepPlan:
     """Checks every job before one starts. Raises: ConfigError naming the jobs that are wrong."""
     if not jobs:
         raise ConfigError("the sweep has no jobs: one of its lists of values is empty")
-    own = [for_job(o) for o in jobs]
+    own = [job_overrides(o) for o in jobs]
     varying = _varying_keys(own)
-    refuse_what_is_no_jobs(jobs)
-    checked: list[tuple[Checked, Mapping[str, str]]] = []
+    check_sweep_overrides(jobs)
+    checked: list[tuple[CheckedJob, Mapping[str, str]]] = []
     problems: dict[str, list[int]] = {}
-    first: Checked | None = None
+    first: CheckedJob | None = None
     threads: int | None = None
     for number, overrides in enumerate(jobs):
         progress(number, len(jobs))
@@ -122,43 +124,45 @@ def plan_sweep(
             found = check(overrides)
         except UserError as error:
             problems.setdefault(str(error), []).append(number)
-            if len(problems) >= _MOST_MISTAKES:
+            if len(problems) >= _MAX_MISTAKES:
                 break
             continue
         first = first or found
         threads = threads or (found.config.get("trainer") or {}).get("num_threads")
-        values = {key_of(o): o.split("=", 1)[-1] for o in own[number]}
+        values = {override_key(o): o.split("=", 1)[-1] for o in own[number]}
         # A configuration is large and there may be 10,000 of them: only this much of it is kept.
         kept = {"seed": found.config.get("seed"), "num_ranks": num_ranks(found.config)}
         slim = replace(found, config=kept)
         checked.append((slim, {k: values[k] for k in varying if k in values}))
     if problems:
-        raise mistakes(_problem(numbers, text, own, varying) for text, numbers in problems.items())
+        raise combined_error(
+            _describe_problem(numbers, text, own, varying) for text, numbers in problems.items()
+        )
     assert first is not None
-    planned, notes = _named(own, checked)
+    planned, notes = _make_jobs(own, checked)
     monitor = (first.config.get("checkpoint") or {}).get("monitor") or {}
     return SweepPlan(
         jobs=planned,
-        directory=directory_of(
+        directory=sweep_directory(
             first.sweep_dir,
-            [o for o in own[0] if key_of(o) not in varying],
+            [o for o in own[0] if override_key(o) not in varying],
             varying,
             {c.name for c, _ in checked},
         ),
         varying=varying,
-        launcher=launcher_settings(first.config.get("launcher")),
+        launcher=read_launcher_settings(first.config.get("launcher")),
         metric=monitor.get("metric", "validation/auc"),
         direction=monitor.get("direction", "max"),
-        has_own_threads=threads is not None,
+        has_num_threads=threads is not None,
         notes=notes,
     )
 
 
-def slug(job: Job) -> str:
+def slug(job: SweepJob) -> str:
     """A folder's name for a person to read. Nothing is ever read back from it."""
     short = _short_keys(list(job.varying))
     parts = [f"{short[k]}-{_safe(v)}" for k, v in job.varying.items()]
-    text = _safe("_".join(parts) or "job")[:_LONGEST_SLUG].strip("-_.")
+    text = _safe("_".join(parts) or "job")[:_MAX_SLUG_LENGTH].strip("-_.")
     return f"{text}_{job.signature}"
 
 
@@ -187,38 +191,38 @@ def _varying_keys(jobs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     count: dict[str, int] = {}
     for overrides in jobs:
         for text in overrides:
-            seen.setdefault(key_of(text), set()).add(text)
-        for key in {key_of(text) for text in overrides}:
+            seen.setdefault(override_key(text), set()).add(text)
+        for key in {override_key(text) for text in overrides}:
             count[key] = count.get(key, 0) + 1
     return tuple(k for k, texts in seen.items() if len(texts) > 1 or count[k] < len(jobs))
 
 
-def refuse_what_is_no_jobs(jobs: Sequence[Sequence[str]]) -> None:
+def check_sweep_overrides(jobs: Sequence[Sequence[str]]) -> None:
     for text in jobs[0]:
         for name, instead in _REFUSED.items():
-            if key_of(text) == name or key_of(text).startswith(f"{name}."):
+            if override_key(text) == name or override_key(text).startswith(f"{name}."):
                 raise ConfigError(f"{text}: not with -m: {instead}")
     for key in _varying_keys(jobs):
-        if _OF_THE_SWEEP.match(key):
+        if _SWEEP_WIDE_KEYS.match(key):
             raise ConfigError(f"{key}: holds for the whole sweep; give it one value")
 
 
-def _problem(
+def _describe_problem(
     numbers: Sequence[int], text: str, jobs: Sequence[Sequence[str]], varying: Sequence[str]
 ) -> str:
-    label = " ".join(o for o in jobs[numbers[0]] if key_of(o) in varying) or "the only job"
+    label = " ".join(o for o in jobs[numbers[0]] if override_key(o) in varying) or "the only job"
     more = f" and {len(numbers) - 1} more" if len(numbers) > 1 else ""
     return f"job {numbers[0] + 1} of {len(jobs)} ({label}){more}: {text}"
 
 
-def _named(
-    own: Sequence[tuple[str, ...]], checked: Sequence[tuple[Checked, Mapping[str, str]]]
-) -> tuple[tuple[Job, ...], tuple[str, ...]]:
+def _make_jobs(
+    own: Sequence[tuple[str, ...]], checked: Sequence[tuple[CheckedJob, Mapping[str, str]]]
+) -> tuple[tuple[SweepJob, ...], tuple[str, ...]]:
     """Jobs with keys of their own; a job written twice is one job."""
     alike: dict[str, set[tuple[str, ...]]] = {}
     for overrides, (found, _) in zip(own, checked):
         alike.setdefault(found.signature, set()).add(tuple(sorted(overrides)))
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, SweepJob] = {}
     for overrides, (found, values) in zip(own, checked):
         shares = len(alike[found.signature]) > 1
         key = found.signature
@@ -227,7 +231,7 @@ def _named(
             key += "-" + hashlib.sha256(text.encode()).hexdigest()[:4]
         seed = found.config.get("seed")
         ranks = found.config["num_ranks"]
-        jobs.setdefault(key, Job(key, found.signature, overrides, values, seed, shares, ranks))
+        jobs.setdefault(key, SweepJob(key, found.signature, overrides, values, seed, shares, ranks))
     notes = []
     if len(jobs) < len(own):
         notes.append(f"{len(own) - len(jobs)} of {len(own)} jobs are written twice and run once")
@@ -240,7 +244,7 @@ def _named(
     return tuple(jobs.values()), tuple(notes)
 
 
-def directory_of(
+def sweep_directory(
     template: str, fixed: Sequence[str], varying: Sequence[str], names: set[str]
 ) -> str:
     """Where the sweep lies: the same for the same command, and for one with more values.
@@ -254,4 +258,4 @@ def directory_of(
         name = next(iter(names))
     else:
         name = "sweep-" + "-".join(_short_keys(varying).values())
-    return template.replace("{name}", _safe(name)[:_LONGEST_SLUG]).replace("{signature}", digest)
+    return template.replace("{name}", _safe(name)[:_MAX_SLUG_LENGTH]).replace("{signature}", digest)

@@ -10,48 +10,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config.settings import SearchSettings
-from runner.errors import ConfigError, UserError, mistakes, nearest
+from runner.errors import ConfigError, UserError, combined_error, nearest_hint
 from runner.sweep.plan import (
-    Checked,
-    Job,
+    CheckedJob,
+    SweepJob,
     SweepPlan,
-    directory_of,
-    for_job,
+    check_sweep_overrides,
+    job_overrides,
     num_ranks,
-    refuse_what_is_no_jobs,
+    sweep_directory,
 )
 from runner.sweep.run_index import Outcome
-from runner.sweep.settings import launcher_settings
+from runner.sweep.settings import read_launcher_settings
 from runner.sweep.space import Space, combinations, corners
 
 if TYPE_CHECKING:
-    from runner.sweep.optuna_trials import Chosen, Trials
-    from runner.sweep.sweep_state import Standing
+    from runner.sweep.optuna_trials import Trial, Trials
+    from runner.sweep.sweep_state import SweepState
 
-Check = Callable[[Sequence[str]], Checked]
+CheckJob = Callable[[Sequence[str]], CheckedJob]
 SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchSpec:
     """What is searched and how; no trial of it yet. fixed: the overrides of every job."""
 
     space: Space
     settings: SearchSettings
     fixed: tuple[str, ...]
-    check: Check
+    check: CheckJob
     objectives: Mapping[str, str]
 
 
 def plan_search(
-    fixed: Sequence[str], space: Space, settings: SearchSettings, check: Check
-) -> tuple[SweepPlan, Search]:
+    fixed: Sequence[str], space: Space, settings: SearchSettings, check: CheckJob
+) -> tuple[SweepPlan, SearchSpec]:
     """Checks the space and the objectives before anything starts.
 
     Raises: ConfigError with every mistake, unknown keys of the space among them.
     """
-    refuse_what_is_no_jobs([[*fixed, *(f"{d.key}=" for d in space)]])
-    own = for_job(fixed)
+    check_sweep_overrides([[*fixed, *(f"{d.key}=" for d in space)]])
+    own = job_overrides(fixed)
     first, problems = None, []
     for corner in corners(space):
         try:
@@ -59,7 +59,7 @@ def plan_search(
         except UserError as error:
             problems.append(f"the search's space: {error}")
     if problems or first is None:
-        raise mistakes(problems)
+        raise combined_error(problems)
     monitor = (first.config.get("checkpoint") or {}).get("monitor") or {}
     watched = {str(monitor.get("metric")): str(monitor.get("direction"))}
     objectives = dict(settings.objectives or watched)
@@ -74,30 +74,30 @@ def plan_search(
         count = sum(1 for _ in combinations(space))  # told here if they cannot be counted
         total = min(total or count, count)
     if problems:
-        raise mistakes(problems)
+        raise combined_error(problems)
     # How many trials there are does not say which search it is: a longer one goes on with it.
     kept = {k: v for k, v in asdict(settings).items() if k not in ("num_trials", "space")}
     kept |= {"space": [asdict(d) for d in space], "objectives": objectives}
     metric, *others = objectives
     plan = SweepPlan(
         jobs=(),
-        directory=directory_of(
+        directory=sweep_directory(
             first.sweep_dir,
             [*own, json.dumps(kept, sort_keys=True)],
             [d.key for d in space],
             {first.name},
         ),
         varying=tuple(d.key for d in space),
-        launcher=launcher_settings(first.config.get("launcher")),
+        launcher=read_launcher_settings(first.config.get("launcher")),
         metric=metric,
         direction=objectives[metric],
-        has_own_threads=(first.config.get("trainer") or {}).get("num_threads") is not None,
+        has_num_threads=(first.config.get("trainer") or {}).get("num_threads") is not None,
         is_monitored=metric == monitor.get("metric"),
-        others={name: objectives[name] for name in others},
-        total=total,
-        prunes=settings.pruner != "none",
+        secondary_objectives={name: objectives[name] for name in others},
+        num_trials=total,
+        has_pruner=settings.pruner != "none",
     )
-    return plan, Search(space, settings, own, check, objectives)
+    return plan, SearchSpec(space, settings, own, check, objectives)
 
 
 def _wrong_objectives(objectives: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[str]:
@@ -114,7 +114,7 @@ def _wrong_objectives(objectives: Mapping[str, str], config: Mapping[str, Any]) 
         if name not in known:
             yield (
                 f"search.objectives: {name}: is not among the results"
-                f"{nearest(name, known)}; there are {', '.join(known)}"
+                f"{nearest_hint(name, known)}; there are {', '.join(known)}"
             )
 
 
@@ -138,94 +138,96 @@ def _wrong_pruner(settings: SearchSettings, config: Mapping[str, Any]) -> Iterat
         )
 
 
-class Choosing:
+class SearchJobs:
     """The search at work: gives jobs, takes what they came to. Only the sweep's loop calls it."""
 
-    def __init__(self, search: Search, plan: SweepPlan, directory: Path) -> None:
+    def __init__(self, spec: SearchSpec, plan: SweepPlan, directory: Path) -> None:
         """Raises: StudyError if the database cannot be used."""
         from runner.sweep.optuna_trials import (
             Trials,  # optuna, which a plain grid need not wait for
         )
 
-        self.search = search
+        self.spec = spec
         slots = plan.launcher.slots
-        self.trials: Trials = Trials(
-            directory, search.space, search.settings, search.objectives, slots
+        self.trials: Trials = Trials(directory, spec.space, spec.settings, spec.objectives, slots)
+        self.trial_numbers: dict[
+            str, list[int]
+        ] = {}  # trials of each job: a point may be chosen twice
+        known = self.trials.list_trials()
+        self.previous_jobs = {c.number: self._make_job(c) for c in known}
+        jobs = {j.key: j for j in self.previous_jobs.values()}
+        self.plan = replace(
+            plan, jobs=tuple(jobs.values()), num_trials=max(plan.num_jobs, len(known))
         )
-        self.numbers: dict[str, list[int]] = {}  # trials of each job: a point may be chosen twice
-        known = self.trials.known()
-        self.known_jobs = {c.number: self._job(c) for c in known}
-        jobs = {j.key: j for j in self.known_jobs.values()}
-        self.plan = replace(plan, jobs=tuple(jobs.values()), total=max(plan.num_jobs, len(known)))
 
-    def jobs(self, standing: Standing) -> Iterator[Job]:
+    def jobs(self, state: SweepState) -> Iterator[SweepJob]:
         """Those of earlier starts that are not done, then new ones, until all are chosen."""
         given: set[str] = set()
-        for number, job in self.known_jobs.items():
-            outcome = standing.outcomes[job.key]
+        for number, job in self.previous_jobs.items():
+            outcome = state.outcomes[job.key]
             if outcome.is_done:
-                self._end(number, outcome)
+                self._end_trial(number, outcome)
             elif job.key not in given:
                 given.add(job.key)
                 yield job
-        while len(self.trials.known()) < self.plan.num_jobs:
-            chosen = self.trials.choose()
-            job = self._job(chosen)
-            if job.key not in standing.outcomes:
-                standing.admit(job)
-            elif job.key in given and standing.outcomes[job.key].status == "waiting":
+        while len(self.trials.list_trials()) < self.plan.num_jobs:
+            chosen = self.trials.ask()
+            job = self._make_job(chosen)
+            if job.key not in state.outcomes:
+                state.add_job(job)
+            elif job.key in given and state.outcomes[job.key].status == "waiting":
                 continue  # the same point again while it runs: `ended` tells both
-            outcome = standing.outcomes[job.key]
+            outcome = state.outcomes[job.key]
             if outcome.status in ("completed", "pruned", "failed"):
-                self._end(chosen.number, outcome)
+                self._end_trial(chosen.number, outcome)
             else:
                 given.add(job.key)
                 yield job
 
-    def ended(self, job: Job, outcome: Outcome) -> str | None:
+    def receive_outcome(self, job: SweepJob, outcome: Outcome) -> str | None:
         """Tells the search what a job came to; returns why it makes no sense to go on, if so."""
-        for number in self.numbers[job.key]:
-            self._end(number, outcome)
-        values = {self.plan.metric: outcome.best, **outcome.others}
+        for number in self.trial_numbers[job.key]:
+            self._end_trial(number, outcome)
+        values = {self.plan.metric: outcome.best, **outcome.secondary_values}
         missing = [name for name, value in values.items() if value is None]
-        if outcome.status == "completed" and missing and not outcome.has(missing[0]):
+        if outcome.status == "completed" and missing and not outcome.has_metric(missing[0]):
             return (
                 f"search.objectives: {missing[0]}: is not among the results of {job.label}"
-                f"{nearest(missing[0], outcome.names)}; there are {', '.join(outcome.names)}"
+                f"{nearest_hint(missing[0], outcome.result_names)}; there are {', '.join(outcome.result_names)}"
             )
         return None
 
-    def front(self) -> set[str]:
+    def pareto_front(self) -> set[str]:
         """Keys of jobs that no other is better than in every objective."""
-        if not self.plan.others:
+        if not self.plan.secondary_objectives:
             return set()
-        best = self.trials.front()
-        return {key for key, numbers in self.numbers.items() if best & set(numbers)}
+        best = self.trials.pareto_front()
+        return {key for key, numbers in self.trial_numbers.items() if best & set(numbers)}
 
     def close(self) -> None:
         self.trials.close()
 
-    def _end(self, number: int, outcome: Outcome) -> None:
+    def _end_trial(self, number: int, outcome: Outcome) -> None:
         if outcome.status in ("completed", "pruned", "failed"):
-            values = [outcome.best, *outcome.others.values()]
-            self.trials.end(number, outcome.status, values)
+            values = [outcome.best, *outcome.secondary_values.values()]
+            self.trials.tell(number, outcome.status, values)
 
-    def _job(self, chosen: Chosen) -> Job:
-        space = self.search.space
+    def _make_job(self, chosen: Trial) -> SweepJob:
+        space = self.spec.space
         varying = {d.key: str(chosen.params[d.key]) for d in space}
-        overrides = (*self.search.fixed, *(f"{k}={v}" for k, v in varying.items()))
+        overrides = (*self.spec.fixed, *(f"{k}={v}" for k, v in varying.items()))
         digest = hashlib.sha256(json.dumps(sorted(overrides)).encode()).hexdigest()
         try:
-            found = self.search.check(overrides)
+            found = self.spec.check(overrides)
         except UserError:  # such a combination is wrong: its own process will say why
-            found = Checked(digest[:8], "", {})
+            found = CheckedJob(digest[:8], "", {})
         key = f"{found.signature}-{digest[:4]}"
-        self.numbers.setdefault(key, []).append(chosen.number)
+        self.trial_numbers.setdefault(key, []).append(chosen.number)
         seed, ranks = found.config.get("seed"), num_ranks(found.config)
-        return Job(key, found.signature, overrides, varying, seed, True, ranks)
+        return SweepJob(key, found.signature, overrides, varying, seed, True, ranks)
 
 
-def read_settings(node: Mapping[str, Any]) -> SearchSettings:
+def read_search_settings(node: Mapping[str, Any]) -> SearchSettings:
     """Raises: ConfigError for what no rule has said, a search without a space."""
     if not isinstance(node.get("space"), Mapping):
         raise ConfigError("search.space: is missing: what is to be searched, key: expression")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from runner.errors import ConfigError, nearest
+from runner.errors import ConfigError, nearest_hint
 
 
 @dataclass(frozen=True)
@@ -16,14 +16,14 @@ class LauncherSettings:
     retries: int = 0  # further tries of a job that failed
 
 
-def launcher_settings(node: Mapping[str, Any] | None) -> LauncherSettings:
+def read_launcher_settings(node: Mapping[str, Any] | None) -> LauncherSettings:
     """Raises: ConfigError for an unknown key or a value that cannot hold."""
     given = dict(node or {})
     known = [f.name for f in fields(LauncherSettings)]
     for key in given:
         if key not in known:
             raise ConfigError(
-                f"launcher.{key}={given[key]}: there is no such key{nearest(key, known)}"
+                f"launcher.{key}={given[key]}: there is no such key{nearest_hint(key, known)}"
             )
     settings = LauncherSettings(**given)
     if not _is_whole(settings.slots) or settings.slots < 1:

@@ -10,8 +10,8 @@ from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 
-from runner.config.overrides import parse
-from runner.errors import ConfigError, mistakes
+from runner.config.overrides import parse_overrides
+from runner.errors import ConfigError, combined_error
 
 _DIGITS = 6  # of a number that is chosen: what a person can read, and what the trial is told
 _FORMS = "choice(a, b), range(1, 9), interval(0, 1), tag(log, interval(1e-4, 1)) are some"
@@ -41,9 +41,9 @@ class Dimension:
             return None
         step = self.step or 1
         count = math.floor((self.high - self.low) / step + 1e-9) + 1
-        return [self.rounded(self.low + k * step) for k in range(count)]
+        return [self.round_value(self.low + k * step) for k in range(count)]
 
-    def rounded(self, value: Any) -> Any:
+    def round_value(self, value: Any) -> Any:
         """The number that is told to the job and to the sampler, within the bounds."""
         if self.choices:
             return value
@@ -51,18 +51,18 @@ class Dimension:
             return round(value)
         return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
 
-    def at(self, fraction: float) -> Any:
+    def value_at(self, fraction: float) -> Any:
         """The value at a fraction, from 0 to below 1, of the way through the dimension."""
         values = self.values()
         if values is not None and not (self.log and self.is_whole):
             return values[min(int(fraction * len(values)), len(values) - 1)]
         if not self.log:
-            return self.rounded(self.low + fraction * (self.high - self.low))
+            return self.round_value(self.low + fraction * (self.high - self.low))
         low, high = (self.low - 0.5, self.high + 0.5) if self.is_whole else (self.low, self.high)
         value = math.exp(math.log(low) + fraction * (math.log(high) - math.log(low)))
-        return min(max(self.rounded(value), self.low), self.high)
+        return min(max(self.round_value(value), self.low), self.high)
 
-    def override(self, value: Any) -> str:
+    def to_override(self, value: Any) -> str:
         return f"{self.key}={value}"
 
 
@@ -80,7 +80,7 @@ def read_space(settings: Mapping[str, Any], given: Sequence[Override]) -> tuple[
     dimensions: dict[str, Dimension] = {}
     for key, text in settings.items():
         try:
-            [override] = parse([f"{key}={text}"])
+            [override] = parse_overrides([f"{key}={text}"])
             dimensions[key] = _dimension(override, f"search.space: {key}: {text}")
         except ConfigError as error:
             where = f"search.space: {key}: {text}: "
@@ -97,7 +97,7 @@ def read_space(settings: Mapping[str, Any], given: Sequence[Override]) -> tuple[
             del dimensions[key]
             notes.append(f"{text}: held fixed, so it is not searched")
     if problems:
-        raise mistakes(problems)
+        raise combined_error(problems)
     if not dimensions:
         raise ConfigError(
             "search.space: is empty; key=interval(0,1) or key=choice(a,b) on the command line, or "
@@ -163,8 +163,8 @@ def combinations(space: Space) -> Iterator[dict[str, Any]]:
 
 def corners(space: Space) -> list[list[str]]:
     """Overrides of few points that together hold every choice and every bound, to be checked."""
-    ends = [list(d.choices) or [d.rounded(d.low), d.rounded(d.high)] for d in space]
+    ends = [list(d.choices) or [d.round_value(d.low), d.round_value(d.high)] for d in space]
     return [
-        [d.override(values[min(k, len(values) - 1)]) for d, values in zip(space, ends)]
+        [d.to_override(values[min(k, len(values) - 1)]) for d, values in zip(space, ends)]
         for k in range(max(map(len, ends)))
     ]

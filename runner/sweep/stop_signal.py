@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from runner.sweep.local_process import Handle
+from runner.sweep.local_process import JobHandle
 
 # What a job is told. A closed terminal (SIGHUP) is a request to stop like SIGTERM.
-_PASSED_ON = {
+_JOB_SIGNALS = {
     signal.SIGINT: signal.SIGINT,
     signal.SIGTERM: signal.SIGTERM,
     signal.SIGHUP: signal.SIGTERM,
@@ -25,35 +25,35 @@ _PASSED_ON = {
 _SAME_PRESS_S = 0.1
 
 
-class Stopping:
+class StopRequest:
     """Whether the sweep was asked to stop, and how urgently. Only its own loop acts on it."""
 
     def __init__(self, wake_fd: int = -1) -> None:
         self.signal: int | None = None  # the first one: the exit code is 128 + it
         self.requested = False
-        self.at_once = False
+        self.is_immediate = False
         self._since = 0.0
         self._wake_fd = wake_fd
 
     @property
-    def passed_on(self) -> int:
+    def job_signal(self) -> int:
         """The signal that running jobs get."""
-        return int(_PASSED_ON[signal.Signals(self.signal or signal.SIGTERM)])
+        return int(_JOB_SIGNALS[signal.Signals(self.signal or signal.SIGTERM)])
 
     @property
     def exit_code(self) -> int:
-        return 128 + self.passed_on if self.signal else 1
+        return 128 + self.job_signal if self.signal else 1
 
-    def ask(self, number: int | None = None) -> None:
-        """Args: number: the signal; None: the sweep itself cannot go on."""
+    def request_stop(self, signum: int | None = None) -> None:
+        """Args: signum: the signal; None: the sweep itself cannot go on."""
         now = time.monotonic()
-        if self.requested and number == signal.SIGINT and now - self._since > _SAME_PRESS_S:
-            self.at_once = True
+        if self.requested and signum == signal.SIGINT and now - self._since > _SAME_PRESS_S:
+            self.is_immediate = True
         if not self.requested:
             self.requested, self._since = True, now
-        self.signal = self.signal or number
+        self.signal = self.signal or signum
 
-    def wait(self, handles: Sequence[Handle], timeout_s: float) -> None:
+    def wait(self, handles: Sequence[JobHandle], timeout_s: float) -> None:
         """Until a job ends, a signal comes, or the time is over."""
         poll = select.poll()
         fds = [fd for handle in handles if (fd := handle.fileno()) >= 0]
@@ -69,18 +69,18 @@ class Stopping:
 
 
 @contextmanager
-def stopping_on_signals() -> Iterator[Stopping]:
+def catch_stop_signals() -> Iterator[StopRequest]:
     """Turns SIGINT, SIGTERM and SIGHUP into requests while the jobs run."""
     read_fd, write_fd = os.pipe()
     os.set_blocking(read_fd, False)
     os.set_blocking(write_fd, False)
-    stopping = Stopping(read_fd)
+    stopping = StopRequest(read_fd)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        stopping.ask(number)
+        stopping.request_stop(number)
 
     before = {}
-    for number in _PASSED_ON:
+    for number in _JOB_SIGNALS:
         # Under nohup a closed terminal is nothing to stop for; Ctrl-C is not ignored by choice.
         if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
             continue

@@ -15,10 +15,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.batch import Batch, Prediction, Schema
 from runner.data.core.dataset import Dataset
 from runner.distributed.ranks import Ranks
-from runner.errors import ConfigError, nearest
-from runner.metrics.settings import MetricSettings, cut_of
-from runner.metrics.slices import rows_slice
-from runner.models.layers.retrieval import Retrieval
+from runner.errors import ConfigError, nearest_hint
+from runner.metrics.settings import MetricSettings, parse_cutoff
+from runner.metrics.slices import attach_slice_values
+from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import single_ids
 
 _COUNT_ROWS = 65_536  # read at a time
@@ -26,7 +26,7 @@ _COUNT_ROWS = 65_536  # read at a time
 
 def check_rankings(settings: MetricSettings, dataset: Dataset, model: nn.Module) -> None:
     """Raises: ConfigError for a ranking that the model cannot make, or a column not to slice by."""
-    if settings.ranks_all:
+    if settings.ranks_full_catalogue:
         _check_full(settings, model)
     if settings.slice_by is not None:
         _check_slices(settings, dataset)
@@ -34,7 +34,7 @@ def check_rankings(settings: MetricSettings, dataset: Dataset, model: nn.Module)
 
 def _check_full(settings: MetricSettings, model: nn.Module) -> None:
     name = type(model).__name__
-    if not isinstance(model, Retrieval):
+    if not isinstance(model, RetrievalModel):
         raise ConfigError(
             f"metrics.candidates=full: {name} scores rows, not all items; model=sasrec and "
             "model=two_tower do, and metrics.candidates=rows ranks each user's rows"
@@ -43,8 +43,8 @@ def _check_full(settings: MetricSettings, model: nn.Module) -> None:
         model.check_catalogue()
     except ValueError as error:
         raise ConfigError(f"metrics.candidates=full: {error}") from error
-    for metric in settings.per_user:
-        _, cut = cut_of(metric)
+    for metric in settings.ranking_metrics:
+        _, cut = parse_cutoff(metric)
         if cut is not None and cut > model.item.num_rows:
             raise ConfigError(
                 f"metrics.eval: {metric!r} asks for the first {cut:,} of {model.item.num_rows:,} "
@@ -59,7 +59,7 @@ def _check_slices(settings: MetricSettings, dataset: Dataset) -> None:
     if name not in known:
         raise ConfigError(
             f"metrics.slice_by={name}: no group column and no column of ids"
-            f"{nearest(name, known)}; there are {', '.join(known) or 'none'}"
+            f"{nearest_hint(name, known)}; there are {', '.join(known) or 'none'}"
         )
     split = "validation" if "validation" in dataset.num_rows else list(dataset.num_rows)[-1]
     seen: set[int] = set()
@@ -82,15 +82,21 @@ def slice_values(batch: Batch, schema: Schema, name: str) -> Tensor:
     return single_ids(batch, name)
 
 
-def sliced(prediction: Prediction, batch: Batch, schema: Schema, name: str | None) -> Prediction:
+def attach_slices(
+    prediction: Prediction, batch: Batch, schema: Schema, name: str | None
+) -> Prediction:
     """The prediction, with the column that metrics are sliced by, if there is one."""
-    return prediction if name is None else rows_slice(prediction, slice_values(batch, schema, name))
+    return (
+        prediction
+        if name is None
+        else attach_slice_values(prediction, slice_values(batch, schema, name))
+    )
 
 
-def give_counts(model: nn.Module, dataset: Dataset, ranks: Ranks) -> None:
+def count_ids_for_model(model: nn.Module, dataset: Dataset, ranks: Ranks) -> None:
     """Collective. Counts ids over the train split for a model that asks for them."""
-    names = model.counted if isinstance(model, Retrieval) else ()
-    if not isinstance(model, Retrieval) or not names:
+    names = model.counted_features if isinstance(model, RetrievalModel) else ()
+    if not isinstance(model, RetrievalModel) or not names:
         return
     schema = dataset.schema
     rows = {f.name: f.num_rows for f in schema.sparse}
@@ -105,8 +111,10 @@ def give_counts(model: nn.Module, dataset: Dataset, ranks: Ranks) -> None:
             counts[name] += torch.bincount(ids, minlength=rows[name])
     for name in names:
         # through float64 on its way: sums of whole numbers, the same in any order
-        counts[name] = ranks.add(counts[name].double().to(model.negatives.counts_I.device))
-    model.take_counts(counts)
+        counts[name] = ranks.all_reduce_sum(
+            counts[name].double().to(model.negatives.counts_I.device)
+        )
+    model.set_item_counts(counts)
 
 
 def _ids_of_rows(
@@ -123,9 +131,9 @@ def _ids_of_rows(
 
 
 @contextmanager
-def catalogue(model: nn.Module, settings: MetricSettings) -> Iterator[None]:
+def open_catalogue(model: nn.Module, settings: MetricSettings) -> Iterator[None]:
     """Collective. All items at hand while a split is evaluated, if rankings are to be full."""
-    if not (settings.ranks_all and isinstance(model, Retrieval)):
+    if not (settings.ranks_full_catalogue and isinstance(model, RetrievalModel)):
         yield
         return
     model.open_catalogue(leave_history_out=settings.leave_history_out)

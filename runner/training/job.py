@@ -11,11 +11,11 @@ import torch
 from runner.config.intervals import Interval
 from runner.config.settings import CheckpointSettings, TrainerSettings
 from runner.data.core.dataset import Dataset
-from runner.distributed.ranks import this_process
+from runner.distributed.ranks import current_ranks
 from runner.metrics.protocol import Metrics
 from runner.reporting.console import View
 from runner.reporting.trackers import Trackers
-from runner.rundir.checkpoint import Checkpointer, Saved
+from runner.rundir.checkpoint import Checkpoint, Checkpointer
 from runner.rundir.run import Run
 from runner.training.callbacks import Callbacks
 from runner.training.update.context import Context
@@ -23,12 +23,14 @@ from runner.training.update.task import Task
 
 
 @dataclass(frozen=True)
-class Rates:
+class LearningRates:
     """Full learning rates by name (`dense`, `sparse`, parts) and the schedules that scale them."""
 
-    full: Mapping[str, float]
+    base: Mapping[str, float]
     factor: Callable[[int], float]  # of update number k, from 1
-    own: Mapping[str, Callable[[int], float]] = field(default_factory=dict)  # instead, by name
+    factors_by_name: Mapping[str, Callable[[int], float]] = field(
+        default_factory=dict
+    )  # instead, by name
 
 
 @dataclass(frozen=True)
@@ -56,18 +58,20 @@ class Job:
     dataset: Dataset
     task: Task
     context: Context
-    rates: Rates
+    learning_rates: LearningRates
     total_steps: int  # updates of the whole run; 0: a stream without an end
-    metrics: Callable[[bool], Metrics]  # True: exact, for evaluation; False: cheap, for training
+    make_metrics: Callable[
+        [bool], Metrics
+    ]  # True: exact, for evaluation; False: cheap, for training
     train_metrics: Metrics
     trackers: Trackers
     view: View
-    callbacks: Callbacks = field(default_factory=lambda: Callbacks(ranks=this_process()))
+    callbacks: Callbacks = field(default_factory=lambda: Callbacks(ranks=current_ranks()))
     # of a run of so many updates, and so many an epoch: loops that change its length ask for it
-    rates_for: Callable[[int | None, int | None], Rates] | None = None
+    learning_rates_for: Callable[[int | None, int | None], LearningRates] | None = None
     run: Run | None = None  # None: nothing is written (debug)
     checkpointer: Checkpointer | None = None
-    source: Saved | None = None  # the checkpoint that loop=eval evaluates
+    source_checkpoint: Checkpoint | None = None  # the checkpoint that loop=eval evaluates
 
 
 @dataclass(frozen=True)

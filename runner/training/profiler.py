@@ -7,14 +7,14 @@ from itertools import islice
 
 from torch.profiler import ProfilerActivity, profile
 
-from runner.reporting.console.format import Table
+from runner.reporting.console.format import TextTable
 from runner.training.job import Job
 from runner.training.update.task import StepOutput
 
 NUM_OPERATORS = 15  # in the table
 
 
-def profiled(job: Job, outputs: Iterator[StepOutput]) -> Iterator[StepOutput]:
+def profile_steps(job: Job, outputs: Iterator[StepOutput]) -> Iterator[StepOutput]:
     """The same updates; those of the window, counted in this process, are recorded.
 
     What happens between two of them (logging, evaluation, saving) is in the trace too. Changes no
@@ -30,7 +30,7 @@ def profiled(job: Job, outputs: Iterator[StepOutput]) -> Iterator[StepOutput]:
         before += 1
         yield output
     if before < window.after:
-        return warn_of_none(job)
+        return warn_nothing_recorded(job)
     activities = [ProfilerActivity.CPU]
     if job.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -51,24 +51,24 @@ def write_profile(job: Job, recorder: profile, num_updates: int) -> None:
     """The trace and the table into the run directory, and the table to people."""
     assert job.run is not None
     if not num_updates:
-        return warn_of_none(job)
+        return warn_nothing_recorded(job)
     folder = job.run.dir / "profile"
     folder.mkdir(exist_ok=True)
     name = f"rank-{job.context.ranks.rank}"
     trace = folder / f"{name}.json"
     recorder.export_chrome_trace(str(trace))
-    lines = operators(recorder, num_updates, on_device=job.device.type == "cuda").lines()
+    lines = operator_table(recorder, num_updates, on_device=job.device.type == "cuda").lines()
     (folder / f"{name}.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
     told = "\n".join("  " + line for line in lines)
     job.view.note(f"profile of {num_updates} updates: {trace}\n{told}")
 
 
-def warn_of_none(job: Job) -> None:
+def warn_nothing_recorded(job: Job) -> None:
     after = job.trainer.profile.after
     job.view.warn(f"trainer.profile.after={after}: nothing is recorded: the training ended before")
 
 
-def operators(recorder: profile, num_updates: int, *, on_device: bool) -> Table:
+def operator_table(recorder: profile, num_updates: int, *, on_device: bool) -> TextTable:
     """The operators that took most, without those that they called, an update each."""
     events = recorder.key_averages()
 
@@ -88,4 +88,4 @@ def operators(recorder: profile, num_updates: int, *, on_device: bool) -> Table:
         for event in dearest
         if own_us(event)
     ]
-    return Table(["operator", "calls", f"own {clock} ms", "share"], rows)
+    return TextTable(["operator", "calls", f"own {clock} ms", "share"], rows)

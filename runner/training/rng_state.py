@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from runner.distributed.ranks import Ranks
-from runner.distributed.shards import stack_of_ranks
+from runner.distributed.shards import stack_by_rank
 
-RNG = "rng/"  # before the names of these tensors in a checkpoint
+RNG_PREFIX = "rng/"  # before the names of these tensors in a checkpoint
 
 
-def random_tensors(device: torch.device, ranks: Ranks) -> dict[str, Tensor]:
+def rng_state_tensors(device: torch.device, ranks: Ranks) -> dict[str, Tensor]:
     """Copies of torch's random states: a row for each rank, this one's is here."""
-    states = {f"{RNG}torch": torch.get_rng_state()}
+    states = {f"{RNG_PREFIX}torch": torch.get_rng_state()}
     if device.type == "cuda":
-        states[f"{RNG}cuda"] = torch.cuda.get_rng_state(device)
-    return {n: stack_of_ranks(s, ranks.rank, ranks.world_size) for n, s in states.items()}
+        states[f"{RNG_PREFIX}cuda"] = torch.cuda.get_rng_state(device)
+    return {n: stack_by_rank(s, ranks.rank, ranks.world_size) for n, s in states.items()}
 
 
-def random_values() -> dict[str, Any]:
+def rng_state_values() -> dict[str, Any]:
     """Python's and NumPy's random states, as JSON: custom tasks may draw from them."""
     version, internal, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
@@ -34,14 +34,14 @@ def random_values() -> dict[str, Any]:
     }
 
 
-def continue_randomly(
+def restore_rng_state(
     states: Mapping[str, Tensor], values: Mapping[str, Any], device: torch.device
 ) -> None:
     """Sets torch's, Python's and NumPy's random states of this rank."""
     # clones: torch reads a state from where its storage begins, and a row of several begins later
-    torch.set_rng_state(states[f"{RNG}torch"].clone())
-    if f"{RNG}cuda" in states and device.type == "cuda":
-        torch.cuda.set_rng_state(states[f"{RNG}cuda"].clone(), device)
+    torch.set_rng_state(states[f"{RNG_PREFIX}torch"].clone())
+    if f"{RNG_PREFIX}cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states[f"{RNG_PREFIX}cuda"].clone(), device)
     version, internal, gauss = values["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, keys, position, has_gauss, cached = values["numpy"]

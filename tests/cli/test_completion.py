@@ -12,12 +12,12 @@ import time
 
 import pytest
 
-from runner.cli.completion import SCRIPTS, candidates
+from runner.cli.completion import SCRIPTS, complete_words
 from tests.conftest import ROOT
 
 
 def offered(*words: str) -> list[str]:
-    return sorted(set(candidates(words)))
+    return sorted(set(complete_words(words)))
 
 
 def test_groups_keys_and_verbs_are_offered():

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from runner.cli.list_options import find_groups, first_comment
+from runner.cli.list_options import list_groups, read_first_comment
 from tests.fake_job import fake_command
 
 
@@ -12,11 +12,13 @@ def command(monkeypatch, capsys, tmp_path):
 
 
 def test_every_option_of_the_project_says_what_it_is():
-    groups = dict(find_groups())
+    groups = dict(list_groups())
     assert {"model", "dataset", "optimizer", "scheduler", "loop", "tracker", "experiments"} <= set(
         groups
     )
-    silent = [f"{g}={o.name}" for g, options in groups.items() for o in options if not o.about]
+    silent = [
+        f"{g}={o.name}" for g, options in groups.items() for o in options if not o.description
+    ]
     assert silent == []
 
 
@@ -45,9 +47,9 @@ def test_the_users_own_folder_is_listed_too(command, tmp_path):
 def test_the_first_comment_ends_where_the_yaml_begins(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text("# @package _global_\n# One\n# two\nkey: 1\n# not this\n")
-    assert first_comment(path) == "One two"
+    assert read_first_comment(path) == "One two"
     path.write_text("key: 1\n")
-    assert first_comment(path) == ""
+    assert read_first_comment(path) == ""
 
 
 def test_a_group_inside_a_group_is_listed_by_itself_and_not_among_its_options(command, tmp_path):
@@ -83,25 +85,25 @@ def test_an_option_shows_its_own_fields_with_types_from_the_code_that_takes_them
 
 
 def test_every_field_has_a_type_or_is_free_and_every_option_can_be_shown(command):
-    from runner.cli.option_fields import fields_of
+    from runner.cli.option_fields import read_fields
 
-    for group, options in find_groups():
+    for group, options in list_groups():
         for option in options:
-            fields = fields_of(option.path, group.replace("/", "."))
-            assert all(f.key and (f.kind or f.default == "null") for f in fields), option.name
+            fields = read_fields(option.path, group.replace("/", "."))
+            assert all(f.key and (f.type_name or f.default == "null") for f in fields), option.name
 
 
 def test_the_fields_of_the_trainer_are_those_of_its_settings():
-    from runner.cli.option_fields import fields_of
+    from runner.cli.option_fields import read_fields
     from runner.config.settings import TrainerSettings
 
-    found = fields_of(find_option("trainer", "default").path, "trainer")
+    found = read_fields(find_option("trainer", "default").path, "trainer")
     keys = {f.key.split(".")[1] for f in found}
     assert keys == {f.name for f in dataclasses.fields(TrainerSettings)}
 
 
 def find_option(group: str, name: str):
-    return next(o for o in dict(find_groups())[group] if o.name == name)
+    return next(o for o in dict(list_groups())[group] if o.name == name)
 
 
 def test_keys_of_no_group_and_unknown_options_are_told(command):
@@ -112,13 +114,13 @@ def test_keys_of_no_group_and_unknown_options_are_told(command):
 
 
 def test_comments_above_a_key_and_behind_it_are_its_documentation(tmp_path):
-    from runner.cli.option_fields import fields_of
+    from runner.cli.option_fields import read_fields
 
     path = tmp_path / "x.yaml"
     path.write_text(
         "# What it is\na: 1  # behind\n# above\nb: {c: 'x # y', d: [1, 2]}  # of b\ne:\n  f: null\n"
     )
-    found = {f.key: (f.kind, f.default, f.about) for f in fields_of(path, "g")}
+    found = {f.key: (f.type_name, f.default, f.description) for f in read_fields(path, "g")}
     assert found == {
         "g.a": ("whole number", "1", "behind"),
         "g.b": ("group of keys", "", "above of b"),

@@ -13,9 +13,9 @@ import xml.etree.ElementTree as ET
 import pytest
 from PIL import Image
 
-from runner.cli.schedule import Length, rates_of
-from runner.optim.lr_shapes import KINDS
-from runner.reporting.console.chart import Chart, Line, in_terminal
+from runner.cli.schedule import ScheduleLength, build_learning_rates
+from runner.optim.lr_shapes import SCHEDULE_KINDS
+from runner.reporting.console.chart import Chart, Line, render_braille
 from tests.conftest import ROOT, TINY, Zygote
 from tests.fake_job import fake_command
 
@@ -40,7 +40,7 @@ def table(out: str) -> dict[str, dict[str, float]]:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULE_KINDS)
 def test_every_kind_is_drawn(command, kind):
     code, out, err = command("schedule", f"scheduler={kind}", ROWS, "trainer.batch_size=64")
     assert code == 0, err
@@ -116,7 +116,7 @@ def test_pictures_show_the_curve(command, tmp_path):
 
 def test_braille_dots_lie_on_the_line():
     rising = Chart("", "x", [Line("y", [(0.0, 0.0), (10.0, 5.0)])])
-    text = in_terminal(rising, width=46, height=10)
+    text = render_braille(rising, width=46, height=10)
     margin = text[0].index("│")
     tops = [line.find(next(c for c in line if "\u2801" <= c <= "\u28ff")) for line in text[:10]]
     assert tops == sorted(tops, reverse=True), "higher lines begin further to the right"
@@ -173,6 +173,6 @@ def test_what_it_draws_is_what_the_training_sets():
         "scheduler": {"kind": "step", "every": 10, "gamma": 0.1},
         "trainer": {"lr_scaling": {"rule": "sqrt", "batches": 4}},
     }
-    dense, sparse = rates_of(config, Length(40, None))
-    assert [dense.at(k) for k in (1, 10, 11, 40)] == pytest.approx([1.0, 1.0, 0.1, 0.001])
-    assert sparse.at(11) == pytest.approx(0.4)
+    dense, sparse = build_learning_rates(config, ScheduleLength(40, None))
+    assert [dense.lr_at(k) for k in (1, 10, 11, 40)] == pytest.approx([1.0, 1.0, 0.1, 0.001])
+    assert sparse.lr_at(11) == pytest.approx(0.4)

@@ -1,10 +1,10 @@
 import pytest
 
-from runner.cli.multirun import expand
+from runner.cli.multirun import expand_grid
 from runner.config.compose import compose
-from runner.config.targets import ALLOWED
+from runner.config.targets import ALLOWED_PACKAGES
 from runner.errors import ConfigError
-from runner.launch import verify
+from runner.launch import check_composed
 
 
 def own_folder(tmp_path, **files):
@@ -17,7 +17,7 @@ def own_folder(tmp_path, **files):
 
 def test_the_default_configuration_has_no_mistakes_and_is_plain():
     composed = compose([])
-    verify(composed, ALLOWED)
+    check_composed(composed, ALLOWED_PACKAGES)
     assert type(composed.config["model"]["net"]) is dict
     assert type(composed.config["model"]["net"]["top"]) is list
     assert composed.name == "dlrm_synthetic"
@@ -31,7 +31,7 @@ def test_every_combination_of_options_composes_without_mistakes(optimizer, sched
     trackers = {"constant": "none", "linear": "tensorboard", "cosine": "both"}
     words = [f"optimizer={optimizer}", f"scheduler={scheduler}", f"tracker={trackers[scheduler]}"]
     composed = compose([*words, "trainer.amp=true"])
-    verify(composed, ALLOWED)
+    check_composed(composed, ALLOWED_PACKAGES)
     assert composed.choices["optimizer"] == optimizer
     assert composed.config["scheduler"]["kind"] == scheduler
 
@@ -43,14 +43,14 @@ def test_updates_given_on_the_command_line_displace_epochs_of_a_file_and_it_is_s
     assert composed.notes == (
         "trainer.max_steps from the command line displaces trainer.max_epochs=1",
     )
-    verify(composed, ALLOWED)
+    check_composed(composed, ALLOWED_PACKAGES)
 
 
 def test_nothing_is_displaced_when_the_other_is_given_as_null():
     composed = compose(["trainer.max_steps=10", "trainer.max_epochs=null"])
     assert composed.notes == ()
-    verify(composed, ALLOWED)
-    verify(compose(["trainer.max_epochs=3"]), ALLOWED)
+    check_composed(composed, ALLOWED_PACKAGES)
+    check_composed(compose(["trainer.max_epochs=3"]), ALLOWED_PACKAGES)
 
 
 def test_an_experiment_chooses_groups_and_sets_keys_and_the_command_line_wins(tmp_path):
@@ -61,7 +61,7 @@ def test_an_experiment_chooses_groups_and_sets_keys_and_the_command_line_wins(tm
         "seed: 7\ntrainer: {batch_size: 64, log_every: 5}\n",
     )
     composed = compose(["experiments=mine", "trainer.log_every=9"], config_dirs=dirs)
-    verify(composed, ALLOWED)
+    check_composed(composed, ALLOWED_PACKAGES)
     config = composed.config
     assert config["seed"] == 7
     assert config["trainer"]["batch_size"] == 64
@@ -78,13 +78,13 @@ def test_hydras_own_search_path_works_too(tmp_path):
     composed = compose(["model=mine", f"hydra.searchpath=[file://{tmp_path}]"])
     assert composed.config["model"]["net"] == {"_target_": "a.B"}
     with pytest.raises(ConfigError, match="model=mine: no such option"):
-        verify(compose(["model=mine"]), ALLOWED)
+        check_composed(compose(["model=mine"]), ALLOWED_PACKAGES)
 
 
 def test_interpolations_between_keys_are_resolved_everywhere():
     composed = compose(["trainer.log_every=${seed}", "seed=12"])
     assert composed.config["trainer"]["log_every"] == 12
-    assert composed.record["trainer"]["log_every"] == 12
+    assert composed.saved_config["trainer"]["log_every"] == 12
 
 
 def test_composing_again_is_not_touched_by_what_was_done_to_the_first():
@@ -95,7 +95,7 @@ def test_composing_again_is_not_touched_by_what_was_done_to_the_first():
 
 
 def test_a_grid_expands_as_in_hydra_the_last_key_fastest():
-    jobs = expand(["optimizer=adam,sgd", "seed=range(2)", "model.net.top=[8,4]"])
+    jobs = expand_grid(["optimizer=adam,sgd", "seed=range(2)", "model.net.top=[8,4]"])
     assert jobs == [
         [f"optimizer={o}", f"seed={s}", "model.net.top=[8,4]"]
         for o in ("adam", "sgd")
@@ -107,5 +107,5 @@ def test_yaml_can_ask_for_several_jobs(tmp_path):
     dirs = own_folder(
         tmp_path, experiments__many="# @package _global_\nhydra: {mode: MULTIRUN}\nseed: 1\n"
     )
-    assert compose(["experiments=many"], config_dirs=dirs).multirun
-    assert not compose(["experiments=many", "hydra.mode=RUN"], config_dirs=dirs).multirun
+    assert compose(["experiments=many"], config_dirs=dirs).is_multirun
+    assert not compose(["experiments=many", "hydra.mode=RUN"], config_dirs=dirs).is_multirun

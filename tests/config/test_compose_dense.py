@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from runner.config.compose import compose, compose_from_run
-from runner.config.targets import ALLOWED
-from runner.launch import verify
+from runner.config.targets import ALLOWED_PACKAGES
+from runner.launch import check_composed
 from tests.conftest import TINY
 
 RMSPROP = "optimizer.dense._target_=torch.optim.RMSprop"
@@ -17,7 +17,7 @@ ADAM = {"lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
 
 def dense(*words: str) -> tuple[dict, tuple[str, ...]]:
     composed = compose(list(words))
-    verify(composed, ALLOWED)
+    check_composed(composed, ALLOWED_PACKAGES)
     return composed.config["optimizer"]["dense"], composed.notes
 
 

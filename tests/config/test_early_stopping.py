@@ -8,30 +8,30 @@ from runner.config.compose import compose
 from runner.config.early_stopping import (
     BatchOnPlateau,
     LrOnPlateau,
-    Wait,
-    acted,
-    acts,
-    after_evaluation,
-    direction_of,
-    grown,
-    reaches,
-    reduced,
+    PatienceState,
+    is_exhausted,
+    natural_direction,
+    next_batch_multiplier,
+    next_lr_scale,
+    reaches_threshold,
+    record_evaluation,
+    reset,
 )
-from runner.config.rules import check
-from runner.config.targets import ALLOWED
-from runner.launch import verify
+from runner.config.rules import check_config
+from runner.config.targets import ALLOWED_PACKAGES
+from runner.launch import check_composed
 
 NAN, INF = float("nan"), float("inf")
 
 
 def decisions(values, *, patience, min_delta=0.0, direction="max", max_times=None, once=False):
     """At which evaluations, from 1, a rule acts; `once`: it ends the run."""
-    wait, found = Wait(), []
+    wait, found = PatienceState(), []
     for number, value in enumerate(values, start=1):
-        wait = after_evaluation(wait, value, direction=direction, min_delta=min_delta)
-        if acts(wait, patience, max_times):
+        wait = record_evaluation(wait, value, direction=direction, min_delta=min_delta)
+        if is_exhausted(wait, patience, max_times):
             found.append(number)
-            wait = acted(wait)
+            wait = reset(wait)
             if once:
                 break
     return found
@@ -76,14 +76,14 @@ def test_a_rule_whose_state_was_saved_in_between_acts_as_one_that_was_not(cut):
     from dataclasses import asdict
 
     values = [0.5, 0.4, 0.6, 0.6, 0.5, 0.5, 0.7, 0.1, 0.2]
-    wait, found = Wait(), []
+    wait, found = PatienceState(), []
     for number, value in enumerate(values, start=1):
         if number == cut + 1:
-            wait = Wait(**asdict(wait))
-        wait = after_evaluation(wait, value, direction="max", min_delta=0.0)
-        if acts(wait, 2):
+            wait = PatienceState(**asdict(wait))
+        wait = record_evaluation(wait, value, direction="max", min_delta=0.0)
+        if is_exhausted(wait, 2):
             found.append(number)
-            wait = acted(wait)
+            wait = reset(wait)
     assert found == decisions(values, patience=2) == [5, 9]
 
 
@@ -101,13 +101,13 @@ def test_a_rule_whose_state_was_saved_in_between_acts_as_one_that_was_not(cut):
     ],
 )
 def test_a_threshold_is_reached_from_its_better_side(value, threshold, direction, expected):
-    assert reaches(value, threshold, direction) is expected
+    assert reaches_threshold(value, threshold, direction) is expected
 
 
 def test_rates_fall_by_the_factor_down_to_the_floor():
     scales, scale = [], 1.0
     for _ in range(5):
-        scale = reduced(scale, LrOnPlateau(factor=0.5, min_scale=0.2))
+        scale = next_lr_scale(scale, LrOnPlateau(factor=0.5, min_scale=0.2))
         scales.append(scale)
     assert scales == [0.5, 0.25, 0.2, 0.2, 0.2]
 
@@ -124,7 +124,9 @@ def test_rates_fall_by_the_factor_down_to_the_floor():
 def test_an_update_grows_in_whole_multiples_up_to_the_cap(factor, max_rows, expected):
     seen, growth = [], 1
     for _ in range(4):
-        growth = grown(growth, BatchOnPlateau(factor=factor, max_rows=max_rows), base_rows=100)
+        growth = next_batch_multiplier(
+            growth, BatchOnPlateau(factor=factor, max_rows=max_rows), base_rows=100
+        )
         seen.append(growth)
     assert seen == expected
 
@@ -142,7 +144,7 @@ def test_an_update_grows_in_whole_multiples_up_to_the_cap(factor, max_rows, expe
     ],
 )
 def test_what_is_better_is_known_by_the_metrics_name(metric, direction):
-    assert direction_of(metric) == direction
+    assert natural_direction(metric) == direction
 
 
 MISTAKES = [
@@ -198,7 +200,10 @@ MISTAKES = [
 def test_a_mistake_is_told_by_key_value_and_rule(words, said):
     composed = compose([f"trainer.{word}" for word in words])
     problems = "\n".join(
-        [*composed.problems, *check(composed.config, composed.plain, allowed=ALLOWED)]
+        [
+            *composed.problems,
+            *check_config(composed.config, composed.default_config, allowed=ALLOWED_PACKAGES),
+        ]
     )
     for part in said:
         assert part in problems, problems
@@ -206,7 +211,7 @@ def test_a_mistake_is_told_by_key_value_and_rule(words, said):
 
 def test_a_monitored_loss_whose_direction_was_left_at_max_is_a_mistake():
     composed = compose(["checkpoint.monitor.metric=validation/log_loss"])
-    [problem] = check(composed.config, composed.plain, allowed=ALLOWED)
+    [problem] = check_config(composed.config, composed.default_config, allowed=ALLOWED_PACKAGES)
     assert "checkpoint.monitor.direction=min" in problem
 
 
@@ -222,4 +227,4 @@ def test_what_is_right_is_accepted_by_every_loop(loop):
         "trainer.batch_on_plateau.max_rows=8192",
         "callbacks=[loss_guard,weights]",
     ]
-    verify(compose([*words, f"loop={loop}"]), ALLOWED)
+    check_composed(compose([*words, f"loop={loop}"]), ALLOWED_PACKAGES)

@@ -1,6 +1,6 @@
 import pytest
 
-from runner.config.intervals import Interval, Progress, due, parse_interval
+from runner.config.intervals import Interval, Progress, is_due, parse_interval
 from runner.errors import ConfigError
 
 
@@ -18,13 +18,13 @@ from runner.errors import ConfigError
     ],
 )
 def test_each_way_to_write_an_interval(text, expected):
-    assert parse_interval(text, key="k", timed=True) == expected
+    assert parse_interval(text, key="k", allow_time=True) == expected
 
 
 @pytest.mark.parametrize("text", [0, -1, "0ep", "1.5ep", "ep", "", "5 parsecs", True, 2.5])
 def test_what_is_no_interval_is_refused_by_key_and_value(text):
     with pytest.raises(ConfigError, match=r"trainer\.log_every="):
-        parse_interval(text, key="trainer.log_every", timed=True)
+        parse_interval(text, key="trainer.log_every", allow_time=True)
 
 
 def test_the_clock_never_decides_when_to_evaluate():
@@ -34,7 +34,7 @@ def test_the_clock_never_decides_when_to_evaluate():
 
 def test_due_at_every_multiple_and_nowhere_else():
     every = Interval("updates", 7)
-    steps = [k for k in range(1, 50) if due(every, Progress(step=k - 1), Progress(step=k))]
+    steps = [k for k in range(1, 50) if is_due(every, Progress(step=k - 1), Progress(step=k))]
     assert steps == [7, 14, 21, 28, 35, 42, 49]
 
 
@@ -43,7 +43,7 @@ def test_due_once_when_an_update_jumps_over_multiples():
     sizes = [64] * 10  # 64, 128, ..., 640: multiples of 100 are passed, never met
     seen, hits = 0, []
     for k, size in enumerate(sizes, 1):
-        if due(every, Progress(examples=seen), Progress(examples=seen + size)):
+        if is_due(every, Progress(examples=seen), Progress(examples=seen + size)):
             hits.append(k)
         seen += size
     assert hits == [k for k in range(1, 11) if (64 * k) // 100 > (64 * (k - 1)) // 100]
@@ -53,9 +53,9 @@ def test_due_once_when_an_update_jumps_over_multiples():
 def test_due_after_a_resume_is_due_as_in_an_unbroken_run():
     """It is a function of the position alone, so nothing of it needs saving."""
     every = Interval("seconds", 60)
-    assert not due(every, Progress(active_s=61.0), Progress(active_s=119.9))
-    assert due(every, Progress(active_s=119.9), Progress(active_s=120.1))
+    assert not is_due(every, Progress(active_s=61.0), Progress(active_s=119.9))
+    assert is_due(every, Progress(active_s=119.9), Progress(active_s=120.1))
 
 
 def test_never_is_never_due():
-    assert not due(None, Progress(), Progress(step=10**6))
+    assert not is_due(None, Progress(), Progress(step=10**6))

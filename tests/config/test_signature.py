@@ -3,7 +3,7 @@ from copy import deepcopy
 import pytest
 
 from runner.config.compose import compose
-from runner.config.signature import differences, identity, signature, signature_of
+from runner.config.signature import compute_signature, diff_settings, hash_fields, signature_fields
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def changed(config, key, value):
     ],
 )
 def test_what_makes_a_result_makes_another_signature(config, key, value):
-    assert signature(changed(config, key, value), "d") != signature(config, "d")
+    assert compute_signature(changed(config, key, value), "d") != compute_signature(config, "d")
 
 
 @pytest.mark.parametrize(
@@ -61,23 +61,23 @@ def test_what_makes_a_result_makes_another_signature(config, key, value):
     ],
 )
 def test_how_a_run_is_watched_stored_or_computed_does_not(config, key, value):
-    assert signature(changed(config, key, value), "d") == signature(config, "d")
+    assert compute_signature(changed(config, key, value), "d") == compute_signature(config, "d")
 
 
 def test_the_global_batch_counts_not_how_it_is_cut(config):
     whole = changed(config, "trainer.batch_size", 4096)
     cut = changed(changed(config, "trainer.batch_size", 1024), "trainer.accumulate", 4)
-    assert signature(whole, "d") == signature(cut, "d")
-    assert identity(cut, "d")["global_batch"] == 4096
+    assert compute_signature(whole, "d") == compute_signature(cut, "d")
+    assert signature_fields(cut, "d")["global_batch"] == 4096
 
 
 @pytest.mark.parametrize("words", [["model/loss=jrc"], ["model=two_tower"]])
 def test_where_rows_are_compared_within_micro_batches_the_cut_counts_as_well(words):
     meant = ["model.loss.within=micro_batch", "trainer.batch_size=8"]
     cuts = (["trainer.accumulate=2"], ["trainer.num_processes=2"], ["trainer.batch_size=16"])
-    found = [identity(compose([*words, *meant, *cut]).config, "d") for cut in cuts]
+    found = [signature_fields(compose([*words, *meant, *cut]).config, "d") for cut in cuts]
     assert {parts["global_batch"] for parts in found} == {16}
-    assert len({signature_of(parts) for parts in found}) == 3
+    assert len({hash_fields(parts) for parts in found}) == 3
     keys = ("trainer.batch_size", "trainer.accumulate", "trainer.num_processes")
     assert [tuple(parts[key] for key in keys) for parts in found] == [
         (8, 2, 1),
@@ -90,26 +90,26 @@ def test_a_loss_that_compares_the_whole_update_has_the_signature_of_before_there
     now = compose(["model/loss=jrc"]).config
     before = deepcopy(now)
     del before["model"]["loss"]["within"]
-    assert identity(now, "d") == identity(before, "d")
+    assert signature_fields(now, "d") == signature_fields(before, "d")
     cut = changed(changed(now, "trainer.batch_size", 1024), "trainer.accumulate", 4)
-    assert signature(cut, "d") == signature(now, "d")
+    assert compute_signature(cut, "d") == compute_signature(now, "d")
 
 
 def test_other_data_make_another_signature(config):
-    assert signature(config, "a") != signature(config, "b")
+    assert compute_signature(config, "a") != compute_signature(config, "b")
 
 
 def test_a_signature_depends_on_no_order_of_keys_and_never_changes():
     parts = {"b": 1, "a": [1, 2.5, None, True], "c": "x"}
-    assert signature_of(parts) == signature_of(dict(reversed(parts.items())))
+    assert hash_fields(parts) == hash_fields(dict(reversed(parts.items())))
     # Runs are found again by it: a change here would orphan every run there is.
-    assert signature_of(parts) == "7d04da0d"
+    assert hash_fields(parts) == "7d04da0d"
 
 
 def test_differences_name_the_key_and_both_values():
     before = {"a": {"b": 1, "c": [1]}, "d": None}
     now = {"a": {"b": 2, "c": [1]}, "e": {}}
-    assert differences(before, now) == [("a.b", 1, 2), ("e", None, {})]
+    assert diff_settings(before, now) == [("a.b", 1, 2), ("e", None, {})]
 
 
 MINE = {"_target_": "mine.Mine", "pull": 1}
@@ -118,10 +118,10 @@ MINE = {"_target_": "mine.Mine", "pull": 1}
 @pytest.mark.parametrize("rule", ["early_stop", "lr_on_plateau", "batch_on_plateau"])
 def test_a_rule_counts_once_it_is_on_and_then_with_all_its_settings(config, rule):
     off = changed(config, f"trainer.{rule}", {**config["trainer"][rule], "min_delta": 0.5})
-    assert signature(off, "d") == signature(config, "d")
+    assert compute_signature(off, "d") == compute_signature(config, "d")
     on = changed(config, f"trainer.{rule}", {**config["trainer"][rule], "patience": 2})
     more = changed(on, f"trainer.{rule}.min_delta", 0.5)
-    assert len({signature(c, "d") for c in (config, on, more)}) == 3
+    assert len({compute_signature(c, "d") for c in (config, on, more)}) == 3
 
 
 def test_a_run_of_before_there_were_rules_and_callbacks_keeps_its_signature(config):
@@ -129,14 +129,18 @@ def test_a_run_of_before_there_were_rules_and_callbacks_keeps_its_signature(conf
     del old["callbacks"]
     for rule in ("early_stop", "lr_on_plateau", "batch_on_plateau"):
         del old["trainer"][rule]
-    assert signature(old, "d") == signature(config, "d")
+    assert compute_signature(old, "d") == compute_signature(config, "d")
 
 
 def test_a_callback_counts_unless_it_only_watches(config):
     watching = changed(
         config, "callbacks", compose(["callbacks=[weights,time_limit]"]).config["callbacks"]
     )
-    assert signature(watching, "d") == signature(config, "d")
+    assert compute_signature(watching, "d") == compute_signature(config, "d")
     for node in ({"mine": MINE}, compose(["callbacks=loss_guard"]).config["callbacks"]):
-        assert signature(changed(config, "callbacks", node), "d") != signature(config, "d")
-    assert "callbacks.mine.pull" in identity(changed(config, "callbacks", {"mine": MINE}), "d")
+        assert compute_signature(changed(config, "callbacks", node), "d") != compute_signature(
+            config, "d"
+        )
+    assert "callbacks.mine.pull" in signature_fields(
+        changed(config, "callbacks", {"mine": MINE}), "d"
+    )

@@ -4,7 +4,7 @@ import types
 import pytest
 
 from runner.config.targets import (
-    ALLOWED,
+    ALLOWED_PACKAGES,
     allowed_packages,
     check_target_names,
     find_targets,
@@ -30,14 +30,14 @@ def test_every_target_is_found_however_deep():
     ],
 )
 def test_a_target_outside_the_allowed_packages_is_refused_by_name(path):
-    (message,) = check_target_names({"model": {"_target_": path}}, ALLOWED)
+    (message,) = check_target_names({"model": {"_target_": path}}, ALLOWED_PACKAGES)
     assert f"model._target_={path}" in message
     assert "--allow" in message
 
 
 @pytest.mark.parametrize("path", ["", "runner", "runner..a", "runner.a b", "runner._h.f", 3, None])
 def test_a_target_that_is_no_public_dotted_name_is_refused(path):
-    assert check_target_names({"model": {"_target_": path}}, ALLOWED)
+    assert check_target_names({"model": {"_target_": path}}, ALLOWED_PACKAGES)
 
 
 @pytest.fixture
@@ -74,16 +74,16 @@ def reexporting(monkeypatch):
 )
 def test_what_a_target_resolves_to_is_judged_not_its_spelling(reexporting, path):
     with pytest.raises(ConfigError):
-        resolve_target(path, ALLOWED)
+        resolve_target(path, ALLOWED_PACKAGES)
 
 
 def test_an_own_function_resolves(reexporting):
-    assert resolve_target("runner.planted.own", ALLOWED)(2) == 3
+    assert resolve_target("runner.planted.own", ALLOWED_PACKAGES)(2) == 3
 
 
 def test_a_misspelt_name_gets_the_nearest():
     with pytest.raises(ConfigError, match="nearest: 'parse_interval'"):
-        resolve_target("runner.config.intervals.parse_intervals", ALLOWED)
+        resolve_target("runner.config.intervals.parse_intervals", ALLOWED_PACKAGES)
 
 
 def test_a_package_that_is_not_installed_is_said_so():
@@ -100,14 +100,14 @@ def test_a_module_with_a_broken_import_is_not_taken_for_a_typo(tmp_path, monkeyp
 
 def test_the_list_is_ours_and_what_flags_and_environment_add(monkeypatch):
     monkeypatch.setenv("RUNNER_ALLOW", "one, two.three")
-    assert allowed_packages(["four"]) == (*ALLOWED, "four", "one", "two.three")
+    assert allowed_packages(["four"]) == (*ALLOWED_PACKAGES, "four", "one", "two.three")
     with pytest.raises(ConfigError, match="not the name of a Python package"):
         allowed_packages(["a/b"])
 
 
 def test_experiments_are_the_projects_own_wherever_one_stands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = resolve_target("experiments.bandit.Bandit", ALLOWED)
+    found = resolve_target("experiments.bandit.Bandit", ALLOWED_PACKAGES)
     assert found.__module__ == "experiments.bandit"
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "__init__.py").write_text("")
@@ -117,4 +117,4 @@ def test_experiments_are_the_projects_own_wherever_one_stands(tmp_path, monkeypa
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="not the folder beside runner"):
-        resolve_target("experiments.bandit.Bandit", ALLOWED)
+        resolve_target("experiments.bandit.Bandit", ALLOWED_PACKAGES)

@@ -2,7 +2,7 @@ from typing import Any, Literal
 
 import pytest
 
-from runner.config.typecheck import check_types, fits, type_name
+from runner.config.typecheck import check_types, matches_type, type_name
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from runner.config.typecheck import check_types, fits, type_name
     ],
 )
 def test_fits(value, hint, expected):
-    assert fits(value, hint) is expected
+    assert matches_type(value, hint) is expected
 
 
 def test_types_are_named_for_people():

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from runner.data.tabular.table import Table, open_table
+from runner.data.tabular.table import TableRecipe, open_table
 
 SCHEMA: dict[str, Any] = {
     "labels": {"click": {}, "rating": {"type": "regression"}},
@@ -95,6 +95,6 @@ def options(**changes: Any) -> dict[str, Any]:
 
 
 def opened(**changes: Any):
-    made_of = Table(**options(**changes))
+    made_of = TableRecipe(**options(**changes))
     made_of.check()
     return open_table(made_of, window_rows=1 << 17, prefetch=0)

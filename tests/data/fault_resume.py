@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 import torch
 import yaml
 
-from runner.batch import Batch, Cursor
-from runner.data.tabular.table import Table as Files
-from runner.data.tabular.table import open_table
+from runner.batch import Batch, DataPosition
+from runner.data.tabular.table import TableRecipe, open_table
 from tests.conftest import Zygote
 from tests.data.clicks import SCHEMA, clicks, options
 from tests.distributed.traced import examples
@@ -38,7 +37,7 @@ def every_position(table: Table, top: Path, *, short: bool) -> None:
     table.fault = "20: order, any workers and ranks"
     path = top / "x.parquet"
     pq.write_table(clicks(STEPS * BATCH - 5), path, row_group_size=100)
-    made_of = Files(**options(path=str(path)))
+    made_of = TableRecipe(**options(path=str(path)))
     made_of.check()
     read = [open_table(made_of, window_rows=1, prefetch=n % 3, workers=n) for n in WORKERS]
     whole = list(read[0].batches("train", batch_size=BATCH, seed=3))
@@ -47,7 +46,7 @@ def every_position(table: Table, top: Path, *, short: bool) -> None:
 
         def outcome(step=step) -> str:
             for data in read:
-                at = Cursor(0, step * BATCH)
+                at = DataPosition(0, step * BATCH)
                 rest = list(data.batches("train", batch_size=BATCH, seed=3, start=at))
                 assert len(rest) == STEPS - step
                 for one, two in zip(rest, whole[step:]):

@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runner.batch import Batch, Cursor
-from runner.data.core.columns import Categorical, Columns, Label, Numeric
+from runner.batch import Batch, DataPosition
+from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn, NumericColumn
 from runner.data.read.parquet_dataset import ParquetDataset
 
 COLUMNS = Columns(
-    labels=(Label("click"),),
-    numeric=(Numeric("price", log1p=True, low=0.0, default=0.0), Numeric("age")),
+    labels=(LabelColumn("click"),),
+    numeric=(NumericColumn("price", log1p=True, clip_min=0.0, default=0.0), NumericColumn("age")),
     categorical=(
-        Categorical("tags", 50, is_list=True),
-        Categorical("item", 1000),
-        Categorical("shops", 30, is_list=True),
-        Categorical("user", 100),
+        CategoricalColumn("tags", 50, is_list=True),
+        CategoricalColumn("item", 1000),
+        CategoricalColumn("shops", 30, is_list=True),
+        CategoricalColumn("user", 100),
     ),
     weight="importance",
     groups=("user",),
@@ -75,7 +75,7 @@ def rows_of(batches: Iterator[Batch]) -> list[int]:
 def read(
     data: ParquetDataset, *, batch_size: int, seed: int | None = 0, at: tuple[int, int] = (0, 0)
 ) -> list[Batch]:
-    return list(data.batches("train", batch_size=batch_size, seed=seed, start=Cursor(*at)))
+    return list(data.batches("train", batch_size=batch_size, seed=seed, start=DataPosition(*at)))
 
 
 def by_key(batch: Batch) -> Mapping[str, list[list[int]]]:

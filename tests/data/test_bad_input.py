@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from runner.data.core.columns import Categorical, Columns, Label, Numeric
+from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn, NumericColumn
 from runner.errors import DataError
 from tests.data.tables import COLUMNS, dataset, read, table, write
 
@@ -57,14 +57,14 @@ def test_a_bad_value_is_named_by_file_row_group_row_and_column(
 
 
 def test_log1p_of_minus_one_is_refused_where_nothing_clips(tmp_path):
-    columns = Columns(labels=(Label("y"),), numeric=(Numeric("x", log1p=True),))
+    columns = Columns(labels=(LabelColumn("y"),), numeric=(NumericColumn("x", log1p=True),))
     data = dataset(write(tmp_path, pa.table({"y": [0, 1], "x": [3.0, -1.0]})), columns)
     with pytest.raises(DataError, match=r"row 1, column 'x': value -1.0: not finite after"):
         read(data, batch_size=2)
 
 
 def test_regression_labels_take_any_finite_number(tmp_path):
-    columns = Columns(labels=(Label("y", "regression"), Label("z", allowed=(1.0, 2.0))))
+    columns = Columns(labels=(LabelColumn("y", "regression"), LabelColumn("z", allowed=(1.0, 2.0))))
     paths = write(tmp_path, pa.table({"y": [-3.5, 1e9], "z": [1, 2]}))
     assert read(dataset(paths, columns), batch_size=2, seed=None)[0].labels_BT.tolist() == [
         [-3.5, 1],
@@ -77,12 +77,12 @@ def test_regression_labels_take_any_finite_number(tmp_path):
 
 def test_defaults_fill_what_is_missing(tmp_path):
     columns = Columns(
-        labels=(Label("y"),),
-        numeric=(Numeric("x", default=2.5),),
+        labels=(LabelColumn("y"),),
+        numeric=(NumericColumn("x", default=2.5),),
         categorical=(
-            Categorical("a", 5, default=4),
-            Categorical("h", 7, encode="hash", default=6),
-            Categorical("l", 9, is_list=True, default=8),
+            CategoricalColumn("a", 5, default=4),
+            CategoricalColumn("h", 7, encode="hash", default=6),
+            CategoricalColumn("l", 9, is_list=True, default=8),
         ),
     )
     whole = pa.table(
@@ -196,14 +196,14 @@ def test_a_broken_page_names_its_row_group(tmp_path):
     ("make", "message"),
     [
         (lambda: Columns(labels=()), "no label"),
-        (lambda: Columns(COLUMNS.labels, (Numeric("click"),)), "'click' is declared 2 times"),
-        (lambda: Columns(COLUMNS.labels, (), (Categorical("a", 0),)), "at least 1"),
-        (lambda: Columns(COLUMNS.labels, (), (Categorical("a", 3, default=3),)), "default 3"),
+        (lambda: Columns(COLUMNS.labels, (NumericColumn("click"),)), "'click' is declared 2 times"),
+        (lambda: Columns(COLUMNS.labels, (), (CategoricalColumn("a", 0),)), "at least 1"),
+        (lambda: Columns(COLUMNS.labels, (), (CategoricalColumn("a", 3, default=3),)), "default 3"),
         (
             lambda: Columns(
                 COLUMNS.labels,
                 (),
-                (Categorical("a", 3, table="t"), Categorical("b", 4, table="t")),
+                (CategoricalColumn("a", 3, table="t"), CategoricalColumn("b", 4, table="t")),
             ),
             "table 't'",
         ),

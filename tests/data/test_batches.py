@@ -9,7 +9,7 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from runner.batch import SparseFeature
 from runner.data.read import decode
-from runner.data.read.index import build_index
+from runner.data.read.index import build_block_index
 from tests.data.tables import COLUMNS, by_key, dataset, read, table, write
 
 KEYS = ["item", "user", "tags", "shops"]
@@ -86,9 +86,11 @@ def test_types_are_those_that_need_no_conversion(data):
 
 
 def test_columns_may_be_absent_altogether(tmp_path, whole):
-    from runner.data.core.columns import Categorical, Columns
+    from runner.data.core.columns import CategoricalColumn, Columns
 
-    columns = Columns(labels=COLUMNS.labels, categorical=(Categorical("tags", 50, is_list=True),))
+    columns = Columns(
+        labels=COLUMNS.labels, categorical=(CategoricalColumn("tags", 50, is_list=True),)
+    )
     batch = read(dataset(write(tmp_path, whole), columns), batch_size=20)[0]
     assert batch.dense_BD.shape == (20, 0)
     assert batch.groups_BG.shape == (20, 0)
@@ -99,10 +101,12 @@ def test_columns_may_be_absent_altogether(tmp_path, whole):
 def test_an_epoch_of_empty_lists_only(tmp_path):
     import pyarrow as pa
 
-    from runner.data.core.columns import Categorical, Columns
+    from runner.data.core.columns import CategoricalColumn, Columns
 
     empty = pa.table({"click": [0, 1] * 10, "tags": pa.array([[]] * 20, pa.list_(pa.int32()))})
-    columns = Columns(labels=COLUMNS.labels, categorical=(Categorical("tags", 50, is_list=True),))
+    columns = Columns(
+        labels=COLUMNS.labels, categorical=(CategoricalColumn("tags", 50, is_list=True),)
+    )
     for batch in read(dataset(write(tmp_path, empty), columns), batch_size=6):
         assert len(batch.sparse.values()) == 0
         assert batch.sparse.lengths().tolist() == [0] * batch.size
@@ -115,14 +119,14 @@ def test_open_files_are_bounded_by_their_number_and_by_their_footers(
     """8 columns and 4 row groups a file; one that is too large alone is read all the same."""
     columns, whole = replace(COLUMNS, weight=None), table(320)
     paths = write(tmp_path, whole, file_rows=[64] * 5)
-    index = build_index(paths, columns)
+    index = build_block_index(paths, columns)
     blocks = np.random.default_rng(0).permutation(index.num_blocks)
     monkeypatch.setattr(decode, "MAX_OPEN_FILES", files)
     for limit, most in ((chunks, largest), (1, 1)):
         monkeypatch.setattr(decode, "MAX_OPEN_CHUNKS", limit)
-        reader, held = decode.Reader(index, columns), []
+        reader, held = decode.BlockReader(index, columns), []
         for block in blocks:
-            rows = reader.rows(np.array([block]), slice(None))
+            rows = reader.read_rows(np.array([block]), slice(None))
             start, count = index.start_N[block], index.rows_N[block]
             wanted = whole["item"].to_numpy()[start : start + count]
             assert rows.ids_FW[0].tolist() == wanted.tolist()

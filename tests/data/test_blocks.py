@@ -40,7 +40,7 @@ def write(path: Path, table: pa.Table) -> Path:
 def test_rows_come_back_as_they_were(tmp_path):
     path = write(tmp_path / "x.arrow", rows())
     opened = open_blocks(path)
-    assert opened.counts == [20, 20, 13]
+    assert opened.rows_per_block == [20, 20, 13]
     assert opened.schema.equals(rows().schema)
     assert opened.read([0, 1, 2], ["id", "price", "tags", "name"]).equals(rows())
     some = rows().select(["name", "id"])
@@ -55,7 +55,7 @@ def test_rows_come_back_as_they_were(tmp_path):
 def test_parquet_is_read_alike(tmp_path):
     pq.write_table(rows(), tmp_path / "x.parquet", row_group_size=BLOCK_ROWS)
     assert read_blocks(tmp_path / "x.parquet", ["tags", "id"]).equals(rows().select(["tags", "id"]))
-    assert open_blocks(tmp_path / "x.parquet").counts == [20, 20, 13]
+    assert open_blocks(tmp_path / "x.parquet").rows_per_block == [20, 20, 13]
 
 
 def test_slices_of_a_table_take_the_room_of_their_rows(tmp_path):
@@ -78,7 +78,7 @@ def found(path: Path) -> pa.Table | None:
     try:
         if len(set(opened.schema.names)) < len(opened.schema.names):
             return None
-        return opened.read(range(len(opened.counts)), opened.schema.names)
+        return opened.read(range(len(opened.rows_per_block)), opened.schema.names)
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         return None
     finally:

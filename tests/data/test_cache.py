@@ -54,9 +54,9 @@ def test_two_processes_that_ask_at_once_make_it_once(root, tmp_path):
 
 
 def test_it_is_made_once_and_found_again():
-    folder = cache.prepared("thing", "key", made())
-    assert cache.prepared("thing", "key", never) == folder
-    assert cache.contents(folder) == {"text": "content"}
+    folder = cache.get_or_prepare("thing", "key", made())
+    assert cache.get_or_prepare("thing", "key", never) == folder
+    assert cache.read_contents(folder) == {"text": "content"}
 
 
 @pytest.mark.parametrize("error", [RuntimeError("bad"), KeyboardInterrupt()])
@@ -66,30 +66,30 @@ def test_nothing_is_left_of_a_maker_that_failed(root, error):
         raise error
 
     with pytest.raises(type(error)):
-        cache.prepared("thing", "key", make)
+        cache.get_or_prepare("thing", "key", make)
     assert [path.name for path in root.iterdir()] == ["thing-key.lock"]
-    assert (cache.prepared("thing", "key", made()) / "part").exists()
+    assert (cache.get_or_prepare("thing", "key", made()) / "part").exists()
 
 
 def test_leftovers_of_a_killed_maker_are_removed(root):
     (root / "thing-key.tmp").mkdir(parents=True)
     (root / "thing-key.tmp" / "half").write_text("x")
-    folder = cache.prepared("thing", "key", made())
+    folder = cache.get_or_prepare("thing", "key", made())
     assert sorted(path.name for path in folder.iterdir()) == ["part", "prepared.json"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "no list", "cut list"])
 def test_a_damaged_folder_is_made_again(damage):
-    folder = cache.prepared("thing", "key", made("first"))
+    folder = cache.get_or_prepare("thing", "key", made("first"))
     if damage == "cut":
         (folder / "part").write_text("fir")
     elif damage == "gone":
         (folder / "part").unlink()
     elif damage == "no list":
-        (folder / cache.CONTENTS).unlink()
+        (folder / cache.PREPARED_FILE).unlink()
     else:
-        (folder / cache.CONTENTS).write_text('{"sizes": {')
-    again = cache.prepared("thing", "key", made("second"))
+        (folder / cache.PREPARED_FILE).write_text('{"sizes": {')
+    again = cache.get_or_prepare("thing", "key", made("second"))
     assert (again / "part").read_text() == "second"
 
 
@@ -97,7 +97,7 @@ def test_a_cache_that_cannot_be_written_is_a_clear_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "file"))
     with pytest.raises(DataError, match=r"cannot prepare thing data in .*RUNNER_CACHE names"):
-        cache.prepared("thing", "key", made())
+        cache.get_or_prepare("thing", "key", made())
 
 
 def test_the_place_follows_the_environment(tmp_path, monkeypatch):
@@ -111,5 +111,5 @@ def test_the_place_follows_the_environment(tmp_path, monkeypatch):
 
 
 def test_the_list_of_files_holds_their_sizes(root):
-    folder = cache.prepared("thing", "key", made("12345"))
-    assert json.loads((folder / cache.CONTENTS).read_text())["sizes"] == {"part": 5}
+    folder = cache.get_or_prepare("thing", "key", made("12345"))
+    assert json.loads((folder / cache.PREPARED_FILE).read_text())["sizes"] == {"part": 5}

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from runner.data.core.blocks import read_blocks
-from runner.data.prepare.fingerprint import recipe_of
+from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
 from runner.data.sets import criteo
-from runner.data.sets.criteo import CATEGORICAL, NO_VALUE, NUMERIC, parse_hexadecimal
+from runner.data.sets.criteo import CATEGORICAL, MISSING_VALUE, NUMERIC, parse_hexadecimal
 from runner.errors import ConfigError, DataError
 from tests.conftest import shared_data
 from tests.data.synthetic_settings import called, option
@@ -124,20 +124,20 @@ def test_a_split_of_size_zero_is_left_out(tmp_path):
 
 def test_hexadecimal_equals_python():
     texts = ["68fd1e64", "", "0", "ffffffff", None, "FfFf", "a", ""]
-    expected = [int(t, 16) if t else NO_VALUE for t in texts]
+    expected = [int(t, 16) if t else MISSING_VALUE for t in texts]
     for array in (pa.array(texts, pa.binary()), pa.array(["zz", *texts], pa.binary())[1:]):
         values, wrong = parse_hexadecimal(array)
         assert values.tolist() == expected
         assert len(wrong) == 0
     wrong = parse_hexadecimal(pa.array(["g", "1", " 1", "-1", "0x1", "123456789"], pa.binary()))[1]
     assert wrong.tolist() == [0, 2, 3, 4, 5]
-    assert parse_hexadecimal(pa.array([None, ""], pa.binary()))[0].tolist() == [NO_VALUE] * 2
+    assert parse_hexadecimal(pa.array([None, ""], pa.binary()))[0].tolist() == [MISSING_VALUE] * 2
 
 
 @pytest.mark.data
 def test_the_real_file_is_read_whole():
     path = shared_data("criteo10k") / "train.txt"
-    folder, made = prepare(recipe_of(option("criteo", path=str(path))))
+    folder, made = prepare(build_recipe(option("criteo", path=str(path))))
     tables = [read_blocks(folder / name) for names in made.splits.values() for name in names]
     assert sum(t.num_rows for t in tables) == 10_000
     assert sum(int(np.sum(t["label"].to_numpy())) for t in tables) == 2_182

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fault_table import check_row, counted
+from tests.fault_table import check_row, run_fault_script
 
 pytestmark = pytest.mark.xdist_group("data_faults")
 MODULE = "tests.data.faults"
@@ -12,7 +12,7 @@ MODULE = "tests.data.faults"
 
 @pytest.fixture(scope="module")
 def table() -> dict[str, dict]:
-    return counted(MODULE, "--short")
+    return run_fault_script(MODULE, "--short")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_fault_is_told_or_does_no_harm(table, fault, least) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_all_faults_in_full() -> None:
-    table = counted(MODULE, timeout_s=7000)
+    table = run_fault_script(MODULE, timeout_s=7000)
     assert len(table) == 11
     for fault, row in table.items():
         assert not row["failures"], row

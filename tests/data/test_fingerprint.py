@@ -12,12 +12,12 @@ from tests.data.synthetic_settings import option, small
 
 PROOF = """
 import sys
-from runner.data.prepare.fingerprint import fingerprint, recipe_of
+from runner.data.prepare.fingerprint import fingerprint, build_recipe
 from runner.data.prepare.recipe import prepare
 from tests.data.synthetic_settings import small
 settings = small(rows={"train": 100, "validation": 100, "test": 100})
 print(len(fingerprint(settings)))
-prepare(recipe_of(settings))
+prepare(build_recipe(settings))
 print(sorted({"torch", "torchrec", "hydra", "omegaconf", "pandas"} & set(sys.modules)))
 """
 

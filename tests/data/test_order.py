@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from runner.batch import Cursor
+from runner.batch import DataPosition
 from runner.errors import DataError
 from tests.data.tables import dataset, read, rows_of, table, write
 
@@ -18,7 +18,7 @@ def data(tmp_path_factory):
 
 
 def sequence(data, seed, epoch=0):
-    return rows_of(data.batches("train", batch_size=491, seed=seed, start=Cursor(epoch, 0)))
+    return rows_of(data.batches("train", batch_size=491, seed=seed, start=DataPosition(epoch, 0)))
 
 
 def test_every_example_comes_exactly_once_an_epoch(data):
@@ -56,7 +56,7 @@ def test_ranks_take_their_parts_of_the_same_global_batches(data, batch_size, wor
         assert len({batch.cursor for batch in together}) == 1
         rows = [row for batch in together for row in batch.rows_B.tolist() if row >= 0]
         merged += rows
-        assert together[0].cursor in (Cursor(0, len(merged)), Cursor(1, 0))
+        assert together[0].cursor in (DataPosition(0, len(merged)), DataPosition(1, 0))
     assert merged == sequence(data, 0)
 
 
@@ -87,7 +87,7 @@ def test_seek_at_every_step_of_forty_equals_the_uninterrupted_order(data, seed):
 def test_seek_to_every_offset_with_another_batch_size_and_two_ranks(data):
     whole = sequence(data, 3, epoch=2)
     for offset in range(0, 491, 13):
-        start = Cursor(2, offset)
+        start = DataPosition(2, offset)
         parts = [
             data.batches("train", batch_size=9, seed=3, start=start, rank=rank, world_size=2)
             for rank in range(2)
@@ -98,20 +98,20 @@ def test_seek_to_every_offset_with_another_batch_size_and_two_ranks(data):
 
 def test_cursor_after_the_last_batch_is_the_start_of_the_next_epoch(data):
     cursors = [b.cursor for b in read(data, batch_size=100, at=(4, 0))]
-    assert cursors == [*(Cursor(4, o) for o in (100, 200, 300, 400)), Cursor(5, 0)]
+    assert cursors == [*(DataPosition(4, o) for o in (100, 200, 300, 400)), DataPosition(5, 0)]
 
 
 def test_a_seek_reads_no_window_before_it(data, monkeypatch):
-    from runner.data.read.decode import Reader
+    from runner.data.read.decode import BlockReader
 
     opened = []
-    read_rows = Reader.rows
+    read_rows = BlockReader.read_rows
     monkeypatch.setattr(
-        Reader,
+        BlockReader,
         "rows",
         lambda self, blocks, order: opened.append(1) or read_rows(self, blocks, order),
     )
-    next(data.batches("train", batch_size=1, seed=0, start=Cursor(0, 480)))
+    next(data.batches("train", batch_size=1, seed=0, start=DataPosition(0, 480)))
     assert len(opened) == 1
 
 
@@ -123,7 +123,7 @@ def test_prefetch_and_the_order_of_the_arguments_change_nothing(data, tmp_path):
 
 def test_a_position_beyond_the_data_is_refused(data):
     with pytest.raises(DataError, match="position 491 is outside the 491 rows"):
-        data.batches("train", batch_size=8, start=Cursor(0, 491))
+        data.batches("train", batch_size=8, start=DataPosition(0, 491))
 
 
 def test_an_unknown_split_names_the_nearest(data):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from runner.data.read.prefetch import prefetch
+from runner.data.read.prefetch import prefetch_in_thread
 
 
 def threads() -> int:
@@ -15,7 +15,7 @@ def threads() -> int:
 
 @pytest.mark.parametrize("depth", [0, 1, 3, 100])
 def test_items_come_in_order(depth):
-    assert list(prefetch(iter(range(50)), depth)) == list(range(50))
+    assert list(prefetch_in_thread(iter(range(50)), depth)) == list(range(50))
     assert threads() == 0
 
 
@@ -25,7 +25,7 @@ def test_an_error_comes_where_its_item_would_have_come():
         yield 2
         raise KeyError("third")
 
-    items = prefetch(source(), 8)
+    items = prefetch_in_thread(source(), 8)
     assert [next(items), next(items)] == [1, 2]
     with pytest.raises(KeyError, match="third"):
         next(items)
@@ -34,7 +34,7 @@ def test_an_error_comes_where_its_item_would_have_come():
 
 def test_no_more_is_made_ahead_than_asked_for():
     made = []
-    items = prefetch((made.append(n) or n for n in itertools.count()), 3)
+    items = prefetch_in_thread((made.append(n) or n for n in itertools.count()), 3)
     next(items)
     time.sleep(0.2)
     assert 4 <= len(made) <= 6  # one given, three waiting, one in the thread's hand
@@ -42,7 +42,7 @@ def test_no_more_is_made_ahead_than_asked_for():
 
 
 def test_closing_early_ends_the_thread():
-    items = prefetch(itertools.count(), 2)
+    items = prefetch_in_thread(itertools.count(), 2)
     assert next(items) == 0
     assert threads() == 1
     items.close()

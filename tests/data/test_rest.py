@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from runner.batch import Cursor
+from runner.batch import DataPosition
 from runner.config.settings import TrainerSettings
 from runner.errors import ConfigError
-from runner.training.builder import count_steps
-from runner.training.steps import num_examples
+from runner.training.builder import count_steps_per_epoch
+from runner.training.steps import count_examples
 from tests.conftest import TINY
 from tests.data.tables import dataset, read, rows_of, table, write
 
@@ -34,7 +34,7 @@ def updates(data, world_size, epoch=0, offset=0, seed=0):
             "train",
             batch_size=BATCH // world_size,
             seed=seed,
-            start=Cursor(epoch, offset),
+            start=DataPosition(epoch, offset),
             rank=rank,
             world_size=world_size,
         )
@@ -53,12 +53,14 @@ def test_all_ranks_make_the_same_updates_under_each_policy(paths, rest, world_si
     data = dataset(paths, rest=rest)
     trainer = TrainerSettings(batch_size=BATCH // world_size)
     every = updates(data, world_size)
-    assert len(every) == count_steps(data, trainer, SimpleNamespace(world_size=world_size))
+    assert len(every) == count_steps_per_epoch(
+        data, trainer, SimpleNamespace(world_size=world_size)
+    )
     assert len(every) == (8 if rest == "drop" else 9)
     order = rows_of(dataset(paths).batches("train", batch_size=ROWS, seed=0))
     seen = [row for together in every for row in learnt_from(together)]
     assert seen == order[: 96 if rest == "drop" else ROWS]
-    assert all(batch.cursor == Cursor(1, 0) for batch in every[-1])
+    assert all(batch.cursor == DataPosition(1, 0) for batch in every[-1])
     if rest == "pad":
         assert {batch.size for together in every for batch in together} == {BATCH // world_size}
     for batch in every[-1]:
@@ -113,7 +115,9 @@ def test_padding_changes_no_value_of_the_others(paths):
 def test_a_split_smaller_than_a_batch_that_would_be_dropped_is_refused(tmp_path):
     data = dataset(write(tmp_path, table(5)), rest="drop")
     with pytest.raises(ConfigError, match="5 rows, fewer than the 12 of one update"):
-        count_steps(data, TrainerSettings(batch_size=BATCH), SimpleNamespace(world_size=1))
+        count_steps_per_epoch(
+            data, TrainerSettings(batch_size=BATCH), SimpleNamespace(world_size=1)
+        )
 
 
 def test_an_unknown_policy_names_the_nearest(tmp_path):
@@ -132,10 +136,10 @@ def test_examples_are_counted_alike_on_any_number_of_ranks(paths, rest, wanted):
             context=SimpleNamespace(ranks=ranks),
             trainer=TrainerSettings(batch_size=BATCH // world_size),
         )
-        counted, at = 0, Cursor(0, 0)
+        counted, at = 0, DataPosition(0, 0)
         for epoch in range(2):
             for together in updates(data, world_size, epoch):
-                counted += num_examples(job, at, together[0])
+                counted += count_examples(job, at, together[0])
                 at = together[0].cursor
         assert counted == wanted
 

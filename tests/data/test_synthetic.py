@@ -7,9 +7,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from runner.data.core import cache
 from runner.data.core.blocks import read_blocks
-from runner.data.prepare.fingerprint import recipe_of
+from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
-from runner.data.sets.oracle_metrics import Ceiling
+from runner.data.sets.oracle_metrics import OracleMetrics
 from runner.errors import ConfigError, DataError
 from tests.data.synthetic_settings import called, option, small
 
@@ -22,7 +22,7 @@ def root(tmp_path_factory):
 
 
 def files(**changes):
-    folder, made = prepare(recipe_of(small(**changes)))
+    folder, made = prepare(build_recipe(small(**changes)))
     return {split: [folder / name for name in names] for split, names in made.splits.items()}
 
 
@@ -127,28 +127,28 @@ def test_every_setting_works(changes, dense, sparse):
 )
 def test_wrong_settings_are_named(changes, message):
     with pytest.raises(ConfigError, match=message):
-        recipe_of(small(**changes)).check()
+        build_recipe(small(**changes)).check()
 
 
 def test_ceilings_merge(root):
     rng = np.random.default_rng(0)
     truth = rng.random(3000).astype(np.float32)
     labels = (rng.random(3000) < truth).astype(np.int8)
-    whole, merged = Ceiling(), Ceiling()
-    whole.add(labels, truth)
+    whole, merged = OracleMetrics(), OracleMetrics()
+    whole.update(labels, truth)
     for part in np.array_split(np.arange(3000), 7):
-        other = Ceiling()
-        other.add(labels[part], truth[part])
+        other = OracleMetrics()
+        other.update(labels[part], truth[part])
         merged.merge(other)
-    assert merged.metrics()["auc"] == whole.metrics()["auc"]
-    assert merged.metrics()["auc"] == pytest.approx(roc_auc_score(labels, truth), abs=1e-5)
-    assert "auc" not in Ceiling().metrics()
+    assert merged.compute()["auc"] == whole.compute()["auc"]
+    assert merged.compute()["auc"] == pytest.approx(roc_auc_score(labels, truth), abs=1e-5)
+    assert "auc" not in OracleMetrics().compute()
 
 
 def test_preparing_leaves_only_what_is_listed():
-    folder, made = prepare(recipe_of(small()))
+    folder, made = prepare(build_recipe(small()))
     names = {name for names in made.splits.values() for name in names}
-    assert {path.name for path in folder.iterdir()} == names | {cache.CONTENTS}
+    assert {path.name for path in folder.iterdir()} == names | {cache.PREPARED_FILE}
 
 
 def test_tasks_sequences_and_pooling_factors_are_options():

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from runner.data.core.transforms import hash_ids
-from runner.data.tabular.hash_text import numbers_of
+from runner.data.tabular.hash_text import hash_texts
 from tests.data.clicks import SCHEMA, as_text, clicks, opened, written
 
 ROWS = 600
@@ -59,7 +59,7 @@ def own(data, rows):
 
 
 def hashed(values, num_rows, salt=0):
-    return hash_ids(numbers_of(pa.array(values)), num_rows, salt).tolist()
+    return hash_ids(hash_texts(pa.array(values)), num_rows, salt).tolist()
 
 
 def test_every_row_comes_once_in_an_order_that_is_not_the_files(own, rows):
@@ -149,7 +149,7 @@ def test_groups_and_carried_columns(own, data):
     batch, rows = own
     assert data.schema.groups == ("user", "fold")
     assert batch.groups_BG[:, 0].tolist() == [row["user"] for row in rows]
-    folds = numbers_of(pa.array([str(row["fold"]) for row in rows])).tolist()
+    folds = hash_texts(pa.array([str(row["fold"]) for row in rows])).tolist()
     assert batch.groups_BG[:, 1].tolist() == folds
     cities = [row["city"] for row in rows]
     assert data.carried("train", 5, 9)["city"].to_pylist() == cities[5:9]

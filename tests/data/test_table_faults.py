@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runner.data.tabular.table import Table
+from runner.data.tabular.table import TableRecipe
 from runner.errors import ConfigError, DataError, UserError
 from tests.data.clicks import clicks, opened, options, written
 
@@ -143,7 +143,7 @@ def test_files_that_differ_are_found_before_anything_is_read(tmp_path, change, s
     pq.write_table(change(clicks(20)), tmp_path / "x" / "part-1.parquet")
     plain = {"labels": {"click": {}}, "categorical": {"user": {"num_rows": 100}}}
     with pytest.raises(DataError, match=shown):
-        Table(**options(path=path, **({"schema": plain} if direct else {}))).check()
+        TableRecipe(**options(path=path, **({"schema": plain} if direct else {}))).check()
 
 
 def test_an_extra_column_in_one_file_does_no_harm(tmp_path):
@@ -168,7 +168,7 @@ def test_a_type_that_does_not_fit_its_role_is_refused(tmp_path, role, declared, 
     path = written(tmp_path / "x", clicks(20))
     schema = {"labels": {"click": {}}, role: declared}
     with pytest.raises(DataError, match=shown):
-        Table(**options(path=path, schema=schema)).check()
+        TableRecipe(**options(path=path, schema=schema)).check()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_type_that_does_not_fit_its_role_is_refused(tmp_path, role, declared, 
 )
 def test_a_wrong_declaration_names_its_key(schema, shown):
     with pytest.raises(ConfigError, match=shown):
-        _ = Table(**options(schema=schema)).declared
+        _ = TableRecipe(**options(schema=schema)).declared
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_wrong_setting_is_named(tmp_path, monkeypatch, settings, shown):
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path / "x", clicks(20))
     with pytest.raises(UserError, match=shown):
-        Table(**options(**{"path": path, **settings})).check()
+        TableRecipe(**options(**{"path": path, **settings})).check()
 
 
 @pytest.mark.parametrize("size", [0, 3, 100, -1])

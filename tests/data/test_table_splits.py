@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from runner.batch import Cursor
+from runner.batch import DataPosition
 from runner.cli.schema import schema as schema_verb
-from runner.data.core.fitted import with_learnt
+from runner.data.core.fitted import with_fitted_transforms
 from runner.data.prepare.fingerprint import fingerprint
-from runner.data.tabular.table import Table
+from runner.data.tabular.table import TableRecipe
 from runner.errors import UserError
 from tests.data.clicks import SCHEMA, clicks, opened, options, written
 from tests.data.synthetic_settings import option
@@ -105,10 +105,12 @@ def test_learnt_buckets_are_of_equal_size(path):
 
 def test_what_a_run_learnt_is_used_on_other_data(tmp_path, path):
     data = opened(path=path)
-    data.save_learnt(tmp_path / "run" / "data")
+    data.save_fitted_transforms(tmp_path / "run" / "data")
     kept = tmp_path / "run" / "data"
-    assert with_learnt({"path": "ml-1m"}, kept) == {"path": "ml-1m"}  # one that learns nothing
-    settings = with_learnt({**options(path=path), "learnt": None}, kept)
+    assert with_fitted_transforms({"path": "ml-1m"}, kept) == {
+        "path": "ml-1m"
+    }  # one that learns nothing
+    settings = with_fitted_transforms({**options(path=path), "learnt": None}, kept)
     assert settings["learnt"] == str(kept)
     again = opened(**{k: v for k, v in settings.items() if k not in ("format", "schema")})
     assert again._indexes["train"].files == data._indexes["train"].files  # made once
@@ -173,7 +175,7 @@ def test_mixing_leaves_no_order_and_more_rows_than_memory_holds(tmp_path, monkey
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_workers_ranks_and_every_position_keep_the_order(path, prefetch, workers, world_size):
     """Every step of an epoch, resumed at, with lists and sequences."""
-    made_of = Table(**options(path=path))
+    made_of = TableRecipe(**options(path=path))
     made_of.check()
     from runner.data.tabular.table import open_table
 
@@ -195,7 +197,7 @@ def test_workers_ranks_and_every_position_keep_the_order(path, prefetch, workers
         ]
         return [list(together) for together in zip(*ranks, strict=True)]
 
-    steps = read(Cursor(0, 0))
+    steps = read(DataPosition(0, 0))
     assert len(steps) == 20
     assert [n for step in steps for b in step for n in b.rows_B.tolist()] == whole
     for number, step in enumerate(steps[:-1]):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from runner.data.tabular.hash_text import numbers_of
+from runner.data.tabular.hash_text import hash_texts
 
 
 def test_equal_texts_and_only_those_get_equal_numbers():
@@ -11,23 +11,23 @@ def test_equal_texts_and_only_those_get_equal_numbers():
     texts = ["", "a", "a\0", "\0a", "abcdefgh", "abcdefghi", "x" * 8, "x" * 16, "x" * 17, "ä"]
     texts += ["".join(rng.choice(list("ab"), size=n)) for n in range(1, 40) for _ in range(20)]
     texts += [f"user{n}" for n in range(20_000)]
-    numbers = numbers_of(pa.array(texts))
+    numbers = hash_texts(pa.array(texts))
     assert len(set(numbers.tolist())) == len(set(texts))
     order = rng.permutation(len(texts))
-    assert (numbers_of(pa.array([texts[n] for n in order])) == numbers[order]).all()
+    assert (hash_texts(pa.array([texts[n] for n in order])) == numbers[order]).all()
 
 
 def test_plain_large_binary_sliced_and_dictionary_texts_agree():
     texts = pa.array(["one", "two", None, "three", "", "two", "a longer text than eight"])
-    want = numbers_of(texts)
+    want = hash_texts(texts)
     for type_ in (pa.large_string(), pa.binary(), pa.large_binary()):
-        assert (numbers_of(texts.cast(type_)) == want).all()
+        assert (hash_texts(texts.cast(type_)) == want).all()
     there = np.array([0, 1, 3, 4, 5, 6])
-    coded = numbers_of(texts.dictionary_encode())
+    coded = hash_texts(texts.dictionary_encode())
     assert (coded[there] == want[there]).all()
-    assert (numbers_of(texts.slice(3, 3)) == want[3:6]).all()
+    assert (hash_texts(texts.slice(3, 3)) == want[3:6]).all()
 
 
 def test_numbers_do_not_change_between_versions():
     """They are part of what a run has learnt."""
-    assert numbers_of(pa.array(["recommender"])).tolist() == [3405357616044684891]
+    assert hash_texts(pa.array(["recommender"])).tolist() == [3405357616044684891]

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from runner.data.core.columns import Numeric
-from runner.data.core.transforms import hash_ids, to_dense
+from runner.data.core.columns import NumericColumn
+from runner.data.core.transforms import hash_ids, transform_numeric
 
 
 def splitmix(value: int, num_rows: int, salt: int) -> int:
@@ -46,8 +46,8 @@ def test_salts_are_independent():
 
 
 def test_numbers_are_clipped_before_the_logarithm():
-    column = Numeric("x", log1p=True, low=0.0, high=99.0)
-    found = to_dense(column, np.array([-5, 0, 1, 99, 1000]))
+    column = NumericColumn("x", log1p=True, clip_min=0.0, clip_max=99.0)
+    found = transform_numeric(column, np.array([-5, 0, 1, 99, 1000]))
     expected = [0.0, 0.0, math.log(2), math.log(100), math.log(100)]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.dtype == np.float32

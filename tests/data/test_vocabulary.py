@@ -8,19 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.data.tabular import vocabulary
-from runner.data.tabular.vocabulary import FIRST, MISSING, UNKNOWN, Counter, encode
+from runner.data.tabular.vocabulary import (
+    FIRST_VALUE_ID,
+    MISSING_ID,
+    UNKNOWN_ID,
+    ValueCounter,
+    look_up_ids,
+)
 
 VALUES = st.lists(st.one_of(st.integers(-3, 6), st.integers(-(2**63), 2**63 - 1)), max_size=30)
 
 
 @given(st.lists(VALUES, max_size=6), st.integers(1, 4))
 def test_it_counts_like_a_dictionary(parts, min_count):
-    counter = Counter()
+    counter = ValueCounter()
     for part in parts:
         counter.add(np.array(part, np.int64))
     counts = Counts(value for part in parts for value in part)
     expected = sorted(value for value, count in counts.items() if count >= min_count)
-    assert counter.frequent(min_count).tolist() == expected
+    assert counter.frequent_values(min_count).tolist() == expected
 
 
 def test_merging_on_the_way_changes_nothing(monkeypatch):
@@ -29,10 +35,10 @@ def test_merging_on_the_way_changes_nothing(monkeypatch):
     counters = []
     for merge_at in (1, 10**9):
         monkeypatch.setattr(vocabulary, "MERGE_AT", merge_at)
-        counters.append(Counter())
+        counters.append(ValueCounter())
         for part in parts:
             counters[-1].add(part)
-    found = [counter.frequent(3).tolist() for counter in counters]
+    found = [counter.frequent_values(3).tolist() for counter in counters]
     assert found[0] == found[1]
     assert 0 < len(found[0]) < 500
 
@@ -41,7 +47,7 @@ def test_merging_on_the_way_changes_nothing(monkeypatch):
 def test_it_encodes_like_a_dictionary(known):
     values = np.array([5, -7, 2**40, 0, 6, -(2**63), 2**63 - 1, 5])
     missing = np.arange(8) == 7
-    ids = {value: FIRST + n for n, value in enumerate(known)}
-    expected = [ids.get(value, UNKNOWN) for value in values.tolist()]
-    expected[7] = MISSING
-    assert encode(values, np.array(known, np.int64), missing).tolist() == expected
+    ids = {value: FIRST_VALUE_ID + n for n, value in enumerate(known)}
+    expected = [ids.get(value, UNKNOWN_ID) for value in values.tolist()]
+    expected[7] = MISSING_ID
+    assert look_up_ids(values, np.array(known, np.int64), missing).tolist() == expected

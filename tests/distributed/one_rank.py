@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import torch
 
-from runner.distributed.process_group import join, leave
+from runner.distributed.process_group import join_process_group, leave_process_group
 from runner.embeddings.factory import build_tables
-from runner.embeddings.placement import place_on_ranks
-from runner.embeddings.sharding_settings import ShardingSettings, engine
-from runner.embeddings.torchrec_tables import ShardedTables
-from runner.optim.settings import KINDS, parse_sparse
+from runner.embeddings.placement import shard_tables
+from runner.embeddings.sharding_settings import ShardingSettings, engine_name
+from runner.embeddings.torchrec_tables import TorchRecTables
+from runner.optim.settings import SPARSE_KINDS, parse_sparse
 from tests.devices import CPU, CUDA
 from tests.distributed.scenes import FEATURES, SEED, SPECS, assert_holds, ids
 
@@ -26,17 +26,17 @@ def sharded_equals_whole(device: torch.device, plan: str, kind: str, *, weighted
     specs = [replace(spec, weighted=weighted) for spec in SPECS]
     settings = parse_sparse({"kind": kind, "lr": 0.1})
     sharding = ShardingSettings(plan=plan, min_columns=4)
-    sharded = place_on_ranks(
+    sharded = shard_tables(
         specs, FEATURES, settings, sharding, ranks, seed=SEED, device=device, batch_size=8
     )
-    assert isinstance(sharded, ShardedTables)
+    assert isinstance(sharded, TorchRecTables)
     whole = build_tables(specs, FEATURES, settings, seed=SEED, device=device)
     assert_holds(sharded, whole, 0, f"{where} at the start")
     for step, size in ((1, 8), (2, 8), (3, 5)):
         batch = ids(size, step, weighted=weighted).to(device)
         found = []
         for tables in (sharded, whole):
-            tables.set_rate(0.1 / step, step)
+            tables.set_lr_and_step(0.1 / step, step)
             with torch.no_grad():
                 tables(batch)  # an evaluation in between changes nothing
             found.append(tables(batch))
@@ -51,12 +51,12 @@ def sharded_equals_whole(device: torch.device, plan: str, kind: str, *, weighted
 if __name__ == "__main__":
     torch.set_num_threads(1)
     own = {"cpu": CPU, "cuda": CUDA}[sys.argv[1]]
-    ranks = join(own, timeout_s=60)
-    assert torch.distributed.get_world_size() == 1 and not ranks.several
+    ranks = join_process_group(own, timeout_s=60)
+    assert torch.distributed.get_world_size() == 1 and not ranks.is_distributed
     on_cpu = own.type == "cpu"
-    for name in KINDS:
-        if engine("row_wise", name, on_cpu=on_cpu) == "TorchRec":
+    for name in SPARSE_KINDS:
+        if engine_name("row_wise", name, on_cpu=on_cpu) == "TorchRec":
             sharded_equals_whole(own, "table_wise", name, weighted=False)
     for by in ("row_wise", "column_wise", "auto"):
         sharded_equals_whole(own, by, "adagrad", weighted=by == "row_wise")
-    leave()
+    leave_process_group()

@@ -14,26 +14,26 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch
 from runner.config.settings import TrainerSettings
-from runner.distributed.all_reduce import sum_over_ranks
-from runner.distributed.launcher import Ended, run_on_ranks
-from runner.distributed.process_group import join, leave
+from runner.distributed.all_reduce import all_reduce_gradients
+from runner.distributed.launcher import ProcessResult, run_on_ranks
+from runner.distributed.process_group import join_process_group, leave_process_group
 from runner.distributed.ranks import Ranks
-from runner.distributed.shards import Pieces
+from runner.distributed.shards import LocalShards
 from runner.embeddings.factory import build_tables
-from runner.embeddings.frozen_tables import FROZEN, FrozenTables
-from runner.embeddings.interface import Tables, TableSpec
-from runner.embeddings.placement import place_on_ranks
-from runner.embeddings.sharding_settings import PLANS, ShardingSettings, engine
+from runner.embeddings.frozen_tables import FROZEN_SETTINGS, FrozenTables
+from runner.embeddings.interface import EmbeddingTables, TableSpec
+from runner.embeddings.placement import shard_tables
+from runner.embeddings.sharding_settings import PLANS, ShardingSettings, engine_name
 from runner.errors import ConfigError, DataError, UserError
-from runner.optim.penalties import penalize
+from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
-from runner.optim.settings import KINDS, ClipSettings, parse_sparse
+from runner.optim.settings import SPARSE_KINDS, ClipSettings, parse_sparse
 from runner.training.job import Job
 from runner.training.loops.evaluate import evaluate_split
 from runner.training.state import TrainState, dense_parameters
 from runner.training.steps import steps
-from runner.training.stop_signal import Stop
-from runner.training.update.sparse_dist_pipeline import SparseDist
+from runner.training.stop_signal import StopSignal
+from runner.training.update.sparse_dist_pipeline import SparseDistPipeline
 from runner.training.update.task import Supervised
 from tests.tiny import CPU, make_context, random_batch
 from tests.tiny_job import Rows, make_job
@@ -73,14 +73,14 @@ def side_by_side(batches: list[KeyedJaggedTensor]) -> KeyedJaggedTensor:
     )
 
 
-def assert_holds(tables: Tables, whole: Tables, atol: float, where: str) -> None:
+def assert_holds(tables: EmbeddingTables, whole: EmbeddingTables, atol: float, where: str) -> None:
     """Every piece that is here equals its part of the tables of one process."""
     ours, theirs = tables.state(), whole.state()
     assert ours.keys() == theirs.keys(), (where, sorted(ours), sorted(theirs))
     for name, tensor in ours.items():
         assert tensor.shape == theirs[name].shape, (where, name, tensor, theirs[name].shape)
-        if isinstance(tensor, Pieces):
-            parts = [(p.offset, p.tensor) for p in tensor.pieces]
+        if isinstance(tensor, LocalShards):
+            parts = [(p.offset, p.tensor) for p in tensor.shards]
         else:
             parts = [((0,) * tensor.dim(), tensor)]
         for offset, part in parts:
@@ -96,17 +96,17 @@ def steps_equal_one_process(
     specs = [replace(spec, weighted=weighted) for spec in SPECS]
     settings = parse_sparse({"kind": kind, "lr": 0.1})
     sharding = ShardingSettings(plan=plan, tables=own, min_columns=4)
-    tables = place_on_ranks(
+    tables = shard_tables(
         specs, FEATURES, settings, sharding, ranks, seed=SEED, device=CPU, batch_size=8
     )
     whole = build_tables(specs, FEATURES, settings, seed=SEED, device=CPU)
     assert_holds(tables, whole, 0, f"{where} at the start")
     sizes = [5, 4]  # as in the last batch of an epoch
-    rows = slice(0, sizes[0]) if ranks.is_chief else slice(sizes[0], None)
+    rows = slice(0, sizes[0]) if ranks.is_main else slice(sizes[0], None)
     for step in (1, 2, 3):
         batches = [ids(n, 10 * step + r, weighted=weighted) for r, n in enumerate(sizes)]
         for each in (tables, whole):
-            each.set_rate(0.1, step)
+            each.set_lr_and_step(0.1, step)
         with torch.no_grad():
             whole(batches[0])  # an evaluation in between changes nothing
             tables(batches[ranks.rank])
@@ -120,8 +120,8 @@ def steps_equal_one_process(
 
 def tables_scene(ranks: Ranks) -> None:
     for plan in PLANS:
-        for kind in KINDS:  # every cell of the README's table
-            if engine(plan, kind, on_cpu=True):
+        for kind in SPARSE_KINDS:  # every cell of the README's table
+            if engine_name(plan, kind, on_cpu=True):
                 steps_equal_one_process(ranks, plan, kind, {})
                 continue
             with pytest.raises(ConfigError, match=plan):
@@ -150,7 +150,7 @@ def updates_scene(ranks: Ranks) -> None:
         one.ranks = Ranks()
         two = make_context(kind, micro_batch_size=7)
         lookup = two.model.embedding
-        two.tables = place_on_ranks(
+        two.tables = shard_tables(
             lookup.specs,
             lookup.features,
             parse_sparse({"kind": kind, "lr": 0.1}),
@@ -160,32 +160,32 @@ def updates_scene(ranks: Ranks) -> None:
             device=CPU,
             batch_size=32,
         )
-        lookup.place(two.tables)
+        lookup.attach_tables(two.tables)
         if kind != "rowwise_adagrad":  # clipping and penalties see the update of both ranks
             for context in (one, two):
                 context.clip = ClipSettings(global_norm=0.1, parameter_norm=0.05, value=0.01)
                 entries = [{"pattern": "weight$", "l1": 0.001, "l2": 0.01}]
                 named = dense_parameters(context.model, context.loss)
-                context.penalties = penalize(parse_penalties(entries), named, [])
+                context.penalties = resolve_penalties(parse_penalties(entries), named, [])
                 context.log_gradients = "parameters"
         for step, size in ((1, 64), (2, 64), (3, 25)):  # the last in micro-batches of 7 to 1 rows
             batch = random_batch(size, step)
-            rows = slice(0, size * 5 // 8) if ranks.is_chief else slice(size * 5 // 8, size)
+            rows = slice(0, size * 5 // 8) if ranks.is_main else slice(size * 5 // 8, size)
             part = part_of(batch, rows)
             for context in (one, two):
-                context.tables.set_rate(0.1, step)
+                context.tables.set_lr_and_step(0.1, step)
             Supervised().train_step(one, iter([batch]))
             Supervised().train_step(two, iter([part]))
             assert_dense_equal(one, two, 2e-6, f"{kind} update {step}")
             assert_holds(two.tables, one.tables, 5e-6, f"{kind} update {step}")
-        norms = [context.numbers.means(context.ranks) for context in (one, two)]
+        norms = [context.logged_means.means(context.ranks) for context in (one, two)]
         assert norms[1] == pytest.approx(norms[0], rel=1e-4), kind
         assert ("gradient_norm/tables.a" in norms[0]) == (kind != "rowwise_adagrad")
         before = {n: p.detach().clone() for n, p in two.model.named_parameters()}
         poisoned = part_of(random_batch(64, 9), slice(0, 8))
-        if not ranks.is_chief:
+        if not ranks.is_main:
             poisoned.dense_BD[2, 1] = float("nan")
-        two.tables.set_rate(0.1, 4)
+        two.tables.set_lr_and_step(0.1, 4)
         output = Supervised().train_step(two, iter([poisoned]))
         assert not output.applied
         for name, p in two.model.named_parameters():
@@ -200,20 +200,22 @@ def closures_scene(ranks: Ranks) -> None:
     plan = ShardingSettings(plan="row_wise")
     where = {"seed": 0, "device": CPU}
     two.tables = FrozenTables(
-        place_on_ranks(lookup.specs, lookup.features, FROZEN, plan, ranks, batch_size=32, **where),
+        shard_tables(
+            lookup.specs, lookup.features, FROZEN_SETTINGS, plan, ranks, batch_size=32, **where
+        ),
         device=CPU,
     )
     one.tables = FrozenTables(
-        build_tables(lookup.specs, lookup.features, FROZEN, **where), device=CPU
+        build_tables(lookup.specs, lookup.features, FROZEN_SETTINGS, **where), device=CPU
     )
     before = {n: t.clone() for n, t in one.tables.state().items()}
     for context in (one, two):
-        context.model.embedding.place(context.tables)
+        context.model.embedding.attach_tables(context.tables)
         parameters = list(dense_parameters(context.model, context.loss).values())
         context.dense_optimizer = torch.optim.LBFGS(parameters, lr=0.3, max_iter=4)
     for step in (1, 2):
         batch = random_batch(64, step)
-        rows = slice(0, 40) if ranks.is_chief else slice(40, 64)
+        rows = slice(0, 40) if ranks.is_main else slice(40, 64)
         Supervised().train_step(one, iter([batch]))
         Supervised().train_step(two, iter([part_of(batch, rows)]))
         assert_dense_equal(one, two, 2e-5, f"L-BFGS update {step}")
@@ -249,8 +251,8 @@ def trained(
     for output in steps(job, TrainState()):
         losses.append(torch.cat([loss for part in output.losses for loss in part.values()]))
         if ids_ahead:  # those of the next batch are under way already, in every module
-            assert job.context.ids_ahead is not None
-            [stages] = job.context.ids_ahead._running
+            assert job.context.sparse_dist is not None
+            [stages] = job.context.sparse_dist._running
             requests = stages.contexts[1].input_dist_tensors_requests
             assert len(requests) == len(job.context.tables.torchrec_modules()) > 0
         if len(losses) == 3:  # in the middle of the pipeline
@@ -265,7 +267,7 @@ def trained(
 
 
 def pieces_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    return [p.tensor for p in tensor.pieces] if isinstance(tensor, Pieces) else [tensor]
+    return [p.tensor for p in tensor.shards] if isinstance(tensor, LocalShards) else [tensor]
 
 
 def sharded_job(ranks: Ranks, kind: str, plan: str, own: dict[str, str], *, ids_ahead: bool) -> Job:
@@ -273,7 +275,7 @@ def sharded_job(ranks: Ranks, kind: str, plan: str, own: dict[str, str], *, ids_
     context = make_context(kind, micro_batch_size=20)
     context.ranks = ranks
     lookup = context.model.embedding
-    context.tables = place_on_ranks(
+    context.tables = shard_tables(
         lookup.specs,
         lookup.features,
         parse_sparse({"kind": kind, "lr": 0.1}),
@@ -284,9 +286,9 @@ def sharded_job(ranks: Ranks, kind: str, plan: str, own: dict[str, str], *, ids_
         batch_size=32,
     )
     context.table_groups = {"sparse": context.tables}
-    lookup.place(context.tables)
+    lookup.attach_tables(context.tables)
     if ids_ahead:
-        context.ids_ahead = SparseDist(lookup, context.dense_optimizer, CPU)
+        context.sparse_dist = SparseDistPipeline(lookup, context.dense_optimizer, CPU)
     trainer = TrainerSettings(batch_size=32, max_epochs=2)
     rows = Rows(120 - 3 * ranks.rank, seed=ranks.rank)
     return make_job(context, dataset=rows, trainer=trainer)
@@ -344,24 +346,24 @@ def gradients_scene(ranks: Ranks) -> None:
     """Sums, also of a parameter that only one rank, or none, has used."""
     parameters = [torch.nn.Parameter(torch.zeros(n)) for n in (3, 2, 4)]
     parameters[0].grad = torch.full((3,), 1.0 + ranks.rank)
-    if not ranks.is_chief:
+    if not ranks.is_main:
         parameters[1].grad = torch.full((2,), 5.0)
-    sum_over_ranks(parameters, ranks)
+    all_reduce_gradients(parameters, ranks)
     assert parameters[0].grad is not None and parameters[0].grad.tolist() == [3.0] * 3
     assert parameters[1].grad is not None and parameters[1].grad.tolist() == [5.0] * 2
     assert parameters[2].grad is None
     for mine, all_say in (([True, True], True), ([True, False], False), ([False, True], False)):
-        assert sum_over_ranks(parameters, ranks, sound=mine[ranks.rank]) is all_say
-        assert sum_over_ranks([], ranks, sound=mine[ranks.rank]) is all_say
+        assert all_reduce_gradients(parameters, ranks, is_finite=mine[ranks.rank]) is all_say
+        assert all_reduce_gradients([], ranks, is_finite=mine[ranks.rank]) is all_say
 
 
 def exchanges_scene(ranks: Ranks) -> None:
     """An update exchanges its weight, its gradients, and at its end clock and signal together."""
     context = make_context("sgd")
     context.ranks = ranks
-    job, stop, seen = make_job(context), Stop(ranks), []
-    if not ranks.is_chief:
-        stop.heard = 15
+    job, stop, seen = make_job(context), StopSignal(ranks), []
+    if not ranks.is_main:
+        stop.local_signal = 15
     counted = (
         "all_reduce",
         "all_gather",
@@ -382,32 +384,32 @@ def exchanges_scene(ranks: Ranks) -> None:
         for _ in zip(range(2), steps(job, state, stop)):
             assert seen == ["all_reduce"] * 3, seen
             assert stop.signal == 15, "rank 0 knows what rank 1 has heard"
-            assert stop.agreed() and len(ranks.gather(state.active_s)) == 2
+            assert stop.sync_ranks() and len(ranks.all_gather_object(state.active_s)) == 2
             seen.clear()
-    assert len(set(ranks.gather(state.active_s))) == 1
+    assert len(set(ranks.all_gather_object(state.active_s))) == 1
 
 
 def collectives_scene(ranks: Ranks) -> None:
     me = ranks.rank
-    assert ranks.share(f"from {me}") == "from 0"
-    assert ranks.gather(me * 10) == [0, 10]
-    assert ranks.largest(me + 1) == 2
-    assert ranks.largest_of([me, -me]) == [1, 0]
-    assert ranks.add(torch.tensor([1.0, me])).tolist() == [2.0, 1.0]
+    assert ranks.broadcast_object(f"from {me}") == "from 0"
+    assert ranks.all_gather_object(me * 10) == [0, 10]
+    assert ranks.all_reduce_max(me + 1) == 2
+    assert ranks.all_reduce_max_each([me, -me]) == [1, 0]
+    assert ranks.all_reduce_sum(torch.tensor([1.0, me])).tolist() == [2.0, 1.0]
     tensor = torch.tensor([float(me)])
-    ranks.copy_from_chief(tensor)
+    ranks.broadcast_(tensor)
     assert tensor.item() == 0.0
-    rows = ranks.gather_rows(torch.full((me + 1, 2), float(me)))
+    rows = ranks.all_gather_rows(torch.full((me + 1, 2), float(me)))
     assert [r.tolist() for r in rows] == [[[0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]
     states = ranks.gather_states({"x": torch.arange(me + 2), "y": torch.ones(me)})
-    if ranks.is_chief:
+    if ranks.is_main:
         assert states is not None
         assert [s["x"].tolist() for s in states] == [[0, 1], [0, 1, 2]]
         assert [len(s["y"]) for s in states] == [0, 1]
     else:
         assert states is None
-    own = ranks.with_own_group()
-    assert own.gather("again") == ["again", "again"]
+    own = ranks.with_new_group()
+    assert own.all_gather_object("again") == ["again", "again"]
     assert own.group is not None
     waits = own.group._get_backend(CPU).options._timeout
     assert waits.total_seconds() == TIMEOUT_S, "it notices a rank that hangs as soon as others do"
@@ -426,11 +428,11 @@ SCENES = {
 }
 
 
-def play(name: str) -> Ended:
-    ranks = join(CPU, timeout_s=TIMEOUT_S)
+def play(name: str) -> ProcessResult:
+    ranks = join_process_group(CPU, timeout_s=TIMEOUT_S)
     SCENES[name](ranks)
-    leave()
-    return Ended(0)
+    leave_process_group()
+    return ProcessResult(0)
 
 
 if __name__ == "__main__":

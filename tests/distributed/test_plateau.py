@@ -10,7 +10,7 @@ import pytest
 from runner.rundir.checkpoint import open_checkpoint
 from tests.conftest import TINY, Zygote
 from tests.distributed.traced import examples
-from tests.whole.compare_runs import differences, newest
+from tests.whole.compare_runs import differences, newest_checkpoint
 
 ALLOW = ("--allow", "tests")
 SETTINGS = (
@@ -109,4 +109,4 @@ def test_a_callback_that_raises_on_one_rank_ends_all_with_the_training_saved(run
     assert done.code == 1, done.text
     assert "callbacks.asker (Asker) at on_update, step 3: raised ValueError" in done.text
     assert result(run)["status"] == "failed"
-    assert open_checkpoint(newest(run)).step == 3
+    assert open_checkpoint(newest_checkpoint(run)).step == 3

@@ -17,7 +17,7 @@ from runner.models.layers.dropout import Dropout
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 from tests.conftest import TINY, Process, Zygote
 from tests.distributed.traced import examples
-from tests.whole.compare_runs import differences, newest
+from tests.whole.compare_runs import differences, newest_checkpoint
 
 TRACED = ("--allow", "tests", "task._target_=tests.distributed.traced.Traced")
 # 30 updates of 120 rows, 26 an epoch: the last of an epoch has 11 rows, 5 and 6 on two ranks
@@ -54,7 +54,7 @@ def assert_close(run: Path, other: Path, atol: float = 1e-6) -> None:
     assert [row[:3] for row in ours] == [row[:3] for row in theirs]
     for a, b in zip(ours, theirs):
         assert a[3] == pytest.approx(b[3], abs=atol), (a, b)
-    one, two = open_checkpoint(newest(run)), open_checkpoint(newest(other))
+    one, two = open_checkpoint(newest_checkpoint(run)), open_checkpoint(newest_checkpoint(other))
     names = sorted(n for n in tensor_shapes(one) if n.startswith(("tables/", "dense")))
     assert names == sorted(n for n in tensor_shapes(two) if n.startswith(("tables/", "dense")))
     a, b = read_tensors(one, names), read_tensors(two, names)
@@ -109,7 +109,7 @@ def test_two_ranks_learn_what_one_process_does_in_the_same_order(alone, together
     assert examples(Path(f"{together}.trace"), 2) == examples(Path(f"{alone}.trace"), 1)
     plan = json.loads((together / "sharding.json").read_text())
     assert {piece["plan"] for piece in plan["pieces"]} == {"row_wise"}
-    saved = open_checkpoint(newest(together)).values
+    saved = open_checkpoint(newest_checkpoint(together)).values
     assert saved["placement"] == plan["pieces"]
     metas = [json.loads((run / "meta.json").read_text()) for run in (alone, together)]
     assert metas[0]["signature"] == metas[1]["signature"]
@@ -211,7 +211,7 @@ def test_a_signal_stops_all_ranks_after_the_same_update(runner, tmp_path, number
     assert process.wait() == code, process.text
     result = json.loads((run / "result.json").read_text())
     assert result["status"] == "interrupted"
-    assert open_checkpoint(newest(run)).step == result["step"] < 120
+    assert open_checkpoint(newest_checkpoint(run)).step == result["step"] < 120
     for folder in (run, quiet):
         done = train(runner, folder, *TWO, "sharding=row_wise", *length)
         assert done.code == 0, done.text
@@ -305,7 +305,7 @@ def logged(run: Path, step: int) -> dict[str, float]:
 
 
 def test_each_rank_drops_other_elements_of_its_rows(together):
-    saved = open_checkpoint(newest(together))
+    saved = open_checkpoint(newest_checkpoint(together))
     states = read_tensors(saved, ["rng/torch"])["rng/torch"]
     masks = []
     for state in states:

@@ -15,44 +15,44 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from runner.embeddings.cpu_tables import ExactTables
-from runner.embeddings.factory import build_engine
-from runner.embeddings.fbgemm_tables import KERNELS, FusedTables
+from runner.embeddings.cpu_tables import CpuTables
+from runner.embeddings.factory import build_uninitialized_tables
+from runner.embeddings.fbgemm_tables import FBGEMM_OPTIMIZERS, FbgemmTables
 from runner.embeddings.interface import TableSpec
-from runner.embeddings.sharding_rules import TableRules, refused_before_data
+from runner.embeddings.sharding_rules import TableRules, early_plan_problems
 from runner.embeddings.sharding_settings import (
-    KERNELS_ON_CPU,
+    FBGEMM_CPU_KINDS,
     PLANS,
     check_sharding,
-    engine,
-    support_table,
+    engine_name,
+    support_matrix,
 )
-from runner.optim.settings import KINDS, parse_sparse
+from runner.optim.settings import SPARSE_KINDS, parse_sparse
 
 README = Path(__file__).resolve().parent.parent.parent / "README.md"
 
 
 def test_the_table_of_the_readme_is_what_the_code_says():
-    assert support_table() in README.read_text()
+    assert support_matrix() in README.read_text()
 
 
 def test_every_optimizer_has_a_plan_that_keeps_rows_whole_and_columns_only_where_exact():
-    for kind in KINDS:
+    for kind in SPARSE_KINDS:
         for plan in set(PLANS) - {"column_wise"}:
-            assert engine(plan, kind, on_cpu=True) and engine(plan, kind, on_cpu=False)
-    split = {kind for kind in KINDS if engine("column_wise", kind, on_cpu=False)}
+            assert engine_name(plan, kind, on_cpu=True) and engine_name(plan, kind, on_cpu=False)
+    split = {kind for kind in SPARSE_KINDS if engine_name("column_wise", kind, on_cpu=False)}
     assert split == {"sgd", "adagrad", "adam"}
-    assert {kind for kind in KINDS if engine("column_wise", kind, on_cpu=True)} == {
+    assert {kind for kind in SPARSE_KINDS if engine_name("column_wise", kind, on_cpu=True)} == {
         "sgd",
         "adagrad",
     }
-    assert set(KERNELS_ON_CPU) <= set(KINDS)
+    assert set(FBGEMM_CPU_KINDS) <= set(SPARSE_KINDS)
 
 
 def test_a_refusal_names_key_reason_and_what_works():
     node = {"plan": "row_wise", "tables": {"user": "column_wise"}}
     assert check_sharding(node) == []
-    [message] = refused_before_data(node, TableRules("lamb"), on_cpu=True)
+    [message] = early_plan_problems(node, TableRules("lamb"), on_cpu=True)
     assert message.startswith("sharding.tables.user=column_wise")
     assert "norm of a whole row" in message and "row_wise" in message
     [message] = check_sharding({"plan": "colum_wise"})
@@ -77,25 +77,27 @@ def fbgemm_lists() -> list[set[str]]:
 
 def test_fbgemm_has_the_kernels_that_the_table_counts_on():
     on_cpu, on_cuda = fbgemm_lists()
-    names = {kind: kernel.name for kind, kernel in KERNELS.items()}
-    assert names.keys() == KINDS.keys()
-    assert {kind for kind, name in names.items() if name in on_cpu} == set(KERNELS_ON_CPU)
-    assert {kind for kind, name in names.items() if name in on_cuda} == set(KINDS)
+    names = {kind: kernel.name for kind, kernel in FBGEMM_OPTIMIZERS.items()}
+    assert names.keys() == SPARSE_KINDS.keys()
+    assert {kind for kind, name in names.items() if name in on_cpu} == set(FBGEMM_CPU_KINDS)
+    assert {kind for kind, name in names.items() if name in on_cuda} == set(SPARSE_KINDS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SPARSE_KINDS)
 def test_in_one_process_on_cpu_the_engine_is_the_one_that_the_table_says(kind):
     settings = parse_sparse({"kind": kind, "lr": 0.1})
-    tables = build_engine([TableSpec("t", 10, 4, ("f",))], ("f",), settings, torch.device("cpu"))
-    [row] = [line for line in support_table().splitlines() if line.startswith(f"| {kind} ")]
+    tables = build_uninitialized_tables(
+        [TableSpec("t", 10, 4, ("f",))], ("f",), settings, torch.device("cpu")
+    )
+    [row] = [line for line in support_matrix().splitlines() if line.startswith(f"| {kind} ")]
     said = row.split("|")[2].strip().split(" / ")[0]
-    assert said == {FusedTables: "FBGEMM", ExactTables: "ours"}[type(tables)]
+    assert said == {FbgemmTables: "FBGEMM", CpuTables: "ours"}[type(tables)]
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(KERNELS_ON_CPU)))
+@pytest.mark.parametrize("kind", sorted(set(SPARSE_KINDS) - set(FBGEMM_CPU_KINDS)))
 def test_fbgemm_refuses_on_cpu_what_is_said_to_have_no_kernel_there(kind):
     with pytest.raises(AssertionError, match="not supported in CPU mode"):
         SplitTableBatchedEmbeddingBagsCodegen(
             embedding_specs=[(10, 4, EmbeddingLocation.HOST, ComputeDevice.CPU)],
-            optimizer=KERNELS[kind],
+            optimizer=FBGEMM_OPTIMIZERS[kind],
         )

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.distributed.launcher import Ended
-from runner.distributed.torchrun import stand, under_agent
+from runner.distributed.launcher import ProcessResult
+from runner.distributed.torchrun import ignore_sigterm, run_under_torchrun
 from tests.conftest import ROOT
 from tests.distributed.test_runs import SETTINGS, TRACED
 
@@ -33,13 +33,13 @@ def terminate() -> None:
 def test_sigterm_before_training_ends_the_work_and_later_ones_are_ignored():
     seen = []
 
-    def work() -> Ended:
+    def work() -> ProcessResult:
         seen.append("began")
         terminate()
         seen.append("went on")
-        return Ended(0)
+        return ProcessResult(0)
 
-    ended = under_agent(work)
+    ended = run_under_torchrun(work)
     assert (ended.code, ended.status) == (143, "interrupted")
     assert "torchrun" in ended.message
     assert seen == ["began"]
@@ -47,17 +47,17 @@ def test_sigterm_before_training_ends_the_work_and_later_ones_are_ignored():
 
 
 def test_sigterm_after_the_last_update_does_not_take_the_result_back():
-    def work() -> Ended:
-        stand()
+    def work() -> ProcessResult:
+        ignore_sigterm()
         terminate()
-        return Ended(0)
+        return ProcessResult(0)
 
-    assert under_agent(work) == Ended(0)
+    assert run_under_torchrun(work) == ProcessResult(0)
 
 
 @pytest.mark.parametrize("at", ["except", "finally"])
 def test_sigterm_does_not_hide_the_error_that_came_of_the_same_death(at):
-    def work() -> Ended:
+    def work() -> ProcessResult:
         try:
             try:
                 raise RuntimeError("Connection reset by peer")
@@ -67,9 +67,9 @@ def test_sigterm_does_not_hide_the_error_that_came_of_the_same_death(at):
         except RuntimeError as error:
             if at == "except":
                 terminate()
-            return Ended(1, "failed", str(error))
+            return ProcessResult(1, "failed", str(error))
 
-    ended = under_agent(work)
+    ended = run_under_torchrun(work)
     assert (ended.status, ended.message) == ("failed", "Connection reset by peer")
 
 

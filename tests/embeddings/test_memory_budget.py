@@ -7,25 +7,25 @@ import torch
 
 from runner.distributed.ranks import Ranks
 from runner.embeddings import placement
-from runner.embeddings.factory import build_engine
+from runner.embeddings.factory import build_uninitialized_tables
 from runner.embeddings.interface import Placement, TableSpec
-from runner.embeddings.memory_budget import check_room, free_bytes, held_bytes
+from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, table_memory_budget
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.errors import ConfigError
-from runner.optim.param_groups import parse_parts
-from runner.optim.settings import KINDS, parse_sparse
-from runner.training.builder.optimizers import own, table_builder
+from runner.optim.param_groups import parse_parameter_groups
+from runner.optim.settings import SPARSE_KINDS, parse_sparse
+from runner.training.builder.optimizers import assign_parameters, make_table_builder
 
 CPU = torch.device("cpu")
 TWO = Ranks(world_size=2, local_world_size=2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SPARSE_KINDS)
 def test_a_table_takes_what_its_engine_allocates(kind):
     spec = TableSpec("t", 30, 8, ("f",))
     settings = parse_sparse({"kind": kind, "lr": 0.1})
-    state = build_engine([spec], ("f",), settings, CPU).state()
-    [size] = held_bytes([Placement("t", "row_wise", 0, 0, 30, 0, 8)], kind, 1)
+    state = build_uninitialized_tables([spec], ("f",), settings, CPU).state()
+    [size] = table_bytes_per_rank([Placement("t", "row_wise", 0, 0, 30, 0, 8)], kind, 1)
     assert size == sum(t.nbytes for t in state.values())
 
 
@@ -35,21 +35,21 @@ def test_every_rank_takes_what_lies_on_it():
         Placement("a", "row_wise", 2, 10, 5, 0, 4),
         Placement("b", "column_wise", 2, 0, 3, 4, 8),
     ]
-    assert held_bytes(pieces, "sgd", 3) == [4 * 40, 0, 4 * (20 + 24)]
+    assert table_bytes_per_rank(pieces, "sgd", 3) == [4 * 40, 0, 4 * (20 + 24)]
 
 
 def test_a_device_has_what_it_is_said_to_have_but_for_the_reserve():
     sharding = ShardingSettings(device_memory_gb=2.0, storage_reserve=0.25)
-    assert free_bytes(sharding, TWO, CPU) == 1_500_000_000
-    machine = free_bytes(ShardingSettings(storage_reserve=0.0), Ranks(), CPU)
-    assert free_bytes(ShardingSettings(storage_reserve=0.0), TWO, CPU) == machine // 2
+    assert table_memory_budget(sharding, TWO, CPU) == 1_500_000_000
+    machine = table_memory_budget(ShardingSettings(storage_reserve=0.0), Ranks(), CPU)
+    assert table_memory_budget(ShardingSettings(storage_reserve=0.0), TWO, CPU) == machine // 2
 
 
 def test_the_rank_with_most_is_named():
     sharding = ShardingSettings(device_memory_gb=0.000001)
-    check_room([850, 850], 850, sharding)
+    check_memory([850, 850], 850, sharding)
     with pytest.raises(ConfigError) as caught:
-        check_room([10, 2_500_000], 850, sharding)
+        check_memory([10, 2_500_000], 850, sharding)
     said = str(caught.value)
     assert said.startswith("sharding.device_memory_gb=1e-06: rank 1 would hold 2.5 MB")
     assert "850 bytes" in said and "storage_reserve=0.15" in said
@@ -64,11 +64,13 @@ def builder(free: int, kind: str, second: str, **sharding):
     parts = [{"pattern": "C2", "sparse": {"kind": second, "lr": 0.1}}]
     sparse = {"kind": kind, "lr": 0.1}
     node = {"dense": {"_target_": "torch.optim.Adam"}, "sparse": sparse, "parts": parts}
-    owned = own(parse_parts(node), ["top.weight"], [spec.name for spec in SPECS])
+    owned = assign_parameters(
+        parse_parameter_groups(node), ["top.weight"], [spec.name for spec in SPECS]
+    )
     settings = ShardingSettings(device_memory_gb=free / 1e9, storage_reserve=0.0, **sharding)
     rules = [parse_sparse(sparse), parse_sparse({**sparse, "kind": second})]
     where = {"seed": 0, "device": CPU, "batch_size": 8}
-    return table_builder(settings, TWO, owned, rules[0], **where), rules
+    return make_table_builder(settings, TWO, owned, rules[0], **where), rules
 
 
 def test_what_one_rule_has_taken_is_no_room_for_the_next():

@@ -11,11 +11,11 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner
 from runner.batch import SparseFeature
 from runner.distributed.ranks import Ranks
 from runner.embeddings import planner, torchrec_tables
-from runner.embeddings.interface import Placement, TableSpec, arrange
-from runner.embeddings.memory_budget import free_bytes
+from runner.embeddings.interface import Placement, TableSpec, make_layout
+from runner.embeddings.memory_budget import table_memory_budget
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.errors import ConfigError
-from runner.models.layers.embedding import table_specs
+from runner.models.layers.embedding import make_table_specs
 from runner.optim.settings import SparseSettings
 
 CPU = torch.device("cpu")
@@ -35,20 +35,20 @@ def alone(monkeypatch):
 def placed(specs: list[TableSpec], **settings) -> list[Placement]:
     """The pieces of tables on two ranks, in the order of the tables."""
     names = [name for spec in specs for name in spec.features]
-    layout = arrange(specs, names, by_dim=True)
+    layout = make_layout(specs, names, by_dim=True)
     params = torchrec_tables._fused_params(SparseSettings(kind="rowwise_adagrad", lr=0.01), CPU)
     sharding = ShardingSettings(**settings)
     ranks = Ranks(world_size=2, local_world_size=2)
-    found = planner.make_plan(
+    found = planner.make_sharding_plan(
         torchrec_tables._collection(layout),
         planner.FusedSharder(fused_params=params),
         layout,
         sharding,
-        planner.make_topology(sharding, ranks, CPU, free_bytes(sharding, ranks, CPU)),
+        planner.make_topology(sharding, ranks, CPU, table_memory_budget(sharding, ranks, CPU)),
         4096,
     )
     order = [spec.name for spec in specs]
-    return sorted(planner.placement_of(found), key=lambda piece: order.index(piece.table))
+    return sorted(planner.placements_of_plan(found), key=lambda piece: order.index(piece.table))
 
 
 def plan(rows: list[int], dim: int, **settings) -> list[str]:
@@ -86,7 +86,7 @@ def test_bandwidths_move_tables():
 def test_the_planner_knows_how_many_ids_a_row_has():
     """One table is looked up with fifty ids a row, three with one: it has a rank to itself."""
     lengths = (1.0, 50.0, 1.0, 1.0)
-    specs = table_specs(
+    specs = make_table_specs(
         [SparseFeature(f"f{n}", 100_000, mean_length=x) for n, x in enumerate(lengths)], 16
     )
     assert [spec.mean_lengths for spec in specs] == [(x,) for x in lengths]
@@ -101,7 +101,7 @@ def test_features_of_one_table_have_a_length_each():
         SparseFeature("a", 100, table="t", mean_length=3.0),
         SparseFeature("b", 100, table="t", mean_length=0.5),
     ]
-    [spec] = table_specs(shared, 4)
+    [spec] = make_table_specs(shared, 4)
     settings = ShardingSettings()
     assert planner._constraint(spec, settings, 2).pooling_factors == [3.0, 0.5]
     unsaid = replace(spec, mean_lengths=())

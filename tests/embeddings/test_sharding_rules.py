@@ -6,20 +6,20 @@ import pytest
 
 from runner.embeddings.sharding_rules import (
     TableRules,
+    bandwidth_problems,
+    check_bandwidths,
+    check_plans,
+    early_plan_problems,
     possible_plans,
-    refuse_bandwidths,
-    refuse_plans,
-    refused_bandwidths,
-    refused_before_data,
 )
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.errors import ConfigError
-from runner.optim.param_groups import parse_parts
+from runner.optim.param_groups import parse_parameter_groups
 
 
 def rules(kind: str, *parts: dict) -> TableRules:
     node = {"dense": {"_target_": "torch.optim.Adam"}, "sparse": {"kind": kind, "lr": 0.1}}
-    return TableRules(kind, parse_parts({**node, "parts": list(parts)}))
+    return TableRules(kind, parse_parameter_groups({**node, "parts": list(parts)}))
 
 
 def owns(pattern: str, kind: str) -> dict:
@@ -32,7 +32,7 @@ BIASES = {"pattern": "bias$", "dense": {"lr": 0.1}}
 
 def test_a_table_has_the_rule_of_the_first_part_that_matches_its_name():
     given = rules("adam", BIASES, owns("C1$", "adagrad"), owns("^tables.C", "lamb"), FROZEN)
-    found = {name: given.of(name) for name in ("C1", "C2", "user", "C2bias")}
+    found = {name: given.for_table(name) for name in ("C1", "C2", "user", "C2bias")}
     assert {name: rule.kind for name, rule in found.items()} == {
         "C1": "adagrad",
         "C2": "lamb",
@@ -72,7 +72,7 @@ def test_a_table_has_the_rule_of_the_first_part_that_matches_its_name():
 )
 def test_before_the_data_only_what_no_data_can_make_right_is_refused(given, node, named):
     group = {"plan": node.pop("plan", "auto"), "tables": node}
-    messages = list(refused_before_data(group, given, on_cpu=True))
+    messages = list(early_plan_problems(group, given, on_cpu=True))
     assert len(messages) == len(named), messages
     assert all(name in message for name, message in zip(named, messages))
 
@@ -80,9 +80,9 @@ def test_before_the_data_only_what_no_data_can_make_right_is_refused(given, node
 def test_with_the_tables_known_each_is_judged_by_its_owner():
     given = rules("adagrad", owns("^tables.C[12]$", "lamb"))
     sharding = ShardingSettings(plan="column_wise", tables={"C1": "row_wise"})
-    refuse_plans(sharding, ["C1", "C3"], given, on_cpu=True)
+    check_plans(sharding, ["C1", "C3"], given, on_cpu=True)
     with pytest.raises(ConfigError) as caught:
-        refuse_plans(sharding, ["C1", "C2", "C3"], given, on_cpu=True)
+        check_plans(sharding, ["C1", "C2", "C3"], given, on_cpu=True)
     said = str(caught.value)
     assert said.count("\n") == 0
     assert "sharding.plan=column_wise" in said and "optimizer.parts[0].sparse.kind=lamb" in said
@@ -93,7 +93,7 @@ def test_speeds_between_ranks_are_refused_where_the_planner_has_nothing_to_place
 
     def refused(given: TableRules, *, on_cpu: bool = True, **node: str) -> list[str]:
         group = {**speed, "plan": node.pop("plan", "auto"), "tables": node}
-        return refused_bandwidths(group, possible_plans(group, given), on_cpu=on_cpu)
+        return bandwidth_problems(group, possible_plans(group, given), on_cpu=on_cpu)
 
     assert refused(rules("rowwise_adagrad")) == []
     [message] = refused(rules("adam"))
@@ -106,6 +106,6 @@ def test_speeds_between_ranks_are_refused_where_the_planner_has_nothing_to_place
 
     sharding = ShardingSettings(**speed)
     given = rules("adam", owns("^tables.C1$", "sgd"))
-    refuse_bandwidths(sharding, ["C1", "C2"], given, on_cpu=True)
+    check_bandwidths(sharding, ["C1", "C2"], given, on_cpu=True)
     with pytest.raises(ConfigError, match=r"sharding\.intra_host_gb_per_s"):
-        refuse_bandwidths(sharding, ["C2", "C3"], given, on_cpu=True)
+        check_bandwidths(sharding, ["C2", "C3"], given, on_cpu=True)

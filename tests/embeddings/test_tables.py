@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.embeddings.factory import ExactTables, FusedTables, TableSpec, build_tables
-from runner.embeddings.interface import arrange
+from runner.embeddings.factory import CpuTables, FbgemmTables, TableSpec, build_tables
+from runner.embeddings.interface import make_layout
 from runner.errors import ConfigError
-from runner.optim.settings import KINDS, SparseSettings
+from runner.optim.settings import SPARSE_KINDS, SparseSettings
 from tests.devices import CPU, CUDA, DEVICES, ON_GPU, tolerance
 
 # Widths interleave, "shared" is read by features that stand apart, "b" is mean-pooled.
@@ -24,18 +24,18 @@ SPECS = (
 FEATURES = ("s1", "a", "b", "s2")
 ROWWISE = ("rowwise_adagrad", "partial_rowwise_adam", "partial_rowwise_lamb")
 ON_CPU = [
-    *((FusedTables, kind) for kind in ("sgd", "adagrad", "rowwise_adagrad")),
-    *((ExactTables, kind) for kind in KINDS),
+    *((FbgemmTables, kind) for kind in ("sgd", "adagrad", "rowwise_adagrad")),
+    *((CpuTables, kind) for kind in SPARSE_KINDS),
 ]
 # on CUDA FBGEMM has a kernel for every kind
 ENGINES = [
     *((engine, kind, CPU) for engine, kind in ON_CPU),
-    *(pytest.param(FusedTables, kind, CUDA, marks=ON_GPU) for kind in KINDS),
+    *(pytest.param(FbgemmTables, kind, CUDA, marks=ON_GPU) for kind in SPARSE_KINDS),
 ]
 LOOK_UPS = [
-    (FusedTables, CPU),
-    (ExactTables, CPU),
-    pytest.param(FusedTables, CUDA, marks=ON_GPU),
+    (FbgemmTables, CPU),
+    (CpuTables, CPU),
+    pytest.param(FbgemmTables, CUDA, marks=ON_GPU),
 ]
 
 
@@ -48,12 +48,12 @@ def _one_thread():
 
 
 def settings_of(kind: str) -> SparseSettings:
-    decay = 0.1 if "weight_decay" in KINDS[kind] else 0.0
+    decay = 0.1 if "weight_decay" in SPARSE_KINDS[kind] else 0.0
     return SparseSettings(kind, 0.05, eps=1e-3, betas=(0.8, 0.95), weight_decay=decay, eta=0.1)
 
 
 def engine_of(engine, settings, specs=SPECS, features=FEATURES, device=CPU):
-    layout = arrange(specs, features, by_dim=engine is ExactTables)
+    layout = make_layout(specs, features, by_dim=engine is CpuTables)
     tables = engine(layout, settings, device)
     torch.manual_seed(1)
     for name, tensor in sorted(tables.state().items()):
@@ -143,7 +143,7 @@ def test_three_steps_equal_the_twin(engine, kind, device, weighted):
     twin = Twin(tables.state(), settings)
     for step, (seed, batch_size) in enumerate([(1, 5), (2, 5), (3, 3)], start=1):
         kjt = jagged(seed, batch_size, weighted)
-        tables.set_rate(0.05 / step, step)
+        tables.set_lr_and_step(0.05 / step, step)
         with torch.no_grad():
             tables(kjt.to(device))  # a score before the update is no update
         ours, theirs = tables(kjt.to(device)), twin.forward(kjt)
@@ -190,7 +190,7 @@ def test_copying_into_state_resumes_bit_for_bit(engine, kind, device):
 
     def train(tables, steps):
         for step in steps:
-            tables.set_rate(0.05, step)
+            tables.set_lr_and_step(0.05, step)
             pooled = tables(jagged(step, weighted=True).to(device))
             pooled.backward(torch.full_like(pooled, 0.3) * pooled.detach().sign())
 
@@ -210,7 +210,7 @@ def test_copying_into_state_resumes_bit_for_bit(engine, kind, device):
 @pytest.mark.parametrize(("engine", "kind", "device"), ENGINES)
 def test_a_look_up_alone_changes_nothing(engine, kind, device):
     tables = engine_of(engine, settings_of(kind), device=device)
-    tables.set_rate(0.05, 1)
+    tables.set_lr_and_step(0.05, 1)
     kjt = jagged(1).to(device)
     tables(kjt).sum().backward()
     before = {name: tensor.clone() for name, tensor in tables.state().items()}
@@ -231,7 +231,7 @@ def test_empty_bags_give_zeros_and_an_empty_batch_moves_nothing(engine, device):
     before = {name: tensor.clone() for name, tensor in tables.state().items()}
     lengths = torch.zeros(len(FEATURES) * 3, dtype=torch.int64)
     empty = KeyedJaggedTensor(list(FEATURES), torch.empty(0, dtype=torch.int64), lengths=lengths)
-    tables.set_rate(0.05, 1)
+    tables.set_lr_and_step(0.05, 1)
     pooled = tables(empty.to(device))
     assert torch.equal(pooled, torch.zeros(3, 28, device=device))
     pooled.sum().backward()
@@ -239,7 +239,7 @@ def test_empty_bags_give_zeros_and_an_empty_batch_moves_nothing(engine, device):
         assert torch.equal(tensor, before[name]), name
 
 
-@pytest.mark.parametrize("engine", [FusedTables, ExactTables])
+@pytest.mark.parametrize("engine", [FbgemmTables, CpuTables])
 @pytest.mark.parametrize("bad", [5, -1])
 def test_an_id_outside_its_table_is_refused(engine, bad):
     tables = engine_of(engine, settings_of("adagrad"))
@@ -256,11 +256,11 @@ def test_rows_outside_the_batch_never_move_and_zero_gradients_count(engine, devi
     weight = tables.state()["t/weight"]
     start = weight.clone()
     one = KeyedJaggedTensor(["f"], torch.tensor([1]), lengths=torch.tensor([1])).to(device)
-    tables.set_rate(0.1, 1)
+    tables.set_lr_and_step(0.1, 1)
     tables(one).sum().backward()
     assert torch.equal(weight[[0, 2]], start[[0, 2]])
     torch.testing.assert_close(weight[1], start[1] - 0.1)
-    tables.set_rate(0.1, 2)
+    tables.set_lr_and_step(0.1, 2)
     (tables(one) * 0).sum().backward()
     average, moved = tables.state()["t/exp_avg"][1], weight[1] - start[1]
     torch.testing.assert_close(average.cpu(), torch.full((4,), 0.1 * 0.9))
@@ -277,10 +277,10 @@ def test_rows_outside_the_batch_never_move_and_zero_gradients_count(engine, devi
 def test_a_row_without_gradient_stays_finite(kind, device):
     tables = build_tables(SPECS, FEATURES, SparseSettings(kind, 0.1), seed=0, device=device)
     before = {name: tensor.clone() for name, tensor in tables.state().items()}
-    tables.set_rate(0.1, 1)
+    tables.set_lr_and_step(0.1, 1)
     (tables(jagged(1).to(device)) * 0).sum().backward()
     assert all(torch.equal(tensor, before[name]) for name, tensor in tables.state().items())
-    tables.set_rate(0.1, 2)
+    tables.set_lr_and_step(0.1, 2)
     tables(jagged(1).to(device)).square().sum().backward()
     after = tables.state()
     assert all(torch.isfinite(tensor).all() for tensor in after.values())
@@ -288,16 +288,16 @@ def test_a_row_without_gradient_stays_finite(kind, device):
 
 
 def test_tables_step_with_the_rate_of_their_look_up():
-    for engine in (FusedTables, ExactTables):
+    for engine in (FbgemmTables, CpuTables):
         tables = engine_of(engine, settings_of("sgd"))
         weight = tables.state()["a/weight"]
         start = weight.clone()
-        tables.set_rate(0.5, 1)
+        tables.set_lr_and_step(0.5, 1)
         kjt = KeyedJaggedTensor(
             list(FEATURES), torch.tensor([2]), lengths=torch.tensor([0, 1, 0, 0])
         )
         pooled = tables(kjt)
-        tables.set_rate(0.25, 2)
+        tables.set_lr_and_step(0.25, 2)
         pooled.sum().backward()
         assert torch.equal(weight[2], start[2] - 0.5)
 
@@ -318,10 +318,10 @@ def test_every_look_up_of_an_update_has_its_number():
             seen.append((int(self.iter_cpu), int(self.iter), float(self.learning_rate_tensor)))
             return torch.zeros(5, 28)
 
-    tables = engine_of(FusedTables, settings_of("sgd"))
+    tables = engine_of(FbgemmTables, settings_of("sgd"))
     tables._tbe, tables._counts_steps = [Counting()], True
     for step in (1, 2, 7):
-        tables.set_rate(0.5 / step, step)
+        tables.set_lr_and_step(0.5 / step, step)
         for _ in range(3):
             tables(jagged(step))
     assert seen == [(n, n, pytest.approx(0.5 / n)) for n in (1, 2, 7) for _ in range(3)]
@@ -346,7 +346,7 @@ def test_one_and_two_threads_agree_bit_for_bit(engine, kind):
         for step in (1, 2):
             lengths = torch.randint(0, 9, (len(features) * 600,))
             ids = (torch.rand(int(lengths.sum())) ** 3 * 4000).long()
-            tables.set_rate(0.05, step)
+            tables.set_lr_and_step(0.05, step)
             pooled = tables(KeyedJaggedTensor(list(features), ids, lengths=lengths))
             pooled.backward(torch.randn(pooled.shape))
         return tables.state()

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.embeddings.factory import ExactTables, FusedTables
-from runner.embeddings.interface import Layout, TableSpec, arrange
-from runner.embeddings.row_updates import STATES, UPDATES
-from runner.embeddings.zero_gradient_rows import DIVIDES, keep_still_rows
-from runner.optim.settings import KINDS, SparseSettings
+from runner.embeddings.factory import CpuTables, FbgemmTables
+from runner.embeddings.interface import Layout, TableSpec, make_layout
+from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES
+from runner.embeddings.zero_gradient_rows import NORM_SCALED_KINDS, protect_zero_gradient_rows
+from runner.optim.settings import SPARSE_KINDS, SparseSettings
 from tests.devices import CPU, DEVICES
 
 SPECS = (TableSpec("shared", 7, 8, ("s1", "s2")), TableSpec("a", 5, 8, ("a",)))
@@ -22,13 +22,13 @@ class Dividing(nn.Module):
     """Sum-pooled tables with the parts of FBGEMM's interface that are asked for. Its update is the
     rule of the CPU, but NaN where the CUDA kernel has 0 / 0."""
 
-    def __init__(self, layout: Layout, settings: SparseSettings, like: ExactTables) -> None:
+    def __init__(self, layout: Layout, settings: SparseSettings, like: CpuTables) -> None:
         super().__init__()
         self.settings, self.step = settings, 0
         self.feature_table_map = list(layout.table_of)
         state = {name: tensor.clone() for name, tensor in like.state().items()}
         self.weights = [state[f"{t.name}/weight"] for t in layout.tables]
-        names = STATES[settings.kind]
+        names = STATE_NAMES[settings.kind]
         self.states = [[state[f"{t.name}/{n}"] for n in names] for t in layout.tables]
         self.anchor = torch.zeros((), requires_grad=True)
 
@@ -56,7 +56,9 @@ class Dividing(nn.Module):
             norm_U = grad[rows_U].norm(dim=1)
             if "lamb" in self.settings.kind:
                 norm_U = norm_U + states[0].norm(dim=1)
-            UPDATES[self.settings.kind](weight, states, grad[rows_U], self.settings, 0.1, self.step)
+            UPDATE_RULES[self.settings.kind](
+                weight, states, grad[rows_U], self.settings, 0.1, self.step
+            )
             weight[norm_U == 0] = torch.nan
             if self.settings.kind == "lars_sgd":
                 states[0][norm_U == 0] = torch.nan
@@ -94,22 +96,22 @@ def ids(seed: int) -> KeyedJaggedTensor:
     return KeyedJaggedTensor(list(FEATURES), values, lengths=lengths)
 
 
-@pytest.mark.parametrize("kind", DIVIDES)
+@pytest.mark.parametrize("kind", NORM_SCALED_KINDS)
 def test_rows_of_examples_without_weight_are_left_to_the_rule_of_the_cpu(kind):
     settings = SparseSettings(kind, 0.1, eps=1e-3)
-    layout = arrange(SPECS, FEATURES, by_dim=False)
-    exact = ExactTables(layout, settings, CPU)
+    layout = make_layout(SPECS, FEATURES, by_dim=False)
+    exact = CpuTables(layout, settings, CPU)
     for name, tensor in exact.state().items():
         if name.endswith("/weight"):
             tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(3)))
     bare, mended = (Dividing(layout, settings, exact) for _ in range(2))
-    keep_still_rows(mended, settings)
+    protect_zero_gradient_rows(mended, settings)
     broke = False
     for step in (1, 2, 3):
         kjt = ids(step)
         grad = torch.randn(5, 24, generator=torch.Generator().manual_seed(step))
         grad[:4] *= step != 1  # at first one example has a weight, then all of them
-        exact.set_rate(0.1, step)
+        exact.set_lr_and_step(0.1, step)
         expected = exact(kjt)
         expected.backward(grad)
         for kernel in (bare, mended):
@@ -121,23 +123,23 @@ def test_rows_of_examples_without_weight_are_left_to_the_rule_of_the_cpu(kind):
         state = exact.state()
         for spec, weight, states in zip(SPECS, mended.weights, mended.states):
             torch.testing.assert_close(weight, state[f"{spec.name}/weight"])
-            for name, moment in zip(STATES[kind], states):
+            for name, moment in zip(STATE_NAMES[kind], states):
                 torch.testing.assert_close(moment, state[f"{spec.name}/{name}"])
     assert broke, "the kernel alone has rows of NaN"
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(DIVIDES)))
+@pytest.mark.parametrize("kind", sorted(set(SPARSE_KINDS) - set(NORM_SCALED_KINDS)))
 def test_optimizers_that_divide_by_no_norm_are_left_alone(kind):
     kernel = nn.Linear(1, 1)
-    keep_still_rows(kernel, SparseSettings(kind, 0.1))
+    protect_zero_gradient_rows(kernel, SparseSettings(kind, 0.1))
     assert not kernel._forward_hooks
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_fbgemm_has_updated_its_tables_when_the_hook_of_its_node_is_called(device):
     """What the mending counts on: nothing stands between the update and the module's output."""
-    layout = arrange(SPECS, FEATURES, by_dim=False)
-    tables = FusedTables(layout, SparseSettings("adagrad", 0.1), device)
+    layout = make_layout(SPECS, FEATURES, by_dim=False)
+    tables = FbgemmTables(layout, SparseSettings("adagrad", 0.1), device)
     for tensor in tables.state().values():
         tensor.fill_(1.0)
     moved: list[bool] = []
@@ -152,6 +154,6 @@ def test_fbgemm_has_updated_its_tables_when_the_hook_of_its_node_is_called(devic
         pooled_BE.grad_fn.register_hook(seen)
 
     tables._tbe[0].register_forward_hook(after_look_up, with_kwargs=True)
-    tables.set_rate(0.1, 1)
+    tables.set_lr_and_step(0.1, 1)
     tables(ids(1).to(device)).square().sum().backward()
     assert moved == [True] * 4

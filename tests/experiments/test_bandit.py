@@ -9,7 +9,7 @@ import torch
 
 from experiments.bandit import Bandit, Environment, regret
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
-from tests.whole.compare_runs import newest
+from tests.whole.compare_runs import newest_checkpoint
 
 SMALL = (
     "experiments=bandit",
@@ -65,7 +65,7 @@ def test_the_best_policy_regrets_nothing_and_the_learning_one_ever_less(runner, 
         # the account is the sum of what each row of the log says
         steps = [0, *(row["step"] for row in rows)]
         total = sum(64 * (b - a) * row["regret"] for a, b, row in zip(steps, steps[1:], rows))
-        saved = open_checkpoint(newest(tmp_path / policy))
+        saved = open_checkpoint(newest_checkpoint(tmp_path / policy))
         name = "dense/task.environment.account"
         account = read_tensors(saved, [name])[name].tolist()
         assert account == pytest.approx([16_000, total], rel=1e-4)

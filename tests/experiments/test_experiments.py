@@ -9,8 +9,8 @@ import pytest
 
 from experiments import table
 from runner.config.compose import compose
-from runner.config.targets import ALLOWED
-from runner.launch import verify
+from runner.config.targets import ALLOWED_PACKAGES
+from runner.launch import check_composed
 
 NAMES = [experiment.name for experiment in table.experiments()]
 
@@ -18,7 +18,7 @@ NAMES = [experiment.name for experiment in table.experiments()]
 @pytest.mark.parametrize("name", NAMES)
 def test_an_experiment_composes_and_says_what_it_is(name):
     composed = compose([f"experiments={name}"])
-    verify(composed, ALLOWED)
+    check_composed(composed, ALLOWED_PACKAGES)
     assert composed.name == name
     [experiment] = table.experiments([name])
     assert experiment.said.keys() == {"Command", "Protocol", "Seen", "Published"}

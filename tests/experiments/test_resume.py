@@ -9,7 +9,7 @@ import pytest
 
 from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import Zygote
-from tests.whole.compare_runs import differences, newest
+from tests.whole.compare_runs import differences, newest_checkpoint
 
 SYNTHETIC = (
     "dataset=synthetic",
@@ -88,7 +88,7 @@ def test_killed_and_resumed_equals_never_killed(train, tmp_path, name):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     done = train(name, whole)
     assert done.code == 0, done.text
-    assert OWN[name][1] in tensor_shapes(open_checkpoint(newest(whole)))
+    assert OWN[name][1] in tensor_shapes(open_checkpoint(newest_checkpoint(whole)))
     for kill in ("14", "21"):
         died = train(name, killed, kill=kill)
         assert died.code == -9, died.text

@@ -49,14 +49,14 @@ def difference(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, A
 def record() -> dict[str, Any]:
     """The default's configuration and signed fields whole, of every other option what differs."""
     from runner.config.compose import compose
-    from runner.config.signature import identity, signature_of
+    from runner.config.signature import hash_fields, signature_fields
 
     recorded: dict[str, Any] = {}
     for command in commands():
         composed = compose([command] if command else [])
         config = dict(flat(json.loads(json.dumps(composed.config, default=str))))
-        signed = json.loads(json.dumps(identity(composed.config, FINGERPRINT), default=str))
-        signature = signature_of(identity(composed.config, FINGERPRINT))
+        signed = json.loads(json.dumps(signature_fields(composed.config, FINGERPRINT), default=str))
+        signature = hash_fields(signature_fields(composed.config, FINGERPRINT))
         if not command:
             base, base_signed = config, signed
             recorded["base"] = {"config": base, "signed": base_signed, "signature": signature}

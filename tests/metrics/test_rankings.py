@@ -20,7 +20,7 @@ from runner.batch import Prediction, Schema, TaskSpec
 from runner.errors import ConfigError
 from runner.metrics.factory import make_metrics
 from runner.metrics.settings import MetricSettings
-from runner.metrics.slices import rows_slice
+from runner.metrics.slices import attach_slice_values
 
 torch.set_num_threads(1)
 
@@ -162,7 +162,7 @@ def test_any_split_into_batches_and_ranks_gives_the_same(full, num_parts):
     settings = {"names": names, "candidates": "full" if full else "rows", "slice_by": "user"}
     whole = random_rows(0, num_users=5)
     ranks = torch.arange(700.0) % 37 + 1
-    whole = rows_slice(part(whole, torch.arange(700)), whole.groups_BG[:, 0])
+    whole = attach_slice_values(part(whole, torch.arange(700)), whole.groups_BG[:, 0])
     whole.aux["rank_B"] = ranks
     expected = measured(whole, **settings)
     shuffled = torch.randperm(700, generator=torch.Generator().manual_seed(1))
@@ -241,7 +241,7 @@ def test_beyond_the_limit_rankings_are_undefined_and_it_is_said():
 def test_a_slice_has_the_metrics_of_its_rows_alone():
     p = random_rows(0, num_users=4)
     names = ("auc", "mrr", "ece", "log_loss", "accuracy")
-    found = measured(rows_slice(p, p.groups_BG[:, 0]), names=names, slice_by="user")
+    found = measured(attach_slice_values(p, p.groups_BG[:, 0]), names=names, slice_by="user")
     for user in range(4):
         own = measured(part(p, p.groups_BG[:, 0] == user), names=names)
         for name in names:

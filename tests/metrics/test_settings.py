@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from runner.batch import Prediction, TaskSpec
 from runner.errors import ConfigError
 from runner.metrics import MetricSet
-from runner.metrics.settings import METRICS, MetricSettings, check_groups, result_keys
+from runner.metrics.settings import METRICS, MetricSettings, find_group_column, result_keys
 
 CONF = Path(__file__).parents[2] / "conf" / "metrics"
 
@@ -42,18 +42,18 @@ def test_other_mistakes_name_key_and_rule(values, message):
 def test_grouped_metrics_need_a_group_column():
     settings = MetricSettings(eval=["gauc"], train=[])
     with pytest.raises(ConfigError, match="needs a group column"):
-        check_groups(settings, [])
-    assert check_groups(settings, ["user", "item"]) == 0
+        find_group_column(settings, [])
+    assert find_group_column(settings, ["user", "item"]) == 0
     named = MetricSettings(eval=["gauc"], train=[], group="item")
-    assert check_groups(named, ["user", "item"]) == 1
+    assert find_group_column(named, ["user", "item"]) == 1
     with pytest.raises(ConfigError, match="nearest: 'item'"):
-        check_groups(MetricSettings(eval=[], train=[], group="itme"), ["user", "item"])
+        find_group_column(MetricSettings(eval=[], train=[], group="itme"), ["user", "item"])
 
 
 def test_the_default_file_holds_good_settings():
     settings = MetricSettings(**OmegaConf.to_container(OmegaConf.load(CONF / "default.yaml")))
     assert set(settings.eval) <= set(METRICS)
-    assert check_groups(settings, []) is None
+    assert find_group_column(settings, []) is None
 
 
 @pytest.mark.parametrize("num_tasks", [1, 2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, Cursor, Schema, SequenceFeature, SparseFeature, TaskSpec
+from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
 
 NUM_ITEMS, LONGEST = 30, 6
 SCHEMA = Schema(
@@ -60,5 +60,5 @@ def batch_of(size: int = 12, seed: int = 0, *, positive: float = 0.7) -> Batch:
         weights_B=torch.rand(size, generator=g) + 0.5,
         rows_B=torch.arange(size),
         groups_BG=torch.tensor(draw(5, size))[:, None],
-        cursor=Cursor(0, size + 100 * seed),
+        cursor=DataPosition(0, size + 100 * seed),
     )

@@ -10,9 +10,16 @@ import torch
 from torch.nn import functional
 
 from runner.batch import SequenceFeature, TaskSpec
-from runner.models.layers.negatives import GONE, Negatives
+from runner.models.layers.negatives import MASKED_SCORE, NegativeSampler
 from runner.models.layers.sequences import SequenceLookup
-from runner.models.losses import BCE, BPR, InBatchSoftmax, SampledBCE, SampledSoftmax, check_offered
+from runner.models.losses import (
+    BCE,
+    BPR,
+    InBatchSoftmax,
+    SampledBCE,
+    SampledSoftmax,
+    check_loss_inputs,
+)
 from runner.training.update.task import Supervised
 from tests.models.scene import from_yaml
 from tests.models.sequence_scene import LONGEST, NUM_ITEMS, SCHEMA, batch_of, ids_of
@@ -85,7 +92,7 @@ def assert_step_equals(context, before, p, tables, lr):
 
 
 def step(context, batch):
-    context.tables.set_rate(0.1, 1)
+    context.tables.set_lr_and_step(0.1, 1)
     return Supervised().train_step(context, iter([batch]))
 
 
@@ -96,7 +103,7 @@ def test_look_ups_of_sequences_and_candidates_are_rows_of_the_tables(kind, candi
     lookup = SequenceLookup(
         SCHEMA, 4, features=SCHEMA.sparse, sequences=SCHEMA.sequences, candidates="item"
     )
-    lookup.place(context.tables)
+    lookup.attach_tables(context.tables)
     batch = batch_of()
     ids_C = None if candidates is None else torch.arange(candidates) * 2 + 1
     found = lookup(batch, ids_C)
@@ -111,14 +118,14 @@ def test_look_ups_of_sequences_and_candidates_are_rows_of_the_tables(kind, candi
         assert not found.sequences_BLD[0][row, len(kept) :].any()
     if ids_C is not None:
         torch.testing.assert_close(found.shared_CD[0], tables["item"][ids_C])
-    assert torch.equal(lookup.every_row(NUM_ITEMS, torch.device("cpu"), 11), tables["item"])
+    assert torch.equal(lookup.embed_all_rows(NUM_ITEMS, torch.device("cpu"), 11), tables["item"])
 
 
 def test_an_update_reaches_a_row_by_all_its_look_ups_at_once():
     context = make("din")
     lookup = context.model.embedding
     batch, tables = batch_of(), leaves(context)[1]
-    lookup.num_slots, lookup.slots = LONGEST, "history"
+    lookup.num_candidate_slots, lookup.candidate_feature = LONGEST, "history"
     ids_C = torch.tensor([3, 3, 8])
     found = lookup(batch, ids_C)
     grads = [torch.randn(t.shape) for t in found.tensors()]
@@ -177,9 +184,9 @@ def test_two_towers_and_all_their_gradients_equal_the_twins(half_life):
     context = make("two_tower", uniform=4, popularity=3, half_life=half_life)
     batch = batch_of(16)
     counts = torch.arange(NUM_ITEMS) % 7
-    context.model.take_counts({"item": counts})
+    context.model.set_item_counts({"item": counts})
     p, tables = leaves(context)
-    drawn = context.model.negatives.draw(batch.cursor)
+    drawn = context.model.negatives.sample(batch.cursor)
     output = step(context, batch)
     queries, items = towers(p, tables, batch, 0.1, half_life or math.inf)
     torch.testing.assert_close(
@@ -283,7 +290,10 @@ def test_a_batch_without_a_row_of_label_1_or_with_one_row_is_no_trouble(name):
 
 
 def test_losses_over_candidates_are_their_formulas():
-    own, others = torch.tensor([1.0, -0.5]), torch.tensor([[0.3, GONE, 2.0], [0.1, 0.2, -1.0]])
+    own, others = (
+        torch.tensor([1.0, -0.5]),
+        torch.tensor([[0.3, MASKED_SCORE, 2.0], [0.1, 0.2, -1.0]]),
+    )
     log_q_own, log_q = torch.tensor([0.2, 0.1]), torch.tensor([-1.0, 0.4, 0.7])
     aux = {"own_P": own, "others_PC": others, "row_P": torch.tensor([2, 0])}
     prediction = step(make("sasrec"), batch_of(3)).predictions[0]
@@ -314,11 +324,11 @@ def test_losses_over_candidates_are_their_formulas():
 
 def test_negatives_depend_on_the_place_in_the_stream_and_follow_the_counts():
     torch.manual_seed(0)
-    negatives = Negatives(1000, uniform=200, popularity=1000)
+    negatives = NegativeSampler(1000, uniform=200, popularity=1000)
     counts = torch.zeros(1000)
     counts[:10] = torch.arange(1, 11)
     negatives.counts_I.copy_(counts)
-    first, again, other = (negatives.draw(batch_of(4, seed).cursor) for seed in (0, 0, 1))
+    first, again, other = (negatives.sample(batch_of(4, seed).cursor) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     uniform, popular = first.split([200, 1000])
@@ -402,11 +412,11 @@ def test_what_is_missing_or_does_not_fit_is_told_while_building(name, schema, se
 def test_a_loss_over_candidates_is_refused_for_a_model_that_has_none():
     din, towers_, sasrec = (make(name).model for name in ("din", "two_tower", "sasrec"))
     for model, loss in ((din, BCE), (towers_, InBatchSoftmax), (sasrec, BPR), (sasrec, BCE)):
-        check_offered(model, loss(SCHEMA))
+        check_loss_inputs(model, loss(SCHEMA))
     with pytest.raises(ValueError, match="BPR needs candidates, which DIN does not"):
-        check_offered(din, BPR(SCHEMA))
+        check_loss_inputs(din, BPR(SCHEMA))
     with pytest.raises(ValueError, match=r"items of the other rows.*SASRec.*sampled_softmax"):
-        check_offered(sasrec, InBatchSoftmax(SCHEMA))
+        check_loss_inputs(sasrec, InBatchSoftmax(SCHEMA))
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -415,7 +425,7 @@ def test_one_batch_is_learnt_by_heart(name):
     context.dense_optimizer = torch.optim.Adam(context.parameters, lr=0.02)
     losses = []
     for number in range(1, 81):
-        context.tables.set_rate(0.02, number)
+        context.tables.set_lr_and_step(0.02, number)
         output = Supervised().train_step(context, iter([batch_of(24)]))
         losses.append(float(output.losses[0]["click"].mean()))
     assert losses[-1] < 0.35 * losses[0]

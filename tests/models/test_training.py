@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from runner.batch import SparseFeature
-from runner.models.layers.embedding import COPIES
+from runner.models.layers.embedding import LINEAR_COLUMNS
 from runner.models.losses import ByKind
 from runner.training.update.task import Supervised
 from tests.models.scene import MODELS, SCHEMAS, SMALL, TWO_TASKS, batch_of, from_yaml, make_model
@@ -23,7 +23,7 @@ def one_thread():
 def train(context, batches, lr=0.1):
     outputs = []
     for step, batch in enumerate(batches, start=1):
-        context.tables.set_rate(lr, step)
+        context.tables.set_lr_and_step(lr, step)
         outputs.append(Supervised().train_step(context, iter([batch])))
     return outputs
 
@@ -75,7 +75,7 @@ LEARNERS = {name: (name, {}) for name in MODELS} | {
 @pytest.mark.parametrize(("name", "settings"), LEARNERS.values(), ids=LEARNERS)
 def test_one_batch_is_learnt_by_heart(name, settings):
     context = make_context("adam", model=from_yaml(name, **settings))
-    context.dense_optimizer = torch.optim.Adam(context.parameters, lr=0.01)
+    context.dense_optimizer = torch.optim.Adam(context.dense_parameters, lr=0.01)
     outputs = train(context, [batch_of(SCHEMA, 32)] * 60, lr=0.01)
     losses = [float(output.losses[0]["click"].mean()) for output in outputs]
     assert losses[-1] < 0.05 < 0.5 < losses[0]
@@ -100,7 +100,7 @@ def test_the_columns_of_a_first_order_weight_stay_equal_and_learn(name):
     train(context, [batch_of(SCHEMA, 64, seed) for seed in range(3)])
     for table, state in context.tables.state().items():
         if table.endswith(":linear/weight"):
-            assert torch.equal(state, state[:, :1].expand(-1, COPIES))
+            assert torch.equal(state, state[:, :1].expand(-1, LINEAR_COLUMNS))
             assert state.abs().max() > 0.01
 
 

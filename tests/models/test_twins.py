@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from runner.batch import Embeddings
-from runner.models.layers.embedding import COPIES
+from runner.models.layers.embedding import LINEAR_COLUMNS
 from runner.models.layers.experts import Experts
 from runner.training.state import dense_parameters
 from tests.models.scene import NO_NUMBERS, SCHEMAS, SMALL, TWO_TASKS, batch_of, make_model
@@ -42,7 +42,7 @@ def test_logits_and_all_gradients_equal_the_twins(name, schema):
 
     parts = [embeddings_BFD.flatten(1)]
     if len(widths) > 1:
-        parts.append(first_BF.repeat_interleave(COPIES, dim=1))
+        parts.append(first_BF.repeat_interleave(LINEAR_COLUMNS, dim=1))
     embeddings = Embeddings(torch.cat(parts, dim=1)).detached()
     prediction = model.dense(embeddings, batch)
     weights_BT = torch.randn(prediction.logits_BT.shape, generator=generator)
@@ -133,7 +133,7 @@ def test_the_number_of_weights_is_the_papers(name):
     rows = {feature.name: feature.num_rows for feature in SCHEMA.sparse}
     expected = {f"{n}/weight": (r, D) for n, r in rows.items()}
     if name in ("deepfm", "wide_and_deep", "xdeepfm"):
-        expected |= {f"{n}:linear/weight": (r, COPIES) for n, r in rows.items()}
+        expected |= {f"{n}:linear/weight": (r, LINEAR_COLUMNS) for n, r in rows.items()}
     assert tables == expected
 
 

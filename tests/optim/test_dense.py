@@ -12,8 +12,8 @@ from runner.errors import ConfigError
 from runner.optim.dense import (
     build_dense_optimizer,
     create_dense_state,
-    dense_state,
-    dense_values,
+    dense_state_tensors,
+    dense_state_values,
 )
 
 CASES = [
@@ -81,14 +81,16 @@ def test_three_steps_save_load_three_more_equal_six(cls, settings):
     first = make_model()
     before = build_dense_optimizer(cls, settings, parameters_of(first))
     train(first, before, range(3))
-    saved = {n: t.clone() for n, t in dense_state(before, parameters_of(first)).items()}
-    values = json.loads(json.dumps(dense_values(before, parameters_of(first)), allow_nan=False))
+    saved = {n: t.clone() for n, t in dense_state_tensors(before, parameters_of(first)).items()}
+    values = json.loads(
+        json.dumps(dense_state_values(before, parameters_of(first)), allow_nan=False)
+    )
 
     second = make_model()
     second.load_state_dict(first.state_dict())
     after = build_dense_optimizer(cls, settings, parameters_of(second))
     create_dense_state(after, parameters_of(second), values)
-    live = dense_state(after, parameters_of(second))
+    live = dense_state_tensors(after, parameters_of(second))
     assert set(live) == set(saved)
     for name, tensor in live.items():
         assert tensor.shape == saved[name].shape
@@ -98,10 +100,10 @@ def test_three_steps_save_load_three_more_equal_six(cls, settings):
 
     for name, parameter in whole.named_parameters():
         assert torch.equal(parameter, parameters_of(second)[name]), name
-    final = dense_state(after, parameters_of(second))
-    for name, tensor in dense_state(uninterrupted, parameters_of(whole)).items():
+    final = dense_state_tensors(after, parameters_of(second))
+    for name, tensor in dense_state_tensors(uninterrupted, parameters_of(whole)).items():
         assert torch.equal(tensor, final[name]), name
-    assert dense_values(after, parameters_of(second)) == dense_values(
+    assert dense_state_values(after, parameters_of(second)) == dense_state_values(
         uninterrupted, parameters_of(whole)
     )
 
@@ -109,10 +111,10 @@ def test_three_steps_save_load_three_more_equal_six(cls, settings):
 def test_states_are_named_by_parameter_and_live():
     model = make_model()
     optimizer = build_dense_optimizer(optim.Adam, {"lr": 0.01}, parameters_of(model))
-    assert dense_state(optimizer, parameters_of(model)) == {}
-    assert dense_values(optimizer, parameters_of(model)) == {}
+    assert dense_state_tensors(optimizer, parameters_of(model)) == {}
+    assert dense_state_values(optimizer, parameters_of(model)) == {}
     train(model, optimizer, range(1))
-    state = dense_state(optimizer, parameters_of(model))
+    state = dense_state_tensors(optimizer, parameters_of(model))
     assert set(state) == {
         f"{name}/{key}"
         for name in ("0.weight", "0.bias", "2.weight", "2.bias")
@@ -129,11 +131,13 @@ def test_a_parameter_without_gradient_has_no_state_to_save():
     optimizer = build_dense_optimizer(optim.Adam, {"lr": 0.01}, parameters_of(model))
     model[0].bias.requires_grad_(False)
     train(model, optimizer, range(1))
-    assert "0.bias" not in dense_values(optimizer, parameters_of(model))
+    assert "0.bias" not in dense_state_values(optimizer, parameters_of(model))
     fresh = build_dense_optimizer(optim.Adam, {"lr": 0.01}, parameters_of(model))
-    create_dense_state(fresh, parameters_of(model), dense_values(optimizer, parameters_of(model)))
-    assert set(dense_state(fresh, parameters_of(model))) == set(
-        dense_state(optimizer, parameters_of(model))
+    create_dense_state(
+        fresh, parameters_of(model), dense_state_values(optimizer, parameters_of(model))
+    )
+    assert set(dense_state_tensors(fresh, parameters_of(model))) == set(
+        dense_state_tensors(optimizer, parameters_of(model))
     )
 
 
@@ -151,7 +155,7 @@ def test_fused_on_cpu_unless_the_user_says_otherwise(cls):
 def test_a_model_of_tables_alone_has_an_optimizer_that_does_nothing():
     optimizer = build_dense_optimizer(optim.Adam, {"lr": 0.1}, {})
     optimizer.step()
-    assert dense_state(optimizer, {}) == {}
+    assert dense_state_tensors(optimizer, {}) == {}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from runner.optim.fused_step import step
+from runner.optim.fused_step import step_optimizer
 
 
 def net() -> nn.Sequential:
@@ -50,7 +50,7 @@ def after(update, cls, *, num_updates: int = 4, **settings):
     ],
 )
 def test_a_step_equals_torchs_own_to_the_last_bit(cls, settings):
-    ours, theirs = after(step, cls, **settings), after(cls.step, cls, **settings)
+    ours, theirs = after(step_optimizer, cls, **settings), after(cls.step, cls, **settings)
     assert len(ours) == len(theirs) > 6
     for mine, other in zip(ours, theirs):
         assert torch.equal(mine, other)
@@ -60,10 +60,10 @@ def test_a_step_goes_on_from_loaded_states():
     model = net()[:1]
     first, second = torch.optim.Adam(model.parameters(), fused=True), None
     model(torch.ones(2, 5)).sum().backward()
-    step(first)
+    step_optimizer(first)
     second = torch.optim.Adam(model.parameters(), fused=True)
     second.load_state_dict(first.state_dict())
-    step(second)
+    step_optimizer(second)
     assert [s["step"].item() for s in second.state.values()] == [2.0, 2.0]
 
 
@@ -74,7 +74,7 @@ def test_hooks_hear_of_every_step():
     optimizer.register_step_post_hook(lambda *_: heard.append("after"))
     for _ in range(3):
         model(torch.ones(2, 5)).sum().backward()
-        step(optimizer)
+        step_optimizer(optimizer)
     assert heard == ["after"] * 3
 
 
@@ -82,10 +82,10 @@ def test_a_profiler_sees_every_step():
     model = net()[:1]
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     model(torch.ones(2, 5)).sum().backward()
-    step(optimizer)
+    step_optimizer(optimizer)
     with torch.profiler.profile() as profile:
-        step(optimizer)
-        step(optimizer)
+        step_optimizer(optimizer)
+        step_optimizer(optimizer)
     counts = {event.key: event.count for event in profile.key_averages()}
     assert counts["Optimizer.step#Adam.step"] == 2
 
@@ -94,8 +94,8 @@ def test_the_kernel_is_reached_without_torchs_own_step(monkeypatch):
     model = net()[:1]
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     model(torch.ones(2, 5)).sum().backward()
-    step(optimizer)  # makes the states
+    step_optimizer(optimizer)  # makes the states
     monkeypatch.setattr(torch.optim.Adam, "step", lambda self: pytest.fail("the long way"))
     before = model[0].weight.detach().clone()
-    step(optimizer)
+    step_optimizer(optimizer)
     assert not torch.equal(before, model[0].weight)

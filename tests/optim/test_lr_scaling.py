@@ -7,8 +7,8 @@ from copy import deepcopy
 
 import pytest
 
-from runner.config.signature import signature
-from runner.optim.lr_scaling import rate_scale, scaling_note, settle_batches
+from runner.config.signature import compute_signature
+from runner.optim.lr_scaling import describe_lr_scaling, lr_scale_factor, resolve_lr_batches
 from tests.conftest import TINY
 
 BATCH = ("trainer.batch_size=16", "trainer.accumulate=4", "trainer.max_steps=3")
@@ -16,7 +16,7 @@ BATCH = ("trainer.batch_size=16", "trainer.accumulate=4", "trainer.max_steps=3")
 
 @pytest.mark.parametrize(("rule", "scale"), [("constant", 1), ("sqrt", 3), ("linear", 9)])
 def test_a_rule_scales_by_the_number_of_batches(rule, scale):
-    assert rate_scale(rule, 9) == pytest.approx(scale)
+    assert lr_scale_factor(rule, 9) == pytest.approx(scale)
 
 
 def config(rule: str = "linear", batches: int | None = None, ranks: int = 2, accumulate: int = 3):
@@ -33,7 +33,7 @@ def config(rule: str = "linear", batches: int | None = None, ranks: int = 2, acc
 def settled(**more) -> dict:
     ours = config(**more)
     record = deepcopy(ours)
-    settle_batches(ours, record)
+    resolve_lr_batches(ours, record)
     assert ours == record
     return ours
 
@@ -46,7 +46,7 @@ def test_the_number_is_ranks_times_micro_batches_and_a_run_that_has_one_keeps_it
 
 def test_it_is_part_of_the_signature_where_it_makes_the_rates():
     def signed(**more):
-        return signature(settled(**more), "data")
+        return compute_signature(settled(**more), "data")
 
     same_rows = {"ranks": 1, "accumulate": 6}
     assert signed(rule="constant") == signed(rule="constant", **same_rows)
@@ -56,12 +56,12 @@ def test_it_is_part_of_the_signature_where_it_makes_the_rates():
 
 
 def test_the_note_tells_every_rate_before_and_after():
-    note = scaling_note("linear", 4, {"dense": 0.004, "sparse": 0.08})
+    note = describe_lr_scaling("linear", 4, {"dense": 0.004, "sparse": 0.08})
     assert note == (
         "full learning rates x 4 (linear, 4 batches an update): "
         "dense 0.001 -> 0.004, sparse 0.02 -> 0.08"
     )
-    assert scaling_note("constant", None, {"dense": 0.004}) == ""
+    assert describe_lr_scaling("constant", None, {"dense": 0.004}) == ""
 
 
 def test_a_run_tells_it_logs_the_scaled_rates_and_keeps_them_on_resume(runner, tmp_path):

@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 
 from runner.errors import ConfigError
 from runner.optim.lr_schedule import build_schedule, check_schedule
-from runner.optim.lr_shapes import KINDS
+from runner.optim.lr_shapes import SCHEDULE_KINDS
 
 T = 40
 CONF = Path(__file__).parents[2] / "conf" / "scheduler"
@@ -96,7 +96,7 @@ def test_cyclical_by_hand():
     assert rates == pytest.approx([1, 0.6, 0.2, 0.6, 0.6, 0.4, 0.2, 0.4, 0.4])
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if k != "one_cycle"])
+@pytest.mark.parametrize("kind", [k for k in SCHEDULE_KINDS if k != "one_cycle"])
 def test_warmup_rises_to_the_full_rate_and_never_starts_at_zero(kind):
     needs = {
         "step": {"every": 5},
@@ -174,10 +174,10 @@ def test_mistakes_that_need_the_length_of_the_run():
 
 def test_every_kind_has_an_option_that_builds():
     options = {path.stem: yaml.safe_load(path.read_text()) for path in CONF.glob("*.yaml")}
-    assert set(options) == set(KINDS)
+    assert set(options) == set(SCHEDULE_KINDS)
     for stem, settings in options.items():
         assert settings["kind"] == stem
-        assert set(settings) >= set(KINDS[stem].keys), "every setting shows in the YAML"
+        assert set(settings) >= set(SCHEDULE_KINDS[stem].keys), "every setting shows in the YAML"
         check_schedule(settings)
         assert all(0 < rate <= 1 for rate in curve(settings, steps_per_epoch=10))
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.errors import ConfigError
-from runner.optim.param_groups import owners
+from runner.optim.param_groups import match_patterns
 
 NAMES = ["bottom.0.weight", "bottom.0.bias", "over.0.weight", "over.0.bias", "head.weight"]
 
 
 def test_the_first_match_wins_and_the_rest_belong_to_nobody():
-    assert owners(NAMES, [r"bias$", r"^bottom\."]) == {
+    assert match_patterns(NAMES, [r"bias$", r"^bottom\."]) == {
         "bottom.0.weight": 1,
         "bottom.0.bias": 0,
         "over.0.weight": None,
@@ -34,7 +34,7 @@ def test_the_first_match_wins_and_the_rest_belong_to_nobody():
 )
 def test_mistakes_are_named(patterns, message):
     with pytest.raises(ConfigError, match=message):
-        owners(NAMES, patterns)
+        match_patterns(NAMES, patterns)
 
 
 pieces = st.sampled_from(
@@ -48,7 +48,7 @@ def test_every_parameter_has_at_most_one_owner_and_every_pattern_owns_one(patter
     found = {n: [i for i, p in enumerate(patterns) if re.search(p, n)] for n in names}
     owned = {n: f[0] for n, f in found.items() if f}
     try:
-        result = owners(names, patterns)
+        result = match_patterns(names, patterns)
     except ConfigError:
         assert set(owned.values()) != set(range(len(patterns)))
         return

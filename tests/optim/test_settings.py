@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from runner.errors import ConfigError
-from runner.optim.settings import KINDS, SparseSettings, parse_sparse
+from runner.optim.settings import SPARSE_KINDS, SparseSettings, parse_sparse
 
 CONF = Path(__file__).parents[2] / "conf" / "optimizer"
 
@@ -18,7 +18,7 @@ def test_every_optimizer_option_parses():
     assert len(paths) >= 5
     for path in paths:
         settings = parse_sparse(yaml.safe_load(path.read_text())["sparse"])
-        assert settings.kind in KINDS
+        assert settings.kind in SPARSE_KINDS
         assert settings.lr > 0 or path.stem == "lbfgs"  # whose tables stay as they are
 
 

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from runner.errors import UserError
-from runner.rundir.json_files import Log, read_json, read_rows, write_json
+from runner.rundir.json_files import JsonlFile, read_json, read_jsonl, write_json
 
 
 def test_nan_and_infinity_are_strings_that_float_reads_back(tmp_path):
-    log = Log(tmp_path / "m.jsonl")
+    log = JsonlFile(tmp_path / "m.jsonl")
     log.append({"a": math.nan, "b": math.inf, "c": [-math.inf, 1.5], "d": {"e": math.nan}})
     strict = json.loads((tmp_path / "m.jsonl").read_text(), parse_constant=pytest.fail)
     assert math.isnan(float(strict["a"]))
@@ -22,28 +22,28 @@ def test_nan_and_infinity_are_strings_that_float_reads_back(tmp_path):
 
 def test_a_number_survives_to_the_last_digit(tmp_path):
     value = 0.1 + 0.2
-    Log(tmp_path / "m.jsonl").append({"v": value})
-    assert read_rows(tmp_path / "m.jsonl")[0]["v"] == value
+    JsonlFile(tmp_path / "m.jsonl").append({"v": value})
+    assert read_jsonl(tmp_path / "m.jsonl")[0]["v"] == value
 
 
 def test_cut_takes_the_log_back_to_the_byte(tmp_path):
-    log = Log(tmp_path / "m.jsonl")
+    log = JsonlFile(tmp_path / "m.jsonl")
     for step in range(5):
         log.append({"step": step})
     seen = log.size()
     before = log.path.read_bytes()
     log.append({"step": 5})
-    assert log.cut(seen) == 0
+    assert log.truncate(seen) == 0
     assert log.path.read_bytes() == before
     log.append({"step": 5, "again": True})
-    assert [r["step"] for r in read_rows(log.path)] == [0, 1, 2, 3, 4, 5]
+    assert [r["step"] for r in read_jsonl(log.path)] == [0, 1, 2, 3, 4, 5]
 
 
 def test_cut_says_how_many_bytes_were_lost(tmp_path):
-    log = Log(tmp_path / "m.jsonl")
+    log = JsonlFile(tmp_path / "m.jsonl")
     log.append({"step": 1})
-    assert log.cut(1000) == 1000 - log.size()
-    assert len(read_rows(log.path)) == 1
+    assert log.truncate(1000) == 1000 - log.size()
+    assert len(read_jsonl(log.path)) == 1
 
 
 def test_a_killed_writer_leaves_every_whole_row(tmp_path):
@@ -51,21 +51,21 @@ def test_a_killed_writer_leaves_every_whole_row(tmp_path):
     code = f"""
 import os
 from pathlib import Path
-from runner.rundir.json_files import Log
-log = Log(Path({str(path)!r}))
+from runner.rundir.json_files import JsonlFile
+log = JsonlFile(Path({str(path)!r}))
 for step in range(100): log.append({{"step": step}})
 os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
-    assert [r["step"] for r in read_rows(path)] == list(range(100))
+    assert [r["step"] for r in read_jsonl(path)] == list(range(100))
 
 
 def test_a_torn_row_is_dropped_before_the_next_one(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text('{"step": 1}\n{"step": 2, "lo')
-    assert [r["step"] for r in read_rows(path)] == [1]
-    Log(path).append({"step": 2})
-    assert [r["step"] for r in read_rows(path)] == [1, 2]
+    assert [r["step"] for r in read_jsonl(path)] == [1]
+    JsonlFile(path).append({"step": 2})
+    assert [r["step"] for r in read_jsonl(path)] == [1, 2]
 
 
 def test_write_json_leaves_the_old_file_whole_when_the_new_one_fails(tmp_path, monkeypatch):

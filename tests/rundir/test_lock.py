@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from runner.errors import UserError
-from runner.rundir.lock import Lock, holder, is_locked
+from runner.rundir.lock import FolderLock, describe_holder, is_locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from runner.rundir.lock import Lock
-lock = Lock(Path(sys.argv[1]))
+from runner.rundir.lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)
 """
@@ -34,7 +34,7 @@ def other(tmp_path):
 
 def test_a_second_writer_is_refused_and_told_who_the_first_is(tmp_path, other):
     with pytest.raises(UserError, match=f"process {other.pid} on "):
-        Lock(tmp_path)
+        FolderLock(tmp_path)
     assert is_locked(tmp_path)
 
 
@@ -42,8 +42,8 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path, other):
     other.send_signal(signal.SIGKILL)
     other.wait()
     assert not is_locked(tmp_path)
-    lock = Lock(tmp_path)
-    assert f"process {os.getpid()} on " in holder(tmp_path)
+    lock = FolderLock(tmp_path)
+    assert f"process {os.getpid()} on " in describe_holder(tmp_path)
     lock.release()
     assert not is_locked(tmp_path)
 
@@ -52,8 +52,8 @@ def test_a_forked_child_that_outlives_the_run_does_not_hold_its_lock(tmp_path):
     code = """
 import os, sys, time
 from pathlib import Path
-from runner.rundir.lock import Lock
-lock = Lock(Path(sys.argv[1]))
+from runner.rundir.lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
 child = os.fork()
 if child == 0:
     time.sleep(60)
@@ -80,7 +80,7 @@ os.kill(os.getpid(), 9)
 def test_a_lock_without_text_still_refuses(tmp_path, other):
     (tmp_path / ".lock").write_text("")
     with pytest.raises(UserError, match="does not say which"):
-        Lock(tmp_path)
+        FolderLock(tmp_path)
 
 
 def test_a_folder_without_a_lock_is_not_locked(tmp_path):

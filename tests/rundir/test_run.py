@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from runner.config.signature import signature_of
+from runner.config.signature import hash_fields
 from runner.errors import UserError
 from runner.rundir import location
 from runner.rundir.location import check_writable
-from runner.rundir.provenance import git_state, provenance
-from runner.rundir.run import Plan, open_run, read_config, read_meta, reopen_run, write_result
+from runner.rundir.provenance import collect_provenance, git_state
+from runner.rundir.run import RunSpec, open_run, read_config, read_meta, reopen_run, write_result
 
 
 def plan(**changes):
     identity = {"seed": 0, **changes}
-    return Plan(
+    return RunSpec(
         config={"seed": identity["seed"], "key": "${oc.env:KEY}"},
-        identity=identity,
-        signature=signature_of(identity),
+        signature_fields=identity,
+        signature=hash_fields(identity),
         name="test",
         choices={"model": "dlrm"},
         command=["python", "-m", "runner"],
@@ -80,10 +80,10 @@ def test_a_result_that_belongs_to_a_shorter_run_does_not_count_as_done(tmp_path)
     write_result(run, {"status": "completed", "step": 5})
     run.close()
     done = reopen_run(tmp_path / "run", plan(max_steps=5))
-    assert done.finished["step"] == 5
+    assert done.finished_result["step"] == 5
     done.close()
     longer = reopen_run(tmp_path / "run", plan(max_steps=9))
-    assert longer.finished is None
+    assert longer.finished_result is None
     assert not (tmp_path / "run" / "result.json").exists()
     longer.close()
     assert read_meta(tmp_path / "run")["resumes"][-1]["result_before"]["step"] == 5
@@ -125,7 +125,7 @@ def test_commit_patch_and_untracked_files_of_the_project_are_kept(tmp_path):
 
 
 def test_provenance_is_json_and_names_versions_without_importing_them(tmp_path):
-    found = json.loads(json.dumps(provenance(tmp_path, ["python"])))
+    found = json.loads(json.dumps(collect_provenance(tmp_path, ["python"])))
     assert found["versions"]["hydra-core"].startswith("1.3")
     assert found["command"] == ["python"]
     assert {"host", "python", "created", "cwd", "pid"} <= set(found)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 
-from runner.rundir.secrets import HidingFormatter, hidden_values, hide
+from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, secret_values
 
 
 def test_values_of_the_environment_are_replaced_by_their_references(monkeypatch):
@@ -14,14 +14,14 @@ def test_values_of_the_environment_are_replaced_by_their_references(monkeypatch)
         "b": [{"c": "https://${oc.env:LONGER,none}@host"}],
         "d": "${oc.env:SHORT} ${oc.env:NOT_SET,x} ${.key}",
     }
-    values = hidden_values(config)
+    values = secret_values(config)
     text = "at abcd1234-more/x and abcd1234, no"
-    assert hide(text, values) == "at ${oc.env:LONGER}/x and ${oc.env:TOKEN}, no"
+    assert mask_secrets(text, values) == "at ${oc.env:LONGER}/x and ${oc.env:TOKEN}, no"
 
 
 def test_a_traceback_in_a_log_is_hidden_too(monkeypatch):
     monkeypatch.setenv("TOKEN", "abcd1234")
-    formatter = HidingFormatter("%(message)s", hidden_values({"a": "${oc.env:TOKEN}"}))
+    formatter = SecretMaskingFormatter("%(message)s", secret_values({"a": "${oc.env:TOKEN}"}))
     try:
         raise OSError("no file /data/abcd1234/x")
     except OSError as error:

@@ -12,9 +12,15 @@ from pathlib import Path
 
 from runner.config.settings import SearchSettings
 from runner.errors import UserError
-from runner.sweep.local_process import LOG, Process, command_of, num_cores, told_to_jobs
-from runner.sweep.plan import Checked
-from runner.sweep.run import Options, search, sweep
+from runner.sweep.local_process import (
+    JOB_LOG_FILE,
+    LocalProcess,
+    job_command,
+    job_environment,
+    num_cores,
+)
+from runner.sweep.plan import CheckedJob
+from runner.sweep.run import SweepOptions, run_search, run_sweep
 from runner.sweep.space import read_space
 from tests.sweep.stand_in import signature
 
@@ -37,12 +43,12 @@ def search_run(directory: Path, space: Mapping, *, fixed=(), start=None, dry_run
     settings = SearchSettings(space=dict(space), **own)
     dimensions, _ = read_space(settings.space, [])
     check = checker(directory, more)
-    options = Options(dry_run=dry_run, start=start or stand_ins)
-    return search(list(fixed), dimensions, settings, check=check, options=options)
+    options = SweepOptions(dry_run=dry_run, make_starter=start or stand_ins)
+    return run_search(list(fixed), dimensions, settings, check=check, options=options)
 
 
 def checker(directory: Path, launcher: Mapping, direction: str = "max"):
-    def check(overrides: Sequence[str]) -> Checked:
+    def check(overrides: Sequence[str]) -> CheckedJob:
         given = dict(o.split("=", 1) for o in overrides)
         if "bad" in given:
             raise UserError(f"bad={given['bad']}: there is no key 'bad'")
@@ -53,7 +59,7 @@ def checker(directory: Path, launcher: Mapping, direction: str = "max"):
             "trainer": {"num_threads": given.get("trainer.num_threads"), "eval_every": 1},
             "metrics": {"eval": ["auc", "log_loss"], "train": []},
         }
-        return Checked(signature(overrides), "toy", config, str(directory))
+        return CheckedJob(signature(overrides), "toy", config, str(directory))
 
     return check
 
@@ -63,10 +69,10 @@ def stand_ins(plan, flags, name):
     threads = max(1, num_cores() // plan.launcher.slots) if plan.launcher.slots > 1 else None
 
     def start(job, folder, slot):
-        words = command_of(job, folder, flags, threads)[3:]
-        env = dict(os.environ, **told_to_jobs(plan, name))
+        words = job_command(job, folder, flags, threads)[3:]
+        env = dict(os.environ, **job_environment(plan, name))
         command = [sys.executable, "-I", "-S", STAND_IN, *words]
-        return Process(command, folder / LOG, env)
+        return LocalProcess(command, folder / JOB_LOG_FILE, env)
 
     return start
 
@@ -105,7 +111,7 @@ def empty_jobs(plan, flags, name):
 def run(directory: Path, jobs, *, start=stand_ins, direction="max", dry_run=False, **launcher):
     """A sweep of stand-ins in this process; returns its exit code."""
     check = checker(directory, launcher, direction)
-    return sweep(jobs, check=check, options=Options(dry_run=dry_run, start=start))
+    return run_sweep(jobs, check=check, options=SweepOptions(dry_run=dry_run, make_starter=start))
 
 
 if __name__ == "__main__":

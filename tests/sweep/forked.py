@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runner.cli.flags import split_flags, take_allow
+from runner.cli.flags import extract_allow, parse_flags
 from runner.cli.multirun import multirun
 from runner.config.targets import allowed_packages
-from runner.distributed.parent_death import end_with
+from runner.distributed.parent_death import die_with_parent
 from runner.errors import UserError
-from runner.sweep.local_process import LOG, command_of, told_to_jobs
+from runner.sweep.local_process import JOB_LOG_FILE, job_command, job_environment
 from tests.conftest import ROOT, Finished, Process, Zygote
 from tests.zygote import become_runner
 
@@ -30,14 +30,14 @@ class Forked:
     """A job's process, which ends with the sweep and has its log locked, as the real one's."""
 
     def __init__(self, words: Sequence[str], folder: Path, env: dict[str, str]) -> None:
-        log, parent = folder / LOG, os.getpid()
+        log, parent = folder / JOB_LOG_FILE, os.getpid()
         self.code: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             os.setsid()
             held = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            end_with(parent, signal.SIGTERM)
+            die_with_parent(parent, signal.SIGTERM)
             signal.set_wakeup_fd(-1)
             request = {"args": list(words), "cwd": os.getcwd(), "env": env, "output": str(log)}
             become_runner(request)
@@ -65,18 +65,18 @@ class Forked:
 
 
 def forks(plan: Any, flags: Sequence[str], name: str) -> Any:
-    env = told_to_jobs(plan, name)
+    env = job_environment(plan, name)
 
     def start(job: Any, folder: Path, slot: int) -> Forked:
-        return Forked(command_of(job, folder, flags, None)[3:], folder, env)
+        return Forked(job_command(job, folder, flags, None)[3:], folder, env)
 
     return start
 
 
 def main(words: Sequence[str]) -> int:
-    words, allow = take_allow(words)
+    words, allow = extract_allow(words)
     try:
-        return multirun(split_flags(words), allowed_packages(allow), allow, forks)
+        return multirun(parse_flags(words), allowed_packages(allow), allow, forks)
     except UserError as error:
         print(f"error: {error}")
         return 2

@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from runner.sweep.database import StudyError
+from runner.sweep.database import SweepDatabaseError
 from tests.sweep.driver import grid, run
 from tests.sweep.test_sweep import board, starts
 
@@ -51,10 +51,10 @@ def test_a_damaged_one_is_told_and_kept_and_nothing_done_is_done_again(tmp_path,
 
 def test_one_that_another_program_has_locked_is_told_before_anything_starts(tmp_path, monkeypatch):
     assert run(tmp_path, grid(value=[0.1])) == 0
-    monkeypatch.setattr("runner.sweep.database.PATIENCE_S", 0.2)
+    monkeypatch.setattr("runner.sweep.database.LOCK_TIMEOUT_S", 0.2)
     other = sqlite3.connect(tmp_path / "study.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StudyError, match=r"study.db is locked by another program"):
+    with pytest.raises(SweepDatabaseError, match=r"study.db is locked by another program"):
         run(tmp_path, grid(value=[0.1, 0.2]))
     other.execute("ROLLBACK")
     other.close()
@@ -66,7 +66,7 @@ def test_one_that_is_locked_while_jobs_run_stops_the_sweep_and_says_why(
 ):
     from runner.sweep import database
 
-    monkeypatch.setattr("runner.sweep.database.PATIENCE_S", 0.2)
+    monkeypatch.setattr("runner.sweep.database.LOCK_TIMEOUT_S", 0.2)
     others = []
 
     def lock_after(self, number, pid, pid_start):
@@ -75,7 +75,7 @@ def test_one_that_is_locked_while_jobs_run_stops_the_sweep_and_says_why(
         others.append(other)
 
     with monkeypatch.context() as patch:
-        patch.setattr(database.Study, "started", lock_after)
+        patch.setattr(database.SweepDatabase, "started", lock_after)
         assert run(tmp_path, grid(value=[0.1, 0.2])) == 1
     told = capsys.readouterr()
     assert "the sweep stopped: " in told.err
@@ -91,7 +91,7 @@ def test_one_of_another_layout_is_refused(tmp_path):
     db = sqlite3.connect(tmp_path / "study.db", isolation_level=None)
     db.execute("UPDATE runner_sweep SET value = '99' WHERE key = 'version'")
     db.close()
-    with pytest.raises(StudyError, match="another version"):
+    with pytest.raises(SweepDatabaseError, match="another version"):
         run(tmp_path, grid(value=[0.1]))
 
 

@@ -113,7 +113,7 @@ def test_jobs_know_the_address_and_the_token_of_a_ray_that_the_sweep_started(mon
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     env = dict(os.environ)
-    settings = hydra_launcher._joining_ray(["+hydra.launcher.ray.init.num_cpus=2"], env)
+    settings = hydra_launcher._join_ray(["+hydra.launcher.ray.init.num_cpus=2"], env)
     assert env["RAY_ADDRESS"] == "10.0.0.1:6379"
     assert env["RAY_AUTH_MODE"] == "token"
     assert settings == ("+hydra.launcher.ray.init.object_store_memory=null",)
@@ -125,13 +125,13 @@ def test_a_plugin_that_is_not_there_is_told_at_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(hydra_launcher, "_is_there", lambda module: False)
     with pytest.raises(ConfigError, match=r"is not installed: pip install '.\[ray\]'"):
-        hydra_launcher.chosen_launcher(["hydra/launcher=ray"])
+        hydra_launcher.parse_launcher(["hydra/launcher=ray"])
     monkeypatch.setattr(hydra_launcher, "_is_there", lambda module: True)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="no sbatch on this machine"):
-        hydra_launcher.chosen_launcher(["hydra/launcher=submitit_slurm"])
+        hydra_launcher.parse_launcher(["hydra/launcher=submitit_slurm"])
     with pytest.raises(ConfigError, match="not with this runner"):
-        hydra_launcher.chosen_launcher(["hydra/launcher=joblib"])
+        hydra_launcher.parse_launcher(["hydra/launcher=joblib"])
     with pytest.raises(ConfigError, match=r"belongs to hydra/launcher="):
-        hydra_launcher.chosen_launcher(["hydra.launcher.timeout_min=5"])
-    assert hydra_launcher.chosen_launcher(["seed=1"]) is None
+        hydra_launcher.parse_launcher(["hydra.launcher.timeout_min=5"])
+    assert hydra_launcher.parse_launcher(["seed=1"]) is None

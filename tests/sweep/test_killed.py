@@ -162,10 +162,10 @@ def test_a_job_that_a_killed_sweep_left_behind_is_waited_for(tmp_path):
 
 
 def test_what_a_killed_job_leaves_behind_goes_with_it(tmp_path):
-    from runner.sweep.local_process import Process
+    from runner.sweep.local_process import LocalProcess
 
     code = "import os, time; os.fork() or time.sleep(60); time.sleep(0.2); os.kill(os.getpid(), 9)"
-    process = Process([sys.executable, "-c", code], tmp_path / "job.log", dict(os.environ))
+    process = LocalProcess([sys.executable, "-c", code], tmp_path / "job.log", dict(os.environ))
     until(lambda: process.poll() is not None)
     assert process.poll() == -signal.SIGKILL
     processes = list(Path("/proc").glob("[0-9]*"))

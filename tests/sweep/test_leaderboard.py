@@ -5,22 +5,28 @@ import io
 
 from rich.console import Console
 
-from runner.sweep.database import End
-from runner.sweep.leaderboard import Row, ranked, show, spread, write_csv
-from runner.sweep.live_view import Board
-from runner.sweep.plan import Job, SweepPlan
-from runner.sweep.run_index import Outcome, outcome_of
+from runner.sweep.database import TryResult
+from runner.sweep.leaderboard import (
+    LeaderboardRow,
+    format_mean_std,
+    rank_rows,
+    show_leaderboard,
+    write_csv,
+)
+from runner.sweep.live_view import LiveView
+from runner.sweep.plan import SweepJob, SweepPlan
+from runner.sweep.run_index import Outcome, outcome_from_result
 from runner.sweep.settings import LauncherSettings
 
 
 def job(lr, seed):
-    return Job(f"{lr}{seed}", "0" * 8, (), {"lr": lr, "seed": str(seed)}, seed)
+    return SweepJob(f"{lr}{seed}", "0" * 8, (), {"lr": lr, "seed": str(seed)}, seed)
 
 
 def row(lr, seed, best=None, status="completed", error=None, **tests):
     metrics = {f"test/{name}": value for name, value in tests.items()}
     outcome = Outcome(status, error, best, 3 if best else None, metrics, 10, 1.25)
-    return Row(job(lr, seed), f"folder-{lr}-{seed}", outcome)
+    return LeaderboardRow(job(lr, seed), f"folder-{lr}-{seed}", outcome)
 
 
 def plan(rows, direction="max"):
@@ -42,14 +48,14 @@ ROWS = [
 
 def text_of(rows, width=200, direction="max"):
     console = Console(file=io.StringIO(), width=width)
-    show(console, rows, plan(rows, direction))
+    show_leaderboard(console, rows, plan(rows, direction))
     return console.file.getvalue()
 
 
 def test_completed_jobs_come_first_in_the_metrics_direction():
-    order = [(r.job.varying["lr"], r.job.seed) for r in ranked(reversed(ROWS), "max")]
+    order = [(r.job.varying["lr"], r.job.seed) for r in rank_rows(reversed(ROWS), "max")]
     assert order == [("0.2", 1), ("0.1", 2), ("0.1", 1), ("0.3", 1), ("0.3", 2), ("0.2", 2)]
-    order = [(r.job.varying["lr"], r.job.seed) for r in ranked(ROWS, "min")]
+    order = [(r.job.varying["lr"], r.job.seed) for r in rank_rows(ROWS, "min")]
     assert order == [("0.1", 1), ("0.1", 2), ("0.2", 1), ("0.3", 1), ("0.3", 2), ("0.2", 2)]
 
 
@@ -76,7 +82,7 @@ def test_mean_and_spread_over_seeds_are_those_of_completed_jobs():
     assert first[:3] == ["0.2", "1", "0.80000"]
     assert second[:2] == ["0.1", "2"]
     assert "0.99" not in below
-    assert spread([]) == spread([None]) == ""
+    assert format_mean_std([]) == format_mean_std([None]) == ""
 
 
 def test_brackets_in_errors_are_shown_as_they_are():
@@ -93,7 +99,7 @@ def test_on_a_narrow_terminal_numbers_are_left_out_before_they_are_cut():
 def test_of_many_jobs_the_best_and_the_failed_are_shown():
     rows = [row(str(n), 1, n / 1000) for n in range(1, 200)]
     rows += [row("x", n, None, "failed", f"broke {n}") for n in range(50)]
-    text = text_of(ranked(rows, "max"))
+    text = text_of(rank_rows(rows, "max"))
     assert "0.19900" in text
     assert "broke 0" in text
     assert "219 of 249 jobs are only in leaderboard.csv" in text
@@ -107,10 +113,10 @@ def test_what_json_writes_as_text_is_a_number_again():
         "best": {"step": 3, "value": "NaN"},
         "metrics": {"test/auc": "Infinity", "train/loss": 1.0},
     }
-    found = outcome_of(result, plan(ROWS))
+    found = outcome_from_result(result, plan(ROWS))
     assert (found.best, found.metrics, found.step) == (None, {"test/auc": float("inf")}, 5)
     without = {"status": "completed", "metrics": {"validation/auc": 0.5}, "active_s": 2.0}
-    found = outcome_of(without, plan(ROWS))
+    found = outcome_from_result(without, plan(ROWS))
     assert (found.best, found.seconds) == (0.5, 2.0)
 
 
@@ -118,14 +124,14 @@ def test_the_live_view_counts_and_knows_the_best_and_the_time_left():
     jobs = [job("0.1", n) for n in range(4)]
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     before = [(job("0.1", 9), Outcome("completed"))]
-    waiting = [Row(j, "", Outcome("waiting")) for j in jobs]
-    with Board(console, plan(waiting), before) as board:
+    waiting = [LeaderboardRow(j, "", Outcome("waiting")) for j in jobs]
+    with LiveView(console, plan(waiting), before) as board:
         board.started(jobs[1], None)
-        board.ended(jobs[1], End("completed", 10.0), Outcome("completed", best=0.75))
+        board.ended(jobs[1], TryResult("completed", 10.0), Outcome("completed", best=0.75))
         board.started(jobs[2], None)
-        board.ended(jobs[2], End("failed", 20.0, 1, "broke"), Outcome("failed", "broke"))
+        board.ended(jobs[2], TryResult("failed", 20.0, 1, "broke"), Outcome("failed", "broke"))
         board.started(jobs[3], None)
-        board.look()
+        board.refresh()
     text = console.file.getvalue()
     assert "1 running, 2 done, 1 failed, 0 waiting" in text
     assert "best so far 0.75 (lr=0.1 seed=1)" in text

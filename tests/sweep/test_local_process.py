@@ -9,38 +9,38 @@ import time
 
 import pytest
 
-from runner.config.overrides import parse_single
+from runner.config.overrides import parse_job_overrides
 from runner.sweep import local_process
 from runner.sweep.local_process import (
-    LOG,
-    Process,
-    command_of,
-    device_shares,
-    is_open,
+    JOB_LOG_FILE,
+    LocalProcess,
+    is_log_open,
+    job_command,
     last_line,
-    quoted,
-    started_at,
+    process_start_ticks,
+    quote_hydra_value,
+    split_devices,
     visible_devices,
     wait_for_orphans,
 )
-from runner.sweep.plan import Job
+from runner.sweep.plan import SweepJob
 from tests.sweep.test_killed import until
 
 
-def ended(one: Process) -> int:
+def ended(one: LocalProcess) -> int:
     until(lambda: one.poll() is not None)
     code = one.poll()
     assert code is not None
     return code
 
 
-def python(code: str, log) -> Process:
-    return Process([sys.executable, "-c", code], log, dict(os.environ))
+def python(code: str, log) -> LocalProcess:
+    return LocalProcess([sys.executable, "-c", code], log, dict(os.environ))
 
 
 def test_a_jobs_command_is_one_that_a_person_could_give(tmp_path):
-    job = Job("1", "1", ("optimizer=adam", "seed=1"), {})
-    words = command_of(job, tmp_path / "a b", ["--allow", "mine"], 2)
+    job = SweepJob("1", "1", ("optimizer=adam", "seed=1"), {})
+    words = job_command(job, tmp_path / "a b", ["--allow", "mine"], 2)
     assert words[1:] == [
         *("-m", "runner", "--allow", "mine", "optimizer=adam", "seed=1"),
         *("trainer.num_threads=2", f"hydra.run.dir='{tmp_path}/a b'", "hydra.mode=RUN"),
@@ -51,15 +51,15 @@ def test_a_jobs_command_is_one_that_a_person_could_give(tmp_path):
     "path", ["out/x", "/a b/c", "/it's/x", "/a=b,c/[1]/{x}", "12/3", "/é/x", "/back\\slash/it\\'s"]
 )
 def test_a_path_survives_hydras_grammar(path):
-    (found,) = parse_single([f"hydra.run.dir={quoted(path)}"])
+    (found,) = parse_job_overrides([f"hydra.run.dir={quote_hydra_value(path)}"])
     assert found.value() == path
 
 
 def test_gpus_are_shared_out_several_each_or_one_for_several(monkeypatch):
-    assert device_shares(["0", "1", "2", "3"], 2) == [["0", "1"], ["2", "3"]]
-    assert device_shares(["4", "5"], 3) == [["4"], ["5"], ["4"]]
-    assert device_shares(["0"], 2) is None
-    assert device_shares(["0", "1"], 1) is None
+    assert split_devices(["0", "1", "2", "3"], 2) == [["0", "1"], ["2", "3"]]
+    assert split_devices(["4", "5"], 3) == [["4"], ["5"], ["4"]]
+    assert split_devices(["0"], 2) is None
+    assert split_devices(["0", "1"], 1) is None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, GPU-b")
     assert visible_devices() == ["GPU-a", "GPU-b"]
     for nothing in ("", "-1"):
@@ -68,7 +68,7 @@ def test_gpus_are_shared_out_several_each_or_one_for_several(monkeypatch):
 
 
 def test_the_last_line_is_what_a_terminal_would_show(tmp_path):
-    log = tmp_path / LOG
+    log = tmp_path / JOB_LOG_FILE
     log.write_bytes(b"before\n")
     assert last_line(log, 7) is None
     log.write_bytes(b"before\nstep 1\rstep 2\r\x1b[1;31merror:\x1b[0m it broke \xff\n\n  \n")
@@ -77,11 +77,13 @@ def test_the_last_line_is_what_a_terminal_would_show(tmp_path):
 
 
 def test_exit_codes_and_signals_come_through(tmp_path):
-    assert ended(python("raise SystemExit(7)", tmp_path / LOG)) == 7
-    assert ended(python("import os; os.kill(os.getpid(), 11)", tmp_path / LOG)) == -11
-    sleeping = python("import time; print('here', flush=True); time.sleep(60)", tmp_path / LOG)
-    until(lambda: "here" in (tmp_path / LOG).read_text())
-    sleeping.send(signal.SIGTERM)
+    assert ended(python("raise SystemExit(7)", tmp_path / JOB_LOG_FILE)) == 7
+    assert ended(python("import os; os.kill(os.getpid(), 11)", tmp_path / JOB_LOG_FILE)) == -11
+    sleeping = python(
+        "import time; print('here', flush=True); time.sleep(60)", tmp_path / JOB_LOG_FILE
+    )
+    until(lambda: "here" in (tmp_path / JOB_LOG_FILE).read_text())
+    sleeping.send_signal(signal.SIGTERM)
     assert ended(sleeping) == -15
 
 
@@ -91,12 +93,14 @@ def test_a_job_heeds_ctrl_c_even_if_its_sweep_was_started_to_ignore_it(tmp_path)
         "from tests.sweep.test_local_process import python, ended\n"
         "from pathlib import Path\n"
         "code = 'import signal; print(signal.getsignal(2), signal.pthread_sigmask(0, []))'\n"
-        f"ended(python(code, Path({str(tmp_path / LOG)!r})))"
+        f"ended(python(code, Path({str(tmp_path / JOB_LOG_FILE)!r})))"
     )
     ignoring = 'trap "" INT; exec "$@"'
     command = ["sh", "-c", ignoring, "sh", sys.executable, "-c", code]
     subprocess.run(command, check=True)
-    assert (tmp_path / LOG).read_text() == "<built-in function default_int_handler> set()\n"
+    assert (
+        tmp_path / JOB_LOG_FILE
+    ).read_text() == "<built-in function default_int_handler> set()\n"
 
 
 def test_a_job_whose_sweep_died_before_it_could_begin_does_not_begin(tmp_path):
@@ -104,7 +108,7 @@ def test_a_job_whose_sweep_died_before_it_could_begin_does_not_begin(tmp_path):
         sys.executable,
         "-I",
         "-S",
-        local_process._CHILD,
+        local_process._EXEC_SCRIPT,
         "1",
         sys.executable,
         "-c",
@@ -115,15 +119,15 @@ def test_a_job_whose_sweep_died_before_it_could_begin_does_not_begin(tmp_path):
 
 
 def test_a_log_stays_in_use_while_any_process_of_the_job_lives(tmp_path):
-    log = tmp_path / LOG
-    assert not is_open(log)
+    log = tmp_path / JOB_LOG_FILE
+    assert not is_log_open(log)
     one = python("import time; time.sleep(60)", log)
-    assert is_open(log)
-    assert started_at(one.pid) is not None
+    assert is_log_open(log)
+    assert process_start_ticks(one.pid) is not None
     one.kill()
     ended(one)
-    assert not is_open(log)
-    assert started_at(one.pid) is None
+    assert not is_log_open(log)
+    assert process_start_ticks(one.pid) is None
 
 
 def test_what_does_not_end_is_killed_unless_its_number_is_another_process_now(tmp_path):
@@ -131,10 +135,10 @@ def test_what_does_not_end_is_killed_unless_its_number_is_another_process_now(tm
         "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True);"
         "time.sleep(60)"
     )
-    log = tmp_path / LOG
+    log = tmp_path / JOB_LOG_FILE
     one = python(stubborn, log)
     until(lambda: log.read_text())
-    began = started_at(one.pid)
+    began = process_start_ticks(one.pid)
     assert began is not None
     started = time.monotonic()
     assert wait_for_orphans([(log, one.pid, began - 1)], grace_s=0.1) == 1

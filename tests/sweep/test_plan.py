@@ -3,7 +3,7 @@
 import pytest
 
 from runner.errors import ConfigError
-from runner.sweep.plan import Checked, plan_sweep, slug
+from runner.sweep.plan import CheckedJob, plan_sweep, slug
 from tests.sweep.driver import checker, grid
 from tests.sweep.stand_in import signature
 
@@ -99,7 +99,7 @@ def test_a_folder_is_named_for_people_and_safe_in_hydras_grammar():
 
 def test_names_that_vary_give_way_to_what_is_swept():
     def check(overrides):
-        return Checked(signature(overrides), overrides[0].split("=")[1], {}, TEMPLATE)
+        return CheckedJob(signature(overrides), overrides[0].split("=")[1], {}, TEMPLATE)
 
     found = plan_sweep(grid(model=["dlrm", "dcn"], seed=[1, 2]), check)
     assert found.directory.startswith("outputs/sweeps/sweep-model-seed_")

@@ -237,14 +237,14 @@ def test_a_lost_database_is_made_again_from_the_runs_that_are_there(tmp_path):
 
 
 def test_a_locked_database_is_told_before_anything_starts(tmp_path, monkeypatch):
-    from runner.sweep.database import StudyError
+    from runner.sweep.database import SweepDatabaseError
 
     assert search_run(tmp_path, SPACE, num_trials=1) == 0
-    monkeypatch.setattr("runner.sweep.database.PATIENCE_S", 0.2)
-    monkeypatch.setattr("runner.sweep.optuna_trials.PATIENCE_S", 0.2)
+    monkeypatch.setattr("runner.sweep.database.LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("runner.sweep.optuna_trials.LOCK_TIMEOUT_S", 0.2)
     with closing(sqlite3.connect(tmp_path / "study.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StudyError, match=r"study.db is locked by another program"):
+        with pytest.raises(SweepDatabaseError, match=r"study.db is locked by another program"):
             search_run(tmp_path, SPACE, num_trials=2)
     assert search_run(tmp_path, SPACE, num_trials=2) == 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import UserError
-from runner.rundir.lock import Lock
+from runner.rundir.lock import FolderLock
 from tests.sweep.driver import grid, run
 
 
@@ -149,7 +149,7 @@ def test_a_dry_run_says_what_is_done_and_touches_nothing(tmp_path, capsys):
 
 
 def test_a_second_sweep_in_the_same_directory_is_refused(tmp_path):
-    lock = Lock(tmp_path)
+    lock = FolderLock(tmp_path)
     with pytest.raises(UserError, match=r"another sweep is running here: process \d+ on"):
         run(tmp_path, grid(value=[0.1]))
     lock.release()

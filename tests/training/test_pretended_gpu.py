@@ -15,12 +15,12 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Schema
-from runner.embeddings.interface import Tables, arrange
+from runner.embeddings.interface import EmbeddingTables, make_layout
 from runner.metrics import MetricSet
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.recommender import Recommender
 from runner.models.losses import BCE
-from runner.optim.penalties import penalize
+from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import ClipSettings, parse_sparse
 from runner.training.state import dense_parameters
@@ -34,7 +34,7 @@ PRETENDED = torch.device("meta")
 SGD = parse_sparse({"kind": "sgd", "lr": 0.1})
 
 
-class NoTables(Tables):
+class NoTables(EmbeddingTables):
     """Look-ups of the right shape. What they are told of ids they must know on the host."""
 
     def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
@@ -55,8 +55,8 @@ def moved(batch: Batch) -> Batch:
 def context_of(model: Recommender, schema: Schema) -> Context:
     """Of a model whose update uses all that an update may: clipping, norms, penalties, averages."""
     lookup = model.embedding
-    layout = arrange(lookup.specs, lookup.features, by_dim=False)
-    lookup.place(NoTables(layout, SGD, PRETENDED))
+    layout = make_layout(lookup.specs, lookup.features, by_dim=False)
+    lookup.attach_tables(NoTables(layout, SGD, PRETENDED))
     model.to(PRETENDED)
     loss = BCE(schema)
     named = dense_parameters(model, loss)
@@ -70,10 +70,12 @@ def context_of(model: Recommender, schema: Schema) -> Context:
         micro_batch_size=7,
         clip=ClipSettings(global_norm=1.0, parameter_norm=1.0, value=1.0),
         log_gradients="parameters",
-        penalties=penalize(parse_penalties([{"pattern": ".", "l1": 0.1, "l2": 0.1}]), named, []),
+        penalties=resolve_penalties(
+            parse_penalties([{"pattern": ".", "l1": 0.1, "l2": 0.1}]), named, []
+        ),
     )
-    context.average = MovingAverage(named, decay=0.9, warmup=True, evaluate=True)
-    context.names = {id(p): name for name, p in named.items()}
+    context.ema = MovingAverage(named, decay=0.9, warmup=True, use_in_evaluation=True)
+    context.parameter_names = {id(p): name for name, p in named.items()}
     return context
 
 
@@ -88,12 +90,12 @@ def checks(monkeypatch) -> list[int]:
 
 def update(context: Context, batch: Batch) -> None:
     """One update, with the metrics and the average that come after it."""
-    for root in context.roots():
+    for root in context.root_modules():
         root.train()
     output = Supervised().train_step(context, iter([moved(batch)]))
     assert output.applied and len(output.predictions) == -(-batch.size // 7)
-    assert context.average is not None
-    context.average.update(1)
+    assert context.ema is not None
+    context.ema.update(1)
     settings = MetricSettings(eval=["auc", "log_loss"], train=["log_loss", "normalized_entropy"])
     assert context.schema is not None
     for exact in (False, True):

@@ -10,8 +10,13 @@ import torch
 from runner.rundir.checkpoint import Checkpointer
 from runner.training import state as state_module
 from runner.training.job import Job
-from runner.training.rng_state import random_tensors
-from runner.training.state import TrainState, restore, tensors, values
+from runner.training.rng_state import rng_state_tensors
+from runner.training.state import (
+    TrainState,
+    checkpoint_tensors,
+    checkpoint_values,
+    restore_checkpoint,
+)
 from runner.training.steps import steps
 from tests.tiny import CPU, make_context, snapshot
 from tests.tiny_job import make_job
@@ -26,9 +31,9 @@ def trained(num_updates: int) -> tuple[Job, TrainState]:
 
 def save(folder: Path, job: Job, state: TrainState, generators: dict[str, torch.Tensor]):
     checkpointer = Checkpointer(folder, keep=1)
-    live = tensors(job.context, job.train_metrics) | generators
-    checkpointer.save(state.step, live, values(state, job.context), wait=True)
-    return checkpointer.latest()
+    live = checkpoint_tensors(job.context, job.train_metrics) | generators
+    checkpointer.save(state.step, live, checkpoint_values(state, job.context), wait=True)
+    return checkpointer.open_latest()
 
 
 @pytest.mark.parametrize("was_on", ["cpu", "gpu"])
@@ -38,23 +43,23 @@ def test_a_run_goes_on_where_it_was_also_on_a_device_of_another_kind(
 ):
     """A GPU's generator is one more tensor of a checkpoint: it is set where there is one."""
     job, state = trained(3)
-    random = random_tensors(CPU, job.context.ranks)
+    random = rng_state_tensors(CPU, job.context.ranks)
     of_gpu = {"rng/cuda": torch.arange(16, dtype=torch.uint8)[None]}
     saved = save(tmp_path, job, state, random | (of_gpu if was_on == "gpu" else {}))
     drawn = torch.rand(3)
     other = make_job(make_context("adagrad"))
-    of_this = {n: t.clone() for n, t in random_tensors(CPU, job.context.ranks).items()}
+    of_this = {n: t.clone() for n, t in rng_state_tensors(CPU, job.context.ranks).items()}
     if goes_on == "gpu":
         of_this["rng/cuda"] = torch.zeros(1, 16, dtype=torch.uint8)
     monkeypatch.setattr(state_module, "random_tensors", lambda *_: of_this)
     told = []
-    continue_randomly = state_module.continue_randomly
+    continue_randomly = state_module.restore_rng_state
     monkeypatch.setattr(
         state_module,
         "continue_randomly",
         lambda states, *more: (told.append(set(states)), continue_randomly(states, *more)),
     )
-    again = restore(other, saved)
+    again = restore_checkpoint(other, saved)
     assert again == state
     assert torch.equal(torch.rand(3), drawn)
     both = {"rng/torch"} | ({"rng/cuda"} if was_on == goes_on == "gpu" else set())

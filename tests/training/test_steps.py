@@ -28,7 +28,7 @@ class Without(Rows):
 def trained(kind: str, data: Rows, number: int) -> tuple[dict[str, torch.Tensor], TrainState]:
     """All weights and states after so many updates with Adam in the dense half."""
     context = make_context(kind, lr=0.05)
-    context.dense_optimizer = torch.optim.Adam(context.parameters, lr=0.05)
+    context.dense_optimizer = torch.optim.Adam(context.dense_parameters, lr=0.05)
     job, state = make_job(context, dataset=data), TrainState()
     assert len(list(islice(steps(job, state), number))) == number
     return snapshot(context), state

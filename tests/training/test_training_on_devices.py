@@ -11,8 +11,14 @@ from runner.config.settings import TrainerSettings
 from runner.models.dlrm import DLRM
 from runner.rundir.checkpoint import Checkpointer
 from runner.training.job import Job
-from runner.training.rng_state import random_tensors
-from runner.training.state import TrainState, dense_parameters, restore, tensors, values
+from runner.training.rng_state import rng_state_tensors
+from runner.training.state import (
+    TrainState,
+    checkpoint_tensors,
+    checkpoint_values,
+    dense_parameters,
+    restore_checkpoint,
+)
 from runner.training.steps import steps
 from tests.devices import DEVICES, ON_GPU, tolerance
 from tests.tiny import CPU, SCHEMA, make_context, snapshot
@@ -89,14 +95,14 @@ def test_a_training_goes_on_from_its_checkpoint_bit_for_bit(kind, device, tmp_pa
     first, early = job_on(device, kind, dropout=0.3), TrainState()
     assert train(first, early, until=4) == losses[:4]
     checkpointer = Checkpointer(tmp_path, keep=1)
-    live = tensors(first.context, first.train_metrics)
-    live |= random_tensors(device, first.context.ranks)
-    checkpointer.save(4, live, values(early, first.context), wait=True)
+    live = checkpoint_tensors(first.context, first.train_metrics)
+    live |= rng_state_tensors(device, first.context.ranks)
+    checkpointer.save(4, live, checkpoint_values(early, first.context), wait=True)
     torch.rand(7, device=device)
     again = job_on(device, kind, dropout=0.3)  # seeds all generators anew
-    saved = checkpointer.latest()
+    saved = checkpointer.open_latest()
     assert saved is not None
-    assert train(again, restore(again, saved)) == losses[4:]
+    assert train(again, restore_checkpoint(again, saved)) == losses[4:]
     ours, theirs = snapshot(again.context), snapshot(whole.context)
     assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
     assert again.train_metrics.compute() == whole.train_metrics.compute()
@@ -107,12 +113,14 @@ def test_a_training_goes_on_from_its_checkpoint_bit_for_bit(kind, device, tmp_pa
 def test_a_checkpoint_of_one_device_is_one_of_another(was_on, device, tmp_path):
     job, state = job_on(was_on, "adagrad"), TrainState()
     losses = train(job, state, until=4)
-    live = tensors(job.context, job.train_metrics) | random_tensors(was_on, job.context.ranks)
+    live = checkpoint_tensors(job.context, job.train_metrics) | rng_state_tensors(
+        was_on, job.context.ranks
+    )
     checkpointer = Checkpointer(tmp_path, keep=1)
-    checkpointer.save(4, live, values(state, job.context), wait=True)
-    other, saved = job_on(device, "adagrad"), checkpointer.latest()
+    checkpointer.save(4, live, checkpoint_values(state, job.context), wait=True)
+    other, saved = job_on(device, "adagrad"), checkpointer.open_latest()
     assert saved is not None
-    losses += train(other, restore(other, saved))
+    losses += train(other, restore_checkpoint(other, saved))
     near = 0.0 if was_on == device == CPU else 1e-4
     expected = train(job_on(CPU, "adagrad"), TrainState())
     assert losses == pytest.approx(expected, rel=0, abs=near)

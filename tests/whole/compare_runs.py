@@ -8,10 +8,10 @@ from pathlib import Path
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
 
-NOT_COMPARED = ("active_s",)  # time
+IGNORED_KEYS = ("active_s",)  # time
 
 
-def newest(run: Path) -> Path:
+def newest_checkpoint(run: Path) -> Path:
     return max((run / "checkpoints").glob("step-*"), key=lambda p: int(p.name[5:]))
 
 
@@ -26,7 +26,7 @@ def fingerprint(checkpoint: Path) -> dict[str, str]:
     values = {
         f"values: {k}": json.dumps(v, sort_keys=True)
         for k, v in saved.values.items()
-        if k not in NOT_COMPARED
+        if k not in IGNORED_KEYS
     }
     return hashes | values
 
@@ -34,7 +34,7 @@ def fingerprint(checkpoint: Path) -> dict[str, str]:
 def differences(a: Path, b: Path) -> list[str]:
     """What differs between the newest checkpoints, metric logs and results of two runs."""
     found = []
-    one, two = fingerprint(newest(a)), fingerprint(newest(b))
+    one, two = fingerprint(newest_checkpoint(a)), fingerprint(newest_checkpoint(b))
     found += [name for name in sorted(one.keys() | two.keys()) if one.get(name) != two.get(name)]
     if (a / "metrics.jsonl").read_bytes() != (b / "metrics.jsonl").read_bytes():
         found.append("metrics.jsonl")

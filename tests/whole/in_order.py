@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.data.core.dataset import InFileOrder
+from runner.data.core.dataset import FileOrderDataset
 from runner.data.tabular.table import table
 
 
-def in_order(**settings: Any) -> InFileOrder:
-    return InFileOrder(table(**settings))
+def in_order(**settings: Any) -> FileOrderDataset:
+    return FileOrderDataset(table(**settings))

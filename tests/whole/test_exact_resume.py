@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import TINY, Zygote
 from tests.devices import DEVICES
-from tests.whole.compare_runs import differences, examples_by_cursor, fingerprint, newest
+from tests.whole.compare_runs import differences, examples_by_cursor, fingerprint, newest_checkpoint
 
 TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 # intervals of TINY share no divisor: log 7, evaluate 11, save 5; shuffled, two micro-batches
@@ -94,7 +94,7 @@ def test_deterministic_kernels_of_every_device_resume_exactly(runner, tmp_path, 
     done = train(runner, run, *own)
     assert done.code == 0, done.text
     assert_same(run, whole)
-    names = {name for name in fingerprint(newest(run)) if name.startswith("rng/")}
+    names = {name for name in fingerprint(newest_checkpoint(run)) if name.startswith("rng/")}
     assert names == {"rng/torch"} | ({"rng/cuda"} if device.type == "cuda" else set())
 
 
@@ -161,7 +161,7 @@ def test_exactly_max_steps_updates_and_an_extension_goes_on(runner, untouched, t
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(runner, untouched, tmp_path):
     run = tmp_path / "run"
     assert train(runner, run, kill="step:33").code == -9
-    victim = next(newest(run).glob("*.safetensors"))
+    victim = next(newest_checkpoint(run).glob("*.safetensors"))
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.training.loops.pinned_checkpoints import Pins
+from runner.training.loops.pinned_checkpoints import PinnedCheckpoints
 from tests.conftest import TINY, Zygote
 from tests.whole.test_evaluate import contents
 
@@ -169,8 +169,8 @@ def test_a_checkpoint_that_vanishes_is_read_to_its_end_or_left_out(tmp_path):
     whole.mkdir(parents=True)
     (whole / "manifest.json").write_text("{}")
     (whole / "shard.safetensors").write_bytes(b"weights")
-    pins = Pins(checkpoints, folder, told.append)
-    pins.look()
+    pins = PinnedCheckpoints(checkpoints, folder, told.append)
+    pins.pin_new()
     for file in whole.iterdir():
         file.unlink()
     whole.rmdir()
@@ -182,7 +182,7 @@ def test_a_checkpoint_that_vanishes_is_read_to_its_end_or_left_out(tmp_path):
     going = checkpoints / "step-4"  # between the look at its name and the link to its files
     going.mkdir()
     (going / "manifest.json").symlink_to(checkpoints / "gone")
-    pins.look()
+    pins.pin_new()
     assert pins.steps() == []
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
-from tests.whole.compare_runs import differences, newest
+from tests.whole.compare_runs import differences, newest_checkpoint
 
 NUM_ITEMS = 40
 SETTINGS = (
@@ -122,7 +122,7 @@ def assert_same_training(one: Path, two: Path) -> None:
         assert b["loss"] == pytest.approx(a["loss"], rel=1e-4) or a["split"] != "train"
         for key in ("mrr", "recall@5"):
             assert a.get(key) == pytest.approx(b.get(key), abs=0.03)
-    first, second = open_checkpoint(newest(one)), open_checkpoint(newest(two))
+    first, second = open_checkpoint(newest_checkpoint(one)), open_checkpoint(newest_checkpoint(two))
     names = [n for n in tensor_shapes(first) if n.startswith(("tables/", "dense/"))]
     a, b = read_tensors(first, names), read_tensors(second, names)
     for tensor in names:

@@ -11,7 +11,7 @@ import yaml
 from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import TINY
 from tests.models.scene import MODELS
-from tests.whole.compare_runs import differences, newest
+from tests.whole.compare_runs import differences, newest_checkpoint
 
 DATA = tuple(word for word in TINY if not word.startswith("model."))
 SMALL = ("trainer.max_steps=5", "model.net.embedding_dim=4")
@@ -67,7 +67,7 @@ def test_what_a_loss_learns_is_saved_and_a_killed_run_equals_one_never_killed(ru
             done = runner.run(*words, f"hydra.run.dir={run}", env=env)
         assert done.code == 0, done.text
     assert differences(killed, whole) == []
-    shapes = tensor_shapes(open_checkpoint(newest(whole)))
+    shapes = tensor_shapes(open_checkpoint(newest_checkpoint(whole)))
     assert shapes["dense/loss.log_variances"] == (1,)
     assert shapes["dense_optimizer/loss.log_variances/exp_avg"] == (1,)
 

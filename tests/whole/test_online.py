@@ -13,7 +13,7 @@ import yaml
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import Zygote
 from tests.data.streaming.files import SCHEMA, arrive, rows
-from tests.whole.compare_runs import differences, examples_by_cursor, fingerprint, newest
+from tests.whole.compare_runs import differences, examples_by_cursor, fingerprint, newest_checkpoint
 
 TRACED = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
 MODEL = (
@@ -48,7 +48,11 @@ def words(data: Path, run: Path, path: Path | None = None) -> tuple[str, ...]:
 
 def weights(run: Path) -> dict[str, str]:
     """With the optimizers' states."""
-    return {k: v for k, v in fingerprint(newest(run)).items() if k.startswith(("tables/", "dense"))}
+    return {
+        k: v
+        for k, v in fingerprint(newest_checkpoint(run)).items()
+        if k.startswith(("tables/", "dense"))
+    }
 
 
 def metrics(run: Path, split: str) -> list[dict]:

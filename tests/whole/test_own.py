@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from tests.conftest import TINY
-from tests.whole.compare_runs import fingerprint, newest
+from tests.whole.compare_runs import fingerprint, newest_checkpoint
 
 
 class Halved(torch.optim.SGD):
@@ -34,7 +34,7 @@ def test_an_optimizer_of_ones_own_by_target_trains_as_it_says(runner, tmp_path):
     for name, more in runs.items():
         done = runner.run(*words, *more, f"hydra.run.dir={tmp_path / name}")
         assert done.code == 0, done.text
-    own, torchs = (fingerprint(newest(tmp_path / name)) for name in runs)
+    own, torchs = (fingerprint(newest_checkpoint(tmp_path / name)) for name in runs)
     names = [n for n in own if n.startswith(("dense/", "tables/"))]
     assert len(names) > 20
     assert {n: own[n] for n in names} == {n: torchs[n] for n in names}

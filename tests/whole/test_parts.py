@@ -11,7 +11,7 @@ import pytest
 from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import TINY, Zygote
 from tests.distributed.test_runs import ONE, SETTINGS, TWO, assert_close
-from tests.whole.compare_runs import differences, newest
+from tests.whole.compare_runs import differences, newest_checkpoint
 
 PARTS = (
     "optimizer.parts=["
@@ -45,7 +45,7 @@ def test_killed_and_resumed_equals_never_killed_and_the_rates_are_the_formulas(r
     assert train(runner, killed, kill="step:9") == -9
     assert train(runner, killed) == 0
     assert differences(killed, whole) == []
-    shapes = tensor_shapes(open_checkpoint(newest(whole)))
+    shapes = tensor_shapes(open_checkpoint(newest_checkpoint(whole)))
     assert "tables/C3/exp_avg" in shapes and "tables/C5/sum" in shapes
     assert "dense_optimizer/top.0.bias/momentum_buffer" in shapes
     assert "dense_optimizer/top.0.weight/exp_avg" in shapes

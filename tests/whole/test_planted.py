@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.planted import MODELS
-from runner.data.sets.planted_model import interest, order, turned
+from runner.data.sets.planted_model import flip_by_task, interest_effect, order_effect
 from runner.errors import ConfigError
 from tests.data.synthetic_settings import called, small
 
@@ -78,9 +78,9 @@ def test_debugging_looks_into_models_of_sequences(runner, name):
 def test_tasks_in_conflict_turn_the_same_effects_round():
     """Where the first column's rank has a task's bit, its best prediction is the opposite one."""
     ids, ranks = np.array([0.5, -2.0, 1.0, 3.0]), np.array([0, 1, 2, 3])
-    assert turned(0, ids, ranks).tolist() == [0.5, -2.0, 1.0, 3.0]
-    assert turned(1, ids, ranks).tolist() == [0.5, 2.0, 1.0, -3.0]
-    assert turned(2, ids, ranks).tolist() == [0.5, -2.0, -1.0, -3.0]
+    assert flip_by_task(0, ids, ranks).tolist() == [0.5, -2.0, 1.0, 3.0]
+    assert flip_by_task(1, ids, ranks).tolist() == [0.5, 2.0, 1.0, -3.0]
+    assert flip_by_task(2, ids, ranks).tolist() == [0.5, -2.0, -1.0, -3.0]
 
 
 def test_a_conflict_is_drawn_and_raises_what_each_task_can_reach():
@@ -123,8 +123,8 @@ def test_a_history_reads_the_items_table_and_raises_what_can_be_reached(key):
 def test_a_planted_interest_is_a_count_by_hand():
     item, history = np.array([3, 8, 1]), np.array([3, 11, 2, 7, 16])
     offsets = np.array([0, 3, 3, 5])
-    assert interest(item, history, offsets).tolist() == [2 - 3 / 8, 0, 0 - 2 / 8]
-    assert order(item, history, offsets).tolist() == [1, 0, 1]
+    assert interest_effect(item, history, offsets).tolist() == [2 - 3 / 8, 0, 0 - 2 / 8]
+    assert order_effect(item, history, offsets).tolist() == [1, 0, 1]
 
 
 def test_a_history_needs_a_sequence():

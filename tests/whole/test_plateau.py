@@ -10,7 +10,7 @@ import pytest
 
 from runner.rundir.checkpoint import open_checkpoint
 from tests.conftest import TINY, Zygote
-from tests.whole.compare_runs import differences, examples_by_cursor, newest
+from tests.whole.compare_runs import differences, examples_by_cursor, newest_checkpoint
 
 ALLOW = ("--allow", "tests")
 TRACED = (*ALLOW, "task._target_=tests.whole.traced.Traced")
@@ -75,7 +75,7 @@ def test_the_run_decides_as_was_worked_out_by_hand(untouched):
     # of 3,000 rows: 47 updates of 64; after 6 of them 2,616 are left: 21 of 128; then 2,104: 11
     assert [row["total_steps"] for row in train_rows.values()] == [47, 47, 27, 21]
     assert list(train_rows) == [3, 6, 9, 12]
-    state = open_checkpoint(newest(untouched)).values
+    state = open_checkpoint(newest_checkpoint(untouched)).values
     assert (state["growth"], state["lr_scale"]) == (3, 0.25)
     assert state["waits"]["early_stop"]["since"] == 5
     said = (untouched / "log.txt").read_text()
@@ -185,7 +185,7 @@ def test_one_that_raises_leaves_a_training_that_can_go_on(runner, tmp_path):
     assert "the training is saved at step 4" in failed.text
     assert json.loads((run / "result.json").read_text())["status"] == "failed"
     assert "in _at" in (run / "log.txt").read_text()  # the traceback leads into it
-    assert open_checkpoint(newest(run)).step == 4
+    assert open_checkpoint(newest_checkpoint(run)).step == 4
     assert runner.run(*ALLOW, "resume", str(run), "callbacks.asker.step=99").code == 0
     assert own(runner, clean, callback("Asker", step=99, what="raise")).code == 0
     assert differences(run, clean) == []
@@ -234,7 +234,7 @@ def test_a_time_limit_saves_leaves_and_the_resumed_run_equals_one_without(runner
     assert first.code == 143, first.text
     assert "s of 3601s are left: saving and leaving" in first.text
     assert json.loads((run / "result.json").read_text())["status"] == "interrupted"
-    assert 0 < open_checkpoint(newest(run)).step < 8
+    assert 0 < open_checkpoint(newest_checkpoint(run)).step < 8
     assert own(runner, run, slow).code == 0
     assert own(runner, clean, slow).code == 0
     assert differences(run, clean) == []

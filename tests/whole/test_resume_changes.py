@@ -10,7 +10,7 @@ import torch
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import TINY, Finished, Zygote
-from tests.whole.compare_runs import differences, newest
+from tests.whole.compare_runs import differences, newest_checkpoint
 
 SHORT = (*TINY, "trainer.max_steps=10")
 LONGER = ("trainer.max_steps=20",)
@@ -36,7 +36,7 @@ def refused(runner: Zygote, run: Path, *words: str) -> str:
 
 
 def weights(run: Path, *names: str) -> dict[str, torch.Tensor]:
-    return read_tensors(open_checkpoint(newest(run)), names)
+    return read_tensors(open_checkpoint(newest_checkpoint(run)), names)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 from runner.rundir.checkpoint import open_checkpoint
 from tests.conftest import TINY, Process, Zygote
-from tests.whole.compare_runs import differences, newest
+from tests.whole.compare_runs import differences, newest_checkpoint
 
 SETTINGS = (*TINY, "trainer.max_steps=600", "checkpoint.save_every=50", "trainer.eval_every=110")
 
@@ -52,7 +52,7 @@ def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same
     result = json.loads((run / "result.json").read_text())
     assert result["status"] == "interrupted"
     assert 0 < result["step"] < 600
-    assert open_checkpoint(newest(run)).step == result["step"]
+    assert open_checkpoint(newest_checkpoint(run)).step == result["step"]
     assert 0 < result["metrics"]["validation/auc"] < 1  # evaluated, into the result only
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     asked_for = [r["step"] for r in rows if r["split"] == "validation"]

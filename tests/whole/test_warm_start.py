@@ -16,10 +16,10 @@ import pytest
 import torch
 import yaml
 
-from runner.data.core.fitted import Learnt
+from runner.data.core.fitted import FittedTransforms
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from tests.conftest import TINY
-from tests.whole.compare_runs import differences, newest
+from tests.whole.compare_runs import differences, newest_checkpoint
 
 
 def first_loss(run) -> float:
@@ -53,7 +53,7 @@ def test_with_nothing_learnt_it_is_the_source(runner, tmp_path):
     frozen = ("optimizer.sparse.lr=0", "optimizer.dense.lr=0", "trainer.max_steps=1", "seed=9")
     done = runner.run(*settings, *frozen, f"hydra.run.dir={warm}", f"checkpoint.init_from={source}")
     assert done.code == 0, done.text
-    ours = open_checkpoint(newest(warm))
+    ours = open_checkpoint(newest_checkpoint(warm))
     theirs = open_checkpoint(source / "checkpoints" / f"step-{step}")
     names = ["dense/top.0.weight", "tables/C1/weight"]
     a, b = read_tensors(ours, names), read_tensors(theirs, names)
@@ -100,8 +100,8 @@ FROZEN = ("optimizer.sparse.lr=0", "optimizer.dense.lr=0", "trainer.max_steps=1"
 
 def rows_by_value(run: Path, tensor: str = "weight") -> dict[int, torch.Tensor]:
     """Number that stands for a text -> its row of the item table."""
-    [vocabulary] = Learnt.load(run / "data").vocabularies.values()
-    saved = open_checkpoint(newest(run))
+    [vocabulary] = FittedTransforms.load(run / "data").vocabularies.values()
+    saved = open_checkpoint(newest_checkpoint(run))
     rows = read_tensors(saved, [f"tables/item/{tensor}"])[f"tables/item/{tensor}"]
     assert len(rows) == len(vocabulary) + 2
     return {-1: rows[0], -2: rows[1], **dict(zip(vocabulary.tolist(), rows[2:]))}
@@ -145,7 +145,7 @@ def test_names_are_mapped_and_parts_left_out(runner, tmp_path):
     assert "left as it is: dense/bottom.0.weight" in done.text
     best = json.loads((source / "result.json").read_text())["best"]["step"]
     ours, theirs = (
-        open_checkpoint(newest(warm)),
+        open_checkpoint(newest_checkpoint(warm)),
         open_checkpoint(source / f"checkpoints/step-{best}"),
     )
     kept = ("dense/bottom.0.weight", "dense/top.0.weight", "tables/C2/weight")
@@ -174,7 +174,7 @@ def test_states_of_the_optimizers_are_taken_where_they_are_the_same(runner, tmp_
         asked = (f"checkpoint.init_from={source}", "checkpoint.init_optimizer=true")
         done = runner.run(*words, *asked, "trainer.max_steps=1", f"hydra.run.dir={run}")
         assert done.code == 0, done.text
-        saved = open_checkpoint(newest(run))
+        saved = open_checkpoint(newest_checkpoint(run))
         if not same:
             assert "optimizer's: 0 states taken" in done.text
             continue
@@ -198,7 +198,7 @@ def test_moments_that_go_on_do_so_over_a_kill_bit_for_bit(runner, tmp_path, opti
         done = runner.run(*words, *warm, f"hydra.run.dir={folder}", env=env)
         assert done.code == (-9 if kill else 0), done.text
     assert differences(run, quiet) == []
-    counts = open_checkpoint(newest(run)).values["table_updates"]
+    counts = open_checkpoint(newest_checkpoint(run)).values["table_updates"]
     assert len(counts) == 26 and set(counts.values()) == {behind}
     assert f"go on after {behind} updates" in (run / "log.txt").read_text()
 
@@ -218,7 +218,7 @@ def test_moments_go_on_alike_on_two_ranks(runner, tmp_path):
         for run in (two, one)
     )
     assert len(ours) > 12 and ours == pytest.approx(theirs, abs=2e-6)
-    counts = [open_checkpoint(newest(run)).values["table_updates"] for run in (two, one)]
+    counts = [open_checkpoint(newest_checkpoint(run)).values["table_updates"] for run in (two, one)]
     assert counts[0] == counts[1] and min(counts[0].values()) > 0
 
 
@@ -239,7 +239,7 @@ def test_averages_of_the_source_are_told_of_and_taken_if_asked_for(runner, tmp_p
         done = runner.run(*words, f"checkpoint.init_average={asked}", f"hydra.run.dir={run}")
         assert done.code == 0, done.text
         assert said[asked] in done.text and ("init_average=true" in done.text) is not asked
-        ours = read_tensors(open_checkpoint(newest(run)), [names[0], names[2]])
+        ours = read_tensors(open_checkpoint(newest_checkpoint(run)), [names[0], names[2]])
         assert ours[names[0]].equal(there[names[1] if asked else names[0]])
         assert ours[names[2]].equal(there[names[2]])
         measured = json.loads((run / "result.json").read_text())["metrics"]["validation/auc"]
@@ -258,7 +258,7 @@ def test_own_averages_begin_at_the_weights_that_were_taken(runner, tmp_path):
     done = runner.run(*TINY, *FROZEN, *kept, *given)
     assert done.code == 0, done.text
     names = ["dense/top.0.weight", "ema/top.0.weight"]
-    ours = read_tensors(open_checkpoint(newest(warm)), names)
+    ours = read_tensors(open_checkpoint(newest_checkpoint(warm)), names)
     torch.testing.assert_close(ours[names[1]], ours[names[0]])
 
 

@@ -6,97 +6,110 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
-from runner.config.early_stopping import check_waiting
+from runner.config.early_stopping import check_monitored_metrics
 from runner.config.intervals import parse_interval
-from runner.config.rules.hardware import device, pipeline, precision, ranks
+from runner.config.rules.hardware import (
+    check_device,
+    check_num_processes,
+    check_pipeline,
+    check_precision,
+)
 from runner.config.rules.keys import (
-    CHOICES,
-    INTERVALS,
-    NEEDED,
-    NOT_NEGATIVE,
-    POSITIVE,
+    ALLOWED_VALUES,
+    INTERVAL_KEYS,
+    NON_NEGATIVE_KEYS,
+    POSITIVE_KEYS,
+    REQUIRED_NODES,
     SPLITS,
     Config,
-    get,
+    get_key,
 )
-from runner.config.rules.lbfgs import closures
-from runner.config.rules.loops import loop, stream, tuning, warm_start, window
-from runner.config.rules.sharding import exchanges, sharding
-from runner.config.rules.warm_start import warm_sources
-from runner.config.targets import check_target_names, lies_in
+from runner.config.rules.lbfgs import check_lbfgs
+from runner.config.rules.loops import (
+    check_loop,
+    check_profiler_window,
+    check_stream,
+    check_tuning,
+    check_warm_start,
+)
+from runner.config.rules.sharding import check_sharding_rules, check_sparse_dist
+from runner.config.rules.warm_start import check_warm_start_sources
+from runner.config.targets import check_target_names, is_in_packages
 from runner.config.typecheck import check_types
-from runner.errors import ConfigError, nearest
+from runner.errors import ConfigError, nearest_hint
 from runner.metrics.settings import MetricSettings
-from runner.models.row_scope import check_compared
+from runner.models.row_scope import check_loss_row_scope
 from runner.optim.lr_schedule import check_schedule
-from runner.optim.param_groups import check_own_schedules, parse_parts
+from runner.optim.param_groups import check_schedules, parse_parameter_groups
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import ClipSettings, check_clip, parse_sparse
 
 
-def check(
+def check_config(
     config: Config,
-    plain: Config,
+    default_config: Config,
     *,
-    added: Collection[str] = (),
+    added_keys: Collection[str] = (),
     allowed: Sequence[str],
     from_run: bool = False,
-    before: Config | None = None,
+    source_config: Config | None = None,
 ) -> list[str]:
     """Every mistake in a resolved configuration, a message each. Imports no torch.
 
-    Args: plain: the same options without overrides (for types); added: keys given with `+`;
+    Args: default_config: the same options without overrides (for types); added_keys: keys given with `+`;
     allowed: packages a `_target_` may lie in; from_run: whether it was taken from a run directory;
-    before: that run's own.
+    source_config: that run's own.
     """
-    problems = check_types(config, plain, added)
+    problems = check_types(config, default_config, added_keys)
     wrong = {p.split("=")[0].split(":")[0] for p in problems}
     problems += check_target_names(config, allowed)
-    for rule in RULES:
+    for rule in CONFIG_RULES:
         # A rule would trip over, or repeat, what the type check has already said of the same key.
-        problems += [p for p in _safely(rule, config) if p.split("=")[0].split(":")[0] not in wrong]
-    problems += list(loop(config, from_run))
-    problems += _safely(partial(window, before=before or {}), config)
-    problems += _safely(partial(warm_sources, from_run=from_run), config)
-    problems += _safely(partial(check_compared, from_run=from_run), config)
-    problems += list(_dense_optimizer(config, allowed))
+        problems += [
+            p for p in _run_rule(rule, config) if p.split("=")[0].split(":")[0] not in wrong
+        ]
+    problems += list(check_loop(config, from_run))
+    problems += _run_rule(partial(check_profiler_window, source_config=source_config or {}), config)
+    problems += _run_rule(partial(check_warm_start_sources, from_run=from_run), config)
+    problems += _run_rule(partial(check_loss_row_scope, from_run=from_run), config)
+    problems += list(_check_dense_optimizer(config, allowed))
     return list(dict.fromkeys(problems))
 
 
-def _safely(rule: Callable[[Config], Iterator[str]], config: Config) -> list[str]:
+def _run_rule(rule: Callable[[Config], Iterator[str]], config: Config) -> list[str]:
     try:
         return list(rule(config))
     except (TypeError, AttributeError, KeyError):
         return []  # of a wrong type, or missing: said already, or said by `_whole`
 
 
-def _whole(config: Config) -> Iterator[str]:
-    for key in NEEDED:
-        if not isinstance(get(config, key), Mapping):
+def _check_required_nodes(config: Config) -> Iterator[str]:
+    for key in REQUIRED_NODES:
+        if not isinstance(get_key(config, key), Mapping):
             group = key.split(".")[0]
             yield f"{key}: is missing, and every job needs it; `ls {group}` lists its options"
 
 
-def _numbers(config: Config) -> Iterator[str]:
-    for key in POSITIVE:
-        value = get(config, key)
+def _check_numbers(config: Config) -> Iterator[str]:
+    for key in POSITIVE_KEYS:
+        value = get_key(config, key)
         if isinstance(value, int | float) and value < 1:
             yield f"{key}={value}: must be at least 1"
-    for key in NOT_NEGATIVE:
-        value = get(config, key)
+    for key in NON_NEGATIVE_KEYS:
+        value = get_key(config, key)
         if isinstance(value, int | float) and not value >= 0:
             yield f"{key}={value}: must not be negative"
-    rate = get(config, "optimizer.dense.lr")
+    rate = get_key(config, "optimizer.dense.lr")
     if isinstance(rate, int | float) and not 0 <= rate < float("inf"):
         yield f"optimizer.dense.lr={rate}: a learning rate is a number from 0"
-    seed = get(config, "seed")
+    seed = get_key(config, "seed")
     if isinstance(seed, int) and seed >= 2**63:
         yield f"seed={seed}: must be below 2**63"
 
 
-def _choices(config: Config) -> Iterator[str]:
-    for key, known in CHOICES.items():
-        value = get(config, key)
+def _check_choices(config: Config) -> Iterator[str]:
+    for key, known in ALLOWED_VALUES.items():
+        value = get_key(config, key)
         if value is None or value in known:
             continue
         if key == "checkpoint.step" and isinstance(value, int):
@@ -105,11 +118,11 @@ def _choices(config: Config) -> Iterator[str]:
         elif key == "trainer.device" and re.fullmatch(r"cuda:\d+", str(value)):
             continue
         else:
-            yield f"{key}={value}: one of {', '.join(known)}{nearest(str(value), known)}"
+            yield f"{key}={value}: one of {', '.join(known)}{nearest_hint(str(value), known)}"
 
 
-def _length(config: Config) -> Iterator[str]:
-    steps, epochs = get(config, "trainer.max_steps"), get(config, "trainer.max_epochs")
+def _check_length(config: Config) -> Iterator[str]:
+    steps, epochs = get_key(config, "trainer.max_steps"), get_key(config, "trainer.max_epochs")
     if steps is None and epochs is None:
         yield "trainer.max_steps=null: exactly one of trainer.max_steps and trainer.max_epochs"
     elif steps is not None and epochs is not None:
@@ -119,32 +132,32 @@ def _length(config: Config) -> Iterator[str]:
         )
 
 
-def _intervals(config: Config) -> Iterator[str]:
-    for key, timed in INTERVALS.items():
+def _check_intervals(config: Config) -> Iterator[str]:
+    for key, timed in INTERVAL_KEYS.items():
         try:
-            parse_interval(get(config, key), key=key, timed=timed)
+            parse_interval(get_key(config, key), key=key, allow_time=timed)
         except ConfigError as error:
             yield str(error)
 
 
-def _monitor(config: Config) -> Iterator[str]:
-    metric = get(config, "checkpoint.monitor.metric")
+def _check_monitor(config: Config) -> Iterator[str]:
+    metric = get_key(config, "checkpoint.monitor.metric")
     if isinstance(metric, str):
         split, _, name = metric.partition("/")
         if split not in SPLITS or not name:
             yield (
                 f"checkpoint.monitor.metric={metric}: write split/metric, such as validation/auc; "
-                f"splits are {', '.join(SPLITS)}{nearest(split, SPLITS)}"
+                f"splits are {', '.join(SPLITS)}{nearest_hint(split, SPLITS)}"
             )
 
 
-def _callbacks(config: Config) -> Iterator[str]:
+def _check_callbacks(config: Config) -> Iterator[str]:
     for name, node in (config.get("callbacks") or {}).items():
         if not isinstance(node, Mapping) or not isinstance(node.get("_target_"), str):
             yield f"callbacks.{name}: needs a _target_: the class of the callback"
-        elif lies_in(node["_target_"], ("runner.training.callbacks",)) and "every" in node:
+        elif is_in_packages(node["_target_"], ("runner.training.callbacks",)) and "every" in node:
             try:
-                parse_interval(node["every"], key=f"callbacks.{name}.every", timed=True)
+                parse_interval(node["every"], key=f"callbacks.{name}.every", allow_time=True)
             except ConfigError as error:
                 yield str(error)
             for key in ("histograms", "gradient_histograms"):
@@ -155,13 +168,13 @@ def _callbacks(config: Config) -> Iterator[str]:
                     )
 
 
-def _judged(config: Config) -> Iterator[str]:
+def _check_parsed_nodes(config: Config) -> Iterator[str]:
     """Groups with a parser of their own, which knows why it refuses what a kernel would ignore."""
     for parse in (
         lambda: parse_sparse(config["optimizer"]["sparse"]),
         lambda: check_schedule(config["scheduler"]),
-        lambda: check_own_schedules(config["optimizer"]),
-        lambda: parse_parts(config["optimizer"]),
+        lambda: check_schedules(config["optimizer"]),
+        lambda: parse_parameter_groups(config["optimizer"]),
         lambda: check_clip(ClipSettings(**config["trainer"].get("clip", {}))),
         lambda: parse_penalties(config["trainer"].get("penalties")),
         lambda: MetricSettings(**config["metrics"]),
@@ -172,55 +185,55 @@ def _judged(config: Config) -> Iterator[str]:
             yield str(error)
 
 
-def _dense_optimizer(config: Config, allowed: Sequence[str]) -> Iterator[str]:
-    target = get(config, "optimizer.dense._target_")
-    if isinstance(target, str) and lies_in(target, allowed):
+def _check_dense_optimizer(config: Config, allowed: Sequence[str]) -> Iterator[str]:
+    target = get_key(config, "optimizer.dense._target_")
+    if isinstance(target, str) and is_in_packages(target, allowed):
         ours = ("torch.nn", "torchmetrics", "runner")
-        if lies_in(target, ours) and not lies_in(target, ("runner.optim",)):
+        if is_in_packages(target, ours) and not is_in_packages(target, ("runner.optim",)):
             yield f"optimizer.dense._target_={target}: not an optimizer; a class of torch.optim"
     elif target is None:
         yield "optimizer.dense._target_: is missing; a class of torch.optim"
 
 
-def _warmup(config: Config) -> Iterator[str]:
-    warmup, steps = get(config, "scheduler.warmup") or 0, get(config, "trainer.max_steps")
+def _check_warmup(config: Config) -> Iterator[str]:
+    warmup, steps = get_key(config, "scheduler.warmup") or 0, get_key(config, "trainer.max_steps")
     if steps is not None and warmup > steps:
         yield f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps})"
 
 
-def _average(config: Config) -> Iterator[str]:
+def _check_ema(config: Config) -> Iterator[str]:
     decay = config["trainer"]["ema"]["decay"]
     if decay is not None and not 0 <= decay < 1:
         yield f"trainer.ema.decay={decay}: from 0 (the weights themselves), below 1; null: none"
 
 
-def _name(config: Config) -> Iterator[str]:
+def _check_name(config: Config) -> Iterator[str]:
     name = config.get("name")
     if isinstance(name, str) and not re.fullmatch(r"[\w][\w.+-]*", name):
         yield f"name={name}: names a folder: letters, digits and . _ + - only"
 
 
-RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
-    _whole,
-    _numbers,
-    _choices,
-    _length,
-    _intervals,
-    _monitor,
-    check_waiting,
-    _callbacks,
-    precision,
-    device,
-    _judged,
-    _warmup,
-    ranks,
-    sharding,
-    pipeline,
-    exchanges,
-    _average,
-    _name,
-    warm_start,
-    stream,
-    tuning,
-    closures,
+CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
+    _check_required_nodes,
+    _check_numbers,
+    _check_choices,
+    _check_length,
+    _check_intervals,
+    _check_monitor,
+    check_monitored_metrics,
+    _check_callbacks,
+    check_precision,
+    check_device,
+    _check_parsed_nodes,
+    _check_warmup,
+    check_num_processes,
+    check_sharding_rules,
+    check_pipeline,
+    check_sparse_dist,
+    _check_ema,
+    _check_name,
+    check_warm_start,
+    check_stream,
+    check_tuning,
+    check_lbfgs,
 )

@@ -5,33 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.config.rules.keys import Config, get
-from runner.config.rules.loops import DEBUGS, FROM_A_RUN, ONLINE, TRAINS, TUNES
+from runner.config.rules.keys import Config, get_key
+from runner.config.rules.loops import (
+    DEBUG_LOOP,
+    EVALUATE_LOOP,
+    ONLINE_LOOP,
+    TRAIN_LOOP,
+    TUNING_LOOPS,
+)
 
 
-def precision(config: Config) -> Iterator[str]:
+def check_precision(config: Config) -> Iterator[str]:
     trainer = config["trainer"]
     if not trainer.get("amp") or trainer.get("amp_dtype") != "fp16":
         return
-    if on_cpu(config):
+    if runs_on_cpu(config):
         yield (
             "trainer.amp_dtype=fp16: needs a CUDA device "
             f"(trainer.device={trainer['device']}); bf16 works everywhere"
         )
 
 
-def device(config: Config) -> Iterator[str]:
+def check_device(config: Config) -> Iterator[str]:
     name = config["trainer"]["device"]
     if isinstance(name, str) and name.startswith("cuda") and not _may_have_cuda():
         yield f"trainer.device={name}: this machine shows no NVIDIA device; auto or cpu works"
 
 
-def ranks(config: Config) -> Iterator[str]:
+def check_num_processes(config: Config) -> Iterator[str]:
     size = config["trainer"]["num_processes"]
-    loop = get(config, "loop._target_")
-    if size > 1 and loop not in (TRAINS, FROM_A_RUN, *TUNES):
+    loop = get_key(config, "loop._target_")
+    if size > 1 and loop not in (TRAIN_LOOP, EVALUATE_LOOP, *TUNING_LOOPS):
         name = str(loop).rpartition(".")[2]
-        why = ": a stream has one reader and one order of rows" if loop == ONLINE else ""
+        why = ": a stream has one reader and one order of rows" if loop == ONLINE_LOOP else ""
         yield f"trainer.num_processes={size}: the loop {name} works in one process{why}"
     if size > 1 and str(config["trainer"]["device"]).startswith("cuda:"):
         yield (
@@ -40,19 +46,19 @@ def ranks(config: Config) -> Iterator[str]:
         )
 
 
-def pipeline(config: Config) -> Iterator[str]:
+def check_pipeline(config: Config) -> Iterator[str]:
     """What would be without effect, or cannot be had."""
     trainer = config["trainer"]
-    kind, loop = trainer.get("pipeline"), str(get(config, "loop._target_"))
+    kind, loop = trainer.get("pipeline"), str(get_key(config, "loop._target_"))
     if kind not in ("base", "sparse_dist"):
         return
-    if loop in (ONLINE, DEBUGS):
+    if loop in (ONLINE_LOOP, DEBUG_LOOP):
         name = loop.rpartition(".")[2]
         yield (
             f"trainer.pipeline={kind}: the loop {name} takes no batch ahead of its update; auto "
             "fits every loop"
         )
-    elif kind == "base" and on_cpu(config):
+    elif kind == "base" and runs_on_cpu(config):
         yield (
             "trainer.pipeline=base: copies a batch to the GPU beside the update before it, and on "
             "CPU there is nothing to copy; dataset.workers=1 reads and decodes beside it"
@@ -64,7 +70,7 @@ def pipeline(config: Config) -> Iterator[str]:
         )
 
 
-def on_cpu(config: Config) -> bool:
+def runs_on_cpu(config: Config) -> bool:
     """Whether it will train without a GPU, as far as that is known before torch."""
     name = config["trainer"]["device"]
     return name == "cpu" or (name == "auto" and not _may_have_cuda())

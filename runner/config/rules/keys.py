@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.optim.lr_scaling import RULES as RULES_OF_SCALING
+from runner.optim.lr_scaling import LR_SCALING_RULES
 
 Config = Mapping[str, Any]
 
 # What a key takes besides what its type says; the first is what most want.
-CHOICES: dict[str, tuple[str, ...]] = {
+ALLOWED_VALUES: dict[str, tuple[str, ...]] = {
     "trainer.device": ("auto", "cpu", "cuda"),
     "trainer.amp_dtype": ("bf16", "fp16"),
     "trainer.pipeline": ("auto", "none", "base", "sparse_dist"),
@@ -20,12 +20,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "loop.pick": ("all", "latest"),
     "loop.score": ("auto", "before"),
     "loop.then": ("train",),
-    "trainer.lr_scaling.rule": tuple(RULES_OF_SCALING),
+    "trainer.lr_scaling.rule": tuple(LR_SCALING_RULES),
     "search.sampler": ("tpe", "random", "grid", "quasi-random", "gp", "nsga2"),
     "search.pruner": ("none", "median", "asha"),
 }
 SPLITS = ("train", "validation", "test")
-NEEDED = (  # nodes that every job reads
+REQUIRED_NODES = (  # nodes that every job reads
     "model.net",
     "model.loss",
     "dataset",
@@ -39,7 +39,7 @@ NEEDED = (  # nodes that every job reads
     "sharding",
     "metrics",
 )
-POSITIVE = (
+POSITIVE_KEYS = (
     "trainer.max_steps",
     "trainer.max_epochs",
     "trainer.batch_size",
@@ -60,15 +60,15 @@ POSITIVE = (
     "search.pruner_first",
     "search.pruner_after",
 )
-NOT_NEGATIVE = ("seed", "launcher.retries", "trainer.profile.updates", "trainer.profile.after")
-INTERVALS = {  # whether a time is allowed
+NON_NEGATIVE_KEYS = ("seed", "launcher.retries", "trainer.profile.updates", "trainer.profile.after")
+INTERVAL_KEYS = {  # whether a time is allowed
     "trainer.log_every": True,
     "trainer.eval_every": False,
     "checkpoint.save_every": True,
 }
 
 
-def get(config: Config, key: str) -> Any:
+def get_key(config: Config, key: str) -> Any:
     """The value at a dotted key, or None."""
     node: Any = config
     for part in key.split("."):

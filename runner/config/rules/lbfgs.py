@@ -6,21 +6,24 @@ from collections.abc import Iterator
 
 from runner.config.rules.keys import Config
 from runner.errors import ConfigError
-from runner.optim.param_groups import parse_parts
+from runner.optim.param_groups import parse_parameter_groups
 
-OURS = "runner.training.update.task.Supervised"
-LBFGS = ("torch.optim.LBFGS", "torch.optim.lbfgs.LBFGS")
-OF_CLIP = ("value", "parameter_norm", "global_norm")
+BUILTIN_TASK = "runner.training.update.task.Supervised"
+LBFGS_TARGETS = ("torch.optim.LBFGS", "torch.optim.lbfgs.LBFGS")
+CLIP_KEYS = ("value", "parameter_norm", "global_norm")
 
 
-def closures(config: Config) -> Iterator[str]:
+def check_lbfgs(config: Config) -> Iterator[str]:
     """What else would move the loss that it searches along, or move beside it."""
     optimizer, trainer = config["optimizer"], config["trainer"]
-    if optimizer["dense"]["_target_"] not in LBFGS or config["task"]["_target_"] != OURS:
+    if (
+        optimizer["dense"]["_target_"] not in LBFGS_TARGETS
+        or config["task"]["_target_"] != BUILTIN_TASK
+    ):
         return
     why = "L-BFGS searches along the gradient of the loss, of which"
     clip = trainer.get("clip") or {}
-    for key in OF_CLIP:
+    for key in CLIP_KEYS:
         if clip.get(key) is not None:
             yield (
                 f"trainer.clip.{key}={clip[key]}: {why} clipping would make another one; "
@@ -32,7 +35,7 @@ def closures(config: Config) -> Iterator[str]:
             "trainer.amp_dtype=bf16 works"
         )
     try:
-        parts = parse_parts(optimizer)
+        parts = parse_parameter_groups(optimizer)
     except ConfigError:
         return  # said elsewhere
     if not any(part.frozen for part in parts):

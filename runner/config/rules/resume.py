@@ -7,34 +7,37 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.config.signature import describe
+from runner.config.signature import format_changes
 from runner.errors import UserError
-from runner.models.row_scope import CUT
-from runner.optim.param_groups import TABLES, parse_parts
-from runner.rundir.checkpoint.peek import Glimpse, glimpse
-from runner.rundir.run import Plan, changes_of, read_meta
+from runner.models.row_scope import GLOBAL_BATCH_KEYS
+from runner.optim.param_groups import TABLE_PREFIX, parse_parameter_groups
+from runner.rundir.checkpoint.peek import CheckpointSummary, peek_checkpoint
+from runner.rundir.run import RunSpec, read_meta, signature_changes
 
 Change = tuple[str, Any, Any]  # key, before, now
-ANOTHER_RUN = ("data", "dataset", "seed", "model", "task")
+FIXED_KEYS = ("data", "dataset", "seed", "model", "task")
 
 
-def check_resumable(folder: Path, plan: Plan) -> None:
+def check_resumable(folder: Path, spec: RunSpec) -> None:
     """A resume goes on with the same data in the same order; else it would be another run.
 
     Raises: UserError that names what differs.
     """
-    changes = changes_of(folder, read_meta(folder), plan)
-    fixed = [change for change in changes if change[0].split(".")[0] in ANOTHER_RUN]
+    changes = signature_changes(folder, read_meta(folder), spec)
+    fixed = [change for change in changes if change[0].split(".")[0] in FIXED_KEYS]
     if fixed:
         raise UserError(
-            f"{folder} cannot go on with other data, seed, model or task:\n{describe(fixed)}\n"
+            f"{folder} cannot go on with other data, seed, model or task:\n{format_changes(fixed)}\n"
             f"checkpoint.init_from={folder} starts a new run from its weights"
         )
-    reasons = [*_rows(changes), *_cut(changes)]
+    reasons = [*_global_batch_changes(changes), *_row_scope_changes(changes)]
     if any(key.startswith(("trainer.ema.", "optimizer.")) for key, _, _ in changes):
-        newest = glimpse(folder, "last")
+        newest = peek_checkpoint(folder, "last")
         if newest is not None:
-            reasons += [*_averages(newest, plan.config), *_frozen(newest, plan.config)]
+            reasons += [
+                *_dropped_averages(newest, spec.config),
+                *_newly_frozen(newest, spec.config),
+            ]
     if reasons:
         told = "\n".join(reasons)
         raise UserError(
@@ -43,7 +46,7 @@ def check_resumable(folder: Path, plan: Plan) -> None:
         )
 
 
-def _rows(changes: list[Change]) -> Iterator[str]:
+def _global_batch_changes(changes: list[Change]) -> Iterator[str]:
     for key, before, now in changes:
         if key == "global_batch":
             yield (
@@ -54,30 +57,36 @@ def _rows(changes: list[Change]) -> Iterator[str]:
             )
 
 
-def _cut(changes: list[Change]) -> Iterator[str]:
-    cut = [change for change in changes if change[0] in [f"trainer.{name}" for name in CUT]]
+def _row_scope_changes(changes: list[Change]) -> Iterator[str]:
+    cut = [
+        change
+        for change in changes
+        if change[0] in [f"trainer.{name}" for name in GLOBAL_BATCH_KEYS]
+    ]
     if cut and not any(key == "global_batch" for key, _, _ in changes):
         yield (
             "  model.loss.within=micro_batch: the loss compares the rows of each micro-batch of "
-            f"each rank, which would be others:\n{describe(cut)}"
+            f"each rank, which would be others:\n{format_changes(cut)}"
         )
 
 
-def _averages(saved: Glimpse, config: Mapping[str, Any]) -> Iterator[str]:
-    if config["trainer"]["ema"]["decay"] is None and any(n.startswith("ema/") for n in saved.names):
+def _dropped_averages(saved: CheckpointSummary, config: Mapping[str, Any]) -> Iterator[str]:
+    if config["trainer"]["ema"]["decay"] is None and any(
+        n.startswith("ema/") for n in saved.tensor_names
+    ):
         yield (
             "  trainer.ema.decay=null: this run keeps moving averages, and what it has evaluated "
             "so far are these; trainer.ema.evaluate=false goes on with evaluations of the weights"
         )
 
 
-def _frozen(saved: Glimpse, config: Mapping[str, Any]) -> Iterator[str]:
+def _newly_frozen(saved: CheckpointSummary, config: Mapping[str, Any]) -> Iterator[str]:
     """Parts that would be frozen in the middle, whose optimizer the checkpoint goes on with."""
     names = [*saved.values.get("dense_optimizer", {})]
-    states = [name.split("/") for name in saved.names if name.startswith("tables/")]
-    names += sorted({f"{TABLES}{s[1]}" for s in states if s[-1] != "weight"})
+    states = [name.split("/") for name in saved.tensor_names if name.startswith("tables/")]
+    names += sorted({f"{TABLE_PREFIX}{s[1]}" for s in states if s[-1] != "weight"})
     told: set[int] = set()
-    parts = parse_parts(config["optimizer"])
+    parts = parse_parameter_groups(config["optimizer"])
     for name in names:
         owner = next((i for i, p in enumerate(parts) if re.search(p.pattern, name)), None)
         if owner is not None and parts[owner].frozen and owner not in told:

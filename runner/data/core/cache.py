@@ -15,7 +15,7 @@ from typing import Any
 
 from runner.errors import DataError
 
-CONTENTS = "prepared.json"
+PREPARED_FILE = "prepared.json"
 _AFTER_LENGTH = {".parquet": 4, ".arrow": 6}  # bytes of the magic word behind a footer's length
 
 
@@ -27,7 +27,7 @@ def cache_root() -> Path:
     return (Path(user) if user else Path.home() / ".cache") / "runner"
 
 
-def prepared(name: str, key: str, make: Callable[[Path], Mapping[str, Any]]) -> Path:
+def get_or_prepare(name: str, key: str, make: Callable[[Path], Mapping[str, Any]]) -> Path:
     """The folder `name`-`key` of the cache, made by `make(folder)` if it is not there.
 
     `make` writes files and returns what `contents` gives back. Of several processes that
@@ -36,12 +36,12 @@ def prepared(name: str, key: str, make: Callable[[Path], Mapping[str, Any]]) -> 
     """
     root = cache_root()
     folder = root / f"{name}-{key}"
-    if is_whole(folder):
+    if is_complete(folder):
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root / f"{name}-{key}.lock", f"{name} data"):
-            if not is_whole(folder):  # another process may just have made it
+            if not is_complete(folder):  # another process may just have made it
                 _make(folder, make)
     except OSError as error:
         raise DataError(
@@ -51,16 +51,16 @@ def prepared(name: str, key: str, make: Callable[[Path], Mapping[str, Any]]) -> 
     return folder
 
 
-def contents(folder: Path) -> dict[str, Any]:
+def read_contents(folder: Path) -> dict[str, Any]:
     """What `make` returned, read back."""
-    return json.loads((folder / CONTENTS).read_text())["contents"]
+    return json.loads((folder / PREPARED_FILE).read_text())["contents"]
 
 
-def is_whole(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """All files are there, as they were written: their sizes, and the hash of what no checksum in
     them covers."""
     try:
-        made = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
+        made = json.loads((folder / PREPARED_FILE).read_text(encoding="utf-8"))
         if made.pop("sha256") != _hash_of(made):
             return False
         paths = {name: folder / name for name in made["sizes"]}
@@ -105,7 +105,7 @@ def _make(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> None:
         # as it is read back, so that tuples and numbers as keys do not change the hash
         listed = json.loads(json.dumps({"contents": made, "sizes": sizes, "seals": seals}))
         text = json.dumps({**listed, "sha256": _hash_of(listed)}, indent=1)
-        (temporary / CONTENTS).write_text(text + "\n", encoding="utf-8")
+        (temporary / PREPARED_FILE).write_text(text + "\n", encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one
         temporary.rename(folder)
     except BaseException:

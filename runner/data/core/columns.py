@@ -9,39 +9,39 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.types as pt
 
-from runner.errors import DataError, nearest
+from runner.errors import DataError, nearest_hint
 
 
 @dataclass(frozen=True)
-class Numeric:
+class NumericColumn:
     """A dense feature: missing -> `default`, then clip, log1p and (x - mean) / deviation; the
     result must be finite."""
 
     name: str
     log1p: bool = False
-    low: float | None = None  # clipped to, before log1p
-    high: float | None = None
+    clip_min: float | None = None  # clipped to, before log1p
+    clip_max: float | None = None
     default: float | None = None  # of a missing value, before clip and log1p; None: an error
     mean: float = 0.0  # after log1p
-    deviation: float = 1.0
+    std: float = 1.0
 
     @property
     def clips(self) -> bool:
-        return self.low is not None or self.high is not None
+        return self.clip_min is not None or self.clip_max is not None
 
     @property
-    def is_plain(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether a value that is there stays what it is."""
-        return not (self.clips or self.log1p or self.mean or self.deviation != 1)
+        return not (self.clips or self.log1p or self.mean or self.std != 1)
 
     @property
-    def keeps_whole(self) -> bool:
+    def preserves_finite(self) -> bool:
         """Whether every finite value stays one, whatever the transforms."""
-        return not self.log1p or (self.low is not None and self.low > -1)
+        return not self.log1p or (self.clip_min is not None and self.clip_min > -1)
 
 
 @dataclass(frozen=True)
-class Categorical:
+class CategoricalColumn:
     """Ids of a pooled look-up: one a row, or a list of any length.
 
     `as_is` takes integers in [0, num_rows) and refuses all others; `hash` spreads any integers over
@@ -61,7 +61,7 @@ class Categorical:
 
 
 @dataclass(frozen=True)
-class Sequence:
+class SequenceColumn:
     """Ids in time order, a list column; a missing list is an empty one. Taken as they are."""
 
     name: str
@@ -74,7 +74,7 @@ class Sequence:
 
 
 @dataclass(frozen=True)
-class Label:
+class LabelColumn:
     """A target. Binary ones are 0 or 1, others any finite number unless `allowed` says more."""
 
     name: str
@@ -82,7 +82,7 @@ class Label:
     allowed: tuple[float, ...] | None = None
 
     @property
-    def values(self) -> tuple[float, ...] | None:
+    def allowed_values(self) -> tuple[float, ...] | None:
         return (0.0, 1.0) if self.allowed is None and self.kind == "binary" else self.allowed
 
 
@@ -90,15 +90,15 @@ class Label:
 class Columns:
     """All declared columns. Feature order in a batch: as declared, lists after single ids."""
 
-    labels: tuple[Label, ...]
-    numeric: tuple[Numeric, ...] = ()
-    categorical: tuple[Categorical, ...] = ()
-    sequences: tuple[Sequence, ...] = ()
+    labels: tuple[LabelColumn, ...]
+    numeric: tuple[NumericColumn, ...] = ()
+    categorical: tuple[CategoricalColumn, ...] = ()
+    sequences: tuple[SequenceColumn, ...] = ()
     weight: str | None = None  # a row's weight, finite and not negative
     groups: tuple[str, ...] = ()  # integer ids for grouped metrics
     carried: tuple[str, ...] = ()  # not read for batches; `ParquetDataset.carried` has them
-    singles: tuple[Categorical, ...] = field(init=False)
-    lists: tuple[Categorical, ...] = field(init=False)
+    singles: tuple[CategoricalColumn, ...] = field(init=False)
+    lists: tuple[CategoricalColumn, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.labels:
@@ -113,7 +113,7 @@ class Columns:
             if count > 1:
                 raise DataError(f"column {name!r} is declared {count} times")
         sizes: dict[str, int] = {}
-        with_tables: list[Categorical | Sequence] = [*self.categorical, *self.sequences]
+        with_tables: list[CategoricalColumn | SequenceColumn] = [*self.categorical, *self.sequences]
         for c in with_tables:
             if c.num_rows < 1:
                 raise DataError(f"column {c.name!r}: its table has {c.num_rows} rows, at least 1")
@@ -134,28 +134,30 @@ class Columns:
         return tuple(dict.fromkeys([*names, *self.groups]))
 
 
-def check_columns(columns: Columns, found: pa.Schema, path: str) -> None:
+def check_columns(columns: Columns, file_schema: pa.Schema, path: str) -> None:
     """Every declared column is there, with a type that its role can take without loss.
 
     Raises: DataError naming file, column, and the nearest name or the type that is needed.
     """
     for name in columns.names:
-        count = len(found.get_all_field_indices(name))
+        count = len(file_schema.get_all_field_indices(name))
         if count == 0:
-            raise DataError(f"{path}: no column {name!r}{nearest(name, found.names, 3)}")
+            raise DataError(f"{path}: no column {name!r}{nearest_hint(name, file_schema.names, 3)}")
         if count > 1:
             raise DataError(f"{path}: {count} columns are called {name!r}")
     numbers = [c.name for c in columns.labels] + [c.name for c in columns.numeric]
     for name in numbers + ([columns.weight] if columns.weight else []):
-        if not _is_number(found.field(name).type):
-            raise DataError(f"{path}: {_wrong_type(found, name)}, needed is a number")
+        if not _is_number(file_schema.field(name).type):
+            raise DataError(f"{path}: {_wrong_type(file_schema, name)}, needed is a number")
     for name in [*(c.name for c in columns.singles), *columns.groups]:
-        if not pt.is_integer(found.field(name).type):
-            raise DataError(f"{path}: {_wrong_type(found, name)}, needed is an integer")
+        if not pt.is_integer(file_schema.field(name).type):
+            raise DataError(f"{path}: {_wrong_type(file_schema, name)}, needed is an integer")
     for name in [c.name for c in columns.lists] + [c.name for c in columns.sequences]:
-        type_ = found.field(name).type
+        type_ = file_schema.field(name).type
         if not (_is_list(type_) and pt.is_integer(type_.value_type)):
-            raise DataError(f"{path}: {_wrong_type(found, name)}, needed is a list of integers")
+            raise DataError(
+                f"{path}: {_wrong_type(file_schema, name)}, needed is a list of integers"
+            )
 
 
 def _wrong_type(found: pa.Schema, name: str) -> str:

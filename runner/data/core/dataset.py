@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from runner.batch import Batch, Cursor, Schema
+from runner.batch import Batch, DataPosition, Schema
 
-START = Cursor()
+START_POSITION = DataPosition()
 
 
 class Dataset(Protocol):
@@ -20,7 +20,7 @@ class Dataset(Protocol):
 
     bad_rows: Mapping[str, Any]  # count and examples of rows skipped when it was prepared
 
-    def save_learnt(self, folder: Path) -> None:
+    def save_fitted_transforms(self, folder: Path) -> None:
         """Keeps what the transforms learnt from the train split, if they learnt anything."""
         ...
 
@@ -30,7 +30,7 @@ class Dataset(Protocol):
         *,
         batch_size: int,
         seed: int | None = None,
-        start: Cursor = START,
+        start: DataPosition = START_POSITION,
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[Batch]:
@@ -44,7 +44,7 @@ class Dataset(Protocol):
         ...
 
 
-def end_of_epoch(dataset: Dataset, offset: int, global_batch: int) -> int:
+def epoch_end_offset(dataset: Dataset, offset: int, global_batch: int) -> int:
     """Where the updates of a training epoch end that go on from `offset`: before its last rows, if
     those are dropped."""
     total = dataset.num_rows["train"]
@@ -53,7 +53,7 @@ def end_of_epoch(dataset: Dataset, offset: int, global_batch: int) -> int:
     return total - (total - offset) % global_batch
 
 
-class InFileOrder:
+class FileOrderDataset:
     """Everything else is the dataset's own."""
 
     def __init__(self, dataset: Dataset) -> None:
@@ -63,7 +63,7 @@ class InFileOrder:
         self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
         self.bad_rows: Mapping[str, Any] = dataset.bad_rows
         self.rest = dataset.rest
-        self.save_learnt = dataset.save_learnt
+        self.save_fitted_transforms = dataset.save_fitted_transforms
 
     def batches(self, split: str, *, seed: int | None = None, **how: Any) -> Iterator[Batch]:
         return self.dataset.batches(split, seed=None, **how)

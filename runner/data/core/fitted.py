@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 
 from runner.errors import DataError
 
-FILE = "learnt.json"
+FITTED_FILE = "learnt.json"
 
 
 @dataclass
-class Learnt:
+class FittedTransforms:
     """Numbers as JSON; vocabularies as sorted arrays. All are keyed by feature or table name."""
 
     num_rows: dict[str, int] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Learnt:
     times: dict[str, float] = field(default_factory=dict)  # split -> first time that is in it
     vocabularies: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def values(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "vocabularies"}
 
     def save(self, folder: Path) -> None:
@@ -39,13 +39,13 @@ class Learnt:
         for number, name in enumerate(names):
             table = pa.table({"value": self.vocabularies[name]})
             pq.write_table(table, folder / f"vocabulary-{number}.parquet", write_page_checksum=True)
-        values = {**self.values(), "vocabularies": names}
+        values = {**self.json_fields(), "vocabularies": names}
         text = json.dumps({**values, "sha256": self.digest()}, indent=1)
-        (folder / FILE).write_text(text + "\n")
+        (folder / FITTED_FILE).write_text(text + "\n")
 
     def digest(self) -> str:
         """Of all that was learnt, vocabularies included, whatever the order it was written in."""
-        text = json.dumps(self.values(), sort_keys=True)
+        text = json.dumps(self.json_fields(), sort_keys=True)
         hashed = hashlib.sha256(text.encode())
         for name in sorted(self.vocabularies):
             hashed.update(name.encode())
@@ -53,10 +53,10 @@ class Learnt:
         return hashed.hexdigest()
 
     @classmethod
-    def load(cls, folder: Path) -> Learnt:
+    def load(cls, folder: Path) -> FittedTransforms:
         """Raises: DataError naming what is missing or damaged."""
         try:
-            values = json.loads((folder / FILE).read_text())
+            values = json.loads((folder / FITTED_FILE).read_text())
             names, written = values.pop("vocabularies"), values.pop("sha256", None)
             vocabularies = {
                 name: pq.read_table(
@@ -69,23 +69,25 @@ class Learnt:
                 raise ValueError("damaged: it is not what was written")
             return learnt
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            raise DataError(f"{folder / FILE}: what was learnt cannot be read: {error}") from error
+            raise DataError(
+                f"{folder / FITTED_FILE}: what was learnt cannot be read: {error}"
+            ) from error
 
 
-def copy_learnt(source: Path, target: Path) -> None:
+def copy_fitted_transforms(source: Path, target: Path) -> None:
     """From prepared data into a run directory. A whole one that is there is kept."""
-    if (target / FILE).exists():
+    if (target / FITTED_FILE).exists():
         return
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.glob("vocabulary-*.parquet")):
         shutil.copyfile(path, target / path.name)
-    temporary = target / f"{FILE}.tmp"
-    shutil.copyfile(source / FILE, temporary)
-    temporary.rename(target / FILE)  # last, so that it stands for all
+    temporary = target / f"{FITTED_FILE}.tmp"
+    shutil.copyfile(source / FITTED_FILE, temporary)
+    temporary.rename(target / FITTED_FILE)  # last, so that it stands for all
 
 
-def with_learnt(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def with_fitted_transforms(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The dataset's node, told to use what a run learnt, if it takes that and the run kept any."""
-    if "learnt" not in dataset or not (folder / FILE).exists():
+    if "learnt" not in dataset or not (folder / FITTED_FILE).exists():
         return dict(dataset)
     return {**dataset, "learnt": str(folder)}

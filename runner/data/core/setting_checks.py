@@ -6,19 +6,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
 
-from runner.errors import ConfigError, nearest
+from runner.errors import ConfigError, nearest_hint
 
-RESTS = ("short", "drop", "pad")  # of the rows of an epoch that fill no batch
-NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+LAST_BATCH_POLICIES = ("short", "drop", "pad")  # of the rows of an epoch that fill no batch
+TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def check_types(recipe: Any) -> None:
+def check_setting_types(recipe: Any) -> None:
     """Fields of a plain type have a value of that type. Raises: ConfigError naming the key."""
     hints = get_type_hints(type(recipe))
     for field in fields(recipe):
         type_, value = hints[field.name], getattr(recipe, field.name)
-        if type_ in NAMES and not _is(value, type_):
-            raise ConfigError(f"dataset.{field.name}={value!r}: needed is {NAMES[type_]}")
+        if type_ in TYPE_NAMES and not _is(value, type_):
+            raise ConfigError(f"dataset.{field.name}={value!r}: needed is {TYPE_NAMES[type_]}")
 
 
 def check_range(key: str, value: float, low: float, high: float = float("inf")) -> None:
@@ -30,16 +30,18 @@ def check_range(key: str, value: float, low: float, high: float = float("inf")) 
 def check_choice(key: str, value: str, known: Collection[str]) -> None:
     if value not in known:
         choices = ", ".join(known)
-        raise ConfigError(f"dataset.{key}={value!r}: known are {choices}{nearest(value, known)}")
+        raise ConfigError(
+            f"dataset.{key}={value!r}: known are {choices}{nearest_hint(value, known)}"
+        )
 
 
 def check_numbers(key: str, values: Mapping[str, Any], known: Collection[str], type_: type) -> None:
     """A mapping with exactly these keys and numbers of a type, none negative."""
     for name, value in values.items():
         if name not in known:
-            raise ConfigError(f"dataset.{key}.{name}: no such setting{nearest(name, known)}")
+            raise ConfigError(f"dataset.{key}.{name}: no such setting{nearest_hint(name, known)}")
         if not _is(value, type_):
-            raise ConfigError(f"dataset.{key}.{name}={value!r}: needed is {NAMES[type_]}")
+            raise ConfigError(f"dataset.{key}.{name}={value!r}: needed is {TYPE_NAMES[type_]}")
         check_range(f"{key}.{name}", value, 0)
     for name in known:
         if name not in values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from runner.data.core.columns import Numeric
+from runner.data.core.columns import NumericColumn
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
@@ -13,21 +13,21 @@ def as_float32(values: np.ndarray) -> np.ndarray:
         return values.astype(np.float32)
 
 
-def to_dense(column: Numeric, values: np.ndarray) -> np.ndarray:
+def transform_numeric(column: NumericColumn, values: np.ndarray) -> np.ndarray:
     """Clip, log1p, standardise; missing values are filled before. [R] numbers -> [R] float32."""
     x = as_float32(values)
-    if column.low is not None or column.high is not None:
-        np.clip(x, column.low, column.high, out=x)
+    if column.clip_min is not None or column.clip_max is not None:
+        np.clip(x, column.clip_min, column.clip_max, out=x)
     if column.log1p:
         with np.errstate(invalid="ignore", divide="ignore"):  # the caller names the bad row
             np.log1p(x, out=x)
-    if column.mean or column.deviation != 1:
+    if column.mean or column.std != 1:
         x -= np.float32(column.mean)
-        x *= np.float32(1 / column.deviation)
+        x *= np.float32(1 / column.std)
     return x
 
 
-def splitmix(values: np.ndarray, salt: int) -> np.ndarray:
+def splitmix64(values: np.ndarray, salt: int) -> np.ndarray:
     """splitmix64 (Steele et al. 2014) of [R] uint64, a bijection for every salt."""
     mixed = values + np.uint64((salt + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
     mixed ^= mixed >> np.uint64(30)
@@ -43,6 +43,6 @@ def hash_ids(values: np.ndarray, num_rows: int, salt: int) -> np.ndarray:
 
     The 32 high bits choose the row, so tables of more than 2**32 rows are out of reach.
     """
-    mixed = splitmix(values.astype(np.int64).view(np.uint64), salt)
+    mixed = splitmix64(values.astype(np.int64).view(np.uint64), salt)
     # Multiply-shift needs no division: a quarter of the cost of `mixed % num_rows`.
     return ((mixed >> np.uint64(32)) * np.uint64(num_rows) >> np.uint64(32)).view(np.int64)

@@ -15,7 +15,7 @@ from runner.data.prepare.shards import BLOCK_ROWS
 from runner.errors import ConfigError
 
 
-def write_out(recipe: Recipe, folder: Path) -> None:
+def export_dataset(recipe: Recipe, folder: Path) -> None:
     """All splits and `schema.yaml`, for `dataset=parquet dataset.schema=FOLDER/schema.yaml`.
 
     Raises: ConfigError if the folder holds anything.
@@ -23,7 +23,7 @@ def write_out(recipe: Recipe, folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"dataset.write_to={folder}: is not empty; nothing was written")
     source, made = prepare(recipe)
-    schema: dict[str, Any] = declaration(recipe.columns(made.learnt))
+    schema: dict[str, Any] = declare_columns(recipe.columns(made.learnt))
     for split, names in made.splits.items():
         (folder / split).mkdir(parents=True)
         for name in names:
@@ -36,7 +36,7 @@ def write_out(recipe: Recipe, folder: Path) -> None:
     (folder / "schema.yaml").write_text(text + "".join(lines))
 
 
-def declaration(columns: Columns) -> dict[str, Any]:
+def declare_columns(columns: Columns) -> dict[str, Any]:
     """Plain columns as a schema file declares them."""
     return {
         "labels": {c.name: {} for c in columns.labels},

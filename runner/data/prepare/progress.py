@@ -14,7 +14,7 @@ LINE_EVERY_S = 5.0
 
 
 @contextmanager
-def progress(label: str, total: int, unit: str = "rows") -> Iterator[Advance]:
+def show_progress(label: str, total: int, unit: str = "rows") -> Iterator[Advance]:
     """Shows `label` with the share of `total` that is done, and how long it took at the end."""
     started = time.monotonic()
     if sys.stderr.isatty():

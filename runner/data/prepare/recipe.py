@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.data.core import cache
 from runner.data.core.columns import Columns
-from runner.data.prepare.progress import progress
+from runner.data.prepare.progress import show_progress
 
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
 SPLITS = ("train", "validation", "test")
-LAYOUT = 3  # of prepared files: raise it when their format changes and their rows do not
+LAYOUT_VERSION = 3  # of prepared files: raise it when their format changes and their rows do not
 
 
 @dataclass(frozen=True)
-class Made:
+class PreparedFiles:
     """What `Recipe.make` leaves: names of files and what was learnt, all JSON."""
 
     splits: Mapping[str, Sequence[str]]  # in the order train, validation, test
@@ -38,22 +38,22 @@ class Recipe(Protocol):
     def check(self) -> None:
         """Raises: DataError or ConfigError for a missing path or a wrong setting. Quick."""
 
-    def source(self) -> Mapping[str, Any]:
+    def content_fields(self) -> Mapping[str, Any]:
         """All that the prepared files depend on: content of the sources, settings, a version."""
 
-    def reading(self) -> Mapping[str, Any]:
+    def reading_fields(self) -> Mapping[str, Any]:
         """All else that shapes the batches."""
 
-    def num_units(self) -> int:
+    def num_progress_units(self) -> int:
         """Of progress, for `make`."""
 
-    def make(self, folder: Path, advance: Any) -> Made:
+    def make(self, folder: Path, advance: Any) -> PreparedFiles:
         """Writes the files of all splits."""
 
     def columns(self, learnt: Mapping[str, Any]) -> Columns: ...
 
 
-def digest(value: Any, length: int = 16) -> str:
+def hash_json(value: Any, length: int = 16) -> str:
     """Of a JSON value, whatever the order of its keys."""
     text = json.dumps(value, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
@@ -61,22 +61,22 @@ def digest(value: Any, length: int = 16) -> str:
 
 def cache_key(recipe: Recipe) -> str:
     """Of the prepared files: what is in them, and how it is laid out."""
-    reading = recipe.reading()
+    reading = recipe.reading_fields()
     more = {"reading": reading} if reading else {}
-    return digest({"layout": LAYOUT, **recipe.source(), **more})
+    return hash_json({"layout": LAYOUT_VERSION, **recipe.content_fields(), **more})
 
 
-def prepare(recipe: Recipe) -> tuple[Path, Made]:
+def prepare(recipe: Recipe) -> tuple[Path, PreparedFiles]:
     """The recipe's files, made now or found in the cache. Imports no torch."""
     recipe.check()
 
     def make(folder: Path) -> Mapping[str, Any]:
-        with progress(f"preparing {recipe.name}", recipe.num_units()) as advance:
+        with show_progress(f"preparing {recipe.name}", recipe.num_progress_units()) as advance:
             made = recipe.make(folder, advance)
         return {"splits": made.splits, "learnt": made.learnt, "reachable": made.reachable}
 
-    folder = cache.prepared(recipe.name, cache_key(recipe), make)
-    return folder, Made(**cache.contents(folder))
+    folder = cache.get_or_prepare(recipe.name, cache_key(recipe), make)
+    return folder, PreparedFiles(**cache.read_contents(folder))
 
 
 def open_recipe(

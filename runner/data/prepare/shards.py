@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from runner.data.core.blocks import ARROW, ArrowWriter
+from runner.data.core.blocks import ARROW_SUFFIX, ArrowWriter
 
 BLOCK_ROWS = 8192  # 16 blocks make a window of the shuffle
 SHARD_ROWS = 64 * BLOCK_ROWS  # of a file
 
 
 def shard_name(split: str, number: int) -> str:
-    return f"{split}-{number:05d}{ARROW}"
+    return f"{split}-{number:05d}{ARROW_SUFFIX}"
 
 
 class ShardWriter:

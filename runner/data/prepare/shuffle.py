@@ -17,7 +17,7 @@ from runner.data.prepare.shards import SHARD_ROWS, ShardWriter
 FLUSH_ROWS = 2048  # of a bucket that wait in memory
 
 
-class MixingWriter:
+class ShuffleWriter:
     """The interface of `ShardWriter`. The order depends on the seed and the number of rows only."""
 
     def __init__(self, folder: Path, split: str, *, num_rows: int, seed: int) -> None:

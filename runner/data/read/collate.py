@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, Cursor, Schema, SequenceFeature, SparseFeature, TaskSpec
+from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.data.core.columns import Columns
-from runner.data.read.decode import Lists
-from runner.data.read.stream import Part, Piece
-from runner.data.tabular.encode import GROUP
+from runner.data.read.decode import JaggedColumn
+from runner.data.read.stream import BatchSlice, RowSpan
+from runner.data.tabular.encode import GROUP_PREFIX
 
 
-def schema_of(columns: Columns) -> Schema:
+def build_schema(columns: Columns) -> Schema:
     """What the declared columns promise a model."""
     return Schema(
         dense=tuple(c.name for c in columns.numeric),
@@ -43,23 +43,26 @@ def schema_of(columns: Columns) -> Schema:
         sequences=tuple(
             SequenceFeature(c.name, c.num_rows, c.max_length, c.table) for c in columns.sequences
         ),
-        groups=tuple(name.removeprefix(GROUP) for name in columns.groups),
+        groups=tuple(name.removeprefix(GROUP_PREFIX) for name in columns.groups),
     )
 
 
-def assemble(
-    piece: Piece, keys: list[str], cursor: Cursor, sequence_keys: Sequence[str] = ()
+def collate(
+    batch_slice: BatchSlice,
+    sparse_keys: list[str],
+    cursor: DataPosition,
+    sequence_keys: Sequence[str] = (),
 ) -> Batch:
-    """One batch. `keys`: names of the sparse features, single ids before lists."""
-    parts = piece.parts
+    """One batch. `sparse_keys`: names of the sparse features, single ids before lists."""
+    parts = batch_slice.spans
     labels_BT = _rows([rows.labels_WT[a:b] for rows, a, b in parts])
     rows_B = _rows([rows.rows_W[a:b] for rows, a, b in parts])
     weights_B = _weights(parts, labels_BT.shape[0])
-    if piece.padding:
+    if batch_slice.is_padding:
         weights_B, rows_B = torch.zeros(1), torch.full((1,), -1)
     return Batch(
         dense_BD=_dense(parts, labels_BT.shape[0]),
-        sparse=_sparse(parts, keys, labels_BT.shape[0]),
+        sparse=_sparse(parts, sparse_keys, labels_BT.shape[0]),
         sequences=_sequences(parts, list(sequence_keys)) if sequence_keys else None,
         labels_BT=labels_BT,
         weights_B=weights_B,
@@ -69,7 +72,7 @@ def assemble(
     )
 
 
-def _dense(parts: Sequence[Part], size: int) -> Tensor:
+def _dense(parts: Sequence[RowSpan], size: int) -> Tensor:
     """Turned to rows here: of a batch, small enough for the cache, and not of a window."""
     dense_BD = np.empty((size, len(parts[0][0].dense_DW)), np.float32)
     at = 0
@@ -83,12 +86,12 @@ def _rows(slices: Sequence[np.ndarray]) -> Tensor:
     return torch.from_numpy(slices[0] if len(slices) == 1 else np.concatenate(slices))
 
 
-def _weights(parts: Sequence[Part], size: int) -> Tensor:
+def _weights(parts: Sequence[RowSpan], size: int) -> Tensor:
     known = [rows.weights_W[a:b] for rows, a, b in parts if rows.weights_W is not None]
     return _rows(known or [np.ones(size, np.float32)])
 
 
-def _sparse(parts: Sequence[Part], keys: list[str], size: int) -> KeyedJaggedTensor:
+def _sparse(parts: Sequence[RowSpan], keys: list[str], size: int) -> KeyedJaggedTensor:
     """Values feature-major: all ids of feature 0, then of feature 1, lists at the end.
 
     Lengths and offsets are both given, as int64, the type of the values: else each look-up would
@@ -116,7 +119,7 @@ def _sparse(parts: Sequence[Part], keys: list[str], size: int) -> KeyedJaggedTen
     return _keyed(keys, values, lengths, offsets, weights, size)
 
 
-def _sequences(parts: Sequence[Part], keys: list[str]) -> KeyedJaggedTensor:
+def _sequences(parts: Sequence[RowSpan], keys: list[str]) -> KeyedJaggedTensor:
     size = sum(b - a for _, a, b in parts)
     columns = range(len(keys))
     joined = _joined([[rows.sequences[n] for rows, _, _ in parts] for n in columns], parts)
@@ -156,7 +159,7 @@ class _Joined:
     total: int
 
 
-def _joined(columns: Sequence[Sequence[Lists]], parts: Sequence[Part]) -> _Joined:
+def _joined(columns: Sequence[Sequence[JaggedColumn]], parts: Sequence[RowSpan]) -> _Joined:
     """columns: for every list column its lists in every part."""
     values, ends, weights, total = [], [], [], 0
     weighted = any(lists.weights_V is not None for column in columns for lists in column)
@@ -173,7 +176,7 @@ def _joined(columns: Sequence[Sequence[Lists]], parts: Sequence[Part]) -> _Joine
     return _Joined(values, ends, weights, total)
 
 
-def _lists_in(parts: Sequence[Part]) -> range:
+def _lists_in(parts: Sequence[RowSpan]) -> range:
     return range(len(parts[0][0].lists))
 
 

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runner.data.core.blocks import UNREADABLE, Blocks, first_line, open_blocks
-from runner.data.core.columns import Categorical, Columns, Sequence
-from runner.data.core.transforms import as_float32, hash_ids, to_dense
-from runner.data.read.gather import Pick, matrix, pick_lists, pick_rows
-from runner.data.read.index import Index
+from runner.data.core.blocks import READ_ERRORS, BlockFile, first_line, open_blocks
+from runner.data.core.columns import CategoricalColumn, Columns, SequenceColumn
+from runner.data.core.transforms import as_float32, hash_ids, transform_numeric
+from runner.data.read.gather import RowGather, allocate_matrix, gather_lists, gather_rows
+from runner.data.read.index import BlockIndex
 from runner.errors import DataError
 
 MAX_OPEN_FILES = 32
@@ -29,7 +29,7 @@ MAX_OPEN_CHUNKS = 1 << 17  # columns x blocks of all open files; a footer of Par
 
 
 @dataclass(frozen=True)
-class Lists:
+class JaggedColumn:
     """The values of W lists, end to end."""
 
     values_V: np.ndarray
@@ -43,8 +43,8 @@ class Rows:
 
     dense_DW: np.ndarray  # float32
     ids_FW: np.ndarray  # int32 where the tables allow: half the memory traffic of int64
-    lists: tuple[Lists, ...]
-    sequences: tuple[Lists, ...]
+    lists: tuple[JaggedColumn, ...]
+    sequences: tuple[JaggedColumn, ...]
     labels_WT: np.ndarray  # float32
     weights_W: np.ndarray | None  # float32; None: no weight column
     rows_W: np.ndarray  # int64, number in the split
@@ -54,29 +54,33 @@ class Rows:
         return len(self.rows_W)
 
 
-class Reader:
+class BlockReader:
     """Reads blocks of one split. Keeps the last few files open; for one thread at a time."""
 
-    def __init__(self, index: Index, columns: Columns) -> None:
+    def __init__(self, index: BlockIndex, columns: Columns) -> None:
         self._index = index
         self._columns = columns
-        self._open: OrderedDict[int, Blocks] = OrderedDict()
+        self._open: OrderedDict[int, BlockFile] = OrderedDict()
 
-    def rows(self, blocks: np.ndarray, order: np.ndarray | slice) -> Rows:
+    def read_rows(self, blocks: np.ndarray, order: np.ndarray | slice) -> Rows:
         """The rows `order` picks from `blocks` laid end to end.
 
         Raises: DataError naming file, row group, column, row and value of the first bad one.
         """
-        table = self.table(blocks, self._columns.names)
+        table = self.read_table(blocks, self._columns.names)
         at = _Place(self._index, blocks)
         columns, num_rows = self._columns, table.num_rows
-        pick = Pick.of(order, num_rows)
+        pick = RowGather.from_order(order, num_rows)
         labels_RT = np.empty((num_rows, len(columns.labels)), np.float32)
         for t, label in enumerate(columns.labels):
             raw = _numbers(table[label.name], label.name, None, at)
-            bad = _not_allowed(raw, label.values)
+            bad = _not_allowed(raw, label.allowed_values)
             if bad.any():
-                allowed = "a finite number" if label.values is None else _spoken(label.values)
+                allowed = (
+                    "a finite number"
+                    if label.allowed_values is None
+                    else _spoken(label.allowed_values)
+                )
                 at.fail(label.name, raw, bad, f"allowed is {allowed}")
             labels_RT[:, t] = raw
         groups_RG = np.empty((num_rows, len(columns.groups)), np.int64)
@@ -87,13 +91,13 @@ class Reader:
             ids_FW=self._singles(table, pick, at),
             lists=tuple(_lists(table, c, order, at) for c in columns.lists),
             sequences=tuple(_lists(table, c, order, at) for c in columns.sequences),
-            labels_WT=pick_rows(labels_RT, order),
+            labels_WT=gather_rows(labels_RT, order),
             weights_W=self._weights(table, order, at),
-            rows_W=pick_rows(at.numbers(), order),
-            groups_WG=pick_rows(groups_RG, order),
+            rows_W=gather_rows(at.numbers(), order),
+            groups_WG=gather_rows(groups_RG, order),
         )
 
-    def table(self, blocks: np.ndarray, names: Collection[str]) -> pa.Table:
+    def read_table(self, blocks: np.ndarray, names: Collection[str]) -> pa.Table:
         """Columns of blocks laid end to end, as they are in the files."""
         parts = []
         for number in np.unique(self._index.file_N[blocks]):
@@ -106,8 +110,8 @@ class Reader:
         groups = [int(g) for g in self._index.group_N[blocks]]
         try:
             table = self._file(number).read(groups, names)
-        except UNREADABLE as error:
-            where = f"{self._file(number).word} {self._broken_group(number, groups)}"
+        except READ_ERRORS as error:
+            where = f"{self._file(number).block_kind} {self._broken_group(number, groups)}"
             raise DataError(f"{path}: {where}: {first_line(error)}") from error
         expected = int(self._index.rows_N[blocks].sum())
         if table.num_rows != expected:
@@ -118,11 +122,11 @@ class Reader:
         for group in groups:
             try:
                 self._file(number).read([group], self._columns.names)
-            except UNREADABLE:
+            except READ_ERRORS:
                 return group
         return "unknown"  # an error that passed: the message still has the first one
 
-    def _file(self, number: int) -> Blocks:
+    def _file(self, number: int) -> BlockFile:
         if number not in self._open:
             opened = open_blocks(self._index.files[number])
             while self._open and self._is_full(opened):
@@ -131,24 +135,24 @@ class Reader:
         self._open.move_to_end(number)
         return self._open[number]
 
-    def _is_full(self, opened: Blocks) -> bool:
+    def _is_full(self, opened: BlockFile) -> bool:
         """Whether one more would be too many, by their number or by their footers' size."""
         files = (*self._open.values(), opened)
-        num_chunks = sum(len(file.schema) * len(file.counts) for file in files)
+        num_chunks = sum(len(file.schema) * len(file.rows_per_block) for file in files)
         return len(self._open) >= MAX_OPEN_FILES or num_chunks > MAX_OPEN_CHUNKS
 
     def close(self) -> None:
         while self._open:
             self._open.popitem()[1].close()
 
-    def _dense(self, table: pa.Table, pick: Pick, at: _Place) -> np.ndarray:
-        dense_DW = matrix(len(self._columns.numeric), pick.num_wanted, np.float32)
+    def _dense(self, table: pa.Table, pick: RowGather, at: _Place) -> np.ndarray:
+        dense_DW = allocate_matrix(len(self._columns.numeric), pick.num_selected, np.float32)
         for d, numeric in enumerate(self._columns.numeric):
             raw = _numbers(table[numeric.name], numeric.name, numeric.default, at)
-            plain = numeric.is_plain and (raw.dtype == np.float32 or raw.dtype.kind in "iu")
-            x = raw if plain else to_dense(numeric, raw)
-            pick.into(dense_DW[d], x)  # makes float32 of integers
-            if numeric.keeps_whole and raw.dtype.kind != "f":
+            plain = numeric.is_identity and (raw.dtype == np.float32 or raw.dtype.kind in "iu")
+            x = raw if plain else transform_numeric(numeric, raw)
+            pick.gather_into(dense_DW[d], x)  # makes float32 of integers
+            if numeric.preserves_finite and raw.dtype.kind != "f":
                 continue  # integers are finite, and so is what becomes of them
             # Minimum and maximum are NaN where anything is: no array of flags is needed.
             if not (np.isfinite(x.min()) and np.isfinite(x.max())):
@@ -159,12 +163,12 @@ class Reader:
                 )
         return dense_DW
 
-    def _singles(self, table: pa.Table, pick: Pick, at: _Place) -> np.ndarray:
+    def _singles(self, table: pa.Table, pick: RowGather, at: _Place) -> np.ndarray:
         singles = self._columns.singles
         large = any(c.num_rows > 2**31 for c in singles)
-        ids_FW = matrix(len(singles), pick.num_wanted, np.int64 if large else np.int32)
+        ids_FW = allocate_matrix(len(singles), pick.num_selected, np.int64 if large else np.int32)
         for f, c in enumerate(singles):
-            pick.into(ids_FW[f], _ids(_coded(table[c.name], c, at), c, at.fail))
+            pick.gather_into(ids_FW[f], _ids(_coded(table[c.name], c, at), c, at.fail))
         return ids_FW
 
     def _weights(self, table: pa.Table, order: np.ndarray | slice, at: _Place) -> np.ndarray | None:
@@ -176,14 +180,14 @@ class Reader:
         bad = ~(np.isfinite(weights) & (raw >= 0))
         if bad.any():
             at.fail(name, raw, bad, "a weight is finite and not negative")
-        return pick_rows(weights, order)
+        return gather_rows(weights, order)
 
 
 @dataclass(frozen=True)
 class _Place:
     """Where rows of a window came from; only looked at in full when something is wrong."""
 
-    index: Index
+    index: BlockIndex
     blocks: np.ndarray
 
     def numbers(self) -> np.ndarray:
@@ -225,9 +229,11 @@ def _scalar(value: float, type_: pa.DataType) -> pa.Scalar:
     return pa.scalar(value).cast(type_)
 
 
-def _coded(values: pa.ChunkedArray, c: Categorical | Sequence, at: _Place) -> np.ndarray:
+def _coded(
+    values: pa.ChunkedArray, c: CategoricalColumn | SequenceColumn, at: _Place
+) -> np.ndarray:
     """Ids as they are or hashed, missing values filled."""
-    if not isinstance(c, Categorical) or c.encode == "as_is":
+    if not isinstance(c, CategoricalColumn) or c.encode == "as_is":
         return _numbers(values, c.name, c.default, at)
     if not values.null_count or c.default is None:
         return hash_ids(_numbers(values, c.name, None, at), c.num_rows, c.salt)
@@ -244,7 +250,7 @@ def _joined(values: pa.ChunkedArray) -> np.ndarray:
 
 def _ids(
     ids: np.ndarray,
-    c: Categorical | Sequence,
+    c: CategoricalColumn | SequenceColumn,
     fail: Callable[[str, np.ndarray, np.ndarray, str], None],
 ) -> np.ndarray:
     """Fused tables map an id out of range to row 0 without an error: refuse it here."""
@@ -259,8 +265,8 @@ def _ids(
 
 
 def _lists(
-    table: pa.Table, c: Categorical | Sequence, order: np.ndarray | slice, at: _Place
-) -> Lists:
+    table: pa.Table, c: CategoricalColumn | SequenceColumn, order: np.ndarray | slice, at: _Place
+) -> JaggedColumn:
     """The wanted rows of a list column; a missing list is an empty one."""
     flat, offsets_R1 = _laid_flat(table[c.name])
 
@@ -272,15 +278,15 @@ def _lists(
     if flat.null_count and c.default is None:
         missing = flat.is_null().to_numpy()
         fail(c.name, np.where(missing, "null", ""), missing, "missing and has no default")
-    values_V, positions, offsets_W1 = pick_lists(
+    values_V, positions, offsets_W1 = gather_lists(
         _ids(_coded(flat, c, at), c, fail), offsets_R1, order
     )
     weights_V = None
-    if isinstance(c, Categorical) and c.weights:
+    if isinstance(c, CategoricalColumn) and c.weights:
         weights, own_R1 = _laid_flat(table[c.weights])
         assert np.array_equal(own_R1, offsets_R1), "written side by side"
-        weights_V = pick_rows(_joined(weights), positions)
-    return Lists(values_V, offsets_W1, weights_V)
+        weights_V = gather_rows(_joined(weights), positions)
+    return JaggedColumn(values_V, offsets_W1, weights_V)
 
 
 def _laid_flat(lists: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:

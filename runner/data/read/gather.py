@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def matrix(num_rows: int, num_columns: int, type_: type) -> np.ndarray:
+def allocate_matrix(num_rows: int, num_columns: int, type_: type) -> np.ndarray:
     """Not yet filled. Arrow's allocator keeps the pages from one window to the next; new ones from
     the system would cost more than filling them."""
     size = num_rows * num_columns
@@ -21,7 +21,7 @@ def matrix(num_rows: int, num_columns: int, type_: type) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Pick:
+class RowGather:
     """The wanted rows, gathered column by column.
 
     A column of a window fits the second-level cache, a matrix of all columns does not: gathering
@@ -29,29 +29,29 @@ class Pick:
     """
 
     order: np.ndarray | slice
-    num_wanted: int
-    places: pa.Array | None  # for Arrow's gather, which takes half the time of NumPy's
+    num_selected: int
+    arrow_indices: pa.Array | None  # for Arrow's gather, which takes half the time of NumPy's
 
     @classmethod
-    def of(cls, order: np.ndarray | slice, num_rows: int) -> Pick:
+    def from_order(cls, order: np.ndarray | slice, num_rows: int) -> RowGather:
         if isinstance(order, slice):
             return cls(order, len(range(num_rows)[order]), None)
         return cls(order, len(order), pa.array(order))
 
-    def into(self, out_W: np.ndarray, values_R: np.ndarray) -> None:
-        if self.places is None:
+    def gather_into(self, out_W: np.ndarray, values_R: np.ndarray) -> None:
+        if self.arrow_indices is None:
             out_W[:] = values_R[self.order]
         else:
-            out_W[:] = pc.take(pa.array(values_R), self.places, boundscheck=False).to_numpy()
+            out_W[:] = pc.take(pa.array(values_R), self.arrow_indices, boundscheck=False).to_numpy()
 
 
-def pick_rows(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
+def gather_rows(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
     if isinstance(order, slice):
         return values[order]
     return np.take(values, order, axis=0, mode="clip")  # `clip` skips a buffer; all are inside
 
 
-def pick_lists(
+def gather_lists(
     values: np.ndarray, offsets_R1: np.ndarray, order: np.ndarray | slice
 ) -> tuple[np.ndarray, np.ndarray | slice, np.ndarray]:
     """Values of the wanted rows, where they were, and where each row's begin."""

@@ -16,7 +16,7 @@ from runner.errors import DataError
 
 
 @dataclass(frozen=True)
-class Index:
+class BlockIndex:
     """N blocks (row groups, record batches) in file order; the files are sorted by name."""
 
     files: tuple[Path, ...]
@@ -34,7 +34,7 @@ class Index:
         return len(self.rows_N)
 
 
-def build_index(files: Sequence[Path], columns: Columns) -> Index:
+def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
     """Reads every footer and checks the declared columns before anything else is read.
 
     Raises: DataError naming the file: unreadable, without rows, missing or mistyped columns, or
@@ -45,7 +45,7 @@ def build_index(files: Sequence[Path], columns: Columns) -> Index:
     first: pa.Schema | None = None
     for number, path in enumerate(files):
         with closing(open_blocks(path)) as opened:
-            found, counts = opened.schema, opened.counts
+            found, counts = opened.schema, opened.rows_per_block
         check_columns(columns, found, str(path))
         first = first or found
         _check_same_types(columns, first, found, files[0], path)
@@ -58,7 +58,9 @@ def build_index(files: Sequence[Path], columns: Columns) -> Index:
                 rows_n.append(rows)
     rows_N = np.array(rows_n, np.int64)
     start_N = np.cumsum(rows_N) - rows_N
-    return Index(files, np.array(file_n, np.int64), np.array(group_n, np.int64), start_N, rows_N)
+    return BlockIndex(
+        files, np.array(file_n, np.int64), np.array(group_n, np.int64), start_N, rows_N
+    )
 
 
 def _check_same_types(

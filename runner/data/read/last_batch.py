@@ -14,9 +14,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.batch import Batch
 
 
-def padded(batch: Batch, size: int) -> Batch:
-    """Filled up to `size` rows of weight 0, number -1 and no id, so that they touch no table."""
-    missing = size - batch.size
+def pad_batch(batch: Batch, batch_size: int) -> Batch:
+    """Filled up to `batch_size` rows of weight 0, number -1 and no id, so that they touch no table."""
+    missing = batch_size - batch.size
     if missing <= 0:
         return batch
     below, after = (0, 0, 0, missing), (0, missing)
@@ -33,7 +33,7 @@ def padded(batch: Batch, size: int) -> Batch:
     )
 
 
-def without_ids(batch: Batch) -> Batch:
+def drop_ids(batch: Batch) -> Batch:
     """The batch of a rank that has no row left: of weight 0, it must touch no table either, or a
     stateful optimizer would step where no other number of ranks does."""
     sequences = None if batch.sequences is None else _longer(batch.sequences, 0, batch.size)

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.data.read.index import Index
+from runner.data.read.index import BlockIndex
 
-BLOCKS, ROWS = 0, 1  # which permutation a generator is for; part of its key
+BLOCK_PERMUTATION, ROW_PERMUTATION = 0, 1  # which permutation a generator is for; part of its key
 
-VERSION = 1  # raise it when the order changes: it is part of a run's signature
+ORDER_VERSION = 1  # raise it when the order changes: it is part of a run's signature
 
 
 @dataclass(frozen=True)
-class Plan:
+class EpochPlan:
     """Windows of one epoch. K windows; offsets are positions in the epoch's sequence."""
 
-    index: Index
+    index: BlockIndex
     seed: int | None  # None: the order of the files
     epoch: int
     block_N: np.ndarray  # block numbers in this epoch's order
@@ -45,10 +45,10 @@ class Plan:
         if self.seed is None:
             return None
         num_rows = int(self.offset_K1[window + 1] - self.offset_K1[window])
-        return _generator(self.seed, self.epoch, ROWS, window).permutation(num_rows)
+        return _generator(self.seed, self.epoch, ROW_PERMUTATION, window).permutation(num_rows)
 
 
-def plan(index: Index, *, seed: int | None, epoch: int, window_rows: int) -> Plan:
+def plan_epoch(index: BlockIndex, *, seed: int | None, epoch: int, window_rows: int) -> EpochPlan:
     """Windows of about `window_rows` rows, and of at least one block. O(blocks), no row is read."""
     per_window = max(1, window_rows // int(index.rows_N.max()))
     num_windows = -(-index.num_blocks // per_window)
@@ -56,9 +56,9 @@ def plan(index: Index, *, seed: int | None, epoch: int, window_rows: int) -> Pla
     first_K1 = index.num_blocks * np.arange(num_windows + 1) // num_windows
     block_N = np.arange(index.num_blocks)
     if seed is not None:
-        block_N = _generator(seed, epoch, BLOCKS, 0).permutation(index.num_blocks)
+        block_N = _generator(seed, epoch, BLOCK_PERMUTATION, 0).permutation(index.num_blocks)
     ends = np.concatenate([[0], np.cumsum(index.rows_N[block_N])])
-    return Plan(index, seed, epoch, block_N, first_K1, ends[first_K1])
+    return EpochPlan(index, seed, epoch, block_N, first_K1, ends[first_K1])
 
 
 def _generator(seed: int, epoch: int, kind: int, number: int) -> np.random.Generator:

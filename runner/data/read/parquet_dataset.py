@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from runner.batch import Batch, Cursor
+from runner.batch import Batch, DataPosition
 from runner.data.core.cache import cache_root
 from runner.data.core.columns import Columns
-from runner.data.core.dataset import START, end_of_epoch
-from runner.data.core.fitted import copy_learnt
-from runner.data.core.setting_checks import RESTS, check_choice
-from runner.data.read.collate import assemble, schema_of
-from runner.data.read.decode import Reader
-from runner.data.read.index import build_index
-from runner.data.read.last_batch import padded, without_ids
-from runner.data.read.prefetch import prefetch
-from runner.data.read.stream import Share, pieces
-from runner.data.tabular.encode import CARRIED
-from runner.errors import DataError, nearest
+from runner.data.core.dataset import START_POSITION, epoch_end_offset
+from runner.data.core.fitted import copy_fitted_transforms
+from runner.data.core.setting_checks import LAST_BATCH_POLICIES, check_choice
+from runner.data.read.collate import build_schema, collate
+from runner.data.read.decode import BlockReader
+from runner.data.read.index import build_block_index
+from runner.data.read.last_batch import drop_ids, pad_batch
+from runner.data.read.prefetch import prefetch_in_thread
+from runner.data.read.stream import RankSlice, iterate_batch_slices
+from runner.data.tabular.encode import CARRIED_PREFIX
+from runner.errors import DataError, nearest_hint
 
-AT_ONCE_ROWS = 16_384
+BURST_ROWS = 16_384
 
 
 class ParquetDataset:
@@ -49,24 +49,24 @@ class ParquetDataset:
         prefetch: int = 0,
         workers: int = 0,
         rest: str = "short",
-        learnt_in: Path | None = None,
+        transforms_dir: Path | None = None,
         bad_rows: Mapping[str, Any] | None = None,
         reachable: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     ) -> None:
         for split, paths in files.items():
             if not paths:
                 raise DataError(f"the {split} split has no files")
-        check_choice("rest", rest, RESTS)
+        check_choice("rest", rest, LAST_BATCH_POLICIES)
         self.columns = columns
         self.rest = rest
         self.bad_rows = bad_rows or {"count": 0, "examples": []}
-        self._learnt_in = learnt_in
-        self.schema = schema_of(columns)
+        self._learnt_in = transforms_dir
+        self.schema = build_schema(columns)
         self.reachable = reachable
         self._indexes = {}
         for split, paths in files.items():
             with _advice_on_cache(paths[0].parent):
-                self._indexes[split] = build_index(paths, columns)
+                self._indexes[split] = build_block_index(paths, columns)
         self.num_rows: Mapping[str, int] = {
             split: index.num_rows for split, index in self._indexes.items()
         }
@@ -76,20 +76,20 @@ class ParquetDataset:
         self._prefetch = prefetch
         self._workers = workers
 
-    def save_learnt(self, folder: Path) -> None:
+    def save_fitted_transforms(self, folder: Path) -> None:
         """Keeps what the transforms learnt in a run's folder; `with_learnt` hands it back."""
         if self._learnt_in is not None:
-            copy_learnt(self._learnt_in, folder)
+            copy_fitted_transforms(self._learnt_in, folder)
 
-    def carried(self, split: str, start: int, stop: int) -> pa.Table:
+    def read_carried_columns(self, split: str, start: int, stop: int) -> pa.Table:
         """The carried columns of rows [start, stop) of a split, in the order of its files."""
-        names = [name.removeprefix(CARRIED) for name in self.columns.carried]
+        names = [name.removeprefix(CARRIED_PREFIX) for name in self.columns.carried]
         index = self._indexes[split]
         blocks = np.flatnonzero((index.start_N < stop) & (index.start_N + index.rows_N > start))
         if not len(blocks) or not names:
             return pa.table({name: [] for name in names})
-        reader = Reader(index, self.columns)
-        table = reader.table(blocks, self.columns.carried)
+        reader = BlockReader(index, self.columns)
+        table = reader.read_table(blocks, self.columns.carried)
         reader.close()
         first = int(index.start_N[blocks[0]])
         return table.rename_columns(names).slice(start - first, stop - start)
@@ -100,7 +100,7 @@ class ParquetDataset:
         *,
         batch_size: int,
         seed: int | None = None,
-        start: Cursor = START,
+        start: DataPosition = START_POSITION,
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[Batch]:
@@ -108,7 +108,7 @@ class ParquetDataset:
         if split not in self._indexes:
             raise DataError(
                 f"no {split!r} split; there are {', '.join(self._indexes)}"
-                f"{nearest(split, self._indexes)}"
+                f"{nearest_hint(split, self._indexes)}"
             )
         total = self.num_rows[split]
         if not 0 <= start.offset < total:
@@ -117,23 +117,23 @@ class ParquetDataset:
                 "the data is not what it was"
             )
         if seed is None or split != "train":
-            share, size = Share(start.offset, total, batch_size, rank, world_size), 0
+            share, size = RankSlice(start.offset, total, batch_size, rank, world_size), 0
         else:
-            end = end_of_epoch(self, start.offset, batch_size * world_size)
+            end = epoch_end_offset(self, start.offset, batch_size * world_size)
             if end == start.offset:
                 return iter(())
-            share = Share(start.offset, end, batch_size, rank, world_size)
+            share = RankSlice(start.offset, end, batch_size, rank, world_size)
             size = batch_size if self.rest == "pad" else 0
         batches = self._batches(split, share, seed, start.epoch, size)
         if self._prefetch:
-            return prefetch(batches, self._prefetch)
-        return in_turns(batches, AT_ONCE_ROWS // batch_size)
+            return prefetch_in_thread(batches, self._prefetch)
+        return iterate_in_bursts(batches, BURST_ROWS // batch_size)
 
     def _batches(
-        self, split: str, share: Share, seed: int | None, epoch: int, size: int
+        self, split: str, share: RankSlice, seed: int | None, epoch: int, size: int
     ) -> Iterator[Batch]:
         """size: of every batch, padded if need be; 0: the last one is shorter."""
-        found = pieces(
+        found = iterate_batch_slices(
             self._indexes[split],
             self.columns,
             share,
@@ -144,11 +144,13 @@ class ParquetDataset:
         )
         with _advice_on_cache(self._indexes[split].files[0].parent):
             for piece in found:
-                at_end = piece.end == share.total
-                cursor = Cursor(epoch + 1, 0) if at_end else Cursor(epoch, piece.end)
-                batch = assemble(piece, self._keys, cursor, self._sequence_keys)
+                at_end = piece.end_offset == share.total
+                cursor = (
+                    DataPosition(epoch + 1, 0) if at_end else DataPosition(epoch, piece.end_offset)
+                )
+                batch = collate(piece, self._keys, cursor, self._sequence_keys)
                 if at_end:
-                    batch = padded(without_ids(batch) if piece.padding else batch, size)
+                    batch = pad_batch(drop_ids(batch) if piece.is_padding else batch, size)
                 yield batch
 
 
@@ -163,11 +165,11 @@ def _advice_on_cache(folder: Path) -> Iterator[None]:
         raise DataError(f"{error}; prepared data is made again once {folder} is gone") from error
 
 
-def in_turns(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
-    """The same batches, `count` made one right after another.
+def iterate_in_bursts(batches: Iterator[Batch], burst_size: int) -> Iterator[Batch]:
+    """The same batches, `burst_size` made one right after another.
 
     An update drives our code and tables out of the processor's caches, so that a single batch costs
-    twice what it costs in a row. Memory: `count` batches.
+    twice what it costs in a row. Memory: `burst_size` batches.
     """
-    while made := list(itertools.islice(batches, max(1, count))):
+    while made := list(itertools.islice(batches, max(1, burst_size))):
         yield from made

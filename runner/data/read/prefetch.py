@@ -12,7 +12,7 @@ T = TypeVar("T")
 _END = object()
 
 
-def prefetch(source: Iterator[T], depth: int) -> Iterator[T]:
+def prefetch_in_thread(source: Iterator[T], depth: int) -> Iterator[T]:
     """The same items, up to `depth` of them made ahead; 0: none, without a thread.
 
     An exception in the source is raised where its item would have come. Closing the iterator, or

@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.columns import Categorical, Columns, Label, Sequence
-from runner.data.core.setting_checks import check_choice, check_numbers, check_range, check_types
-from runner.data.prepare.fingerprint import check_path, file_content
+from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn, SequenceColumn
+from runner.data.core.setting_checks import (
+    check_choice,
+    check_numbers,
+    check_range,
+    check_setting_types,
+)
+from runner.data.prepare.fingerprint import check_path, fingerprint_path
 from runner.data.prepare.progress import Advance
-from runner.data.prepare.recipe import SPLITS, Made, open_recipe
+from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
 from runner.data.prepare.shards import ShardWriter
 from runner.errors import DataError
 
@@ -27,12 +32,12 @@ if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
 VERSION = 1  # raise it when the same file gives other rows
-FILE = "Beauty.txt"
-SOURCE = (
+REVIEWS_FILE = "Beauty.txt"
+DOWNLOAD_HINT = (
     "get Beauty.txt (user, then item ids in time order, a user a line) from "
     "https://github.com/pmixer/SASRec.pytorch or make it of https://jmcauley.ucsd.edu/data/amazon"
 )
-PIECE_USERS = 1024
+CHUNK_USERS = 1024
 
 
 def amazon_beauty(
@@ -56,7 +61,7 @@ class Amazon:
     name = "amazon_beauty"
 
     def check(self) -> None:
-        check_types(self)
+        check_setting_types(self)
         check_choice("train_on", self.train_on, ("every", "last"))
         check_range("max_length", self.max_length, 1)
         check_range("data_seed", self.data_seed, 0)
@@ -66,30 +71,32 @@ class Amazon:
     def _file(self) -> Path:
         if self.path and Path(self.path).expanduser().is_file():
             return Path(self.path).expanduser()
-        folder = check_path(self.path, example="data/beauty", files=(FILE,), source=SOURCE)
-        return folder / FILE
+        folder = check_path(
+            self.path, example="data/beauty", files=(REVIEWS_FILE,), download_hint=DOWNLOAD_HINT
+        )
+        return folder / REVIEWS_FILE
 
-    def source(self) -> Mapping[str, Any]:
+    def content_fields(self) -> Mapping[str, Any]:
         settings = {k: v for k, v in vars(self).items() if k not in ("path", "negatives")}
         negatives = [self.negatives[split] for split in SPLITS]
-        content = file_content(self._file())[1:]
+        content = fingerprint_path(self._file())[1:]
         return {"amazon": VERSION, "file": content, "negatives": negatives, **settings}
 
-    def reading(self) -> Mapping[str, Any]:
+    def reading_fields(self) -> Mapping[str, Any]:
         return {}
 
-    def num_units(self) -> int:
+    def num_progress_units(self) -> int:
         return 3
 
-    def make(self, folder: Path, advance: Advance) -> Made:
-        users, items, offsets = read_lines(self._file())
+    def make(self, folder: Path, advance: Advance) -> PreparedFiles:
+        users, items, offsets = read_user_items(self._file())
         names, lengths = {}, 0.0
         for number, split in enumerate(SPLITS):
             writer = ShardWriter(folder, split)
             rng = np.random.default_rng([self.data_seed, number])
             num_rows = length = 0
-            for first in range(0, len(users), PIECE_USERS):
-                own = np.arange(first, min(first + PIECE_USERS, len(users)))
+            for first in range(0, len(users), CHUNK_USERS):
+                own = np.arange(first, min(first + CHUNK_USERS, len(users)))
                 user, at = _targets(split, own, offsets, every=self.train_on == "every")
                 if len(at):
                     table = self._rows(split, users, items, offsets, user, at, rng)
@@ -102,7 +109,7 @@ class Amazon:
             lengths = length / num_rows if split == "train" else lengths
             advance(1)
         sizes = {"user": int(users.max()) + 1, "item": int(items.max()) + 1}
-        return Made(names, {"num_rows": sizes, "mean_length": lengths}, {})
+        return PreparedFiles(names, {"num_rows": sizes, "mean_length": lengths}, {})
 
     def _rows(
         self,
@@ -136,14 +143,17 @@ class Amazon:
     def columns(self, learnt: Mapping[str, Any]) -> Columns:
         sizes = learnt["num_rows"]
         return Columns(
-            labels=(Label("label"),),
-            categorical=(Categorical("user", sizes["user"]), Categorical("item", sizes["item"])),
-            sequences=(Sequence("history", sizes["item"], self.max_length, "item"),),
+            labels=(LabelColumn("label"),),
+            categorical=(
+                CategoricalColumn("user", sizes["user"]),
+                CategoricalColumn("item", sizes["item"]),
+            ),
+            sequences=(SequenceColumn("history", sizes["item"], self.max_length, "item"),),
             groups=("user",),
         )
 
 
-def read_lines(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def read_user_items(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """User of every line, all items end to end, and where each line's begin.
 
     Raises: DataError naming the line that is not whole numbers, or has no item.

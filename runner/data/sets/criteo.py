@@ -18,17 +18,22 @@ import pyarrow.csv as pacsv
 
 from runner.data.core.blocks import first_line
 from runner.data.core.columns import Columns
-from runner.data.core.fitted import Learnt
-from runner.data.core.setting_checks import check_choice, check_numbers, check_range, check_types
+from runner.data.core.fitted import FittedTransforms
+from runner.data.core.setting_checks import (
+    check_choice,
+    check_numbers,
+    check_range,
+    check_setting_types,
+)
 from runner.data.core.transforms import hash_ids
-from runner.data.prepare.fingerprint import check_path, file_content
+from runner.data.prepare.fingerprint import check_path, fingerprint_path
 from runner.data.prepare.progress import Advance
-from runner.data.prepare.recipe import SPLITS, Made, open_recipe
-from runner.data.tabular.column_types import as_written
-from runner.data.tabular.file_list import File
-from runner.data.tabular.read_files import Piece
-from runner.data.tabular.rewrite import write_table
-from runner.data.tabular.table import Table
+from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
+from runner.data.tabular.column_types import rewritten_columns
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.rewrite import rewrite_table
+from runner.data.tabular.table import TableRecipe
 from runner.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -37,11 +42,11 @@ if TYPE_CHECKING:
 VERSION = 1  # raise it when the same file gives other rows
 NUMERIC = tuple(f"I{d}" for d in range(1, 14))
 CATEGORICAL = tuple(f"C{f}" for f in range(1, 27))
-SOURCE = (
+DOWNLOAD_HINT = (
     "get train.txt of the Kaggle Display Advertising Challenge, for example from "
     "https://ailab.criteo.com/ressources/"
 )
-NO_VALUE = -1  # a missing category; the present ones are unsigned
+MISSING_VALUE = -1  # a missing category; the present ones are unsigned
 BLOCK_BYTES = 1 << 24
 LINE_BYTES = 240  # about, for the progress bar
 
@@ -69,7 +74,7 @@ class Criteo:
     name = "criteo"
 
     def check(self) -> None:
-        check_types(self)
+        check_setting_types(self)
         check_choice("encode", self.encode, ("vocabulary", "hash"))
         check_range("min_count", self.min_count, 1)
         check_range("hash_rows", self.hash_rows, 1, 2**31 - 1)
@@ -83,33 +88,37 @@ class Criteo:
             )
         self._file()
 
-    def source(self) -> Mapping[str, Any]:
+    def content_fields(self) -> Mapping[str, Any]:
         kept = {"encode": self.encode}
         if self.encode == "vocabulary":
             kept["min_count"] = str(self.min_count)
         split = [[self.fractions[split] for split in SPLITS], self.split_seed]
-        return {"criteo": VERSION, "file": file_content(self._file()), "split": split, **kept}
+        return {"criteo": VERSION, "file": fingerprint_path(self._file()), "split": split, **kept}
 
-    def reading(self) -> Mapping[str, Any]:
+    def reading_fields(self) -> Mapping[str, Any]:
         return {"hash": [self.hash_rows, self.hash_salt]} if self.encode == "hash" else {}
 
-    def num_units(self) -> int:
+    def num_progress_units(self) -> int:
         passes = 2 if self.encode == "vocabulary" else 1
         return passes * self._file().stat().st_size // LINE_BYTES
 
-    def make(self, folder: Path, advance: Advance) -> Made:
-        splits, learnt, _ = write_table(self._lines(), folder, advance)
-        return Made(splits, {"num_rows": learnt.num_rows}, {})
+    def make(self, folder: Path, advance: Advance) -> PreparedFiles:
+        splits, learnt, _ = rewrite_table(self._lines(), folder, advance)
+        return PreparedFiles(splits, {"num_rows": learnt.num_rows}, {})
 
     def columns(self, learnt: Mapping[str, Any]) -> Columns:
-        return as_written(self._lines().declared, Learnt(learnt["num_rows"]), weighted=False)
+        return rewritten_columns(
+            self._lines().declared, FittedTransforms(learnt["num_rows"]), has_weights=False
+        )
 
     def _file(self) -> Path:
-        return check_path(self.path, example="data/criteo/train.txt", files=(), source=SOURCE)
+        return check_path(
+            self.path, example="data/criteo/train.txt", files=(), download_hint=DOWNLOAD_HINT
+        )
 
     def _lines(self) -> _Lines:
         if self.encode == "hash":
-            missing = np.array([NO_VALUE])
+            missing = np.array([MISSING_VALUE])
             default = int(hash_ids(missing, self.hash_rows, self.hash_salt)[0])
             ids = {"num_rows": self.hash_rows, "salt": self.hash_salt, "default": default}
         else:
@@ -129,13 +138,13 @@ class Criteo:
         )
 
 
-class _Lines(Table):
+class _Lines(TableRecipe):
     """A table of the file's lines, whose categories are numbers in hexadecimal digits."""
 
-    def pieces(self, file: File, columns: list[str]) -> Iterator[Piece]:
+    def read_chunks(self, file: DataFile, columns: list[str]) -> Iterator[RowChunk]:
         lines = 0
         for table in _read(Path(file.path)):
-            yield Piece(file, None, lines + 1, table.num_rows, table)
+            yield RowChunk(file, None, lines + 1, table.num_rows, table)
             lines += table.num_rows
 
 
@@ -177,7 +186,7 @@ def _numbers(batch: pa.RecordBatch, path: Path, lines: int) -> pa.Table:
             raise DataError(
                 f"{path}: line {lines + wrong[0] + 1}, column {name}: {text!r} is not hexadecimal"
             )
-        columns[name] = pa.array(values, mask=values == NO_VALUE)
+        columns[name] = pa.array(values, mask=values == MISSING_VALUE)
     return pa.table(columns)
 
 
@@ -197,7 +206,7 @@ def parse_hexadecimal(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     places = 4 * np.minimum(ends - 1 - np.arange(len(digits)), 15)
     shifted = digits.astype(np.int64) << places
     full = lengths > 0  # sums of empty runs are not what `reduceat` gives
-    values = np.full(len(texts), NO_VALUE, np.int64)
+    values = np.full(len(texts), MISSING_VALUE, np.int64)
     starts = (offsets[:-1] - offsets[0])[full]
     wrong = np.zeros(len(texts), bool)
     if len(starts):

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from runner.data.core.blocks import first_line
-from runner.data.core.columns import Categorical, Columns, Label
-from runner.data.core.setting_checks import check_range, check_types
-from runner.data.prepare.fingerprint import check_path, file_content
+from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn
+from runner.data.core.setting_checks import check_range, check_setting_types
+from runner.data.prepare.fingerprint import check_path, fingerprint_path
 from runner.data.prepare.progress import Advance
-from runner.data.prepare.recipe import SPLITS, Made, open_recipe
+from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
 from runner.data.prepare.shards import ShardWriter
 from runner.errors import DataError
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 VERSION = 1  # raise it when the same files give other rows
 RATINGS, USERS, MOVIES = "ratings.dat", "users.dat", "movies.dat"
-SOURCE = "get ml-1m.zip from https://grouplens.org/datasets/movielens/1m/ and unpack it"
-SINGLES = ("user", "item", "gender", "age", "occupation", "year")
+DOWNLOAD_HINT = "get ml-1m.zip from https://grouplens.org/datasets/movielens/1m/ and unpack it"
+SINGLE_ID_COLUMNS = ("user", "item", "gender", "age", "occupation", "year")
 
 
 def movielens_1m(
@@ -53,21 +53,21 @@ class MovieLens:
     name = "movielens_1m"
 
     def check(self) -> None:
-        check_types(self)
+        check_setting_types(self)
         check_range("split_seed", self.split_seed, 0)
         self._folder()
 
-    def source(self) -> Mapping[str, Any]:
-        files = [file_content(self._folder() / name) for name in (RATINGS, USERS, MOVIES)]
+    def content_fields(self) -> Mapping[str, Any]:
+        files = [fingerprint_path(self._folder() / name) for name in (RATINGS, USERS, MOVIES)]
         return {"movielens": VERSION, "files": files, "split_seed": self.split_seed}
 
-    def reading(self) -> Mapping[str, Any]:
+    def reading_fields(self) -> Mapping[str, Any]:
         return {}
 
-    def num_units(self) -> int:
+    def num_progress_units(self) -> int:
         return 1
 
-    def make(self, folder: Path, advance: Advance) -> Made:
+    def make(self, folder: Path, advance: Advance) -> PreparedFiles:
         columns, genres = self._joined()
         num_rows = len(columns["label"])
         num_held_out = num_rows // 10
@@ -85,26 +85,32 @@ class MovieLens:
         advance(1)
         lists = arrays["genres"]
         learnt = {
-            "num_rows": {name: int(columns[name].max()) + 1 for name in SINGLES}
+            "num_rows": {name: int(columns[name].max()) + 1 for name in SINGLE_ID_COLUMNS}
             | {"genres": int(max(genres.flatten().to_numpy())) + 1},
             "mean_length": len(lists.flatten()) / len(lists),
         }
-        return Made(names, learnt, {})
+        return PreparedFiles(names, learnt, {})
 
     def columns(self, learnt: Mapping[str, Any]) -> Columns:
         sizes = learnt["num_rows"]
-        genres = Categorical(
+        genres = CategoricalColumn(
             "genres", sizes["genres"], is_list=True, mean_length=learnt["mean_length"]
         )
         return Columns(
-            labels=(Label("label"),),
-            categorical=(*(Categorical(name, sizes[name]) for name in SINGLES), genres),
+            labels=(LabelColumn("label"),),
+            categorical=(
+                *(CategoricalColumn(name, sizes[name]) for name in SINGLE_ID_COLUMNS),
+                genres,
+            ),
             groups=("user",),
         )
 
     def _folder(self) -> Path:
         return check_path(
-            self.path, example="data/ml-1m", files=(RATINGS, USERS, MOVIES), source=SOURCE
+            self.path,
+            example="data/ml-1m",
+            files=(RATINGS, USERS, MOVIES),
+            download_hint=DOWNLOAD_HINT,
         )
 
     def _joined(self) -> tuple[dict[str, np.ndarray], pa.ListArray]:

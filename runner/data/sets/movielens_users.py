@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.columns import Categorical, Columns, Label
+from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn
 from runner.data.core.setting_checks import check_range
 from runner.data.prepare.progress import Advance
-from runner.data.prepare.recipe import SPLITS, Made, open_recipe
+from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
 from runner.data.prepare.shards import ShardWriter
 from runner.data.sets.movielens import MovieLens
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
 VERSION = 1  # raise it when the same files give other rows
-PERSON = ("gender", "age", "occupation")
+USER_COLUMNS = ("gender", "age", "occupation")
 
 
 def movielens_users(
@@ -49,11 +49,11 @@ class MovieLensUsers(MovieLens):
         check_range("support", self.support, 1)
         check_range("query", self.query, 1)
 
-    def source(self) -> Mapping[str, Any]:
+    def content_fields(self) -> Mapping[str, Any]:
         sizes = {"support": self.support, "query": self.query, "users": VERSION}
-        return {**super().source(), **sizes}
+        return {**super().content_fields(), **sizes}
 
-    def make(self, folder: Path, advance: Advance) -> Made:
+    def make(self, folder: Path, advance: Advance) -> PreparedFiles:
         columns, _ = self._joined()
         dice = np.random.default_rng(self.split_seed)
         mixed = dice.permutation(len(columns["user"]))
@@ -75,13 +75,13 @@ class MovieLensUsers(MovieLens):
             writer.write(self._table(columns, [episodes[i] for i in order[low:high]]))
             names[split] = writer.close()
         advance(1)
-        sizes = {name: int(columns[name].max()) + 1 for name in (*PERSON, "item")}
+        sizes = {name: int(columns[name].max()) + 1 for name in (*USER_COLUMNS, "item")}
         query = float(np.mean([len(rows) - self.support for rows in episodes]))
-        return Made(names, {"num_rows": sizes, "query": query}, {})
+        return PreparedFiles(names, {"num_rows": sizes, "query": query}, {})
 
     def _table(self, columns: Mapping[str, np.ndarray], episodes: list[np.ndarray]) -> pa.Table:
         first = np.array([rows[0] for rows in episodes], dtype=np.int64)
-        arrays = {name: pa.array(columns[name][first]) for name in PERSON}
+        arrays = {name: pa.array(columns[name][first]) for name in USER_COLUMNS}
         # of the first query: every row has a label; the queries' own are in `query_liked`
         asked = np.array([rows[self.support] for rows in episodes], dtype=np.int64)
         arrays["label"] = pa.array(columns["label"][asked])
@@ -95,7 +95,7 @@ class MovieLensUsers(MovieLens):
     def columns(self, learnt: Mapping[str, Any]) -> Columns:
         sizes = learnt["num_rows"]
         lists = [
-            Categorical(
+            CategoricalColumn(
                 f"{part}_{name}",
                 sizes["item"] if name == "item" else 2,
                 is_list=True,
@@ -105,8 +105,8 @@ class MovieLensUsers(MovieLens):
             for part, length in (("support", float(self.support)), ("query", learnt["query"]))
             for name in ("item", "liked")
         ]
-        people = [Categorical(name, sizes[name]) for name in PERSON]
-        return Columns(labels=(Label("label"),), categorical=(*people, *lists))
+        people = [CategoricalColumn(name, sizes[name]) for name in USER_COLUMNS]
+        return Columns(labels=(LabelColumn("label"),), categorical=(*people, *lists))
 
 
 recipe = MovieLensUsers

@@ -18,7 +18,7 @@ CALIBRATION_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class IdColumn:
+class ZipfColumn:
     """Zipf-distributed ids: P(rank) ~ (rank + 1) ** -zipf, by the inverse of the continuous law."""
 
     num_ids: int
@@ -45,15 +45,15 @@ class IdColumn:
             np.exp(x, out=x)
         return np.minimum(x.astype(np.int64) - 1, self.num_ids - 1)
 
-    def ids(self, ranks: np.ndarray) -> np.ndarray:
+    def rank_to_id(self, ranks: np.ndarray) -> np.ndarray:
         return (ranks * self.step + self.shift) % self.num_ids
 
-    def effect(self, ranks: np.ndarray) -> np.ndarray:
+    def effect_of_rank(self, ranks: np.ndarray) -> np.ndarray:
         return _by_rank(self.effects, ranks)
 
 
 @dataclass(frozen=True)
-class Pair:
+class EffectPair:
     """A product of one effect from each of two single-id columns."""
 
     first: int
@@ -63,7 +63,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFeatures:
     """What a model sees of R rows, ids still as ranks."""
 
     numeric_DR: np.ndarray  # int32 counts, 0 where missing
@@ -73,7 +73,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Rows:
+class PlantedRows:
     """R generated rows."""
 
     numeric_DR: np.ndarray  # int32 counts
@@ -85,43 +85,48 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class World:
+class PlantedModel:
     """The planted model. `scale` and `bias` come from calibration on rows of its own."""
 
-    columns: tuple[IdColumn, ...]
-    pairs: tuple[Pair, ...]
+    columns: tuple[ZipfColumn, ...]
+    pairs: tuple[EffectPair, ...]
     dense_weights: np.ndarray
     missing: float
     scale: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    tasks: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)  # share of each part
-    bias: tuple[float, ...] = (0.0,)  # of every task
+    task_scales: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)  # share of each part
+    task_biases: tuple[float, ...] = (0.0,)  # of every task
     drift: float = 0.0  # added to the logit from the first row (minus) to the last (plus)
     item: int | None = None  # column of the item whose history the first sequence is
     sequence: int | None = None
     history: tuple[float, float] = (0.0, 0.0)  # scales of interest and order
     conflict: float = 0.0  # scale of the id part that tasks turn round, see `turned`
 
-    def rows(self, rng: np.random.Generator, count: int, age_R: np.ndarray | None = None) -> Rows:
+    def draw_rows(
+        self, rng: np.random.Generator, count: int, age_R: np.ndarray | None = None
+    ) -> PlantedRows:
         """The same rows for the same state of the generator. age_R: from 0, first, to 1, last."""
-        drawn = self.draw(rng, count)
-        parts = self.parts(drawn)
+        drawn = self.draw_features(rng, count)
+        parts = self.logit_parts(drawn)
         drift_R = 0.0 if age_R is None else self.drift * (2 * age_R - 1)
         probabilities, labels = [], []
-        for k, (shares, bias) in enumerate(zip(self.tasks, self.bias)):
+        for k, (shares, bias) in enumerate(zip(self.task_scales, self.task_biases)):
             weighted = (a * b * part for a, b, part in zip(self.scale, shares, parts))
-            logit_R = bias + sum(weighted) + drift_R + self.of_history(drawn)
+            logit_R = bias + sum(weighted) + drift_R + self.history_logit(drawn)
             if self.conflict:
-                logit_R = logit_R + self.conflict * turned(k, parts[1], drawn.ranks[0])
+                logit_R = logit_R + self.conflict * flip_by_task(k, parts[1], drawn.ranks[0])
             probabilities.append((1 / (1 + np.exp(-logit_R))).astype(np.float32))
             labels.append((rng.random(count) < probabilities[-1]).astype(np.int8))
         labels_TR, probability_TR = np.stack(labels), np.stack(probabilities)
         ids = [
-            column.ids(ranks).astype(np.int32) for column, ranks in zip(self.columns, drawn.ranks)
+            column.rank_to_id(ranks).astype(np.int32)
+            for column, ranks in zip(self.columns, drawn.ranks)
         ]
         missing_DR = drawn.missing_DR
-        return Rows(drawn.numeric_DR, missing_DR, ids, drawn.offsets, labels_TR, probability_TR)
+        return PlantedRows(
+            drawn.numeric_DR, missing_DR, ids, drawn.offsets, labels_TR, probability_TR
+        )
 
-    def draw(self, rng: np.random.Generator, count: int) -> Drawn:
+    def draw_features(self, rng: np.random.Generator, count: int) -> DrawnFeatures:
         num_numeric = len(self.dense_weights)
         normal_DR = rng.standard_normal((num_numeric, count))
         numeric_DR = np.exp(normal_DR * 1.2 + 1.0).astype(np.int32)
@@ -138,9 +143,9 @@ class World:
                 size = int(offset[-1])
             ranks.append(column.draw_ranks(rng, size))
             offsets.append(offset)
-        return Drawn(numeric_DR, missing_DR, ranks, offsets)
+        return DrawnFeatures(numeric_DR, missing_DR, ranks, offsets)
 
-    def parts(self, drawn: Drawn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def logit_parts(self, drawn: DrawnFeatures) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Dense, id and pair part of the logit, each [R] float64, before they are scaled."""
         count = drawn.numeric_DR.shape[1]
         x_DR = np.log1p(drawn.numeric_DR.astype(np.float32)) - np.float32(1.3)
@@ -149,7 +154,7 @@ class World:
             dense_R += 0.5 * x_DR[d] * x_DR[d + 1]
         ids_R = np.zeros(count)
         for column, rank, offset in zip(self.columns, drawn.ranks, drawn.offsets):
-            effect = column.weight * column.effect(rank)
+            effect = column.weight * column.effect_of_rank(rank)
             if offset is None:
                 ids_R += effect
             else:
@@ -161,17 +166,17 @@ class World:
             pairs_R += first * _by_rank(pair.second_effects, drawn.ranks[pair.second])
         return dense_R, ids_R, pairs_R
 
-    def of_history(self, drawn: Drawn) -> np.ndarray | float:
+    def history_logit(self, drawn: DrawnFeatures) -> np.ndarray | float:
         """What the row's item and its history add to the logit."""
         if self.item is None or self.sequence is None:
             return 0.0
         offsets_R1 = drawn.offsets[self.sequence]
         assert offsets_R1 is not None
         given = (drawn.ranks[self.item], drawn.ranks[self.sequence], offsets_R1)
-        return self.history[0] * interest(*given) + self.history[1] * order(*given)
+        return self.history[0] * interest_effect(*given) + self.history[1] * order_effect(*given)
 
 
-def plant(
+def build_planted_model(
     rng: np.random.Generator,
     *,
     num_ids: Sequence[int],
@@ -181,7 +186,7 @@ def plant(
     num_pairs: int,
     item: int | None = None,
     sequence: int | None = None,
-) -> World:
+) -> PlantedModel:
     """A world with random effects, not yet calibrated. Pairs join single-id columns.
 
     item, sequence: columns, of one id a row and of lists, that are to have ids in common.
@@ -191,7 +196,7 @@ def plant(
         return rng.standard_normal(min(size, MAX_EFFECTS), dtype=np.float32)
 
     columns = tuple(
-        IdColumn(
+        ZipfColumn(
             size,
             zipf,
             mean_length,
@@ -206,16 +211,18 @@ def plant(
     pairs = []
     for _ in range(num_pairs if len(singles) > 1 else 0):
         first, second = (int(f) for f in rng.choice(singles, 2, replace=False))
-        pairs.append(Pair(first, second, effects(num_ids[first]), effects(num_ids[second])))
+        pairs.append(EffectPair(first, second, effects(num_ids[first]), effects(num_ids[second])))
     if item is not None and sequence is not None:
         shared = replace(columns[sequence], step=columns[item].step, shift=columns[item].shift)
         columns = (*columns[:sequence], shared, *columns[sequence + 1 :])
     dense_weights = rng.standard_normal(num_numeric)
-    return World(columns, tuple(pairs), dense_weights, missing=0.0, item=item, sequence=sequence)
+    return PlantedModel(
+        columns, tuple(pairs), dense_weights, missing=0.0, item=item, sequence=sequence
+    )
 
 
 def calibrate(
-    world: World,
+    world: PlantedModel,
     rng: np.random.Generator,
     *,
     signal: tuple[float, float, float],
@@ -225,20 +232,20 @@ def calibrate(
     drift: float = 0.0,
     history: tuple[float, float] = (0.0, 0.0),
     conflict: float = 0.0,
-) -> World:
+) -> PlantedModel:
     """Parts of the logit get the standard deviations `signal`; the mean probabilities the rate.
 
     The first task has the whole of every part, each other one shares of its own.
     """
     world = replace(world, missing=missing)
-    drawn = world.draw(rng, CALIBRATION_ROWS)
-    parts = world.parts(drawn)
+    drawn = world.draw_features(rng, CALIBRATION_ROWS)
+    parts = world.logit_parts(drawn)
     of_history: np.ndarray | float = 0.0
     if world.item is not None:
         ones = (replace(world, history=(1.0, 0.0)), replace(world, history=(0.0, 1.0)))
-        spread = [float(np.std(one.of_history(drawn))) or 1.0 for one in ones]
+        spread = [float(np.std(one.history_logit(drawn))) or 1.0 for one in ones]
         world = replace(world, history=(history[0] / spread[0], history[1] / spread[1]))
-        of_history = world.of_history(drawn)
+        of_history = world.history_logit(drawn)
     scale = [wanted / (float(part.std()) or 1.0) for wanted, part in zip(signal, parts)]
     tasks = [(1.0, 1.0, 1.0)]
     tasks += [tuple(rng.uniform(-0.5, 1.5, 3).tolist()) for _ in range(num_tasks - 1)]
@@ -246,14 +253,14 @@ def calibrate(
     biases = []
     for k, shares in enumerate(tasks):
         logit_R = sum(a * b * part for a, b, part in zip(scale, shares, parts))
-        own_R = conflict * turned(k, parts[1], drawn.ranks[0]) if conflict else 0.0
+        own_R = conflict * flip_by_task(k, parts[1], drawn.ranks[0]) if conflict else 0.0
         biases.append(_bias(np.asarray(logit_R + of_history + own_R), positive_rate))
     return replace(
         world,
         conflict=conflict,
         scale=(scale[0], scale[1], scale[2]),
-        tasks=tuple(tasks),
-        bias=tuple(biases),
+        task_scales=tuple(tasks),
+        task_biases=tuple(biases),
         drift=drift,
     )
 
@@ -286,7 +293,9 @@ def _by_rank(effects: np.ndarray, ranks: np.ndarray) -> np.ndarray:
 CLUSTERS = 8
 
 
-def interest(item_R: np.ndarray, history_V: np.ndarray, offsets_R1: np.ndarray) -> np.ndarray:
+def interest_effect(
+    item_R: np.ndarray, history_V: np.ndarray, offsets_R1: np.ndarray
+) -> np.ndarray:
     """[R]: how many items of a history lie in the cluster of the row's item, less the expected.
 
     What a sum over a history forgets: it counts for one item, not for another.
@@ -298,7 +307,7 @@ def interest(item_R: np.ndarray, history_V: np.ndarray, offsets_R1: np.ndarray) 
     return counts_R - lengths_R / CLUSTERS
 
 
-def order(item_R: np.ndarray, history_V: np.ndarray, offsets_R1: np.ndarray) -> np.ndarray:
+def order_effect(item_R: np.ndarray, history_V: np.ndarray, offsets_R1: np.ndarray) -> np.ndarray:
     """[R]: 1 if the row's item lies in the cluster after that of the last item, else 0.
 
     What a model without places cannot see. A row without a history has 0.
@@ -309,7 +318,7 @@ def order(item_R: np.ndarray, history_V: np.ndarray, offsets_R1: np.ndarray) -> 
     return (there_R & (item_R % CLUSTERS == (last_R + 1) % CLUSTERS)).astype(np.float64)
 
 
-def turned(task: int, ids_R: np.ndarray, ranks_R: np.ndarray) -> np.ndarray:
+def flip_by_task(task: int, ids_R: np.ndarray, ranks_R: np.ndarray) -> np.ndarray:
     """[R]: the id part for the first task; for each other one its opposite in the rows where the
     first column's rank has the task's own bit. What is right for one task misleads another, and
     which of them it is changes with the row."""

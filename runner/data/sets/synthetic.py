@@ -14,15 +14,20 @@ import numpy as np
 import pyarrow as pa
 
 from runner.data.core.blocks import ArrowWriter
-from runner.data.core.columns import Categorical, Columns, Label, Numeric
-from runner.data.core.columns import Sequence as SequenceColumn
-from runner.data.core.setting_checks import check_numbers, check_range, check_types
-from runner.data.prepare.export import write_out
+from runner.data.core.columns import (
+    CategoricalColumn,
+    Columns,
+    LabelColumn,
+    NumericColumn,
+    SequenceColumn,
+)
+from runner.data.core.setting_checks import check_numbers, check_range, check_setting_types
+from runner.data.prepare.export import export_dataset
 from runner.data.prepare.progress import Advance
-from runner.data.prepare.recipe import SPLITS, Made, open_recipe
+from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
 from runner.data.prepare.shards import BLOCK_ROWS, SHARD_ROWS, shard_name
-from runner.data.sets.oracle_metrics import Ceiling
-from runner.data.sets.planted_model import Rows, World, calibrate, plant
+from runner.data.sets.oracle_metrics import OracleMetrics
+from runner.data.sets.planted_model import PlantedModel, PlantedRows, build_planted_model, calibrate
 from runner.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
 
 VERSION = 1  # raise it when the same settings give other rows
 CHUNK_ROWS = 8 * BLOCK_ROWS  # made at once, by a generator of its own
-PARTS = ("dense", "ids", "pairs")
+LOGIT_PARTS = ("dense", "ids", "pairs")
 
 
 def synthetic(
@@ -45,7 +50,7 @@ def synthetic(
     """The dataset option `synthetic`; settings are the fields of `Synthetic`."""
     made_of = recipe(**settings)
     if write_to:
-        write_out(made_of, Path(write_to).expanduser())
+        export_dataset(made_of, Path(write_to).expanduser())
     return open_recipe(
         made_of, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
     )
@@ -82,9 +87,9 @@ class Synthetic:
     name = "synthetic"
 
     def check(self) -> None:
-        check_types(self)
+        check_setting_types(self)
         check_numbers("rows", self.rows, SPLITS, int)
-        check_numbers("signal", self.signal, PARTS, float)
+        check_numbers("signal", self.signal, LOGIT_PARTS, float)
         if self.rows["train"] < 1:
             raise ConfigError("dataset.rows.train=0: the train split needs at least one row")
         for key in ("num_numeric", "num_single", "num_lists", "num_pairs", "data_seed"):
@@ -122,7 +127,7 @@ class Synthetic:
         check_range("missing", self.missing, 0, 1)
         check_range("positive_rate", self.positive_rate, 0.001, 0.999)
 
-    def source(self) -> Mapping[str, Any]:
+    def content_fields(self) -> Mapping[str, Any]:
         settings = asdict(self)
         if not self._has_history:  # rows are as they were before there were histories
             settings = {k: v for k, v in settings.items() if k not in ("interest", "order")}
@@ -130,17 +135,17 @@ class Synthetic:
             del settings["conflict"]
         return {"synthetic": VERSION, **settings}
 
-    def reading(self) -> Mapping[str, Any]:
+    def reading_fields(self) -> Mapping[str, Any]:
         return {}
 
-    def num_units(self) -> int:
+    def num_progress_units(self) -> int:
         return sum(self.rows.values())
 
-    def make(self, folder: Path, advance: Advance) -> Made:
+    def make(self, folder: Path, advance: Advance) -> PreparedFiles:
         """Shards are made side by side: NumPy works outside Python's lock."""
         world = self._world
         names: dict[str, list[str]] = {split: [] for split in SPLITS if self.rows[split]}
-        ceilings = {split: [Ceiling() for _ in self._labels] for split in names}
+        ceilings = {split: [OracleMetrics() for _ in self._labels] for split in names}
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
             waiting = []
             for split in names:
@@ -156,30 +161,32 @@ class Synthetic:
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        return Made(names, {}, {split: self._reachable(own) for split, own in ceilings.items()})
+        return PreparedFiles(
+            names, {}, {split: self._reachable(own) for split, own in ceilings.items()}
+        )
 
-    def _reachable(self, ceilings: Sequence[Ceiling]) -> dict[str, float]:
+    def _reachable(self, ceilings: Sequence[OracleMetrics]) -> dict[str, float]:
         if len(ceilings) == 1:
-            return ceilings[0].metrics()
+            return ceilings[0].compute()
         return {
             f"{metric}/{label}": value
             for label, ceiling in zip(self._labels, ceilings)
-            for metric, value in ceiling.metrics().items()
+            for metric, value in ceiling.compute().items()
         }
 
     def _shard(
-        self, world: World, split: str, first: int, count: int, path: Path, advance: Advance
-    ) -> list[Ceiling]:
-        ceilings = [Ceiling() for _ in self._labels]
+        self, world: PlantedModel, split: str, first: int, count: int, path: Path, advance: Advance
+    ) -> list[OracleMetrics]:
+        ceilings = [OracleMetrics() for _ in self._labels]
         with ArrowWriter(path, self._arrow_schema) as writer:
             for start in range(0, count, CHUNK_ROWS):
                 chunk = (first + start) // CHUNK_ROWS
                 rng = np.random.default_rng([self.data_seed, 1 + SPLITS.index(split), chunk])
                 own = min(CHUNK_ROWS, count - start)
                 age_R = (first + start + np.arange(own)) / self.rows[split] if self.drift else None
-                rows = world.rows(rng, own, age_R)
+                rows = world.draw_rows(rng, own, age_R)
                 for ceiling, *task in zip(ceilings, rows.labels_TR, rows.probability_TR):
-                    ceiling.add(*task)
+                    ceiling.update(*task)
                 table = self._table(rows)
                 for first_row in range(0, own, BLOCK_ROWS):
                     writer.write(table.slice(first_row, BLOCK_ROWS))
@@ -188,10 +195,12 @@ class Synthetic:
 
     def columns(self, learnt: Mapping[str, Any]) -> Columns:
         return Columns(
-            labels=tuple(Label(name) for name in self._labels),
-            numeric=tuple(Numeric(name, log1p=True, default=0.0) for name in self._numeric_names),
+            labels=tuple(LabelColumn(name) for name in self._labels),
+            numeric=tuple(
+                NumericColumn(name, log1p=True, default=0.0) for name in self._numeric_names
+            ),
             categorical=tuple(
-                Categorical(
+                CategoricalColumn(
                     name,
                     size,
                     is_list=mean_length is not None,
@@ -247,9 +256,9 @@ class Synthetic:
         return f"C{self.num_single}" if self._has_history and name == "S1" else ""
 
     @cached_property
-    def _world(self) -> World:
+    def _world(self) -> PlantedModel:
         rng = np.random.default_rng([self.data_seed, 0])
-        world = plant(
+        world = build_planted_model(
             rng,
             num_ids=[size for _, size, _ in self._id_columns],
             mean_lengths=[mean_length for _, _, mean_length in self._id_columns],
@@ -287,10 +296,10 @@ class Synthetic:
             ]
         )
 
-    def _table(self, rows: Rows) -> pa.Table:
+    def _table(self, rows: PlantedRows) -> pa.Table:
         return pa.Table.from_arrays(list(self._arrays(rows)), schema=self._arrow_schema)
 
-    def _arrays(self, rows: Rows) -> Iterator[pa.Array]:
+    def _arrays(self, rows: PlantedRows) -> Iterator[pa.Array]:
         yield from map(pa.array, rows.labels_TR)
         yield from map(pa.array, rows.probability_TR)
         for numeric_R, missing_R in zip(rows.numeric_DR, rows.missing_DR):

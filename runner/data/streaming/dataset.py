@@ -7,38 +7,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from runner.batch import Batch, Cursor
+from runner.batch import Batch, DataPosition
 from runner.data.core.columns import Columns
-from runner.data.core.dataset import START, EndOfStream
-from runner.data.read.collate import assemble, schema_of
+from runner.data.core.dataset import START_POSITION, EndOfStream
+from runner.data.read.collate import build_schema, collate
 from runner.data.read.decode import Rows
-from runner.data.read.stream import Part, Piece
+from runner.data.read.stream import BatchSlice, RowSpan
 from runner.errors import DataError
 
-Place = Mapping[str, Any]  # JSON
+StreamPosition = Mapping[str, Any]  # JSON
 
 
 @dataclass(frozen=True)
-class Chunk:
+class StreamChunk:
     """Consecutive rows of a stream."""
 
     rows: Rows
-    place: Callable[[int], Place]  # of the stream after the first n of them
+    position_after: Callable[[int], StreamPosition]  # of the stream after the first n of them
 
 
-class Source(Protocol):
-    def chunks(
-        self, place: Place | None, first_row: int, stopped: Callable[[], bool]
-    ) -> Iterator[Chunk]:
+class StreamSource(Protocol):
+    def read_chunks(
+        self, position: StreamPosition | None, first_row: int, should_stop: Callable[[], bool]
+    ) -> Iterator[StreamChunk]:
         """Rows from a place on; it waits for more, until it raises EndOfStream.
 
-        Args: place: of a checkpoint; None: the beginning. first_row: rows of the stream before it.
-        stopped: asked while it waits, for a signal that ends the run.
+        Args: position: of a checkpoint; None: the beginning. first_row: rows of the stream before it.
+        should_stop: asked while it waits, for a signal that ends the run.
         """
         ...
 
 
-class LiveDataset:
+class StreamDataset:
     """Implements `runner.data.core.dataset.Dataset` with one split, `train`, of unknown length.
 
     Only whole batches are given out: rows that do not fill one are left for the run that goes on
@@ -48,17 +48,17 @@ class LiveDataset:
     is_stream = True
     rest = "short"
 
-    def __init__(self, source: Source, columns: Columns) -> None:
-        self.schema = schema_of(columns)
+    def __init__(self, source: StreamSource, columns: Columns) -> None:
+        self.schema = build_schema(columns)
         self.num_rows: Mapping[str, int] = {}
         self.reachable: Mapping[str, Mapping[str, float]] = {}
         self.bad_rows: Mapping[str, Any] = {"count": 0, "examples": []}
-        self.stopped: Callable[[], bool] = lambda: False
+        self.should_stop: Callable[[], bool] = lambda: False
         self._source = source
         self._keys = [feature.name for feature in self.schema.sparse]
         self._sequence_keys = [feature.name for feature in self.schema.sequences]
 
-    def save_learnt(self, folder: Path) -> None:
+    def save_fitted_transforms(self, folder: Path) -> None:
         """Nothing: a stream's transforms learn nothing from it."""
 
     def batches(
@@ -67,7 +67,7 @@ class LiveDataset:
         *,
         batch_size: int,
         seed: int | None = None,
-        start: Cursor = START,
+        start: DataPosition = START_POSITION,
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[Batch]:
@@ -75,16 +75,18 @@ class LiveDataset:
         if split != "train":
             raise DataError(f"a stream has no {split!r} split; it is scored as it is learnt from")
         assert world_size == 1, "checked by the rules"
-        waiting: list[Part] = []
+        waiting: list[RowSpan] = []
         num_waiting, done = 0, start.offset
-        for chunk in self._source.chunks(start.place, start.offset, lambda: self.stopped()):
+        for chunk in self._source.read_chunks(
+            start.place, start.offset, lambda: self.should_stop()
+        ):
             at, rows = 0, chunk.rows
             while num_waiting + len(rows) - at >= batch_size:
                 stop = at + batch_size - num_waiting
                 done += batch_size
-                piece = Piece((*waiting, (rows, at, stop)), done)
-                cursor = Cursor(0, done, chunk.place(stop))
-                yield assemble(piece, self._keys, cursor, self._sequence_keys)
+                piece = BatchSlice((*waiting, (rows, at, stop)), done)
+                cursor = DataPosition(0, done, chunk.position_after(stop))
+                yield collate(piece, self._keys, cursor, self._sequence_keys)
                 waiting, num_waiting, at = [], 0, stop
             if at < len(rows):
                 waiting.append((rows, at, len(rows)))

@@ -14,27 +14,27 @@ import numpy as np
 
 from runner.data.core.blocks import open_blocks
 from runner.data.core.columns import Columns
-from runner.data.prepare.fingerprint import beside
-from runner.data.read.decode import Reader
-from runner.data.read.index import Index, build_index
+from runner.data.prepare.fingerprint import nearest_path
+from runner.data.read.decode import BlockReader
+from runner.data.read.index import BlockIndex, build_block_index
 from runner.data.streaming.settings import (
-    Wait,
+    Poller,
     check_seconds,
-    declared_in,
-    identity_of,
+    declaration_identity,
+    load_declaration,
     stream_columns,
 )
 from runner.data.tabular.schema_file import Declared
 from runner.errors import DataError
 
 if TYPE_CHECKING:
-    from runner.data.streaming.dataset import Chunk, LiveDataset, Place
+    from runner.data.streaming.dataset import StreamChunk, StreamDataset, StreamPosition
 
-SUFFIXES = (".parquet", ".pq", ".parq")
+PARQUET_SUFFIXES = (".parquet", ".pq", ".parq")
 
 
 @dataclass(frozen=True)
-class Folder:
+class FolderRecipe:
     """Settings; see conf/dataset/folder.yaml."""
 
     path: str | None
@@ -45,7 +45,7 @@ class Folder:
 
     @cached_property
     def declared(self) -> Declared:
-        return declared_in(self.schema)
+        return load_declaration(self.schema)
 
     @property
     def columns(self) -> Columns:
@@ -55,72 +55,80 @@ class Folder:
         if not self.path:
             raise DataError("dataset.path is not set: the folder into which the files come")
         if not Path(self.path).is_dir():
-            raise DataError(f"dataset.path={self.path}: no such folder{beside(Path(self.path))}")
+            raise DataError(
+                f"dataset.path={self.path}: no such folder{nearest_path(Path(self.path))}"
+            )
         check_seconds("poll_s", self.poll_s)
         check_seconds("idle_timeout_s", self.idle_timeout_s, may_be_null=True)
         check_seconds("incomplete_timeout_s", self.incomplete_timeout_s)
         assert self.columns
 
-    def source(self) -> Mapping[str, Any]:
+    def content_fields(self) -> Mapping[str, Any]:
         """Which stream it is: its content is not known yet."""
         place = os.path.realpath(str(self.path))
-        return {"stream": "folder", "folder": place, "declared": identity_of(self.declared)}
+        return {
+            "stream": "folder",
+            "folder": place,
+            "declared": declaration_identity(self.declared),
+        }
 
-    def reading(self) -> Mapping[str, Any]:
+    def reading_fields(self) -> Mapping[str, Any]:
         return {}
 
 
-recipe = Folder
+recipe = FolderRecipe
 
 
-def folder(**settings: Any) -> LiveDataset:
+def folder(**settings: Any) -> StreamDataset:
     """The dataset option `folder`."""
-    from runner.data.streaming.dataset import LiveDataset  # torch enters here
+    from runner.data.streaming.dataset import StreamDataset  # torch enters here
 
     made_of = recipe(**settings)
     made_of.check()
-    return LiveDataset(FolderSource(made_of), made_of.columns)
+    return StreamDataset(FolderSource(made_of), made_of.columns)
 
 
 class FolderSource:
     """Rows of one file after another. Place: file, row in it after the last one used, its rows."""
 
-    def __init__(self, settings: Folder) -> None:
+    def __init__(self, settings: FolderRecipe) -> None:
         self._settings = settings
         self._folder = Path(str(settings.path))
         self._columns = settings.columns
         self._passed: set[str] = set()  # names that were there when their turn came
 
-    def chunks(
-        self, place: Place | None, first_row: int, stopped: Callable[[], bool]
-    ) -> Iterator[Chunk]:
+    def read_chunks(
+        self, position: StreamPosition | None, first_row: int, should_stop: Callable[[], bool]
+    ) -> Iterator[StreamChunk]:
         """See `Source.chunks`. Raises: DataError for a file that stays cut short, is bad, has
         changed since the checkpoint, or came too late: its name lies before one already read."""
         settings = self._settings
-        wait = Wait(settings.poll_s, settings.idle_timeout_s, stopped)
+        wait = Poller(settings.poll_s, settings.idle_timeout_s, should_stop)
         last = ""
-        if place is not None:
-            last = place["file"]
+        if position is not None:
+            last = position["file"]
             self._passed = {name for name in self._names() if name <= last}
-            if place["row"] < place["rows"]:
-                index = self._again(place)
-                for chunk in self._rows(index, place["row"], first_row):
+            if position["row"] < position["rows"]:
+                index = self._again(position)
+                for chunk in self._rows(index, position["row"], first_row):
                     yield chunk
                     first_row += len(chunk.rows)
         while True:
             last = self._next(last, wait)
-            opened = self._opened(self._folder / last, stopped)
+            opened = self._opened(self._folder / last, should_stop)
             if opened is not None:
                 for chunk in self._rows(opened, 0, first_row):
                     yield chunk
                     first_row += len(chunk.rows)
-            wait.restart()
+            wait.reset()
 
     def _names(self) -> list[str]:
         names = (entry.name for entry in os.scandir(self._folder) if entry.is_file())
-        return sorted(n for n in names if n.endswith(SUFFIXES) and not n.startswith((".", "_")))
+        return sorted(
+            n for n in names if n.endswith(PARQUET_SUFFIXES) and not n.startswith((".", "_"))
+        )
 
-    def _next(self, last: str, wait: Wait) -> str:
+    def _next(self, last: str, wait: Poller) -> str:
         """The name that comes after `last`; waits for it."""
         while True:
             names = self._names()
@@ -133,53 +141,53 @@ class FolderSource:
             if after := [name for name in names if name > last]:
                 self._passed.add(after[0])
                 return after[0]
-            wait.nap(f"new file in {self._folder}")
+            wait.wait(f"new file in {self._folder}")
 
-    def _opened(self, path: Path, stopped: Callable[[], bool]) -> Index | None:
+    def _opened(self, path: Path, stopped: Callable[[], bool]) -> BlockIndex | None:
         """The blocks of a file; None if it has no rows. One that is cut short is waited for."""
         limit_s = self._settings.incomplete_timeout_s
-        wait = Wait(min(self._settings.poll_s, limit_s), None, stopped)
+        wait = Poller(min(self._settings.poll_s, limit_s), None, stopped)
         waited_s = 0.0
         while True:
             try:
                 with closing(open_blocks(path)) as opened:
-                    num_rows = sum(opened.counts)
+                    num_rows = sum(opened.rows_per_block)
             except DataError as error:
                 if waited_s >= limit_s:
                     raise DataError(f"{error}; waited {limit_s:g} s for it to be whole") from error
-                wait.nap(f"end of {path}")
+                wait.wait(f"end of {path}")
                 waited_s += min(self._settings.poll_s, limit_s)
                 continue
-            return build_index([path], self._columns) if num_rows else None
+            return build_block_index([path], self._columns) if num_rows else None
 
-    def _again(self, place: Place) -> Index:
+    def _again(self, place: StreamPosition) -> BlockIndex:
         """The file in which a checkpoint stopped. Raises: DataError if it is not what it was."""
         path = self._folder / place["file"]
         if not path.exists():
             raise DataError(
                 f"{path}: is gone, and the run had used {place['row']} of its {place['rows']} rows"
             )
-        index = build_index([path], self._columns)
+        index = build_block_index([path], self._columns)
         if index.num_rows != place["rows"]:
             raise DataError(f"{path}: has {index.num_rows} rows, and had {place['rows']} before")
         return index
 
-    def _rows(self, index: Index, row: int, first_row: int) -> Iterator[Chunk]:
+    def _rows(self, index: BlockIndex, row: int, first_row: int) -> Iterator[StreamChunk]:
         """A chunk a row group, from a row of the file on, which is number `first_row` of all."""
-        from runner.data.streaming.dataset import Chunk
+        from runner.data.streaming.dataset import StreamChunk
 
         name, total = index.files[0].name, index.num_rows
         starts_N = index.start_N
         numbered = replace(index, start_N=starts_N + (first_row - row))
-        reader = Reader(numbered, self._columns)
+        reader = BlockReader(numbered, self._columns)
         try:
             for block in np.flatnonzero(starts_N + index.rows_N > row):
                 skipped = max(0, row - int(starts_N[block]))
-                rows = reader.rows(np.array([block]), slice(skipped, int(index.rows_N[block])))
-                yield Chunk(rows, _place_in(name, int(starts_N[block]) + skipped, total))
+                rows = reader.read_rows(np.array([block]), slice(skipped, int(index.rows_N[block])))
+                yield StreamChunk(rows, _place_in(name, int(starts_N[block]) + skipped, total))
         finally:
             reader.close()
 
 
-def _place_in(name: str, first: int, total: int) -> Callable[[int], Place]:
+def _place_in(name: str, first: int, total: int) -> Callable[[int], StreamPosition]:
     return lambda count: {"file": name, "row": first + count, "rows": total}

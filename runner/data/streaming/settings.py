@@ -11,17 +11,17 @@ import pyarrow as pa
 
 from runner.data.core.columns import Columns
 from runner.data.core.dataset import EndOfStream
-from runner.data.tabular.column_types import as_read
+from runner.data.tabular.column_types import direct_columns
 from runner.data.tabular.schema_file import Declared
-from runner.data.tabular.table import Table
+from runner.data.tabular.table import TableRecipe
 from runner.errors import ConfigError
 
-NAP_S = 0.1  # how soon a signal is heard while the stream waits
+SIGNAL_CHECK_S = 0.1  # how soon a signal is heard while the stream waits
 
 
-def declared_in(schema: Any) -> Declared:
+def load_declaration(schema: Any) -> Declared:
     """The columns of a YAML or its content. Raises: ConfigError."""
-    return Table(format="parquet", path=None, schema=schema).declared
+    return TableRecipe(format="parquet", path=None, schema=schema).declared
 
 
 def stream_columns(declared: Declared) -> Columns:
@@ -29,7 +29,7 @@ def stream_columns(declared: Declared) -> Columns:
 
     Raises: ConfigError for what would have to be learnt from the whole data first.
     """
-    columns = as_read(declared, expected_types(declared))
+    columns = direct_columns(declared, expected_types(declared))
     if columns is None:
         raise ConfigError(
             "dataset.schema: a stream's columns are read as they come: numbers, and integers "
@@ -52,7 +52,7 @@ def expected_types(declared: Declared) -> pa.Schema:
     return pa.schema(types)
 
 
-def identity_of(declared: Declared) -> str:
+def declaration_identity(declared: Declared) -> str:
     """Of the declaration, wherever the data lies."""
     return repr(replace(declared, places={}))
 
@@ -65,29 +65,31 @@ def check_seconds(key: str, value: float | None, *, may_be_null: bool = False) -
         raise ConfigError(f"dataset.{key}={value}: needed is a number of seconds above 0{null}")
 
 
-class Wait:
+class Poller:
     """Waits in short naps for something to come."""
 
-    def __init__(self, poll_s: float, limit_s: float | None, stopped: Callable[[], bool]) -> None:
-        self._poll_s, self._limit_s, self._stopped = poll_s, limit_s, stopped
-        self.restart()
+    def __init__(
+        self, poll_s: float, idle_timeout_s: float | None, should_stop: Callable[[], bool]
+    ) -> None:
+        self._poll_s, self._limit_s, self._stopped = poll_s, idle_timeout_s, should_stop
+        self.reset()
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         """Something came."""
         self._since_s = time.monotonic()
 
-    def nap(self, what: str) -> None:
+    def wait(self, awaited: str) -> None:
         """One look's pause. Raises: EndOfStream when it has been in vain for too long, or stopped.
 
-        what: is waited for.
+        awaited: is waited for.
         """
         until_s = time.monotonic() + self._poll_s
         while True:
             if self._stopped():
                 raise EndOfStream("stopped")
             if self._limit_s is not None and time.monotonic() - self._since_s > self._limit_s:
-                raise EndOfStream(f"no {what} for {self._limit_s:g} s")
+                raise EndOfStream(f"no {awaited} for {self._limit_s:g} s")
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return
-            time.sleep(min(left_s, NAP_S))
+            time.sleep(min(left_s, SIGNAL_CHECK_S))

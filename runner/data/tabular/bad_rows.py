@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from runner.data.tabular.read_files import Piece
+from runner.data.tabular.read_files import RowChunk
 from runner.errors import DataError
 
 NUM_EXAMPLES = 10
@@ -27,7 +27,7 @@ class BadRows:
     def skips(self) -> bool:
         return self.max_rows > 0
 
-    def judge(self, bad_R: np.ndarray, messages: list[str]) -> None:
+    def record(self, bad_R: np.ndarray, messages: list[str]) -> None:
         """Counts the bad rows of a piece. Raises: DataError beyond the limit."""
         self.count += int(bad_R.sum())
         self.examples += messages[: NUM_EXAMPLES - len(self.examples)]
@@ -41,18 +41,18 @@ def _no_number(texts: pa.Array, row: int) -> str:
 
 
 @dataclass
-class Judge:
+class RowValidator:
     """Collects what is wrong with the rows of one piece."""
 
-    piece: Piece
-    skips: bool
+    chunk: RowChunk
+    skip_bad_rows: bool
     bad_R: np.ndarray
     messages: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, piece: Piece, skips: bool) -> Judge:
+    def for_chunk(cls, piece: RowChunk, skips: bool) -> RowValidator:
         judge = cls(piece, skips, np.zeros(piece.num_rows, bool))
-        for column, texts in piece.wrong.items():
+        for column, texts in piece.invalid_values.items():
             wrong_R = texts.is_valid().to_numpy(zero_copy_only=False)
             judge.reject(column, wrong_R, partial(_no_number, texts))
         return judge
@@ -74,8 +74,8 @@ class Judge:
         rows = places if row_of is None else row_of[places]
         for row in np.unique(rows[~self.bad_R[rows]])[:NUM_EXAMPLES]:
             place = int(places[np.flatnonzero(rows == row)[0]])
-            message = f"{self.piece.place(int(row))}, column {column!r}: {problem(place)}"
-            if not self.skips:
+            message = f"{self.chunk.describe_row(int(row))}, column {column!r}: {problem(place)}"
+            if not self.skip_bad_rows:
                 raise DataError(message)
             self.messages.append(message)
         self.bad_R[rows] = True

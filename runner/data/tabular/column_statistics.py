@@ -10,44 +10,44 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from runner.data.tabular.file_list import File
+from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import (
     TextFormat,
     open_parquet_file,
-    plain_type,
-    text_pieces,
-    unpacked,
+    read_text_chunks,
+    unpack_columns,
+    unpacked_type,
 )
 
 SAMPLE_ROWS = 200_000
 
 
 @dataclass(frozen=True)
-class Found:
+class ColumnStatistics:
     """One column, as a sample of rows shows it."""
 
     name: str
     type: pa.DataType
     num_rows: int  # of the sample
-    missing: float  # share
-    distinct: int  # values in the sample
+    missing_share: float  # share
+    num_distinct: int  # values in the sample
     low: float | None = None
     high: float | None = None
     median: float | None = None
-    whole: bool = False  # floats without a fraction
-    not_finite: float = 0.0  # share of NaN and infinite values
+    is_whole: bool = False  # floats without a fraction
+    non_finite_share: float = 0.0  # share of NaN and infinite values
     separator: str = ""
     mean_length: float = 1.0
     examples: tuple[str, ...] = ()
 
 
-def look(column: pa.ChunkedArray, name: str) -> Found:
+def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     """Statistics of one column of the sample."""
     values = column.combine_chunks()
     missing = values.null_count / max(len(values), 1)
     values = values.drop_null()
     mean_length, separator, type_ = 1.0, "", values.type
-    plain = plain_type(type_)
+    plain = unpacked_type(type_)
     values = values.cast(pa.float64() if pt.is_decimal(plain) else plain, safe=False)
     if pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_):
         mean_length = float(pc.mean(pc.list_value_length(values)).as_py() or 0)
@@ -71,7 +71,7 @@ def look(column: pa.ChunkedArray, name: str) -> Found:
             low, high, median = float(x.min()), float(x.max()), float(np.median(x))
             whole = bool((x == np.rint(x)).all()) and not not_finite
     examples = tuple(str(v) for v in pc.unique(values[:1000]).to_pylist()[:3]) if distinct else ()
-    return Found(
+    return ColumnStatistics(
         name,
         type_,
         len(column),
@@ -102,7 +102,7 @@ def _separator(texts: pa.Array) -> str:
     return ""
 
 
-def sample_rows(files: Sequence[File], format_: str, schema: pa.Schema) -> pa.Table:
+def sample_rows(files: Sequence[DataFile], format_: str, schema: pa.Schema) -> pa.Table:
     """Rows from a few places, so that a sorted file does not mislead."""
     tables, count = [], 0
     for table in _pieces(files, format_, schema):
@@ -115,12 +115,14 @@ def sample_rows(files: Sequence[File], format_: str, schema: pa.Schema) -> pa.Ta
     )
 
 
-def _pieces(files: Sequence[File], format_: str, schema: pa.Schema) -> Iterator[pa.Table]:
+def _pieces(files: Sequence[DataFile], format_: str, schema: pa.Schema) -> Iterator[pa.Table]:
     spread = [files[n] for n in sorted({0, len(files) // 2, len(files) - 1})]
     for file in spread:
         if format_ != "parquet":
             types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
-            for piece in text_pieces(file, types, text_format(format_), skip=True):
+            for piece in read_text_chunks(
+                file, types, default_text_format(format_), skip_bad_rows=True
+            ):
                 if piece.table is not None:
                     yield piece.table
             continue
@@ -129,9 +131,9 @@ def _pieces(files: Sequence[File], format_: str, schema: pa.Schema) -> Iterator[
             for group in groups[: opened.num_row_groups]:
                 share = SAMPLE_ROWS // len(groups) // len(spread)
                 for batch in opened.iter_batches(share, row_groups=[group]):
-                    yield unpacked(pa.Table.from_batches([batch]))
+                    yield unpack_columns(pa.Table.from_batches([batch]))
                     break
 
 
-def text_format(format_: str) -> TextFormat:
+def default_text_format(format_: str) -> TextFormat:
     return TextFormat("\t" if format_ == "tsv" else ",")

@@ -5,16 +5,22 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pt
 
-from runner.data.core.columns import Categorical, Columns, Label, Numeric, Sequence
-from runner.data.core.fitted import Learnt
-from runner.data.tabular.encode import CARRIED, GROUP, WEIGHT
-from runner.data.tabular.read_files import is_text, plain_type
+from runner.data.core.columns import (
+    CategoricalColumn,
+    Columns,
+    LabelColumn,
+    NumericColumn,
+    SequenceColumn,
+)
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.encode import CARRIED_PREFIX, GROUP_PREFIX, WEIGHT_COLUMN
+from runner.data.tabular.read_files import is_text, unpacked_type
 from runner.data.tabular.schema_file import Declared, IdSpec
 from runner.data.tabular.splits import Split
 from runner.errors import DataError
 
 
-def text_types(declared: Declared, split: Split) -> dict[str, pa.DataType]:
+def text_column_types(declared: Declared, split: Split) -> dict[str, pa.DataType]:
     """How the columns of text files are read: what one role needs as a number is a number."""
     types: dict[str, pa.DataType] = {}
     numbers = _numbers_in(declared)
@@ -35,20 +41,20 @@ def text_types(declared: Declared, split: Split) -> dict[str, pa.DataType]:
     return types
 
 
-def check_types(declared: Declared, found: pa.Schema, path: str) -> None:
+def check_column_types(declared: Declared, file_schema: pa.Schema, path: str) -> None:
     """Raises: DataError for a column whose type its role cannot take without loss."""
 
     def need(column: str, fits: bool, what: str) -> None:
         if not fits:
-            type_ = found.field(column).type
+            type_ = file_schema.field(column).type
             raise DataError(f"{path}: column {column!r} has type {type_}, needed is {what}")
 
     numbers = _numbers_in(declared)
     for column in numbers + ([declared.weight] if declared.weight else []):
-        need(column, _is_number(found.field(column).type), "a number")
+        need(column, _is_number(file_schema.field(column).type), "a number")
     for spec in declared.ids:
         for column in spec.cross or (spec.column,):
-            type_ = found.field(column).type
+            type_ = file_schema.field(column).type
             if spec.separator:
                 need(column, is_text(type_), "a text, since it has a separator")
                 continue
@@ -61,14 +67,14 @@ def check_types(declared: Declared, found: pa.Schema, path: str) -> None:
                 need(column, _is_id(type_), "an integer or a text")
         for column in (spec.weights, spec.order_by):
             if column:
-                type_ = found.field(column).type
+                type_ = file_schema.field(column).type
                 fits = _is_list(type_) or (bool(spec.separator) and is_text(type_))
                 need(column, fits, "a list, as long as the ids")
     for column in declared.groups:
-        need(column, _is_id(found.field(column).type), "an integer or a text")
+        need(column, _is_id(file_schema.field(column).type), "an integer or a text")
 
 
-def as_read(declared: Declared, found: pa.Schema) -> Columns | None:
+def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None:
     """The columns of files that are read as they are; None if something needs rewriting."""
     if not all(map(_is_plain, declared.ids)) or any(s.standardise for s in declared.numeric):
         return None
@@ -80,24 +86,25 @@ def as_read(declared: Declared, found: pa.Schema) -> Columns | None:
     if any(label.above is not None for label in declared.labels):
         return None
     for spec in declared.ids:
-        type_ = found.field(spec.column).type
+        type_ = file_schema.field(spec.column).type
         type_ = type_.value_type if spec.is_list and _is_list(type_) else type_
         if not pt.is_integer(type_):
             return None
-    if not all(pt.is_integer(found.field(name).type) for name in declared.groups):
+    if not all(pt.is_integer(file_schema.field(name).type) for name in declared.groups):
         return None
     numbers = _numbers_in(declared)
     numbers += [declared.weight] if declared.weight else []
-    types = [found.field(name).type for name in numbers]
+    types = [file_schema.field(name).type for name in numbers]
     if any(pt.is_decimal(type_) or pt.is_dictionary(type_) for type_ in types):
         return None
     return Columns(
         labels=_labels(declared),
         numeric=tuple(
-            Numeric(s.name, s.log1p, s.clip[0], s.clip[1], s.default) for s in declared.numeric
+            NumericColumn(s.name, s.log1p, s.clip[0], s.clip[1], s.default)
+            for s in declared.numeric
         ),
         categorical=tuple(
-            Categorical(
+            CategoricalColumn(
                 s.name,
                 s.num_rows or 0,
                 "hash" if s.encode == "hash" else "as_is",
@@ -115,32 +122,34 @@ def as_read(declared: Declared, found: pa.Schema) -> Columns | None:
     )
 
 
-def as_written(declared: Declared, learnt: Learnt, *, weighted: bool) -> Columns:
+def rewritten_columns(
+    declared: Declared, fitted: FittedTransforms, *, has_weights: bool
+) -> Columns:
     """The columns of rewritten files: all transforms are applied."""
     pooled = [s for s in declared.ids if not s.is_sequence]
     return Columns(
-        labels=_labels(declared, skipped=weighted),
-        numeric=tuple(Numeric(s.name) for s in declared.numeric),
+        labels=_labels(declared, skipped=has_weights),
+        numeric=tuple(NumericColumn(s.name) for s in declared.numeric),
         categorical=tuple(
-            Categorical(
+            CategoricalColumn(
                 s.name,
-                learnt.num_rows[s.table or s.name],
+                fitted.num_rows[s.table or s.name],
                 is_list=s.is_list,
                 weights=f"{s.name} weights" if s.weights else None,
-                mean_length=learnt.mean_length.get(s.name, 1.0),
+                mean_length=fitted.mean_length.get(s.name, 1.0),
                 pooling="mean" if s.pooling == "mean" else "sum",
                 table=s.table,
             )
             for s in pooled
         ),
         sequences=tuple(
-            Sequence(s.name, learnt.num_rows[s.table or s.name], s.max_length, s.table)
+            SequenceColumn(s.name, fitted.num_rows[s.table or s.name], s.max_length, s.table)
             for s in declared.ids
             if s.is_sequence
         ),
-        weight=WEIGHT if declared.weight or weighted else None,
-        groups=tuple(GROUP + name for name in declared.groups),
-        carried=tuple(CARRIED + name for name in declared.carried),
+        weight=WEIGHT_COLUMN if declared.weight or has_weights else None,
+        groups=tuple(GROUP_PREFIX + name for name in declared.groups),
+        carried=tuple(CARRIED_PREFIX + name for name in declared.carried),
     )
 
 
@@ -148,11 +157,11 @@ def _numbers_in(declared: Declared) -> list[str]:
     return [s.column for s in declared.labels] + [s.column for s in declared.numeric]
 
 
-def _labels(declared: Declared, *, skipped: bool = False) -> tuple[Label, ...]:
+def _labels(declared: Declared, *, skipped: bool = False) -> tuple[LabelColumn, ...]:
     """skipped: rows of weight 0 may hold a label of 0."""
     more = (0.0,) if skipped else ()
     return tuple(
-        Label(
+        LabelColumn(
             s.name,
             "binary" if s.type == "binary" else "regression",
             (*s.allowed, *more) if s.allowed is not None and s.above is None else None,
@@ -172,7 +181,7 @@ def _is_plain(spec: IdSpec) -> bool:
 
 
 def _is_number(type_: pa.DataType) -> bool:
-    type_ = plain_type(type_)
+    type_ = unpacked_type(type_)
     return (
         pt.is_integer(type_)
         or pt.is_floating(type_)
@@ -182,7 +191,7 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _is_id(type_: pa.DataType) -> bool:
-    type_ = plain_type(type_)
+    type_ = unpacked_type(type_)
     return pt.is_integer(type_) or is_text(type_) or pt.is_boolean(type_) or pt.is_floating(type_)
 
 

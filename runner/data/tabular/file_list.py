@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from runner.data.prepare.fingerprint import EDGE_BYTES, beside
-from runner.errors import DataError, nearest
+from runner.data.prepare.fingerprint import EDGE_BYTES, nearest_path
+from runner.errors import DataError, nearest_hint
 
 SUFFIXES = {
     "parquet": (".parquet", ".pq", ".parq"),
@@ -22,7 +22,7 @@ EXTRAS = {"http": "http", "https": "http"}  # scheme -> extra of this package th
 
 
 @dataclass(frozen=True)
-class File:
+class DataFile:
     """One file; `filesystem` is None for a local one."""
 
     path: str
@@ -50,7 +50,7 @@ class File:
             return os.stat(self.path).st_size
         return int(self.filesystem.size(self.path))
 
-    def content(self) -> list[Any]:
+    def fingerprint(self) -> list[Any]:
         """Name, size and hash of both ends: what a fingerprint keeps of it."""
         with self.open() as file:
             size = self.size()
@@ -60,32 +60,32 @@ class File:
         return [self.name, size, hashed.hexdigest()]
 
 
-def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[File]:
+def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[DataFile]:
     """The files of a setting, each once, sorted by name.
 
     Args: key: the setting, for messages. Raises: DataError for a path that is not there, a folder
     or glob without such files.
     """
-    found: dict[str, File] = {}
+    found: dict[str, DataFile] = {}
     for path in [paths] if isinstance(paths, str) else paths:
         files = _remote(path, format_, key) if "://" in path else _local(path, format_, key)
         found |= {str(file): file for file in files}
     return sorted(found.values(), key=lambda file: (file.name, str(file)))
 
 
-def _local(path: str, format_: str, key: str) -> list[File]:
+def _local(path: str, format_: str, key: str) -> list[DataFile]:
     path = os.path.expanduser(path)
     if os.path.isfile(path):
-        return [File(os.path.abspath(path))]
+        return [DataFile(os.path.abspath(path))]
     if os.path.isdir(path):
         names = [str(p) for p in Path(path).rglob("*") if p.is_file() and not _hidden(p, path)]
         return _of_format(names, format_, f"{key}={path}")
     if any(c in path for c in "*?["):
         names = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
         if not names:
-            raise DataError(f"{key}={path}: no file matches{beside(Path(path))}")
-        return [File(os.path.abspath(name)) for name in names]
-    raise DataError(f"{key}={path}: no such path{beside(Path(path))}")
+            raise DataError(f"{key}={path}: no file matches{nearest_path(Path(path))}")
+        return [DataFile(os.path.abspath(name)) for name in names]
+    raise DataError(f"{key}={path}: no such path{nearest_path(Path(path))}")
 
 
 def _hidden(path: Path, root: str) -> bool:
@@ -93,16 +93,16 @@ def _hidden(path: Path, root: str) -> bool:
     return any(part.startswith((".", "_")) for part in path.relative_to(root).parts)
 
 
-def _of_format(names: Sequence[str], format_: str, where: str) -> list[File]:
+def _of_format(names: Sequence[str], format_: str, where: str) -> list[DataFile]:
     wanted = [name for name in names if name.lower().endswith(SUFFIXES[format_])]
     if not wanted:
         listed = ", ".join(sorted(os.path.basename(name) for name in names)[:5]) or "no files"
         endings = ", ".join(SUFFIXES[format_])
         raise DataError(f"{where}: has no file that ends in {endings} (there are: {listed})")
-    return [File(os.path.abspath(name)) for name in wanted]
+    return [DataFile(os.path.abspath(name)) for name in wanted]
 
 
-def _remote(url: str, format_: str, key: str) -> list[File]:
+def _remote(url: str, format_: str, key: str) -> list[DataFile]:
     import fsspec
 
     scheme = url.partition("://")[0]
@@ -116,7 +116,7 @@ def _remote(url: str, format_: str, key: str) -> list[File]:
             names = [path] if filesystem.exists(path) else []
     except ValueError as error:
         known = [p for p in fsspec.available_protocols() if isinstance(p, str)]
-        raise DataError(f"{key}={url}: {error}{nearest(scheme, known)}") from error
+        raise DataError(f"{key}={url}: {error}{nearest_hint(scheme, known)}") from error
     except ImportError as error:
         extra = EXTRAS.get(scheme)
         install = f": pip install 'runner[{extra}]'" if extra else ""
@@ -127,7 +127,7 @@ def _remote(url: str, format_: str, key: str) -> list[File]:
         raise DataError(f"{key}={url}: cannot be read: {_reason(error)}") from error
     if not names:
         raise DataError(f"{key}={url}: no such path, or no file matches")
-    return [File(str(name), filesystem, f"{scheme}://") for name in names]
+    return [DataFile(str(name), filesystem, f"{scheme}://") for name in names]
 
 
 def _reason(error: BaseException) -> str:

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.fitted import Learnt
-from runner.data.tabular.bad_rows import Judge
-from runner.data.tabular.encode import Ids, encode_numeric, moments_of, raw_ids
-from runner.data.tabular.read_files import Piece
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.encode import RawIds, build_numeric_column, encode_numeric, read_ids
+from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.schema_file import Declared, IdSpec
 from runner.data.tabular.splits import TimeSample
-from runner.data.tabular.vocabulary import FIRST, Counter
+from runner.data.tabular.vocabulary import FIRST_VALUE_ID, ValueCounter
 from runner.errors import DataError
 
 
-def needs_pass(declared: Declared) -> bool:
+def needs_fitting(declared: Declared) -> bool:
     """Whether anything is to be learnt from the rows."""
     return any(spec.standardise for spec in declared.numeric) or any(map(_learns, declared.ids))
 
@@ -28,31 +28,31 @@ def _learns(spec: IdSpec) -> bool:
     return spec.num_rows is None
 
 
-class Learner:
+class TransformFitter:
     """Sees the pieces of the data one after another."""
 
-    def __init__(self, declared: Declared, *, split_seed: int, skips: bool) -> None:
-        self._declared, self._skips = declared, skips
+    def __init__(self, declared: Declared, *, split_seed: int, skip_bad_rows: bool) -> None:
+        self._declared, self._skips = declared, skip_bad_rows
         self._ids = [spec for spec in declared.ids if _learns(spec)]
-        self._counters: dict[str, Counter] = {}
+        self._counters: dict[str, ValueCounter] = {}
         self._largest: dict[str, int] = {}
         self._samples = {s.name: TimeSample(split_seed) for s in self._ids if s.buckets}
         self._moments = {s.name: (0, 0.0, 0.0) for s in declared.numeric if s.standardise}
 
-    def columns(self) -> list[str]:
+    def columns_to_read(self) -> list[str]:
         names = [spec.column for spec in self._declared.numeric if spec.standardise]
         return list(dict.fromkeys([*names, *(c for s in self._ids for c in s.columns)]))
 
-    def see(self, piece: Piece, splits: Mapping[str, np.ndarray]) -> None:
-        judge = Judge.of(piece, self._skips)
+    def update(self, piece: RowChunk, splits: Mapping[str, np.ndarray]) -> None:
+        judge = RowValidator.for_chunk(piece, self._skips)
         in_train = splits.get("train", np.zeros(piece.num_rows, bool))[: piece.num_rows]
         for numeric in self._declared.numeric:
             if numeric.standardise:
-                plain = moments_of(numeric, Learnt())
+                plain = build_numeric_column(numeric, FittedTransforms())
                 x = encode_numeric(_table(piece), numeric, judge, plain)
                 self._numeric(numeric.name, x[in_train & ~judge.bad_R])
         for spec in self._ids:
-            self._id(spec, raw_ids(spec, _table(piece), judge), in_train & ~judge.bad_R)
+            self._id(spec, read_ids(spec, _table(piece), judge), in_train & ~judge.bad_R)
 
     def _numeric(self, name: str, x: np.ndarray) -> None:
         if not len(x):
@@ -64,7 +64,7 @@ class Learner:
         spread += own + (own_mean - mean) ** 2 * count * len(x) / total
         self._moments[name] = (total, mean + (own_mean - mean) * len(x) / total, spread)
 
-    def _id(self, spec: IdSpec, ids: Ids, in_train: np.ndarray) -> None:
+    def _id(self, spec: IdSpec, ids: RawIds, in_train: np.ndarray) -> None:
         name = spec.table or spec.name
         present = ~ids.missing
         if spec.encode == "as_is":
@@ -75,13 +75,13 @@ class Learner:
         wanted = present & (in_train if ids.row_of is None else in_train[ids.row_of])
         values = ids.values[wanted]
         if spec.encode == "vocabulary":
-            self._counters.setdefault(name, Counter()).add(values)
+            self._counters.setdefault(name, ValueCounter()).add(values)
         else:
             self._samples[spec.name].add(values.view(np.float64))
 
-    def learnt(self) -> Learnt:
+    def compute(self) -> FittedTransforms:
         """Raises: DataError for a column that holds no value to learn from."""
-        learnt = Learnt()
+        learnt = FittedTransforms()
         for name, (count, mean, spread) in self._moments.items():
             if not count:
                 raise DataError(f"column {name!r}: the train split has no row to learn from")
@@ -89,9 +89,9 @@ class Learner:
         for spec in self._declared.ids:
             name = spec.table or spec.name
             if spec.encode == "vocabulary" and name not in learnt.vocabularies:
-                counter = self._counters.get(name, Counter())
-                learnt.vocabularies[name] = counter.frequent(spec.min_count)
-                learnt.num_rows[name] = FIRST + len(learnt.vocabularies[name])
+                counter = self._counters.get(name, ValueCounter())
+                learnt.vocabularies[name] = counter.frequent_values(spec.min_count)
+                learnt.num_rows[name] = FIRST_VALUE_ID + len(learnt.vocabularies[name])
                 continue
             if spec.encode == "bucketise":
                 bounds = list(spec.boundaries)
@@ -109,6 +109,6 @@ class Learner:
         return learnt
 
 
-def _table(piece: Piece) -> pa.Table:
+def _table(piece: RowChunk) -> pa.Table:
     assert piece.table is not None
     return piece.table

@@ -9,15 +9,15 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.transforms import splitmix
+from runner.data.core.transforms import splitmix64
 
-MISSING = 0  # what a missing value becomes; callers look at the validity before they use it
+MISSING_HASH = 0  # what a missing value becomes; callers look at the validity before they use it
 
 
-def numbers_of(texts: pa.Array) -> np.ndarray:
+def hash_texts(texts: pa.Array) -> np.ndarray:
     """Texts or bytes, plain or dictionary-encoded -> [R] int64, the same on every machine."""
     if pa.types.is_dictionary(texts.type):
-        of_value = numbers_of(texts.dictionary)
+        of_value = hash_texts(texts.dictionary)
         indices = texts.indices.fill_null(0).to_numpy(zero_copy_only=False)
         return of_value[indices] if len(of_value) else np.zeros(len(texts), np.int64)
     if len(texts) == 0:
@@ -42,7 +42,7 @@ def _hash(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         rest = lengths[rows] - 8 * place
         words = word_at[offsets[rows] + 8 * place]
         cut = np.uint64(8) * (8 - np.clip(rest, 1, 8)).astype(np.uint64)
-        total[rows] += splitmix(words << cut, place)  # bytes of the next text fall out on top
+        total[rows] += splitmix64(words << cut, place)  # bytes of the next text fall out on top
         place += 1
         rows = rows[rest > 8]
-    return splitmix(total, 0x5EED).view(np.int64) ^ lengths * np.int64(0x1F123BB5)
+    return splitmix64(total, 0x5EED).view(np.int64) ^ lengths * np.int64(0x1F123BB5)

@@ -13,9 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from runner.data.tabular.column_statistics import SAMPLE_ROWS, Found, look, sample_rows, text_format
+from runner.data.tabular.column_statistics import (
+    SAMPLE_ROWS,
+    ColumnStatistics,
+    compute_statistics,
+    default_text_format,
+    sample_rows,
+)
 from runner.data.tabular.file_list import SUFFIXES, find_files
-from runner.data.tabular.read_files import check_same, is_text, parquet_schema, text_schema
+from runner.data.tabular.read_files import (
+    check_same_schema,
+    infer_text_schema,
+    is_text,
+    read_parquet_schema,
+)
 from runner.errors import DataError, UserError
 
 MANY = 1_000_000  # distinct values from which a vocabulary gives way to hashing
@@ -36,38 +47,40 @@ HISTORY = re.compile(r"hist|seq|past|previous|last_")
 
 
 @dataclass(frozen=True)
-class Proposal:
+class SchemaProposal:
     format: str
     places: Mapping[str, Any]
-    columns: tuple[tuple[Found, str, str, dict[str, Any]], ...]  # role, why, settings
+    columns: tuple[tuple[ColumnStatistics, str, str, dict[str, Any]], ...]  # role, why, settings
     num_rows: int | None  # of all files, if known
 
-    def of_role(self, role: str) -> list[tuple[Found, dict[str, Any]]]:
+    def columns_with_role(self, role: str) -> list[tuple[ColumnStatistics, dict[str, Any]]]:
         return [(found, settings) for found, r, _, settings in self.columns if r == role]
 
 
-def propose(path: str, validation: str | None, test: str | None) -> Proposal:
+def propose_schema(path: str, validation: str | None, test: str | None) -> SchemaProposal:
     """Raises: UserError for a path that is not there, files that differ, or no possible label."""
-    format_ = format_of(path)
+    format_ = detect_format(path)
     given = {"path": path, "validation_path": validation, "test_path": test}
     files = {k: find_files(v, format_, key=k) for k, v in given.items() if v}
     everything = [file for own in files.values() for file in own]
     num_rows = None
     if format_ == "parquet":
-        looked = {str(file): parquet_schema(file) for file in everything}
+        looked = {str(file): read_parquet_schema(file) for file in everything}
         schemas = {name: schema for name, (schema, _) in looked.items()}
         num_rows = sum(sum(counts) for _, counts in looked.values())
     else:
-        schemas = {str(file): text_schema(file, text_format(format_)) for file in everything}
+        schemas = {
+            str(file): infer_text_schema(file, default_text_format(format_)) for file in everything
+        }
     first = next(iter(schemas.values()))
-    check_same(
+    check_same_schema(
         schemas if format_ == "parquet" else {n: _untyped(s) for n, s in schemas.items()},
         first.names,
     )
     sample = sample_rows(files["path"], format_, first)
     if not sample.num_rows:
         raise DataError(f"{path}: has no rows")
-    found = [look(sample[name], name) for name in first.names]
+    found = [compute_statistics(sample[name], name) for name in first.names]
     label = _label(found)
     columns = tuple((f, *_role(f, label)) for f in found)
     if not any(role in ("numeric", "categorical") for _, role, _, _ in columns):
@@ -77,10 +90,12 @@ def propose(path: str, validation: str | None, test: str | None) -> Proposal:
         k: v if "://" in v else os.path.abspath(v) for k, v in given.items() if v
     }
     split = _split(columns, validation, test)
-    return Proposal(format_, {**places, **({"split": split} if split else {})}, columns, num_rows)
+    return SchemaProposal(
+        format_, {**places, **({"split": split} if split else {})}, columns, num_rows
+    )
 
 
-def format_of(path: str) -> str:
+def detect_format(path: str) -> str:
     """By the ending of the path, or of what is in the folder. Raises: UserError."""
     bare = path.rstrip("/").lower()
     for format_, own_endings in SUFFIXES.items():
@@ -90,25 +105,25 @@ def format_of(path: str) -> str:
         for _, _, names in sorted(os.walk(path)):
             for name in sorted(names):
                 if name.lower().endswith(tuple(e for own in SUFFIXES.values() for e in own)):
-                    return format_of(name)
+                    return detect_format(name)
     if "://" not in path and not os.path.exists(path) and not any(c in path for c in "*?["):
         find_files(path, "parquet", key="PATH")  # raises with the nearest name
     endings = ", ".join(e for own in SUFFIXES.values() for e in own)
     raise UserError(f"{path}: is it Parquet, CSV or TSV? Known endings are {endings}")
 
 
-def _role(f: Found, label: str) -> tuple[str, str, dict[str, Any]]:
+def _role(f: ColumnStatistics, label: str) -> tuple[str, str, dict[str, Any]]:
     """Role, the reason for it, and settings."""
     if f.name == label:
-        if RATING.fullmatch(f.name.lower()) and f.distinct > 2:
+        if RATING.fullmatch(f.name.lower()) and f.num_distinct > 2:
             return _over_the_middle(f)
-        if f.distinct == 2 and f.low is not None and (f.low, f.high) != (0, 1):
+        if f.num_distinct == 2 and f.low is not None and (f.low, f.high) != (0, 1):
             return _over_the_middle(f)
-        return "labels", "", {} if f.distinct <= 2 else {"type": "regression"}
+        return "labels", "", {} if f.num_distinct <= 2 else {"type": "regression"}
     lower = f.name.lower()
-    if f.missing == 1 or pt.is_null(f.type):
+    if f.missing_share == 1 or pt.is_null(f.type):
         return "", "empty", {}
-    if f.distinct <= 1 and not f.missing and not pt.is_nested(f.type):
+    if f.num_distinct <= 1 and not f.missing_share and not pt.is_nested(f.type):
         return "", "the same in every row", {}
     if _is_time(f):
         return "", "time", {}
@@ -123,7 +138,7 @@ def _role(f: Found, label: str) -> tuple[str, str, dict[str, Any]]:
     if WEIGHT.fullmatch(lower) and f.low is not None and f.low >= 0:
         return "weight", "", {}
     if is_text(f.type):
-        if f.distinct > 0.9 * f.num_rows * (1 - f.missing) and f.num_rows > 100:
+        if f.num_distinct > 0.9 * f.num_rows * (1 - f.missing_share) and f.num_rows > 100:
             return "carried", "differs in every row", {}
         return "categorical", "", _encode(f)
     if pt.is_boolean(f.type):
@@ -131,45 +146,50 @@ def _role(f: Found, label: str) -> tuple[str, str, dict[str, Any]]:
     if f.low is None:
         return "", "no role for such a type", {}
     if (
-        f.whole
+        f.is_whole
         and not COUNT.search(f.name)
-        and (ID.search(f.name) or USER.fullmatch(f.name) or f.distinct <= 20 or (f.high or 0) > 1e7)
+        and (
+            ID.search(f.name)
+            or USER.fullmatch(f.name)
+            or f.num_distinct <= 20
+            or (f.high or 0) > 1e7
+        )
     ):
-        if f.distinct > 0.9 * f.num_rows and f.num_rows > 1000 and not USER.fullmatch(f.name):
+        if f.num_distinct > 0.9 * f.num_rows and f.num_rows > 1000 and not USER.fullmatch(f.name):
             return "carried", "differs in every row", {}
         return "categorical", "", _encode(f)
     return "numeric", "", _numeric(f)
 
 
-def _over_the_middle(f: Found) -> tuple[str, str, dict[str, Any]]:
+def _over_the_middle(f: ColumnStatistics) -> tuple[str, str, dict[str, Any]]:
     middle = ((f.low or 0) + (f.high or 0)) / 2
     return "labels", f"1 over {middle:g}", {"above": middle}
 
 
-def _encode(f: Found, in_list: bool = False) -> dict[str, Any]:
-    if f.distinct > 0.5 * SAMPLE_ROWS:
-        rows = 1 << int(np.ceil(np.log2(10 * f.distinct)))
+def _encode(f: ColumnStatistics, in_list: bool = False) -> dict[str, Any]:
+    if f.num_distinct > 0.5 * SAMPLE_ROWS:
+        rows = 1 << int(np.ceil(np.log2(10 * f.num_distinct)))
         return {"encode": "hash", "num_rows": rows, **({} if in_list else {"default": 0})}
-    return {"encode": "vocabulary", "min_count": 1 if f.distinct <= 1000 else 5}
+    return {"encode": "vocabulary", "min_count": 1 if f.num_distinct <= 1000 else 5}
 
 
-def _numeric(f: Found) -> dict[str, Any]:
+def _numeric(f: ColumnStatistics) -> dict[str, Any]:
     assert f.low is not None and f.high is not None and f.median is not None
     skewed = f.low >= 0 and f.high > 20 * max(f.median, 1)
     settings: dict[str, Any] = {"log1p": True} if skewed else {}
     settings["standardise"] = True
-    if f.missing:
+    if f.missing_share:
         settings["default"] = float(f"{f.median:.6g}")
     return settings
 
 
-def _label(found: Sequence[Found]) -> str:
+def _label(found: Sequence[ColumnStatistics]) -> str:
     """The likeliest label. Raises: UserError if nothing is like one."""
 
-    def binary(f: Found) -> bool:
+    def binary(f: ColumnStatistics) -> bool:
         if pt.is_boolean(f.type):
             return True
-        return f.distinct == 2 and f.low == 0 and f.high == 1 and not pt.is_nested(f.type)
+        return f.num_distinct == 2 and f.low == 0 and f.high == 1 and not pt.is_nested(f.type)
 
     named = [f for f in found if LABEL.fullmatch(f.name.lower())]
     numbers = [f for f in found if f.low is not None and not pt.is_nested(f.type)]
@@ -178,7 +198,7 @@ def _label(found: Sequence[Found]) -> str:
         [f for f in named if binary(f)],
         [f for f in found if binary(f) and LABEL.search(f.name.lower())],
         ratings,
-        [f for f in found if binary(f) and not f.missing],
+        [f for f in found if binary(f) and not f.missing_share],
         [f for f in named if f.low is not None],
     ):
         if choice:
@@ -200,7 +220,7 @@ def _split(columns: Any, validation: str | None, test: str | None) -> dict[str, 
     return {"random": {"train": round(1 - 0.1 * len(missing), 1), **dict.fromkeys(missing, 0.1)}}
 
 
-def _is_time(f: Found) -> bool:
+def _is_time(f: ColumnStatistics) -> bool:
     if pt.is_timestamp(f.type) or pt.is_date(f.type):
         return True
     named = TIME.fullmatch(f.name.lower()) is not None
@@ -211,12 +231,12 @@ def _untyped(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(name, pa.string()) for name in schema.names])
 
 
-def as_yaml(proposal: Proposal, command: str) -> str:
+def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
     """The proposal as the text of a schema file, with a word on every choice."""
     lines = [f"# Proposed by `{command}`. Look it through: nobody knows your columns as you do."]
     lines += [f"{key}: {json.dumps(value)}" for key, value in proposal.places.items()]
     for role in ("labels", "numeric", "categorical"):
-        found = proposal.of_role(role)
+        found = proposal.columns_with_role(role)
         if found:
             lines += ["", f"{role}:"]
         for column, settings in found:
@@ -224,26 +244,26 @@ def as_yaml(proposal: Proposal, command: str) -> str:
             lines.append(f"  {json.dumps(column.name)}: {{{inside}}}  # {_about(column)}")
     users = [
         f
-        for f, _ in proposal.of_role("categorical")
-        if USER.fullmatch(f.name) and f.mean_length == 1 and not f.missing
+        for f, _ in proposal.columns_with_role("categorical")
+        if USER.fullmatch(f.name) and f.mean_length == 1 and not f.missing_share
     ]
     if users:
         lines += ["", f"groups: {json.dumps([f.name for f in users[:1]])}  # for grouped metrics"]
-    if carried := [f.name for f, _ in proposal.of_role("carried")]:
+    if carried := [f.name for f, _ in proposal.columns_with_role("carried")]:
         lines += ["", f"carried: {json.dumps(carried)}  # kept for predictions, not learnt from"]
-    if weights := proposal.of_role("weight"):
+    if weights := proposal.columns_with_role("weight"):
         lines += ["", f"weight: {json.dumps(weights[0][0].name)}"]
     if left := [(f.name, why) for f, role, why, _ in proposal.columns if not role]:
         lines += ["", "# Left out:", *(f"#   {name}: {why}" for name, why in left)]
     return "\n".join(lines) + "\n"
 
 
-def _about(f: Found) -> str:
-    parts = [str(f.type), f"{f.distinct:,} values in {f.num_rows:,} rows"]
-    if f.missing:
-        parts.append(f"{f.missing:.1%} missing")
-    if f.not_finite:
-        parts.append(f"{f.not_finite:.1%} NaN or infinite: bad rows, see dataset.on_bad_rows")
+def _about(f: ColumnStatistics) -> str:
+    parts = [str(f.type), f"{f.num_distinct:,} values in {f.num_rows:,} rows"]
+    if f.missing_share:
+        parts.append(f"{f.missing_share:.1%} missing")
+    if f.non_finite_share:
+        parts.append(f"{f.non_finite_share:.1%} NaN or infinite: bad rows, see dataset.on_bad_rows")
     if f.low is not None and f.high is not None:
         parts.append(f"{f.low:g} to {f.high:g}")
     return ", ".join(parts)

@@ -12,33 +12,37 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from runner.data.core.blocks import UNREADABLE, first_line, footer
-from runner.data.tabular.file_list import File
-from runner.errors import DataError, nearest
+from runner.data.core.blocks import READ_ERRORS, first_line, read_footer
+from runner.data.tabular.file_list import DataFile
+from runner.errors import DataError, nearest_hint
 
-PIECE_ROWS = 1 << 16
+CHUNK_ROWS = 1 << 16
 BLOCK_BYTES = 1 << 23
-NUMBER = r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
-WHOLE, LONG = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
+NUMBER_PATTERN = (
+    r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
+)
+SHORT_INTEGER_PATTERN, LONG_INTEGER_PATTERN = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowChunk:
     """Consecutive rows of one file. Without a table they could not be read, for `problem`."""
 
-    file: File
-    group: int | None  # row group; None: a text file, whose rows are lines
-    first: int  # row in the row group, or line, of the first row
+    file: DataFile
+    row_group: int | None  # row group; None: a text file, whose rows are lines
+    first_row: int  # row in the row group, or line, of the first row
     num_rows: int
     table: pa.Table | None
     problem: str = ""
-    wrong: Mapping[str, pa.Array] = field(default_factory=dict)  # column -> text of a bad value
-    malformed: tuple[tuple[int, str], ...] = ()  # lines that are no rows at all
+    invalid_values: Mapping[str, pa.Array] = field(
+        default_factory=dict
+    )  # column -> text of a bad value
+    malformed_lines: tuple[tuple[int, str], ...] = ()  # lines that are no rows at all
 
-    def place(self, row: int) -> str:
-        if self.group is None:
-            return f"{self.file}: line {self.first + row}"
-        return f"{self.file}: row group {self.group}, row {self.first + row}"
+    def describe_row(self, row: int) -> str:
+        if self.row_group is None:
+            return f"{self.file}: line {self.first_row + row}"
+        return f"{self.file}: row group {self.row_group}, row {self.first_row + row}"
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class TextFormat:
     newlines_in_values: bool = False
 
 
-def open_parquet_file(file: File, dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+def open_parquet_file(file: DataFile, dictionary_columns: Sequence[str] = ()) -> pq.ParquetFile:
     """Raises: DataError naming a file that is missing, cut or not Parquet."""
     handle = file.open()
     try:
@@ -59,20 +63,20 @@ def open_parquet_file(file: File, dictionary: Sequence[str] = ()) -> pq.ParquetF
             handle,
             pre_buffer=file.filesystem is not None,
             page_checksum_verification=True,
-            read_dictionary=list(dictionary),
+            read_dictionary=list(dictionary_columns),
         )
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         handle.close()
         raise DataError(f"{file}: not a readable Parquet file ({first_line(error)})") from error
 
 
-def parquet_schema(file: File) -> tuple[pa.Schema, list[int]]:
+def read_parquet_schema(file: DataFile) -> tuple[pa.Schema, list[int]]:
     """Column types, and the number of rows of every row group."""
     with open_parquet_file(file) as opened:
-        return footer(opened, str(file))
+        return read_footer(opened, str(file))
 
 
-def text_schema(file: File, format_: TextFormat) -> pa.Schema:
+def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
     """Names and guessed types of a CSV file, from its first block."""
     try:
         with file.open() as handle:
@@ -83,7 +87,7 @@ def text_schema(file: File, format_: TextFormat) -> pa.Schema:
         raise DataError(f"{file}: {first_line(error)}") from error
 
 
-def check_same(schemas: Mapping[str, pa.Schema], columns: Sequence[str]) -> None:
+def check_same_schema(schemas: Mapping[str, pa.Schema], columns: Sequence[str]) -> None:
     """Every file has every column, once, with the type it has in the first file.
 
     Raises: DataError naming the file, the column and the nearest one.
@@ -93,7 +97,7 @@ def check_same(schemas: Mapping[str, pa.Schema], columns: Sequence[str]) -> None
         for name in columns:
             count = len(found.get_all_field_indices(name))
             if count == 0:
-                raise DataError(f"{path}: no column {name!r}{nearest(name, found.names, 3)}")
+                raise DataError(f"{path}: no column {name!r}{nearest_hint(name, found.names, 3)}")
             if count > 1:
                 raise DataError(f"{path}: {count} columns are called {name!r}")
             was, is_ = schemas[first_name].field(name).type, found.field(name).type
@@ -103,30 +107,32 @@ def check_same(schemas: Mapping[str, pa.Schema], columns: Sequence[str]) -> None
                 )
 
 
-def parquet_pieces(file: File, columns: Sequence[str], *, skip: bool) -> Iterator[Piece]:
-    """skip: a row group that cannot be read comes without a table, instead of as an error."""
-    schema, counts = parquet_schema(file)
+def read_parquet_chunks(
+    file: DataFile, columns: Sequence[str], *, skip_bad_rows: bool
+) -> Iterator[RowChunk]:
+    """skip_bad_rows: a row group that cannot be read comes without a table, instead of as an error."""
+    schema, counts = read_parquet_schema(file)
     texts = [n for n in columns if is_text(schema.field(n).type)]
     with open_parquet_file(file, texts) as opened:
         for group, count in enumerate(counts):
             done = 0
             try:
                 for batch in opened.iter_batches(
-                    PIECE_ROWS, row_groups=[group], columns=list(columns), use_threads=False
+                    CHUNK_ROWS, row_groups=[group], columns=list(columns), use_threads=False
                 ):
                     table = pa.Table.from_batches([batch])
                     for column in table.columns:
                         _check_entries(column)
-                    table = unpacked(table)
-                    yield Piece(file, group, done, table.num_rows, table)
+                    table = unpack_columns(table)
+                    yield RowChunk(file, group, done, table.num_rows, table)
                     done += table.num_rows
                 if done != count:
                     raise pa.ArrowInvalid(f"{done} rows, not {count} as the footer says")
-            except UNREADABLE as error:
+            except READ_ERRORS as error:
                 problem = f"{file}: row group {group}: {first_line(error)}"
-                if not skip or done >= count:
+                if not skip_bad_rows or done >= count:
                     raise DataError(problem) from error
-                yield Piece(file, group, done, count - done, None, problem)
+                yield RowChunk(file, group, done, count - done, None, problem)
 
 
 def _check_entries(column: pa.ChunkedArray) -> None:
@@ -139,10 +145,10 @@ def _check_entries(column: pa.ChunkedArray) -> None:
                 raise pa.ArrowInvalid(f"entry {high} of a dictionary of {len(chunk.dictionary)}")
 
 
-def text_pieces(
-    file: File, types: Mapping[str, pa.DataType], format_: TextFormat, *, skip: bool
-) -> Iterator[Piece]:
-    """skip: what is not of its type becomes missing and is told in `wrong`."""
+def read_text_chunks(
+    file: DataFile, types: Mapping[str, pa.DataType], format_: TextFormat, *, skip_bad_rows: bool
+) -> Iterator[RowChunk]:
+    """skip_bad_rows: what is not of its type becomes missing and is told in `wrong`."""
     malformed: list[tuple[int, str]] = []
     seen = 0 if format_.column_names else 1
 
@@ -151,19 +157,19 @@ def text_pieces(
         malformed.append((row.number or 0, what))
         return "skip"
 
-    given = dict.fromkeys(types, pa.string()) if skip else dict(types)
-    options = _options(format_, BLOCK_BYTES, given, on_invalid if skip else None)
+    given = dict.fromkeys(types, pa.string()) if skip_bad_rows else dict(types)
+    options = _options(format_, BLOCK_BYTES, given, on_invalid if skip_bad_rows else None)
     names: list[str] = []
     try:
         with file.open() as handle:
-            names = list(format_.column_names) or text_schema(file, format_).names
+            names = list(format_.column_names) or infer_text_schema(file, format_).names
             for batch in pacsv.open_csv(handle, **options):
                 table = pa.Table.from_batches([batch])
                 wrong: dict[str, pa.Array] = {}
-                if skip:
+                if skip_bad_rows:
                     table, wrong = _typed(table, types)
                 told, malformed = tuple(malformed), []
-                yield Piece(file, None, seen + 1, table.num_rows, table, "", wrong, told)
+                yield RowChunk(file, None, seen + 1, table.num_rows, table, "", wrong, told)
                 seen += table.num_rows + len(told)
     except pa.ArrowInvalid as error:
         raise DataError(f"{file}: {_named(first_line(error), names)}") from error
@@ -209,26 +215,26 @@ def _typed(
             continue
         texts = table[name].combine_chunks()
         whole = pt.is_integer(type_)
-        fits = are_whole(texts) if whole else pc.match_substring_regex(texts, NUMBER)
+        fits = match_integers(texts) if whole else pc.match_substring_regex(texts, NUMBER_PATTERN)
         if pc.any(pc.invert(fits)).as_py():
             wrong[name] = pc.if_else(pc.fill_null(fits, True), pa.scalar(None, pa.string()), texts)
             texts = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
-        table = table.set_column(place, name, bare(texts).cast(type_))
+        table = table.set_column(place, name, strip_number(texts).cast(type_))
     return table, wrong
 
 
-def are_whole(texts: pa.Array) -> pa.Array:
+def match_integers(texts: pa.Array) -> pa.Array:
     """Which texts are whole numbers of 64 bits; a missing one stays missing."""
-    fits = pc.match_substring_regex(texts, WHOLE)
+    fits = pc.match_substring_regex(texts, SHORT_INTEGER_PATTERN)
     if pc.all(fits).as_py() is not False:
         return fits
-    long = pc.match_substring_regex(texts, LONG)
-    digits = pc.utf8_ltrim(bare(texts), "-")
-    largest = pc.if_else(pc.starts_with(bare(texts), "-"), str(2**63), str(2**63 - 1))
+    long = pc.match_substring_regex(texts, LONG_INTEGER_PATTERN)
+    digits = pc.utf8_ltrim(strip_number(texts), "-")
+    largest = pc.if_else(pc.starts_with(strip_number(texts), "-"), str(2**63), str(2**63 - 1))
     return pc.or_(fits, pc.and_(long, pc.less_equal(digits, largest)))
 
 
-def bare(texts: pa.Array) -> pa.Array:
+def strip_number(texts: pa.Array) -> pa.Array:
     """Numbers as Arrow reads them: without space around them or a plus."""
     return pc.utf8_ltrim(pc.utf8_trim_whitespace(texts), "+")
 
@@ -241,23 +247,23 @@ def _named(message: str, names: Sequence[str]) -> str:
     return message.replace(found[0], f"column {names[int(found[1])]!r}")
 
 
-def plain_type(type_: pa.DataType) -> pa.DataType:
+def unpacked_type(type_: pa.DataType) -> pa.DataType:
     """Of the values themselves: how they are packed, as a dictionary, as views or as an extension
     such as a UUID, is no matter."""
     if pt.is_dictionary(type_):
-        return plain_type(type_.value_type)
+        return unpacked_type(type_.value_type)
     if isinstance(type_, pa.BaseExtensionType):
-        return plain_type(type_.storage_type)
+        return unpacked_type(type_.storage_type)
     if pt.is_string_view(type_):
         return pa.string()
     is_bytes = pt.is_binary_view(type_) or pt.is_fixed_size_binary(type_)
     return pa.binary() if is_bytes else type_
 
 
-def unpacked(table: pa.Table) -> pa.Table:
+def unpack_columns(table: pa.Table) -> pa.Table:
     """Without views, and without dictionaries but of texts, which are quick to hash."""
     for place, column in enumerate(table.schema):
-        plain = plain_type(column.type)
+        plain = unpacked_type(column.type)
         if plain != column.type and not (pt.is_dictionary(column.type) and is_text(plain)):
             table = table.set_column(place, column.name, _cast(table[column.name], plain))
     return table
@@ -271,7 +277,7 @@ def _cast(values: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    type_ = plain_type(type_)
+    type_ = unpacked_type(type_)
     return (
         pt.is_string(type_)
         or pt.is_large_string(type_)

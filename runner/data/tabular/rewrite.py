@@ -9,34 +9,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.fitted import Learnt
+from runner.data.core.fitted import FittedTransforms
 from runner.data.prepare.shards import ShardWriter
-from runner.data.prepare.shuffle import MixingWriter
-from runner.data.tabular.bad_rows import BadRows, Judge
-from runner.data.tabular.encode import blank, encode
-from runner.data.tabular.fit import Learner, needs_pass
-from runner.data.tabular.read_files import Piece
-from runner.data.tabular.splits import SPLITS, Dealer, Split, TimeSample, times_of
+from runner.data.prepare.shuffle import ShuffleWriter
+from runner.data.tabular.bad_rows import BadRows, RowValidator
+from runner.data.tabular.encode import encode_chunk, make_blank_rows
+from runner.data.tabular.fit import TransformFitter, needs_fitting
+from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.splits import SPLITS, Split, SplitAssigner, TimeSample, read_seconds
 from runner.errors import DataError
 
 if TYPE_CHECKING:
-    from runner.data.tabular.table import Table
+    from runner.data.tabular.table import TableRecipe
 
 
-def write_table(
-    table: Table, folder: Path, advance: Callable[[int], None]
-) -> tuple[dict[str, list[str]], Learnt, BadRows]:
+def rewrite_table(
+    table: TableRecipe, folder: Path, advance: Callable[[int], None]
+) -> tuple[dict[str, list[str]], FittedTransforms, BadRows]:
     """The files of every split, what was learnt, and the bad rows that were skipped.
 
     Raises: DataError for the first bad row, or too many, and for a split that gets no row.
     """
     if table.learnt:
-        learnt = Learnt.load(Path(table.learnt))
+        learnt = FittedTransforms.load(Path(table.learnt))
     else:
         bounds = _bounds(table)
         learnt = _learn(table, bounds, advance)
-    bad = BadRows(table.max_bad_rows if table.skips else 0)
-    wanted = dict.fromkeys([*table.dealt.splits, *table.files])
+    bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
+    wanted = dict.fromkeys([*table.row_split.splits, *table.files])
     writers = {split: _writer(table, folder, split) for split in SPLITS if split in wanted}
     lengths = _Lengths()
     for piece, splits in _dealt(table, table.columns_read, learnt.times):
@@ -56,17 +56,21 @@ def write_table(
     return names, learnt, bad
 
 
-def _learn(table: Table, bounds: dict[str, float], advance: Callable[[int], None]) -> Learnt:
-    learner = Learner(table.declared, split_seed=table.split_seed, skips=table.skips)
+def _learn(
+    table: TableRecipe, bounds: dict[str, float], advance: Callable[[int], None]
+) -> FittedTransforms:
+    learner = TransformFitter(
+        table.declared, split_seed=table.split_seed, skip_bad_rows=table.skips_bad_rows
+    )
     problem = ""
-    if needs_pass(table.declared):
-        for piece, splits in _dealt(table, learner.columns(), bounds):
+    if needs_fitting(table.declared):
+        for piece, splits in _dealt(table, learner.columns_to_read(), bounds):
             if piece.table is not None:
-                learner.see(piece, splits)
+                learner.update(piece, splits)
             problem = problem or piece.problem
             advance(piece.num_rows)
     try:
-        learnt = learner.learnt()
+        learnt = learner.compute()
     except DataError as error:
         if not problem:
             raise
@@ -76,75 +80,79 @@ def _learn(table: Table, bounds: dict[str, float], advance: Callable[[int], None
 
 
 def _encoded(
-    table: Table, piece: Piece, learnt: Learnt, bad: BadRows, lengths: _Lengths
+    table: TableRecipe, piece: RowChunk, learnt: FittedTransforms, bad: BadRows, lengths: _Lengths
 ) -> tuple[pa.Table, np.ndarray]:
-    judge = Judge.of(piece, table.skips)
+    judge = RowValidator.for_chunk(piece, table.skips_bad_rows)
     if piece.table is None:
         if lengths.schema is None:
             raise DataError(f"{piece.problem}; no row before it could be read")
-        bad.judge(np.ones(piece.num_rows, bool), [piece.problem])
-        return blank(piece.num_rows, lengths.schema), np.ones(piece.num_rows, bool)
-    encoded = encode(piece, table.declared, learnt, judge)
+        bad.record(np.ones(piece.num_rows, bool), [piece.problem])
+        return make_blank_rows(piece.num_rows, lengths.schema), np.ones(piece.num_rows, bool)
+    encoded = encode_chunk(piece, table.declared, learnt, judge)
     lengths.schema = encoded.schema
     bad_R, messages = judge.bad_R, list(judge.messages)
-    if piece.malformed:
-        encoded = pa.concat_tables([encoded, blank(len(piece.malformed), encoded.schema)])
-        messages += [f"{piece.file}: line {n or '?'}: {what}" for n, what in piece.malformed]
-        bad_R = np.concatenate([bad_R, np.ones(len(piece.malformed), bool)])
+    if piece.malformed_lines:
+        encoded = pa.concat_tables(
+            [encoded, make_blank_rows(len(piece.malformed_lines), encoded.schema)]
+        )
+        messages += [f"{piece.file}: line {n or '?'}: {what}" for n, what in piece.malformed_lines]
+        bad_R = np.concatenate([bad_R, np.ones(len(piece.malformed_lines), bool)])
     if bad_R.any():
-        bad.judge(bad_R, messages)
+        bad.record(bad_R, messages)
     return encoded, bad_R
 
 
 def _dealt(
-    table: Table, columns: list[str], bounds: dict[str, float]
-) -> Iterator[tuple[Piece, dict[str, np.ndarray]]]:
+    table: TableRecipe, columns: list[str], bounds: dict[str, float]
+) -> Iterator[tuple[RowChunk, dict[str, np.ndarray]]]:
     """All rows, with the split they belong to."""
-    dealer = Dealer(table.dealt, table.split_seed, bounds)
-    more = [table.dealt.column] if table.dealt.column else []
+    dealer = SplitAssigner(table.row_split, table.split_seed, bounds)
+    more = [table.row_split.column] if table.row_split.column else []
     for split, files in table.files.items():
         wanted = list(dict.fromkeys([*columns, *(more if split == "train" else [])]))
         # a pass over no column at all still has to know how many rows there are
         for number, file in enumerate(files):
-            dealer.begin(number)
-            for piece in table.pieces(file, wanted):
+            dealer.start_file(number)
+            for piece in table.read_chunks(file, wanted):
                 if split == "train":
-                    dealt = dealer.deal(piece)
+                    dealt = dealer.assign(piece)
                 else:
                     dealt = {split: np.ones(piece.num_rows, bool)}
                 yield piece, _padded(dealt, piece)
 
 
-def _padded(splits: dict[str, np.ndarray], piece: Piece) -> dict[str, np.ndarray]:
-    if not piece.malformed:
+def _padded(splits: dict[str, np.ndarray], piece: RowChunk) -> dict[str, np.ndarray]:
+    if not piece.malformed_lines:
         return splits
-    none = np.zeros(len(piece.malformed), bool)
+    none = np.zeros(len(piece.malformed_lines), bool)
     return {name: np.concatenate([own, none]) for name, own in splits.items()}
 
 
-def _bounds(table: Table) -> dict[str, float]:
+def _bounds(table: TableRecipe) -> dict[str, float]:
     """Where the last X begins, for a split by time."""
-    split: Split = table.dealt
+    split: Split = table.row_split
     if split.kind != "time":
         return {}
     sample = TimeSample(table.split_seed)
     for file in table.files["train"]:
-        for piece in table.pieces(file, [str(split.column)]):
+        for piece in table.read_chunks(file, [str(split.column)]):
             if piece.table is not None:
-                sample.add(times_of(piece.table, str(split.column)))
-    return sample.bounds(split)
+                sample.add(read_seconds(piece.table, str(split.column)))
+    return sample.split_starts(split)
 
 
-def _writer(table: Table, folder: Path, split: str) -> Any:
+def _writer(table: TableRecipe, folder: Path, split: str) -> Any:
     if split == "train" and table.mix:
-        num_rows = table.num_units() // (1 if table.learnt else 2)
-        return MixingWriter(folder, split, num_rows=num_rows, seed=table.split_seed)
+        num_rows = table.num_progress_units() // (1 if table.learnt else 2)
+        return ShuffleWriter(folder, split, num_rows=num_rows, seed=table.split_seed)
     return ShardWriter(folder, split)
 
 
-def _why(table: Table, split: str) -> str:
+def _why(table: TableRecipe, split: str) -> str:
     files = table.files.get(split)
-    return f": {files[0]}" if files else f" (split {table.dealt.kind}: {dict(table.dealt.of)})"
+    return (
+        f": {files[0]}" if files else f" (split {table.row_split.kind}: {dict(table.row_split.of)})"
+    )
 
 
 class _Lengths:

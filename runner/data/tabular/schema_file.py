@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from runner.errors import ConfigError, nearest
+from runner.errors import ConfigError, nearest_hint
 
 ROLES = ("labels", "weight", "numeric", "categorical", "sequences", "groups", "carried")
-PLACES = ("path", "validation_path", "test_path", "split")
+LOCATION_KEYS = ("path", "validation_path", "test_path", "split")
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class Declared:
         return tuple(dict.fromkeys([*names, *self.groups, *self.carried]))
 
 
-def parse(schema: Mapping[str, Any], where: str = "dataset.schema") -> Declared:
+def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> Declared:
     """Raises: ConfigError naming the key that is wrong, and the nearest right one."""
-    _known(schema, (*ROLES, *PLACES), where)
+    _known(schema, (*ROLES, *LOCATION_KEYS), where)
     labels = tuple(_specs(schema, "labels", LabelSpec, where))
     if not labels:
         raise ConfigError(f"{where}.labels: no label is declared")
@@ -134,7 +134,7 @@ def parse(schema: Mapping[str, Any], where: str = "dataset.schema") -> Declared:
         weight=weight,
         groups=_names(schema, "groups", where),
         carried=_names(schema, "carried", where),
-        places={key: schema[key] for key in PLACES if schema.get(key) is not None},
+        places={key: schema[key] for key in LOCATION_KEYS if schema.get(key) is not None},
     )
 
 
@@ -155,11 +155,11 @@ def _specs(schema: Mapping[str, Any], role: str, kind: type, where: str) -> Iter
             key: _value(value, known[key], f"{where}.{role}.{pattern}.{key}")
             for key, value in settings.items()
         }
-        for name in expand(str(pattern)):
+        for name in expand_pattern(str(pattern)):
             yield kind(**{"column": name, **values, "name": name})
 
 
-def expand(pattern: str) -> list[str]:
+def expand_pattern(pattern: str) -> list[str]:
     """`C{1..3}` -> C1, C2, C3."""
     found = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}(.*)", pattern)
     if not found:
@@ -172,7 +172,7 @@ def _value(value: Any, known: Any, where: str) -> Any:
     if known.name in CHOICES and value not in CHOICES[known.name]:
         choices = CHOICES[known.name]
         raise ConfigError(
-            f"{where}={value!r}: one of {', '.join(choices)}{nearest(str(value), choices)}"
+            f"{where}={value!r}: one of {', '.join(choices)}{nearest_hint(str(value), choices)}"
         )
     wanted = str(known.type)
     if wanted.startswith("tuple") and isinstance(value, (list, tuple)):
@@ -231,4 +231,4 @@ def _names(schema: Mapping[str, Any], role: str, where: str) -> tuple[str, ...]:
 def _known(given: Mapping[str, Any], known: Any, where: str) -> None:
     for key in given:
         if key not in known:
-            raise ConfigError(f"{where}.{key}: there is no such key{nearest(str(key), known)}")
+            raise ConfigError(f"{where}.{key}: there is no such key{nearest_hint(str(key), known)}")

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from runner.data.tabular.read_files import Piece
-from runner.errors import ConfigError, DataError, nearest
+from runner.data.tabular.read_files import RowChunk
+from runner.errors import ConfigError, DataError, nearest_hint
 
 SPLITS = ("train", "validation", "test")
-SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 SAMPLE_ROWS = 1 << 20  # of times that a share is measured on: all of a smaller file
 
 
@@ -52,7 +52,7 @@ def parse_split(given: Mapping[str, Any] | None, key: str = "dataset.split") -> 
         raise ConfigError(f"{key}.random={of!r}: needed is split: share")
     for name in of:
         if name not in SPLITS:
-            raise ConfigError(f"{key}.{name}: no such split{nearest(str(name), SPLITS)}")
+            raise ConfigError(f"{key}.{name}: no such split{nearest_hint(str(name), SPLITS)}")
     of = {name: value for name, value in of.items() if value not in (None, 0, [], ())}
     if kind == "random":
         if abs(sum(map(float, of.values())) - 1) > 1e-9 or min(of.values()) < 0:
@@ -78,10 +78,10 @@ def _length(value: Any, key: str) -> tuple[str, float]:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d|w)", str(value))
     if not found:
         raise ConfigError(f"{key}={value!r}: needed is a share such as 0.1, or a time such as 7d")
-    return "seconds", float(found[1]) * SECONDS[found[2]]
+    return "seconds", float(found[1]) * SECONDS_PER_UNIT[found[2]]
 
 
-def times_of(table: pa.Table, name: str) -> np.ndarray:
+def read_seconds(table: pa.Table, name: str) -> np.ndarray:
     """[R] float64 seconds since 1970; NaN where missing. Numbers are taken as seconds."""
     column = table[name].combine_chunks() if table[name].num_chunks != 1 else table[name].chunk(0)
     if pt.is_timestamp(column.type) or pt.is_date(column.type):
@@ -114,7 +114,7 @@ class TimeSample:
     def quantiles(self, shares: np.ndarray) -> np.ndarray:
         return np.quantile(self._times, shares) if len(self._times) else np.empty(0)
 
-    def bounds(self, split: Split) -> dict[str, float]:
+    def split_starts(self, split: Split) -> dict[str, float]:
         """Split -> first time that is in it."""
         found, taken, end = {}, 0.0, self._last
         for name in ("test", "validation"):
@@ -130,17 +130,17 @@ class TimeSample:
         return found
 
 
-class Dealer:
+class SplitAssigner:
     """Deals out the rows of one file after another; the same for any size of pieces."""
 
-    def __init__(self, split: Split, seed: int, bounds: Mapping[str, float]) -> None:
-        self._split, self._seed, self._bounds = split, seed, bounds
+    def __init__(self, split: Split, seed: int, split_starts: Mapping[str, float]) -> None:
+        self._split, self._seed, self._bounds = split, seed, split_starts
         self._rng = np.random.default_rng([seed, 0])
 
-    def begin(self, file_number: int) -> None:
+    def start_file(self, file_number: int) -> None:
         self._rng = np.random.default_rng([self._seed, file_number])
 
-    def deal(self, piece: Piece) -> dict[str, np.ndarray]:
+    def assign(self, piece: RowChunk) -> dict[str, np.ndarray]:
         """Split -> flags of its rows. A row may be in none."""
         split, count = self._split, piece.num_rows
         if split.kind == "random":
@@ -162,7 +162,7 @@ class Dealer:
                 )
                 for name, values in split.of.items()
             }
-        times = times_of(piece.table, str(split.column))
+        times = read_seconds(piece.table, str(split.column))
         part = np.zeros(count, int)  # a missing time: train
         for place, name in enumerate(("validation", "test"), start=1):
             if name in self._bounds:

@@ -19,24 +19,28 @@ import pyarrow.types as pt
 
 from runner.data.core import cache
 from runner.data.core.columns import Columns
-from runner.data.core.fitted import Learnt, with_learnt
-from runner.data.core.setting_checks import check_choice, check_range
-from runner.data.core.setting_checks import check_types as check_settings
-from runner.data.prepare.fingerprint import beside
-from runner.data.prepare.recipe import Made, cache_key, prepare
-from runner.data.tabular.column_types import as_read, as_written, check_types, text_types
-from runner.data.tabular.file_list import File, find_files
-from runner.data.tabular.read_files import (
-    Piece,
-    TextFormat,
-    check_same,
-    parquet_pieces,
-    parquet_schema,
-    text_pieces,
-    text_schema,
+from runner.data.core.fitted import FittedTransforms, with_fitted_transforms
+from runner.data.core.setting_checks import check_choice, check_range, check_setting_types
+from runner.data.prepare.fingerprint import nearest_path
+from runner.data.prepare.recipe import PreparedFiles, cache_key, prepare
+from runner.data.tabular.column_types import (
+    check_column_types,
+    direct_columns,
+    rewritten_columns,
+    text_column_types,
 )
-from runner.data.tabular.rewrite import write_table
-from runner.data.tabular.schema_file import Declared, parse
+from runner.data.tabular.file_list import DataFile, find_files
+from runner.data.tabular.read_files import (
+    RowChunk,
+    TextFormat,
+    check_same_schema,
+    infer_text_schema,
+    read_parquet_chunks,
+    read_parquet_schema,
+    read_text_chunks,
+)
+from runner.data.tabular.rewrite import rewrite_table
+from runner.data.tabular.schema_file import Declared, parse_schema
 from runner.data.tabular.splits import Split, parse_split
 from runner.errors import ConfigError, DataError
 
@@ -59,7 +63,7 @@ def table(
 
 
 @dataclass(frozen=True)
-class Table:
+class TableRecipe:
     format: str  # parquet, csv, tsv
     path: Any  # a file, a folder, a glob, a URL, or a list of them
     schema: Any  # a YAML file, or its content
@@ -87,22 +91,22 @@ class Table:
                 "`python -m runner schema PATH --out FILE` proposes one"
             )
         if isinstance(self.schema, Mapping):
-            return parse(self.schema)
+            return parse_schema(self.schema)
         import yaml
 
         path = Path(str(self.schema)).expanduser()
         if not path.is_file():
-            raise ConfigError(f"dataset.schema={self.schema}: no such file{beside(path)}")
+            raise ConfigError(f"dataset.schema={self.schema}: no such file{nearest_path(path)}")
         try:
             loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not a YAML file: {error}") from error
         if not isinstance(loaded, Mapping):
             raise ConfigError(f"{path}: needed is a mapping with `labels:` and other columns")
-        return parse(loaded, str(path))
+        return parse_schema(loaded, str(path))
 
     @cached_property
-    def dealt(self) -> Split:
+    def row_split(self) -> Split:
         given = self.split if self.split is not None else self.declared.places.get("split")
         split = parse_split(given)
         for name in split.splits:
@@ -113,7 +117,7 @@ class Table:
         return split
 
     @cached_property
-    def files(self) -> dict[str, list[File]]:
+    def files(self) -> dict[str, list[DataFile]]:
         """Split -> its own files; those of `path` are dealt out by `dealt`."""
         found = {}
         for split, key in SPLIT_PATHS.items():
@@ -134,20 +138,20 @@ class Table:
         found = {}
         for file in [file for files in self.files.values() for file in files]:
             if self.format == "parquet":
-                found[str(file)], counts = parquet_schema(file)
+                found[str(file)], counts = read_parquet_schema(file)
                 if not sum(counts):
                     raise DataError(f"{file}: has no rows")
                 self._counts[str(file)] = counts
             else:
                 if not file.size():
                     raise DataError(f"{file}: has no rows")
-                found[str(file)] = text_schema(file, self.text_format)
+                found[str(file)] = infer_text_schema(file, self.text_format)
         if self.format != "parquet":  # types are what the declaration says
-            types = text_types(self.declared, self.dealt)
+            types = text_column_types(self.declared, self.row_split)
             for name in found:
                 given = [pa.field(f.name, types.get(f.name, f.type)) for f in found[name]]
                 found[name] = pa.schema(given)
-        check_same(found, self.columns_read)
+        check_same_schema(found, self.columns_read)
         return found
 
     @cached_property
@@ -156,7 +160,7 @@ class Table:
 
     @property
     def columns_read(self) -> list[str]:
-        split = [self.dealt.column] if self.dealt.column else []
+        split = [self.row_split.column] if self.row_split.column else []
         return list(dict.fromkeys([*self.declared.columns, *split]))
 
     @property
@@ -165,35 +169,35 @@ class Table:
         return TextFormat(delimiter, self.quote, tuple(self.column_names or ()))
 
     @property
-    def skips(self) -> bool:
+    def skips_bad_rows(self) -> bool:
         return self.on_bad_rows == "skip"
 
     def check(self) -> None:
-        check_settings(self)
+        check_setting_types(self)
         check_choice("format", self.format, ("parquet", "csv", "tsv"))
         check_choice("on_bad_rows", self.on_bad_rows, ("error", "skip"))
         check_choice("rewrite", self.rewrite, ("auto", "always"))
         check_range("max_bad_rows", self.max_bad_rows, 1)
         check_range("split_seed", self.split_seed, 0)
         first = next(iter(self.schemas))
-        check_types(self.declared, self.schemas[first], first)
+        check_column_types(self.declared, self.schemas[first], first)
         if self.declared.places.get("split") is None and self.split is None:
             return
-        if self.dealt.column and self.dealt.column in self.schemas[first].names:
-            type_ = self.schemas[first].field(self.dealt.column).type
-            if self.dealt.kind == "time" and not _is_time(type_):
+        if self.row_split.column and self.row_split.column in self.schemas[first].names:
+            type_ = self.schemas[first].field(self.row_split.column).type
+            if self.row_split.kind == "time" and not _is_time(type_):
                 raise DataError(
-                    f"{first}: column {self.dealt.column!r} has type {type_}, needed is a time"
+                    f"{first}: column {self.row_split.column!r} has type {type_}, needed is a time"
                 )
 
-    def source(self) -> Mapping[str, Any]:
+    def content_fields(self) -> Mapping[str, Any]:
         """Everything but where the files are, and settings that change nothing."""
         places = ("path", "validation_path", "test_path")
-        skips = {"max_bad_rows": self.max_bad_rows} if self.skips else {}
+        skips = {"max_bad_rows": self.max_bad_rows} if self.skips_bad_rows else {}
         return {
             "table": VERSION,
-            "files": {s: [f.content() for f in files] for s, files in self.files.items()},
-            "declared": [repr(replace(self.declared, places={})), repr(self.dealt)],
+            "files": {s: [f.fingerprint() for f in files] for s, files in self.files.items()},
+            "declared": [repr(replace(self.declared, places={})), repr(self.row_split)],
             "settings": {
                 k: v
                 for k, v in vars(self).items()
@@ -206,10 +210,10 @@ class Table:
             **({"learnt": _content(Path(self.learnt))} if self.learnt else {}),
         }
 
-    def reading(self) -> Mapping[str, Any]:
+    def reading_fields(self) -> Mapping[str, Any]:
         return {}
 
-    def num_units(self) -> int:
+    def num_progress_units(self) -> int:
         if self.is_direct:
             return 1
         passes = 1 if self.learnt else 2
@@ -221,42 +225,42 @@ class Table:
     def is_direct(self) -> bool:
         """Whether the files are read as they are: Parquet on this machine, in small row groups, a
         split a file, and nothing declared that is not done as quickly while reading."""
-        if self.format != "parquet" or self.rewrite == "always" or self.skips:
+        if self.format != "parquet" or self.rewrite == "always" or self.skips_bad_rows:
             return False
         first = next(iter(self.schemas.values()))
         files = [file for files in self.files.values() for file in files]
         return (
-            self.dealt.kind == "whole"
+            self.row_split.kind == "whole"
             and all(file.filesystem is None for file in files)
             and all(count <= DIRECT_ROWS for counts in self._counts.values() for count in counts)
-            and as_read(self.declared, first) is not None
+            and direct_columns(self.declared, first) is not None
         )
 
-    def make(self, folder: Path, advance: Any) -> Made:
+    def make(self, folder: Path, advance: Any) -> PreparedFiles:
         if self.is_direct:
-            Learnt().save(folder)
-            return Made(dict.fromkeys(self.files, ()), {"direct": True}, {})
-        splits, learnt, bad = write_table(self, folder, advance)
+            FittedTransforms().save(folder)
+            return PreparedFiles(dict.fromkeys(self.files, ()), {"direct": True}, {})
+        splits, learnt, bad = rewrite_table(self, folder, advance)
         kept = {"direct": False, "mean_length": learnt.mean_length}
         # by name: the files may lie elsewhere the next time, and where they lie may be a secret
         files = [file for files in self.files.values() for file in files]
         names = {str(file): file.name for file in files}
         examples = [_renamed(example, names) for example in bad.examples]
-        return Made(splits, {**kept, "bad_rows": {**vars(bad), "examples": examples}}, {})
+        return PreparedFiles(splits, {**kept, "bad_rows": {**vars(bad), "examples": examples}}, {})
 
     def columns(self, learnt: Mapping[str, Any]) -> Columns:
         """Of direct files; those of rewritten ones need the folder too, see `open_table`."""
         first = next(iter(self.schemas.values()))
-        columns = as_read(self.declared, first)
+        columns = direct_columns(self.declared, first)
         assert columns is not None
         return columns
 
-    def pieces(self, file: File, columns: list[str]) -> Iterator[Piece]:
+    def read_chunks(self, file: DataFile, columns: list[str]) -> Iterator[RowChunk]:
         if self.format == "parquet":
-            return parquet_pieces(file, columns, skip=self.skips)
+            return read_parquet_chunks(file, columns, skip_bad_rows=self.skips_bad_rows)
         types = self.schemas[str(file)]
         wanted = {name: types.field(name).type for name in columns}
-        return text_pieces(file, wanted, self.text_format, skip=self.skips)
+        return read_text_chunks(file, wanted, self.text_format, skip_bad_rows=self.skips_bad_rows)
 
     def _beside_schema(self, paths: Any) -> Any:
         """Paths in a schema file count from its folder."""
@@ -267,22 +271,29 @@ class Table:
         return [p if "://" in p else str(folder / Path(p).expanduser()) for p in many]
 
 
-recipe = Table
+recipe = TableRecipe
 
 
 def open_table(
-    made_of: Table, *, window_rows: int, prefetch: int, workers: int = 0, rest: str = "short"
+    table_recipe: TableRecipe,
+    *,
+    window_rows: int,
+    prefetch: int,
+    workers: int = 0,
+    rest: str = "short",
 ) -> ParquetDataset:
     """The dataset of a table, rewritten if need be."""
-    folder, made = _prepared(made_of)
-    tell_bad_rows(made.learnt.get("bad_rows"))
-    learnt = Learnt.load(folder)
+    folder, made = _prepared(table_recipe)
+    report_bad_rows(made.learnt.get("bad_rows"))
+    learnt = FittedTransforms.load(folder)
     learnt.mean_length = dict(made.learnt.get("mean_length", {}))
     if made.learnt["direct"]:
-        columns = made_of.columns(made.learnt)
-        files = {s: [Path(f.path) for f in own] for s, own in made_of.files.items()}
+        columns = table_recipe.columns(made.learnt)
+        files = {s: [Path(f.path) for f in own] for s, own in table_recipe.files.items()}
     else:
-        columns = as_written(made_of.declared, learnt, weighted=made_of.skips)
+        columns = rewritten_columns(
+            table_recipe.declared, learnt, has_weights=table_recipe.skips_bad_rows
+        )
         files = {s: [folder / n for n in names] for s, names in made.splits.items()}
     from runner.data.read.parquet_dataset import ParquetDataset  # torch enters here
 
@@ -293,12 +304,12 @@ def open_table(
         prefetch=prefetch,
         workers=workers,
         rest=rest,
-        learnt_in=folder,
+        transforms_dir=folder,
         bad_rows=made.learnt.get("bad_rows"),
     )
 
 
-def tell_bad_rows(bad: Mapping[str, Any] | None) -> None:
+def report_bad_rows(bad: Mapping[str, Any] | None) -> None:
     """On stderr and in the log, at every start."""
     if not bad or not bad["count"]:
         return
@@ -311,14 +322,14 @@ def tell_bad_rows(bad: Mapping[str, Any] | None) -> None:
     logging.getLogger("runner").warning(text)
 
 
-def _prepared(made_of: Table) -> tuple[Path, Made]:
+def _prepared(made_of: TableRecipe) -> tuple[Path, PreparedFiles]:
     """With what a run learnt: the files that are there, if they were made with the same."""
     if made_of.learnt:
         own = replace(made_of, learnt=None)
         own.check()
         folder = cache.cache_root() / f"{own.name}-{cache_key(own)}"
-        if cache.is_whole(folder) and _content(folder) == _content(Path(made_of.learnt)):
-            return folder, Made(**cache.contents(folder))
+        if cache.is_complete(folder) and _content(folder) == _content(Path(made_of.learnt)):
+            return folder, PreparedFiles(**cache.read_contents(folder))
     return prepare(made_of)
 
 
@@ -330,7 +341,7 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 def _content(folder: Path) -> str:
-    return Learnt.load(folder).digest()
+    return FittedTransforms.load(folder).digest()
 
 
 def _is_time(type_: pa.DataType) -> bool:
@@ -339,4 +350,4 @@ def _is_time(type_: pa.DataType) -> bool:
     )
 
 
-__all__ = ["Table", "open_table", "recipe", "table", "with_learnt"]
+__all__ = ["TableRecipe", "open_table", "recipe", "table", "with_fitted_transforms"]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-UNKNOWN, MISSING, FIRST = 0, 1, 2  # ids of a value outside the vocabulary, of none, of the first
+UNKNOWN_ID, MISSING_ID, FIRST_VALUE_ID = (
+    0,
+    1,
+    2,
+)  # ids of a value outside the vocabulary, of none, of the first
 MERGE_AT = 1 << 22  # waiting values: bounds memory beyond the distinct ones
 
 
-class Counter:
+class ValueCounter:
     """How often every value occurs."""
 
     def __init__(self) -> None:
@@ -24,7 +28,7 @@ class Counter:
         if self._num_waiting >= MERGE_AT:
             self._merge()
 
-    def frequent(self, min_count: int) -> np.ndarray:
+    def frequent_values(self, min_count: int) -> np.ndarray:
         """Sorted values that occur at least `min_count` times."""
         self._merge()
         return self._values[self._counts >= min_count]
@@ -40,11 +44,13 @@ class Counter:
         self._counts = np.add.reduceat(counts[order], first) if len(first) else counts
 
 
-def encode(values: np.ndarray, vocabulary: np.ndarray, missing: np.ndarray) -> np.ndarray:
+def look_up_ids(values: np.ndarray, vocabulary: np.ndarray, missing: np.ndarray) -> np.ndarray:
     """Ids, int32: FIRST onwards in the vocabulary's order. `missing`: [R] bool."""
-    ids = np.full(len(values), UNKNOWN, np.int32)
+    ids = np.full(len(values), UNKNOWN_ID, np.int32)
     if len(vocabulary):
         place = np.minimum(np.searchsorted(vocabulary, values), len(vocabulary) - 1)
-        ids = np.where(vocabulary[place] == values, place + FIRST, UNKNOWN).astype(np.int32)
-    ids[missing] = MISSING
+        ids = np.where(vocabulary[place] == values, place + FIRST_VALUE_ID, UNKNOWN_ID).astype(
+            np.int32
+        )
+    ids[missing] = MISSING_ID
     return ids

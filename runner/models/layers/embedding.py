@@ -9,19 +9,21 @@ from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, Embeddings, Schema, SparseFeature
-from runner.embeddings.factory import Tables, TableSpec
+from runner.embeddings.factory import EmbeddingTables, TableSpec
 from runner.models.layers.sizes import check_sizes
 
-LINEAR = ":linear"  # ends names of first-order tables and their features; torch allows no dot
-COPIES = 4  # equal columns that stand for the one of a first-order table, see FirstOrder
+LINEAR_SUFFIX = (
+    ":linear"  # ends names of first-order tables and their features; torch allows no dot
+)
+LINEAR_COLUMNS = 4  # equal columns that stand for the one of a first-order table, see FirstOrder
 
 
-def table_specs(
-    features: Sequence[SparseFeature], dim: int, *, bound: float | None = None, ending: str = ""
+def make_table_specs(
+    features: Sequence[SparseFeature], dim: int, *, bound: float | None = None, suffix: str = ""
 ) -> list[TableSpec]:
     """One specification a table; features that name the same table share its rows.
 
-    Args: bound: of the uniform initial weights; None: the tables' own rule. ending: of all names.
+    Args: bound: of the uniform initial weights; None: the tables' own rule. suffix: of all names.
     Raises: ValueError if features of one table differ in rows or pooling.
     """
     by_table: dict[str, list[SparseFeature]] = {}
@@ -37,8 +39,8 @@ def table_specs(
                     f"features {first.name!r} and {other.name!r} share table {name!r} but differ "
                     f"in rows or pooling: {first} {other}"
                 )
-        names = tuple(f"{f.name}{ending}" for f in sharing)
-        sized = f"{name}{ending}", first.num_rows, dim
+        names = tuple(f"{f.name}{suffix}" for f in sharing)
+        sized = f"{name}{suffix}", first.num_rows, dim
         lengths = tuple(f.mean_length for f in sharing)
         specs.append(TableSpec(*sized, names, first.pooling, bound, weighted, lengths))
     return specs
@@ -69,36 +71,38 @@ class TableLookup(nn.Module):
         self.dim = dim
         self.linear = linear
         names = [f.name for f in schema.sparse]
-        self.specs = table_specs(schema.sparse, dim, bound=init)
+        self.specs = make_table_specs(schema.sparse, dim, bound=init)
         self.widths = [dim * len(names)]  # of the parts of the pooled embeddings
         if linear:
-            self.specs += table_specs(schema.sparse, COPIES, bound=0.0, ending=LINEAR)
-            self.widths += [COPIES * len(names)]
-            names += [f"{name}{LINEAR}" for name in names]
+            self.specs += make_table_specs(
+                schema.sparse, LINEAR_COLUMNS, bound=0.0, suffix=LINEAR_SUFFIX
+            )
+            self.widths += [LINEAR_COLUMNS * len(names)]
+            names += [f"{name}{LINEAR_SUFFIX}" for name in names]
         self.features = tuple(names)
-        self.tables: Tables | None = None
-        self._watching: Callable[[Batch], None] | None = None
+        self.tables: EmbeddingTables | None = None
+        self._observer: Callable[[Batch], None] | None = None
 
     @property
     def draws_candidates(self) -> bool:
         """Whether more is looked up than the ids of the batch."""
         return False
 
-    def place(self, tables: Tables) -> None:
+    def attach_tables(self, tables: EmbeddingTables) -> None:
         self.tables = tables
 
-    def watch(self, watching: Callable[[Batch], None] | None) -> None:
+    def set_observer(self, observer: Callable[[Batch], None] | None) -> None:
         """Told of every batch before it is looked up; None: nobody is."""
-        self._watching = watching
+        self._observer = observer
 
-    def looks_up(self, batch: Batch) -> Tables:
+    def tables_for(self, batch: Batch) -> EmbeddingTables:
         """The tables, for a look-up of this batch."""
         assert self.tables is not None, "the builder places the tables before the first batch"
-        if self._watching is not None:
-            self._watching(batch)
+        if self._observer is not None:
+            self._observer(batch)
         return self.tables
 
-    def ids(self, batch: Batch) -> KeyedJaggedTensor:
+    def lookup_ids(self, batch: Batch) -> KeyedJaggedTensor:
         """What is looked up: a key for each of `features`."""
         sparse = batch.sparse
         if not self.linear:
@@ -118,4 +122,4 @@ class TableLookup(nn.Module):
 
         With `linear`, COPIES more columns a feature follow: `pooled_BE.split(lookup.widths, 1)`.
         """
-        return Embeddings(self.looks_up(batch)(self.ids(batch)))
+        return Embeddings(self.tables_for(batch)(self.lookup_ids(batch)))

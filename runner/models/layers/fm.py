@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def pair_sum(x_BND: Tensor) -> Tensor:
+def pairwise_dot_sum(x_BND: Tensor) -> Tensor:
     """Sum of the dot products of all pairs of vectors: (|sum x|^2 - sum |x|^2) / 2, [B, 1].
 
     Lemma 3.1 of Rendle 2010: linear in the number of vectors. In float32 also under autocast,

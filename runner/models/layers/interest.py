@@ -54,7 +54,7 @@ class LocalActivation(nn.Module):
         return torch.bmm(weight_BL[:, None].to(x_BLD.dtype), x_BLD)[:, 0]
 
 
-def mean_of(sequence_BLD: Tensor, length_B: Tensor, half_life: float | None = None) -> Tensor:
+def mean_pool(sequence_BLD: Tensor, length_B: Tensor, half_life: float | None = None) -> Tensor:
     """[B, D]: of each sequence, zero behind its length; of one without events 0."""
     if half_life is None:
         return sequence_BLD.sum(1) / length_B.clamp(min=1)[:, None]

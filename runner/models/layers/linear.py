@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from runner.batch import Schema
-from runner.models.layers.embedding import COPIES
+from runner.models.layers.embedding import LINEAR_COLUMNS
 
 
 class FirstOrder(nn.Module):
@@ -26,5 +26,5 @@ class FirstOrder(nn.Module):
         """[B, 1]. Args: linear_BE: [B, number of sparse features x COPIES], see TableLookup."""
         sum_B1 = linear_BE.sum(1, keepdim=True)
         # the value of a mean, the gradient of a sum
-        term_B1 = sum_B1 - sum_B1.detach() * (1 - 1 / COPIES)
+        term_B1 = sum_B1 - sum_B1.detach() * (1 - 1 / LINEAR_COLUMNS)
         return term_B1 if self.dense is None else term_B1 + self.dense(dense_B)

@@ -36,14 +36,14 @@ class MaskBlock(nn.Module):
         reduction: the mask's hidden layer is this many times as wide as v.
     """
 
-    def __init__(self, num_guides: int, num_inputs: int, width: int, reduction: float) -> None:
+    def __init__(self, num_mask_inputs: int, num_inputs: int, width: int, reduction: float) -> None:
         super().__init__()
         check_sizes(blocks=width)
         if not 0 < reduction < math.inf:
             raise ValueError(f"reduction={reduction}: a number above 0")
-        hidden = max(1, round(num_guides * reduction))
+        hidden = max(1, round(num_mask_inputs * reduction))
         self.mask = nn.Sequential(
-            nn.Linear(num_guides, hidden), nn.ReLU(), nn.Linear(hidden, num_inputs)
+            nn.Linear(num_mask_inputs, hidden), nn.ReLU(), nn.Linear(hidden, num_inputs)
         )
         self.linear = nn.Linear(num_inputs, width, bias=False)  # LN has a bias of its own
         self.norm = nn.LayerNorm(width)

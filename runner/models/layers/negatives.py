@@ -10,12 +10,14 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
-from runner.batch import Cursor
+from runner.batch import DataPosition
 
-GONE = -1e30  # score of a candidate that is the right item itself: next to -inf, without its NaN
+MASKED_SCORE = (
+    -1e30
+)  # score of a candidate that is the right item itself: next to -inf, without its NaN
 
 
-class Negatives(nn.Module):
+class NegativeSampler(nn.Module):
     """Which items a query is compared with, and how likely each is to be among them.
 
     Drawn once for a batch and shared by its rows, by generators keyed on the position in the
@@ -34,7 +36,7 @@ class Negatives(nn.Module):
         self,
         num_items: int,
         *,
-        every: bool = False,
+        all_items: bool = False,
         uniform: int = 0,
         popularity: int = 0,
         in_batch: bool = False,
@@ -43,28 +45,28 @@ class Negatives(nn.Module):
         for name, count in (("uniform", uniform), ("popularity", popularity)):
             if not 0 <= count <= num_items:
                 raise ValueError(f"negatives.{name}={count}: from 0 to the {num_items:,} items")
-        if every and (uniform or popularity):
+        if all_items and (uniform or popularity):
             raise ValueError("negatives.every=true: takes all items; uniform and popularity are 0")
-        if not (every or uniform or popularity or in_batch):
+        if not (all_items or uniform or popularity or in_batch):
             raise ValueError("negatives: nothing to tell the right item from; uniform=100 draws")
-        self.num_items, self.every, self.in_batch = num_items, every, in_batch
+        self.num_items, self.all_items, self.in_batch = num_items, all_items, in_batch
         self.uniform, self.popularity = uniform, popularity
-        self.key = int(torch.randint(2**31, ()))  # from the run's seed, alike on all ranks
+        self.seed = int(torch.randint(2**31, ()))  # from the run's seed, alike on all ranks
         self.register_buffer("counts_I", torch.ones(num_items), persistent=False)
 
     @property
-    def counted(self) -> bool:
+    def needs_counts(self) -> bool:
         """Whether `counts_I` must be set to the train split's before the first batch."""
         return self.in_batch or self.popularity > 0
 
-    def draw(self, cursor: Cursor) -> Tensor | None:
+    def sample(self, cursor: DataPosition) -> Tensor | None:
         """[C] ids of the candidates of a batch beside its own; None: there are none."""
         device = self.counts_I.device
-        if self.every:
+        if self.all_items:
             return torch.arange(self.num_items, device=device)
         if not self.uniform + self.popularity:
             return None
-        digest = hashlib.sha256(f"{self.key}/{cursor.epoch}/{cursor.offset}".encode()).digest()
+        digest = hashlib.sha256(f"{self.seed}/{cursor.epoch}/{cursor.offset}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
         uniform_C = torch.randint(self.num_items, (self.uniform,), generator=generator)
         at_C = torch.rand(self.popularity, generator=generator, dtype=torch.float64)
@@ -75,36 +77,36 @@ class Negatives(nn.Module):
 
     def log_q(self, ids: Tensor, num_in_batch: int) -> Tensor | None:
         """Log of how often an id is expected among the candidates; None: all are there once."""
-        if self.every:
+        if self.all_items:
             return None
         share = self.counts_I[ids].clamp(min=1) / self.counts_I.sum().clamp(min=1)
         by_share = self.popularity + (num_in_batch if self.in_batch else 0)
         return (self.uniform / self.num_items + by_share * share).log()
 
-    def compare(
+    def score(
         self,
         query_PD: Tensor,
-        own: tuple[Tensor, Tensor],
-        drawn: tuple[Tensor, Tensor] | None,
+        positives: tuple[Tensor, Tensor],
+        sampled: tuple[Tensor, Tensor] | None,
     ) -> dict[str, Tensor]:
         """Scores of the right item and of all others, in float32 also under autocast.
 
-        Args: own: right items, their vectors [P, D] and ids [P]. drawn: [C, D] and [C].
+        Args: positives: right items, their vectors [P, D] and ids [P]. sampled: [C, D] and [C].
         Returns: own_P, others_PC (GONE where it is the right item), and the logs of `log_q`:
         log_q_own_P, log_q_C.
         """
-        own_PD, own_P = own
-        vectors = [*([own_PD] if self.in_batch else []), *([drawn[0]] if drawn else [])]
-        ids = [*([own_P] if self.in_batch else []), *([drawn[1]] if drawn else [])]
+        own_PD, own_P = positives
+        vectors = [*([own_PD] if self.in_batch else []), *([sampled[0]] if sampled else [])]
+        ids = [*([own_P] if self.in_batch else []), *([sampled[1]] if sampled else [])]
         ids_C = torch.cat(ids)
         with torch.autocast(query_PD.device.type, enabled=False):
             query_PD, own_PD = query_PD.float(), own_PD.float()
             own_score_P = (query_PD * own_PD).sum(1)
             scores_PC = query_PD @ torch.cat(vectors).float().t()
-            if self.every and not self.in_batch:  # place in the table and id are one
-                scores_PC = scores_PC.scatter(1, own_P[:, None], GONE)
+            if self.all_items and not self.in_batch:  # place in the table and id are one
+                scores_PC = scores_PC.scatter(1, own_P[:, None], MASKED_SCORE)
             else:
-                scores_PC = scores_PC.masked_fill(own_P[:, None] == ids_C, GONE)
+                scores_PC = scores_PC.masked_fill(own_P[:, None] == ids_C, MASKED_SCORE)
         found = {"own_P": own_score_P, "others_PC": scores_PC}
         log_q_C = self.log_q(ids_C, len(own_P))
         log_q_own_P = self.log_q(own_P, len(own_P))

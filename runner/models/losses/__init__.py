@@ -9,7 +9,7 @@ from runner.models.losses.retrieval import (
     InBatchSoftmax,
     SampledBCE,
     SampledSoftmax,
-    check_offered,
+    check_loss_inputs,
 )
 
 __all__ = [
@@ -24,5 +24,5 @@ __all__ = [
     "SampledBCE",
     "SampledSoftmax",
     "Uncertainty",
-    "check_offered",
+    "check_loss_inputs",
 ]

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
-from runner.errors import nearest
-from runner.models.losses.protocol import need_kind
-from runner.models.row_scope import UPDATE, need_within
+from runner.errors import nearest_hint
+from runner.models.losses.protocol import require_task_kind
+from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
 
 
 class JRC(nn.Module):
@@ -39,18 +39,18 @@ class JRC(nn.Module):
         *,
         alpha: float = 0.5,
         group: str | None = None,
-        within: str = UPDATE,
+        within: str = UPDATE_SCOPE,
     ) -> None:
         super().__init__()
-        self.within = need_within(within)
-        self.names = need_kind(schema, "binary", "JRC", "by_kind takes both")
+        self.within = require_row_scope(within)
+        self.names = require_task_kind(schema, "binary", "JRC", "by_kind takes both")
         if not 0 <= alpha <= 1:
             raise ValueError(f"alpha={alpha}: from 0 to 1")
         if group is not None and group not in schema.groups:
             known = f"; there are {', '.join(schema.groups)}" if schema.groups else "; it has none"
             raise ValueError(
                 f"group={group}: the dataset has no such group column"
-                f"{nearest(group, schema.groups)}{known}"
+                f"{nearest_hint(group, schema.groups)}{known}"
             )
         self.alpha = alpha
         self.group = None if group is None else schema.groups.index(group)

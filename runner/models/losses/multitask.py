@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema, TaskSpec
-from runner.models.losses.protocol import by_task
+from runner.models.losses.protocol import expand_per_task
 
 
 class ByKind(nn.Module):
@@ -26,8 +26,10 @@ class ByKind(nn.Module):
         self, schema: Schema, *, weights: float | Mapping[str, float] | None = None
     ) -> None:
         super().__init__()
-        self.tasks = need_tasks(schema)
-        self.weights = by_task(weights, [t.name for t in self.tasks], "weights", default=1.0)
+        self.tasks = require_tasks(schema)
+        self.weights = expand_per_task(
+            weights, [t.name for t in self.tasks], "weights", default=1.0
+        )
         if not any(self.weights):
             raise ValueError(f"weights={weights}: at least one task must weigh more than 0")
 
@@ -51,7 +53,7 @@ class Uncertainty(nn.Module):
 
     def __init__(self, schema: Schema, *, initial: float = 0.0) -> None:
         super().__init__()
-        self.tasks = need_tasks(schema)
+        self.tasks = require_tasks(schema)
         self.log_variances = nn.Parameter(torch.full((len(self.tasks),), float(initial)))
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
@@ -63,7 +65,7 @@ class Uncertainty(nn.Module):
         }
 
 
-def need_tasks(schema: Schema) -> tuple[TaskSpec, ...]:
+def require_tasks(schema: Schema) -> tuple[TaskSpec, ...]:
     """Raises: ValueError if there is none."""
     if not schema.tasks:
         raise ValueError("a loss needs a task; the dataset has none")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
-from runner.models.losses.protocol import by_task, column_by_task, need_kind
+from runner.models.losses.protocol import expand_per_task, require_task_kind, split_by_task
 
 
 class BCE(nn.Module):
@@ -36,11 +36,11 @@ class BCE(nn.Module):
         pos_weight: float | Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
-        self.names = need_kind(schema, "binary", "BCE", "by_kind takes both")
+        self.names = require_task_kind(schema, "binary", "BCE", "by_kind takes both")
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing={label_smoothing}: from 0 to below 1")
         self.label_smoothing = label_smoothing
-        weights = by_task(pos_weight, self.names, "pos_weight", default=1.0)
+        weights = expand_per_task(pos_weight, self.names, "pos_weight", default=1.0)
         given = None if pos_weight is None else torch.tensor(weights)
         self.register_buffer("pos_weight", given, persistent=False)
 
@@ -51,7 +51,7 @@ class BCE(nn.Module):
         losses_BT = functional.binary_cross_entropy_with_logits(
             prediction.logits_BT, labels_BT, pos_weight=self.pos_weight, reduction="none"
         )
-        return column_by_task(self.names, losses_BT)
+        return split_by_task(self.names, losses_BT)
 
 
 class Focal(nn.Module):
@@ -66,7 +66,7 @@ class Focal(nn.Module):
 
     def __init__(self, schema: Schema, *, gamma: float = 2.0, alpha: float | None = None) -> None:
         super().__init__()
-        self.names = need_kind(schema, "binary", "Focal", "by_kind takes both")
+        self.names = require_task_kind(schema, "binary", "Focal", "by_kind takes both")
         if not gamma >= 0:
             raise ValueError(f"gamma={gamma}: from 0")
         if alpha is not None and not 0 < alpha < 1:
@@ -81,7 +81,7 @@ class Focal(nn.Module):
         losses_BT = -easy_BT * functional.logsigmoid(margin_BT)
         if self.alpha is not None:
             losses_BT = losses_BT * (1 - self.alpha + (2 * self.alpha - 1) * y_BT)
-        return column_by_task(self.names, losses_BT)
+        return split_by_task(self.names, losses_BT)
 
 
 class MSE(nn.Module):
@@ -92,8 +92,8 @@ class MSE(nn.Module):
 
     def __init__(self, schema: Schema) -> None:
         super().__init__()
-        self.names = need_kind(schema, "regression", "MSE", "by_kind takes both")
+        self.names = require_task_kind(schema, "regression", "MSE", "by_kind takes both")
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         losses_BT = (prediction.logits_BT - prediction.labels_BT).square()
-        return column_by_task(self.names, losses_BT)
+        return split_by_task(self.names, losses_BT)

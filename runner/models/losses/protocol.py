@@ -12,7 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from runner.batch import Prediction, Schema
-from runner.errors import nearest
+from runner.errors import nearest_hint
 
 
 class Loss(Protocol):
@@ -25,7 +25,7 @@ class Loss(Protocol):
     def __call__(self, prediction: Prediction) -> Mapping[str, Tensor]: ...
 
 
-def need_kind(schema: Schema, kind: str, loss: str, instead: str) -> list[str]:
+def require_task_kind(schema: Schema, kind: str, loss: str, alternative: str) -> list[str]:
     """Names of the tasks. Raises: ValueError if one is of another kind, or if there is none."""
     if not schema.tasks:
         raise ValueError(f"loss {loss} needs a task; the dataset has none")
@@ -33,18 +33,18 @@ def need_kind(schema: Schema, kind: str, loss: str, instead: str) -> list[str]:
         if task.kind != kind:
             raise ValueError(
                 f"loss {loss} needs {kind} tasks; {task.name!r} is {task.kind} "
-                f"(model/loss={instead})"
+                f"(model/loss={alternative})"
             )
     return [task.name for task in schema.tasks]
 
 
-def column_by_task(names: Sequence[str], losses_BT: Tensor) -> dict[str, Tensor]:
+def split_by_task(names: Sequence[str], losses_BT: Tensor) -> dict[str, Tensor]:
     """[B] for each task. Of a single one a view: the backward of `unbind` would copy."""
     columns = (losses_BT.squeeze(1),) if len(names) == 1 else losses_BT.unbind(1)
     return dict(zip(names, columns))
 
 
-def by_task(
+def expand_per_task(
     values: float | Mapping[str, float] | None, names: list[str], key: str, *, default: float
 ) -> list[float]:
     """A setting of each task, from one number for all or a number a task.
@@ -57,7 +57,7 @@ def by_task(
         values = dict.fromkeys(names, values)
     for name, value in values.items():
         if name not in names:
-            raise ValueError(f"{key}: the dataset has no task {name!r}{nearest(name, names)}")
+            raise ValueError(f"{key}: the dataset has no task {name!r}{nearest_hint(name, names)}")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < math.inf:
             raise ValueError(f"{key}.{name}={value}: a number from 0")

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
-from runner.models.losses.protocol import need_kind
-from runner.models.row_scope import UPDATE, need_within
+from runner.models.losses.protocol import require_task_kind
+from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
 
-_PRESENT = -1e29  # below it a candidate is the right item itself
+_MASKED_BELOW = -1e29  # below it a candidate is the right item itself
 
 
 class SampledSoftmax(nn.Module):
@@ -28,12 +28,14 @@ class SampledSoftmax(nn.Module):
         `runner.models.row_scope`.
     """
 
-    needs = "candidates"
+    requires = "candidates"
 
-    def __init__(self, schema: Schema, *, log_q: bool = True, within: str = UPDATE) -> None:
+    def __init__(self, schema: Schema, *, log_q: bool = True, within: str = UPDATE_SCOPE) -> None:
         super().__init__()
-        self.within = need_within(within)
-        [self.name] = need_kind(schema, "binary", type(self).__name__, "it finds rows of label 1")
+        self.within = require_row_scope(within)
+        [self.name] = require_task_kind(
+            schema, "binary", type(self).__name__, "it finds rows of label 1"
+        )
         self.log_q = log_q
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
@@ -43,7 +45,7 @@ class SampledSoftmax(nn.Module):
             others_PC = others_PC - prediction.aux["log_q_C"]
         # no copy of the large matrix with the right item's column beside it
         total_P = torch.logaddexp(own_P, torch.logsumexp(others_PC, dim=1))
-        return {self.name: by_row(total_P - own_P, prediction)}
+        return {self.name: sum_by_row(total_P - own_P, prediction)}
 
 
 class InBatchSoftmax(SampledSoftmax):
@@ -52,7 +54,7 @@ class InBatchSoftmax(SampledSoftmax):
     RecSys). q comes from counts of the train split, where the paper estimates it from a stream.
     """
 
-    needs = "in_batch"
+    requires = "in_batch"
 
 
 class BPR(nn.Module):
@@ -63,17 +65,17 @@ class BPR(nn.Module):
     Args: within: of rows as candidates, see `runner.models.row_scope`.
     """
 
-    needs = "candidates"
+    requires = "candidates"
 
-    def __init__(self, schema: Schema, *, within: str = UPDATE) -> None:
+    def __init__(self, schema: Schema, *, within: str = UPDATE_SCOPE) -> None:
         super().__init__()
-        self.within = need_within(within)
-        [self.name] = need_kind(schema, "binary", "BPR", "it finds rows of label 1")
+        self.within = require_row_scope(within)
+        [self.name] = require_task_kind(schema, "binary", "BPR", "it finds rows of label 1")
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         own_P, others_PC = prediction.aux["own_P"], prediction.aux["others_PC"]
         losses_PC = functional.softplus(others_PC - own_P[:, None])
-        return {self.name: by_row(mean_of_others(losses_PC, others_PC), prediction)}
+        return {self.name: sum_by_row(mean_over_candidates(losses_PC, others_PC), prediction)}
 
 
 class SampledBCE(nn.Module):
@@ -82,35 +84,35 @@ class SampledBCE(nn.Module):
     Args: within: of rows as candidates, see `runner.models.row_scope`.
     """
 
-    needs = "candidates"
+    requires = "candidates"
 
-    def __init__(self, schema: Schema, *, within: str = UPDATE) -> None:
+    def __init__(self, schema: Schema, *, within: str = UPDATE_SCOPE) -> None:
         super().__init__()
-        self.within = need_within(within)
-        [self.name] = need_kind(schema, "binary", "SampledBCE", "it finds rows of label 1")
+        self.within = require_row_scope(within)
+        [self.name] = require_task_kind(schema, "binary", "SampledBCE", "it finds rows of label 1")
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         own_P, others_PC = prediction.aux["own_P"], prediction.aux["others_PC"]
-        others_P = mean_of_others(functional.softplus(others_PC), others_PC)
-        return {self.name: by_row(functional.softplus(-own_P) + others_P, prediction)}
+        others_P = mean_over_candidates(functional.softplus(others_PC), others_PC)
+        return {self.name: sum_by_row(functional.softplus(-own_P) + others_P, prediction)}
 
 
-def mean_of_others(losses_PC: Tensor, others_PC: Tensor) -> Tensor:
+def mean_over_candidates(losses_PC: Tensor, others_PC: Tensor) -> Tensor:
     """[P]: without candidates that are the right item; 0 if there is no other."""
-    other_PC = others_PC > _PRESENT
+    other_PC = others_PC > _MASKED_BELOW
     return (losses_PC * other_PC).sum(1) / other_PC.sum(1).clamp(min=1)
 
 
-def by_row(losses_P: Tensor, prediction: Prediction) -> Tensor:
+def sum_by_row(losses_P: Tensor, prediction: Prediction) -> Tensor:
     """[B]: the sum of each row's queries."""
     zeros_B = losses_P.new_zeros(len(prediction.weights_B))
     return zeros_B.index_add(0, prediction.aux["row_P"], losses_P)
 
 
-def check_offered(model: nn.Module, loss: object) -> None:
+def check_loss_inputs(model: nn.Module, loss: object) -> None:
     """Raises: ValueError if a loss needs what the model does not say in its predictions."""
-    offered = getattr(model, "offers", ("logits",))
-    needed = getattr(loss, "needs", "logits")
+    offered = getattr(model, "provides", ("logits",))
+    needed = getattr(loss, "requires", "logits")
     if needed in offered:
         return
     instead = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COLOURS = ("#1f6feb", "#d1570a", "#1a7f37", "#8250df", "#bf3989", "#6e7781")
-ENDINGS = (".png", ".svg", ".html")  # of files that a chart can be written to
+CHART_SUFFIXES = (".png", ".svg", ".html")  # of files that a chart can be written to
 _WIDTH, _HEIGHT = 900, 480  # pixels of a file
 _LEFT, _RIGHT, _TOP, _BOTTOM = 90, 24, 48, 64  # around the axes
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille sign, from U+2800
@@ -35,16 +35,16 @@ class Chart:
         return min(ends), max(max(ends), min(ends) + 1)
 
     @property
-    def y_high(self) -> float:
+    def y_max(self) -> float:
         return max((y for line in self.lines for _, y in line.points), default=0.0) or 1.0
 
 
-def in_terminal(chart: Chart, *, width: int = 80, height: int = 12) -> list[str]:
+def render_braille(chart: Chart, *, width: int = 80, height: int = 12) -> list[str]:
     """Lines of text at most `width` wide; every chart line in dots, so name them apart."""
-    margin = max(len(_number(chart.y_high)), 3) + 1
+    margin = max(len(_number(chart.y_max)), 3) + 1
     columns = max(width - margin - 1, 20)
     dots = [[0] * columns for _ in range(height)]
-    (low, high), top = chart.x_range, chart.y_high
+    (low, high), top = chart.x_range, chart.y_max
     for line in chart.lines:
         before = None
         for x, y in line.points:
@@ -52,7 +52,7 @@ def in_terminal(chart: Chart, *, width: int = 80, height: int = 12) -> list[str]
                 round((x - low) / (high - low) * (2 * columns - 1)),
                 round((1 - y / top) * (4 * height - 1)),
             )
-            for column, row in _between(before or here, here):
+            for column, row in _stroke_dots(before or here, here):
                 dots[row // 4][column // 2] |= _DOTS[row % 4][column % 2]
             before = here
     labels = {0: top, round((4 * height - 1) / 2) // 4: top / 2, height - 1: 0.0}
@@ -70,7 +70,7 @@ def in_terminal(chart: Chart, *, width: int = 80, height: int = 12) -> list[str]
     return text
 
 
-def _between(a: tuple[int, int], b: tuple[int, int]) -> list[tuple[int, int]]:
+def _stroke_dots(a: tuple[int, int], b: tuple[int, int]) -> list[tuple[int, int]]:
     """Dots of a straight stroke from a to b."""
     count = max(abs(b[0] - a[0]), abs(b[1] - a[1]), 1)
     return [
@@ -82,25 +82,25 @@ def _between(a: tuple[int, int], b: tuple[int, int]) -> list[tuple[int, int]]:
 def write_chart(chart: Chart, path: Path) -> None:
     """As the name's ending, one of ENDINGS, says. Raises: OSError."""
     ending = path.suffix.lower()
-    assert ending in ENDINGS, path
+    assert ending in CHART_SUFFIXES, path
     if ending == ".png":
         _draw_png(chart, path)
         return
-    text = svg(chart)
+    text = render_svg(chart)
     if ending == ".html":
         title = html.escape(chart.title)
         text = f'<!doctype html><meta charset="utf-8"><title>{title}</title>\n{text}'
     path.write_text(f"{text}\n", encoding="utf-8")
 
 
-def svg(chart: Chart) -> str:
+def render_svg(chart: Chart) -> str:
     """A picture that needs nothing else."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="14">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
-    for x0, y0, x1, y1, colour in _rules(chart):
+    for x0, y0, x1, y1, colour in _axis_lines(chart):
         parts.append(f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" stroke="{colour}"/>')
     for x, y, text, anchor, colour in _texts(chart):
         name = {"l": "start", "m": "middle", "r": "end"}[anchor]
@@ -121,7 +121,7 @@ def _draw_png(chart: Chart, path: Path) -> None:
     image = Image.new("RGB", (_WIDTH * scale, _HEIGHT * scale), "white")
     draw = ImageDraw.Draw(image)
     font = ImageFont.load_default(14 * scale)
-    for *ends, colour in _rules(chart):
+    for *ends, colour in _axis_lines(chart):
         draw.line([scale * end for end in ends], fill=colour, width=scale)
     for x, y, text, anchor, colour in _texts(chart):
         draw.text((scale * x, scale * y), text, fill=colour, font=font, anchor=f"{anchor}s")
@@ -142,14 +142,14 @@ def _pixels(chart: Chart, line: Line) -> list[tuple[float, float]]:
 def _at(chart: Chart, x: float, y: float) -> tuple[float, float]:
     low, high = chart.x_range
     across, down = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-    return _LEFT + (x - low) / (high - low) * across, _TOP + (1 - y / chart.y_high) * down
+    return _LEFT + (x - low) / (high - low) * across, _TOP + (1 - y / chart.y_max) * down
 
 
-def _rules(chart: Chart) -> list[tuple[float, float, float, float, str]]:
+def _axis_lines(chart: Chart) -> list[tuple[float, float, float, float, str]]:
     """The axes and the lines behind the curve: x0, y0, x1, y1, colour."""
     low, high = chart.x_range
     found = []
-    for tick in _ticks(0, chart.y_high):
+    for tick in _ticks(0, chart.y_max):
         found.append((*_at(chart, low, tick), *_at(chart, high, tick), "#d0d7de"))
     for tick in _ticks(low, high):
         x, y = _at(chart, tick, 0)
@@ -163,7 +163,7 @@ def _texts(chart: Chart) -> list[tuple[float, float, str, str, str]]:
     low, high = chart.x_range
     grey = "#57606a"
     found: list[tuple[float, float, str, str, str]] = [(_LEFT, 20, chart.title, "l", "#1f2328")]
-    for tick in _ticks(0, chart.y_high):
+    for tick in _ticks(0, chart.y_max):
         x, y = _at(chart, low, tick)
         found.append((x - 8, y + 5, _number(tick), "r", grey))
     for tick in _ticks(low, high):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from runner.reporting.console.format import Table, fitted
+from runner.reporting.console.format import TextTable, fit_to_width
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -19,19 +19,19 @@ class Surface(Protocol):
     @property
     def width(self) -> int: ...
 
-    def line(self, text: str) -> None: ...
+    def write_line(self, text: str) -> None: ...
 
-    def warning(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
 
-    def table(self, title: str, table: Table) -> None: ...
+    def write_table(self, title: str, table: TextTable) -> None: ...
 
-    def progress(self, label: str, done: int, total: int | None, facts: str) -> None:
+    def draw_progress(self, label: str, done: int, total: int | None, facts: str) -> None:
         """Draws the bar anew; the caller sees to it that this is not often."""
 
     def end_progress(self) -> None: ...
 
 
-class Plain:
+class PlainSurface:
     """Lines, each flushed at once. Warnings go to the error stream."""
 
     has_bar = False
@@ -40,24 +40,24 @@ class Plain:
     def __init__(self, stream: TextIO, errors: TextIO) -> None:
         self._stream, self._errors = stream, errors
 
-    def line(self, text: str) -> None:
-        _survive(self._stream, lambda: print(text, file=self._stream, flush=True))
+    def write_line(self, text: str) -> None:
+        _ignore_closed_stream(self._stream, lambda: print(text, file=self._stream, flush=True))
 
-    def warning(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         message = f"warning: {text}"
-        _survive(self._errors, lambda: print(message, file=self._errors, flush=True))
+        _ignore_closed_stream(self._errors, lambda: print(message, file=self._errors, flush=True))
 
-    def table(self, title: str, table: Table) -> None:
-        self.line("\n".join([title, *("  " + line for line in table.lines())]))
+    def write_table(self, title: str, table: TextTable) -> None:
+        self.write_line("\n".join([title, *("  " + line for line in table.lines())]))
 
-    def progress(self, label: str, done: int, total: int | None, facts: str) -> None:
+    def draw_progress(self, label: str, done: int, total: int | None, facts: str) -> None:
         pass
 
     def end_progress(self) -> None:
         pass
 
 
-class Terminal:
+class TerminalSurface:
     """A bar on the last line, everything else above it."""
 
     has_bar = True
@@ -73,16 +73,16 @@ class Terminal:
     def width(self) -> int:
         return self._console.width
 
-    def line(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         self._print(text)
 
-    def warning(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         self._print(f"warning: {text}", style="yellow")
 
-    def table(self, title: str, table: Table) -> None:
+    def write_table(self, title: str, table: TextTable) -> None:
         from rich.text import Text
 
-        table = fitted(table, self._console.width - 2)
+        table = fit_to_width(table, self._console.width - 2)
         num_header, lines = table.header_height(), table.lines()
         text = Text(f"\n{title}", style="bold")
         for i, line in enumerate(lines):
@@ -90,7 +90,7 @@ class Terminal:
                 text.append(f"\n  {line}", style="cyan not bold" if i < num_header else "not bold")
         self._print(text)
 
-    def progress(self, label: str, done: int, total: int | None, facts: str) -> None:
+    def draw_progress(self, label: str, done: int, total: int | None, facts: str) -> None:
         def draw() -> None:
             bar = self._bar or self._begin()
             if bar.tasks:
@@ -102,12 +102,12 @@ class Terminal:
                 bar.start()
                 self._console.show_cursor(True)  # a killed run must not leave it hidden
 
-        _survive(self._stream, draw)
+        _ignore_closed_stream(self._stream, draw)
 
     def end_progress(self) -> None:
         if self._bar is not None:
             bar, self._bar = self._bar, None
-            _survive(self._stream, bar.stop)
+            _ignore_closed_stream(self._stream, bar.stop)
 
     def _begin(self) -> Progress:
         from rich.progress import BarColumn, Progress, TextColumn
@@ -128,10 +128,10 @@ class Terminal:
         def draw() -> None:
             self._console.print(text, markup=False, soft_wrap=True, **style)
 
-        _survive(self._stream, draw)
+        _ignore_closed_stream(self._stream, draw)
 
 
-def _survive(stream: TextIO, draw: Callable[[], None]) -> None:
+def _ignore_closed_stream(stream: TextIO, draw: Callable[[], None]) -> None:
     """A reader that went away (`| head`, a lost terminal) must not end the training."""
     try:
         draw()
@@ -140,7 +140,9 @@ def _survive(stream: TextIO, draw: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def surface_for(stream: TextIO) -> Surface:
+def make_surface(stream: TextIO) -> Surface:
     """A terminal that can move its cursor, or plain lines."""
     capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-    return Terminal(stream) if stream.isatty() and capable else Plain(stream, sys.stderr)
+    return (
+        TerminalSurface(stream) if stream.isatty() and capable else PlainSurface(stream, sys.stderr)
+    )

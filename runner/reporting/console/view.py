@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TextIO
 
 from runner.reporting.console.format import (
-    by_split,
-    duration,
     evaluation_table,
-    number,
+    format_duration,
+    format_number,
+    group_by_split,
     result_table,
 )
-from runner.reporting.console.surfaces import surface_for
+from runner.reporting.console.surfaces import make_surface
 
 REFRESH_EVERY_S = 0.5  # drawing the bar takes 0.8 ms: 0.2% of the time
 LINE_EVERY_S = 30.0  # of a long evaluation, where there is no bar
@@ -35,7 +35,7 @@ class View:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         """stream: of output, standard output if None; decides how it looks."""
-        self._surface = surface_for(stream or sys.stdout)
+        self._surface = make_surface(stream or sys.stdout)
         self._total_steps: int | None = None
         self._first_step: int | None = None  # seen by us; a resumed run does not begin at 0
         self._started_s = self._next_draw_s = 0.0
@@ -59,7 +59,7 @@ class View:
         with self._until_done():
             yield
 
-    def lasts(self, total_steps: int) -> None:
+    def set_total_steps(self, total_steps: int) -> None:
         """The run has become shorter or longer."""
         self._total_steps = total_steps
 
@@ -79,20 +79,20 @@ class View:
         speed = speed or {}
         self._rate = speed.get("updates_per_s") or self._rate
         rate = f"{speed['examples_per_s']:,.0f} ex/s" if "examples_per_s" in speed else ""
-        loss = f"loss {number(metrics['loss'])}" if "loss" in metrics else ""
+        loss = f"loss {format_number(metrics['loss'])}" if "loss" in metrics else ""
         self._facts = "  ".join(filter(None, (loss, rate)))
         now_s = time.monotonic()
         self._draw_training(step, now_s)
         if self._surface.has_bar:
             return
-        values = [f"{name} {number(value)}" for name, value in metrics.items()]
-        self._surface.line(
+        values = [f"{name} {format_number(value)}" for name, value in metrics.items()]
+        self._surface.write_line(
             "  ".join(
                 filter(None, ["train", self._position(step), *values, rate, self._left(step)])
             )
         )
 
-    def evaluating(self, split: str, rows: int, total_rows: int | None = None) -> None:
+    def advance_evaluation(self, split: str, rows: int, total_rows: int | None = None) -> None:
         """After every batch of an evaluation: so many more rows of a split."""
         now_s = time.monotonic()
         if split != self._split:
@@ -104,35 +104,35 @@ class View:
         self._next_draw_s = now_s + REFRESH_EVERY_S
         total = total_rows or self._total_rows
         done = f"{self._rows:,}" + (f"/{total:,}" if total else "") + " rows"
-        self._surface.progress(self._split, self._rows, total, done)
+        self._surface.draw_progress(self._split, self._rows, total, done)
         if not self._surface.has_bar and now_s >= self._next_line_s:
             self._next_line_s = now_s + LINE_EVERY_S
-            self._surface.line(f"{split}  {done}")
+            self._surface.write_line(f"{split}  {done}")
 
-    def evaluated(
+    def log_evaluation(
         self, split: str, step: int, metrics: Mapping[str, float], *, best: bool = False
     ) -> None:
         """The result of an evaluation; best: it is the best so far."""
         self._split = ""
         mark = " (best so far)" if best else ""
-        values = "  ".join(f"{name} {number(value)}" for name, value in metrics.items())
+        values = "  ".join(f"{name} {format_number(value)}" for name, value in metrics.items())
         line = f"{split}  {self._position(step)}  {values}{mark}"
         _log.info("%s", line)
         if self._surface.has_bar:
             title = f"{split} at step {step:,}{mark}"
-            self._surface.table(title, evaluation_table(metrics))
+            self._surface.write_table(title, evaluation_table(metrics))
         else:
-            self._surface.line(line)
+            self._surface.write_line(line)
 
     def note(self, text: str) -> None:
         _log.info("%s", text)
-        self._surface.line(text)
+        self._surface.write_line(text)
 
     def warn(self, text: str) -> None:
         _log.warning("%s", text)
-        self._surface.warning(text)
+        self._surface.warn(text)
 
-    def finished(
+    def show_result(
         self,
         metrics: Mapping[str, float],
         *,
@@ -149,23 +149,23 @@ class View:
         the best value that any model could have, where that is known.
         """
         self._surface.end_progress()
-        took = f" in {duration(active_s)}" if active_s is not None else ""
+        took = f" in {format_duration(active_s)}" if active_s is not None else ""
         chosen = f"; best at step {best['step']:,.0f}" if best else ""
         title = f"{status} at step {step:,}{took}{chosen}"
         if metrics:
             table = result_table(metrics, reachable or {})
             if table.width() + 2 <= self._surface.width:
-                self._surface.table(title, table)
+                self._surface.write_table(title, table)
             else:  # a table for each split, since one for all would not fit
-                for split, own in by_split(metrics).items():
-                    self._surface.table(split, result_table(own, reachable or {}))
-                self._surface.line(title)
+                for split, own in group_by_split(metrics).items():
+                    self._surface.write_table(split, result_table(own, reachable or {}))
+                self._surface.write_line(title)
         else:
-            self._surface.line(title)
+            self._surface.write_line(title)
         if directory is not None:
-            self._surface.line(f"run directory: {directory}")
+            self._surface.write_line(f"run directory: {directory}")
             if status != "completed":
-                self._surface.line(
+                self._surface.write_line(
                     f"go on with: python -m runner resume {shlex.quote(str(directory))}"
                 )
 
@@ -179,7 +179,7 @@ class View:
     def _draw_training(self, step: int, now_s: float) -> None:
         self._next_draw_s = now_s + REFRESH_EVERY_S
         facts = "  ".join(filter(None, (self._counted(step), self._facts, self._left(step))))
-        self._surface.progress("train", step, self._total_steps, facts)
+        self._surface.draw_progress("train", step, self._total_steps, facts)
 
     def _counted(self, step: int) -> str:
         total = self._total_steps
@@ -197,4 +197,4 @@ class View:
         if rate is None:
             elapsed_s = time.monotonic() - self._started_s
             rate = (step - self._first_step) / elapsed_s if elapsed_s > 1 else None
-        return f"{duration((self._total_steps - step) / rate)} left" if rate else ""
+        return f"{format_duration((self._total_steps - step) / rate)} left" if rate else ""

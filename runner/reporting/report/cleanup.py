@@ -14,49 +14,49 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.errors import UserError
-from runner.reporting.console.format import duration
+from runner.reporting.console.format import format_duration
 from runner.reporting.report.find import is_sweep
 from runner.reporting.report.records import RunRecord, read_run
-from runner.reporting.report.terminal import console
+from runner.reporting.report.terminal import make_console
 from runner.rundir.json_files import read_json
-from runner.rundir.lock import Lock, is_locked
+from runner.rundir.lock import FolderLock, is_locked
 
 _DELETING = ".deleting-"  # a folder on its way out; the next `clean` goes on with it
-_DEEPEST = 4
+_MAX_DEPTH = 4
 _TRACES = {".lock", "config.yaml", "log.txt", ".config.yaml.tmp", ".meta.json.tmp"}
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RemovableRun:
     """A run that may go."""
 
     folder: Path
-    why: str
+    reason: str
     age_s: float
     num_bytes: int
 
 
 @dataclass(frozen=True)
-class Candidates:
+class CleanupPlan:
     """kept: runs that would go, and why they do not."""
 
-    candidates: tuple[Candidate, ...]
+    removable: tuple[RemovableRun, ...]
     kept: tuple[tuple[Path, str], ...]
     num_runs: int
 
 
-def find_candidates(
+def plan_cleanup(
     folders: Sequence[Path], *, interrupted: bool = False, older_than_s: float | None = None
-) -> Candidates:
+) -> CleanupPlan:
     """Looks below the folders. Sweeps are left out: their own runs belong together."""
     places = list(dict.fromkeys(p.resolve() for f in folders for p in _walk(f, 0)))
     runs = [(place, _read(place)) for place in places]
-    needed = _needed([run for _, run in runs if isinstance(run, RunRecord)])
+    needed = _find_needed_runs([run for _, run in runs if isinstance(run, RunRecord)])
     found, kept = [], []
     now = time.time()
     for place, run in runs:
-        age_s = max(0.0, now - _touched(place))
-        why = _why(place, run, interrupted=interrupted)
+        age_s = max(0.0, now - _last_write_time(place))
+        why = _removal_reason(place, run, interrupted=interrupted)
         if why is None and older_than_s is not None and isinstance(run, RunRecord):
             why = f"{run.status}, old" if run.status != "running" else None
         if why is None or (older_than_s is not None and age_s < older_than_s):
@@ -66,8 +66,8 @@ def find_candidates(
         elif place in needed:
             kept.append((place, f"{needed[place].name} builds on it"))
         else:
-            found.append(Candidate(place, why, age_s, size_of(place)))
-    return Candidates(tuple(found), tuple(kept), len(runs))
+            found.append(RemovableRun(place, why, age_s, folder_num_bytes(place)))
+    return CleanupPlan(tuple(found), tuple(kept), len(runs))
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
@@ -75,7 +75,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
     if (folder / "meta.json").exists() or _is_beginning(folder):
         yield folder
         return
-    if is_sweep(folder) or depth > _DEEPEST:
+    if is_sweep(folder) or depth > _MAX_DEPTH:
         return
     for entry in sorted(os.scandir(folder), key=lambda e: e.name):
         if not entry.is_dir(follow_symlinks=False):
@@ -104,7 +104,7 @@ def _read(folder: Path) -> RunRecord | str:
         return "meta.json is damaged"
 
 
-def _why(place: Path, run: RunRecord | str, *, interrupted: bool) -> str | None:
+def _removal_reason(place: Path, run: RunRecord | str, *, interrupted: bool) -> str | None:
     if isinstance(run, str):
         return run if run != "meta.json is damaged" else None  # its checkpoints may still be good
     steps = [int(p.parent.name[5:]) for p in place.glob("checkpoints/step-*/manifest.json")]
@@ -116,7 +116,7 @@ def _why(place: Path, run: RunRecord | str, *, interrupted: bool) -> str | None:
     return None
 
 
-def _needed(runs: Sequence[RunRecord]) -> dict[Path, Path]:
+def _find_needed_runs(runs: Sequence[RunRecord]) -> dict[Path, Path]:
     """Runs that others start from: weights of a warm start, the source of an evaluation."""
     found: dict[Path, Path] = {}
     for run in runs:
@@ -133,12 +133,12 @@ def _needed(runs: Sequence[RunRecord]) -> dict[Path, Path]:
     return found
 
 
-def _touched(folder: Path) -> float:
+def _last_write_time(folder: Path) -> float:
     """When it was last written into."""
     return max((e.stat(follow_symlinks=False).st_mtime for e in os.scandir(folder)), default=0.0)
 
 
-def size_of(folder: Path) -> int:
+def folder_num_bytes(folder: Path) -> int:
     """Bytes of the files in a folder; links are not followed."""
     total = 0
     for path, _, names in os.walk(folder):
@@ -150,22 +150,22 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def show_candidates(found: Candidates) -> None:
-    out = console()
-    if found.candidates:
+def show_cleanup(found: CleanupPlan) -> None:
+    out = make_console()
+    if found.removable:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, header_style="bold")
         for name in ("run", "why", "age", "MB"):
             right = name in ("age", "MB")
             table.add_column(name, justify="right" if right else "left", overflow="fold")
-        for one in found.candidates:
+        for one in found.removable:
             megabytes = f"{one.num_bytes / 1e6:,.1f}"
-            cells = (_relative(one.folder), one.why, duration(one.age_s), megabytes)
+            cells = (_relative(one.folder), one.reason, format_duration(one.age_s), megabytes)
             table.add_row(*(Text(cell) for cell in cells))
         out.print(table)
     for folder, why in found.kept:
         out.print(Text(f"kept: {_relative(folder)}: {why}"), soft_wrap=True)
-    size = sum(c.num_bytes for c in found.candidates) / 1e6
-    out.print(f"{len(found.candidates)} of {found.num_runs} runs, {size:,.1f} MB")
+    size = sum(c.num_bytes for c in found.removable) / 1e6
+    out.print(f"{len(found.removable)} of {found.num_runs} runs, {size:,.1f} MB")
 
 
 def _relative(folder: Path) -> str:
@@ -173,16 +173,16 @@ def _relative(folder: Path) -> str:
     return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)
 
 
-def delete(candidates: Sequence[Candidate]) -> bool:
+def delete_runs(candidates: Sequence[RemovableRun]) -> bool:
     """Takes each lock, renames, deletes: what is cut short is never half a run.
 
     Returns: whether all went.
     """
-    out = console()
+    out = make_console()
     gone = []
     for one in candidates:
         try:
-            lock = Lock(one.folder)
+            lock = FolderLock(one.folder)
             try:
                 doomed = one.folder.with_name(_DELETING + one.folder.name.removeprefix(_DELETING))
                 os.rename(one.folder, doomed)
@@ -193,13 +193,13 @@ def delete(candidates: Sequence[Candidate]) -> bool:
             out.print(Text(f"not deleted: {error}", style="red"), soft_wrap=True)
             continue
         gone.append(one)
-        _tidy(one.folder)
+        _clean_up_outputs(one.folder)
     size = sum(c.num_bytes for c in gone) / 1e6
     out.print(f"deleted {len(gone)} of {len(candidates)} runs, {size:,.1f} MB")
     return len(gone) == len(candidates)
 
 
-def _tidy(folder: Path) -> None:
+def _clean_up_outputs(folder: Path) -> None:
     """An `outputs/NAME` that is empty now goes; `latest` points at the newest run that is left."""
     outputs = next((p for p in folder.parents if p.name == "outputs"), None)
     if outputs is None:
@@ -214,11 +214,11 @@ def _tidy(folder: Path) -> None:
     runs = [p.parent for p in outputs.glob("*/*/meta.json") if p.parent.parent.name != "eval"]
     trained = [r for r in runs if not is_sweep(r.parent)]
     if trained:
-        newest = max(trained, key=_begun)
+        newest = max(trained, key=_creation_time)
         latest.symlink_to(newest.relative_to(outputs))
 
 
-def _begun(folder: Path) -> str:
+def _creation_time(folder: Path) -> str:
     try:
         return str(read_json(folder / "meta.json").get("created") or "")
     except (UserError, AttributeError):

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import UserError, nearest
+from runner.errors import UserError, nearest_hint
 from runner.metrics.settings import find_metric
-from runner.reporting.report.records import RunRecord, finite
+from runner.reporting.report.records import RunRecord, finite_or_none
 
 # Part of what makes a run, but said by something else that a person reads sooner.
-_SAID_ELSEWHERE = ("seed", "source.signature", "source.newest")
+_REDUNDANT_KEYS = ("seed", "source.signature", "source.newest")
 _ABSENT = object()
 
 
-def shown(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """A setting as a person writes it."""
     if value is None:
         return "null"
@@ -29,7 +29,7 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def varying(runs: Sequence[RunRecord]) -> list[str]:
+def varying_settings(runs: Sequence[RunRecord]) -> list[str]:
     """Settings in which the runs differ, but for seeds; options of groups first.
 
     A key that follows from the option of its group, or data that follow from other settings,
@@ -41,28 +41,28 @@ def varying(runs: Sequence[RunRecord]) -> list[str]:
     differing = [
         k
         for k in keys
-        if k not in _SAID_ELSEWHERE and len({_at(r, k) for r in runs}) > 1 and k != "data"
+        if k not in _REDUNDANT_KEYS and len({_at(r, k) for r in runs}) > 1 and k != "data"
     ]
     kept = [k for k in differing if k in groups]
     for key in differing:
         if key in kept:
             continue
         options = [g for g in kept if key.startswith(g.replace("/", ".") + ".")]
-        if not any(_follows(runs, key, [g]) for g in options):
+        if not any(_is_determined_by(runs, key, [g]) for g in options):
             kept.append(key)
     if len({_at(r, "data") for r in runs}) > 1:
         of_data = [k for k in kept if k.split(".")[0] == "dataset"]
-        if not of_data or not _follows(runs, "data", of_data):
+        if not of_data or not _is_determined_by(runs, "data", of_data):
             kept.append("data")
     return kept
 
 
 def _at(run: RunRecord, key: str) -> Any:
     value = run.settings.get(key, _ABSENT)
-    return shown(value) if value is not _ABSENT else _ABSENT
+    return format_setting(value) if value is not _ABSENT else _ABSENT
 
 
-def _follows(runs: Sequence[RunRecord], key: str, others: Sequence[str]) -> bool:
+def _is_determined_by(runs: Sequence[RunRecord], key: str, others: Sequence[str]) -> bool:
     """Whether the others' values leave only one for the key."""
     seen: dict[tuple[Any, ...], Any] = {}
     return all(
@@ -70,18 +70,18 @@ def _follows(runs: Sequence[RunRecord], key: str, others: Sequence[str]) -> bool
     )
 
 
-def cell(run: RunRecord, key: str) -> str:
-    return "" if key not in run.settings else shown(run.settings[key])
+def format_run_setting(run: RunRecord, key: str) -> str:
+    return "" if key not in run.settings else format_setting(run.settings[key])
 
 
-def headings(keys: Sequence[str]) -> dict[str, str]:
+def short_headings(keys: Sequence[str]) -> dict[str, str]:
     """The last two parts of a key where they tell it from the others, else the whole."""
     short = {k: ".".join(k.split(".")[-2:]) for k in keys}
     count = Counter(short.values())
     return {k: s if count[s] == 1 else k for k, s in short.items()}
 
 
-def monitored(runs: Sequence[RunRecord]) -> tuple[str, str]:
+def monitored_metric(runs: Sequence[RunRecord]) -> tuple[str, str]:
     """The metric that most of the runs were judged by, if any has it; else one they have.
 
     Returns: its name, as split/metric, and max or min.
@@ -93,10 +93,10 @@ def monitored(runs: Sequence[RunRecord]) -> tuple[str, str]:
     if not names:
         return runs[0].monitor
     best = sorted(names, key=lambda n: (n.split("/")[0] == "train", n.split("/")[1] != "auc"))[0]
-    return best, direction_of(best)
+    return best, metric_direction(best)
 
 
-def direction_of(metric: str) -> str:
+def metric_direction(metric: str) -> str:
     """max, min, or one (nearer to 1 is better)."""
     name = metric.split("/")[1] if "/" in metric else metric
     known = find_metric(name)
@@ -115,22 +115,22 @@ def metric_columns(runs: Sequence[RunRecord], monitor: str) -> list[str]:
     return [n for n in (monitor, *others) if n in names]
 
 
-def ranked(runs: Iterable[RunRecord], metric: str, direction: str) -> list[RunRecord]:
+def rank_runs(runs: Iterable[RunRecord], metric: str, direction: str) -> list[RunRecord]:
     """Best first; then those without the metric, those not finished, and failed ones last."""
     order = {"completed": 0, "running": 1, "pruned": 2, "interrupted": 2, "incomplete": 3}
 
     def key(run: RunRecord) -> tuple[int, float]:
-        value = finite(run.metrics.get(metric))
-        return order.get(run.status, 4), math.inf if value is None else badness(value, direction)
+        value = finite_or_none(run.metrics.get(metric))
+        return order.get(run.status, 4), math.inf if value is None else sort_value(value, direction)
 
     return sorted(runs, key=key)
 
 
-def badness(value: float, direction: str) -> float:
+def sort_value(value: float, direction: str) -> float:
     return {"max": -value, "min": value, "one": abs(value - 1)}[direction]
 
 
-def sorted_by(
+def sort_runs(
     runs: Sequence[RunRecord], key: str | None, monitor: tuple[str, str]
 ) -> list[RunRecord]:
     """Args: key: a metric (best first), a setting, or status, seed, seconds, step, name, created.
@@ -138,15 +138,15 @@ def sorted_by(
     Raises: UserError for a key that no run has, naming the nearest.
     """
     if key is None:
-        return ranked(runs, *monitor)
+        return rank_runs(runs, *monitor)
     if any(key in r.metrics for r in runs):
-        direction = monitor[1] if key == monitor[0] else direction_of(key)
-        return ranked(runs, key, direction)
+        direction = monitor[1] if key == monitor[0] else metric_direction(key)
+        return rank_runs(runs, key, direction)
     facts = ("status", "seed", "seconds", "step", "label", "created")
     settings = dict.fromkeys(k for r in runs for k in r.settings)
     if key not in facts and key not in settings:
         known = [*dict.fromkeys(m for r in runs for m in r.metrics), *settings, *facts]
-        raise UserError(f"--sort {key}: no run has it{nearest(key, known)}")
+        raise UserError(f"--sort {key}: no run has it{nearest_hint(key, known)}")
 
     def value(run: RunRecord) -> tuple[int, float, str]:
         found = run.settings.get(key)
@@ -160,44 +160,44 @@ def sorted_by(
 
 
 @dataclass(frozen=True)
-class Settings:
+class SeedGroup:
     """Runs that differ only in their seed."""
 
     values: tuple[str, ...]  # of the columns that vary
     runs: tuple[RunRecord, ...]
 
-    def numbers(self, metric: str) -> list[float]:
-        found = (finite(r.metrics.get(metric)) for r in self.runs)
+    def metric_values(self, metric: str) -> list[float]:
+        found = (finite_or_none(r.metrics.get(metric)) for r in self.runs)
         return [v for v in found if v is not None]
 
     def mean(self, metric: str) -> float | None:
-        numbers = self.numbers(metric)
+        numbers = self.metric_values(metric)
         return statistics.fmean(numbers) if numbers else None
 
-    def deviation(self, metric: str) -> float | None:
+    def std(self, metric: str) -> float | None:
         """Of the sample (n - 1); None for a single run."""
-        numbers = self.numbers(metric)
+        numbers = self.metric_values(metric)
         return statistics.stdev(numbers) if len(numbers) > 1 else None
 
 
-def by_settings(
+def group_by_settings(
     runs: Sequence[RunRecord], keys: Sequence[str], metric: str, direction: str
-) -> list[Settings]:
+) -> list[SeedGroup]:
     """Completed runs, those together that differ only in their seed; the best mean first."""
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for run in runs:
         if run.is_completed:
-            groups.setdefault(tuple(cell(run, k) for k in keys), []).append(run)
-    found = [Settings(values, tuple(members)) for values, members in groups.items()]
+            groups.setdefault(tuple(format_run_setting(run, k) for k in keys), []).append(run)
+    found = [SeedGroup(values, tuple(members)) for values, members in groups.items()]
 
-    def key(one: Settings) -> float:
+    def key(one: SeedGroup) -> float:
         mean = one.mean(metric)
-        return math.inf if mean is None else badness(mean, direction)
+        return math.inf if mean is None else sort_value(mean, direction)
 
     return sorted(found, key=key)
 
 
-def mixed(runs: Sequence[RunRecord]) -> list[str]:
+def mixed_provenance(runs: Sequence[RunRecord]) -> list[str]:
     """What the runs have not in common, though nobody asked for it: code, versions, Python."""
     notes = []
     told = [r for r in runs if r.meta]

@@ -14,17 +14,17 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.errors import UserError
-from runner.reporting.console.format import duration, number
-from runner.reporting.report.columns import shown
+from runner.reporting.console.format import format_duration, format_number
+from runner.reporting.report.columns import format_setting
 from runner.reporting.report.records import RunRecord, read_rows, read_run
-from runner.reporting.report.terminal import console
+from runner.reporting.report.terminal import make_console
 from runner.rundir.json_files import read_json
 
 Change = tuple[str, Any, Any]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunComparison:
     """Whether two runs came to the same.
 
     same: what was found equal, in words; different: what was not.
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def show_diff(folders: tuple[Path, Path], changes: Mapping[str, Sequence[Change]]) -> None:
-    out = console()
+    out = make_console()
     names = [f.resolve().name for f in folders]
     if names[0] == names[1]:
         names = [str(f) for f in folders]
@@ -47,15 +47,17 @@ def show_diff(folders: tuple[Path, Path], changes: Mapping[str, Sequence[Change]
         out.print(Text("both are the same folder"))
     for heading, found in changes.items():
         if found:
-            rows = [(key, shown(a), shown(b)) for key, a, b in found]
+            rows = [(key, format_setting(a), format_setting(b)) for key, a, b in found]
             out.print(_table(heading, ["", *names], rows))
         else:
             out.print(Text(f"{heading}: the same"))
     one, two = (read_run(f, str(f)) for f in folders)
-    show_metrics(out, one, two, names)
+    show_metric_differences(out, one, two, names)
 
 
-def show_metrics(out: Console, one: RunRecord, two: RunRecord, names: Sequence[str]) -> None:
+def show_metric_differences(
+    out: Console, one: RunRecord, two: RunRecord, names: Sequence[str]
+) -> None:
     """Every metric of either, with the difference."""
     facts = [
         ("status", one.status, two.status, ""),
@@ -73,7 +75,7 @@ def show_metrics(out: Console, one: RunRecord, two: RunRecord, names: Sequence[s
     out.print(_table("results", ["", *names, "difference"], rows, right=True))
 
 
-def compare(one: Path, two: Path) -> Outcome:
+def compare_runs(one: Path, two: Path) -> RunComparison:
     """Whether two runs of the same settings came to the same, bit for bit.
 
     The log of metrics, and the weights and states of the newest checkpoint that both still have.
@@ -90,7 +92,7 @@ def compare(one: Path, two: Path) -> Outcome:
     for key in ("status", "step", "examples", "metrics", "best"):
         a, b = (r.get(key) for r in results)
         if a != b:
-            different.append(f"result.json: {key}{_largest(a, b)}")
+            different.append(f"result.json: {key}{_largest_difference(a, b)}")
     steps = sorted(set(_checkpoints(one)) & set(_checkpoints(two)))
     if steps:
         a, b = (_tensor_files(folder / f"checkpoints/step-{steps[-1]}") for folder in (one, two))
@@ -100,7 +102,7 @@ def compare(one: Path, two: Path) -> Outcome:
         )
     elif _checkpoints(one) or _checkpoints(two):
         different.append("checkpoints: none of the same step is left in both")
-    return Outcome(tuple(same), tuple(different))
+    return RunComparison(tuple(same), tuple(different))
 
 
 def _result(folder: Path) -> dict[str, Any]:
@@ -111,7 +113,7 @@ def _result(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _largest(a: Any, b: Any) -> str:
+def _largest_difference(a: Any, b: Any) -> str:
     """Of two sets of metrics, the one that is furthest apart."""
     if not isinstance(a, dict) or not isinstance(b, dict):
         return f" {a} and {b}"
@@ -176,7 +178,7 @@ def _table(
 
 
 def _value(value: float | None) -> str:
-    return "" if value is None else number(value)
+    return "" if value is None else format_number(value)
 
 
 def _count(value: int | None) -> str:
@@ -184,4 +186,4 @@ def _count(value: int | None) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    return "" if seconds is None else duration(seconds)
+    return "" if seconds is None else format_duration(seconds)

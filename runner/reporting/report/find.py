@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import UserError
-from runner.reporting.report.records import RunRecord, begun, read_run
+from runner.reporting.report.records import RunRecord, read_run, read_unstarted_run
 
-_DEEPEST = 5  # folders below the one that is given
+_MAX_DEPTH = 5  # folders below the one that is given
 _TRACES = ("config.yaml", "job.log", ".lock")  # of a run that has no meta.json yet
 
 
 @dataclass(frozen=True)
-class Found:
+class RunSelection:
     """The runs of some folders, and what could not be shown."""
 
     runs: tuple[RunRecord, ...]
@@ -24,7 +24,7 @@ class Found:
     sweeps: tuple[Path, ...]
 
 
-def find_runs(folders: Sequence[Path]) -> Found:
+def find_runs(folders: Sequence[Path]) -> RunSelection:
     """Every run below the folders, each once.
 
     Raises: UserError if there is none, saying what each folder is instead.
@@ -44,15 +44,15 @@ def find_runs(folders: Sequence[Path]) -> Found:
             if real in runs:
                 continue
             try:
-                read = read_run if (path / "meta.json").exists() else begun
+                read = read_run if (path / "meta.json").exists() else read_unstarted_run
                 runs[real] = read(path, label, beside)
             except UserError as error:
                 problems.append(str(error))
         if len(runs) == before and not any(p.startswith(str(folder)) for p in problems):
-            problems.append(_why_none(folder))
+            problems.append(_explain_no_runs(folder))
     if not runs:
         raise UserError("; ".join(problems) or "no run")
-    return Found(tuple(runs.values()), tuple(problems), tuple(sweeps))
+    return RunSelection(tuple(runs.values()), tuple(problems), tuple(sweeps))
 
 
 def is_sweep(folder: Path) -> bool:
@@ -73,8 +73,8 @@ def _walk(
     in_sweep = is_sweep(folder)
     if in_sweep:
         sweeps.append(folder)
-    inner = leaderboard(folder) if in_sweep else {}
-    if depth >= _DEEPEST:
+    inner = read_leaderboard(folder) if in_sweep else {}
+    if depth >= _MAX_DEPTH:
         return
     for entry in sorted(os.scandir(folder), key=lambda e: e.name):
         if not entry.is_dir(follow_symlinks=False) or entry.name.startswith("."):
@@ -87,7 +87,7 @@ def _walk(
         yield from _walk(path, sweeps, inner, depth + 1)
 
 
-def leaderboard(folder: Path) -> dict[str, dict[str, str]]:
+def read_leaderboard(folder: Path) -> dict[str, dict[str, str]]:
     """What a sweep's `leaderboard.csv` says of each job, by the name of its folder."""
     try:
         with (folder / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
@@ -96,7 +96,7 @@ def leaderboard(folder: Path) -> dict[str, dict[str, str]]:
         return {}
 
 
-def leaderboard_columns(folder: Path) -> list[str]:
+def read_leaderboard_columns(folder: Path) -> list[str]:
     """Of a sweep's `leaderboard.csv`; the one after `status` is what the jobs were judged by."""
     try:
         with (folder / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
@@ -112,7 +112,7 @@ def _label(path: Path, given: Path, *, alone: bool) -> str:
     return inner if alone else f"{given.name}/{inner}"
 
 
-def _why_none(folder: Path) -> str:
+def _explain_no_runs(folder: Path) -> str:
     if (folder / "manifest.json").exists() or folder.parent.name == "checkpoints":
         return f"{folder}: is a checkpoint; its run is {folder.parent.parent}"
     if folder.name == "checkpoints":

@@ -25,7 +25,9 @@ class Page:
     parts: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
 
-    def section(self, heading: str, body: str, *, kind: str = "", folded: bool = False) -> None:
+    def add_section(
+        self, heading: str, body: str, *, css_class: str = "", folded: bool = False
+    ) -> None:
         if not body:
             return
         if folded:
@@ -33,9 +35,9 @@ class Page:
             body = f"<details>{head}{body}</details>"
         else:
             body = f"<h2>{escape(heading)}</h2>{body}"
-        self.parts.append(f'<section class="{kind}">{body}</section>')
+        self.parts.append(f'<section class="{css_class}">{body}</section>')
 
-    def figure(self, figure: Mapping[str, Any], heading: str = "") -> str:
+    def add_figure(self, figure: Mapping[str, Any], heading: str = "") -> str:
         """Takes a figure in. Returns: the HTML that shows it."""
         name = f"f{len(self.figures)}"
         self.figures[name] = figure
@@ -45,12 +47,12 @@ class Page:
         place = f'<div id="{name}" data-figure="{name}" style="height:{height}px"></div>'
         return f"<div>{head}{place}</div>"
 
-    def choice(self, figures: Mapping[str, Mapping[str, Any]], label: str) -> str:
+    def add_figure_choice(self, figures: Mapping[str, Mapping[str, Any]], label: str) -> str:
         """One place, and a list that chooses which of the figures stands in it."""
         if not figures:
             return ""
         first, *_ = figures
-        place = self.figure(figures[first])
+        place = self.add_figure(figures[first])
         names = {first: f"f{len(self.figures) - 1}"}
         for title, figure in figures.items():
             if title != first:
@@ -60,7 +62,7 @@ class Page:
         select = f'<select data-draws="{names[first]}">{options}</select>'
         return f'<label class="note">{escape(label)}{select}</label>{place}'
 
-    def text(self) -> str:
+    def render(self) -> str:
         """The whole page, plotly's JavaScript inside."""
         figures = json.dumps(self.figures, separators=(",", ":"), allow_nan=False)
         scripts = (
@@ -107,16 +109,16 @@ class Cell:
 
     text: str
     value: Any = None
-    kind: str = ""
-    markup: bool = False
+    css_class: str = ""
+    is_html: bool = False
 
-    def html(self) -> str:
+    def render(self) -> str:
         sort = "" if self.value is None else f' data-v="{escape(self.value)}"'
-        kind = f' class="{self.kind}"' if self.kind else ""
-        return f"<td{kind}{sort}>{self.text if self.markup else escape(self.text)}</td>"
+        kind = f' class="{self.css_class}"' if self.css_class else ""
+        return f"<td{kind}{sort}>{self.text if self.is_html else escape(self.text)}</td>"
 
 
-def table(
+def render_table(
     header: Sequence[str],
     rows: Iterable[Sequence[Cell]],
     *,
@@ -129,7 +131,7 @@ def table(
         f"{escape(name).replace('/', '/<wbr>')}</th>"
         for name in header
     )
-    body = "".join(f"<tr>{''.join(cell.html() for cell in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(cell.render() for cell in row)}</tr>" for row in rows)
     kind = ' class="sortable"' if sortable else ""
     return (
         f'<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>'
@@ -137,11 +139,11 @@ def table(
     )
 
 
-def pill(status: str) -> Cell:
-    return Cell(f'<span class="pill {escape(status)}">{escape(status)}</span>', markup=True)
+def status_cell(status: str) -> Cell:
+    return Cell(f'<span class="pill {escape(status)}">{escape(status)}</span>', is_html=True)
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
+def render_facts(pairs: Iterable[tuple[str, str]]) -> str:
     """Large numbers with a word below each."""
     return (
         '<div class="facts">'
@@ -153,6 +155,6 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     )
 
 
-def bullets(lines: Iterable[str]) -> str:
+def render_bullets(lines: Iterable[str]) -> str:
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'<ul class="bare">{items}</ul>' if items else ""

@@ -18,38 +18,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.reporting.report.columns import Settings, cell
-from runner.reporting.report.records import RunRecord, finite
+from runner.reporting.report.columns import SeedGroup, format_run_setting
+from runner.reporting.report.records import RunRecord, finite_or_none
 
-_MOST_VALUES = 8  # of a number; more are put together in as many parts of equal size
-_FEWEST_RUNS = 4
+_MAX_VALUES = 8  # of a number; more are put together in as many parts of equal size
+_MIN_RUNS = 4
 
 
 @dataclass(frozen=True)
-class Share:
+class ParameterImportance:
     """share: of the metric's variance, 0 to 1."""
 
     key: str
-    share: float
+    variance_share: float
 
 
-def importance(runs: Sequence[RunRecord], keys: Sequence[str], metric: str) -> list[Share]:
+def rank_parameters(
+    runs: Sequence[RunRecord], keys: Sequence[str], metric: str
+) -> list[ParameterImportance]:
     """Of completed runs, the largest first; parameters for which it cannot be told are absent."""
     told = [
         (run, value)
         for run in runs
-        if run.is_completed and (value := finite(run.metrics.get(metric))) is not None
+        if run.is_completed and (value := finite_or_none(run.metrics.get(metric))) is not None
     ]
     found = []
     for key in keys:
-        parts = values_of([run for run, _ in told], key)
-        share = explained(parts, [value for _, value in told])
+        parts = binned_values([run for run, _ in told], key)
+        share = explained_variance(parts, [value for _, value in told])
         if share is not None:
-            found.append(Share(key, share))
-    return sorted(found, key=lambda s: -s.share)
+            found.append(ParameterImportance(key, share))
+    return sorted(found, key=lambda s: -s.variance_share)
 
 
-def explained(parts: Sequence[Any], values: Sequence[float]) -> float | None:
+def explained_variance(parts: Sequence[Any], values: Sequence[float]) -> float | None:
     """The share of the values' variance that lies between parts; None if there are too few.
 
     Args: parts: which part each value belongs to.
@@ -58,7 +60,7 @@ def explained(parts: Sequence[Any], values: Sequence[float]) -> float | None:
     for part, value in zip(parts, values):
         groups.setdefault(part, []).append(value)
     n, k = len(values), len(groups)
-    if n < _FEWEST_RUNS or k < 2 or n <= k:
+    if n < _MIN_RUNS or k < 2 or n <= k:
         return None
     mean = statistics.fmean(values)
     total = math.fsum((v - mean) ** 2 for v in values)
@@ -69,12 +71,12 @@ def explained(parts: Sequence[Any], values: Sequence[float]) -> float | None:
     return min(1.0, max(0.0, (between - (k - 1) * within) / total))
 
 
-def of_seeds(settings: Sequence[Settings], metric: str) -> float | None:
+def seed_variance_share(settings: Sequence[SeedGroup], metric: str) -> float | None:
     """The share of the variance that is left between runs of the same settings."""
-    groups = [g for one in settings if (g := one.numbers(metric))]
+    groups = [g for one in settings if (g := one.metric_values(metric))]
     values = [v for g in groups for v in g]
     free = len(values) - len(groups)
-    if free < 1 or len(values) < _FEWEST_RUNS:
+    if free < 1 or len(values) < _MIN_RUNS:
         return None
     total = statistics.variance(values)
     if total == 0:
@@ -83,14 +85,14 @@ def of_seeds(settings: Sequence[Settings], metric: str) -> float | None:
     return min(1.0, within / total)
 
 
-def values_of(runs: Sequence[RunRecord], key: str) -> list[Any]:
+def binned_values(runs: Sequence[RunRecord], key: str) -> list[Any]:
     """A parameter's value for each run; many different numbers as parts of equal size."""
     raw = [run.settings.get(key) for run in runs]
     there = [as_float(v) for v in raw]
     numbers = sorted(v for v in there if v is not None)
-    if len(numbers) < len(raw) or len(set(numbers)) <= _MOST_VALUES:
-        return [cell(run, key) for run in runs]
-    count = max(2, min(_MOST_VALUES, len(numbers) // 3))
+    if len(numbers) < len(raw) or len(set(numbers)) <= _MAX_VALUES:
+        return [format_run_setting(run, key) for run in runs]
+    count = max(2, min(_MAX_VALUES, len(numbers) // 3))
     edges = [numbers[len(numbers) * i // count] for i in range(1, count)]
     return [sum(v >= edge for edge in edges) for v in there if v is not None]
 

@@ -9,19 +9,23 @@ from functools import cached_property
 from pathlib import Path
 
 from runner.reporting.report.columns import (
-    Settings,
-    by_settings,
-    cell,
-    direction_of,
-    headings,
+    SeedGroup,
+    format_run_setting,
+    group_by_settings,
     metric_columns,
-    mixed,
-    monitored,
-    sorted_by,
-    varying,
+    metric_direction,
+    mixed_provenance,
+    monitored_metric,
+    short_headings,
+    sort_runs,
+    varying_settings,
 )
-from runner.reporting.report.find import Found, leaderboard_columns
-from runner.reporting.report.importance import Share, importance, of_seeds
+from runner.reporting.report.find import RunSelection, read_leaderboard_columns
+from runner.reporting.report.importance import (
+    ParameterImportance,
+    rank_parameters,
+    seed_variance_share,
+)
 from runner.reporting.report.records import RunRecord
 
 
@@ -36,12 +40,12 @@ class Overview:
     title: str
     runs: tuple[RunRecord, ...]
     keys: tuple[str, ...]
-    names: dict[str, str]
+    headings: dict[str, str]
     monitor: tuple[str, str]
     metrics: tuple[str, ...]
-    settings: tuple[Settings, ...]
-    shares: tuple[Share, ...]
-    seeds_share: float | None
+    seed_groups: tuple[SeedGroup, ...]
+    importances: tuple[ParameterImportance, ...]
+    seed_variance_share: float | None
     notes: tuple[str, ...]
 
     @cached_property
@@ -49,9 +53,9 @@ class Overview:
         return len({str(r.seed) for r in self.runs if r.meta}) > 1
 
     @cached_property
-    def is_repeated(self) -> bool:
+    def has_repeated_settings(self) -> bool:
         """Whether some settings were run with more than one seed."""
-        return any(len(s.runs) > 1 for s in self.settings)
+        return any(len(s.runs) > 1 for s in self.seed_groups)
 
     @cached_property
     def failures(self) -> tuple[RunRecord, ...]:
@@ -68,11 +72,13 @@ class Overview:
             f"{count[s]:,} {s}" for s in [*order, *sorted(set(count) - set(order))] if count[s]
         )
 
-    def label(self, one: Settings) -> str:
+    def label(self, one: SeedGroup) -> str:
         """`adam, lr=0.01`: the values of what varies."""
         return (
             ", ".join(
-                value if key in ("model", "dataset", "optimizer") else f"{self.names[key]}={value}"
+                value
+                if key in ("model", "dataset", "optimizer")
+                else f"{self.headings[key]}={value}"
                 for key, value in zip(self.keys, one.values)
                 if value
             )
@@ -80,13 +86,13 @@ class Overview:
         )
 
 
-def overview(found: Found, title: str, *, sort: str | None = None) -> Overview:
+def make_overview(selection: RunSelection, title: str, *, sort: str | None = None) -> Overview:
     """Raises: UserError for a key to sort by that no run has."""
-    runs = found.runs
-    monitor = objective(found.sweeps, runs) or monitored(runs)
-    keys = varying(runs)
-    settings = by_settings(runs, keys, *monitor)
-    notes = [*found.problems, *mixed(runs)]
+    runs = selection.runs
+    monitor = sweep_objective(selection.sweeps, runs) or monitored_metric(runs)
+    keys = varying_settings(runs)
+    settings = group_by_settings(runs, keys, *monitor)
+    notes = [*selection.problems, *mixed_provenance(runs)]
     unread = [r for r in runs if not r.meta]
     completed = sum(r.is_completed for r in runs)
     if not completed:
@@ -100,29 +106,29 @@ def overview(found: Found, title: str, *, sort: str | None = None) -> Overview:
         notes.append(f"{len(unread)} ended before they had begun: they have no meta.json")
     return Overview(
         title=title,
-        runs=tuple(sorted_by(runs, sort, monitor)),
+        runs=tuple(sort_runs(runs, sort, monitor)),
         keys=tuple(keys),
-        names=headings(keys),
+        headings=short_headings(keys),
         monitor=monitor,
         metrics=tuple(metric_columns(runs, monitor[0])),
-        settings=tuple(settings),
-        shares=tuple(importance(runs, keys, monitor[0])),
-        seeds_share=of_seeds(settings, monitor[0]),
+        seed_groups=tuple(settings),
+        importances=tuple(rank_parameters(runs, keys, monitor[0])),
+        seed_variance_share=seed_variance_share(settings, monitor[0]),
         notes=tuple(notes),
     )
 
 
-def objective(sweeps: Sequence[Path], runs: Sequence[RunRecord]) -> tuple[str, str] | None:
+def sweep_objective(sweeps: Sequence[Path], runs: Sequence[RunRecord]) -> tuple[str, str] | None:
     """What the one sweep was judged by, where a search has an objective of its own."""
     if len(sweeps) != 1:
         return None
-    columns = leaderboard_columns(sweeps[0])
+    columns = read_leaderboard_columns(sweeps[0])
     at = columns.index("status") + 1 if "status" in columns else len(columns)
     metric = columns[at] if at < len(columns) else ""
-    if metric == monitored(runs)[0] or not any(metric in r.metrics for r in runs):
+    if metric == monitored_metric(runs)[0] or not any(metric in r.metrics for r in runs):
         return None
-    return metric, direction_of(metric)
+    return metric, metric_direction(metric)
 
 
-def values_of(run: RunRecord, keys: Sequence[str]) -> list[str]:
-    return [cell(run, key) for key in keys]
+def format_run_settings(run: RunRecord, keys: Sequence[str]) -> list[str]:
+    return [format_run_setting(run, key) for key in keys]

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runner.reporting.report.columns import Settings
-from runner.reporting.report.records import RunRecord, numbers, read_rows
+from runner.reporting.report.columns import SeedGroup
+from runner.reporting.report.records import RunRecord, numeric_values, read_rows
 
 Figure = dict[str, Any]
 
@@ -29,13 +29,13 @@ COLOURS = (
 )
 GREY = "rgba(148,163,184,0.35)"
 GRID = "#e5e7eb"
-MOST_COLOURED = len(COLOURS)
-MOST_CURVES = 60  # beyond, nobody can tell them apart
-_MOST_POINTS = 400  # of one curve
+MAX_COLOURED = len(COLOURS)
+MAX_CURVES = 60  # beyond, nobody can tell them apart
+_MAX_POINTS = 400  # of one curve
 _SPLITS = ("train", "validation", "test")
 
 
-def layout(**more: Any) -> dict[str, Any]:
+def figure_layout(**more: Any) -> dict[str, Any]:
     axis = {"gridcolor": GRID, "zeroline": False, "linecolor": "#cbd5e1", "automargin": True}
     found: dict[str, Any] = {
         "font": {"family": "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", "size": 12},
@@ -52,11 +52,11 @@ def layout(**more: Any) -> dict[str, Any]:
     return found
 
 
-def curves_of(run: RunRecord) -> dict[str, tuple[list[float], list[float]]]:
+def read_curves(run: RunRecord) -> dict[str, tuple[list[float], list[float]]]:
     """`split/metric` -> steps and values of a run's log; long ones thinned out evenly."""
     found: dict[str, tuple[list[float], list[float]]] = {}
     for row in read_rows(run.folder / "metrics.jsonl"):
-        values = numbers(row)
+        values = numeric_values(row)
         step = values.get("step")
         if step is None:
             continue
@@ -65,63 +65,63 @@ def curves_of(run: RunRecord) -> dict[str, tuple[list[float], list[float]]]:
                 steps, ys = found.setdefault(f"{row.get('split')}/{name}", ([], []))
                 steps.append(step)
                 ys.append(value)
-    return {name: thinned(*curve) for name, curve in found.items()}
+    return {name: thin_curve(*curve) for name, curve in found.items()}
 
 
-def thinned(xs: list[float], ys: list[float]) -> tuple[list[float], list[float]]:
+def thin_curve(xs: list[float], ys: list[float]) -> tuple[list[float], list[float]]:
     """At most so many points, the last one among them."""
-    every = math.ceil(len(xs) / _MOST_POINTS)
+    every = math.ceil(len(xs) / _MAX_POINTS)
     if every <= 1:
         return xs, ys
     picks = list(range((len(xs) - 1) % every, len(xs), every))
     return [xs[i] for i in picks], [ys[i] for i in picks]
 
 
-def points(values: Sequence[float | None]) -> list[float | None]:
+def to_json_numbers(values: Sequence[float | None]) -> list[float | None]:
     """JSON has no NaN: a gap instead. Six digits are more than a screen shows."""
     return [None if v is None or not math.isfinite(v) else float(f"{v:.6g}") for v in values]
 
 
-def curves(
-    groups: Sequence[Settings],
-    others: Sequence[RunRecord],
-    labels: Callable[[Settings], str],
-    first: str,
+def curve_figures(
+    groups: Sequence[SeedGroup],
+    grey_runs: Sequence[RunRecord],
+    labels: Callable[[SeedGroup], str],
+    first_metric: str,
 ) -> dict[str, Figure]:
     """A figure for each metric that any run logged more than once.
 
     The best settings have colours: the mean over seeds as a line, one deviation as a band.
 
-    Args: others: runs in grey; first: the metric that comes first.
+    Args: grey_runs: runs in grey; first_metric: the metric that comes first.
     """
     drawn: list[tuple[int, str, RunRecord]] = []
     for number, group in enumerate(groups):
         drawn += [(number, labels(group), run) for run in group.runs]
-    drawn += [(MOST_COLOURED, f"{r.label} ({r.status})", r) for r in others]
-    logs = [(n, label, curves_of(run)) for n, label, run in drawn[:MOST_CURVES]]
+    drawn += [(MAX_COLOURED, f"{r.label} ({r.status})", r) for r in grey_runs]
+    logs = [(n, label, read_curves(run)) for n, label, run in drawn[:MAX_CURVES]]
     names = dict.fromkeys(m for _, _, log in logs for m, (xs, _) in log.items() if len(xs) > 1)
     figures = {}
-    for name in sorted(names, key=lambda n: (n != first, _curve_order(n))):
+    for name in sorted(names, key=lambda n: (n != first_metric, _curve_order(n))):
         traces: list[Figure] = []
         members: dict[int, list[tuple[str, tuple[list[float], list[float]]]]] = {}
         for number, label, log in logs:
             if name in log:
                 members.setdefault(number, []).append((label, log[name]))
         for number in sorted(members, reverse=True):  # the best are drawn last, on top
-            traces += _coloured(number, members[number]) if number < MOST_COLOURED else []
-            traces += _grey(members[number]) if number >= MOST_COLOURED else []
+            traces += _coloured(number, members[number]) if number < MAX_COLOURED else []
+            traces += _grey(members[number]) if number >= MAX_COLOURED else []
         figures[name] = {
             "data": traces,
-            "layout": layout(
+            "layout": figure_layout(
                 xaxis={"title": {"text": "updates"}},
-                yaxis={"title": {"text": name}, **without_outliers(traces)},
+                yaxis={"title": {"text": name}, **y_range_without_outliers(traces)},
                 height=440,
             ),
         }
     return figures
 
 
-def without_outliers(traces: Sequence[Figure]) -> dict[str, Any]:
+def y_range_without_outliers(traces: Sequence[Figure]) -> dict[str, Any]:
     """A range for the y axis where a few points (a run that diverged) would hide all others."""
     ys = sorted(y for t in traces for y in t["y"] if y is not None)
     if len(ys) < 20:
@@ -156,13 +156,13 @@ def _coloured(number: int, members: Sequence[tuple[str, Any]]) -> list[Figure]:
     band = {
         "type": "scatter",
         "mode": "lines",
-        "x": [*points(steps[0]), *points(steps[0][::-1])],
-        "y": points(
+        "x": [*to_json_numbers(steps[0]), *to_json_numbers(steps[0][::-1])],
+        "y": to_json_numbers(
             [m + s for m, s in zip(means, spread)]
             + [m - s for m, s in zip(means[::-1], spread[::-1])]
         ),
         "fill": "toself",
-        "fillcolor": _faint(colour),
+        "fillcolor": _transparent(colour),
         "line": {"width": 0},
         "hoverinfo": "skip",
         "showlegend": False,
@@ -191,8 +191,8 @@ def _line(
         "type": "scatter",
         "mode": "lines",
         "name": name,
-        "x": points(xs),
-        "y": points(ys),
+        "x": to_json_numbers(xs),
+        "y": to_json_numbers(ys),
         "line": dict(line),
         "showlegend": show,
         "legendgroup": group,
@@ -201,6 +201,6 @@ def _line(
     }
 
 
-def _faint(colour: str) -> str:
+def _transparent(colour: str) -> str:
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.15)"

@@ -7,19 +7,21 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from runner.reporting.report.columns import headings, shown
-from runner.reporting.report.importance import Share, as_float
-from runner.reporting.report.plotly_curves import COLOURS, Figure, layout, points
-from runner.reporting.report.records import RunRecord, finite
+from runner.reporting.report.columns import format_setting, short_headings
+from runner.reporting.report.importance import ParameterImportance, as_float
+from runner.reporting.report.plotly_curves import COLOURS, Figure, figure_layout, to_json_numbers
+from runner.reporting.report.records import RunRecord, finite_or_none
 
-SCALE = [[0, "#fde68a"], [0.5, "#34d399"], [1, "#1e3a8a"]]  # light is worse, dark is better
-_MOST_TICKS = 8
+COLOUR_SCALE = [[0, "#fde68a"], [0.5, "#34d399"], [1, "#1e3a8a"]]  # light is worse, dark is better
+_MAX_TICKS = 8
 
 
-def importance_bars(shares: Sequence[Share], seeds: float | None, metric: str) -> Figure:
+def importance_bars(
+    shares: Sequence[ParameterImportance], seeds: float | None, metric: str
+) -> Figure:
     """Bars of the shares of a metric's variance, the largest on top."""
-    names = headings([s.key for s in shares])
-    bars = [(names[s.key], s.share, COLOURS[0]) for s in shares]
+    names = short_headings([s.key for s in shares])
+    bars = [(names[s.key], s.variance_share, COLOURS[0]) for s in shares]
     if seeds is not None:
         bars.append(("seeds (same settings)", seeds, "#94a3b8"))
     bars.reverse()
@@ -29,7 +31,7 @@ def importance_bars(shares: Sequence[Share], seeds: float | None, metric: str) -
                 "type": "bar",
                 "orientation": "h",
                 "y": [b[0] for b in bars],
-                "x": points([b[1] for b in bars]),
+                "x": to_json_numbers([b[1] for b in bars]),
                 "marker": {"color": [b[2] for b in bars]},
                 "text": [f"{b[1]:.1%}" for b in bars],
                 "textposition": "outside",
@@ -37,7 +39,7 @@ def importance_bars(shares: Sequence[Share], seeds: float | None, metric: str) -
                 "hoverinfo": "skip",
             }
         ],
-        "layout": layout(
+        "layout": figure_layout(
             xaxis={
                 "title": {"text": f"share of the variance of {metric}"},
                 "tickformat": ".0%",
@@ -50,18 +52,18 @@ def importance_bars(shares: Sequence[Share], seeds: float | None, metric: str) -
     }
 
 
-def effect(runs: Sequence[RunRecord], key: str, metric: str, direction: str) -> Figure:
+def effect_figure(runs: Sequence[RunRecord], key: str, metric: str, direction: str) -> Figure:
     """The metric over one parameter: a point a run, a line through the medians."""
-    there = [(r, v) for r in runs if (v := finite(r.metrics.get(metric))) is not None]
+    there = [(r, v) for r in runs if (v := finite_or_none(r.metrics.get(metric))) is not None]
     raw = [r.settings.get(key) for r, _ in there]
     floats = [as_float(v) for v in raw]
     is_number = all(f is not None for f in floats) and len(set(floats)) > 1
-    xs: list[Any] = [f if is_number else shown(v) for f, v in zip(floats, raw)]
+    xs: list[Any] = [f if is_number else format_setting(v) for f, v in zip(floats, raw)]
     if not is_number:
-        xs = [_clipped(x) for x in xs]
+        xs = [_truncate(x) for x in xs]
     medians = _medians(xs, [v for _, v in there], is_number)
-    axis: dict[str, Any] = {"title": {"text": headings([key])[key]}}
-    if is_number and is_log([f for f in floats if f is not None]):
+    axis: dict[str, Any] = {"title": {"text": short_headings([key])[key]}}
+    if is_number and needs_log_axis([f for f in floats if f is not None]):
         axis |= {"type": "log", "dtick": 1}
     elif not is_number:
         axis["type"] = "category"
@@ -71,7 +73,7 @@ def effect(runs: Sequence[RunRecord], key: str, metric: str, direction: str) -> 
                 "type": "scatter",
                 "mode": "markers",
                 "x": xs,
-                "y": points([v for _, v in there]),
+                "y": to_json_numbers([v for _, v in there]),
                 "text": [r.label for r, _ in there],
                 "marker": {"color": COLOURS[0], "opacity": 0.55, "size": 7},
                 "hovertemplate": "%{y:.5g}<extra>%{text}</extra>",
@@ -81,20 +83,20 @@ def effect(runs: Sequence[RunRecord], key: str, metric: str, direction: str) -> 
                 "type": "scatter",
                 "mode": "lines+markers" if is_number else "markers",
                 "x": [x for x, _ in medians],
-                "y": points([y for _, y in medians]),
+                "y": to_json_numbers([y for _, y in medians]),
                 "line": {"color": "#94a3b8", "width": 1.5},
                 "marker": {"symbol": "line-ew-open", "size": 16, "color": "#0f172a"},
                 "hovertemplate": "median %{y:.5g}<extra></extra>",
                 "showlegend": False,
             },
         ],
-        "layout": layout(
+        "layout": figure_layout(
             xaxis=axis, yaxis={}, height=260, margin={"l": 55, "r": 10, "t": 10, "b": 45}
         ),
     }
 
 
-def _clipped(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= 24 else f"{text[:21]}..."
 
 
@@ -108,20 +110,20 @@ def _medians(xs: Sequence[Any], ys: Sequence[float], is_number: bool) -> list[tu
     return sorted(found) if is_number else found
 
 
-def is_log(values: Sequence[float]) -> bool:
+def needs_log_axis(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) / min(values) >= 50
 
 
-def parallel(
+def parallel_coordinates(
     runs: Sequence[RunRecord], keys: Sequence[str], metric: str, direction: str
 ) -> Figure | None:
     """Parallel coordinates: a line a run over its settings to its metric. None if too few."""
-    there = [r for r in runs if finite(r.metrics.get(metric)) is not None]
+    there = [r for r in runs if finite_or_none(r.metrics.get(metric)) is not None]
     if len(there) < 2 or not keys:
         return None
-    names = headings(keys)
+    names = short_headings(keys)
     axes = [_axis(names[k], [r.settings.get(k) for r in there]) for k in keys]
-    values = points([r.metrics[metric] for r in there])
+    values = to_json_numbers([r.metrics[metric] for r in there])
     axes.append({"label": metric, "values": values})
     # names of the first axis stand outside of the drawing, which would cut them off
     longest = max((len(str(text)) for text in axes[0].get("ticktext", ())), default=0)
@@ -133,7 +135,7 @@ def parallel(
                 "dimensions": axes,
                 "line": {
                     "color": values,
-                    "colorscale": SCALE,
+                    "colorscale": COLOUR_SCALE,
                     "reversescale": direction == "min",
                     "showscale": True,
                     "colorbar": {"thickness": 12, "title": {"text": ""}},
@@ -142,7 +144,7 @@ def parallel(
                 "tickfont": {"size": 11},
             }
         ],
-        "layout": layout(height=420, margin={"l": left, "r": 40, "t": 60, "b": 30}),
+        "layout": figure_layout(height=420, margin={"l": left, "r": 40, "t": 60, "b": 30}),
     }
 
 
@@ -150,7 +152,7 @@ def _axis(label: str, raw: Sequence[Any]) -> Figure:
     floats = [as_float(v) for v in raw]
     numbers_ = [f for f in floats if f is not None]
     if len(numbers_) < len(raw) or len(set(numbers_)) < 2:
-        texts = [_clipped(shown(v)) for v in raw]
+        texts = [_truncate(format_setting(v)) for v in raw]
         there = sorted(set(texts))
         places = {text: i for i, text in enumerate(there)}
         return {
@@ -160,14 +162,14 @@ def _axis(label: str, raw: Sequence[Any]) -> Figure:
             "ticktext": there,
         }
     few = sorted(set(numbers_))
-    if not is_log(numbers_):
-        axis: Figure = {"label": label, "values": points(numbers_)}
-        return axis | ({"tickvals": few} if len(few) <= _MOST_TICKS else {})
+    if not needs_log_axis(numbers_):
+        axis: Figure = {"label": label, "values": to_json_numbers(numbers_)}
+        return axis | ({"tickvals": few} if len(few) <= _MAX_TICKS else {})
     logs = [math.log10(v) for v in numbers_]
-    marks = few if len(few) <= _MOST_TICKS else _decades(logs)
+    marks = few if len(few) <= _MAX_TICKS else _decades(logs)
     return {
         "label": label,
-        "values": points(logs),
+        "values": to_json_numbers(logs),
         "tickvals": [math.log10(m) for m in marks],
         "ticktext": [f"{m:g}" for m in marks],
     }

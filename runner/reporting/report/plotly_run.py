@@ -8,21 +8,21 @@ from typing import Any
 from runner.reporting.report.plotly_curves import (
     COLOURS,
     Figure,
-    curves_of,
-    layout,
-    points,
-    thinned,
+    figure_layout,
+    read_curves,
+    thin_curve,
+    to_json_numbers,
 )
-from runner.reporting.report.records import RunRecord, numbers, read_rows
+from runner.reporting.report.records import RunRecord, numeric_values, read_rows
 
-_OF_SPLIT = {"train": "#94a3b8", "validation": COLOURS[0], "test": COLOURS[1]}
+_SPLIT_COLOURS = {"train": "#94a3b8", "validation": COLOURS[0], "test": COLOURS[1]}
 _HEIGHT = 280
 _MARGIN = {"l": 60, "r": 15, "t": 10, "b": 40}
 
 
 def metric_figures(run: RunRecord) -> dict[str, Figure]:
     """A figure for each metric: train and validation over the updates, test as one point."""
-    logs = curves_of(run)
+    logs = read_curves(run)
     names = dict.fromkeys(n.partition("/")[2] for n in logs)
     names = dict.fromkeys(sorted((n for n in names if not n.startswith("lr/")), key=_order))
     figures = {}
@@ -42,9 +42,9 @@ def _order(name: str) -> tuple[int, str]:
     return (first.index(name), "") if name in first else (len(first), name)
 
 
-def rate_figure(run: RunRecord) -> Figure | None:
+def lr_figure(run: RunRecord) -> Figure | None:
     """Learning rates of the dense half and of the tables."""
-    logs = {n.partition("/lr/")[2]: c for n, c in curves_of(run).items() if "/lr/" in n}
+    logs = {n.partition("/lr/")[2]: c for n, c in read_curves(run).items() if "/lr/" in n}
     if not logs:
         return None
     traces = [
@@ -59,13 +59,13 @@ def rate_figure(run: RunRecord) -> Figure | None:
     return figure
 
 
-def speed_figure(run: RunRecord) -> Figure | None:
+def throughput_figure(run: RunRecord) -> Figure | None:
     """Examples a second between log points."""
-    rows = [numbers(r) for r in read_rows(run.folder / "perf.jsonl")]
+    rows = [numeric_values(r) for r in read_rows(run.folder / "perf.jsonl")]
     rows = [r for r in rows if "examples_per_s" in r and "step" in r]
     if len(rows) < 2:
         return None
-    xs, ys = thinned([r["step"] for r in rows], [r["examples_per_s"] for r in rows])
+    xs, ys = thin_curve([r["step"] for r in rows], [r["examples_per_s"] for r in rows])
     figure = _over_updates([{**_trace("train", xs, ys), "name": "examples/s"}])
     figure["layout"]["yaxis"]["rangemode"] = "tozero"
     return figure
@@ -85,8 +85,8 @@ def calibration_figure(tasks: Mapping[str, Mapping[str, Sequence[float]]]) -> Fi
                 "type": "scatter",
                 "mode": "lines+markers",
                 "name": name,
-                "x": points(bins["predicted"]),
-                "y": points(bins["observed"]),
+                "x": to_json_numbers(bins["predicted"]),
+                "y": to_json_numbers(bins["observed"]),
                 "text": [f"{w:,.0f} rows" for w in bins["weight"]],
                 "line": {"color": colour, "width": 1.5},
                 "marker": {"color": colour, "size": 7},
@@ -105,7 +105,7 @@ def calibration_figure(tasks: Mapping[str, Mapping[str, Sequence[float]]]) -> Fi
     }
     return {
         "data": [diagonal, *traces],
-        "layout": layout(
+        "layout": figure_layout(
             xaxis={"title": {"text": "predicted probability"}, "rangemode": "tozero"},
             yaxis={"title": {"text": "observed rate"}, "rangemode": "tozero"},
             height=380,
@@ -115,14 +115,14 @@ def calibration_figure(tasks: Mapping[str, Mapping[str, Sequence[float]]]) -> Fi
 
 
 def _trace(split: str, xs: Sequence[float], ys: Sequence[float]) -> Figure:
-    colour = _OF_SPLIT.get(split, COLOURS[2])
+    colour = _SPLIT_COLOURS.get(split, COLOURS[2])
     alone = len(xs) == 1
     return {
         "type": "scatter",
         "mode": "markers" if alone else "lines+markers" if split == "validation" else "lines",
         "name": split,
-        "x": points(xs),
-        "y": points(ys),
+        "x": to_json_numbers(xs),
+        "y": to_json_numbers(ys),
         "line": {"color": colour, "width": 2},
         "marker": {"color": colour, "size": 10 if alone else 5},
         "hovertemplate": "%{y:.5g} at %{x:,}<extra>" + split + "</extra>",
@@ -140,7 +140,7 @@ def _over_updates(traces: list[Figure], *, best: int | None = None, log_y: bool 
         ]
     return {
         "data": traces,
-        "layout": layout(
+        "layout": figure_layout(
             xaxis={"title": {"text": "updates", "standoff": 4}},
             yaxis={"type": "log"} if log_y else {},
             height=_HEIGHT,

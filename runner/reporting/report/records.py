@@ -17,9 +17,9 @@ from runner.rundir.lock import is_locked
 _TAIL = 1 << 16  # bytes of a file's end in which its last line is looked for
 FINISHED = ("completed",)
 # Overrides of these say nothing about how a run was made.
-_NO_SETTINGS = ("hydra", "name", "run", "launcher", "search", "tracker", "experiments")
+_IGNORED_OVERRIDES = ("hydra", "name", "run", "launcher", "search", "tracker", "experiments")
 # Of the identity: the data's fingerprint and the batch of all ranks stand for these overrides.
-_STOOD_FOR = ("trainer.batch_size", "trainer.accumulate", "trainer.num_processes")
+_IMPLIED_OVERRIDES = ("trainer.batch_size", "trainer.accumulate", "trainer.num_processes")
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,12 @@ class RunRecord:
         return self.status == "completed"
 
 
-def read_run(folder: Path, label: str, beside: Mapping[str, str] | None = None) -> RunRecord:
+def read_run(
+    folder: Path, label: str, leaderboard_row: Mapping[str, str] | None = None
+) -> RunRecord:
     """A record of a folder with a `meta.json`.
 
-    Args: beside: what the leaderboard of its sweep says of it (status, error).
+    Args: leaderboard_row: what the leaderboard of its sweep says of it (status, error).
     Raises: UserError if `meta.json` cannot be read.
     """
     meta = read_json(folder / "meta.json")
@@ -66,13 +68,13 @@ def read_run(folder: Path, label: str, beside: Mapping[str, str] | None = None) 
         raise UserError(f"{folder / 'meta.json'}: damaged: it holds no signature")
     identity = meta.get("identity") or {}
     result, damage = _result(folder)
-    status, error = _status(folder, result, damage, beside or {})
-    metrics = numbers(result.get("metrics") or {})
+    status, error = _status(folder, result, damage, leaderboard_row or {})
+    metrics = numeric_values(result.get("metrics") or {})
     last = {} if result else last_row(folder / "metrics.jsonl")
     if not result and last.get("split"):
         metrics = {
             f"{last['split']}/{k}": v
-            for k, v in numbers(last).items()
+            for k, v in numeric_values(last).items()
             if k not in ("step", "examples")
         }
     best = result.get("best") or {}
@@ -85,7 +87,7 @@ def read_run(folder: Path, label: str, beside: Mapping[str, str] | None = None) 
         name=str(meta.get("name") or ""),
         signature=str(meta["signature"]),
         seed=meta.get("seed"),
-        settings=settings_of(meta),
+        settings=settings_from_meta(meta),
         choices={k: v for k, v in (meta.get("choices") or {}).items() if v is not None},
         monitor=(
             str(identity.get("checkpoint.monitor.metric", "validation/auc")),
@@ -102,16 +104,18 @@ def read_run(folder: Path, label: str, beside: Mapping[str, str] | None = None) 
     )
 
 
-def begun(folder: Path, label: str, beside: Mapping[str, str] | None = None) -> RunRecord:
+def read_unstarted_run(
+    folder: Path, label: str, leaderboard_row: Mapping[str, str] | None = None
+) -> RunRecord:
     """A job of a sweep that ended before it had a `meta.json`."""
     running = is_locked(folder)
-    said = beside or {}
+    said = leaderboard_row or {}
     error = said.get("error") or last_line(folder / "job.log") or "it ended before it had begun"
     status = "running" if running else said.get("status") or "failed"
     return RunRecord(folder, label, status, error=None if running else error)
 
 
-def settings_of(meta: Mapping[str, Any]) -> dict[str, Any]:
+def settings_from_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     """What made a run, by key: its identity, options of groups, and overrides of all else."""
     identity = dict(meta.get("identity") or {})
     choices = {k: v for k, v in (meta.get("choices") or {}).items() if v is not None}
@@ -125,7 +129,12 @@ def settings_of(meta: Mapping[str, Any]) -> dict[str, Any]:
         key, equals, value = str(text).partition("=")
         key = key.lstrip("+")
         top = key.replace("/", ".").split(".")[0]
-        if equals and key not in found and top not in _NO_SETTINGS and key not in _STOOD_FOR:
+        if (
+            equals
+            and key not in found
+            and top not in _IGNORED_OVERRIDES
+            and key not in _IMPLIED_OVERRIDES
+        ):
             found[key] = value
     return found
 
@@ -163,7 +172,7 @@ def _status(
     return str(known), trace or "it was killed: there is no result"
 
 
-def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+def numeric_values(values: Mapping[str, Any]) -> dict[str, float]:
     return {k: number for k, v in values.items() if (number := as_number(v)) is not None}
 
 
@@ -178,7 +187,7 @@ def as_number(value: Any) -> float | None:
     return None
 
 
-def finite(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 

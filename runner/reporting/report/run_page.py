@@ -11,13 +11,20 @@ from rich.console import Console
 from rich.text import Text
 
 from runner.errors import UserError
-from runner.reporting.console.format import duration, number, result_table
-from runner.reporting.report.html import Cell, Page, bullets, escape, facts, table
+from runner.reporting.console.format import format_duration, format_number, result_table
+from runner.reporting.report.html import (
+    Cell,
+    Page,
+    escape,
+    render_bullets,
+    render_facts,
+    render_table,
+)
 from runner.reporting.report.plotly_run import (
     calibration_figure,
+    lr_figure,
     metric_figures,
-    rate_figure,
-    speed_figure,
+    throughput_figure,
 )
 from runner.reporting.report.records import RunRecord, as_number
 from runner.rundir.json_files import read_json
@@ -25,35 +32,35 @@ from runner.rundir.json_files import read_json
 _FEATURES_SHOWN = 200
 
 
-def single_page(run: RunRecord) -> Page:
+def make_run_page(run: RunRecord) -> Page:
     page = Page(f"{run.name or run.label}: {run.label}")
     page.parts.append(f"<h1>{escape(run.name or run.label)}</h1>")
     pill = f'<span class="pill {escape(run.status)}">{escape(run.status)}</span>'
     what = "evaluation" if run.kind == "eval" else "training"
     created = str(run.meta.get("created") or "")
     page.parts.append(f'<p class="sub">{pill} {what} {escape(run.label)}, {escape(created)}</p>')
-    page.parts.append(facts(_facts(run)))
+    page.parts.append(render_facts(_facts(run)))
     if run.error:
-        page.section("What went wrong", f"<pre>{escape(run.error)}</pre>", kind="warn")
+        page.add_section("What went wrong", f"<pre>{escape(run.error)}</pre>", css_class="warn")
     data = _read(run.folder / "data.json")
-    page.section("Results", _results(run, data))
+    page.add_section("Results", _results(run, data))
     metrics = metric_figures(run)
-    body = "".join(page.figure(figure, name) for name, figure in metrics.items())
+    body = "".join(page.add_figure(figure, name) for name, figure in metrics.items())
     if body:
         best = "; the dotted line is the best step" if run.best_step is not None else ""
         note = f'<p class="note">Train is the mean since the row before{best}.</p>'
-        page.section("Curves", f'{note}<div class="grid">{body}</div>')
-    others = [("Learning rate", rate_figure(run)), ("Examples a second", speed_figure(run))]
-    body = "".join(page.figure(figure, heading) for heading, figure in others if figure)
-    page.section("Learning rate and speed", f'<div class="grid">{body}</div>' if body else "")
-    page.section("Calibration", _calibration(page, run))
-    page.section("Data", _data(run, data))
-    page.section("Configuration", _configuration(run), folded=True)
-    page.section("Where it comes from", _origin(run), folded=True)
+        page.add_section("Curves", f'{note}<div class="grid">{body}</div>')
+    others = [("Learning rate", lr_figure(run)), ("Examples a second", throughput_figure(run))]
+    body = "".join(page.add_figure(figure, heading) for heading, figure in others if figure)
+    page.add_section("Learning rate and speed", f'<div class="grid">{body}</div>' if body else "")
+    page.add_section("Calibration", _calibration(page, run))
+    page.add_section("Data", _data(run, data))
+    page.add_section("Configuration", _configuration(run), folded=True)
+    page.add_section("Where it comes from", _provenance(run), folded=True)
     return page
 
 
-def show_single(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None:
+def show_run(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None:
     """The same in a terminal: facts and the table of results."""
     for problem in problems:
         out.print(Text(f"note: {problem}", style="yellow"), soft_wrap=True)
@@ -75,7 +82,7 @@ def _facts(run: RunRecord) -> list[tuple[str, str]]:
     monitored, _ = run.monitor
     for name in (monitored, f"test/{monitored.partition('/')[2]}"):
         if name in run.metrics:
-            found.append((name, number(run.metrics[name])))
+            found.append((name, format_number(run.metrics[name])))
     if run.best_step is not None:
         found.append(("best at update", f"{run.best_step:,}"))
     if run.step is not None:
@@ -83,13 +90,13 @@ def _facts(run: RunRecord) -> list[tuple[str, str]]:
     if run.examples is not None:
         found.append(("examples", f"{run.examples:,}"))
     if run.seconds:
-        found.append(("time", duration(run.seconds)))
+        found.append(("time", format_duration(run.seconds)))
     found.append(("seed", str(run.seed)))
     found.append(("signature", run.signature))
     return found
 
 
-def _reachable(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _oracle_metrics(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return {
         split: {k: n for k, v in best.items() if (n := as_number(v)) is not None}
         for split, best in (data.get("reachable") or {}).items()
@@ -99,14 +106,14 @@ def _reachable(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 def _results(run: RunRecord, data: Mapping[str, Any]) -> str:
     if not run.metrics:
         return '<p class="note">No metrics have been logged yet.</p>'
-    shown = result_table(run.metrics, _reachable(data))
-    rows = [[Cell(row[0]), *(Cell(c, kind="num") for c in row[1:])] for row in shown.rows]
+    shown = result_table(run.metrics, _oracle_metrics(data))
+    rows = [[Cell(row[0]), *(Cell(c, css_class="num") for c in row[1:])] for row in shown.rows]
     note = "" if run.result else '<p class="note">Of the last row that was logged.</p>'
-    return note + table(list(shown.header), rows, numeric=shown.header[1:])
+    return note + render_table(list(shown.header), rows, numeric=shown.header[1:])
 
 
 def _result_lines(run: RunRecord, data: Mapping[str, Any]) -> list[str]:
-    return result_table(run.metrics, _reachable(data)).lines() if run.metrics else []
+    return result_table(run.metrics, _oracle_metrics(data)).lines() if run.metrics else []
 
 
 def _calibration(page: Page, run: RunRecord) -> str:
@@ -116,7 +123,7 @@ def _calibration(page: Page, run: RunRecord) -> str:
     for split, told in found.items():
         if isinstance(told, dict) and told.get("tasks"):
             heading = f"{split}, at update {told.get('step'):,}"
-            shown.append(page.figure(calibration_figure(told["tasks"]), heading))
+            shown.append(page.add_figure(calibration_figure(told["tasks"]), heading))
     if not shown:
         return ""
     note = (
@@ -152,10 +159,10 @@ def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
         for f in features[:_FEATURES_SHOWN]
     ]
     header = ["feature", "table", "ids", "mean or longest length"]
-    body = table(header, rows, numeric=header[2:], sortable=True) if rows else ""
+    body = render_table(header, rows, numeric=header[2:], sortable=True) if rows else ""
     more = len(features) - _FEATURES_SHOWN
     tail = f'<p class="note">and {more:,} more features</p>' if more > 0 else ""
-    return facts(parts) + body + tail
+    return render_facts(parts) + body + tail
 
 
 def _positive_rates(run: RunRecord) -> list[tuple[str, str]]:
@@ -177,11 +184,15 @@ def _configuration(run: RunRecord) -> str:
     except OSError as error:
         return f'<p class="note">{escape(path)}: {escape(error.strerror or error)}</p>'
     given = run.meta.get("overrides") or []
-    head = f'<p class="note">Given on the command line:</p>{bullets(given)}<br>' if given else ""
+    head = (
+        f'<p class="note">Given on the command line:</p>{render_bullets(given)}<br>'
+        if given
+        else ""
+    )
     return f"{head}<pre>{escape(text)}</pre>"
 
 
-def _origin(run: RunRecord) -> str:
+def _provenance(run: RunRecord) -> str:
     meta = run.meta
     git = meta.get("git") or {}
     changed = " with uncommitted changes" if git.get("patch") else ""
@@ -194,7 +205,7 @@ def _origin(run: RunRecord) -> str:
         ("resumed", f"{len(meta.get('resumes') or [])} times"),
         ("warm start", str((meta.get("identity") or {}).get("checkpoint.init_from") or "no")),
     ]
-    return table(["", ""], [[Cell(k), Cell(v, kind="wide")] for k, v in pairs])
+    return render_table(["", ""], [[Cell(k), Cell(v, css_class="wide")] for k, v in pairs])
 
 
 def _words(meta: Mapping[str, Any]) -> list[tuple[int, str]]:

@@ -12,8 +12,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from runner.reporting.console.format import duration, number
-from runner.reporting.report.overview import Overview, values_of
+from runner.reporting.console.format import format_duration, format_number
+from runner.reporting.report.overview import Overview, format_run_settings
 from runner.reporting.report.records import RunRecord
 
 _ROWS_SHOWN = 40
@@ -22,33 +22,33 @@ _FILE_WIDTH = 140  # columns of text, where no terminal limits them
 _STYLES = {"failed": "red", "incomplete": "red", "interrupted": "yellow", "pruned": "yellow"}
 
 
-def console() -> Console:
+def make_console() -> Console:
     free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(highlight=False, width=_FILE_WIDTH if free else None)
 
 
-def show_overview(out: Console, view: Overview) -> None:
+def show_overview(out: Console, overview: Overview) -> None:
     """As much of the table as the terminal has room for: metrics to the right go first."""
-    for note in view.notes:
+    for note in overview.notes:
         out.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
-    metrics = list(view.metrics)
-    while len(metrics) > 1 and _width(out, _runs(view, metrics)) > out.width:
+    metrics = list(overview.metrics)
+    while len(metrics) > 1 and _width(out, _runs(overview, metrics)) > out.width:
         metrics.pop()
-    out.print(_runs(view, metrics))
-    if len(view.runs) > _ROWS_SHOWN:
-        _say(out, f"the first {_ROWS_SHOWN} of {len(view.runs):,} runs")
-    if view.is_repeated:
-        out.print(_seeds(view, metrics))
-    if view.shares:
-        out.print(_importance(view))
-    _failures(out, view)
-    _say(out, f"{len(view.runs):,} runs: {view.counts}")
+    out.print(_runs(overview, metrics))
+    if len(overview.runs) > _ROWS_SHOWN:
+        _say(out, f"the first {_ROWS_SHOWN} of {len(overview.runs):,} runs")
+    if overview.has_repeated_settings:
+        out.print(_seeds(overview, metrics))
+    if overview.importances:
+        out.print(_importance(overview))
+    _failures(out, overview)
+    _say(out, f"{len(overview.runs):,} runs: {overview.counts}")
 
 
 def _runs(view: Overview, metrics: Sequence[str]) -> Table:
     table = _table("")
     for key in view.keys:
-        table.add_column(view.names[key], overflow="fold")
+        table.add_column(view.headings[key], overflow="fold")
     if not view.keys:
         table.add_column("run", overflow="fold")
     if view.seeds_vary:
@@ -62,27 +62,27 @@ def _runs(view: Overview, metrics: Sequence[str]) -> Table:
 
 
 def _cells(view: Overview, run: RunRecord, metrics: Sequence[str]) -> list[str]:
-    cells = values_of(run, view.keys) if view.keys else [run.label]
+    cells = format_run_settings(run, view.keys) if view.keys else [run.label]
     if view.keys and not run.meta:
         cells[0] = run.label
     cells += [str(run.seed) if run.meta else ""] if view.seeds_vary else []
     cells.append(run.status)
-    cells += [number(run.metrics[m]) if m in run.metrics else "" for m in metrics]
+    cells += [format_number(run.metrics[m]) if m in run.metrics else "" for m in metrics]
     cells.append("" if run.step is None else f"{run.step:,}")
-    return [*cells, "" if run.seconds is None else duration(run.seconds)]
+    return [*cells, "" if run.seconds is None else format_duration(run.seconds)]
 
 
 def _seeds(view: Overview, metrics: Sequence[str]) -> Table:
     table = _table("\nover seeds: mean ± standard deviation")
     for key in view.keys:
-        table.add_column(view.names[key], overflow="fold")
+        table.add_column(view.headings[key], overflow="fold")
     for name in ["runs", *metrics[:2]]:
         table.add_column(name, justify="right", no_wrap=True)
-    for one in view.settings[:_ROWS_SHOWN]:
+    for one in view.seed_groups[:_ROWS_SHOWN]:
         cells = [*one.values, str(len(one.runs))]
         for name in metrics[:2]:
-            mean, spread = one.mean(name), one.deviation(name)
-            text = "" if mean is None else number(mean)
+            mean, spread = one.mean(name), one.std(name)
+            text = "" if mean is None else format_number(mean)
             cells.append(text + ("" if spread is None else f" ± {spread:.2g}"))
         table.add_row(*map(Text, cells))
     return table
@@ -92,9 +92,9 @@ def _importance(view: Overview) -> Table:
     table = _table(f"\nimportance: share of the variance of {view.monitor[0]}")
     for name, justify in (("parameter", "left"), ("share", "right"), ("", "left")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    shares = [(s.key, s.share) for s in view.shares]
-    if view.seeds_share is not None:
-        shares.append(("seeds (same settings)", view.seeds_share))
+    shares = [(s.key, s.variance_share) for s in view.importances]
+    if view.seed_variance_share is not None:
+        shares.append(("seeds (same settings)", view.seed_variance_share))
     for name, share in shares:
         table.add_row(Text(name), f"{share:.1%}", "━" * round(30 * share))
     return table

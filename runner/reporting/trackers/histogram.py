@@ -13,4 +13,4 @@ class Histogram:
     edges: tuple[float, ...]
     counts: tuple[int, ...]
     total: float  # of all values
-    squares: float  # the sum of their squares
+    sum_squares: float  # the sum of their squares

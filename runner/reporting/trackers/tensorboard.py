@@ -51,7 +51,7 @@ class TensorBoard:
                 max=histogram.edges[-1],
                 num=sum(histogram.counts),
                 sum=histogram.total,
-                sum_squares=histogram.squares,
+                sum_squares=histogram.sum_squares,
                 bucket_limits=list(histogram.edges[1:]),
                 bucket_counts=list(histogram.counts),
                 global_step=step,

@@ -17,7 +17,7 @@ from runner.reporting.trackers.histogram import Histogram
 from runner.rundir.json_files import write_json
 
 FINISH_LIMIT_S = 25  # all trackers together: exit may be delayed by 30 s
-IDENTITIES = "trackers.json"
+TRACKERS_FILE = "trackers.json"
 
 
 class RunInfo(TypedDict):
@@ -69,7 +69,7 @@ class Trackers:
         """state: what `state()` returned in the run that is continued. None: the copy in the run
         directory, so that a run killed before its first checkpoint keeps its identity as well.
         """
-        path = Path(run["dir"]) / IDENTITIES
+        path = Path(run["dir"]) / TRACKERS_FILE
         self._states = dict(state or _read(path))
 
         def start(name: str, tracker: Tracker) -> None:

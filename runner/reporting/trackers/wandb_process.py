@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 START_LIMIT_S = 8
 ORPHAN_LIMIT_S = 20
-BESIDE_STEP = "follow/step"
+FOLLOW_STEP = "follow/step"
 EXIT_CODES = {"completed": 0, "pruned": 0, "failed": 1, "interrupted": 130}
 
 
@@ -34,16 +34,16 @@ def main() -> None:
             print(json.dumps({"message": message}), file=answers, flush=True)
 
     options = json.loads(sys.stdin.readline())
-    run = start(options, say)
+    run = start_run(options, say)
     last_step, status = 0, "failed"
     for line in sys.stdin:
         sent = json.loads(line)
         if "finish" in sent:
             status = sent["finish"]
             break
-        row = {**sent["row"], **drawn(sent.get("histograms", {}))}
+        row = {**sent["row"], **to_wandb_histograms(sent.get("histograms", {}))}
         if options.get("beside"):  # the run's own steps are another process's: rows bring theirs
-            run.log({**row, BESIDE_STEP: sent["step"]})
+            run.log({**row, FOLLOW_STEP: sent["step"]})
             continue
         # wandb drops rows of earlier steps, such as the best step's test at the end of a run
         last_step = max(last_step, sent["step"])
@@ -54,7 +54,7 @@ def main() -> None:
     run.finish(exit_code=EXIT_CODES[status])
 
 
-def drawn(histograms: Mapping[str, Any]) -> dict[str, Any]:
+def to_wandb_histograms(histograms: Mapping[str, Any]) -> dict[str, Any]:
     """name -> (counts, edges), as wandb's own."""
     if not histograms:
         return {}
@@ -63,11 +63,11 @@ def drawn(histograms: Mapping[str, Any]) -> dict[str, Any]:
     return {n: wandb.Histogram(np_histogram=tuple(bins)) for n, bins in histograms.items()}
 
 
-def start(options: Mapping[str, Any], say: Callable[[str], None]) -> Any:
+def start_run(options: Mapping[str, Any], say: Callable[[str], None]) -> Any:
     """The wandb run, offline if it cannot be had online."""
     if options["mode"] != "offline":
         try:
-            return init(options, "online")
+            return init_run(options, "online")
         except Exception as error:
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             folder = Path(options["dir"]) / "wandb"
@@ -75,10 +75,10 @@ def start(options: Mapping[str, Any], say: Callable[[str], None]) -> Any:
             import wandb
 
             wandb.teardown()  # the failed run would hold the id
-    return init(options, "offline")
+    return init_run(options, "offline")
 
 
-def init(options: Mapping[str, Any], mode: Literal["online", "offline"]) -> Any:
+def init_run(options: Mapping[str, Any], mode: Literal["online", "offline"]) -> Any:
     import wandb
 
     settings: dict[str, Any] = {
@@ -107,7 +107,7 @@ def init(options: Mapping[str, Any], mode: Literal["online", "offline"]) -> Any:
         tags=options["tags"] or None,
     )
     if options.get("beside"):
-        run.define_metric("follow/*", step_metric=BESIDE_STEP)
+        run.define_metric("follow/*", step_metric=FOLLOW_STEP)
     return run
 
 

@@ -17,17 +17,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from runner.rundir.checkpoint.folder import find_latest, open_checkpoint, saved_steps
-from runner.rundir.checkpoint.manifest import CheckpointError, DamagedError, Saved
+from runner.rundir.checkpoint.manifest import Checkpoint, CheckpointError, DamagedError
 
 if TYPE_CHECKING:
     from runner.rundir.checkpoint.checkpointer import Checkpointer
     from runner.rundir.checkpoint.tensors import load_tensors, read_tensors, tensor_shapes
 
 __all__ = [
+    "Checkpoint",
     "CheckpointError",
     "Checkpointer",
     "DamagedError",
-    "Saved",
     "find_latest",
     "load_tensors",
     "open_checkpoint",

@@ -14,33 +14,33 @@ from typing import Any
 
 from torch import Tensor
 
-from runner.distributed.ranks import this_process
+from runner.distributed.ranks import current_ranks
 from runner.errors import UserError
-from runner.rundir.checkpoint.files import FileSum, dump_json, write_file
+from runner.rundir.checkpoint.files import FileDigest, dump_json, write_file
 from runner.rundir.checkpoint.folder import (
-    TEMPORARY,
-    commit,
-    discard,
+    TEMPORARY_PREFIX,
+    commit_checkpoint,
     find_latest,
-    prune,
+    remove_checkpoint,
+    remove_old,
+    remove_stale,
     saved_steps,
     step_folders,
-    sweep,
 )
 from runner.rundir.checkpoint.manifest import (
-    MANIFEST,
-    VALUES,
+    MANIFEST_FILE,
+    VALUES_FILE,
+    Checkpoint,
     CheckpointError,
     Manifest,
-    Saved,
     encode_manifest,
 )
-from runner.rundir.checkpoint.tensors import HostBuffer, StagedFile, stage, write_staged
+from runner.rundir.checkpoint.tensors import HostBuffer, StagedFile, stage_tensors, write_staged
 from runner.rundir.json_files import sync_folder
 
 
 @dataclass(frozen=True)
-class _Save:
+class _PendingSave:
     step: int
     temporary: Path
     files: list[StagedFile]
@@ -65,14 +65,14 @@ class Checkpointer:
         self._keep = keep
         self._warn = warn
         # a group of its own: the writing thread talks to the others while training uses theirs
-        self._ranks = this_process().with_own_group()
+        self._ranks = current_ranks().with_new_group()
         self._buffer = HostBuffer()
         self._writer: Thread | None = None
         self._failure: Exception | None = None
         self._notes: list[str] = []  # warnings of the thread, told by the caller's
         if self._ranks.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            sweep(folder)
+            remove_stale(folder)
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> None:
         """Get the memory for copying these, in a thread, so that the first save need not."""
@@ -98,10 +98,10 @@ class Checkpointer:
         """
         assert step >= 0
         self.finish()
-        name = self._ranks.share(f"{TEMPORARY}step-{step}-{secrets.token_hex(4)}")
+        name = self._ranks.broadcast_object(f"{TEMPORARY_PREFIX}step-{step}-{secrets.token_hex(4)}")
         text = dump_json(values)
-        files = stage(tensors, self._buffer, self._ranks)
-        job = _Save(step, self.folder / name, files, text, tuple(protect))
+        files = stage_tensors(tensors, self._buffer, self._ranks)
+        job = _PendingSave(step, self.folder / name, files, text, tuple(protect))
         self._start(lambda: self._run(job))
         if wait:
             self.finish()
@@ -118,24 +118,24 @@ class Checkpointer:
         if failure is not None:
             raise failure
 
-    def saved(self) -> list[int]:
+    def saved_steps(self) -> list[int]:
         """Steps of the checkpoints with a whole manifest and files of the right size, ascending."""
         return saved_steps(self.folder)
 
-    def latest(self) -> Saved | None:
+    def open_latest(self) -> Checkpoint | None:
         """The newest that verifies (`find_latest`); rank 0 reads it for all."""
-        found: Saved | Exception | None = None
+        found: Checkpoint | Exception | None = None
         if self._ranks.rank == 0:
             try:
                 found = find_latest(self.folder, self._warn)
             except (UserError, OSError) as error:
                 found = error
-        found = self._ranks.share(found)
+        found = self._ranks.broadcast_object(found)
         if isinstance(found, Exception):
             raise found
         return found
 
-    def discard_after(self, step: int) -> None:
+    def remove_after(self, step: int) -> None:
         """Remove all later checkpoints, whole or not: a run goes on from `step` and makes its own.
 
         To be called before the logs are cut back to `step`, which later ones would not fit.
@@ -144,27 +144,27 @@ class Checkpointer:
         if self._ranks.rank == 0:
             for later, path in reversed(step_folders(self.folder).items()):
                 if later > step:
-                    discard(path)
+                    remove_checkpoint(path)
             sync_folder(self.folder)
-        self._ranks.share(None)
+        self._ranks.broadcast_object(None)
 
     def _start(self, work: Callable[[], None]) -> None:
         # no daemon: a program that ends without `finish` still ends its last save
         self._writer = Thread(target=work, name="checkpoint-writer")
         self._writer.start()
 
-    def _run(self, job: _Save) -> None:
+    def _run(self, job: _PendingSave) -> None:
         """The thread: every rank writes its tensors, rank 0 all else."""
-        mine: tuple[dict[str, FileSum], Exception | None]
+        mine: tuple[dict[str, FileDigest], Exception | None]
         try:
             job.temporary.mkdir(exist_ok=True)
             mine = write_staged(job.files, self._buffer, job.temporary), None
         except Exception as error:
             mine = {}, error
         try:
-            everyone = self._ranks.gather(mine)
+            everyone = self._ranks.all_gather_object(mine)
             failure = self._seal(job, everyone) if self._ranks.rank == 0 else None
-            self._failure = self._ranks.share(failure)
+            self._failure = self._ranks.broadcast_object(failure)
         except RuntimeError as error:  # of the exchange: this thread's error would be seen by none
             self._failure = CheckpointError(
                 f"the checkpoint of step {job.step} was not saved in {self.folder}: another rank "
@@ -172,7 +172,7 @@ class Checkpointer:
             )
 
     def _seal(
-        self, job: _Save, everyone: list[tuple[dict[str, FileSum], Exception | None]]
+        self, job: _PendingSave, everyone: list[tuple[dict[str, FileDigest], Exception | None]]
     ) -> CheckpointError | None:
         """Make the files of all ranks a checkpoint, or leave no trace of them."""
         sums = {name: s for files, _ in everyone for name, s in files.items()}
@@ -180,25 +180,25 @@ class Checkpointer:
             for _, error in everyone:
                 if error is not None:
                     raise error
-            sums[VALUES] = write_file(job.temporary / VALUES, [job.values])
+            sums[VALUES_FILE] = write_file(job.temporary / VALUES_FILE, [job.values])
             manifest = encode_manifest(Manifest(job.step, sums))
-            write_file(job.temporary / MANIFEST, [manifest])
+            write_file(job.temporary / MANIFEST_FILE, [manifest])
             sync_folder(job.temporary)
-            commit(job.temporary, self.folder / f"step-{job.step}")
+            commit_checkpoint(job.temporary, self.folder / f"step-{job.step}")
         except Exception as error:
             return self._abandon(job, error)
         try:
-            sweep(self.folder)
-            prune(self.folder, newest=job.step, keep=self._keep, protect=job.protect)
+            remove_stale(self.folder)
+            remove_old(self.folder, newest=job.step, keep=self._keep, protect=job.protect)
         except OSError as error:
             self._notes.append(f"an old checkpoint was not removed: {_reason(error)}")
         return None
 
-    def _abandon(self, job: _Save, error: Exception) -> CheckpointError:
+    def _abandon(self, job: _PendingSave, error: Exception) -> CheckpointError:
         try:
-            sweep(self.folder)
+            remove_stale(self.folder)
             free = f"{shutil.disk_usage(self.folder).free:,}"
-            last = max(self.saved(), default=None)
+            last = max(self.saved_steps(), default=None)
         except OSError as further:  # the disk may be gone altogether
             self._notes.append(f"temporary files may be left: {_reason(further)}")
             free, last = "an unknown number of", None

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 # Hashing and writing let go of the interpreter for a whole piece, so training seldom waits for it.
-PIECE_BYTES = 8 << 20
+CHUNK_BYTES = 8 << 20
 FLOAT_TAG = "$float"
 
 
 @dataclass(frozen=True)
-class FileSum:
+class FileDigest:
     size: int  # bytes
     sha256: str
 
 
-def write_file(path: Path, contents: Iterable[bytes | memoryview]) -> FileSum:
+def write_file(path: Path, contents: Iterable[bytes | memoryview]) -> FileDigest:
     """Write a new file and sync it; hashes on the way, so that nothing is read again.
 
     Raises: OSError that names the file.
@@ -35,8 +35,8 @@ def write_file(path: Path, contents: Iterable[bytes | memoryview]) -> FileSum:
         try:
             for content in contents:
                 view = memoryview(content)
-                for start in range(0, len(view), PIECE_BYTES):
-                    piece = view[start : start + PIECE_BYTES]
+                for start in range(0, len(view), CHUNK_BYTES):
+                    piece = view[start : start + CHUNK_BYTES]
                     digest.update(piece)
                     size += len(piece)
                     while piece:  # a write may take only a part, most of all when the disk fills
@@ -47,10 +47,10 @@ def write_file(path: Path, contents: Iterable[bytes | memoryview]) -> FileSum:
     except OSError as error:
         error.filename = str(path)
         raise
-    return FileSum(size, digest.hexdigest())
+    return FileDigest(size, digest.hexdigest())
 
 
-def sum_file(path: Path) -> FileSum:
+def digest_file(path: Path) -> FileDigest:
     """Size and sha256 of a regular file. Raises: OSError, for a link, a pipe or a device too."""
     # non-blocking: opening a planted pipe would otherwise wait for ever
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -59,10 +59,10 @@ def sum_file(path: Path) -> FileSum:
         if not stat.S_ISREG(status.st_mode):
             raise OSError("not a regular file")
         digest = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]
-    return FileSum(status.st_size, digest.hexdigest())
+    return FileDigest(status.st_size, digest.hexdigest())
 
 
-def remove(path: Path) -> None:
+def remove_path(path: Path) -> None:
     """Remove a folder with all that is in it, or a file. A link is removed, never followed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

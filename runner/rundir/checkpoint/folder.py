@@ -13,12 +13,12 @@ import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from runner.errors import UserError, nearest
-from runner.rundir.checkpoint.files import parse_json, remove
+from runner.errors import UserError, nearest_hint
+from runner.rundir.checkpoint.files import parse_json, remove_path
 from runner.rundir.checkpoint.manifest import (
-    VALUES,
+    VALUES_FILE,
+    Checkpoint,
     DamagedError,
-    Saved,
     check_contents,
     check_names,
     check_sizes,
@@ -26,7 +26,7 @@ from runner.rundir.checkpoint.manifest import (
 )
 from runner.rundir.json_files import sync_folder
 
-TEMPORARY = ".tmp-"
+TEMPORARY_PREFIX = ".tmp-"
 _STEP = re.compile(r"(\.old-)?step-(0|[1-9][0-9]*)")
 
 
@@ -47,7 +47,7 @@ def saved_steps(folder: Path) -> list[int]:
     return [step for step, path in step_folders(folder).items() if _is_whole(path)]
 
 
-def open_checkpoint(path: Path) -> Saved:
+def open_checkpoint(path: Path) -> Checkpoint:
     """Verify size and sha256 of every file of one checkpoint, and read its values.
 
     Raises: DamagedError that names the file; UserError for a format of another version.
@@ -55,7 +55,7 @@ def open_checkpoint(path: Path) -> Saved:
     if not path.is_dir() and path.with_name(f".old-{path.name}").is_dir():
         path = path.with_name(f".old-{path.name}")
     if not path.is_dir():
-        near = nearest(path.name, [p.name for p in step_folders(path.parent).values()])
+        near = nearest_hint(path.name, [p.name for p in step_folders(path.parent).values()])
         raise UserError(f"no checkpoint at {path}{near}")
     manifest = read_manifest(path)
     named = _STEP.fullmatch(path.name)
@@ -65,15 +65,15 @@ def open_checkpoint(path: Path) -> Saved:
         check_names(path, manifest)
         check_sizes(path, manifest)
         check_contents(path, manifest)
-        values = parse_json((path / VALUES).read_bytes())
+        values = parse_json((path / VALUES_FILE).read_bytes())
     except (OSError, ValueError, TypeError) as error:
         if isinstance(error, DamagedError):
             raise
         raise DamagedError(f"{path} cannot be read: {error}") from error
-    return Saved(manifest.step, path, values)
+    return Checkpoint(manifest.step, path, values)
 
 
-def find_latest(folder: Path, warn: Callable[[str], None]) -> Saved | None:
+def find_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint that verifies; None if there is none. Changes nothing in the folder.
 
     A damaged one is passed over with a warning. Raises: UserError if there are some and none is
@@ -94,7 +94,7 @@ def find_latest(folder: Path, warn: Callable[[str], None]) -> Saved | None:
     return None
 
 
-def commit(temporary: Path, final: Path) -> None:
+def commit_checkpoint(temporary: Path, final: Path) -> None:
     """Give a written and synced folder its name, in place of what may have it already.
 
     That is left aside for `sweep`.
@@ -103,7 +103,7 @@ def commit(temporary: Path, final: Path) -> None:
     replaces = os.path.lexists(final)
     if replaces:
         if os.path.lexists(aside):
-            remove(aside)
+            remove_path(aside)
         os.rename(final, aside)
     try:
         os.rename(temporary, final)
@@ -114,7 +114,7 @@ def commit(temporary: Path, final: Path) -> None:
     sync_folder(final.parent)
 
 
-def prune(folder: Path, *, newest: int, keep: int, protect: Collection[int]) -> None:
+def remove_old(folder: Path, *, newest: int, keep: int, protect: Collection[int]) -> None:
     """Remove all but the `keep` newest whole ones, `protect` and `newest`, which was just written.
 
     One that is not whole goes when it is older; a newer one stays, to be looked at.
@@ -123,27 +123,27 @@ def prune(folder: Path, *, newest: int, keep: int, protect: Collection[int]) -> 
     kept = {newest, *whole[-keep:], *protect}
     for step, path in step_folders(folder).items():
         if step not in kept and (step < newest or step in whole):
-            discard(path)
+            remove_checkpoint(path)
 
 
-def discard(path: Path) -> None:
+def remove_checkpoint(path: Path) -> None:
     """Remove a checkpoint; killed in between, it is wholly there or is swept away later."""
-    leaving = path.with_name(f"{TEMPORARY}gone-{path.name}")
+    leaving = path.with_name(f"{TEMPORARY_PREFIX}gone-{path.name}")
     if os.path.lexists(leaving):
-        remove(leaving)
+        remove_path(leaving)
     os.rename(path, leaving)
-    remove(leaving)
+    remove_path(leaving)
 
 
-def sweep(folder: Path) -> None:
+def remove_stale(folder: Path) -> None:
     """Clear up what no reader needs. No other writer may be at work in this folder."""
     for entry in list(folder.iterdir()):
-        if entry.name.startswith(TEMPORARY):
-            remove(entry)
+        if entry.name.startswith(TEMPORARY_PREFIX):
+            remove_path(entry)
         elif entry.name.startswith(".old-step-"):
             final = folder / entry.name.removeprefix(".old-")
             if os.path.lexists(final):
-                remove(entry)
+                remove_path(entry)
             else:
                 os.rename(entry, final)
 

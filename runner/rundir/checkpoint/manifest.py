@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
-from runner.rundir.checkpoint.files import FileSum, dump_json, parse_json, sum_file
+from runner.rundir.checkpoint.files import FileDigest, digest_file, dump_json, parse_json
 
 FORMAT = 1
-MANIFEST = "manifest.json"
-VALUES = "state.json"
-TENSORS = ".safetensors"
+MANIFEST_FILE = "manifest.json"
+VALUES_FILE = "state.json"
+TENSORS_SUFFIX = ".safetensors"
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # so neither "..", nor a path
 
@@ -34,7 +34,7 @@ class DamagedError(UserError):
 
 
 @dataclass(frozen=True)
-class Saved:
+class Checkpoint:
     """A checkpoint whose manifest holds."""
 
     step: int
@@ -45,7 +45,7 @@ class Saved:
 @dataclass(frozen=True)
 class Manifest:
     step: int
-    files: Mapping[str, FileSum]
+    files: Mapping[str, FileDigest]
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -58,11 +58,11 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises: DamagedError; UserError for a format of another version, which no older one may replace.
     """
-    path = folder / MANIFEST
+    path = folder / MANIFEST_FILE
     try:
         raw = path.read_bytes()
     except FileNotFoundError as error:
-        raise DamagedError(f"{folder} has no {MANIFEST}: not a whole checkpoint") from error
+        raise DamagedError(f"{folder} has no {MANIFEST_FILE}: not a whole checkpoint") from error
     except OSError as error:
         raise DamagedError(f"{path} cannot be read: {error.strerror}") from error
     try:
@@ -79,7 +79,7 @@ def read_manifest(folder: Path) -> Manifest:
             "Use the version that wrote it, or another folder"
         )
     try:
-        files = {name: FileSum(**entry) for name, entry in content["files"].items()}
+        files = {name: FileDigest(**entry) for name, entry in content["files"].items()}
         if type(content["step"]) is not int:
             raise TypeError("step is no whole number")
         return Manifest(content["step"], files)
@@ -90,12 +90,14 @@ def read_manifest(folder: Path) -> Manifest:
 def check_names(folder: Path, manifest: Manifest) -> None:
     """Only plain names of files of the folder, and no tensors besides. Raises: DamagedError."""
     for name in manifest.files:
-        if not _PLAIN_NAME.fullmatch(name) or name == MANIFEST:
-            raise DamagedError(f"{folder / MANIFEST} names {name!r}, no file of its folder")
-    if VALUES not in manifest.files:
-        raise DamagedError(f"{folder / MANIFEST} names no {VALUES}")
+        if not _PLAIN_NAME.fullmatch(name) or name == MANIFEST_FILE:
+            raise DamagedError(f"{folder / MANIFEST_FILE} names {name!r}, no file of its folder")
+    if VALUES_FILE not in manifest.files:
+        raise DamagedError(f"{folder / MANIFEST_FILE} names no {VALUES_FILE}")
     # The reader of tensors takes every such file that it finds.
-    extra = {e.name for e in folder.iterdir() if e.name.endswith(TENSORS)} - set(manifest.files)
+    extra = {e.name for e in folder.iterdir() if e.name.endswith(TENSORS_SUFFIX)} - set(
+        manifest.files
+    )
     if extra:
         raise DamagedError(f"{folder} holds {sorted(extra)[0]!r}, which its manifest does not name")
 
@@ -117,7 +119,7 @@ def check_contents(folder: Path, manifest: Manifest) -> None:
     """Read every file once. Raises: DamagedError, naming the file."""
     for name, told in manifest.files.items():
         try:
-            found = sum_file(folder / name)
+            found = digest_file(folder / name)
         except OSError as error:
             raise DamagedError(f"{folder / name} cannot be read: {error}") from error
         if found != told:

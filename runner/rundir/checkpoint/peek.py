@@ -11,44 +11,46 @@ from typing import Any
 from runner.errors import UserError
 from runner.rundir.checkpoint.files import parse_json
 from runner.rundir.checkpoint.folder import saved_steps
-from runner.rundir.checkpoint.manifest import MANIFEST, TENSORS, VALUES
+from runner.rundir.checkpoint.manifest import MANIFEST_FILE, TENSORS_SUFFIX, VALUES_FILE
 
 
 @dataclass(frozen=True)
-class Glimpse:
+class CheckpointSummary:
     """Of a checkpoint that no sha256 has been taken of yet. names: of all its tensors."""
 
     path: Path
     values: Mapping[str, Any]
-    names: frozenset[str]
+    tensor_names: frozenset[str]
 
 
-def glimpse(path: Path, step: str = "best") -> Glimpse | None:
+def peek_checkpoint(path: Path, step: str = "best") -> CheckpointSummary | None:
     """Of a checkpoint folder itself, or of a run directory's `best` or `last` one.
 
     None if there is none, or none that can be read: who reads the tensors says what is wrong.
     """
     try:
-        if (path / MANIFEST).exists():
-            return _look(path)
+        if (path / MANIFEST_FILE).exists():
+            return _read_summary(path)
         steps = saved_steps(path / "checkpoints")
         if not steps:
             return None
-        newest = _look(path / "checkpoints" / f"step-{steps[-1]}")
+        newest = _read_summary(path / "checkpoints" / f"step-{steps[-1]}")
         best = newest.values.get("best") if step == "best" else None
         if best is None or best["step"] == steps[-1]:
             return newest
-        return _look(path / "checkpoints" / f"step-{best['step']}")
+        return _read_summary(path / "checkpoints" / f"step-{best['step']}")
     except (OSError, ValueError, TypeError, KeyError, AttributeError, UserError):
         return None
 
 
-def _look(folder: Path) -> Glimpse:
+def _read_summary(folder: Path) -> CheckpointSummary:
     names: set[str] = set()
-    for file in sorted(folder.glob(f"*{TENSORS}")):
+    for file in sorted(folder.glob(f"*{TENSORS_SUFFIX}")):
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
             if length > file.stat().st_size:
                 raise ValueError(f"{file}: no safetensors file")
             names |= json.loads(opened.read(length)).keys() - {"__metadata__"}
-    return Glimpse(folder, parse_json((folder / VALUES).read_bytes()), frozenset(names))
+    return CheckpointSummary(
+        folder, parse_json((folder / VALUES_FILE).read_bytes()), frozenset(names)
+    )

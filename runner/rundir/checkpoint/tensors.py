@@ -23,10 +23,10 @@ from torch import Tensor
 from torch.distributed.checkpoint.planner import WriteItem
 
 from runner.distributed.ranks import Ranks
-from runner.distributed.shards import Pieces
-from runner.errors import UserError, nearest
-from runner.rundir.checkpoint.files import FileSum, write_file
-from runner.rundir.checkpoint.manifest import TENSORS, DamagedError, Saved
+from runner.distributed.shards import LocalShards
+from runner.errors import UserError, nearest_hint
+from runner.rundir.checkpoint.files import FileDigest, write_file
+from runner.rundir.checkpoint.manifest import TENSORS_SUFFIX, Checkpoint, DamagedError
 
 _ALIGN_BYTES = 16
 _DTYPE_NAMES = {
@@ -72,7 +72,7 @@ class HostBuffer:
     def prepare(self, tensors: Iterable[Tensor]) -> None:
         """Have the memory for a copy of these ready, every page of it; of a tensor in pieces only
         those of this rank."""
-        held = [part for tensor in tensors for part in _here(tensor)]
+        held = [part for tensor in tensors for part in _local_tensors(tensor)]
         num_bytes = sum(t.nbytes for t in held) + _ALIGN_BYTES
         self.reserve(num_bytes, pinned=any(t.is_cuda for t in held))
         self.bytes.zero_()  # the system hands out a page only when it is first written to
@@ -82,11 +82,13 @@ class HostBuffer:
         return self.bytes[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
 
 
-def _here(tensor: Tensor) -> list[Tensor]:
-    return [p.tensor for p in tensor.pieces] if isinstance(tensor, Pieces) else [tensor]
+def _local_tensors(tensor: Tensor) -> list[Tensor]:
+    return [p.tensor for p in tensor.shards] if isinstance(tensor, LocalShards) else [tensor]
 
 
-def stage(tensors: Mapping[str, Tensor], buffer: HostBuffer, ranks: Ranks) -> list[StagedFile]:
+def stage_tensors(
+    tensors: Mapping[str, Tensor], buffer: HostBuffer, ranks: Ranks
+) -> list[StagedFile]:
     """Collective. Copy what this rank has to write into the buffer; training may go on afterwards.
 
     Raises: TypeError for what is no tensor or has a dtype that safetensors does not know.
@@ -98,10 +100,10 @@ def stage(tensors: Mapping[str, Tensor], buffer: HostBuffer, ranks: Ranks) -> li
             raise TypeError(f"{name!r} is {tensor.dtype}, {tensor.layout}: it cannot be saved")
     planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
     planner.set_up_planner(dict(tensors), is_coordinator=ranks.rank == 0)
-    plans = ranks.gather(planner.create_local_plan())
+    plans = ranks.all_gather_object(planner.create_local_plan())
     if ranks.rank == 0:
         plans, _ = planner.create_global_plan(plans)  # what several ranks hold, one writes
-    items = planner.finish_plan(ranks.share(plans)[ranks.rank]).items
+    items = planner.finish_plan(ranks.broadcast_object(plans)[ranks.rank]).items
     data = [cast(Tensor, planner.resolve_data(item)).detach() for item in items]
     begins, files, num_bytes = _lay_out(items, data, ranks.rank)
     on_cuda = {t.device for t in data if t.is_cuda}
@@ -115,19 +117,19 @@ def stage(tensors: Mapping[str, Tensor], buffer: HostBuffer, ranks: Ranks) -> li
 
 def write_staged(
     files: Iterable[StagedFile], buffer: HostBuffer, folder: Path
-) -> dict[str, FileSum]:
+) -> dict[str, FileDigest]:
     """Write and sync the staged files of this rank. Raises: OSError that names the file."""
     data = buffer.bytes.numpy().data
     return {f.name: write_file(folder / f.name, (f.header, data[f.begin : f.end])) for f in files}
 
 
-def tensor_shapes(saved: Saved) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(saved: Checkpoint) -> dict[str, tuple[int, ...]]:
     """Names and (unsharded) shapes of all tensors of a checkpoint."""
     entries: Mapping[str, Any] = _open(saved)[1].state_dict_metadata
     return {name: tuple(entry.size) for name, entry in entries.items()}
 
 
-def load_tensors(saved: Saved, into: Mapping[str, Tensor], *, partial: bool = False) -> None:
+def load_tensors(saved: Checkpoint, into: Mapping[str, Tensor], *, partial: bool = False) -> None:
     """Copy the tensors of a checkpoint into those given, in place; of sharded ones the own part.
 
     Args: partial: the checkpoint may hold others, which are left there.
@@ -138,14 +140,14 @@ def load_tensors(saved: Saved, into: Mapping[str, Tensor], *, partial: bool = Fa
     _read(saved, reader, known, into)
 
 
-def read_tensors(saved: Saved, names: Iterable[str]) -> dict[str, Tensor]:
+def read_tensors(saved: Checkpoint, names: Iterable[str]) -> dict[str, Tensor]:
     """Some tensors of a checkpoint, whole, in host memory. Raises: UserError for unknown names."""
     reader, known = _open(saved)
     entries: Mapping[str, Any] = known.state_dict_metadata
     into = {}
     for name in names:
         if name not in entries:
-            raise UserError(f"{saved.path} has no tensor {name!r}{nearest(name, entries)}")
+            raise UserError(f"{saved.path} has no tensor {name!r}{nearest_hint(name, entries)}")
         into[name] = torch.empty(entries[name].size, dtype=entries[name].properties.dtype)
     _read(saved, reader, known, into)
     return into
@@ -170,7 +172,9 @@ def _lay_out(
             begins[i], end = end, end + data[i].nbytes
         header = _header([(items[i], data[i], begins[i] - begin) for i in members])
         suffix = f"-{part + 1}" if part else ""
-        files.append(StagedFile(f"shard-{rank + 1:05d}{suffix}{TENSORS}", header, begin, end))
+        files.append(
+            StagedFile(f"shard-{rank + 1:05d}{suffix}{TENSORS_SUFFIX}", header, begin, end)
+        )
         end = math.ceil(end / _ALIGN_BYTES) * _ALIGN_BYTES
     return begins, files, end
 
@@ -199,7 +203,7 @@ def _header(entries: list[tuple[WriteItem, Tensor, int]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _open(saved: Saved) -> tuple[dcp.HuggingFaceStorageReader, dcp.Metadata]:
+def _open(saved: Checkpoint) -> tuple[dcp.HuggingFaceStorageReader, dcp.Metadata]:
     reader = dcp.HuggingFaceStorageReader(str(saved.path))
     try:
         return reader, reader.read_metadata()
@@ -208,11 +212,11 @@ def _open(saved: Saved) -> tuple[dcp.HuggingFaceStorageReader, dcp.Metadata]:
 
 
 def _check(
-    saved: Saved, known: Mapping[str, Any], into: Mapping[str, Tensor], *, partial: bool
+    saved: Checkpoint, known: Mapping[str, Any], into: Mapping[str, Tensor], *, partial: bool
 ) -> None:
     missing = sorted(into.keys() - known.keys())
     if missing:
-        near = nearest(missing[0], known)
+        near = nearest_hint(missing[0], known)
         raise UserError(
             f"{saved.path} lacks {len(missing)} tensors of this run, "
             f"the first is {missing[0]!r}{near}"
@@ -227,7 +231,7 @@ def _check(
             raise UserError(f"{name!r} is {dtype} in {saved.path}, but {tensor.dtype} in this run")
     unexpected = [] if partial else sorted(known.keys() - into.keys())
     if unexpected:
-        near = nearest(unexpected[0], into)
+        near = nearest_hint(unexpected[0], into)
         raise UserError(
             f"{saved.path} has {len(unexpected)} tensors that this run does not, "
             f"the first is {unexpected[0]!r}{near}"
@@ -235,7 +239,7 @@ def _check(
 
 
 def _read(
-    saved: Saved,
+    saved: Checkpoint,
     reader: dcp.HuggingFaceStorageReader,
     known: dcp.Metadata,
     into: Mapping[str, Tensor],

@@ -6,6 +6,6 @@ schedules -> metrics -> trackers -> checkpointer. Imports torch; everything befo
 
 from runner.training.builder.device import join_ranks
 from runner.training.builder.instantiate import instantiate
-from runner.training.builder.job import build, count_steps
+from runner.training.builder.job import build_job, count_steps_per_epoch
 
-__all__ = ["build", "count_steps", "instantiate", "join_ranks"]
+__all__ = ["build_job", "count_steps_per_epoch", "instantiate", "join_ranks"]

@@ -10,28 +10,28 @@ import numpy as np
 import torch
 
 from runner.config.settings import TrainerSettings
-from runner.distributed.process_group import join
-from runner.distributed.ranks import Ranks, this_process
+from runner.distributed.process_group import join_process_group
+from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError
 from runner.machine import keep_freed_memory, usable_cores
 
 
 def join_ranks(trainer: TrainerSettings) -> Ranks:
     """Collective. This process among the ranks that were started with it."""
-    return join(chosen_device(trainer), timeout_s=trainer.rank_timeout_s)
+    return join_process_group(select_device(trainer), timeout_s=trainer.rank_timeout_s)
 
 
 def prepare_device(trainer: TrainerSettings) -> torch.device:
     """Chooses the device and sets what is global to the process: threads, precision, kernels."""
     # TorchRec's classes set off a deprecation notice of torch's that no user can act on
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
-    device = chosen_device(trainer)
+    device = select_device(trainer)
     kind = device.type
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError("trainer.device=cuda: no CUDA device is visible; use trainer.device=cpu")
     if trainer.amp and trainer.amp_dtype == "fp16" and kind != "cuda":
         raise ConfigError("trainer.amp_dtype=fp16 needs CUDA; on CPU use trainer.amp_dtype=bf16")
-    per_rank = max(1, usable_cores() // this_process().local_world_size)
+    per_rank = max(1, usable_cores() // current_ranks().local_world_size)
     keep_freed_memory()
     torch.set_num_threads(trainer.num_threads or per_rank)
     torch.set_float32_matmul_precision("high" if trainer.tf32 else "highest")
@@ -41,7 +41,7 @@ def prepare_device(trainer: TrainerSettings) -> torch.device:
     return device
 
 
-def chosen_device(trainer: TrainerSettings) -> torch.device:
+def select_device(trainer: TrainerSettings) -> torch.device:
     """Of this process. Raises: ConfigError if its rank has no GPU of its own on its machine."""
     kind = trainer.device
     if kind == "auto":

@@ -7,33 +7,38 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.config.early_stopping import RULES
+from runner.config.early_stopping import PATIENCE_RULES
 from runner.config.intervals import parse_interval
-from runner.config.settings import CheckpointSettings, TrainerSettings, settings_from
+from runner.config.settings import CheckpointSettings, TrainerSettings, make_settings
 from runner.config.targets import resolve_target
-from runner.data.core.dataset import Dataset, end_of_epoch
-from runner.data.core.fitted import with_learnt
-from runner.distributed.ranks import Ranks, this_process
-from runner.errors import ConfigError, nearest
+from runner.data.core.dataset import Dataset, epoch_end_offset
+from runner.data.core.fitted import with_fitted_transforms
+from runner.distributed.ranks import Ranks, current_ranks
+from runner.errors import ConfigError, nearest_hint
 from runner.metrics.factory import make_metrics
 from runner.metrics.settings import MetricSettings, result_keys
-from runner.optim.lr_scaling import scaling_note
+from runner.optim.lr_scaling import describe_lr_scaling
 from runner.reporting.console import View
 from runner.reporting.trackers import Trackers
 from runner.rundir.checkpoint import Checkpointer
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.run import Run
-from runner.training.builder.context import make_context, make_rates, only_lookup, set_up
+from runner.training.builder.context import (
+    get_table_lookup,
+    make_context,
+    make_learning_rates,
+    set_up_task,
+)
 from runner.training.builder.device import prepare_device, seed_everything
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.pipeline import choose_pipeline
-from runner.training.builder.preflight import Length, ahead
+from runner.training.builder.preflight import RunLength, preflight_warnings
 from runner.training.callbacks import Callbacks
 from runner.training.catalogue import check_rankings
 from runner.training.job import Cadence, Job
 
 
-def build(
+def build_job(
     config: Mapping[str, Any],
     run: Run | None,
     *,
@@ -48,34 +53,34 @@ def build(
         loops that write nothing. allowed: packages a `_target_` may resolve to besides ours.
     Raises: UserError for what a configuration or the data can get wrong.
     """
-    trainer = settings_from(TrainerSettings, config["trainer"])
-    checkpoint = settings_from(CheckpointSettings, config["checkpoint"])
+    trainer = make_settings(TrainerSettings, config["trainer"])
+    checkpoint = make_settings(CheckpointSettings, config["checkpoint"])
     make = partial(instantiate, allowed=allowed)
-    device, ranks = prepare_device(trainer), this_process()
+    device, ranks = prepare_device(trainer), current_ranks()
     seed_everything(config["seed"])
 
-    source = source_of(config, checkpoint)
+    source = resolve_source_path(config, checkpoint)
     dataset = make_dataset(config["dataset"], run, source, make, ranks)
-    steps_per_epoch = count_steps(dataset, trainer, ranks)
+    steps_per_epoch = count_steps_per_epoch(dataset, trainer, ranks)
     total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
 
     context, owned = make_context(config, trainer, dataset, device, run, view, allowed)
     task = make(config["task"])
-    set_up(task, context, trainer)
-    choose_pipeline(trainer, context, only_lookup(context.model), task)
-    rates_for = partial(make_rates, config, context, owned)
+    set_up_task(task, context, trainer)
+    choose_pipeline(trainer, context, get_table_lookup(context.model), task)
+    rates_for = partial(make_learning_rates, config, context, owned)
     rates = rates_for(total_steps or None, steps_per_epoch)
     scaling = trainer.lr_scaling
     if source is None and scaling.rule != "constant":
-        view.note(scaling_note(scaling.rule, scaling.batches, rates.full))
+        view.note(describe_lr_scaling(scaling.rule, scaling.batches, rates.base))
     measured = MetricSettings(**config["metrics"])
     metrics = partial(make_metrics, dataset.schema, device, measured)
     check_monitors(checkpoint, trainer, measured, dataset)
     cadence = make_cadence(trainer, checkpoint)
     rows = trainer.batch_size * trainer.accumulate * ranks.world_size
     if run is not None and source is None and steps_per_epoch is not None:
-        length = Length(total_steps, steps_per_epoch, dataset.num_rows["train"], rows)
-        for warning in ahead(cadence, trainer, length):
+        length = RunLength(total_steps, steps_per_epoch, dataset.num_rows["train"], rows)
+        for warning in preflight_warnings(cadence, trainer, length):
             view.warn(warning)
     check_rankings(measured, dataset, context.model)
     loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
@@ -92,13 +97,13 @@ def build(
         dataset=dataset,
         task=task,
         context=context,
-        rates=rates,
-        rates_for=rates_for,
+        learning_rates=rates,
+        learning_rates_for=rates_for,
         total_steps=total_steps,
-        metrics=metrics,
+        make_metrics=metrics,
         train_metrics=metrics(False),
         trackers=Trackers(
-            {kind: make(node) for kind, node in config["tracker"].items() if ranks.is_chief},
+            {kind: make(node) for kind, node in config["tracker"].items() if ranks.is_main},
             warn=view.warn,
         ),
         view=view,
@@ -107,13 +112,13 @@ def build(
         checkpointer=None
         if run is None or source is not None
         else Checkpointer(run.dir / "checkpoints", keep=checkpoint.keep, warn=view.warn),
-        source=None
+        source_checkpoint=None
         if source is None or loop_settings.get("follow")
         else find_checkpoint(source, checkpoint.step),
     )
 
 
-def source_of(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:
+def resolve_source_path(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:
     """The run directory or checkpoint folder that a loop only reads; None for a training."""
     source = checkpoint.path or config["run"]
     return None if source is None else Path(source)
@@ -130,13 +135,13 @@ def make_dataset(
     home = None if run is None else run.dir
     if source is not None:  # a checkpoint's run is two folders above it
         home = source.parent.parent if source.parent.name == "checkpoints" else source
-    dataset = make(node if home is None else with_learnt(node, home / "data"))
-    if run is not None and source is None and ranks.is_chief:
-        dataset.save_learnt(run.dir / "data")
+    dataset = make(node if home is None else with_fitted_transforms(node, home / "data"))
+    if run is not None and source is None and ranks.is_main:
+        dataset.save_fitted_transforms(run.dir / "data")
     return dataset
 
 
-def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int | None:
+def count_steps_per_epoch(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int | None:
     """Updates of one epoch; the last, shorter batch counts, unless it is dropped. None: of a
     stream, nobody knows.
 
@@ -145,7 +150,7 @@ def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int
     if "train" not in dataset.num_rows:
         return None
     num_rows = trainer.batch_size * trainer.accumulate * ranks.world_size
-    end = end_of_epoch(dataset, 0, num_rows)
+    end = epoch_end_offset(dataset, 0, num_rows)
     if not end:
         raise ConfigError(
             f"dataset.rest=drop: the train split has {dataset.num_rows['train']:,} rows, "
@@ -156,9 +161,11 @@ def count_steps(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int
 
 def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Cadence:
     return Cadence(
-        log_every=parse_interval(trainer.log_every, key="trainer.log_every", timed=True),
+        log_every=parse_interval(trainer.log_every, key="trainer.log_every", allow_time=True),
         eval_every=parse_interval(trainer.eval_every, key="trainer.eval_every"),
-        save_every=parse_interval(checkpoint.save_every, key="checkpoint.save_every", timed=True),
+        save_every=parse_interval(
+            checkpoint.save_every, key="checkpoint.save_every", allow_time=True
+        ),
     )
 
 
@@ -169,10 +176,10 @@ def make_callbacks(
     here = {
         name: instantiate(own, allowed=allowed)
         for name, own in node.items()
-        if ranks.is_chief
+        if ranks.is_main
         or getattr(resolve_target(own["_target_"], allowed), "on_every_rank", False)
     }
-    return Callbacks(here, ranks=ranks, listed=bool(node))
+    return Callbacks(here, ranks=ranks, exist_on_any_rank=bool(node))
 
 
 def check_monitors(
@@ -182,7 +189,7 @@ def check_monitors(
     dataset: Dataset,
 ) -> None:
     """Every monitored metric must be one that the evaluation computes."""
-    waiting = {name: getattr(trainer, name) for name in RULES}
+    waiting = {name: getattr(trainer, name) for name in PATIENCE_RULES}
     metrics = {"checkpoint.monitor": checkpoint.monitor.metric}
     metrics |= {f"trainer.{name}": r.metric for name, r in waiting.items() if r.metric is not None}
     if "validation" not in dataset.num_rows:
@@ -195,6 +202,6 @@ def check_monitors(
     for key, metric in metrics.items():
         if metric not in known:
             raise ConfigError(
-                f"{key}.metric={metric}: is not measured{nearest(metric, known)}; "
+                f"{key}.metric={metric}: is not measured{nearest_hint(metric, known)}; "
                 f"there are {', '.join(known)}"
             )

@@ -16,29 +16,29 @@ def choose_pipeline(
 
     Raises: ConfigError with the reason, for one that cannot be had.
     """
-    context.copies_ahead = trainer.pipeline != "none"
+    context.prefetch_to_device = trainer.pipeline != "none"
     wanted = trainer.pipeline == "sparse_dist"
     if not (wanted or (trainer.pipeline == "auto" and context.device.type == "cuda")):
         return
-    reason = against_ids_ahead(context, lookup, task)
+    reason = find_sparse_dist_obstacle(context, lookup, task)
     if reason is None:
         from runner.training.update.sparse_dist_pipeline import (
-            SparseDist,  # imports TorchRec's pipelines
+            SparseDistPipeline,  # imports TorchRec's pipelines
         )
 
-        context.ids_ahead = SparseDist(lookup, context.dense_optimizer, context.device)
+        context.sparse_dist = SparseDistPipeline(lookup, context.dense_optimizer, context.device)
     elif wanted:
         raise ConfigError(f"trainer.pipeline=sparse_dist: {reason}; auto takes what there is")
 
 
-def against_ids_ahead(context: Context, lookup: TableLookup, task: Task) -> str | None:
+def find_sparse_dist_obstacle(context: Context, lookup: TableLookup, task: Task) -> str | None:
     """Why ids cannot be sent to their ranks before the update; None: they can."""
     if not context.tables.torchrec_modules():
         return "no table is held by TorchRec on several ranks"
     if lookup.draws_candidates:
         name = type(context.model).__name__
         return f"{name} draws candidates in its look-up, which are not known ahead"
-    if not says_it_looks_up_once(type(task)):
+    if not declares_single_lookup(type(task)):
         return (
             f"{type(task).__name__} does not say looks_up_once = True: that it looks up each batch "
             "that it takes once, and nothing else"
@@ -46,7 +46,7 @@ def against_ids_ahead(context: Context, lookup: TableLookup, task: Task) -> str 
     return None
 
 
-def says_it_looks_up_once(task: type) -> bool:
+def declares_single_lookup(task: type) -> bool:
     """Whether the class says so that has the last word on any method of the task: what a class says
     of its own steps does not hold for those that another puts in their place."""
     for cls in task.__mro__:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from runner.config.early_stopping import RULES
+from runner.config.early_stopping import PATIENCE_RULES
 from runner.config.intervals import Interval
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Length:
+class RunLength:
     """Of a whole run and of an epoch of it."""
 
     steps: int
@@ -23,7 +23,7 @@ class Length:
     rows_per_epoch: int
     rows_per_update: int
 
-    def times(self, interval: Interval | None, steps: int) -> int | None:
+    def count_intervals(self, interval: Interval | None, steps: int) -> int | None:
         """How often an interval has passed after so many updates; None if the clock decides."""
         epochs, rest = divmod(steps, self.steps_per_epoch)
         if interval is None:
@@ -38,19 +38,21 @@ class Length:
         return rows // interval.count
 
 
-def ahead(cadence: Cadence, trainer: TrainerSettings, length: Length) -> Iterator[str]:
+def preflight_warnings(
+    cadence: Cadence, trainer: TrainerSettings, length: RunLength
+) -> Iterator[str]:
     """A warning for each interval longer than the run, and each patience that cannot run out."""
     for key, interval, instead in (
         ("trainer.log_every", cadence.log_every, "only the end is logged"),
         ("trainer.eval_every", cadence.eval_every, "only the end is evaluated"),
         ("checkpoint.save_every", cadence.save_every, "only the best and the last are saved"),
     ):
-        if interval is not None and length.times(interval, length.steps) == 0:
+        if interval is not None and length.count_intervals(interval, length.steps) == 0:
             run = f"longer than the run ({length.steps:,} updates)"
             yield f"{key}: {interval.text} is {run}: {instead}"
     # the last one comes with the end: what it decides is too late
-    evaluations = length.times(cadence.eval_every, length.steps - 1) or 0
-    for name in RULES:
+    evaluations = length.count_intervals(cadence.eval_every, length.steps - 1) or 0
+    for name in PATIENCE_RULES:
         patience = getattr(trainer, name).patience
         if patience is not None and patience >= evaluations:  # the first one is the best so far
             yield (

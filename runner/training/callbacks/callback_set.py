@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.distributed.ranks import Ranks
-from runner.errors import ConfigError, nearest
-from runner.training.callbacks.statefulness import changed_attributes
+from runner.errors import ConfigError, nearest_hint
+from runner.training.callbacks.statefulness import find_assigned_attributes
 
 # Method -> its arguments. `training` is a runner.training.loops.events.Training.
 EVENTS: Mapping[str, str] = {
@@ -24,32 +24,36 @@ EVENTS: Mapping[str, str] = {
     "on_checkpoint": "training",  # the state, its own too, is about to be copied
     "on_run_end": "training, result",  # completed or interrupted; result: a Result
 }
-STATE = ("state", "load_state")  # -> a dict of JSON values; a dict of them ->
+STATE_METHODS = ("state", "load_state")  # -> a dict of JSON values; a dict of them ->
 
 
 class Callbacks:
     """Those of this rank, by the names that the configuration gives them."""
 
     def __init__(
-        self, callbacks: Mapping[str, Any] | None = None, *, ranks: Ranks, listed: bool = False
+        self,
+        callbacks: Mapping[str, Any] | None = None,
+        *,
+        ranks: Ranks,
+        exist_on_any_rank: bool = False,
     ) -> None:
-        """Args: listed: whether any rank has one. Raises: ConfigError for what is no callback."""
+        """Args: exist_on_any_rank: whether any rank has one. Raises: ConfigError for what is no callback."""
         self.by_name = dict(callbacks or {})
-        self.listed = listed
+        self.exist_on_any_rank = exist_on_any_rank
         self.ranks = ranks
         for name, callback in self.by_name.items():
             check_callback(name, callback)
 
     def state(self) -> dict[str, list[Any]]:
         """Collective, if any is listed. What each keeps on each rank, for a checkpoint."""
-        if not self.listed:
+        if not self.exist_on_any_rank:
             return {}
         mine = {
             name: state
             for name, callback in self.by_name.items()
-            if keeps_state(callback) and (state := checked_state(name, callback))
+            if has_state(callback) and (state := get_json_state(name, callback))
         }
-        everyone = self.ranks.gather(mine)
+        everyone = self.ranks.all_gather_object(mine)
         names = dict.fromkeys(name for of_rank in everyone for name in of_rank)
         return {name: [r[name] for r in everyone if name in r] for name in names}
 
@@ -57,17 +61,17 @@ class Callbacks:
         """A callback that was not listed then starts afresh, and so does a rank that there was not
         from what rank 0 had."""
         for name, callback in self.by_name.items():
-            if name in saved and keeps_state(callback):
+            if name in saved and has_state(callback):
                 of_ranks = saved[name]
                 rank = self.ranks.rank if self.ranks.rank < len(of_ranks) else 0
                 callback.load_state(of_ranks[rank])
 
 
-def keeps_state(callback: Any) -> bool:
-    return hasattr(callback, STATE[0])
+def has_state(callback: Any) -> bool:
+    return hasattr(callback, STATE_METHODS[0])
 
 
-def checked_state(name: str, callback: Any) -> dict[str, Any]:
+def get_json_state(name: str, callback: Any) -> dict[str, Any]:
     """Raises: ConfigError if it is not what JSON can hold."""
     state = callback.state()
     try:
@@ -89,23 +93,23 @@ def check_callback(name: str, callback: Any) -> None:
     for method in own:
         if method not in EVENTS:
             raise ConfigError(
-                f"{where}: {method} is no event{nearest(method, EVENTS)}; "
+                f"{where}: {method} is no event{nearest_hint(method, EVENTS)}; "
                 f"there are {', '.join(EVENTS)}"
             )
     if not own:
         raise ConfigError(f"{where}: has no event; there are {', '.join(EVENTS)}")
-    there = [method for method in STATE if callable(getattr(callback, method, None))]
+    there = [method for method in STATE_METHODS if callable(getattr(callback, method, None))]
     if len(there) == 1:
-        missing = next(method for method in STATE if method not in there)
+        missing = next(method for method in STATE_METHODS if method not in there)
         raise ConfigError(f"{where}: has {there[0]}() but no {missing}(); a state needs both")
     if there:
-        checked_state(name, callback)
-    changed = [] if there else changed_attributes(type(callback))
+        get_json_state(name, callback)
+    changed = [] if there else find_assigned_attributes(type(callback))
     if changed:
-        raise ConfigError(f"{where}: {no_state(changed[0])}")
+        raise ConfigError(f"{where}: {undeclared_state_message(changed[0])}")
 
 
-def no_state(attribute: str) -> str:
+def undeclared_state_message(attribute: str) -> str:
     """What is said of a callback that changes without anything to save it by."""
     return (
         f"changes self.{attribute} while it runs, and a resumed run would not know it: give it "

@@ -6,11 +6,11 @@ import math
 from statistics import median
 from typing import Any
 
-from runner.errors import ConfigError, nearest
+from runner.errors import ConfigError, nearest_hint
 from runner.training.debugging.losses import mean_losses
 
 ACTIONS = ("stop", "pause", "warn", "ignore")
-DEVIATION = 1.4826  # of a normal distribution, times its median absolute deviation
+MAD_TO_STD = 1.4826  # of a normal distribution, times its median absolute deviation
 
 
 class LossGuard:
@@ -39,7 +39,7 @@ class LossGuard:
         for key, action in (("on_nonfinite", on_nonfinite), ("on_spike", on_spike)):
             if action not in ACTIONS:
                 known = ", ".join(ACTIONS)
-                raise ConfigError(f"{key}={action}: one of {known}{nearest(action, ACTIONS)}")
+                raise ConfigError(f"{key}={action}: one of {known}{nearest_hint(action, ACTIONS)}")
         if not 0 < spike < math.inf:
             raise ConfigError(f"spike={spike}: must be a number above 0")
         for key, count in (("window", window), ("max_skipped", max_skipped)):
@@ -49,7 +49,7 @@ class LossGuard:
         self.spike, self.window, self.max_skipped = spike, window, max_skipped
         self.losses: list[float] = []
         self.skipped = 0
-        self.told: list[str] = []
+        self.warned_kinds: list[str] = []
 
     def on_update(self, training: Any, output: Any) -> None:
         self.skipped = 0 if output.applied else self.skipped + 1
@@ -68,14 +68,14 @@ class LossGuard:
             what = f"the loss is {loss:.5g}, and {typical:.5g} in the middle of the last"
             self._act(training, self.on_spike, "spike", f"{what} {len(self.losses)} updates")
         elif not self.skipped:
-            self.told = []
+            self.warned_kinds = []
         self.losses = [*self.losses, loss][-self.window :]
 
     def _is_spike(self, loss: float) -> bool:
         if len(self.losses) < self.window:
             return False
         typical = median(self.losses)
-        deviation = DEVIATION * median([abs(x - typical) for x in self.losses])
+        deviation = MAD_TO_STD * median([abs(x - typical) for x in self.losses])
         return loss - typical > self.spike * deviation > 0
 
     def _act(self, training: Any, action: str, kind: str, what: str) -> None:
@@ -83,12 +83,16 @@ class LossGuard:
             training.stop(f"loss_guard: {what}")
         elif action == "pause":
             training.pause(f"loss_guard: {what}")
-        elif action == "warn" and kind not in self.told:
-            self.told = [*self.told, kind]
+        elif action == "warn" and kind not in self.warned_kinds:
+            self.warned_kinds = [*self.warned_kinds, kind]
             training.warn(f"step {training.step:,}: loss_guard: {what}")
 
     def state(self) -> dict[str, Any]:
-        return {"losses": self.losses, "skipped": self.skipped, "told": self.told}
+        return {"losses": self.losses, "skipped": self.skipped, "told": self.warned_kinds}
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        self.losses, self.skipped, self.told = saved["losses"], saved["skipped"], saved["told"]
+        self.losses, self.skipped, self.warned_kinds = (
+            saved["losses"],
+            saved["skipped"],
+            saved["told"],
+        )

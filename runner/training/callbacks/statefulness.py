@@ -14,7 +14,7 @@ _BEFORE_IT_RUNS = ("__init__", "__post_init__", "__new__", "load_state")
 _DEPTH = 4  # of what is looked through
 
 
-def changed_attributes(cls: type) -> list[str]:
+def find_assigned_attributes(cls: type) -> list[str]:
     """Attributes of `self` that methods other than the constructor assign to.
 
     What is changed in other ways, such as by `self.seen.append`, only shows when it happens.
@@ -50,12 +50,12 @@ def _assigned(method: ast.FunctionDef) -> Iterator[str]:
                     yield part.attr
 
 
-def look(owner: Any) -> dict[str, Any]:
+def snapshot(owner: Any) -> dict[str, Any]:
     """Each attribute in a form that compares equal as long as nothing in it has changed."""
     return {name: _form(value, _DEPTH) for name, value in getattr(owner, "__dict__", {}).items()}
 
 
-def first_change(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+def first_difference(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     """The name of an attribute that differs."""
     names = [*before, *(name for name in after if name not in before)]
     return next((name for name in names if before.get(name) != after.get(name)), None)

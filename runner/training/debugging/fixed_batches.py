@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, Cursor, Schema
-from runner.data.core.dataset import START, Dataset
+from runner.batch import Batch, DataPosition, Schema
+from runner.data.core.dataset import START_POSITION, Dataset
 
 POOL_ROWS = 4096
 
 
-class Loaded:
+class FixedBatches:
     """A dataset whose training split is one batch, then others in turn, without end."""
 
     def __init__(self, dataset: Dataset, first: Batch, others: Sequence[Batch]) -> None:
@@ -29,12 +29,14 @@ class Loaded:
         self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
         self.bad_rows: Mapping[str, Any] = dataset.bad_rows
         self.rest = dataset.rest
-        self.save_learnt = dataset.save_learnt
+        self.save_fitted_transforms = dataset.save_fitted_transforms
 
-    def batches(self, split: str, *, start: Cursor = START, **how: Any) -> Iterator[Batch]:
+    def batches(
+        self, split: str, *, start: DataPosition = START_POSITION, **how: Any
+    ) -> Iterator[Batch]:
         own = self._batches if start.epoch == 0 else self._batches[1:]
         for batch in own:
-            yield replace(batch, cursor=Cursor(start.epoch + 1, 0))
+            yield replace(batch, cursor=DataPosition(start.epoch + 1, 0))
 
 
 def longest_rows(batch: Batch) -> Batch:
@@ -45,7 +47,7 @@ def longest_rows(batch: Batch) -> Batch:
     return take_rows(batch, order[:POOL_ROWS])
 
 
-def tiled(pool: Batch, num_rows: int) -> Batch:
+def repeat_rows(pool: Batch, num_rows: int) -> Batch:
     """So many rows of the pool, from its first one on, again and again."""
     return take_rows(pool, torch.arange(num_rows) % pool.size)
 
@@ -79,27 +81,29 @@ def _take(jagged: KeyedJaggedTensor, rows_N: Tensor, size: int) -> KeyedJaggedTe
     )
 
 
-class OneBatch:
+class SingleBatchDataset:
     """Every epoch of the training split is the batch that comes first from `start` on.
 
     So positions stay what they are: the cursor after it is the start of the next epoch. Other
     splits are the dataset's own.
     """
 
-    def __init__(self, dataset: Dataset, start: Cursor) -> None:
+    def __init__(self, dataset: Dataset, start: DataPosition) -> None:
         self.dataset, self.start = dataset, start
         self.schema: Schema = dataset.schema
         self.num_rows: Mapping[str, int] = dataset.num_rows
         self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
         self.bad_rows: Mapping[str, Any] = dataset.bad_rows
         self.rest = dataset.rest
-        self.save_learnt = dataset.save_learnt
+        self.save_fitted_transforms = dataset.save_fitted_transforms
         self.batch: Batch | None = None
 
-    def batches(self, split: str, *, start: Cursor = Cursor(), **how: Any) -> Iterator[Batch]:  # noqa: B008
+    def batches(
+        self, split: str, *, start: DataPosition = START_POSITION, **how: Any
+    ) -> Iterator[Batch]:
         if split != "train":
             yield from self.dataset.batches(split, start=start, **how)
             return
         if self.batch is None:
             self.batch = next(self.dataset.batches(split, start=self.start, **how))
-        yield replace(self.batch, cursor=Cursor(start.epoch + 1, 0))
+        yield replace(self.batch, cursor=DataPosition(start.epoch + 1, 0))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 
-def number(value: float | None) -> str:
+def format_short_number(value: float | None) -> str:
     """At most seven characters."""
     if value is None:
         return "-"
@@ -22,17 +22,17 @@ def number(value: float | None) -> str:
     return f"{digits}e{int(exponent)}"
 
 
-def percent(part: float) -> str:
+def format_percent(part: float) -> str:
     if part == 0 or part == 1:
         return f"{100 * part:.0f}%"
     return "<0.1%" if part < 0.001 else f"{100 * part:.1f}%"
 
 
-def shape(sizes: Sequence[int]) -> str:
+def format_shape(sizes: Sequence[int]) -> str:
     return "x".join(map(str, sizes)) or "scalar"
 
 
-def share(tensor: Tensor) -> str:
+def describe_non_finite(tensor: Tensor) -> str:
     """How many values are not finite: `3 of 4,096 values (0.1%: 2 NaN, 1 infinite)`.
 
     Synchronises.
@@ -42,7 +42,7 @@ def share(tensor: Tensor) -> str:
     kinds = [f"{num_nan:,} NaN"] if num_nan else []
     kinds += [f"{num_infinite:,} infinite"] if num_infinite else []
     bad = num_nan + num_infinite
-    part = percent(bad / max(values.numel(), 1))
+    part = format_percent(bad / max(values.numel(), 1))
     return f"{bad:,} of {values.numel():,} values ({part}: {', '.join(kinds)})"
 
 

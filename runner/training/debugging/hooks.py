@@ -25,7 +25,7 @@ from runner.batch import Batch, Schema
 from runner.data.core.dataset import Dataset
 from runner.models.layers.embedding import TableLookup
 
-DATA, OPTIMIZER = "(data)", "(optimizer)"  # parts of an update that are no modules
+DATA_PART, OPTIMIZER_PART = "(data)", "(optimizer)"  # parts of an update that are no modules
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # compute nothing themselves
 
 
@@ -60,7 +60,7 @@ class Observer(Protocol):
         return
 
 
-class Watch:
+class HookDispatcher:
     """Sends what hooks see to the observers, on a clock that stands still while they look."""
 
     def __init__(self, observers: Sequence[Observer], *, device: torch.device) -> None:
@@ -73,7 +73,7 @@ class Watch:
         self.begun_s = 0.0
         self.activation_hooks: list[Any] = []
 
-    def tell(self, event: str, *details: Any) -> None:
+    def dispatch(self, event: str, *details: Any) -> None:
         started = self._seconds()
         self.time_s = started - self.observing_s
         for observer in self.observers:
@@ -81,15 +81,15 @@ class Watch:
         self.observing_s += self._seconds() - started
 
     def step_begins(self) -> None:
-        self.tell("step_begins")
+        self.dispatch("step_begins")
         self.begun_s = self.time_s
 
     def step_ends(self) -> None:
-        self.tell("step_ends")
+        self.dispatch("step_ends")
         self.step_s = self.time_s - self.begun_s
-        self.forget_activations()
+        self.remove_activation_hooks()
 
-    def forget_activations(self) -> None:
+    def remove_activation_hooks(self) -> None:
         """Takes the hooks off a step's tensors; one of them may be a parameter, and stay."""
         for hook in self.activation_hooks:
             hook.remove()
@@ -97,29 +97,29 @@ class Watch:
 
     def before_call(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         inputs = (args, kwargs)
-        for tensor in tensors_in(inputs):
+        for tensor in iter_float_tensors(inputs):
             if tensor.requires_grad:
-                told = partial(self.tell, "gradient_at_input", name)
+                told = partial(self.dispatch, "gradient_at_input", name)
                 self.activation_hooks.append(tensor.register_hook(told))
-        self.tell("call_begins", name, inputs)
+        self.dispatch("call_begins", name, inputs)
 
     def after_call(
         self, name: str, module: nn.Module, args: Any, kwargs: Any, outputs: Any
     ) -> None:
-        self.tell("call_ends", name, (args, kwargs), outputs)
-        for tensor in tensors_in(outputs):
+        self.dispatch("call_ends", name, (args, kwargs), outputs)
+        for tensor in iter_float_tensors(outputs):
             if tensor.requires_grad:
-                told = partial(self.tell, "gradient_at_output", name)
+                told = partial(self.dispatch, "gradient_at_output", name)
                 self.activation_hooks.append(tensor.register_hook(told))
 
     def after_gradient(self, name: str, parameter: Tensor) -> None:
-        self.tell("gradient_of_parameter", name, parameter.grad)
+        self.dispatch("gradient_of_parameter", name, parameter.grad)
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self.tell("call_begins", OPTIMIZER, ())
+        self.dispatch("call_begins", OPTIMIZER_PART, ())
 
     def after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self.tell("call_ends", OPTIMIZER, (), ())
+        self.dispatch("call_ends", OPTIMIZER_PART, (), ())
 
     def _seconds(self) -> float:
         if self.device.type == "cuda":
@@ -128,30 +128,32 @@ class Watch:
 
 
 @contextmanager
-def watching(
-    watch: Watch, modules: Mapping[str, nn.Module], parameters: Mapping[str, nn.Parameter]
-) -> Iterator[Watch]:
+def attach_hooks(
+    dispatcher: HookDispatcher,
+    modules: Mapping[str, nn.Module],
+    parameters: Mapping[str, nn.Parameter],
+) -> Iterator[HookDispatcher]:
     """Hooks on these modules and parameters, and on all optimizers, until it is left."""
     hooks: list[Any] = []
     try:
         for name, module in modules.items():
-            before = partial(watch.before_call, name)
+            before = partial(dispatcher.before_call, name)
             hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            after = partial(watch.after_call, name)
+            after = partial(dispatcher.after_call, name)
             hooks.append(module.register_forward_hook(after, with_kwargs=True))
         for name, parameter in parameters.items():
-            after_gradient = partial(watch.after_gradient, name)
+            after_gradient = partial(dispatcher.after_gradient, name)
             hooks.append(parameter.register_post_accumulate_grad_hook(after_gradient))
-        hooks.append(register_optimizer_step_pre_hook(watch.before_optimizer))
-        hooks.append(register_optimizer_step_post_hook(watch.after_optimizer))
-        yield watch
+        hooks.append(register_optimizer_step_pre_hook(dispatcher.before_optimizer))
+        hooks.append(register_optimizer_step_post_hook(dispatcher.after_optimizer))
+        yield dispatcher
     finally:
         for hook in hooks:
             hook.remove()
-        watch.forget_activations()
+        dispatcher.remove_activation_hooks()
 
 
-def modules_in(roots: Mapping[str, object]) -> dict[str, nn.Module]:
+def collect_modules(roots: Mapping[str, object]) -> dict[str, nn.Module]:
     """Modules that compute something, by dotted name below the name of their root.
 
     Roots that are no modules are passed over. The root "" is the model: it is left out itself,
@@ -172,7 +174,7 @@ def modules_in(roots: Mapping[str, object]) -> dict[str, nn.Module]:
     return found
 
 
-def parameters_in(roots: Mapping[str, object]) -> dict[str, nn.Parameter]:
+def collect_parameters(roots: Mapping[str, object]) -> dict[str, nn.Parameter]:
     """Trainable parameters, each once."""
     found: dict[int, tuple[str, nn.Parameter]] = {}
     for root_name, root in _module_roots(roots):
@@ -186,40 +188,40 @@ def _module_roots(roots: Mapping[str, object]) -> list[tuple[str, nn.Module]]:
     return [(name, root) for name, root in roots.items() if isinstance(root, nn.Module)]
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def iter_float_tensors(value: Any) -> Iterator[Tensor]:
     """Floating-point tensors in a module's inputs or outputs, however they are packed."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
             yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from tensors_in(item)
+            yield from iter_float_tensors(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from tensors_in(item)
+            yield from iter_float_tensors(item)
     elif is_dataclass(value):
         for f in fields(value):
-            yield from tensors_in(getattr(value, f.name))
+            yield from iter_float_tensors(getattr(value, f.name))
 
 
-class WatchedDataset:
+class ObservedDataset:
     """A dataset whose batches are told to a watch as calls of `DATA`."""
 
-    def __init__(self, dataset: Dataset, watch: Watch) -> None:
-        self.dataset, self.watch = dataset, watch
+    def __init__(self, dataset: Dataset, dispatcher: HookDispatcher) -> None:
+        self.dataset, self.dispatcher = dataset, dispatcher
         self.schema: Schema = dataset.schema
         self.num_rows: Mapping[str, int] = dataset.num_rows
         self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
         self.bad_rows: Mapping[str, Any] = dataset.bad_rows
         self.rest = dataset.rest
-        self.save_learnt = dataset.save_learnt
+        self.save_fitted_transforms = dataset.save_fitted_transforms
 
     def batches(self, split: str, **how: Any) -> Iterator[Batch]:
         source = self.dataset.batches(split, **how)
         while True:
-            self.watch.tell("call_begins", DATA, ())
+            self.dispatcher.dispatch("call_begins", DATA_PART, ())
             batch = next(source, None)
-            self.watch.tell("call_ends", DATA, (), batch)
+            self.dispatcher.dispatch("call_ends", DATA_PART, (), batch)
             if batch is None:
                 return
             yield batch

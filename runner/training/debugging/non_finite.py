@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from runner.batch import Batch, Schema
 from runner.models.layers.embedding import TableLookup
-from runner.training.debugging.formatting import is_finite, share
-from runner.training.debugging.hooks import DATA, Observer, tensors_in
-from runner.training.debugging.lookups import bad_rows
-from runner.training.debugging.user_code import calling_line
+from runner.training.debugging.formatting import describe_non_finite, is_finite
+from runner.training.debugging.hooks import DATA_PART, Observer, iter_float_tensors
+from runner.training.debugging.lookups import find_non_finite_rows
+from runner.training.debugging.user_code import find_user_line
 from runner.training.update.task import StepOutput
 
 
@@ -26,12 +26,12 @@ class BadGradient:
     """The first non-finite gradient of a backward."""
 
     gradient: Tensor
-    at: str  # output, input, or the name of a parameter
-    held: str  # what it held, in words
-    makers: list[str]  # modules; several if they read the same tensor
+    location: str  # output, input, or the name of a parameter
+    description: str  # what it held, in words
+    source_modules: list[str]  # modules; several if they read the same tensor
 
 
-class FirstNonFinite(Observer):
+class NonFiniteDetector(Observer):
     """Raises NonFiniteError at the first value that is not finite. Each look synchronises.
 
     Forward, a module made it if its output is not finite and its inputs are. Backward goes
@@ -48,23 +48,23 @@ class FirstNonFinite(Observer):
         self.modules, self.parameters, self.schema = modules, parameters, schema
         self.last_part = ""
         self.bad_gradient: BadGradient | None = None
-        self.look_ups: list[tuple[TableLookup, tuple[Any, ...]]] = []  # and what each was given
+        self.lookup_calls: list[tuple[TableLookup, tuple[Any, ...]]] = []  # and what each was given
 
     def step_begins(self) -> None:
         self.last_part = ""
         self.bad_gradient = None
-        self.look_ups = []
+        self.lookup_calls = []
 
     def call_ends(self, part: str, inputs: Any, outputs: Any) -> None:
-        if part == DATA and outputs is not None:
+        if part == DATA_PART and outputs is not None:
             check_batch(outputs, self.schema)
         if part not in self.modules:
             return
         module = self.modules[part]
-        bad = next((t for t in tensors_in(outputs) if not is_finite(t)), None)
+        bad = next((t for t in iter_float_tensors(outputs) if not is_finite(t)), None)
         if isinstance(module, TableLookup):
             given, _ = inputs
-            self.look_ups.append((module, given))
+            self.lookup_calls.append((module, given))
             if bad is not None:
                 raise NonFiniteError(_blame_tables(self._name(part), module, given, bad))
         elif bad is not None:
@@ -73,24 +73,28 @@ class FirstNonFinite(Observer):
 
     def gradient_at_output(self, part: str, gradient: Tensor) -> None:
         if self.bad_gradient is None and not is_finite(gradient):
-            self.bad_gradient = BadGradient(gradient, "output", share(gradient), [part])
+            self.bad_gradient = BadGradient(
+                gradient, "output", describe_non_finite(gradient), [part]
+            )
 
     def gradient_at_input(self, part: str, gradient: Tensor) -> None:
         bad = self.bad_gradient
         if bad is None:
             if not is_finite(gradient):
-                self.bad_gradient = BadGradient(gradient, "input", share(gradient), [part])
-        elif bad.at in ("output", "input") and _same(bad.gradient, gradient):
+                self.bad_gradient = BadGradient(
+                    gradient, "input", describe_non_finite(gradient), [part]
+                )
+        elif bad.location in ("output", "input") and _same(bad.gradient, gradient):
             # the hooks of one tensor: first as what a module put out, then as what others read
-            known = bad.makers if bad.at == "input" else []
+            known = bad.source_modules if bad.location == "input" else []
             outer = [name for name in known if part.startswith(f"{name}.")]
-            bad.makers = [name for name in known if name not in outer] + [part]
-            bad.at = "input"
+            bad.source_modules = [name for name in known if name not in outer] + [part]
+            bad.location = "input"
 
     def gradient_of_parameter(self, name: str, gradient: Tensor) -> None:
         if self.bad_gradient is None and not is_finite(gradient):
             owner = name.rpartition(".")[0]
-            self.bad_gradient = BadGradient(gradient, name, share(gradient), [owner])
+            self.bad_gradient = BadGradient(gradient, name, describe_non_finite(gradient), [owner])
 
     def check_update(self, output: StepOutput, *, scaled: bool) -> None:
         """What only shows once the update is done.
@@ -103,7 +107,7 @@ class FirstNonFinite(Observer):
                 if not is_finite(loss_B):
                     raise NonFiniteError(
                         f"the loss {name!r} is the first non-finite value, outside any module: "
-                        f"{share(loss_B)}"
+                        f"{describe_non_finite(loss_B)}"
                     )
         if scaled and not output.applied:
             return
@@ -123,27 +127,27 @@ class FirstNonFinite(Observer):
             more = f" and {len(bad) - 1} more parameters" if len(bad) > 1 else ""
             raise NonFiniteError(
                 f"the update made {bad[0]}{more} non-finite from finite gradients: "
-                f"{share(self.parameters[bad[0]])}; the learning rate may be too high"
+                f"{describe_non_finite(self.parameters[bad[0]])}; the learning rate may be too high"
             )
-        for look_up, given in self.look_ups:
-            for table, rows in bad_rows(look_up, *given).items():
+        for look_up, given in self.lookup_calls:
+            for table, rows in find_non_finite_rows(look_up, *given).items():
                 raise NonFiniteError(
                     f"the update made rows of table {table!r} non-finite from finite gradients: "
                     f"{_rows(rows)}; the learning rate may be too high"
                 )
 
     def _blame(self, part: str, module: nn.Module, inputs: Any, bad: Tensor) -> str:
-        place = f"; called at {calling_line()}"
-        given = [t for t in tensors_in(inputs) if t.numel()]
+        place = f"; called at {find_user_line()}"
+        given = [t for t in iter_float_tensors(inputs) if t.numel()]
         foul = next((t for t in given if not is_finite(t)), None)
         if foul is not None:
             since = f"after {self.last_part} " if self.last_part else ""
             return (
                 f"the first non-finite value was made outside any module, {since}and before "
-                f"{self._name(part)}, whose input holds {share(foul)}{place}"
+                f"{self._name(part)}, whose input holds {describe_non_finite(foul)}{place}"
             )
         weights = [
-            f"its {name} holds {share(p)}"
+            f"its {name} holds {describe_non_finite(p)}"
             for name, p in module.named_parameters(recurse=False)
             if not is_finite(p)
         ]
@@ -152,19 +156,19 @@ class FirstNonFinite(Observer):
             weights.append(f"its inputs are finite, of magnitude {largest:.3g} at most")
         return (
             f"module {self._name(part)} made the first non-finite value: its output holds "
-            f"{share(bad)}; {'; '.join(weights)}{place}"
+            f"{describe_non_finite(bad)}; {'; '.join(weights)}{place}"
         )
 
     def _blame_backward(self, bad: BadGradient) -> str:
-        makers = " or ".join(self._name(name) for name in bad.makers)
-        if bad.at == "output":
+        makers = " or ".join(self._name(name) for name in bad.source_modules)
+        if bad.location == "output":
             return (
                 f"the first non-finite gradient was made outside any module, after {makers}, at "
-                f"whose output it holds {bad.held}; loop.anomaly=true names the operation"
+                f"whose output it holds {bad.description}; loop.anomaly=true names the operation"
             )
-        where = "at its input" if bad.at == "input" else f"of {bad.at}"
+        where = "at its input" if bad.location == "input" else f"of {bad.location}"
         return (
-            f"module {makers} made the first non-finite gradient, {where}: {bad.held}; the "
+            f"module {makers} made the first non-finite gradient, {where}: {bad.description}; the "
             "gradient at its output is finite; loop.anomaly=true names the operation"
         )
 
@@ -188,18 +192,20 @@ def check_batch(batch: Batch, schema: Schema) -> None:
         raise NonFiniteError(
             f"the batch holds the first non-finite value: {name} of row "
             f"{int(batch.rows_B[row]):,} of the split is {float(values_BC[row, column])}; "
-            f"{share(values_BC)}"
+            f"{describe_non_finite(values_BC)}"
         )
     weights_V = batch.sparse.weights_or_none()
     if weights_V is not None and not is_finite(weights_V):
-        raise NonFiniteError(f"the weights of the batch's ids are not finite: {share(weights_V)}")
+        raise NonFiniteError(
+            f"the weights of the batch's ids are not finite: {describe_non_finite(weights_V)}"
+        )
 
 
 def _blame_tables(name: str, look_up: TableLookup, given: tuple[Any, ...], bad: Tensor) -> str:
-    rows = bad_rows(look_up, *given)
+    rows = find_non_finite_rows(look_up, *given)
     if not rows:
         return (
-            f"module {name} made the first non-finite value: {share(bad)}; the rows it read are "
+            f"module {name} made the first non-finite value: {describe_non_finite(bad)}; the rows it read are "
             "finite: their sum overflows"
         )
     tables = "; ".join(f"table {table!r}, {_rows(found)}" for table, found in rows.items())

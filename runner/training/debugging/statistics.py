@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from runner.models.layers.embedding import TableLookup
-from runner.training.debugging.hooks import Observer, tensors_in
-from runner.training.debugging.lookups import columns_of, ids_of, weights_of
+from runner.training.debugging.hooks import Observer, iter_float_tensors
+from runner.training.debugging.lookups import looked_up_ids, lookup_weights, pooled_columns
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Moments:
     zeros: int = 0
     bad: int = 0  # NaN or infinite
     total: float = 0.0
-    squares: float = 0.0
+    sum_squares: float = 0.0
     least: float = math.inf
     most: float = -math.inf
 
@@ -34,22 +34,22 @@ class Moments:
         return self.total / good if (good := self.count - self.bad) else math.nan
 
     @property
-    def deviation(self) -> float:
+    def std(self) -> float:
         """Standard deviation, of the population."""
         if self.count == self.bad:
             return math.nan
-        return math.sqrt(max(self.squares / (self.count - self.bad) - self.mean**2, 0.0))
+        return math.sqrt(max(self.sum_squares / (self.count - self.bad) - self.mean**2, 0.0))
 
     @property
-    def root_mean_square(self) -> float:
-        return math.sqrt(self.squares / good) if (good := self.count - self.bad) else math.nan
+    def rms(self) -> float:
+        return math.sqrt(self.sum_squares / good) if (good := self.count - self.bad) else math.nan
 
     @property
     def norm(self) -> float:
-        return math.sqrt(self.squares)
+        return math.sqrt(self.sum_squares)
 
     @property
-    def magnitude(self) -> float:
+    def abs_max(self) -> float:
         """The largest absolute value."""
         return max(-self.least, self.most) if self.count > self.bad else math.nan
 
@@ -64,13 +64,13 @@ class Moments:
             least, most = finite.aminmax()
             self.zeros += int((finite == 0).sum())
             self.total += float(finite.sum())
-            self.squares += float(finite.square().sum())
+            self.sum_squares += float(finite.square().sum())
             self.least = min(self.least, float(least))
             self.most = max(self.most, float(most))
 
 
 @dataclass
-class TableUse:
+class TableUsage:
     """What one update did with a table."""
 
     ids: int = 0  # look-ups
@@ -95,7 +95,7 @@ class GradientNorms(Observer):
         # the gradient grows with each micro-batch: the last norm is the update's
         self.norms[name] = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float64)
 
-    def of(self, name: str) -> float | None:
+    def get(self, name: str) -> float | None:
         """None: it got no gradient. Synchronises."""
         return float(self.norms[name]) / self.used_scale if name in self.norms else None
 
@@ -107,7 +107,7 @@ class GradientNorms(Observer):
         return float(total) / self.used_scale
 
 
-class Statistics(Observer):
+class ActivationStatistics(Observer):
     """Activations and their gradients in the last update, by part; each look synchronises."""
 
     def __init__(self, modules: Mapping[str, nn.Module], scale: Callable[[], float]) -> None:
@@ -120,17 +120,17 @@ class Statistics(Observer):
         self.used_scale = self.scale()
         self.outputs: dict[str, Moments] = {}
         self.gradients: dict[str, Moments] = {}  # at the outputs, unscaled
-        self.tables: dict[str, dict[str, TableUse]] = {}  # by look-up, then by table
+        self.tables: dict[str, dict[str, TableUsage]] = {}  # by look-up, then by table
 
     def call_ends(self, part: str, inputs: Any, outputs: Any) -> None:
         if part not in self.modules:
             return
-        for tensor in tensors_in(outputs):
+        for tensor in iter_float_tensors(outputs):
             self.outputs.setdefault(part, Moments()).add(tensor)
         module = self.modules[part]
         if isinstance(module, TableLookup):
             given, _ = inputs
-            self._add_ids(part, module, ids_of(module, *given))
+            self._add_ids(part, module, looked_up_ids(module, *given))
 
     def gradient_at_output(self, part: str, gradient: Tensor) -> None:
         module = self.modules[part]
@@ -142,21 +142,21 @@ class Statistics(Observer):
         if gradient.ndim != 2:  # of sequences, not pooled
             return
         uses = self.tables[part]
-        for table, columns in columns_of(module).items():
+        for table, columns in pooled_columns(module).items():
             for column in columns:
                 if column.stop <= gradient.shape[1]:  # behind it stand the places of sequences
                     uses[table].gradient.add(gradient[:, column])
 
     def _add_ids(self, part: str, look_up: TableLookup, found: Mapping[str, Tensor]) -> None:
-        uses = self.tables.setdefault(part, {spec.name: TableUse() for spec in look_up.specs})
+        uses = self.tables.setdefault(part, {spec.name: TableUsage() for spec in look_up.specs})
         for table, ids in found.items():
             uses[table].ids += ids.numel()
             uses[table].rows.update(ids.unique().tolist())
 
 
-def norm_of_rows(look_up: TableLookup, table: str, rows: set[int]) -> float:
+def compute_rows_norm(look_up: TableLookup, table: str, rows: set[int]) -> float:
     """Norm of some rows of a table. Synchronises."""
-    weight_RD = weights_of(look_up)[table]
+    weight_RD = lookup_weights(look_up)[table]
     index_U = torch.tensor(sorted(rows), dtype=torch.int64, device=weight_RD.device)
     return float(weight_RD.index_select(0, index_U).double().norm())
 

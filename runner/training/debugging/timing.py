@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from runner.training.debugging.hooks import Observer, Watch, tensors_in
+from runner.training.debugging.hooks import HookDispatcher, Observer, iter_float_tensors
 
 OUTSIDE = "(outside modules)"
 Direction = Literal["forward", "backward"]
 
 
-class Times(Observer):
+class ModuleTimer(Observer):
     """Seconds by part and direction, each moment counted once, for its innermost part.
 
     A module's backward lasts from the gradient at its output to the next gradient at another's,
@@ -20,7 +20,9 @@ class Times(Observer):
     """
 
     def __init__(self) -> None:
-        self.watch: Watch | None = None  # whose clock it reads; set once both are there
+        self.dispatcher: HookDispatcher | None = (
+            None  # whose clock it reads; set once both are there
+        )
         self.seconds: dict[tuple[str, Direction], float] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}  # of each part's last output, by first call
         self.owner: tuple[str, Direction] = (OUTSIDE, "forward")
@@ -28,7 +30,7 @@ class Times(Observer):
         self.since_s = 0.0
         self.num_steps = 0
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Starts over, such as after a first update that warms things up."""
         self.seconds = {}
         self.num_steps = 0
@@ -36,12 +38,12 @@ class Times(Observer):
     def total_s(self) -> float:
         return sum(self.seconds.values())
 
-    def share(self, part: str, direction: Direction) -> float:
+    def time_fraction(self, part: str, direction: Direction) -> float:
         return self.seconds.get((part, direction), 0.0) / max(self.total_s(), 1e-12)
 
     def step_begins(self) -> None:
-        assert self.watch is not None
-        self.since_s = self.watch.time_s
+        assert self.dispatcher is not None
+        self.since_s = self.dispatcher.time_s
         self.owner = (OUTSIDE, "forward")
         self.outer = []
 
@@ -56,7 +58,7 @@ class Times(Observer):
 
     def call_ends(self, part: str, inputs: Any, outputs: Any) -> None:
         self._turn_to(self.outer.pop())
-        first = next(tensors_in(outputs), None)
+        first = next(iter_float_tensors(outputs), None)
         if first is not None:
             self.shapes[part] = tuple(first.shape)
 
@@ -68,8 +70,8 @@ class Times(Observer):
             self._turn_to((OUTSIDE, "backward"))
 
     def _turn_to(self, owner: tuple[str, Direction]) -> None:
-        assert self.watch is not None
-        now_s = self.watch.time_s
+        assert self.dispatcher is not None
+        now_s = self.dispatcher.time_s
         spent_s = now_s - self.since_s
         self.seconds[self.owner] = self.seconds.get(self.owner, 0.0) + spent_s
         self.owner, self.since_s = owner, now_s

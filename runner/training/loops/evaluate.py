@@ -11,14 +11,14 @@ import torch
 from runner.errors import ConfigError
 from runner.metrics.protocol import Metrics
 from runner.metrics.settings import MetricSettings
-from runner.training.catalogue import catalogue, sliced
+from runner.training.catalogue import attach_slices, open_catalogue
 from runner.training.job import Job, Result
-from runner.training.loops.recorder import measured
-from runner.training.loops.run_facts import keep_calibration, keep_data_facts
-from runner.training.loops.session import start_trackers, told
-from runner.training.state import from_values, restore_weights
-from runner.training.stop_signal import Stop, stop_on_signals
-from runner.training.update.prefetch import ready
+from runner.training.loops.recorder import reduce_metrics
+from runner.training.loops.run_facts import write_calibration, write_data_facts
+from runner.training.loops.session import run_and_report, start_trackers
+from runner.training.state import restore_weights, train_state_from_values
+from runner.training.stop_signal import StopSignal, stop_on_signals
+from runner.training.update.prefetch import batches_on_device
 
 
 def evaluate_split(
@@ -26,18 +26,18 @@ def evaluate_split(
     split: str,
     *,
     max_batches: int | None = None,
-    stop: Stop | None = None,
-    keep: Callable[[Metrics], None] | None = None,
+    stop: StopSignal | None = None,
+    on_metrics: Callable[[Metrics], None] | None = None,
 ) -> dict[str, float] | None:
     """Metrics of a split in file order, with dropout and the like off.
 
     Collective. Changes nothing of the training: weights, random states and train metrics stay.
-    Args: keep: gets what was measured, which on rank 0 holds the rows of all ranks.
+    Args: on_metrics: gets what was measured, which on rank 0 holds the rows of all ranks.
     Returns: None if `stop` was requested before the end.
     """
     context = job.context
-    metrics = job.metrics(True)
-    for root in context.roots():
+    metrics = job.make_metrics(True)
+    for root in context.root_modules():
         root.eval()
     ranks = context.ranks
     batches = job.dataset.batches(
@@ -48,20 +48,24 @@ def evaluate_split(
     )
     settings = MetricSettings(**job.config["metrics"])
     with (
-        context.evaluated_weights(),
+        context.evaluation_weights(),
         torch.no_grad(),
-        catalogue(context.model, settings),
-        closing(ready(context, islice(batches, max_batches))) as arriving,
+        open_catalogue(context.model, settings),
+        closing(batches_on_device(context, islice(batches, max_batches))) as arriving,
     ):
         for batch in arriving:
-            if stop is not None and stop.agreed():
+            if stop is not None and stop.sync_ranks():
                 return None
             prediction, losses = job.task.eval_step(context, batch)
-            metrics.update(sliced(prediction, batch, job.dataset.schema, settings.slice_by), losses)
-            job.view.evaluating(split, batch.size * ranks.world_size, job.dataset.num_rows[split])
-    results, notes = measured(metrics, ranks)
-    if keep is not None:
-        keep(metrics)
+            metrics.update(
+                attach_slices(prediction, batch, job.dataset.schema, settings.slice_by), losses
+            )
+            job.view.advance_evaluation(
+                split, batch.size * ranks.world_size, job.dataset.num_rows[split]
+            )
+    results, notes = reduce_metrics(metrics, ranks)
+    if on_metrics is not None:
+        on_metrics(metrics)
     for note in notes:
         job.view.note(f"{split}: {note}")
     return results
@@ -76,10 +80,10 @@ def evaluate(job: Job) -> Result:
         from runner.training.loops.follow import follow  # it evaluates with what is defined here
 
         return follow(job)
-    return told(job, lambda: _evaluate(job))
+    return run_and_report(job, lambda: _evaluate(job))
 
 
-def chosen_split(job: Job) -> str:
+def select_split(job: Job) -> str:
     """The split asked for; else test if there is one, else validation. Raises: ConfigError."""
     there = list(job.dataset.num_rows)
     split = job.loop_settings["split"] or ("test" if "test" in there else "validation")
@@ -89,17 +93,21 @@ def chosen_split(job: Job) -> str:
 
 
 def _evaluate(job: Job) -> Result:
-    assert job.source is not None
+    assert job.source_checkpoint is not None
     assert job.run is not None
     start_trackers(job)
-    keep_data_facts(job)
-    restore_weights(job, job.source)
-    state = from_values(job.source.values)
-    split = chosen_split(job)
+    write_data_facts(job)
+    restore_weights(job, job.source_checkpoint)
+    state = train_state_from_values(job.source_checkpoint.values)
+    split = select_split(job)
     kept: list[Metrics] = []
     with stop_on_signals() as stop, job.view.evaluation(job.dataset.num_rows[split]):
         metrics = evaluate_split(
-            job, split, max_batches=job.loop_settings["max_batches"], stop=stop, keep=kept.append
+            job,
+            split,
+            max_batches=job.loop_settings["max_batches"],
+            stop=stop,
+            on_metrics=kept.append,
         )
     if metrics is None:
         return Result("interrupted", state.step, state.examples, signal=stop.signal)
@@ -107,7 +115,7 @@ def _evaluate(job: Job) -> Result:
         {"split": split, "step": state.step, "examples": state.examples, **metrics}
     )
     job.trackers.log(split, state.step, metrics)
-    job.view.evaluated(split, state.step, metrics)
-    keep_calibration(job, split, state.step, kept[0])
+    job.view.log_evaluation(split, state.step, metrics)
+    write_calibration(job, split, state.step, kept[0])
     flat = {f"{split}/{name}": value for name, value in metrics.items()}
     return Result("completed", state.step, state.examples, metrics=flat)

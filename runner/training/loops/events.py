@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from runner.config.intervals import Interval, Progress, due
+from runner.config.intervals import Interval, Progress, is_due
 from runner.distributed.ranks import Ranks
 from runner.reporting.trackers import Histogram
-from runner.training.callbacks.callback_set import EVENTS, keeps_state, no_state
-from runner.training.callbacks.statefulness import first_change, look
+from runner.training.callbacks.callback_set import EVENTS, has_state, undeclared_state_message
+from runner.training.callbacks.statefulness import first_difference, snapshot
 from runner.training.job import Job, Result
 from runner.training.state import TrainState
-from runner.training.steps import total_steps
-from runner.training.stop_signal import Stop
+from runner.training.steps import current_total_steps
+from runner.training.stop_signal import StopSignal
 from runner.training.update.context import Context
 from runner.training.update.task import StepOutput
 
@@ -30,7 +30,7 @@ class CallbackError(RuntimeError):
 
 
 @dataclass
-class Asked:
+class PendingRequests:
     """What callbacks of this rank have asked for and not all ranks have heard of yet."""
 
     stop: str | None = None  # the reason
@@ -39,16 +39,18 @@ class Asked:
     error: BaseException | None = None
 
 
-class Training:
+class TrainingHandle:
     """The training as a callback sees it: where it is, what it is made of, what may be asked."""
 
-    def __init__(self, job: Job, state: TrainState, stop: Stop, asked: Asked) -> None:
+    def __init__(
+        self, job: Job, state: TrainState, stop: StopSignal, asked: PendingRequests
+    ) -> None:
         self.job, self.state = job, state
         self.context: Context = job.context  # model, tables, optimizers, device
         self.ranks: Ranks = job.context.ranks
         self.note, self.warn = job.view.note, job.view.warn
         self._stop, self._asked = stop, asked
-        self.before = self.now = progress(state)  # around the last update
+        self.before = self.now = current_progress(state)  # around the last update
 
     @property
     def step(self) -> int:
@@ -56,11 +58,11 @@ class Training:
 
     @property
     def total_steps(self) -> int:
-        return total_steps(self.job, self.state)
+        return current_total_steps(self.job, self.state)
 
     def due(self, interval: Interval | None) -> bool:
         """Whether the last update reached or passed a multiple of the interval."""
-        return due(interval, self.before, self.now)
+        return is_due(interval, self.before, self.now)
 
     def stop(self, reason: str) -> None:
         """Ends the training after this update as if its length were reached: the best weights are
@@ -69,13 +71,13 @@ class Training:
 
     def pause(self, reason: str) -> None:
         """Saves and leaves after this update as at SIGTERM: the run can be resumed."""
-        if self._stop.heard is None:
+        if self._stop.local_signal is None:
             self.warn(f"step {self.step:,}: {reason}: saving and leaving")
-            self._stop.hear(signal.SIGTERM)
+            self._stop.request(signal.SIGTERM)
 
     def log(self, split: str, numbers: Mapping[str, float]) -> None:
         """A row of metrics.jsonl, and to the trackers: only what two equal runs both have."""
-        write_row(self.job, split, self.state.step, self.state.examples, numbers)
+        write_metrics_row(self.job, split, self.state.step, self.state.examples, numbers)
 
     @property
     def shows_histograms(self) -> bool:
@@ -94,57 +96,63 @@ class Training:
         self.job.trackers.log("perf", self.step, numbers)
 
 
-class Events:
+class CallbackRunner:
     """Calls the callbacks of one training. Without any, each method returns at once."""
 
-    def __init__(self, job: Job, state: TrainState, stop: Stop) -> None:
-        self._listed, self._ranks, self._state = job.callbacks.listed, job.context.ranks, state
-        self._device, self._stop, self._asked = job.device, stop, Asked()
+    def __init__(self, job: Job, state: TrainState, stop: StopSignal) -> None:
+        self._listed, self._ranks, self._state = (
+            job.callbacks.exist_on_any_rank,
+            job.context.ranks,
+            state,
+        )
+        self._device, self._stop, self._asked = job.device, stop, PendingRequests()
         self._view = job.view
-        self.training = Training(job, state, stop, self._asked)
+        self.training = TrainingHandle(job, state, stop, self._asked)
         self._callbacks = job.callbacks.by_name
         self._methods = {
             event: [name for name, c in self._callbacks.items() if hasattr(c, event)]
             for event in EVENTS
         }
-        self._looks = {n: look(c) for n, c in self._callbacks.items() if not keeps_state(c)}
+        self._snapshots = {n: snapshot(c) for n, c in self._callbacks.items() if not has_state(c)}
 
-    def started(self) -> None:
+    def call_run_start(self) -> None:
         """Collective."""
-        self._each("on_run_start")
-        self.agree()
+        self._call("on_run_start")
+        self.sync_requests()
         self.raise_failure()
 
-    def updated(self, output: StepOutput) -> None:
+    def call_update(self, output: StepOutput) -> None:
         """Collective."""
         if not self._listed:
             return
         training = self.training
-        training.before, training.now = training.now, progress(self._state)
-        self._each("on_update", output)
+        training.before, training.now = training.now, current_progress(self._state)
+        self._call("on_update", output)
         if training.now.epoch > training.before.epoch:
-            self._each("on_epoch")
-        self.agree()
+            self._call("on_epoch")
+        self.sync_requests()
 
-    def evaluated(self, split: str, metrics: Mapping[str, float]) -> None:
+    def call_evaluation(self, split: str, metrics: Mapping[str, float]) -> None:
         """Collective."""
-        self._each("on_evaluation", split, metrics)
-        self.agree()
+        self._call("on_evaluation", split, metrics)
+        self.sync_requests()
 
-    def saving(self) -> None:
-        self._each("on_checkpoint")
+    def call_checkpoint(self) -> None:
+        self._call("on_checkpoint")
 
-    def ended(self, result: Result) -> None:
+    def call_run_end(self, result: Result) -> None:
         """Collective."""
-        self._each("on_run_end", result)
+        self._call("on_run_end", result)
         self.raise_failure()
 
-    def agree(self) -> None:
+    def sync_requests(self) -> None:
         """Collective, if any is listed. All ranks stop if one was asked to."""
         if not self._listed or self._state.stopped is not None:
             return
-        if self._ranks.largest(self._asked.stop is not None):
-            reasons = [reason for reason in self._ranks.gather(self._asked.stop) if reason]
+        if self._ranks.all_reduce_max(self._asked.stop is not None):
+            reasons = [
+                reason for reason in self._ranks.all_gather_object(self._asked.stop) if reason
+            ]
             self._state.stopped = reasons[0]
             self._view.note(f"step {self._state.step:,}: stopping: {reasons[0]}")
 
@@ -152,25 +160,27 @@ class Events:
         """Collective, if any is listed. Raises: CallbackError on all ranks if a callback raised."""
         if not self._listed:
             return
-        failures = [failure for failure in self._ranks.gather(self._asked.failure) if failure]
+        failures = [
+            failure for failure in self._ranks.all_gather_object(self._asked.failure) if failure
+        ]
         if failures:
             raise CallbackError(failures[0]) from self._asked.error
 
-    def _each(self, event: str, *args: Any) -> None:
+    def _call(self, event: str, *args: Any) -> None:
         for name in self._methods[event]:
             if name in self._asked.failed:  # the others go on: ranks may wait for each other there
                 continue
             callback = self._callbacks[name]
             try:
-                with same_draws_after(self._device):
+                with preserve_rng_state(self._device):
                     getattr(callback, event)(self.training, *args)
             except Exception as error:
                 self._failed(name, event, f"raised {type(error).__name__}: {error}", error)
                 continue
-            if name in self._looks:
-                changed = first_change(self._looks[name], look(callback))
+            if name in self._snapshots:
+                changed = first_difference(self._snapshots[name], snapshot(callback))
                 if changed is not None:
-                    self._failed(name, event, no_state(changed), None)
+                    self._failed(name, event, undeclared_state_message(changed), None)
 
     def _failed(self, name: str, event: str, what: str, error: BaseException | None) -> None:
         """Lets the update be finished and saved, as at SIGTERM; `raise_failure` comes after."""
@@ -181,11 +191,11 @@ class Events:
         if self._asked.failure is None:
             self._asked.failure = f"{where} at {event}, step {step:,}: {what}{saved}"
             self._asked.error = error
-        self._stop.hear(signal.SIGTERM)
+        self._stop.request(signal.SIGTERM)
 
 
 @contextmanager
-def same_draws_after(device: torch.device) -> Iterator[None]:
+def preserve_rng_state(device: torch.device) -> Iterator[None]:
     """Torch's, Python's and NumPy's random states are afterwards what they were before."""
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
@@ -199,11 +209,13 @@ def same_draws_after(device: torch.device) -> Iterator[None]:
             torch.cuda.set_rng_state(cuda, device)
 
 
-def progress(state: TrainState) -> Progress:
+def current_progress(state: TrainState) -> Progress:
     return Progress(state.step, state.examples, state.cursor.epoch, state.active_s)
 
 
-def write_row(job: Job, split: str, step: int, examples: int, metrics: Mapping[str, float]) -> None:
+def write_metrics_row(
+    job: Job, split: str, step: int, examples: int, metrics: Mapping[str, float]
+) -> None:
     """A row of metrics.jsonl, and the same to the trackers."""
     if job.run is not None:
         job.run.metrics.append({"split": split, "step": step, "examples": examples, **metrics})

@@ -15,38 +15,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.config.signature import signature_of
+from runner.config.signature import hash_fields
 from runner.data.prepare.fingerprint import fingerprint
 from runner.errors import UserError
-from runner.reporting.trackers.tracker import IDENTITIES
-from runner.rundir.checkpoint import Saved
-from runner.rundir.json_files import Log, read_rows
-from runner.rundir.lock import Lock
+from runner.reporting.trackers.tracker import TRACKERS_FILE
+from runner.rundir.checkpoint import Checkpoint
+from runner.rundir.json_files import JsonlFile, read_jsonl
+from runner.rundir.lock import FolderLock
 from runner.rundir.run import read_config, read_meta, read_result
 from runner.training.job import Job, Result
-from runner.training.loops.evaluate import chosen_split, evaluate_split
-from runner.training.loops.pinned_checkpoints import Pins
+from runner.training.loops.evaluate import evaluate_split, select_split
+from runner.training.loops.pinned_checkpoints import PinnedCheckpoints
 from runner.training.loops.recorder import is_better
 from runner.training.state import restore_weights
-from runner.training.stop_signal import Stop, stop_on_signals
+from runner.training.stop_signal import StopSignal, stop_on_signals
 
-FOLDER = "follow"
-NOT_METRICS = ("split", "step", "examples", "signature", "evaluation")
+FOLLOW_FOLDER = "follow"
+NON_METRIC_KEYS = ("split", "step", "examples", "signature", "evaluation")
 
 
 @dataclass
-class Followed:
+class FollowState:
     """One training, followed for one split. Rank 0 only."""
 
     run: Path
     split: str
     evaluation: str  # what else makes the numbers: data, metrics, rows taken
     latest_only: bool
-    pins: Pins
-    log: Log
-    lock: Lock
+    pinned: PinnedCheckpoints
+    log: JsonlFile
+    lock: FolderLock
     rows: list[dict[str, Any]]  # of this evaluation, in the order in which they were made
-    told: str = ""
+    reported_status: str = ""
 
     @property
     def done(self) -> set[tuple[int, str]]:
@@ -58,8 +58,8 @@ def follow(job: Job) -> Result:
 
     Raises: UserError if another process follows the same split.
     """
-    split = chosen_split(job)
-    followed = open_followed(job, split) if job.context.ranks.is_chief else None
+    split = select_split(job)
+    followed = open_follow_state(job, split) if job.context.ranks.is_main else None
     status = "failed"
     try:
         with stop_on_signals() as stop, job.view.evaluation(job.dataset.num_rows[split]):
@@ -70,28 +70,28 @@ def follow(job: Job) -> Result:
         if followed is not None:
             followed.log.close()
             followed.lock.release()
-    rows = job.context.ranks.share(followed.rows if followed else None)
+    rows = job.context.ranks.broadcast_object(followed.rows if followed else None)
     result = _result(job, split, rows, status, stop.signal)
     _tell_end(job, split, rows, result, end)
     return result
 
 
-def open_followed(job: Job, split: str) -> Followed:
+def open_follow_state(job: Job, split: str) -> FollowState:
     """Takes the lock of this split, reads what is done, and joins the training's tracker run."""
     run = Path(job.config["run"])
-    folder = run / FOLDER / split
+    folder = run / FOLLOW_FOLDER / split
     folder.mkdir(parents=True, exist_ok=True)
-    lock = Lock(folder)
-    evaluation = signature_of(
+    lock = FolderLock(folder)
+    evaluation = hash_fields(
         {
             "max_batches": job.loop_settings["max_batches"],
             "data": fingerprint(job.config["dataset"]),
             **{key: job.config[key] for key in ("metrics", "model", "task")},
         }
     )
-    path = run / FOLDER / f"{split}.jsonl"
-    rows = [row for row in read_rows(path) if row["evaluation"] == evaluation]
-    identities = run / IDENTITIES
+    path = run / FOLLOW_FOLDER / f"{split}.jsonl"
+    rows = [row for row in read_jsonl(path) if row["evaluation"] == evaluation]
+    identities = run / TRACKERS_FILE
     job.trackers.start(
         {
             "name": run.name,
@@ -103,24 +103,24 @@ def open_followed(job: Job, split: str) -> Followed:
         },
         json.loads(identities.read_text()) if identities.exists() else None,
     )
-    return Followed(
+    return FollowState(
         run=run,
         split=split,
         evaluation=evaluation,
         latest_only=job.loop_settings["pick"] == "latest",
-        pins=Pins(run / "checkpoints", folder, job.view.warn),
-        log=Log(path),
+        pinned=PinnedCheckpoints(run / "checkpoints", folder, job.view.warn),
+        log=JsonlFile(path),
         lock=lock,
         rows=rows,
     )
 
 
-def _until_the_end(job: Job, split: str, followed: Followed | None, stop: Stop) -> str:
+def _until_the_end(job: Job, split: str, followed: FollowState | None, stop: StopSignal) -> str:
     """Collective. Why it ended, for people."""
     settings, ranks = job.loop_settings, job.context.ranks
     quiet_since = time.monotonic()
-    while not stop.agreed():
-        found = ranks.share(_attempt(job, followed) if followed else None)
+    while not stop.sync_ranks():
+        found = ranks.broadcast_object(_attempt(job, followed) if followed else None)
         if isinstance(found, Exception):
             raise found
         if isinstance(found, str):
@@ -128,44 +128,44 @@ def _until_the_end(job: Job, split: str, followed: Followed | None, stop: Stop) 
         if found is not None:
             _evaluate_one(job, split, found, followed, stop)
             quiet_since = time.monotonic()
-        elif ranks.largest(time.monotonic() - quiet_since) > settings["timeout_s"]:
+        elif ranks.all_reduce_max(time.monotonic() - quiet_since) > settings["timeout_s"]:
             return f"no new checkpoint for {settings['timeout_s']:g} s"
         else:
             _sleep(settings["poll_s"], stop)
     return "interrupted"
 
 
-def _attempt(job: Job, followed: Followed) -> Saved | str | Exception | None:
+def _attempt(job: Job, followed: FollowState) -> Checkpoint | str | Exception | None:
     try:
         return next_checkpoint(job, followed)
     except (UserError, OSError) as error:  # the other ranks wait for an answer
         return error
 
 
-def next_checkpoint(job: Job, followed: Followed) -> Saved | str | None:
+def next_checkpoint(job: Job, followed: FollowState) -> Checkpoint | str | None:
     """What to evaluate next; a reason to end; or None: nothing yet."""
     result = read_result(followed.run)  # before the look: all that it had saved is there by then
-    followed.pins.look()
-    steps = followed.pins.steps()
+    followed.pinned.pin_new()
+    steps = followed.pinned.steps()
     if followed.latest_only:
         for step in steps[:-1]:
-            followed.pins.release(step)
+            followed.pinned.release(step)
         steps = steps[-1:]
     for step in steps:
-        saved = followed.pins.open(step)
+        saved = followed.pinned.open(step)
         if saved is None:
             continue
         if (step, saved.values["signature"]) not in followed.done:
             return saved
-        followed.pins.release(step)
+        followed.pinned.release(step)
     if followed.rows and is_last(followed.run, followed.rows[-1]):
         return "the training's last step"
     status = (result or {}).get("status")
     if status == "completed":
         return "the training is completed"
-    if status and status != followed.told:
+    if status and status != followed.reported_status:
         job.view.note(f"the training {status}; waiting for it to go on")
-    followed.told = status or ""
+    followed.reported_status = status or ""
     return None
 
 
@@ -176,7 +176,7 @@ def is_last(run: Path, row: Mapping[str, Any]) -> bool:
 
 
 def _evaluate_one(
-    job: Job, split: str, saved: Saved, followed: Followed | None, stop: Stop
+    job: Job, split: str, saved: Checkpoint, followed: FollowState | None, stop: StopSignal
 ) -> None:
     """Collective. Evaluates a pinned checkpoint and writes its row, which marks it done."""
     restore_weights(job, saved)
@@ -193,10 +193,10 @@ def _evaluate_one(
     followed.log.append({**row, **metrics})
     followed.log.sync()
     followed.rows.append({**row, **metrics})
-    followed.pins.release(saved.step)
-    job.trackers.log(f"{FOLDER}/{split}", saved.step, metrics)
+    followed.pinned.release(saved.step)
+    job.trackers.log(f"{FOLLOW_FOLDER}/{split}", saved.step, metrics)
     is_best = _best(job, split, followed.rows) is followed.rows[-1]
-    job.view.evaluated(split, saved.step, metrics, best=is_best)
+    job.view.log_evaluation(split, saved.step, metrics, best=is_best)
 
 
 def _best(job: Job, split: str, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -217,7 +217,7 @@ def _result(
     if not rows:
         return Result(status, 0, 0, signal=signal)
     last, best = rows[-1], _best(job, split, rows)
-    shown = {f"{split}/{k}": float(v) for k, v in last.items() if k not in NOT_METRICS}
+    shown = {f"{split}/{k}": float(v) for k, v in last.items() if k not in NON_METRIC_KEYS}
     name = job.checkpoint.monitor.metric.partition("/")[2]
     return Result(
         status,
@@ -231,19 +231,19 @@ def _result(
 
 
 def _tell_end(job: Job, split: str, rows: list[dict[str, Any]], result: Result, end: str) -> None:
-    job.view.finished(
+    job.view.show_result(
         result.metrics,
         status=result.status,
         step=result.step,
         best=result.best,
         reachable=job.dataset.reachable,
     )
-    path = Path(job.config["run"]) / FOLDER / f"{split}.jsonl"
+    path = Path(job.config["run"]) / FOLLOW_FOLDER / f"{split}.jsonl"
     job.view.note(f"{end}: {len(rows)} checkpoints evaluated on {split}, in {path}")
 
 
-def _sleep(seconds: float, stop: Stop) -> None:
+def _sleep(seconds: float, stop: StopSignal) -> None:
     """Woken early by a signal to this process; the ranks agree on it at their next look."""
     until = time.monotonic() + seconds
-    while stop.heard is None and (left := until - time.monotonic()) > 0:
+    while stop.local_signal is None and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, 0.2))

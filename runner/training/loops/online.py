@@ -6,23 +6,23 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from runner.data.core.dataset import InFileOrder
-from runner.reporting.console.format import number
+from runner.data.core.dataset import FileOrderDataset
+from runner.reporting.console.format import format_number
 from runner.reporting.console.sparkline import sparkline
-from runner.rundir.json_files import Log
+from runner.rundir.json_files import JsonlFile
 from runner.training.job import Job, Result
-from runner.training.loops.events import Events
-from runner.training.loops.progressive_validation import ScoreFirst, forward_is_score
+from runner.training.loops.events import CallbackRunner
+from runner.training.loops.progressive_validation import PrequentialTask, can_reuse_forward
 from runner.training.loops.recorder import Recorder
-from runner.training.loops.session import told
-from runner.training.loops.start import start
-from runner.training.profiler import profiled
+from runner.training.loops.session import run_and_report
+from runner.training.loops.start import start_training
+from runner.training.profiler import profile_steps
 from runner.training.state import TrainState
-from runner.training.steps import finished, steps
+from runner.training.steps import is_finished, steps
 from runner.training.stop_signal import stop_on_signals
 
-PROGRESSIVE = "progressive"
-SHOWN = 60  # windows in the picture at most
+PROGRESSIVE_SPLIT = "progressive"
+MAX_SHOWN_WINDOWS = 60  # windows in the picture at most
 
 
 def online(job: Job) -> Result:
@@ -32,16 +32,16 @@ def online(job: Job) -> Result:
     those of the model before it saw the rows: a split that never runs out, in which drift shows.
     A dataset with an end is taken as one pass in the order of its files.
     """
-    return told(job, lambda: _online(prepared(job)))
+    return run_and_report(job, lambda: _online(prepare_stream_job(job)))
 
 
-def prepared(job: Job) -> Job:
+def prepare_stream_job(job: Job) -> Job:
     """The job on a stream, with a task that scores each batch first where that needs a forward."""
     if not is_stream(job):
-        job = replace(job, dataset=InFileOrder(job.dataset))
-    if job.loop_settings["score"] == "auto" and forward_is_score(job.task, job.context):
+        job = replace(job, dataset=FileOrderDataset(job.dataset))
+    if job.loop_settings["score"] == "auto" and can_reuse_forward(job.task, job.context):
         return job
-    return replace(job, task=ScoreFirst(job.task, job.context))
+    return replace(job, task=PrequentialTask(job.task, job.context))
 
 
 def is_stream(job: Job) -> bool:
@@ -50,33 +50,33 @@ def is_stream(job: Job) -> bool:
 
 def _online(job: Job) -> Result:
     with stop_on_signals() as stop, job.view.training(job.total_steps or None):
-        state = start(job)
+        state = start_training(job)
         if is_stream(job):
-            job.dataset.stopped = lambda: stop.heard is not None  # type: ignore[attr-defined]
-        record = Recorder(job, state, Events(job, state, stop), split=PROGRESSIVE)
-        record.events.started()
-        updates = steps(job, state, ahead=False)
-        for output in () if stop.agreed() else profiled(job, updates):
-            record.update(output)
-            if record.log_due() or finished(job, state):
+            job.dataset.should_stop = lambda: stop.local_signal is not None  # type: ignore[attr-defined]
+        record = Recorder(job, state, CallbackRunner(job, state, stop), split=PROGRESSIVE_SPLIT)
+        record.callback_runner.call_run_start()
+        updates = steps(job, state, allow_prefetch=False)
+        for output in () if stop.sync_ranks() else profile_steps(job, updates):
+            record.record_update(output)
+            if record.log_due() or is_finished(job, state):
                 record.log()
             if record.save_due():
                 record.save()
-            if stop.agreed():
+            if stop.sync_ranks():
                 break
         record.save(wait=True)
-        record.events.raise_failure()
-        ended = finished(job, state)
-        interrupted = stop.agreed() and not ended
+        record.callback_runner.raise_failure()
+        ended = is_finished(job, state)
+        interrupted = stop.sync_ranks() and not ended
     if job.run is not None:
-        tell_drift(job)
-    result = record.result(
+        report_drift(job)
+    result = record.make_result(
         "interrupted" if interrupted else "completed",
         {},
         signal=stop.signal if interrupted else None,
     )
     result = replace(result, notes={**result.notes, **stream_notes(job, state, ended)})
-    record.events.ended(result)
+    record.callback_runner.call_run_end(result)
     return result
 
 
@@ -97,7 +97,7 @@ class Drift:
     num_windows: int
 
 
-def drift_of(rows: Iterable[dict]) -> Drift | None:
+def compute_drift(rows: Iterable[dict]) -> Drift | None:
     """From rows of windows, one after another; holds no more of them than are shown."""
     stretches: list[tuple[float, int]] = []  # sum of losses, examples
     total, before, last, count, per_stretch, filled = 0.0, 0, 0.0, 0, 1, 0
@@ -110,7 +110,7 @@ def drift_of(rows: Iterable[dict]) -> Drift | None:
             stretches.append((0.0, 0))
         stretches[-1] = (stretches[-1][0] + last * size, stretches[-1][1] + size)
         filled = (filled + 1) % per_stretch
-        if filled == 0 and len(stretches) == 2 * SHOWN:  # twice as coarse
+        if filled == 0 and len(stretches) == 2 * MAX_SHOWN_WINDOWS:  # twice as coarse
             pairs = zip(stretches[::2], stretches[1::2])
             stretches = [(a[0] + b[0], a[1] + b[1]) for a, b in pairs]
             per_stretch *= 2
@@ -120,24 +120,24 @@ def drift_of(rows: Iterable[dict]) -> Drift | None:
     return Drift(losses, total / before, last, count)
 
 
-def tell_drift(job: Job) -> None:
+def report_drift(job: Job) -> None:
     """A picture of the windows' loss over the whole stream, restarts included."""
     assert job.run is not None
-    drift = drift_of(rows_of(job.run.metrics))
+    drift = compute_drift(read_progressive_rows(job.run.metrics))
     if drift is None:
         return
     job.view.note(
         f"progressive loss over {drift.num_windows:,} windows: {sparkline(drift.losses)}  "
-        f"so far {number(drift.so_far)}, last {number(drift.last)}"
+        f"so far {format_number(drift.so_far)}, last {format_number(drift.last)}"
     )
 
 
-def rows_of(log: Log) -> Iterable[dict]:
+def read_progressive_rows(log: JsonlFile) -> Iterable[dict]:
     """Rows of windows, read one by one."""
     if not log.path.exists():
         return
     with log.path.open(encoding="utf-8") as file:
         for line in file:
             row = json.loads(line)
-            if row["split"] == PROGRESSIVE:
+            if row["split"] == PROGRESSIVE_SPLIT:
                 yield row

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.errors import UserError
-from runner.rundir.checkpoint import DamagedError, Saved, open_checkpoint
-from runner.rundir.checkpoint.folder import TEMPORARY, step_folders
-from runner.rundir.checkpoint.manifest import MANIFEST
+from runner.rundir.checkpoint import Checkpoint, DamagedError, open_checkpoint
+from runner.rundir.checkpoint.folder import TEMPORARY_PREFIX, step_folders
+from runner.rundir.checkpoint.manifest import MANIFEST_FILE
 
 
 @dataclass
-class Pins:
+class PinnedCheckpoints:
     """Hard links, in a folder of our own, to the files of checkpoints that are to be read.
 
     A link keeps a file's content when its other names are removed, and costs nothing where it lies
@@ -27,11 +27,11 @@ class Pins:
     warn: Callable[[str], None]
     seen: set[tuple[int, int]] = field(default_factory=set)  # step and inode of a manifest
 
-    def look(self) -> None:
+    def pin_new(self) -> None:
         """Pins every whole checkpoint that was not seen yet."""
         for step, path in step_folders(self.checkpoints).items():
             try:
-                key = (step, (path / MANIFEST).stat().st_ino)
+                key = (step, (path / MANIFEST_FILE).stat().st_ino)
             except FileNotFoundError:  # it is being removed
                 continue
             if key not in self.seen and self._pin(path):
@@ -39,7 +39,7 @@ class Pins:
 
     def _pin(self, path: Path) -> bool:
         final = self.folder / path.name.removeprefix(".old-")
-        temporary = self.folder / f"{TEMPORARY}{final.name}"
+        temporary = self.folder / f"{TEMPORARY_PREFIX}{final.name}"
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
         temporary.mkdir()
         try:
@@ -63,7 +63,7 @@ class Pins:
         """Of the checkpoints pinned, ascending."""
         return list(step_folders(self.folder))
 
-    def open(self, step: int) -> Saved | None:
+    def open(self, step: int) -> Checkpoint | None:
         """One of them, verified; a damaged one is told, let go, and None."""
         try:
             return open_checkpoint(self.folder / f"step-{step}")

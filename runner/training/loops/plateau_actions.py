@@ -8,26 +8,26 @@ from runner.config.early_stopping import (
     BatchOnPlateau,
     EarlyStop,
     LrOnPlateau,
-    Rule,
-    Wait,
-    acted,
-    acts,
-    after_evaluation,
-    grown,
-    reaches,
-    reduced,
-    watched,
+    PatienceRule,
+    PatienceState,
+    is_exhausted,
+    next_batch_multiplier,
+    next_lr_scale,
+    reaches_threshold,
+    record_evaluation,
+    reset,
+    resolve_metric,
 )
 from runner.training.job import Job
 from runner.training.state import TrainState
-from runner.training.steps import finished, rows_of_update, total_steps
+from runner.training.steps import current_total_steps, is_finished, rows_per_update
 
 
-def decide(job: Job, state: TrainState, metrics: Mapping[str, float]) -> None:
+def apply_plateau_rules(job: Job, state: TrainState, metrics: Mapping[str, float]) -> None:
     """Feeds one evaluation to every rule that is on. In place; the same on all ranks, since they
     have the same metrics. A run that is at its end anyway changes nothing more."""
     trainer = job.trainer
-    rules: dict[str, Rule] = {
+    rules: dict[str, PatienceRule] = {
         "early_stop": trainer.early_stop,
         "lr_on_plateau": trainer.lr_on_plateau,
         "batch_on_plateau": trainer.batch_on_plateau,
@@ -36,24 +36,27 @@ def decide(job: Job, state: TrainState, metrics: Mapping[str, float]) -> None:
         good_enough = rule.threshold if isinstance(rule, EarlyStop) else None
         if rule.patience is None and good_enough is None:
             continue
-        metric, direction = watched(rule, job.checkpoint.monitor)
+        metric, direction = resolve_metric(rule, job.checkpoint.monitor)
         value = metrics[metric.removeprefix("validation/")]
-        wait = after_evaluation(
-            state.waits.get(name, Wait()), value, direction=direction, min_delta=rule.min_delta
+        wait = record_evaluation(
+            state.waits.get(name, PatienceState()),
+            value,
+            direction=direction,
+            min_delta=rule.min_delta,
         )
         state.waits[name] = wait
-        if finished(job, state):
+        if is_finished(job, state):
             continue
         why = _waited(metric, wait.since, rule.min_delta)
         if isinstance(rule, EarlyStop):
-            if reaches(value, rule.threshold, direction):
+            if reaches_threshold(value, rule.threshold, direction):
                 _stop(job, state, f"{metric} has reached {rule.threshold:g}: {value:.5f}")
-            elif acts(wait, rule.patience):
+            elif is_exhausted(wait, rule.patience):
                 _stop(job, state, why)
-        elif acts(wait, rule.patience, rule.max_times):
+        elif is_exhausted(wait, rule.patience, rule.max_times):
             change = _lower_rates if isinstance(rule, LrOnPlateau) else _enlarge_update
             if change(job, state, rule, why):  # type: ignore[arg-type]
-                state.waits[name] = acted(wait)
+                state.waits[name] = reset(wait)
 
 
 def _waited(metric: str, since: int, min_delta: float) -> str:
@@ -68,7 +71,7 @@ def _stop(job: Job, state: TrainState, why: str) -> None:
 
 def _lower_rates(job: Job, state: TrainState, rule: LrOnPlateau, why: str) -> bool:
     """Returns: whether there was a lower rate to go to."""
-    scale = reduced(state.lr_scale, rule)
+    scale = next_lr_scale(state.lr_scale, rule)
     if scale == state.lr_scale:
         return False
     job.view.note(
@@ -81,16 +84,16 @@ def _lower_rates(job: Job, state: TrainState, rule: LrOnPlateau, why: str) -> bo
 
 def _enlarge_update(job: Job, state: TrainState, rule: BatchOnPlateau, why: str) -> bool:
     """Returns: whether there was a larger update to go to."""
-    growth = grown(state.growth, rule, rows_of_update(job))
-    if growth == state.growth:
+    multiplier = next_batch_multiplier(state.batch_multiplier, rule, rows_per_update(job))
+    if multiplier == state.batch_multiplier:
         return False
-    rows, steps = rows_of_update(job, state.growth), total_steps(job, state)
-    state.growth = growth
-    now = total_steps(job, state)
+    rows, steps = rows_per_update(job, state.batch_multiplier), current_total_steps(job, state)
+    state.batch_multiplier = multiplier
+    now = current_total_steps(job, state)
     length = f"{now:,} updates in all (were {steps:,})" if now != steps else f"{now:,} updates"
     job.view.note(
-        f"step {state.step:,}: {why}: {rows_of_update(job, growth):,} rows an update from here on "
+        f"step {state.step:,}: {why}: {rows_per_update(job, multiplier):,} rows an update from here on "
         f"(were {rows:,}); {length}"
     )
-    job.view.lasts(now)
+    job.view.set_total_steps(now)
     return True

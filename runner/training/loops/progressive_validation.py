@@ -16,7 +16,7 @@ from runner.training.update.context import Context
 from runner.training.update.task import StepOutput, Supervised, Task
 
 
-def forward_is_score(task: Task, context: Context) -> bool:
+def can_reuse_forward(task: Task, context: Context) -> bool:
     """Whether the forward of an update gives what an evaluation just before it would give.
 
     It does where the task is the plain one, and no module of model or loss looks at whether it is
@@ -24,10 +24,10 @@ def forward_is_score(task: Task, context: Context) -> bool:
     """
     roots = [context.model, *([context.loss] if isinstance(context.loss, nn.Module) else [])]
     modules = (m for root in roots for m in _outside_tables(root))
-    if context.average is not None and context.average.evaluate:
+    if context.ema is not None and context.ema.use_in_evaluation:
         return False
     plain = type(task) is Supervised and not context.penalties  # which its losses contain
-    return plain and not any(depends_on_training(m) for m in modules)
+    return plain and not any(depends_on_training_mode(m) for m in modules)
 
 
 def _outside_tables(module: nn.Module) -> Iterator[nn.Module]:
@@ -38,7 +38,7 @@ def _outside_tables(module: nn.Module) -> Iterator[nn.Module]:
         yield from _outside_tables(child)
 
 
-def depends_on_training(module: nn.Module) -> bool:
+def depends_on_training_mode(module: nn.Module) -> bool:
     """Whether any method of its classes below `nn.Module` names `training`, or it has hooks."""
     if module._forward_hooks or module._forward_pre_hooks:
         return True
@@ -56,7 +56,7 @@ def _names_training(code: CodeType) -> bool:
     return "training" in code.co_names or any(map(_names_training, inner))
 
 
-class ScoreFirst:
+class PrequentialTask:
     """A task whose output holds predictions made by `eval_step` before the update.
 
     A task that takes several batches an update has each scored as it takes it.
@@ -64,7 +64,7 @@ class ScoreFirst:
 
     def __init__(self, task: Task, context: Context) -> None:
         self.task = task
-        self._modules = [module for root in context.roots() for module in root.modules()]
+        self._modules = [module for root in context.root_modules() for module in root.modules()]
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         scores: list[tuple[Prediction, dict[str, Tensor]]] = []
@@ -80,9 +80,9 @@ class ScoreFirst:
     ) -> Iterator[Batch]:
         for batch in batches:
             before = [module.training for module in self._modules]
-            for root in ctx.roots():
+            for root in ctx.root_modules():
                 root.eval()
-            with ctx.evaluated_weights(), torch.no_grad():
+            with ctx.evaluation_weights(), torch.no_grad():
                 scores.append(self.task.eval_step(ctx, batch))
             for module, training in zip(self._modules, before):
                 module.training = training

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from runner.distributed.shards import Pieces, own_row
+from runner.distributed.shards import LocalShards, local_row
 from runner.training.job import Job
-from runner.training.rng_state import continue_randomly, random_tensors, random_values
-from runner.training.state import averages, weights
+from runner.training.rng_state import restore_rng_state, rng_state_tensors, rng_state_values
+from runner.training.state import ema_tensors, weight_tensors
 from runner.training.update.context import Context
 
 
 @contextmanager
-def untouched(job: Job) -> Iterator[None]:
+def restored_after(job: Job) -> Iterator[None]:
     """Around trials: weights, optimizers, loss scale, random states, modes and micro-batch size
     are afterwards what they were. The copies are in the host's memory.
 
@@ -28,12 +28,12 @@ def untouched(job: Job) -> Iterator[None]:
     ctx = job.context
     kept = [(live, live.detach().to("cpu", copy=True)) for live in _tensors(ctx)]
     optimizers = [(o, deepcopy(o.state_dict())) for o in ctx.optimizers().values()]
-    numbers = deepcopy(ctx.numbers)
+    numbers = deepcopy(ctx.logged_means)
     generators = {
-        name: own_row(t).clone() for name, t in random_tensors(job.device, ctx.ranks).items()
+        name: local_row(t).clone() for name, t in rng_state_tensors(job.device, ctx.ranks).items()
     }
-    values = random_values()
-    modes = [(module, module.training) for root in ctx.roots() for module in root.modules()]
+    values = rng_state_values()
+    modes = [(module, module.training) for root in ctx.root_modules() for module in root.modules()]
     micro_batch_size = ctx.micro_batch_size
     try:
         yield
@@ -43,9 +43,9 @@ def untouched(job: Job) -> Iterator[None]:
                 live.copy_(copy)
         for optimizer, before in optimizers:
             restore_optimizer(optimizer, before)
-        ctx.clear()  # gradients of a trial that broke off
-        ctx.numbers = numbers
-        continue_randomly(generators, values, job.device)
+        ctx.zero_grad()  # gradients of a trial that broke off
+        ctx.logged_means = numbers
+        restore_rng_state(generators, values, job.device)
         for module, training in modes:
             module.training = training
         ctx.micro_batch_size = micro_batch_size
@@ -61,13 +61,17 @@ def free_memory(device: torch.device) -> None:
 
 def _tensors(ctx: Context) -> list[Tensor]:
     """This rank's memory of all that an update may change in place, each once."""
-    roots = [*ctx.roots(), *([ctx.loss] if isinstance(ctx.loss, nn.Module) else [])]
-    found = [*weights(ctx).values(), *averages(ctx).values(), *ctx.tables.state().values()]
+    roots = [*ctx.root_modules(), *([ctx.loss] if isinstance(ctx.loss, nn.Module) else [])]
+    found = [
+        *weight_tensors(ctx).values(),
+        *ema_tensors(ctx).values(),
+        *ctx.tables.state().values(),
+    ]
     found += [buffer for root in roots for buffer in root.buffers()]
     if ctx.loss_scale is not None:
         found.append(ctx.loss_scale.state)
-    local = [p.tensor for t in found if isinstance(t, Pieces) for p in t.pieces]
-    local += [t for t in found if not isinstance(t, Pieces)]
+    local = [p.tensor for t in found if isinstance(t, LocalShards) for p in t.shards]
+    local += [t for t in found if not isinstance(t, LocalShards)]
     return list({(t.data_ptr(), t.shape, t.dtype): t for t in local if t.numel()}.values())
 
 

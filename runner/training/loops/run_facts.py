@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from runner.metrics.protocol import Metrics
-from runner.metrics.reliability import reliability
+from runner.metrics.reliability import compute_reliability
 from runner.rundir.json_files import dumps
 from runner.training.job import Job
 
-DATA = "data.json"
-CALIBRATION = "calibration.json"
+DATA_FACTS_FILE = "data.json"
+CALIBRATION_FILE = "calibration.json"
 
 
-def keep_data_facts(job: Job) -> None:
+def write_data_facts(job: Job) -> None:
     """Rows, features and tasks of the dataset, and what is reachable on it."""
     dataset = job.dataset
     schema = dataset.schema
     _write(
         job,
-        DATA,
+        DATA_FACTS_FILE,
         {
             "num_rows": dict(dataset.num_rows),
             "dense": list(schema.dense),
@@ -52,17 +52,17 @@ def keep_data_facts(job: Job) -> None:
     )
 
 
-def keep_calibration(job: Job, split: str, step: int, metrics: Metrics | None) -> None:
+def write_calibration(job: Job, split: str, step: int, metrics: Metrics | None) -> None:
     """The calibration of a split as this pass has it, beside those of other splits.
 
     Args: metrics: after the pass, holding the rows of all ranks (loops/measured.py).
     """
-    if metrics is None or job.run is None or not job.context.ranks.is_chief:
+    if metrics is None or job.run is None or not job.context.ranks.is_main:
         return
-    tasks = reliability(metrics.state(), job.dataset.schema.tasks)
+    tasks = compute_reliability(metrics.state(), job.dataset.schema.tasks)
     if tasks:
-        before = _read(job.run.dir / CALIBRATION)
-        _write(job, CALIBRATION, {**before, split: {"step": step, "tasks": tasks}})
+        before = _read(job.run.dir / CALIBRATION_FILE)
+        _write(job, CALIBRATION_FILE, {**before, split: {"step": step, "tasks": tasks}})
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(job: Job, name: str, value: Mapping[str, Any]) -> None:
     """Replaces a file whole. Not synced: it is for looking at, and made again by a resume."""
-    if job.run is None or not job.context.ranks.is_chief:
+    if job.run is None or not job.context.ranks.is_main:
         return
     path = job.run.dir / name
     temporary = path.with_name(f".{name}.tmp")

@@ -27,7 +27,7 @@ def start_trackers(job: Job, step: int = 0, state: Mapping[str, Any] | None = No
     )
 
 
-def told(job: Job, loop: Callable[[], Result]) -> Result:
+def run_and_report(job: Job, loop: Callable[[], Result]) -> Result:
     """Runs a loop; its trackers are ended and its result is shown."""
     try:
         result = loop()
@@ -35,7 +35,7 @@ def told(job: Job, loop: Callable[[], Result]) -> Result:
         job.trackers.finish("failed")
         raise
     job.trackers.finish(result.status)
-    job.view.finished(
+    job.view.show_result(
         result.metrics,
         status=result.status,
         step=result.step,

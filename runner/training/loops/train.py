@@ -8,17 +8,17 @@ from runner.errors import UserError
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.training.job import Job, Result
 from runner.training.loops.evaluate import evaluate_split
-from runner.training.loops.events import Events
-from runner.training.loops.plateau_actions import decide
-from runner.training.loops.pruning import is_pruned
+from runner.training.loops.events import CallbackRunner
+from runner.training.loops.plateau_actions import apply_plateau_rules
+from runner.training.loops.pruning import should_prune
 from runner.training.loops.recorder import Recorder
-from runner.training.loops.run_facts import keep_data_facts
-from runner.training.loops.session import told
-from runner.training.loops.start import start
-from runner.training.profiler import profiled
+from runner.training.loops.run_facts import write_data_facts
+from runner.training.loops.session import run_and_report
+from runner.training.loops.start import start_training
+from runner.training.profiler import profile_steps
 from runner.training.state import TrainState, restore_weights
-from runner.training.steps import finished, steps
-from runner.training.stop_signal import Stop, stop_on_signals
+from runner.training.steps import is_finished, steps
+from runner.training.stop_signal import StopSignal, stop_on_signals
 
 
 def train(job: Job) -> Result:
@@ -26,74 +26,78 @@ def train(job: Job) -> Result:
 
     Order at update k: update, log, evaluate, save; an improvement is saved at once.
     """
-    return told(job, lambda: _train(job))
+    return run_and_report(job, lambda: _train(job))
 
 
 def _train(job: Job) -> Result:
     with stop_on_signals() as stop, job.view.training(job.total_steps):
-        state = start(job)
-        keep_data_facts(job)
-        record = Recorder(job, state, Events(job, state, stop))
-        record.events.started()
+        state = start_training(job)
+        write_data_facts(job)
+        record = Recorder(job, state, CallbackRunner(job, state, stop))
+        record.callback_runner.call_run_start()
         if state.evaluation_due:
             record.saved_step = -1  # what was saved at this step lacks the evaluation
             evaluate_and_save(job, state, record, stop)
-        for output in () if stop.agreed() else profiled(job, steps(job, state, stop)):
-            record.update(output)
-            if record.log_due() or finished(job, state):
+        for output in () if stop.sync_ranks() else profile_steps(job, steps(job, state, stop)):
+            record.record_update(output)
+            if record.log_due() or is_finished(job, state):
                 record.log()
             asked = bool(job.callbacks.by_name)
-            if record.evaluation_due() or finished(job, state):
+            if record.evaluation_due() or is_finished(job, state):
                 evaluate_and_save(job, state, record, stop)
                 asked = True
             if record.save_due():
                 record.save()
             # the ranks agreed at the end of the update; a callback or a sweep may have spoken since
-            if stop.agreed() if asked else stop.requested:
+            if stop.sync_ranks() if asked else stop.requested:
                 break
         record.save(wait=True)
-        record.events.raise_failure()
-        if stop.requested and not (finished(job, state) and not state.evaluation_due):
-            result = interrupted(job, state, record, stop)
+        record.callback_runner.raise_failure()
+        if stop.requested and not (is_finished(job, state) and not state.evaluation_due):
+            result = finish_interrupted(job, state, record, stop)
         else:
-            result = complete(job, state, record, stop)
-        record.events.ended(result)
+            result = finish_completed(job, state, record, stop)
+        record.callback_runner.call_run_end(result)
         return result
 
 
-def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: Stop) -> None:
+def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: StopSignal) -> None:
     """Evaluates the validation split; a signal puts it off until the run is resumed."""
     state.evaluation_due = True
     if "validation" in job.dataset.num_rows:
-        metrics = evaluate_split(job, "validation", stop=stop, keep=record.take_pass)
+        metrics = evaluate_split(job, "validation", stop=stop, on_metrics=record.hold_metrics)
         if metrics is None:
             return
-        improved = record.evaluated(metrics)
-        decide(job, state, metrics)
+        improved = record.record_evaluation(metrics)
+        apply_plateau_rules(job, state, metrics)
     else:
         improved = False
     state.evaluation_due = False
     state.evaluated_step = state.step
-    if finished(job, state) and state.logged_step != state.step:
+    if is_finished(job, state) and state.logged_step != state.step:
         record.log()  # it stops here by what was evaluated
     if improved:
         record.save()
-    if record.validation and not finished(job, state) and is_pruned(job, state.step, stop):
+    if (
+        record.validation_metrics
+        and not is_finished(job, state)
+        and should_prune(job, state.step, stop)
+    ):
         stop.prune()
 
 
-def interrupted(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Result:
+def finish_interrupted(job: Job, state: TrainState, record: Recorder, stop: StopSignal) -> Result:
     """The state is saved; what is evaluated now goes into the result only, so that the resumed
     run equals one that was never interrupted. A pruned one has just been evaluated."""
     if stop.pruned:
-        return record.result("pruned", {"validation": record.validation})
+        return record.make_result("pruned", {"validation": record.validation_metrics})
     metrics = {}
     if "validation" in job.dataset.num_rows:
         metrics = evaluate_split(job, "validation") or {}
-    return record.result("interrupted", {"validation": metrics}, signal=stop.signal)
+    return record.make_result("interrupted", {"validation": metrics}, signal=stop.signal)
 
 
-def complete(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Result:
+def finish_completed(job: Job, state: TrainState, record: Recorder, stop: StopSignal) -> Result:
     """Takes the best weights back and evaluates with them what the loop's `final_splits` names."""
     best = state.best
     step = state.step
@@ -116,9 +120,9 @@ def complete(job: Job, state: TrainState, record: Recorder, stop: Stop) -> Resul
         if split in results or split not in job.dataset.num_rows:
             continue
         started = time.perf_counter()
-        metrics = evaluate_split(job, split, stop=stop, keep=record.take_pass)
+        metrics = evaluate_split(job, split, stop=stop, on_metrics=record.hold_metrics)
         if metrics is None:
-            return interrupted(job, state, record, stop)
-        record.evaluated_at_end(split, step, metrics, time.perf_counter() - started)
+            return finish_interrupted(job, state, record, stop)
+        record.record_final_evaluation(split, step, metrics, time.perf_counter() - started)
         results[split] = metrics
-    return record.result("completed", results)
+    return record.make_result("completed", results)

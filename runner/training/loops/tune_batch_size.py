@@ -13,43 +13,43 @@ import torch
 
 from runner.batch import Batch
 from runner.errors import UserError
-from runner.machine import available_bytes, is_out_of_memory
-from runner.reporting.console.format import Table
+from runner.machine import available_memory_bytes, is_out_of_memory
+from runner.reporting.console.format import TextTable
 from runner.reporting.console.sparkline import bar
-from runner.training.debugging.fixed_batches import Loaded, longest_rows, tiled
+from runner.training.debugging.fixed_batches import FixedBatches, longest_rows, repeat_rows
 from runner.training.job import Job, Result
 from runner.training.loops.rollback import free_memory
-from runner.training.loops.tuner import draw, tune, with_batch_size
+from runner.training.loops.tuner import tune, with_batch_size, write_plot
 from runner.training.state import TrainState
 from runner.training.steps import steps
 
-CPU_CAP = 65_536
+MAX_CPU_BATCH_SIZE = 65_536
 SCANNED_ROWS = 65_536  # among which the longest lists are looked for
-DISTINCT = 3  # real batches that a trial goes round in
-STEP = 8  # sizes are multiples of it
-Attempt = Callable[[int], "Trial"]
+NUM_REAL_BATCHES = 3  # real batches that a trial goes round in
+SIZE_MULTIPLE = 8  # sizes are multiples of it
+RunTrial = Callable[[int], "BatchSizeTrial"]
 
 
 @dataclass(frozen=True)
-class Trial:
+class BatchSizeTrial:
     """Of one size: its speed on all ranks together; None where it did not fit."""
 
     size: int
     examples_per_s: float | None
     peak_bytes: float = 0.0
-    why: str = ""
+    failure: str = ""
 
 
 @dataclass
-class Search:
+class BatchSizeSearch:
     """The trials so far, and the size found."""
 
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[BatchSizeTrial] = field(default_factory=list)
     size: int = 0
-    end: str = ""
+    end_reason: str = ""
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> BatchSizeTrial | None:
         fits = [t for t in self.trials if t.examples_per_s is not None]
         return max(fits, key=lambda t: t.examples_per_s or 0, default=None)
 
@@ -65,18 +65,18 @@ def tune_batch_size(job: Job) -> Result:
 def _search(job: Job) -> dict[str, Any]:
     settings, ranks = job.loop_settings, job.context.ranks
     whole = job.dataset.num_rows["train"] // (job.trainer.accumulate * ranks.world_size)
-    on_cpu = CPU_CAP if job.device.type == "cpu" else whole
+    on_cpu = MAX_CPU_BATCH_SIZE if job.device.type == "cpu" else whole
     cap = max(1, min(settings["max_batch_size"] or on_cpu, whole))
     pool = _pool(job)
     peaks: list[tuple[int, float]] = []
 
-    def attempt(size: int) -> Trial:
+    def attempt(size: int) -> BatchSizeTrial:
         trial = try_size(job, size, pool, peaks)
         job.view.note(_line(trial))
         return trial
 
     job.view.note(f"batch sizes from {min(settings['start'], cap):,} to {cap:,} rows a rank")
-    found = search(
+    found = search_batch_size(
         attempt,
         start=min(settings["start"], cap),
         cap=cap,
@@ -89,62 +89,66 @@ def _search(job: Job) -> dict[str, Any]:
     return {"batch_size": found.size, "examples_per_s": round(found.best.examples_per_s or 0.0, 1)}
 
 
-def search(
-    attempt: Attempt, *, start: int, cap: int, max_trials: int, fall_off: float, margin: float
-) -> Search:
+def search_batch_size(
+    run_trial: RunTrial, *, start: int, cap: int, max_trials: int, fall_off: float, margin: float
+) -> BatchSizeSearch:
     """Doubles up to the cap, or until memory or speed says stop; then bisects back.
 
     The result is the fastest size tried, but at least `margin` below the smallest that did not fit.
     Raises: UserError if none fits.
     """
-    found, size = Search(), start
+    found, size = BatchSizeSearch(), start
     low, high = 0, 0  # fits, and is not too slow; does not, or is
     while len(found.trials) < max_trials:
         best = found.best
-        trial = attempt(size)
+        trial = run_trial(size)
         found.trials.append(trial)
-        found.end = judged(trial, best, fall_off)
-        if found.end:
+        found.end_reason = reason_to_stop(trial, best, fall_off)
+        if found.end_reason:
             high = size
             break
         low = size
         if size >= cap:
-            found.end = f"the cap of {cap:,} rows"
+            found.end_reason = f"the cap of {cap:,} rows"
             break
         size = min(2 * size, cap)
     while high and len(found.trials) < max_trials:
-        middle = (low + high) // 2 // STEP * STEP if high > STEP else (low + high) // 2
+        middle = (
+            (low + high) // 2 // SIZE_MULTIPLE * SIZE_MULTIPLE
+            if high > SIZE_MULTIPLE
+            else (low + high) // 2
+        )
         if not low < middle < high or high - low <= low // 8:
             break
-        trial = attempt(middle)
+        trial = run_trial(middle)
         best = found.best
         found.trials.append(trial)
-        if judged(trial, best, fall_off):
+        if reason_to_stop(trial, best, fall_off):
             high = middle
         else:
             low = middle
     return _chosen(found, margin)
 
 
-def judged(trial: Trial, best: Trial | None, fall_off: float) -> str:
+def reason_to_stop(trial: BatchSizeTrial, best: BatchSizeTrial | None, fall_off: float) -> str:
     """Why to go no further than this trial; empty if there is no reason."""
     if trial.examples_per_s is None:
-        return trial.why
+        return trial.failure
     if best and trial.examples_per_s < (best.examples_per_s or 0.0) * (1 - fall_off):
         return "the speed falls off"
     return ""
 
 
-def _chosen(found: Search, margin: float) -> Search:
+def _chosen(found: BatchSizeSearch, margin: float) -> BatchSizeSearch:
     if found.best is None:
         smallest = min(t.size for t in found.trials)
         raise UserError(f"a batch of {smallest:,} rows does not fit into memory: nothing was found")
-    found.end = found.end or f"{len(found.trials)} trials"
+    found.end_reason = found.end_reason or f"{len(found.trials)} trials"
     limit = min((t.size for t in found.trials if t.examples_per_s is None), default=None)
     found.size = found.best.size
     if limit is not None:
         most = max(1, int(limit * (1 - margin)))
-        found.size = min(found.size, most // STEP * STEP or most)
+        found.size = min(found.size, most // SIZE_MULTIPLE * SIZE_MULTIPLE or most)
     return found
 
 
@@ -154,15 +158,15 @@ def _pool(job: Job) -> Batch:
     return longest_rows(next(job.dataset.batches("train", batch_size=count, seed=job.seed)))
 
 
-def try_size(job: Job, size: int, pool: Batch, peaks: list[tuple[int, float]]) -> Trial:
+def try_size(job: Job, size: int, pool: Batch, peaks: list[tuple[int, float]]) -> BatchSizeTrial:
     """Collective. A worst-case update, then timed ones on real batches; no reading is timed.
 
     peaks: sizes and memory of the trials before, from which a trial that must fail is foreseen: on
     CPU running out of memory kills the process, and among ranks it leaves the others waiting.
     """
     ranks = job.context.ranks
-    if ranks.largest(foreseen_bytes(peaks, size) > _limit_bytes(job)):
-        return Trial(size, None, why="memory would not do, by the trials before")
+    if ranks.all_reduce_max(predict_peak_bytes(peaks, size) > _limit_bytes(job)):
+        return BatchSizeTrial(size, None, failure="memory would not do, by the trials before")
     updates = job.loop_settings["updates"]
     rows = size * job.trainer.accumulate
     job.context.micro_batch_size = size
@@ -175,13 +179,13 @@ def try_size(job: Job, size: int, pool: Batch, peaks: list[tuple[int, float]]) -
                 rank=ranks.rank,
                 world_size=ranks.world_size,
             ),
-            DISTINCT,
+            NUM_REAL_BATCHES,
         )
         real = [batch for batch in batches if batch.size == rows]
         trial_job = replace(
             job,
             trainer=replace(job.trainer, batch_size=size, max_steps=1 + updates, max_epochs=None),
-            dataset=Loaded(job.dataset, tiled(pool, rows), real),
+            dataset=FixedBatches(job.dataset, repeat_rows(pool, rows), real),
         )
         times_s = []
         if job.device.type == "cuda":
@@ -192,19 +196,19 @@ def try_size(job: Job, size: int, pool: Batch, peaks: list[tuple[int, float]]) -
             next(stream)
             if job.device.type == "cuda":
                 torch.cuda.synchronize(job.device)  # sync: time is what is looked for
-            times_s.append(ranks.largest(time.perf_counter() - started))
+            times_s.append(ranks.all_reduce_max(time.perf_counter() - started))
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error) or ranks.several:
+        if not is_out_of_memory(error) or ranks.is_distributed:
             raise
         free_memory(job.device)
-        return Trial(size, None, why="out of memory")
-    peak = ranks.largest(_peak_bytes(job))
+        return BatchSizeTrial(size, None, failure="out of memory")
+    peak = ranks.all_reduce_max(_peak_bytes(job))
     peaks.append((size, peak))
     # the quickest: whatever else the machine does can only slow an update down
-    return Trial(size, rows * ranks.world_size / min(times_s[1:]), peak)
+    return BatchSizeTrial(size, rows * ranks.world_size / min(times_s[1:]), peak)
 
 
-def foreseen_bytes(peaks: list[tuple[int, float]], size: int) -> float:
+def predict_peak_bytes(peaks: list[tuple[int, float]], size: int) -> float:
     """The peak of a size by a line through the last two; 0: not enough is known."""
     if len(peaks) < 2:
         return 0.0
@@ -223,41 +227,41 @@ def _limit_bytes(job: Job) -> float:
     keep = 1 - job.loop_settings["margin"]
     if job.device.type == "cuda":
         return keep * torch.cuda.get_device_properties(job.device).total_memory
-    return keep * (_peak_bytes(job) + available_bytes())
+    return keep * (_peak_bytes(job) + available_memory_bytes())
 
 
-def _line(trial: Trial) -> str:
+def _line(trial: BatchSizeTrial) -> str:
     if trial.examples_per_s is None:
-        return f"{trial.size:>9,} rows: {trial.why}"
+        return f"{trial.size:>9,} rows: {trial.failure}"
     return f"{trial.size:>9,} rows: {trial.examples_per_s:,.0f} examples/s"
 
 
-def _tell(job: Job, found: Search) -> None:
+def _tell(job: Job, found: BatchSizeSearch) -> None:
     """The table of all trials, as bars, and a page with the picture."""
     trials = sorted(found.trials, key=lambda t: t.size)
     most = max(t.examples_per_s or 0.0 for t in trials)
     rows = [
         [
             f"{t.size:,}",
-            f"{t.examples_per_s:,.0f}" if t.examples_per_s is not None else t.why,
+            f"{t.examples_per_s:,.0f}" if t.examples_per_s is not None else t.failure,
             f"{t.peak_bytes / 2**20:,.0f}" if t.examples_per_s is not None else "",
         ]
         for t in trials
     ]
-    lines = Table(["batch_size", "examples/s", "peak MiB"], rows).lines()
+    lines = TextTable(["batch_size", "examples/s", "peak MiB"], rows).lines()
     bars = ["", *(bar(t.examples_per_s or 0.0, most) for t in trials)]
     marks = ["", *("  <- chosen" if t.size == found.size else "" for t in trials)]
     for line, drawn, mark in zip(lines, bars, marks):
         job.view.note(f"{line}  {drawn}{mark}".rstrip())
-    job.view.note(f"ended by: {found.end}; trainer.batch_size={found.size}")
+    job.view.note(f"ended by: {found.end_reason}; trainer.batch_size={found.size}")
     fits = [t for t in trials if t.examples_per_s is not None]
-    draw(
+    write_plot(
         job,
         "tune_batch_size",
         lambda go: go.Figure(
             go.Scatter(x=[t.size for t in fits], y=[t.examples_per_s for t in fits]),
             {
-                "title": f"batch size: {found.size:,}, ended by {found.end}",
+                "title": f"batch size: {found.size:,}, ended by {found.end_reason}",
                 "xaxis": {"title": "rows a rank and micro-batch", "type": "log"},
                 "yaxis": {"title": "examples a second", "rangemode": "tozero"},
             },

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from runner.reporting.console.format import Table, number
+from runner.reporting.console.format import TextTable, format_number
 from runner.reporting.console.sparkline import bar
 from runner.training.debugging.losses import mean_losses
-from runner.training.job import Job, Rates, Result
-from runner.training.loops.tuner import draw, tune, with_rates
+from runner.training.job import Job, LearningRates, Result
+from runner.training.loops.tuner import tune, with_lr_factor, write_plot
 from runner.training.state import TrainState
 from runner.training.steps import steps
 
-SHOWN = 24  # rows of the table
-SKIPPED = 0.1  # of the points, at the start, where the smoothed loss has not settled
+MAX_TABLE_ROWS = 24  # rows of the table
+SKIPPED_FRACTION = 0.1  # of the points, at the start, where the smoothed loss has not settled
 
 
 @dataclass(frozen=True)
-class Point:
+class RangeTestPoint:
     """An update: its factor of the configured rates, its loss, and the smoothed loss."""
 
     factor: float
@@ -33,7 +33,7 @@ class Point:
 
 def tune_lr(job: Job) -> Result:
     """Suggests a factor for the learning rates of both sides. Collective."""
-    return tune(job, _search, lambda job, found: with_rates(job, found.get("factor", 1.0)))
+    return tune(job, _search, lambda job, found: with_lr_factor(job, found.get("factor", 1.0)))
 
 
 def _search(job: Job) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _search(job: Job) -> dict[str, Any]:
         smoothing=settings["smoothing"],
         diverged=settings["diverged"],
     )
-    chosen = suggested(points)
+    chosen = suggest_point(points)
     _tell(job, points, chosen, end)
     if chosen is None:
         job.view.warn(
@@ -54,13 +54,13 @@ def _search(job: Job) -> dict[str, Any]:
             "loop.high, or more loop.updates?"
         )
         return {}
-    rates = {f"{name}_lr": full * chosen.factor for name, full in job.rates.full.items()}
+    rates = {f"{name}_lr": full * chosen.factor for name, full in job.learning_rates.base.items()}
     return {"factor": chosen.factor, **rates}
 
 
 def range_test(
     job: Job, *, low: float, high: float, updates: int, smoothing: float, diverged: float
-) -> tuple[list[Point], str]:
+) -> tuple[list[RangeTestPoint], str]:
     """Collective. The points up to the last update or the divergence, and why it ended."""
     ratio = high / low
 
@@ -69,20 +69,20 @@ def range_test(
 
     trial = replace(
         job,
-        rates=Rates(job.rates.full, factor),
+        learning_rates=LearningRates(job.learning_rates.base, factor),
         trainer=replace(job.trainer, max_steps=updates, max_epochs=None),
     )
-    points: list[Point] = []
+    points: list[RangeTestPoint] = []
     average, least = 0.0, math.inf
     state = TrainState()
     for output in steps(trial, state):
-        losses = job.context.ranks.gather(sum(mean_losses(output).values()))  # sync
+        losses = job.context.ranks.all_gather_object(sum(mean_losses(output).values()))  # sync
         loss = sum(losses) / len(losses)
         if not (math.isfinite(loss) and output.applied):
             return points, f"not finite at {factor(state.step):.3g} times the rates"
         average = smoothing * average + (1 - smoothing) * loss
         smoothed = average / (1 - smoothing**state.step)  # as if it had begun at the first loss
-        points.append(Point(factor(state.step), loss, smoothed))
+        points.append(RangeTestPoint(factor(state.step), loss, smoothed))
         job.view.step(state.step)
         if smoothed > diverged * least:
             return points, f"diverged at {factor(state.step):.3g} times the rates"
@@ -90,29 +90,31 @@ def range_test(
     return points, f"{updates} updates"
 
 
-def suggested(points: Sequence[Point]) -> Point | None:
+def suggest_point(points: Sequence[RangeTestPoint]) -> RangeTestPoint | None:
     """Where the smoothed loss falls steepest, by the logarithm of the rate, before its least."""
     if len(points) < 3:
         return None
     smoothed = np.array([p.smoothed for p in points])
     slope = np.gradient(smoothed, np.log([p.factor for p in points]))
-    first, last = int(SKIPPED * len(points)), int(smoothed.argmin())
+    first, last = int(SKIPPED_FRACTION * len(points)), int(smoothed.argmin())
     if last <= first:
         return None
     at = first + int(slope[first : last + 1].argmin())
     return points[at] if slope[at] < 0 else None
 
 
-def _tell(job: Job, points: Sequence[Point], chosen: Point | None, end: str) -> None:
+def _tell(
+    job: Job, points: Sequence[RangeTestPoint], chosen: RangeTestPoint | None, end: str
+) -> None:
     """The curve as a table with bars, and as a page."""
-    every = max(1, -(-len(points) // SHOWN))
+    every = max(1, -(-len(points) // MAX_TABLE_ROWS))
     shown = [p for n, p in enumerate(points) if n % every == 0 or p is chosen]
-    names = list(job.rates.full)
+    names = list(job.learning_rates.base)
     rows = [
         [
             f"{p.factor:.3g}",
-            *(f"{job.rates.full[name] * p.factor:.3g}" for name in names),
-            number(p.smoothed),
+            *(f"{job.learning_rates.base[name] * p.factor:.3g}" for name in names),
+            format_number(p.smoothed),
         ]
         for p in shown
     ]
@@ -121,16 +123,16 @@ def _tell(job: Job, points: Sequence[Point], chosen: Point | None, end: str) -> 
     most = min(
         max((p.smoothed for p in shown), default=0.0), 2 * points[0].smoothed if points else 0
     )
-    lines = Table(["factor", *(f"{name} lr" for name in names), "loss"], rows).lines()
+    lines = TextTable(["factor", *(f"{name} lr" for name in names), "loss"], rows).lines()
     drawn = ["", *(bar(min(p.smoothed, most) - 0.9 * least, most - 0.9 * least) for p in shown)]
     marks = ["", *("  <- suggested" if p is chosen else "" for p in shown)]
     for line, picture, mark in zip(lines, drawn, marks):
         job.view.note(f"{line}  {picture}{mark}".rstrip())
     if chosen is not None:
-        keys = ", ".join(f"{n} {job.rates.full[n] * chosen.factor:.3g}" for n in names)
+        keys = ", ".join(f"{n} {job.learning_rates.base[n] * chosen.factor:.3g}" for n in names)
         end = f"{end}; suggested learning rates: {keys}"
     job.view.note(f"ended by: {end}")
-    draw(
+    write_plot(
         job,
         "tune_lr",
         lambda go: go.Figure(

@@ -9,18 +9,18 @@ from typing import Any
 
 from runner.rundir.json_files import read_json, write_json
 from runner.training.job import Job, Result
-from runner.training.loops.rollback import untouched
-from runner.training.loops.session import start_trackers, told
+from runner.training.loops.rollback import restored_after
+from runner.training.loops.session import run_and_report, start_trackers
 from runner.training.loops.train import train
-from runner.training.steps import rows_of_update, updates_of_epoch
-from runner.training.warm_start.warm_start import starts_warm, warm_start
+from runner.training.steps import rows_per_update, updates_per_epoch
+from runner.training.warm_start.warm_start import wants_warm_start, warm_start
 
-FILE = "tuned.json"
-Found = Mapping[str, Any]  # key of the configuration, or `rates`, -> what was found
+TUNED_FILE = "tuned.json"
+TunedValues = Mapping[str, Any]  # key of the configuration, or `rates`, -> what was found
 
 
 def tune(
-    job: Job, search: Callable[[Job], Found | None], apply: Callable[[Job, Any], Job]
+    job: Job, search: Callable[[Job], TunedValues | None], apply: Callable[[Job, Any], Job]
 ) -> Result:
     """Searches, tells, and with `loop.then=train` trains with what was found. Collective.
 
@@ -30,21 +30,21 @@ def tune(
     found = _known(job)
     if found is None:
         found = _search(job, search)
-        if job.run is not None and job.context.ranks.is_chief:
-            write_json(job.run.dir / FILE, found)
+        if job.run is not None and job.context.ranks.is_main:
+            write_json(job.run.dir / TUNED_FILE, found)
     else:
         job.view.note(f"tuned already: {_spoken(found)}")
     if job.loop_settings["then"] == "train":
         after = apply(job, found)
         settings = {"final_splits": ["test"], **job.loop_settings}
         return train(replace(after, loop_settings=settings))
-    return told(job, lambda: _result(job, found))
+    return run_and_report(job, lambda: _result(job, found))
 
 
-def _search(job: Job, search: Callable[[Job], Found | None]) -> dict[str, Any]:
+def _search(job: Job, search: Callable[[Job], TunedValues | None]) -> dict[str, Any]:
     """From the weights that training would start with."""
-    with untouched(job):
-        if starts_warm(job.checkpoint):
+    with restored_after(job):
+        if wants_warm_start(job.checkpoint):
             job.view.note(warm_start(job))
         return dict(search(job) or {})
 
@@ -52,19 +52,19 @@ def _search(job: Job, search: Callable[[Job], Found | None]) -> dict[str, Any]:
 def _known(job: Job) -> dict[str, Any] | None:
     """Collective. What an earlier start of this run found."""
     found = None
-    if job.run is not None and (job.run.dir / FILE).exists():
-        found = read_json(job.run.dir / FILE)
-    return job.context.ranks.share(found)
+    if job.run is not None and (job.run.dir / TUNED_FILE).exists():
+        found = read_json(job.run.dir / TUNED_FILE)
+    return job.context.ranks.broadcast_object(found)
 
 
-def _result(job: Job, found: Found) -> Result:
+def _result(job: Job, found: TunedValues) -> Result:
     start_trackers(job)
     metrics = {f"tune/{k}": float(v) for k, v in found.items() if isinstance(v, int | float)}
     job.trackers.log("tune", 0, {k.removeprefix("tune/"): v for k, v in metrics.items()})
     return Result("completed", 0, 0, metrics=metrics, notes={"tuned": dict(found)})
 
 
-def _spoken(found: Found) -> str:
+def _spoken(found: TunedValues) -> str:
     return ", ".join(f"{key} {value}" for key, value in found.items()) or "nothing better was found"
 
 
@@ -73,24 +73,26 @@ def with_batch_size(job: Job, size: int) -> Job:
     trainer = replace(job.trainer, batch_size=size)
     job.context.micro_batch_size = size
     resized = replace(job, trainer=trainer)
-    per_epoch = updates_of_epoch(resized, rows_of_update(resized))
+    per_epoch = updates_per_epoch(resized, rows_per_update(resized))
     total = trainer.max_steps or per_epoch * (trainer.max_epochs or 0)
-    assert job.rates_for is not None, "the builder gives it"
-    return replace(resized, total_steps=total, rates=job.rates_for(total, per_epoch))
+    assert job.learning_rates_for is not None, "the builder gives it"
+    return replace(
+        resized, total_steps=total, learning_rates=job.learning_rates_for(total, per_epoch)
+    )
 
 
-def with_rates(job: Job, factor: float) -> Job:
+def with_lr_factor(job: Job, factor: float) -> Job:
     """The same training with all full rates times a factor."""
-    full = {name: rate * factor for name, rate in job.rates.full.items()}
-    return replace(job, rates=replace(job.rates, full=full))
+    full = {name: rate * factor for name, rate in job.learning_rates.base.items()}
+    return replace(job, learning_rates=replace(job.learning_rates, base=full))
 
 
-def draw(job: Job, name: str, make: Callable[[Any], Any]) -> None:
+def write_plot(job: Job, name: str, make: Callable[[Any], Any]) -> None:
     """A page with a picture, in the run directory, where plotly is installed.
 
     Args: make: from plotly.graph_objects to a figure.
     """
-    if job.run is None or not job.context.ranks.is_chief or find_spec("plotly") is None:
+    if job.run is None or not job.context.ranks.is_main or find_spec("plotly") is None:
         return
     import plotly.graph_objects as go
 

@@ -21,7 +21,7 @@ def needs_closure(optimizer: Optimizer) -> bool:
     return closure is not None and closure.default is closure.empty
 
 
-def step_by_closure(
+def step_with_closure(
     optimizer: Optimizer,
     parameters: Sequence[nn.Parameter],
     evaluate: Callable[[], tuple[Tensor, bool]],

@@ -24,31 +24,31 @@ class MovingAverage:
         *,
         decay: float,
         warmup: bool,
-        evaluate: bool,
+        use_in_evaluation: bool,
     ) -> None:
         self._parameters = dict(parameters)
         self._decay = decay
         self._warmup = warmup
-        self.evaluate = evaluate  # whether evaluations take the averages
+        self.use_in_evaluation = use_in_evaluation  # whether evaluations take the averages
         self.averages = {name: p.detach().clone() for name, p in self._parameters.items()}
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         """The averages are the parameters as they are now."""
         for name, parameter in self._parameters.items():
             self.averages[name].copy_(parameter.detach())
 
-    def update(self, number: int) -> None:
-        """After update `number`, from 1, those that were skipped not counted."""
+    def update(self, step: int) -> None:
+        """After update `step`, from 1, those that were skipped not counted."""
         if not self.averages:
             return
         parameters = [p.detach() for p in self._parameters.values()]
-        torch._foreach_lerp_(list(self.averages.values()), parameters, 1 - self.decay_at(number))
+        torch._foreach_lerp_(list(self.averages.values()), parameters, 1 - self.decay_at(step))
 
-    def decay_at(self, number: int) -> float:
-        return min(self._decay, (1 + number) / (10 + number)) if self._warmup else self._decay
+    def decay_at(self, step: int) -> float:
+        return min(self._decay, (1 + step) / (10 + step)) if self._warmup else self._decay
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def average_parameters(self) -> Iterator[None]:
         """The model has the averages as its parameters, and its own again afterwards."""
         self._swap()
         try:

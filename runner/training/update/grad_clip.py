@@ -16,7 +16,7 @@ from torch import Tensor
 
 from runner.distributed.ranks import Ranks
 from runner.embeddings.interface import Layout
-from runner.optim.param_groups import TABLES
+from runner.optim.param_groups import TABLE_PREFIX
 from runner.optim.settings import ClipSettings
 
 _EPS = 1e-6  # as in torch.nn.utils.clip_grad_norm_
@@ -26,13 +26,13 @@ def clip_gradients(
     settings: ClipSettings,
     dense: Sequence[Tensor],
     boundary: Sequence[Tensor],
-    tables: Layout,
+    layout: Layout,
     ranks: Ranks,
 ) -> None:
     """Collective. Clips in place, after unscaling and the sum over ranks. Does not synchronise.
 
     Args: dense: gradients, equal on all ranks. boundary: of this rank's look-ups: the pooled ones,
-    then any others, each taken as one table. tables: whose columns the pooled ones are.
+    then any others, each taken as one table. layout: whose columns the pooled ones are.
     """
     if not settings.tables:
         boundary = []
@@ -44,7 +44,7 @@ def clip_gradients(
             gradient.mul_(_factor(settings.parameter_norm, norm))
         squares = boundary_squares(boundary, ranks)
         for gradient, squares_E in zip(boundary, squares):
-            sums, table_of_E = _by_table(tables, squares_E)
+            sums, table_of_E = _by_table(layout, squares_E)
             norms_E = sums.sqrt()[table_of_E]
             gradient.mul_(_factor(settings.parameter_norm, norms_E).to(gradient.dtype))
     if settings.global_norm is not None:
@@ -56,21 +56,21 @@ def clip_gradients(
 def gradient_norms(
     dense: Mapping[str, Tensor],
     boundary: Sequence[Tensor],
-    tables: Layout,
+    layout: Layout,
     ranks: Ranks,
     *,
-    each: bool,
+    per_parameter: bool,
 ) -> dict[str, Tensor]:
-    """Collective. The norm of all gradients together and, with `each`, of every parameter's and
+    """Collective. The norm of all gradients together and, with `per_parameter`, of every parameter's and
     every table's look-ups. Does not synchronise."""
     squares = boundary_squares(boundary, ranks)
     found = {"gradient_norm": total_norm(list(dense.values()), squares)}
-    if each:
+    if per_parameter:
         norms = _norms(list(dense.values()))
         found |= {f"gradient_norm/{name}": norm for name, norm in zip(dense, norms)}
-        if squares and len(squares[0]) == sum(tables.widths):
-            by_table = _by_table(tables, squares[0])[0].sqrt()
-            names = [f"gradient_norm/{TABLES}{spec.name}" for spec in tables.tables]
+        if squares and len(squares[0]) == sum(layout.widths):
+            by_table = _by_table(layout, squares[0])[0].sqrt()
+            names = [f"gradient_norm/{TABLE_PREFIX}{spec.name}" for spec in layout.tables]
             found |= dict(zip(names, by_table.unbind()))
     return found
 
@@ -80,7 +80,7 @@ def boundary_squares(boundary: Sequence[Tensor], ranks: Ranks) -> list[Tensor]:
     if not boundary:
         return []
     sums = [g.detach().double().square().flatten(0, -2).sum(0) for g in boundary]
-    return list(ranks.add(torch.cat(sums)).split([len(s) for s in sums]))
+    return list(ranks.all_reduce_sum(torch.cat(sums)).split([len(s) for s in sums]))
 
 
 def total_norm(dense: Sequence[Tensor], boundary: Sequence[Tensor]) -> Tensor:

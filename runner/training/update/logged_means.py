@@ -10,7 +10,7 @@ from torch import Tensor
 from runner.distributed.ranks import Ranks
 
 
-class Averages:
+class RunningMeans:
     """Sums and counts by name, of this rank. Sums stay on their device until they are read."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Averages:
 
     def means(self, ranks: Ranks) -> dict[str, float]:
         """Collective. Over all that was added on all ranks since `reset`. Synchronises."""
-        return _means(_together(ranks.gather(self.state())))
+        return _means(_together(ranks.all_gather_object(self.state())))
 
     def reset(self) -> None:
         self._sums.clear()
@@ -34,15 +34,15 @@ class Averages:
         """JSON for a checkpoint. Synchronises."""
         return {name: [float(total), count] for name, (total, count) in self._sums.items()}
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         self._sums = {name: (float(total), int(count)) for name, (total, count) in state.items()}
 
-    def load_of_rank(self, states: list[Mapping[str, Any]], ranks: Ranks) -> None:
+    def load_state_for_rank(self, states: list[Mapping[str, Any]], ranks: Ranks) -> None:
         """Goes on as one of as many ranks; on another number, rank 0 takes the sums of all."""
         if len(states) == ranks.world_size:
-            self.load(states[ranks.rank])
+            self.load_state(states[ranks.rank])
         else:
-            self.load(_together(states) if ranks.is_chief else {})
+            self.load_state(_together(states) if ranks.is_main else {})
 
 
 def _together(states: list[Any]) -> dict[str, list[Any]]:

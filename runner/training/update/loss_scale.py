@@ -22,17 +22,17 @@ class LossScale:
         self.device = device
         self._applied: list[bool] = []  # what each optimizer of this update met
 
-    def scaled(self, loss: Tensor) -> Tensor:
+    def scale(self, loss: Tensor) -> Tensor:
         return loss * float(self.state[0])
 
     def unscale(self, gradients: Sequence[Tensor]) -> None:
         torch._foreach_mul_(list(gradients), 1.0 / float(self.state[0]))
 
-    def met(self, applied: bool) -> None:
+    def record(self, applied: bool) -> None:
         """Tells whether the gradients of one optimizer's step were finite."""
         self._applied.append(applied)
 
-    def adapt(self) -> None:
+    def update(self) -> None:
         """At the end of an update, when no gradient is left that was scaled: by what was met."""
         if not self._applied:
             return

@@ -12,25 +12,29 @@ from runner.batch import Batch
 from runner.training.update.context import Context
 
 T = TypeVar("T")
-DEPTH = 1  # batches under way beside the one that is learnt from
+PREFETCH_DEPTH = 1  # batches under way beside the one that is learnt from
 
-Finish = Callable[[], Batch]
+FinishCopy = Callable[[], Batch]
 
 
-def ready(
-    context: Context, batches: Iterator[Batch], *, ahead: bool = True
+def batches_on_device(
+    context: Context, batches: Iterator[Batch], *, allow_prefetch: bool = True
 ) -> Generator[Batch, None, None]:
     """Collective where ids travel. The same batches, on the device, by the job's pipeline.
 
-    Args: ahead: whether any batch may be on its way before the one in front of it was returned.
+    Args: allow_prefetch: whether any batch may be on its way before the one in front of it was returned.
     """
-    if ahead and context.ids_ahead is not None:
-        return context.ids_ahead.batches(batches)
-    return on_device(batches, context.device, depth=DEPTH if ahead and context.copies_ahead else 0)
+    if allow_prefetch and context.sparse_dist is not None:
+        return context.sparse_dist.batches(batches)
+    return copy_to_device(
+        batches,
+        context.device,
+        depth=PREFETCH_DEPTH if allow_prefetch and context.prefetch_to_device else 0,
+    )
 
 
-def on_device(
-    batches: Iterator[Batch], device: torch.device, *, depth: int = DEPTH
+def copy_to_device(
+    batches: Iterator[Batch], device: torch.device, *, depth: int = PREFETCH_DEPTH
 ) -> Generator[Batch, None, None]:
     """The same batches, in the same order, on the device.
 
@@ -43,7 +47,7 @@ def on_device(
         return
     copies = torch.cuda.Stream(device)
 
-    def begin(batch: Batch) -> Finish:
+    def begin(batch: Batch) -> FinishCopy:
         pinned = batch.pin_memory()
         with torch.cuda.stream(copies):
             moved = pinned.to(device, non_blocking=True)
@@ -58,10 +62,10 @@ def on_device(
 
         return finish
 
-    yield from look_ahead(batches, begin, depth=depth)
+    yield from prefetch(batches, begin, depth=depth)
 
 
-def look_ahead(
+def prefetch(
     items: Iterator[T], begin: Callable[[T], Callable[[], T]], *, depth: int
 ) -> Iterator[T]:
     """Each item begun while up to `depth` before it are not asked for yet, and then finished.

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from runner.batch import Batch, Cursor, Embeddings, Prediction, split_rows
+from runner.batch import Batch, DataPosition, Embeddings, Prediction, split_micro_batches
 from runner.errors import ConfigError
 from runner.optim.penalties import penalty_values
 from runner.training.update.closure import needs_closure
@@ -23,7 +23,7 @@ class StepOutput:
     predictions: tuple[Prediction, ...]  # of each micro-batch, detached
     losses: tuple[dict[str, Tensor], ...]  # per row, by name, of each micro-batch, detached
     rows_B: Tensor  # which examples it learnt from
-    cursor: Cursor
+    cursor: DataPosition
     applied: bool  # False: a gradient was not finite and nothing was changed
 
 
@@ -42,13 +42,13 @@ class Task(Protocol):
 
 
 @dataclass
-class Seen:
+class StepCapture:
     """What the forward passes of one update left behind, a micro-batch an entry."""
 
     boundaries: list[Embeddings] = field(default_factory=list)
     predictions: list[Prediction] = field(default_factory=list)
     losses: list[dict[str, Tensor]] = field(default_factory=list)
-    shares: list[Tensor] = field(default_factory=list)  # of the update's loss
+    loss_shares: list[Tensor] = field(default_factory=list)  # of the update's loss
 
 
 class Supervised:
@@ -64,7 +64,7 @@ class Supervised:
 
     def setup(self, ctx: Context) -> None:
         """Raises: ConfigError where an optimizer's closure could not mean what it says."""
-        check_closures(ctx)
+        check_closure_optimizers(ctx)
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         batch = next(batches)
@@ -72,9 +72,9 @@ class Supervised:
         # weighted by the whole update, so that a short last micro-batch counts for its rows only
         total_weight = ctx.total_weight(batch)
         if needs_closure(ctx.dense_optimizer):
-            seen, applied = self.by_closure(ctx, batch, embeddings, total_weight)
+            seen, applied = self.update_with_closure(ctx, batch, embeddings, total_weight)
         else:
-            seen = Seen()
+            seen = StepCapture()
             self.forward_backward(ctx, batch, embeddings, total_weight, seen)
             applied = ctx.update(embeddings, seen.boundaries)
         return StepOutput(
@@ -82,11 +82,16 @@ class Supervised:
         )
 
     def forward_backward(
-        self, ctx: Context, batch: Batch, embeddings: Embeddings, total_weight: Tensor, seen: Seen
+        self,
+        ctx: Context,
+        batch: Batch,
+        embeddings: Embeddings,
+        total_weight: Tensor,
+        capture: StepCapture,
     ) -> None:
         """Gathers the gradients of all micro-batches."""
         penalties = penalty_values(ctx.penalties) if ctx.penalties else {}
-        for part, boundary in split_rows(batch, embeddings, ctx.micro_batch_size):
+        for part, boundary in split_micro_batches(batch, embeddings, ctx.micro_batch_size):
             with ctx.autocast():
                 prediction = ctx.model.dense(boundary, part)
             parts = dict(ctx.loss(prediction))
@@ -97,25 +102,25 @@ class Supervised:
             )
             loss = torch.dot(row_loss_B, part.weights_B) / total_weight
             ctx.backward(loss)
-            seen.shares.append(loss.detach())
-            seen.boundaries.append(boundary)
-            seen.predictions.append(prediction.detached())
+            capture.loss_shares.append(loss.detach())
+            capture.boundaries.append(boundary)
+            capture.predictions.append(prediction.detached())
             detached = {name: loss.detach() for name, loss in parts.items()}
             for name, value in penalties.items():  # of every row alike, so their mean is the value
                 detached[name] = value.to(row_loss_B.dtype).expand(len(row_loss_B))
-            seen.losses.append(detached)
+            capture.losses.append(detached)
 
-    def by_closure(
+    def update_with_closure(
         self, ctx: Context, batch: Batch, embeddings: Embeddings, total_weight: Tensor
-    ) -> tuple[Seen, bool]:
+    ) -> tuple[StepCapture, bool]:
         """Every evaluation goes over all micro-batches; the log has the first."""
-        evaluations: list[Seen] = []
+        evaluations: list[StepCapture] = []
 
         def closure() -> Tensor:
-            seen = Seen()
+            seen = StepCapture()
             evaluations.append(seen)
             self.forward_backward(ctx, batch, embeddings, total_weight, seen)
-            return torch.stack(seen.shares).sum()
+            return torch.stack(seen.loss_shares).sum()
 
         applied = ctx.step(ctx.dense_optimizer, closure)
         return evaluations[0], applied
@@ -126,7 +131,7 @@ class Supervised:
         return prediction, dict(ctx.loss(prediction))
 
 
-def check_closures(ctx: Context) -> None:
+def check_closure_optimizers(ctx: Context) -> None:
     """An optimizer that needs a closure moves the whole dense half on its own, or is refused.
 
     Raises: ConfigError with the reason.
@@ -153,5 +158,5 @@ def check_closures(ctx: Context) -> None:
         raise ConfigError(
             f"{why} fp16 scaling would make another one; trainer.amp_dtype=bf16 works"
         )
-    if ctx.clip.on:
+    if ctx.clip.is_enabled:
         raise ConfigError(f"{why} trainer.clip would make another one")

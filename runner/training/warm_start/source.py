@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runner.data.core.fitted import FILE, Learnt
-from runner.data.tabular.vocabulary import FIRST
-from runner.distributed.shards import Piece, Pieces
+from runner.data.core.fitted import FITTED_FILE, FittedTransforms
+from runner.data.tabular.vocabulary import FIRST_VALUE_ID
+from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import ConfigError
-from runner.models.layers.embedding import LINEAR
-from runner.rundir.checkpoint import Saved, read_tensors, tensor_shapes
+from runner.models.layers.embedding import LINEAR_SUFFIX
+from runner.rundir.checkpoint import Checkpoint, read_tensors, tensor_shapes
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.training.job import Job
-from runner.training.state import copy_in
+from runner.training.state import load_tensor_subset
 
-TABLES, DENSE = "tables/", "dense/"  # before the names of weights in a checkpoint
+TABLES_PREFIX, DENSE_PREFIX = "tables/", "dense/"  # before the names of weights in a checkpoint
 
 
 @dataclass(frozen=True)
@@ -33,57 +33,58 @@ class RowMap:
 
 
 @dataclass(frozen=True)
-class Source:
+class WarmStartSource:
     """A checkpoint, and what the data of its run and of this one learnt."""
 
-    saved: Saved
+    saved: Checkpoint
     shapes: Mapping[str, tuple[int, ...]]
-    mine: Mapping[str, np.ndarray]  # vocabularies by table
-    theirs: Mapping[str, np.ndarray]
+    own_vocabularies: Mapping[str, np.ndarray]  # vocabularies by table
+    source_vocabularies: Mapping[str, np.ndarray]
 
     @classmethod
-    def of(cls, job: Job, path: Path) -> Source:
+    def open(cls, job: Job, path: Path) -> WarmStartSource:
         saved = find_checkpoint(path)
         run = path if (path / "checkpoints").is_dir() else saved.path.parent.parent
         with tempfile.TemporaryDirectory() as folder:
-            job.dataset.save_learnt(Path(folder))
+            job.dataset.save_fitted_transforms(Path(folder))
             mine = _vocabularies(Path(folder))
         return cls(saved, tensor_shapes(saved), mine, _vocabularies(run / "data"))
 
-    def rows(self, name: str, other: str, num_ours: int, num_theirs: int) -> RowMap | None:
+    def map_rows(self, name: str, other: str, num_ours: int, num_theirs: int) -> RowMap | None:
         """Of tables' weights. None: row for row. Raises: ConfigError if only one of the two has a
         vocabulary."""
-        table, other = (n.split("/")[1].removesuffix(LINEAR) for n in (name, other))
-        mine, theirs = self.mine.get(table), self.theirs.get(other)
+        table, other = (n.split("/")[1].removesuffix(LINEAR_SUFFIX) for n in (name, other))
+        mine, theirs = self.own_vocabularies.get(table), self.source_vocabularies.get(other)
         if (mine is None) != (theirs is None):
             without = "here" if mine is None else "there"
             raise ConfigError(f"table {table!r} has no vocabulary {without}: no row can be told")
         if mine is None or theirs is None or np.array_equal(mine, theirs):
             return None
         _, at, found = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
-        special = np.arange(min(FIRST, num_ours, num_theirs))  # unknown and missing values
+        special = np.arange(min(FIRST_VALUE_ID, num_ours, num_theirs))  # unknown and missing values
         return RowMap(
-            np.concatenate([special, at + FIRST]), np.concatenate([special, found + FIRST])
+            np.concatenate([special, at + FIRST_VALUE_ID]),
+            np.concatenate([special, found + FIRST_VALUE_ID]),
         )
 
 
-def copy_taken(
-    source: Source, taken: Mapping[str, tuple[Tensor, str]], by_rows: Mapping[str, RowMap]
+def copy_matched_tensors(
+    source: WarmStartSource, taken: Mapping[str, tuple[Tensor, str]], row_maps: Mapping[str, RowMap]
 ) -> None:
     """name -> (our live tensor, their name). Those with a row map are read whole, one by one."""
     whole: dict[str, Tensor] = {}
     for name, (tensor, other) in taken.items():
-        if name not in by_rows:
+        if name not in row_maps:
             if other in whole:  # two of ours begin as the same one of theirs
-                copy_in(source.saved, {other: tensor})
+                load_tensor_subset(source.saved, {other: tensor})
             whole.setdefault(other, tensor)
-    copy_in(source.saved, whole)
+    load_tensor_subset(source.saved, whole)
     for name, (tensor, other) in taken.items():
-        if name not in by_rows:
+        if name not in row_maps:
             continue
-        rows = by_rows[name]
+        rows = row_maps[name]
         theirs = read_tensors(source.saved, [other])[other]
-        pieces = tensor.pieces if isinstance(tensor, Pieces) else [Piece(tensor, (0, 0))]
+        pieces = tensor.shards if isinstance(tensor, LocalShards) else [LocalShard(tensor, (0, 0))]
         for piece in pieces:
             first, held = piece.offset[0], len(piece.tensor)
             here = (rows.ours >= first) & (rows.ours < first + held)
@@ -95,9 +96,9 @@ def copy_taken(
                 piece.tensor[at] = values.to(piece.tensor.device)
 
 
-def is_table(name: str) -> bool:
-    return name.startswith(TABLES) and name.endswith("/weight")
+def is_table_weight(name: str) -> bool:
+    return name.startswith(TABLES_PREFIX) and name.endswith("/weight")
 
 
 def _vocabularies(folder: Path) -> dict[str, np.ndarray]:
-    return Learnt.load(folder).vocabularies if (folder / FILE).exists() else {}
+    return FittedTransforms.load(folder).vocabularies if (folder / FITTED_FILE).exists() else {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.batch import Cursor
+from runner.batch import DataPosition
 from runner.data.core.dataset import EndOfStream
 from runner.data.prepare.fingerprint import fingerprint
 from runner.data.streaming.folder import folder
@@ -21,7 +21,7 @@ def stream(path: Path, **settings):
     return folder(path=str(path), schema=SCHEMA, **(given | settings))
 
 
-def read(dataset, batch_size: int, start: Cursor = Cursor()):  # noqa: B008
+def read(dataset, batch_size: int, start: DataPosition = DataPosition()):  # noqa: B008
     """All batches up to the end, and why it ended."""
     batches = []
     try:
@@ -47,7 +47,7 @@ def test_batches_run_across_files_and_row_groups_in_the_order_of_names(tmp_path)
     assert [b.size for b in batches] == 10 * [64]
     assert [int(r) for b in batches for r in b.rows_B] == list(range(640))
     assert "no new file" in end
-    assert batches[3].cursor == Cursor(0, 256, {"file": "b.parquet", "row": 6, "rows": 350})
+    assert batches[3].cursor == DataPosition(0, 256, {"file": "b.parquet", "row": 6, "rows": 350})
     labels = [int(y) for b in batches for y in b.labels_BT[:, 0]]
     assert labels == whole["click"].to_pylist()[:640]
 
@@ -123,7 +123,7 @@ def test_a_file_that_is_not_what_it_was_is_told_on_resume(tmp_path):
     batches, _ = read(stream(tmp_path), 60)
     within, after = (
         batches[0].cursor,
-        Cursor(0, 100, {"file": "a.parquet", "row": 100, "rows": 100}),
+        DataPosition(0, 100, {"file": "a.parquet", "row": 100, "rows": 100}),
     )
     arrive(tmp_path, "a.parquet", rows(90))
     with pytest.raises(DataError, match="has 90 rows, and had 100"):
@@ -144,7 +144,7 @@ def test_a_bad_value_names_its_file(tmp_path):
 
 def test_a_signal_ends_the_wait(tmp_path):
     dataset = stream(tmp_path, idle_timeout_s=None)
-    threading.Timer(0.2, lambda: setattr(dataset, "stopped", lambda: True)).start()
+    threading.Timer(0.2, lambda: setattr(dataset, "should_stop", lambda: True)).start()
     batches, end = read(dataset, 10)
     assert (batches, end) == ([], "stopped")
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from runner.batch import Cursor
+from runner.batch import DataPosition
 from runner.data.streaming.kafka import kafka
 from runner.errors import ConfigError, DataError
 from tests.data.streaming.files import SCHEMA, rows
@@ -61,7 +61,7 @@ def test_partitions_take_turns_and_the_position_is_their_offsets(broker, topic):
     assert [int(r) for b in batches for r in b.rows_B] == list(range(180))
     labels = [int(y) for b in batches for y in b.labels_BT[:, 0]]
     assert labels == whole["click"].to_pylist()[:180]
-    assert batches[0].cursor == Cursor(0, 30, {"offsets": {"0": 8, "1": 8, "2": 7, "3": 7}})
+    assert batches[0].cursor == DataPosition(0, 30, {"offsets": {"0": 8, "1": 8, "2": 7, "3": 7}})
     assert end == f"no message in partition 0 of {topic} for 1 s"
 
 
@@ -123,16 +123,16 @@ def test_a_message_that_is_no_row_is_named_by_partition_and_offset(broker, topic
 
 def test_offsets_that_are_gone_or_never_were_are_an_error(broker, topic):
     broker.send(topic, rows(40).to_pylist())
-    beyond = Cursor(0, 40, {"offsets": {"0": 10, "1": 10, "2": 10, "3": 99}})
+    beyond = DataPosition(0, 40, {"offsets": {"0": 10, "1": 10, "2": 10, "3": 99}})
     with pytest.raises(DataError, match=r"partition 3: holds the offsets 0 to 9, .* at 99"):
         read(stream(broker, topic), 4, beyond)
-    fewer = Cursor(0, 40, {"offsets": {"0": 10, "1": 10}})
+    fewer = DataPosition(0, 40, {"offsets": {"0": 10, "1": 10}})
     with pytest.raises(DataError, match="has 4 partitions, and had 2 before"):
         read(stream(broker, topic), 4, fewer)
 
 
 def test_a_broker_that_does_not_answer_is_an_error(monkeypatch):
-    monkeypatch.setattr("runner.data.streaming.kafka.START_LIMIT_S", 1.0)
+    monkeypatch.setattr("runner.data.streaming.kafka.CONNECT_TIMEOUT_S", 1.0)
     dataset = kafka(
         servers="127.0.0.1:1",
         topic="clicks",

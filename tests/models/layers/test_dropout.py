@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from runner.distributed.ranks import ALONE
+from runner.distributed.ranks import SINGLE_PROCESS
 from runner.models.layers.dropout import Dropout
-from runner.training.rng_state import continue_randomly, random_tensors, random_values
+from runner.training.rng_state import restore_rng_state, rng_state_tensors, rng_state_values
 from tests.devices import DEVICES
 
 NUM = 1_000_003  # no multiple of four: the last draw is used in part
@@ -49,10 +49,10 @@ def test_a_seed_repeats_it_and_a_second_call_differs(device):
     assert torch.equal(drop(x), first)
     assert not torch.equal(first, second)
     # what a checkpoint holds of generators
-    states = {n: t[0].clone() for n, t in random_tensors(device, ALONE).items()}
-    values = random_values()
+    states = {n: t[0].clone() for n, t in rng_state_tensors(device, SINGLE_PROCESS).items()}
+    values = rng_state_values()
     third = drop(x)
-    continue_randomly(states, values, device)
+    restore_rng_state(states, values, device)
     assert torch.equal(drop(x), third)
 
 

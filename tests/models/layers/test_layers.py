@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from runner.batch import Cursor
+from runner.batch import DataPosition
 from runner.models.layers import cin, dot
 from runner.models.layers.cin import compress
 from runner.models.layers.dot import DotInteraction
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.experts import Mixture
-from runner.models.layers.fm import pair_sum
+from runner.models.layers.fm import pairwise_dot_sum
 from runner.models.layers.mlp import mlp
-from runner.models.layers.negatives import Negatives
+from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.streams import FeatureGate
 from tests.devices import DEVICES
 
@@ -101,7 +101,7 @@ def test_dot_products_are_of_low_precision_under_autocast_only(size, dtype, devi
 
 def test_pairs_of_a_row_of_zeros_have_a_gradient():
     x = torch.zeros(2, 3, 4, requires_grad=True)
-    pair_sum(x).sum().backward()
+    pairwise_dot_sum(x).sum().backward()
     assert torch.equal(x.grad, torch.zeros(2, 3, 4))
 
 
@@ -138,12 +138,12 @@ def test_a_learnt_gate_starts_open_and_a_gate_of_features_follows_them():
 @pytest.mark.parametrize("device", DEVICES)
 def test_candidates_are_drawn_alike_on_every_device_also_by_deterministic_kernels(device):
     """CUDA has no deterministic running sum of fractions."""
-    negatives = Negatives(50, uniform=5, popularity=40)
+    negatives = NegativeSampler(50, uniform=5, popularity=40)
     counts = np.arange(50) % 7
     negatives.to(device).counts_I.copy_(torch.from_numpy(counts))
     torch.use_deterministic_algorithms(True)
     try:
-        drawn = negatives.draw(Cursor(2, 96))
+        drawn = negatives.sample(DataPosition(2, 96))
     finally:
         torch.use_deterministic_algorithms(False)
     digest = hashlib.sha256(f"{negatives.key}/2/96".encode()).digest()

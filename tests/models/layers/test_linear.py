@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from runner.embeddings.factory import build_tables
-from runner.embeddings.row_updates import ROWWISE, STATES, UPDATES
-from runner.models.layers.embedding import COPIES, TableLookup
+from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES
+from runner.models.layers.embedding import LINEAR_COLUMNS, TableLookup
 from runner.models.layers.linear import FirstOrder
-from runner.optim.settings import KINDS, parse_sparse
-from runner.training.debugging.lookups import columns_of, ids_of
+from runner.optim.settings import SPARSE_KINDS, parse_sparse
+from runner.training.debugging.lookups import looked_up_ids, pooled_columns
 from tests.tiny import CPU, SCHEMA, random_batch
 
 RATE = 0.1
@@ -29,11 +29,11 @@ class WidthOne:
     def __init__(self, settings, schema):
         self.settings, self.schema = settings, schema
         self.weight = {f.name: torch.zeros(f.num_rows, 1) for f in schema.sparse}
-        rowwise = ROWWISE.get(settings.kind, ())
+        rowwise = ROWWISE_STATES.get(settings.kind, ())
         self.states = {
             f.name: [
                 torch.zeros(f.num_rows) if s in rowwise else torch.zeros(f.num_rows, 1)
-                for s in STATES[settings.kind]
+                for s in STATE_NAMES[settings.kind]
             ]
             for f in schema.sparse
         }
@@ -54,23 +54,23 @@ class WidthOne:
             rows = jagged.values().unique()
             grad_U = torch.stack([grads_V[jagged.values() == row].sum() for row in rows])
             held, states = weight[rows], [state[rows] for state in self.states[name]]
-            rule = UPDATES[self.settings.kind]
+            rule = UPDATE_RULES[self.settings.kind]
             rule(held, states, grad_U[:, None], self.settings, RATE, step)
             weight[rows] = held
             for state, moved in zip(self.states[name], states):
                 state[rows] = moved
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SPARSE_KINDS)
 def test_it_learns_as_tables_of_width_one_under_every_optimizer(kind):
     schema = replace(SCHEMA, dense=())
     lookup = TableLookup(schema, 4, linear=True)
     options = {"kind": kind, "lr": RATE, "eps": 1e-10}
-    options |= {"weight_decay": 0.1} if "weight_decay" in KINDS[kind] else {}
-    known = {k: v for k, v in options.items() if k in ("kind", "lr", *KINDS[kind])}
+    options |= {"weight_decay": 0.1} if "weight_decay" in SPARSE_KINDS[kind] else {}
+    known = {k: v for k, v in options.items() if k in ("kind", "lr", *SPARSE_KINDS[kind])}
     settings = parse_sparse(known)
     tables = build_tables(lookup.specs, lookup.features, settings, seed=0, device=CPU)
-    lookup.place(tables)
+    lookup.attach_tables(tables)
     first_order, twin = FirstOrder(schema), WidthOne(settings, schema)
     for state in twin.weight.values():  # trust ratios of a weight of 0 are 0: nothing would move
         state.fill_(0.3)
@@ -80,7 +80,7 @@ def test_it_learns_as_tables_of_width_one_under_every_optimizer(kind):
             state.fill_(0.3)
     for step in range(1, 5):
         batch = random_batch(16, step)
-        tables.set_rate(RATE, step)
+        tables.set_lr_and_step(RATE, step)
         _, linear_BE = lookup(batch).pooled_BE.split(lookup.widths, dim=1)
         sums_B1 = first_order(linear_BE, batch.dense_BD[:, :0])
         torch.testing.assert_close(sums_B1[:, 0], twin.sums(batch), rtol=1e-4, atol=1e-5)
@@ -90,7 +90,7 @@ def test_it_learns_as_tables_of_width_one_under_every_optimizer(kind):
     state = tables.state()
     for name, weight in twin.weight.items():
         ours = state[f"{name}:linear/weight"]
-        assert torch.equal(ours, ours[:, :1].expand(-1, COPIES))
+        assert torch.equal(ours, ours[:, :1].expand(-1, LINEAR_COLUMNS))
         torch.testing.assert_close(ours[:, :1], weight, rtol=1e-4, atol=1e-5, msg=name)
     assert max(float((w - 0.3).abs().max()) for w in twin.weight.values()) > 1e-4
 
@@ -98,7 +98,7 @@ def test_it_learns_as_tables_of_width_one_under_every_optimizer(kind):
 def test_numbers_enter_by_a_linear_function():
     first_order = FirstOrder(SCHEMA)
     batch = random_batch(8)
-    zeros = torch.zeros(8, 3 * COPIES)
+    zeros = torch.zeros(8, 3 * LINEAR_COLUMNS)
     expected = batch.dense_BD @ first_order.dense.weight.T + first_order.dense.bias
     torch.testing.assert_close(first_order(zeros, batch.dense_BD), expected)
 
@@ -107,7 +107,7 @@ def test_first_order_tables_stand_behind_the_others_and_read_the_same_ids():
     lookup = TableLookup(SCHEMA, 8, linear=True)
     assert lookup.features == ("a", "b", "m", "a:linear", "b:linear", "m:linear")
     assert lookup.widths == [24, 12]
-    assert [(s.name, s.dim, s.bound) for s in lookup.specs] == [
+    assert [(s.name, s.dim, s.init_bound) for s in lookup.specs] == [
         ("a", 8, None),
         ("b", 8, None),
         ("m", 8, None),
@@ -116,11 +116,11 @@ def test_first_order_tables_stand_behind_the_others_and_read_the_same_ids():
         ("m:linear", 4, 0.0),
     ]
     batch = random_batch(16)
-    ids = ids_of(lookup, batch)
+    ids = looked_up_ids(lookup, batch)
     for name, jagged in batch.sparse.to_dict().items():
         assert ids[name].equal(jagged.values())
         assert ids[f"{name}:linear"].equal(jagged.values())
-    assert columns_of(lookup)["m:linear"] == [slice(32, 36)]
+    assert pooled_columns(lookup)["m:linear"] == [slice(32, 36)]
 
 
 def test_features_of_one_table_share_their_first_order_table_too():
@@ -140,8 +140,8 @@ def test_weights_of_ids_count_in_both():
     lookup = TableLookup(schema, 4, linear=True)
     settings = parse_sparse({"kind": "sgd", "lr": 0.1})
     tables = build_tables(lookup.specs, lookup.features, settings, seed=0, device=CPU)
-    lookup.place(tables)
-    tables.set_rate(0.1, 1)
+    lookup.attach_tables(tables)
+    tables.set_lr_and_step(0.1, 1)
     for state in tables.state().values():
         state.fill_(1.0)
     batch = random_batch(8)
@@ -159,7 +159,7 @@ def test_weights_of_ids_count_in_both():
     per_bag = weights_V.split(batch.sparse.lengths().tolist())
     for bag, own in enumerate(per_bag):
         expected_B[bag % 8] += own.sum()
-    torch.testing.assert_close(linear_BE.sum(1) / COPIES, expected_B)
+    torch.testing.assert_close(linear_BE.sum(1) / LINEAR_COLUMNS, expected_B)
     torch.testing.assert_close(pooled_BE.sum(1) / 4, expected_B)
 
 

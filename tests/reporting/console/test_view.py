@@ -17,7 +17,13 @@ from pathlib import Path
 import pytest
 
 from runner.reporting.console import View
-from runner.reporting.console.format import Table, duration, fitted, number, result_table
+from runner.reporting.console.format import (
+    TextTable,
+    fit_to_width,
+    format_duration,
+    format_number,
+    result_table,
+)
 from runner.reporting.console.view import REFRESH_EVERY_S
 
 EVALUATION = {
@@ -59,7 +65,7 @@ def a_short_training(view: View) -> None:
         for step in range(301, 401):
             view.step(step)
         view.log(400, {"loss": 0.48213, "auc": 0.78123}, SPEED)
-        view.evaluated("validation", 400, EVALUATION, best=True)
+        view.log_evaluation("validation", 400, EVALUATION, best=True)
 
 
 def test_elsewhere_each_log_point_and_evaluation_is_a_plain_line():
@@ -86,16 +92,18 @@ def test_a_terminal_shows_a_bar_with_loss_speed_and_time_left(monkeypatch):
 def test_no_line_on_a_terminal_is_wider_than_it(monkeypatch, columns):
     def tell(view: View) -> None:
         a_short_training(view)
-        view.evaluated("test", 820, EVALUATION | {f"{k}/buy": v for k, v in EVALUATION.items()})
+        view.log_evaluation(
+            "test", 820, EVALUATION | {f"{k}/buy": v for k, v in EVALUATION.items()}
+        )
         finish(view)
 
     lines = without_colours(drawn(tell, monkeypatch, columns)).splitlines()
     assert max(map(len, lines)) <= columns
-    assert all(number(value) in "\n".join(lines) for value in EVALUATION.values())
+    assert all(format_number(value) in "\n".join(lines) for value in EVALUATION.values())
 
 
 def finish(view: View, status: str = "completed") -> None:
-    view.finished(
+    view.show_result(
         {f"{split}/{k}": v for split in ("train", "test") for k, v in EVALUATION.items()},
         status=status,
         step=820,
@@ -124,7 +132,7 @@ def test_the_end_shows_ours_beside_the_reachable_and_the_share_of_the_way():
 
 def test_an_interrupted_run_says_how_to_go_on():
     def tell(view: View) -> None:
-        view.finished({}, status="interrupted", step=7, directory=Path("outputs/a b"))
+        view.show_result({}, status="interrupted", step=7, directory=Path("outputs/a b"))
 
     assert told(tell).splitlines() == [
         "interrupted at step 7",
@@ -134,20 +142,20 @@ def test_an_interrupted_run_says_how_to_go_on():
 
 
 def test_tasks_are_rows_and_metrics_are_columns_that_break_or_turn_when_narrow():
-    table = Table(["", "auc", "log_loss"], [["click", "0.1", "0.2"], ["buy", "0.3", "0.4"]])
-    assert fitted(table, 80).lines() == [
+    table = TextTable(["", "auc", "log_loss"], [["click", "0.1", "0.2"], ["buy", "0.3", "0.4"]])
+    assert fit_to_width(table, 80).lines() == [
         "       auc  log_loss",
         "click  0.1       0.2",
         "buy    0.3       0.4",
     ]
-    assert fitted(table, 17).lines() == [
+    assert fit_to_width(table, 17).lines() == [
         "             log",
         "       auc  loss",
         "click  0.1   0.2",
         "buy    0.3   0.4",
     ]
-    wide = Table(["", *(f"m{i}" for i in range(9))], [["", *"123456789"]])
-    assert fitted(wide, 8).lines()[1] == "m0  1"
+    wide = TextTable(["", *(f"m{i}" for i in range(9))], [["", *"123456789"]])
+    assert fit_to_width(wide, 8).lines()[1] == "m0  1"
 
 
 def test_gain_is_shown_per_task_and_only_where_it_is_known():
@@ -178,14 +186,14 @@ def test_gain_is_shown_per_task_and_only_where_it_is_known():
     ],
 )
 def test_numbers_keep_what_matters(value, text):
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(34.4, "0:34"), (725, "12:05"), (3723, "1:02:03"), (176523, "2d 1:02:03")]
 )
 def test_durations(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_warnings_reach_the_error_stream_and_the_log_once(caplog):
@@ -219,7 +227,7 @@ def test_the_bar_is_drawn_by_time_and_not_at_every_step(monkeypatch):
     drawings = []
 
     def tell(view: View) -> None:
-        draw = view._surface.progress
+        draw = view._surface.draw_progress
         monkeypatch.setattr(view._surface, "progress", lambda *a: (drawings.append(a), draw(*a)))
         with view.training(1000):
             for step in range(1, 1001):
@@ -236,7 +244,7 @@ def test_a_long_evaluation_shows_itself_in_plain_lines_too(monkeypatch):
     def tell(view: View) -> None:
         with view.evaluation(1000):
             for _ in range(10):
-                view.evaluating("test", 100)
+                view.advance_evaluation("test", 100)
                 now[0] += 10
 
     assert told(tell).splitlines() == [

@@ -12,10 +12,10 @@ import pytest
 
 from runner.reporting.report.find import find_runs
 from runner.reporting.report.html import Page
-from runner.reporting.report.overview import overview
-from runner.reporting.report.overview_page import several_page
-from runner.reporting.report.plotly_run import rate_figure
-from runner.reporting.report.run_page import single_page
+from runner.reporting.report.overview import make_overview
+from runner.reporting.report.overview_page import make_overview_page
+from runner.reporting.report.plotly_run import lr_figure
+from runner.reporting.report.run_page import make_run_page
 from runner.reporting.report.write import write_page
 from tests.reporting.report.made import make_grid, make_run
 
@@ -38,13 +38,13 @@ def single(tmp_path: Path) -> Page:
     (run / "data.json").write_text(json.dumps(data))
     perf = [{"step": s, "examples_per_s": 1000.0 + s} for s in (10, 20, 30)]
     (run / "perf.jsonl").write_text("".join(json.dumps(row) + "\n" for row in perf))
-    return single_page(find_runs([run]).runs[0])
+    return make_run_page(find_runs([run]).runs[0])
 
 
 def several(tmp_path: Path) -> Page:
     grid = make_grid(tmp_path / "grid")
     make_run(grid / "failed", status="failed", error="RuntimeError: </script>", auc=None)
-    return several_page(overview(find_runs([grid]), "grid"), tmp_path / "page.html")
+    return make_overview_page(make_overview(find_runs([grid]), "grid"), tmp_path / "page.html")
 
 
 PAGES = {"single": single, "several": several}
@@ -61,7 +61,7 @@ def test_every_figure_holds_what_plotly_knows(name, tmp_path):
 
 
 def test_a_constant_rate_is_drawn_on_a_scale_of_its_own_size(tmp_path):
-    figure = rate_figure(find_runs([make_run(tmp_path / "run")]).runs[0])
+    figure = lr_figure(find_runs([make_run(tmp_path / "run")]).runs[0])
     assert figure is not None
     assert figure["data"][0]["y"] == [0.001] * 4
     assert figure["layout"]["yaxis"]["range"] == pytest.approx([0, 0.0011])
@@ -71,7 +71,7 @@ def test_the_mean_length_of_a_feature_is_rounded_for_people(tmp_path):
     run = make_run(tmp_path / "run")
     feature = {"name": "genres", "table": "genres", "num_rows": 18, "length": 2.099159686607759}
     (run / "data.json").write_text(json.dumps({"num_rows": {}, "sparse": [feature]}))
-    text = "".join(single_page(find_runs([run]).runs[0]).parts)
+    text = "".join(make_run_page(find_runs([run]).runs[0]).parts)
     assert ">2.099<" in text
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from runner.rundir.lock import Lock
+from runner.rundir.lock import FolderLock
 from tests.fake_job import fake_command
 from tests.reporting.report.made import make_run
 
@@ -65,7 +65,7 @@ def test_a_run_in_use_and_one_that_another_builds_on_stay(command, runs):
     warm = make_run(runs / "weights", status="failed")
     path = str(checkpoint(warm) / "checkpoints" / "step-20")
     make_run(runs / "warm", identity={"checkpoint.init_from": path})
-    lock = Lock(used)
+    lock = FolderLock(used)
     try:
         code, out, _ = command("clean", "--yes")
     finally:

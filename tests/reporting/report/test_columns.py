@@ -8,10 +8,20 @@ import numpy as np
 import pytest
 
 from runner.errors import UserError
-from runner.reporting.report.columns import by_settings, mixed, monitored, sorted_by, varying
+from runner.reporting.report.columns import (
+    group_by_settings,
+    mixed_provenance,
+    monitored_metric,
+    sort_runs,
+    varying_settings,
+)
 from runner.reporting.report.find import find_runs
-from runner.reporting.report.importance import explained, importance, of_seeds
-from runner.reporting.report.plotly_parameters import effect, parallel
+from runner.reporting.report.importance import (
+    explained_variance,
+    rank_parameters,
+    seed_variance_share,
+)
+from runner.reporting.report.plotly_parameters import effect_figure, parallel_coordinates
 from tests.reporting.report.made import make_grid, make_run
 
 
@@ -21,7 +31,7 @@ def grid(tmp_path):
 
 
 def test_only_what_varies_is_a_column_and_what_follows_from_an_option_is_not(grid):
-    assert varying(grid) == ["optimizer", "optimizer.dense.lr"]
+    assert varying_settings(grid) == ["optimizer", "optimizer.dense.lr"]
 
 
 def test_a_key_that_varies_within_one_option_is_a_column_beside_the_option(tmp_path):
@@ -29,24 +39,24 @@ def test_a_key_that_varies_within_one_option_is_a_column_beside_the_option(tmp_p
         make_run(
             tmp_path / f"r{number}", identity={"model.net.width": width}, choices={"model": model}
         )
-    assert varying(find_runs([tmp_path]).runs) == ["model", "model.net.width"]
+    assert varying_settings(find_runs([tmp_path]).runs) == ["model", "model.net.width"]
 
 
 def test_other_data_show_unless_a_setting_of_the_dataset_says_so(tmp_path):
     make_run(tmp_path / "a" / "x", identity={"data": "1"})
     make_run(tmp_path / "a" / "y", identity={"data": "2"})
-    assert varying(find_runs([tmp_path / "a"]).runs) == ["data"]
+    assert varying_settings(find_runs([tmp_path / "a"]).runs) == ["data"]
     make_run(tmp_path / "b" / "x", identity={"data": "1"}, overrides=["dataset.drift=0.5"])
     make_run(tmp_path / "b" / "y", identity={"data": "2"})
-    assert varying(find_runs([tmp_path / "b"]).runs) == ["dataset.drift"]
+    assert varying_settings(find_runs([tmp_path / "b"]).runs) == ["dataset.drift"]
 
 
 def test_mean_and_deviation_over_seeds_are_those_of_the_sample(grid):
-    best = by_settings(grid, varying(grid), "validation/auc", "max")[0]
+    best = group_by_settings(grid, varying_settings(grid), "validation/auc", "max")[0]
     assert best.values == ("adam", "0.1")
     values = [r.metrics["validation/auc"] for r in grid if "adam-0.1" in r.label]
     assert best.mean("validation/auc") == pytest.approx(statistics.fmean(values))
-    assert best.deviation("validation/auc") == pytest.approx(np.std(values, ddof=1))
+    assert best.std("validation/auc") == pytest.approx(np.std(values, ddof=1))
 
 
 def test_the_best_come_first_and_failed_ones_last(tmp_path):
@@ -55,18 +65,18 @@ def test_the_best_come_first_and_failed_ones_last(tmp_path):
     make_run(tmp_path / "best", auc=0.9)
     make_run(tmp_path / "undefined", auc="NaN")
     runs = find_runs([tmp_path]).runs
-    order = [r.label for r in sorted_by(runs, None, monitored(runs))]
+    order = [r.label for r in sort_runs(runs, None, monitored_metric(runs))]
     assert order == ["best", "worst", "undefined", "broken"]
 
 
 def test_runs_can_be_sorted_by_a_setting_and_an_unknown_key_names_the_nearest(grid):
     rates = [
         r.settings["optimizer.dense.lr"]
-        for r in sorted_by(grid, "optimizer.dense.lr", monitored(grid))
+        for r in sort_runs(grid, "optimizer.dense.lr", monitored_metric(grid))
     ]
     assert rates == sorted(rates)
     with pytest.raises(UserError, match=r"optimizer\.dense\.lt.*nearest: 'optimizer\.dense\.lr'"):
-        sorted_by(grid, "optimizer.dense.lt", monitored(grid))
+        sort_runs(grid, "optimizer.dense.lt", monitored_metric(grid))
 
 
 def test_a_metric_that_is_to_be_small_is_sorted_that_way(tmp_path):
@@ -75,7 +85,7 @@ def test_a_metric_that_is_to_be_small_is_sorted_that_way(tmp_path):
         text = (run / "result.json").read_text().replace('"train/loss": 0.5', f'"test/loss": {auc}')
         (run / "result.json").write_text(text)
     runs = find_runs([tmp_path]).runs
-    assert [r.label for r in sorted_by(runs, "test/loss", monitored(runs))] == ["a", "b"]
+    assert [r.label for r in sort_runs(runs, "test/loss", monitored_metric(runs))] == ["a", "b"]
 
 
 def test_the_share_is_that_of_a_textbook_analysis_of_variance():
@@ -88,21 +98,21 @@ def test_the_share_is_that_of_a_textbook_analysis_of_variance():
     f = f_oneway(*groups).statistic
     expected = (f - 1) * (k - 1) / (f * (k - 1) + (n - k))
     parts = [i for i, g in enumerate(groups) for _ in g]
-    assert explained(parts, np.concatenate(groups).tolist()) == pytest.approx(expected)
+    assert explained_variance(parts, np.concatenate(groups).tolist()) == pytest.approx(expected)
 
 
 def test_chance_alone_explains_nothing_on_average():
     dice = np.random.default_rng(1)
-    shares = [explained([0, 1, 2] * 10, dice.normal(size=30).tolist()) for _ in range(300)]
+    shares = [explained_variance([0, 1, 2] * 10, dice.normal(size=30).tolist()) for _ in range(300)]
     assert statistics.fmean(s for s in shares if s is not None) < 0.03
 
 
 def test_what_matters_most_comes_first_and_seeds_are_the_rest(grid):
-    shares = importance(grid, varying(grid), "validation/auc")
+    shares = rank_parameters(grid, varying_settings(grid), "validation/auc")
     assert [s.key for s in shares] == ["optimizer.dense.lr", "optimizer"]
-    assert shares[0].share > 0.95
-    settings = by_settings(grid, varying(grid), "validation/auc", "max")
-    assert of_seeds(settings, "validation/auc") == pytest.approx(
+    assert shares[0].variance_share > 0.95
+    settings = group_by_settings(grid, varying_settings(grid), "validation/auc", "max")
+    assert seed_variance_share(settings, "validation/auc") == pytest.approx(
         1e-6 / np.var([r.metrics["validation/auc"] for r in grid], ddof=1)
     )
 
@@ -116,8 +126,8 @@ def test_many_values_of_a_number_are_put_together_before_they_are_judged(tmp_pat
             identity={"rate": rate, "other": noise},
             auc=0.7 - 0.05 * (np.log10(rate) + 2) ** 2 + 0.01 * dice.normal(),
         )
-    shares = importance(find_runs([tmp_path]).runs, ["rate", "other"], "validation/auc")
-    found = {s.key: s.share for s in shares}
+    shares = rank_parameters(find_runs([tmp_path]).runs, ["rate", "other"], "validation/auc")
+    found = {s.key: s.variance_share for s in shares}
     assert found["rate"] > 0.7
     assert found["other"] < 0.2
 
@@ -125,14 +135,14 @@ def test_many_values_of_a_number_are_put_together_before_they_are_judged(tmp_pat
 def test_mixed_versions_and_code_are_told(tmp_path):
     make_run(tmp_path / "a")
     make_run(tmp_path / "b", versions={"torch": "2.14.0"}, git={"commit": "1234567890"})
-    notes = " ".join(mixed(find_runs([tmp_path]).runs))
+    notes = " ".join(mixed_provenance(find_runs([tmp_path]).runs))
     assert "2 states of the code" in notes
     assert "versions of torch: 2.13.0 (1), 2.14.0 (1)" in notes
 
 
 def test_the_bar_of_an_effect_is_the_median_also_of_an_even_number_of_runs(grid):
     runs = [r for r in grid if r.seed in (1, 2)]
-    figure = effect(runs, "optimizer", "validation/auc", "max")
+    figure = effect_figure(runs, "optimizer", "validation/auc", "max")
     [bars] = [t for t in figure["data"] if "median" in t["hovertemplate"]]
     found = dict(zip(bars["x"], bars["y"]))
     for name, more in (("adam", 0.01), ("sgd", 0.0)):
@@ -143,7 +153,9 @@ def test_the_bar_of_an_effect_is_the_median_also_of_an_even_number_of_runs(grid)
 def test_names_of_the_first_axis_have_room_beside_the_lines(tmp_path):
     for number, name in enumerate(("adam", "partial_rowwise_adam")):
         make_run(tmp_path / name, choices={"optimizer": name}, auc=0.6 + number / 10)
-    figure = parallel(find_runs([tmp_path]).runs, ["optimizer"], "validation/auc", "max")
+    figure = parallel_coordinates(
+        find_runs([tmp_path]).runs, ["optimizer"], "validation/auc", "max"
+    )
     assert figure is not None
     assert figure["data"][0]["dimensions"][0]["ticktext"] == ["adam", "partial_rowwise_adam"]
     assert figure["layout"]["margin"]["l"] >= 7 * len("partial_rowwise_adam")

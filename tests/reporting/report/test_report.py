@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from runner.reporting.report.find import find_runs
-from runner.rundir.lock import Lock
+from runner.rundir.lock import FolderLock
 from tests.conftest import ROOT
 from tests.fake_job import fake_command
 from tests.reporting.report.made import make_grid, make_run
@@ -111,7 +111,7 @@ def test_a_half_written_run_is_shown_as_far_as_it_came(command, tmp_path):
 
 def test_a_run_that_is_being_written_is_running(tmp_path):
     run = make_run(tmp_path / "r", status=None)
-    lock = Lock(run)
+    lock = FolderLock(run)
     try:
         assert find_runs([run]).runs[0].status == "running"
     finally:

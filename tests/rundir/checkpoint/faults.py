@@ -268,9 +268,9 @@ def fresh(top: Path) -> Path:
 @contextmanager
 def small_pieces() -> Iterator[None]:
     """Several writes a file, as real sizes have them."""
-    before, files.PIECE_BYTES = files.PIECE_BYTES, 8192
+    before, files.CHUNK_BYTES = files.CHUNK_BYTES, 8192
     yield
-    files.PIECE_BYTES = before
+    files.CHUNK_BYTES = before
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from runner.rundir.checkpoint import (
 )
 from runner.rundir.checkpoint import checkpointer as checkpointer_module
 from runner.rundir.checkpoint import files as checkpoint_files
-from runner.rundir.checkpoint.files import FileSum
+from runner.rundir.checkpoint.files import FileDigest
 from tests.rundir.checkpoint.saving import make, refuse, save
 
 
@@ -58,7 +58,7 @@ def test_values_that_json_would_lose_are_refused_with_their_place(tmp_path: Path
 def test_a_further_save_waits_for_the_former(tmp_path: Path, monkeypatch) -> None:
     gate, written = threading.Event(), []
 
-    def slow(path: Path, contents) -> FileSum:
+    def slow(path: Path, contents) -> FileDigest:
         assert gate.wait(30)
         written.append(path.parent.name.split("-")[2])
         return checkpoint_files.write_file(path, contents)
@@ -110,14 +110,14 @@ def test_old_ones_go_but_the_newest_and_the_protected(tmp_path: Path) -> None:
     for step in range(1, 8):
         checkpointer.save(step, {"w": torch.ones(2)}, {}, protect=(3,) if step >= 3 else ())
     checkpointer.finish()
-    assert checkpointer.saved() == [3, 6, 7]
+    assert checkpointer.saved_steps() == [3, 6, 7]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-3", "step-6", "step-7"]
 
 
 def test_a_step_saved_again_replaces_the_former(tmp_path: Path) -> None:
     save(tmp_path, 5, {"w": torch.zeros(2), "gone": torch.zeros(1)}, turn=1)
     save(tmp_path, 5, {"w": torch.ones(2)}, turn=2)
-    saved = make(tmp_path).latest()
+    saved = make(tmp_path).open_latest()
     assert saved is not None
     assert saved.values == {"turn": 2}
     assert tensor_shapes(saved) == {"w": (2,)}
@@ -130,7 +130,7 @@ def test_a_replacement_cut_short_is_read_and_put_right(tmp_path: Path) -> None:
     assert saved_steps(tmp_path) == [5]
     assert open_checkpoint(path).values == {"turn": 1}
     assert find_latest(tmp_path, refuse).values == {"turn": 1}
-    assert make(tmp_path).latest().path == path
+    assert make(tmp_path).open_latest().path == path
     assert [p.name for p in tmp_path.iterdir()] == ["step-5"]
 
 
@@ -162,8 +162,8 @@ def test_going_on_from_an_earlier_step_removes_the_later_ones(tmp_path: Path) ->
         save(tmp_path, step)
     (tmp_path / "step-3" / "manifest.json").unlink()
     checkpointer = make(tmp_path)
-    checkpointer.discard_after(1)
-    assert checkpointer.latest().step == 1
+    checkpointer.remove_after(1)
+    assert checkpointer.open_latest().step == 1
     assert [p.name for p in tmp_path.iterdir()] == ["step-1"]
 
 
@@ -177,5 +177,5 @@ def test_a_failed_save_is_told_once_by_the_next_call(tmp_path: Path) -> None:
         checkpointer.save(3, {"w": torch.ones(2)}, {})
     shutil.move(tmp_path / "away", tmp_path / "c")
     checkpointer.save(3, {"w": torch.ones(2)}, {}, wait=True)
-    assert checkpointer.saved() == [1, 3]
+    assert checkpointer.saved_steps() == [1, 3]
     assert len(notes) == 1  # the folder was gone, so nothing could be cleared up

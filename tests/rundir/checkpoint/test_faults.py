@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fault_table import check_row, counted
+from tests.fault_table import check_row, run_fault_script
 
 pytestmark = pytest.mark.xdist_group("checkpoint_faults")
 MODULE = "tests.rundir.checkpoint.faults"
@@ -15,7 +15,7 @@ MODULE = "tests.rundir.checkpoint.faults"
 
 @pytest.fixture(scope="module")
 def table() -> dict[str, dict]:
-    return counted(MODULE, "--short")
+    return run_fault_script(MODULE, "--short")
 
 
 def check(table: dict[str, dict], fault: str, least: int) -> None:
@@ -58,7 +58,7 @@ def test_damage_is_always_noticed(table) -> None:
 
 @pytest.mark.slow
 def test_all_faults_in_full() -> None:
-    table = counted(MODULE)
+    table = run_fault_script(MODULE)
     assert len(table) == 8
     for fault, row in table.items():
         assert not row["failures"], row

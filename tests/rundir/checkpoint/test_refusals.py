@@ -22,7 +22,7 @@ from runner.rundir.checkpoint import (
     tensor_shapes,
 )
 from runner.rundir.checkpoint import files as checkpoint_files
-from runner.rundir.checkpoint.files import FileSum
+from runner.rundir.checkpoint.files import FileDigest
 from runner.rundir.checkpoint.manifest import Manifest, encode_manifest
 from tests.rundir.checkpoint.saving import make, refuse, save
 
@@ -30,7 +30,7 @@ from tests.rundir.checkpoint.saving import make, refuse, save
 def test_a_damaged_one_is_passed_over_with_a_warning_and_none_good_is_an_error(
     tmp_path: Path,
 ) -> None:
-    assert make(tmp_path).latest() is None
+    assert make(tmp_path).open_latest() is None
     for step in (1, 2, 10):
         save(tmp_path, step)
     warnings: list[str] = []
@@ -51,7 +51,7 @@ def test_a_damaged_one_is_passed_over_with_a_warning_and_none_good_is_an_error(
 def rewrite_manifest(path: Path, change) -> None:
     """A manifest that is right by its own sums, as only a hostile hand makes it."""
     old = json.loads((path / "manifest.json").read_text())
-    files = {n: FileSum(f["size"], f["sha256"]) for n, f in old["files"].items()}
+    files = {n: FileDigest(f["size"], f["sha256"]) for n, f in old["files"].items()}
     step, files = change(old["step"], files)
     (path / "manifest.json").write_bytes(encode_manifest(Manifest(step, files)))
 
@@ -79,7 +79,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_without_waiting(tmp_path: Path
     (path / "state.json").unlink()
     os.mkfifo(path / "state.json")
     rewrite_manifest(
-        path, lambda step, files: (step, {**files, "state.json": FileSum(0, "0" * 64)})
+        path, lambda step, files: (step, {**files, "state.json": FileDigest(0, "0" * 64)})
     )
     with pytest.raises(DamagedError, match=r"state\.json cannot be read: not a regular file"):
         open_checkpoint(path)
@@ -123,12 +123,12 @@ def test_nothing_in_a_checkpoint_is_ever_unpickled(tmp_path: Path) -> None:
     for name in (".metadata", "__0.metadata", "__0_0.distcp", "data.pkl", "model.pt", "state.pkl"):
         (path / name).write_bytes(bomb)
         (folder / name).write_bytes(bomb)
-    saved = make(folder).latest()
+    saved = make(folder).open_latest()
     load_tensors(saved, {"w": torch.zeros(4, 3)})
     assert read_tensors(saved, ["w"]).keys() == tensor_shapes(saved).keys() == {"w"}
     for name in ("shard-00001.safetensors", "state.json"):  # in the place of what is read
         (path / name).write_bytes(bomb)
-        sums = checkpoint_files.sum_file(path / name)
+        sums = checkpoint_files.digest_file(path / name)
         rewrite_manifest(path, lambda step, files, n=name, s=sums: (step, {**files, n: s}))
     with pytest.raises(DamagedError):
         open_checkpoint(path)

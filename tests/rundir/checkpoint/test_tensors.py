@@ -11,8 +11,8 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 from torch import Tensor
 
-from runner.distributed.ranks import ALONE
-from runner.distributed.shards import Piece, Pieces
+from runner.distributed.ranks import SINGLE_PROCESS
+from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import UserError
 from runner.rundir.checkpoint import (
     load_tensors,
@@ -20,7 +20,7 @@ from runner.rundir.checkpoint import (
     read_tensors,
     tensor_shapes,
 )
-from runner.rundir.checkpoint.tensors import HostBuffer, stage
+from runner.rundir.checkpoint.tensors import HostBuffer, stage_tensors
 from tests.rundir.checkpoint.saving import make, save
 
 DTYPES = (
@@ -151,13 +151,13 @@ def test_states_that_do_not_fit_are_refused_before_any_is_changed(tmp_path: Path
 
 
 def test_memory_is_made_ready_for_the_pieces_of_this_rank_and_not_for_the_whole():
-    here = [Piece(torch.ones(3, 8), (4, 0)), Piece(torch.ones(0, 8), (0, 0))]
-    table = Pieces((1_000_000, 8), here, torch.float32, torch.device("cpu"))
+    here = [LocalShard(torch.ones(3, 8), (4, 0)), LocalShard(torch.ones(0, 8), (0, 0))]
+    table = LocalShards((1_000_000, 8), here, torch.float32, torch.device("cpu"))
     state = {"table": table, "dense": torch.full((5, 2), 2.0), "step": torch.ones(3).double()}
     buffer = HostBuffer()
     buffer.prepare(state.values())
     held = buffer.bytes
     assert (3 * 8 + 5 * 2) * 4 + 3 * 8 <= held.numel() < 1000
-    files = stage(state, buffer, ALONE)
+    files = stage_tensors(state, buffer, SINGLE_PROCESS)
     assert buffer.bytes is held, "the copy needs no more"
     assert files[0].end == (3 * 8 + 5 * 2) * 4 + 3 * 8

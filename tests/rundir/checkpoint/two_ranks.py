@@ -41,10 +41,10 @@ def main(rank: int, folder: Path) -> None:
     for step in (1, 2):
         checkpointer.save(step, state, {"step": step})
     checkpointer.finish()
-    saved = checkpointer.latest()
+    saved = checkpointer.open_latest()
     assert saved is not None
     assert saved.values == {"step": 2}
-    assert checkpointer.saved() == [2]
+    assert checkpointer.saved_steps() == [2]
 
     columns = distribute_tensor(torch.zeros(10, 4), mesh, [ByRows(1)])  # another sharding
     load_tensors(saved, {"tables/a/weight": columns}, partial=True)

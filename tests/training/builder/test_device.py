@@ -8,7 +8,7 @@ import torch
 from runner.config.settings import TrainerSettings
 from runner.errors import ConfigError
 from runner.training.builder import device as device_module
-from runner.training.builder.device import chosen_device, prepare_device
+from runner.training.builder.device import prepare_device, select_device
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def test_a_rank_takes_the_gpu_of_its_place_on_the_machine(two_gpus, monkeypatch)
     assert two_gpus == [1]
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ConfigError, match="shows 2 GPUs, and each rank needs one of its own"):
-        chosen_device(TrainerSettings(device="cuda"))
-    assert chosen_device(TrainerSettings(device="cpu")) == torch.device("cpu")
+        select_device(TrainerSettings(device="cuda"))
+    assert select_device(TrainerSettings(device="cpu")) == torch.device("cpu")
 
 
 def test_a_gpu_that_is_not_there_is_told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert chosen_device(TrainerSettings(device="auto")) == torch.device("cpu")
+    assert select_device(TrainerSettings(device="auto")) == torch.device("cpu")
     with pytest.raises(ConfigError, match="no CUDA device is visible"):
         prepare_device(TrainerSettings(device="cuda"))

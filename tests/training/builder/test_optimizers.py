@@ -14,18 +14,18 @@ from runner.errors import ConfigError
 from runner.models.dlrm import DLRM
 from runner.models.layers.embedding import TableLookup
 from runner.models.losses import BCE
-from runner.optim.param_groups import parse_parts
+from runner.optim.param_groups import parse_parameter_groups
 from runner.optim.settings import parse_sparse
 from runner.training.builder.optimizers import (
-    build_optimizers,
+    assign_parameters,
+    build_dense_optimizers,
     build_table_groups,
-    own,
-    own_schedules,
-    table_builder,
+    group_schedules,
+    make_table_builder,
 )
-from runner.training.job import Rates
+from runner.training.job import LearningRates
 from runner.training.state import TrainState, dense_parameters
-from runner.training.steps import rates_at, set_rates
+from runner.training.steps import learning_rates_at, set_learning_rates
 from runner.training.update.context import Context
 from runner.training.update.task import Supervised
 from tests.tiny import CPU, SCHEMA, make_context, random_batch, snapshot
@@ -47,14 +47,18 @@ def build(parts, schedules=None):
     assert isinstance(lookup, TableLookup)
     node = {"dense": DENSE, "sparse": SPARSE, "parts": parts}
     parameters = dense_parameters(model, loss)
-    owned = own(parse_parts(node), list(parameters), [s.name for s in lookup.specs])
+    owned = assign_parameters(
+        parse_parameter_groups(node), list(parameters), [s.name for s in lookup.specs]
+    )
     sparse = parse_sparse(SPARSE)
-    make = table_builder(ShardingSettings(), None, owned, sparse, seed=0, device=CPU, batch_size=64)
+    make = make_table_builder(
+        ShardingSettings(), None, owned, sparse, seed=0, device=CPU, batch_size=64
+    )
     tables, groups = build_table_groups(
         lookup.specs, lookup.features, sparse, owned, make, device=CPU
     )
-    lookup.place(tables)
-    optimizers = build_optimizers(DENSE, parameters, owned, optimizer_class)
+    lookup.attach_tables(tables)
+    optimizers = build_dense_optimizers(DENSE, parameters, owned, optimizer_class)
     context = Context(
         model=model,
         loss=loss,
@@ -74,10 +78,10 @@ def full_rates(context: Context) -> dict[str, float]:
 
 
 def train(context: Context, num_updates: int) -> None:
-    job = make_job(context, rates=Rates(full_rates(context), lambda k: 1.0))
+    job = make_job(context, rates=LearningRates(full_rates(context), lambda k: 1.0))
     context.micro_batch_size = 1 << 20
     for step in range(num_updates):
-        set_rates(job, TrainState(step=step))
+        set_learning_rates(job, TrainState(step=step))
         Supervised().train_step(context, iter([random_batch(64, step)]))
 
 
@@ -186,14 +190,14 @@ def test_each_group_follows_its_own_schedule():
         {"pattern": "(bottom|tables.a)", "name": "both"},
     ]
     context, owned = build(parts)
-    found = own_schedules({"dense": {"kind": "cosine"}, "sparse": None}, owned)
+    found = group_schedules({"dense": {"kind": "cosine"}, "sparse": None}, owned)
     assert found == {
         "top": ({"kind": "linear"}, "optimizer.parts[0].schedule"),
         "both/dense": ({"kind": "cosine"}, "optimizer.schedules.dense"),
     }
     assert set(full_rates(context)) == {"dense", "top", "both/dense", "both/sparse", "sparse"}
-    rates = Rates(full_rates(context), lambda k: 1.0, {"top": lambda k: 1 / k})
-    assert rates_at(rates, 4) == pytest.approx(
+    rates = LearningRates(full_rates(context), lambda k: 1.0, {"top": lambda k: 1 / k})
+    assert learning_rates_at(rates, 4) == pytest.approx(
         {"dense": 0.1, "top": 0.025, "both/dense": 0.1, "both/sparse": 0.1, "sparse": 0.1}
     )
 

@@ -7,16 +7,16 @@ import pytest
 from runner.config.early_stopping import BatchOnPlateau, EarlyStop, LrOnPlateau
 from runner.config.intervals import parse_interval
 from runner.config.settings import TrainerSettings
-from runner.training.builder.preflight import Length, ahead
+from runner.training.builder.preflight import RunLength, preflight_warnings
 from runner.training.job import Cadence
 
-RUN = Length(steps=100, steps_per_epoch=30, rows_per_epoch=300, rows_per_update=10)
+RUN = RunLength(steps=100, steps_per_epoch=30, rows_per_epoch=300, rows_per_update=10)
 
 
 def warnings(*, log="10", evaluate="10", save="10", **rules):
     keys = {"log_every": log, "eval_every": evaluate, "save_every": save}
-    cadence = Cadence(**{k: parse_interval(v, key=k, timed=True) for k, v in keys.items()})
-    return list(ahead(cadence, TrainerSettings(**rules), RUN))
+    cadence = Cadence(**{k: parse_interval(v, key=k, allow_time=True) for k, v in keys.items()})
+    return list(preflight_warnings(cadence, TrainerSettings(**rules), RUN))
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,9 @@ def warnings(*, log="10", evaluate="10", save="10", **rules):
     + [("100ex", 10), ("999ex", 1), ("1001ex", 0), (None, 0)],
 )
 def test_how_often_an_interval_passes(interval, times):
-    assert RUN.times(parse_interval(interval, key="k", timed=True), RUN.steps) == times
+    assert (
+        RUN.count_intervals(parse_interval(interval, key="k", allow_time=True), RUN.steps) == times
+    )
 
 
 def test_an_interval_longer_than_the_run_is_named_and_one_that_fits_or_is_timed_is_not():

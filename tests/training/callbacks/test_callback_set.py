@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from runner.distributed.ranks import ALONE
+from runner.distributed.ranks import SINGLE_PROCESS
 from runner.errors import ConfigError
 from runner.training.callbacks import Callbacks
-from runner.training.callbacks.statefulness import changed_attributes, first_change, look
+from runner.training.callbacks.statefulness import (
+    find_assigned_attributes,
+    first_difference,
+    snapshot,
+)
 from tests.training.callbacks.own import Averager, Collector, Diary, Forgetful, Gambler
 
 
 def made(**callbacks):
-    return Callbacks(callbacks, ranks=ALONE, listed=True)
+    return Callbacks(callbacks, ranks=SINGLE_PROCESS, exist_on_any_rank=True)
 
 
 class Misspelt:
@@ -74,13 +78,13 @@ def test_states_come_back_by_name_and_one_that_is_new_starts_afresh():
 
 
 def test_without_callbacks_nothing_is_kept():
-    assert Callbacks(ranks=ALONE).state() == {}
+    assert Callbacks(ranks=SINGLE_PROCESS).state() == {}
 
 
 def test_assignments_outside_the_constructor_are_found_in_the_code():
-    assert changed_attributes(Forgetful) == ["count"]
-    assert changed_attributes(Averager) == ["average"]
-    assert changed_attributes(Collector) == changed_attributes(Diary) == []
+    assert find_assigned_attributes(Forgetful) == ["count"]
+    assert find_assigned_attributes(Averager) == ["average"]
+    assert find_assigned_attributes(Collector) == find_assigned_attributes(Diary) == []
 
 
 def test_a_change_deep_inside_shows_and_none_does_not():
@@ -90,13 +94,13 @@ def test_a_change_deep_inside_shows_and_none_does_not():
             self.other = Collector()
 
     box = Box()
-    before = look(box)
-    assert first_change(before, look(box)) is None
+    before = snapshot(box)
+    assert first_difference(before, snapshot(box)) is None
     box.other.seen.append(1)
-    assert first_change(before, look(box)) == "other"
-    before = look(box)
+    assert first_difference(before, snapshot(box)) == "other"
+    before = snapshot(box)
     box.deep["a"][1]["b"].add(3)
-    assert first_change(before, look(box)) == "deep"
-    before = look(box)
+    assert first_difference(before, snapshot(box)) == "deep"
+    before = snapshot(box)
     box.new = 1
-    assert first_change(before, look(box)) == "new"
+    assert first_difference(before, snapshot(box)) == "new"

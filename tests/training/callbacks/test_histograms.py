@@ -8,14 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from runner.distributed.ranks import ALONE
-from runner.distributed.shards import Piece, Pieces
+from runner.distributed.ranks import SINGLE_PROCESS
+from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import ConfigError
 from runner.optim.settings import ClipSettings
 from runner.reporting.trackers import Histogram
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
-from runner.training.callbacks.watch.histograms import BINS, LastGradients, histogram_of, of_rows
-from runner.training.callbacks.watch.weights import Weights, sampled_rows
+from runner.training.callbacks.watch.histograms import (
+    HISTOGRAM_BINS,
+    LastGradients,
+    make_histogram,
+    make_row_histogram,
+)
+from runner.training.callbacks.watch.weights import Weights, sample_row_ids
 from runner.training.update.task import Supervised
 from tests.conftest import TINY
 from tests.reporting.trackers.test_tensorboard import histograms
@@ -28,12 +33,12 @@ def assert_counts(found: Histogram | None, x: np.ndarray) -> None:
     """Bins of NumPy's own choice, and its counts within ours: an edge may round to another."""
     assert found is not None
     x = np.sort(x[np.isfinite(x)].astype(np.float64).ravel())
-    _, edges = np.histogram(x, BINS)
+    _, edges = np.histogram(x, HISTOGRAM_BINS)
     np.testing.assert_allclose(found.edges, edges, rtol=1e-12, atol=1e-12)
     assert list(found.counts) == np.histogram(x, np.array(found.edges))[0].tolist()
     assert sum(found.counts) == len(x)
     assert found.total == pytest.approx(x.sum(), abs=1e-9)
-    assert found.squares == pytest.approx((x**2).sum())
+    assert found.sum_squares == pytest.approx((x**2).sum())
 
 
 def test_bins_and_sums_are_numpys():
@@ -45,9 +50,9 @@ def test_bins_and_sums_are_numpys():
         torch.tensor([5.0]),
         torch.tensor([1.0, float("nan"), 2.0, float("inf"), -float("inf"), 2.0]),
     ):
-        assert_counts(histogram_of([values]), values.numpy())
-    assert histogram_of([torch.tensor([float("nan")])]) is None
-    assert histogram_of([torch.empty(0)]) is None
+        assert_counts(make_histogram([values]), values.numpy())
+    assert make_histogram([torch.tensor([float("nan")])]) is None
+    assert make_histogram([torch.empty(0)]) is None
 
 
 def test_rows_of_a_table_in_pieces_have_the_histogram_of_the_whole():
@@ -58,11 +63,11 @@ def test_rows_of_a_table_in_pieces_have_the_histogram_of_the_whole():
         [(slice(0, 50), slice(0, 4)), (slice(0, 50), slice(4, 8))],
         [(slice(0, 33), slice(0, 8)), (slice(33, 50), slice(0, 2)), (slice(33, 50), slice(2, 8))],
     ]
-    assert_counts(of_rows(table, rows_N, ALONE), table[rows_N].numpy())
+    assert_counts(make_row_histogram(table, rows_N, SINGLE_PROCESS), table[rows_N].numpy())
     for cut in cuts:
-        pieces = [Piece(table[r, c], (r.start, c.start)) for r, c in cut]
-        whole = Pieces(table.shape, pieces, table.dtype, CPU)
-        assert_counts(of_rows(whole, rows_N, ALONE), table[rows_N].numpy())
+        pieces = [LocalShard(table[r, c], (r.start, c.start)) for r, c in cut]
+        whole = LocalShards(table.shape, pieces, table.dtype, CPU)
+        assert_counts(make_row_histogram(whole, rows_N, SINGLE_PROCESS), table[rows_N].numpy())
 
 
 class Drawn(Scene):
@@ -85,7 +90,7 @@ def test_chosen_weights_and_sampled_rows_are_told_at_the_interval():
     [row] = [r for r in scene.rows if r["split"] == "histograms of weights"]
     assert set(row) == {"split", "dense/top.0.weight", "dense/top.2.weight", "tables/a"}
     assert_counts(row["dense/top.0.weight"], context.model.top[0].weight.detach().numpy())
-    table, rows_N = context.tables.state()["a/weight"], sampled_rows("a", 50, 20)
+    table, rows_N = context.tables.state()["a/weight"], sample_row_ids("a", 50, 20)
     assert len(rows_N) < 20 and len(table) == 50
     assert_counts(row["tables/a"], table[rows_N].numpy())
 
@@ -112,9 +117,9 @@ def test_gradients_are_those_that_the_update_goes_by():
         slope = (before - context.model.top[0].weight.detach()) / 0.5
         found = row["dense/top.0.weight"]
         assert sum(found.counts) == slope.numel()
-        assert found.squares == pytest.approx(float(slope.double().square().sum()), rel=1e-3)
+        assert found.sum_squares == pytest.approx(float(slope.double().square().sum()), rel=1e-3)
         assert found.edges[-1] == pytest.approx(float(slope.max()), rel=1e-3)
-        assert 0 < found.squares < 0.01**2
+        assert 0 < found.sum_squares < 0.01**2
     watch.on_run_end(scene, None)
     assert not context.dense_optimizer._optimizer_step_pre_hooks
 
@@ -138,7 +143,7 @@ def test_a_tracker_that_shows_none_and_an_optimizer_that_has_none_are_refused():
     with pytest.raises(ConfigError, match="no tracker of this run shows them"):
         Weights(histograms=["tables/a"]).on_run_start(scene)
     with pytest.raises(ConfigError, match="LBFGS evaluates gradients several times"):
-        LastGradients().listen([torch.optim.LBFGS([torch.nn.Parameter(torch.zeros(2))])])
+        LastGradients().attach([torch.optim.LBFGS([torch.nn.Parameter(torch.zeros(2))])])
 
 
 ASKED = (

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from runner.batch import Cursor, Prediction
-from runner.config.intervals import Progress, due
-from runner.distributed.ranks import ALONE
-from runner.distributed.shards import Piece, Pieces
+from runner.batch import DataPosition, Prediction
+from runner.config.intervals import Progress, is_due
+from runner.distributed.ranks import SINGLE_PROCESS
+from runner.distributed.shards import LocalShard, LocalShards
 from runner.errors import ConfigError
 from runner.training.callbacks import check_callback
 from runner.training.callbacks.loss_guard import LossGuard
-from runner.training.callbacks.watch.memory import Memory, host_free
+from runner.training.callbacks.watch.memory import Memory, host_free_fraction
 from runner.training.callbacks.watch.throughput import Throughput
 from runner.training.callbacks.watch.time_limit import TimeLimit
-from runner.training.callbacks.watch.weights import Weights, row_norms, sampled_rows
+from runner.training.callbacks.watch.weights import Weights, row_norms, sample_row_ids
 from runner.training.update.task import StepOutput
 from tests.tiny import CPU, make_context
 
@@ -37,14 +37,14 @@ class Scene:
     now: Progress = field(default_factory=Progress)
     asked: list[tuple[int, str, str]] = field(default_factory=list)
     rows: list[dict[str, float]] = field(default_factory=list)
-    ranks: Any = ALONE
+    ranks: Any = SINGLE_PROCESS
 
     @property
     def step(self) -> int:
         return self.now.step
 
     def due(self, interval: Any) -> bool:
-        return due(interval, self.before, self.now)
+        return is_due(interval, self.before, self.now)
 
     def advance(self, *, seconds: float = 0.1, rows: int = 10) -> None:
         at = self.now
@@ -74,7 +74,7 @@ def update_of(loss: float | dict[str, float], *, applied: bool = True) -> StepOu
     prediction = Prediction(
         torch.zeros(3, 1), torch.zeros(3, 1), torch.tensor([1.0, 3.0, 0.0]), torch.empty(3, 0)
     )
-    return StepOutput((prediction,), (rows,), torch.arange(3), Cursor(0, 3), applied)
+    return StepOutput((prediction,), (rows,), torch.arange(3), DataPosition(0, 3), applied)
 
 
 def guarded(losses, *, applied=(), **settings):
@@ -208,13 +208,13 @@ def test_memory_is_told_at_its_interval_and_a_warning_comes_before_it_runs_out()
 def test_what_is_free_is_the_scarcer_of_machine_and_container(tmp_path):
     info = tmp_path / "meminfo"
     info.write_text("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 400 kB\n")
-    assert host_free(tmp_path, info) == 0.4
+    assert host_free_fraction(tmp_path, info) == 0.4
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("700\n")
-    assert host_free(tmp_path, info) == 0.4
+    assert host_free_fraction(tmp_path, info) == 0.4
     (tmp_path / "memory.max").write_text("1000\n")
-    assert host_free(tmp_path, info) == pytest.approx(0.3)
-    assert host_free(tmp_path / "none", tmp_path / "none") == 2.0
+    assert host_free_fraction(tmp_path, info) == pytest.approx(0.3)
+    assert host_free_fraction(tmp_path / "none", tmp_path / "none") == 2.0
 
 
 @pytest.mark.parametrize(
@@ -288,12 +288,12 @@ def test_a_pattern_that_matches_nothing_is_an_error_naming_the_nearest():
 
 
 def test_of_a_large_table_the_same_rows_are_looked_at_every_time():
-    rows_N = sampled_rows("item", 1_000_000, 5_000)
-    assert torch.equal(rows_N, sampled_rows("item", 1_000_000, 5_000))
-    assert not torch.equal(rows_N[:50], sampled_rows("user", 1_000_000, 5_000)[:50])
+    rows_N = sample_row_ids("item", 1_000_000, 5_000)
+    assert torch.equal(rows_N, sample_row_ids("item", 1_000_000, 5_000))
+    assert not torch.equal(rows_N[:50], sample_row_ids("user", 1_000_000, 5_000)[:50])
     assert 4_900 < len(rows_N) <= 5_000 and int(rows_N.max()) < 1_000_000
     assert abs(float(rows_N.double().mean()) / 500_000 - 1) < 0.03  # from everywhere in it
-    assert torch.equal(sampled_rows("item", 10, 5_000), torch.arange(10))
+    assert torch.equal(sample_row_ids("item", 10, 5_000), torch.arange(10))
 
 
 def test_norms_of_rows_add_up_over_pieces_of_any_shape():
@@ -306,7 +306,7 @@ def test_norms_of_rows_add_up_over_pieces_of_any_shape():
         [(slice(0, 33), slice(0, 8)), (slice(33, 50), slice(0, 2)), (slice(33, 50), slice(2, 8))],
     ]
     for cut in cuts:
-        pieces = [Piece(table[r, c], (r.start, c.start)) for r, c in cut]
-        whole = Pieces(table.shape, pieces, table.dtype, CPU)
-        torch.testing.assert_close(row_norms(whole, rows_N, ALONE), expected)
-    torch.testing.assert_close(row_norms(table, rows_N, ALONE), expected)
+        pieces = [LocalShard(table[r, c], (r.start, c.start)) for r, c in cut]
+        whole = LocalShards(table.shape, pieces, table.dtype, CPU)
+        torch.testing.assert_close(row_norms(whole, rows_N, SINGLE_PROCESS), expected)
+    torch.testing.assert_close(row_norms(table, rows_N, SINGLE_PROCESS), expected)

@@ -11,10 +11,14 @@ from torch import nn
 
 from runner.config.settings import TrainerSettings
 from runner.training.debugging import hooks
-from runner.training.debugging.formatting import number, percent, share
-from runner.training.debugging.hooks import modules_in, parameters_in
+from runner.training.debugging.formatting import (
+    describe_non_finite,
+    format_percent,
+    format_short_number,
+)
+from runner.training.debugging.hooks import collect_modules, collect_parameters
 from runner.training.debugging.statistics import Moments
-from runner.training.debugging.text_tables import num_parameters
+from runner.training.debugging.text_tables import count_own_parameters
 from runner.training.loops.debug import debug
 from runner.training.update.loss_scale import LossScale
 from tests.tiny import CPU, make_context
@@ -40,17 +44,17 @@ def test_moments_are_of_finite_values_and_count_the_others():
     assert moments.shape == (3, 2)
     assert (moments.count, moments.bad, moments.zeros) == (6, 2, 1)
     assert moments.mean == 3 / 4
-    assert moments.deviation == pytest.approx(math.sqrt(21 / 4 - 9 / 16))
-    assert (moments.least, moments.most, moments.magnitude) == (-2, 4, 4)
-    assert moments.root_mean_square == pytest.approx(math.sqrt(21 / 4))
+    assert moments.std == pytest.approx(math.sqrt(21 / 4 - 9 / 16))
+    assert (moments.least, moments.most, moments.abs_max) == (-2, 4, 4)
+    assert moments.rms == pytest.approx(math.sqrt(21 / 4))
 
 
 def test_moments_of_nothing_finite_are_nan():
     moments = Moments()
     moments.add(torch.tensor([float("nan")]))
     assert math.isnan(moments.mean)
-    assert math.isnan(moments.deviation)
-    assert math.isnan(moments.magnitude)
+    assert math.isnan(moments.std)
+    assert math.isnan(moments.abs_max)
     empty = Moments()
     empty.add(torch.empty(0, 3))
     assert (empty.count, empty.shape) == (0, (0, 3))
@@ -73,8 +77,8 @@ def test_activations_are_those_of_all_rows_of_the_update(accumulate):
         shape, *numbers, zeros = told[name]
         assert shape == f"32x{x.shape[1]}"
         expected = [x.mean(), x.std(correction=0), x.min(), x.max()]
-        assert numbers == [number(float(value)) for value in expected]
-        assert zeros == percent(float((x == 0).double().mean()))
+        assert numbers == [format_short_number(float(value)) for value in expected]
+        assert zeros == format_percent(float((x == 0).double().mean()))
 
 
 @pytest.mark.parametrize("scale", [None, 1024.0])
@@ -105,7 +109,7 @@ def test_gradients_are_those_of_plain_pytorch_whatever_the_loss_scale(scale):
         cells = told[name]
         assert float(cells[0]) == pytest.approx(float(out.grad.square().mean().sqrt()), rel=0.05)
         assert float(cells[1]) == pytest.approx(float(out.grad.abs().max()), rel=0.05)
-        assert cells[2] == percent(float((out.grad == 0).double().mean()))
+        assert cells[2] == format_percent(float((out.grad == 0).double().mean()))
         assert float(cells[3]) == pytest.approx(float(torch.cat(own).norm()), rel=0.01)
         assert float(cells[4]) == pytest.approx(float(gradient), rel=0.05)
     assert weights.keys() == after.keys()
@@ -114,7 +118,7 @@ def test_gradients_are_those_of_plain_pytorch_whatever_the_loss_scale(scale):
         ids = batch.sparse[name].values()
         num_rows, num_ids, num_read, part, norm_read, norm_gradient = tables[name]
         assert (num_ids, num_read) == (str(len(ids)), str(len(set(ids.tolist()))))
-        assert part == percent(len(set(ids.tolist())) / int(num_rows))
+        assert part == format_percent(len(set(ids.tolist())) / int(num_rows))
         read = context.tables.state()[f"{name}/weight"][ids.unique()]
         assert float(norm_read) == pytest.approx(float(read.norm()), rel=0.01)
         assert float(norm_gradient) == pytest.approx(float(gradient.norm()), rel=0.05)
@@ -179,7 +183,7 @@ def test_each_moment_of_an_update_is_counted_once_for_its_innermost_part(monkeyp
                 clock[0] += 10.0
                 yield batch
 
-    context.dense_optimizer = Optimizer(context.parameters, lr=0.1)
+    context.dense_optimizer = Optimizer(context.dense_parameters, lr=0.1)
     job = make_job(context, dataset=SlowRows(), summary=True, statistics=True, max_steps=4)
     debug(job)
     assert "share of time over 3 updates" in output(job)
@@ -198,8 +202,8 @@ def test_parameters_of_the_summary_add_up_to_the_model():
     debug(job)
     in_tables = (50 + 20 + 30) * 4
     dense = sum(p.numel() for p in context.model.parameters())
-    modules = modules_in({"": context.model})
-    assert num_parameters(modules["embedding"]) == in_tables
+    modules = collect_modules({"": context.model})
+    assert count_own_parameters(modules["embedding"]) == in_tables
     assert rows_of(output(job), "modules")["an"][1] == f"{in_tables + dense:,}"
 
 
@@ -207,13 +211,13 @@ def test_what_is_watched_is_what_computes_and_each_once():
     context = make_context()
     context.model.again = context.model.top[0]
     roots = {"": context.model, "(loss)": context.loss, "(task)": object()}
-    assert list(modules_in(roots)) == [
+    assert list(collect_modules(roots)) == [
         *("embedding", "embedding_drop", "bottom.0", "bottom.1", "bottom.2", "bottom.3"),
         *("interaction", "top.0", "top.1", "top.2", "(loss)"),
     ]
     context.model.top[0].weight.requires_grad_(False)
-    assert "top.0.weight" not in parameters_in(roots)
-    assert "top.0.bias" in parameters_in(roots)
+    assert "top.0.weight" not in collect_parameters(roots)
+    assert "top.0.bias" in collect_parameters(roots)
 
 
 @pytest.mark.parametrize(
@@ -233,10 +237,10 @@ def test_what_is_watched_is_what_computes_and_each_once():
     ],
 )
 def test_numbers_take_seven_characters_at_most(value, text):
-    assert number(value) == text
-    assert len(number(value)) <= 7
+    assert format_short_number(value) == text
+    assert len(format_short_number(value)) <= 7
 
 
 def test_the_share_of_bad_values_tells_their_kinds():
     x = torch.tensor([1.0, float("nan"), float("inf"), -float("inf"), *[0.0] * 2996])
-    assert share(x) == "3 of 3,000 values (0.1%: 1 NaN, 2 infinite)"
+    assert describe_non_finite(x) == "3 of 3,000 values (0.1%: 1 NaN, 2 infinite)"

@@ -18,7 +18,7 @@ from runner.batch import TaskSpec
 from runner.config.settings import TrainerSettings
 from runner.models.layers.mlp import mlp
 from runner.models.losses import BCE
-from runner.training.job import Rates
+from runner.training.job import LearningRates
 from runner.training.loops.debug import debug, mean_losses
 from runner.training.state import TrainState
 from runner.training.steps import steps
@@ -112,7 +112,7 @@ def test_a_line_for_each_update_tells_loss_gradient_and_speed():
     prediction = twin.model.dense(twin.model.embed(batch).detached(), batch)
     loss_B = twin.loss(prediction)["click"]
     (torch.dot(loss_B, batch.weights_B) / batch.weights_B.sum()).backward()
-    norm = torch.cat([p.grad.flatten() for p in twin.parameters]).norm()
+    norm = torch.cat([p.grad.flatten() for p in twin.dense_parameters]).norm()
     assert float(told[0][3]) == pytest.approx(float(norm), rel=1e-3)
 
 
@@ -305,7 +305,7 @@ class Exploding(torch.optim.SGD):
 
 def test_weights_that_an_update_makes_infinite_are_named():
     context = make_context()
-    context.dense_optimizer = Exploding(context.parameters, lr=0.1)
+    context.dense_optimizer = Exploding(context.dense_parameters, lr=0.1)
     result = debug(make_job(context))
     assert (result.status, result.step) == ("failed", 1)
     assert result.error.startswith(
@@ -316,7 +316,7 @@ def test_weights_that_an_update_makes_infinite_are_named():
 
 def test_table_rows_that_an_update_makes_infinite_are_named():
     context = make_context()
-    rates = Rates({"dense": 0.0, "sparse": 3e38}, lambda step: 1.0)
+    rates = LearningRates({"dense": 0.0, "sparse": 3e38}, lambda step: 1.0)
     scaled = Rows()
     scaled.all.dense_BD.mul_(1e4)
     result = debug(make_job(context, dataset=scaled, rates=rates))
@@ -419,7 +419,7 @@ def test_overfitting_one_batch_sees_only_that_batch_and_says_that_the_loss_fell(
     context = make_context(lr=1.0)
     seen = []
     context.model.bottom[0].register_forward_hook(lambda m, i, o: seen.append(i[0].clone()))
-    rates = Rates({"dense": 1.0, "sparse": 1.0}, lambda step: 1.0)
+    rates = LearningRates({"dense": 1.0, "sparse": 1.0}, lambda step: 1.0)
     job = make_job(context, rates=rates, max_steps=60, overfit_one_batch=True)
     result = debug(job)
     first = next(Rows().batches("train", batch_size=32)).dense_BD
@@ -431,7 +431,7 @@ def test_overfitting_one_batch_sees_only_that_batch_and_says_that_the_loss_fell(
 
 
 def test_a_loss_that_does_not_fall_is_told(capsys):
-    rates = Rates({"dense": 0.0, "sparse": 0.0}, lambda step: 1.0)
+    rates = LearningRates({"dense": 0.0, "sparse": 0.0}, lambda step: 1.0)
     result = debug(make_job(make_context(), rates=rates, overfit_one_batch=True))
     assert result.status == "completed"
     assert "warning: the loss did not fall" in capsys.readouterr().err

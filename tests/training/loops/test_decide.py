@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from runner.batch import Cursor
+from runner.batch import DataPosition
 from runner.config.early_stopping import BatchOnPlateau, EarlyStop, LrOnPlateau
 from runner.config.settings import TrainerSettings
 from runner.optim.lr_schedule import build_schedule
-from runner.training.job import Rates
-from runner.training.loops.plateau_actions import decide
+from runner.training.job import LearningRates
+from runner.training.loops.plateau_actions import apply_plateau_rules
 from runner.training.state import TrainState
-from runner.training.steps import finished, schedule_step, steps, total_steps
+from runner.training.steps import current_total_steps, is_finished, schedule_step, steps
 from tests.tiny import make_context
 from tests.tiny_job import Rows, make_job, output
 
@@ -29,8 +29,8 @@ def job_of(num_rows=160, **trainer):
     job = make_job(make_context(), dataset=Rows(num_rows), trainer=settings)
     per_epoch = -(-num_rows // 32)
     total = settings.max_steps or per_epoch * settings.max_epochs
-    rates = Rates({"dense": 0.1, "sparse": 0.2}, build_schedule({"kind": "linear"}, total))
-    return replace(job, total_steps=total, rates=rates)
+    rates = LearningRates({"dense": 0.1, "sparse": 0.2}, build_schedule({"kind": "linear"}, total))
+    return replace(job, total_steps=total, learning_rates=rates)
 
 
 # auc at each evaluation -> (rates' scale, growth, stopped) after it
@@ -57,8 +57,10 @@ def test_every_rule_decides_as_the_table_says():
     state = TrainState()
     for number, (auc, expected) in enumerate(TABLE, start=1):
         state.step = number
-        decide(job, state, {"auc": auc})
-        assert (state.lr_scale, state.growth, state.stopped is not None) == expected, number
+        apply_plateau_rules(job, state, {"auc": auc})
+        assert (state.lr_scale, state.batch_multiplier, state.stopped is not None) == expected, (
+            number
+        )
     assert state.stopped == (
         "early_stop: validation/auc has not improved by more than 0.05 in 5 evaluations"
     )
@@ -71,7 +73,7 @@ def test_every_rule_decides_as_the_table_says():
 def test_without_rules_an_evaluation_decides_nothing():
     job, state = job_of(), TrainState()
     for auc in (0.9, 0.1, float("nan")):
-        decide(job, state, {"auc": auc})
+        apply_plateau_rules(job, state, {"auc": auc})
     assert state == TrainState()
 
 
@@ -79,18 +81,18 @@ def test_a_rule_goes_by_its_own_metric_and_what_is_better_of_it():
     job = job_of(early_stop=EarlyStop(patience=1, metric="validation/log_loss"))
     state = TrainState()
     for loss in (0.7, 0.6, 0.5):
-        decide(job, state, {"auc": 0.5, "log_loss": loss})
+        apply_plateau_rules(job, state, {"auc": 0.5, "log_loss": loss})
     assert state.stopped is None
-    decide(job, state, {"auc": 0.9, "log_loss": 0.55})
+    apply_plateau_rules(job, state, {"auc": 0.9, "log_loss": 0.55})
     assert state.stopped is not None
 
 
 def test_a_threshold_alone_ends_the_run():
     job, state = job_of(early_stop=EarlyStop(threshold=0.8)), TrainState()
-    decide(job, state, {"auc": 0.79})
-    assert not finished(job, state)
-    decide(job, state, {"auc": 0.81})
-    assert finished(job, state)
+    apply_plateau_rules(job, state, {"auc": 0.79})
+    assert not is_finished(job, state)
+    apply_plateau_rules(job, state, {"auc": 0.81})
+    assert is_finished(job, state)
     assert state.stopped == "early_stop: validation/auc has reached 0.8: 0.81000"
 
 
@@ -98,7 +100,7 @@ def test_a_run_at_its_end_changes_nothing_more_but_still_counts():
     job = job_of(max_epochs=None, max_steps=9, early_stop=EarlyStop(patience=1))
     state = TrainState(step=9)
     for auc in (0.9, 0.1):
-        decide(job, state, {"auc": auc})
+        apply_plateau_rules(job, state, {"auc": auc})
     assert state.stopped is None
     assert state.waits["early_stop"].since == 1  # a longer run goes on from here
 
@@ -107,8 +109,10 @@ def simulated(job, growths):
     """Plays a run whose updates grow: (update -> growth). Counts what `steps` does."""
     state, seen = TrainState(), []
     for out in steps(job, state):
-        state.growth = growths.get(state.step, state.growth)
-        seen.append((out.rows_B.numel(), state.cursor, state.rates["dense"], state.growth))
+        state.batch_multiplier = growths.get(state.step, state.batch_multiplier)
+        seen.append(
+            (out.rows_B.numel(), state.cursor, state.rates["dense"], state.batch_multiplier)
+        )
     return state, seen
 
 
@@ -118,11 +122,11 @@ def test_larger_updates_learn_every_example_as_often_and_the_length_was_told(num
     job = job_of(num_rows)
     state, seen = simulated(job, growths)
     assert state.examples == sum(size for size, *_ in seen) == 3 * num_rows
-    assert state.cursor == Cursor(3, 0)
+    assert state.cursor == DataPosition(3, 0)
     for number, (_, cursor, _, growth) in enumerate(seen, start=1):
-        at = TrainState(step=number, cursor=cursor, growth=growth)
+        at = TrainState(step=number, cursor=cursor, batch_multiplier=growth)
         if growth == seen[-1][-1] and growth > 1:  # nothing changes any more
-            assert total_steps(job, at) == state.step, number
+            assert current_total_steps(job, at) == state.step, number
 
 
 def test_the_schedule_of_a_run_of_epochs_is_gone_through_by_examples():
@@ -140,8 +144,8 @@ def test_a_run_of_updates_keeps_its_length_and_its_schedule():
     job = job_of(max_epochs=None, max_steps=12)
     state, seen = simulated(job, {4: 2})
     assert state.step == 12
-    assert [schedule_step(job, TrainState(step=k, growth=2)) for k in (4, 11)] == [5, 12]
-    assert total_steps(job, TrainState(step=5, growth=2)) == 12
+    assert [schedule_step(job, TrainState(step=k, batch_multiplier=2)) for k in (4, 11)] == [5, 12]
+    assert current_total_steps(job, TrainState(step=5, batch_multiplier=2)) == 12
     assert [rate for _, _, rate, _ in seen] == pytest.approx(
         [0.1 * job.rates.factor(k) for k in range(1, 13)]
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.training.loops.online import SHOWN, drift_of
+from runner.training.loops.online import MAX_SHOWN_WINDOWS, compute_drift
 
 
 def windows(losses, size=10):
@@ -11,7 +11,7 @@ def windows(losses, size=10):
 
 def test_windows_weigh_by_their_examples():
     rows = [{"loss": 1.0, "examples": 30}, {"loss": 2.0, "examples": 40}]
-    found = drift_of(rows)
+    found = compute_drift(rows)
     assert found is not None
     assert found.losses == [1.0, 2.0]
     assert found.so_far == pytest.approx((30 * 1.0 + 10 * 2.0) / 40)
@@ -19,11 +19,11 @@ def test_windows_weigh_by_their_examples():
 
 
 def test_a_long_stream_is_drawn_coarser_and_a_change_in_it_stays_to_be_seen():
-    count = 4 * SHOWN
-    found = drift_of(windows([0.4] * (count // 2) + [0.7] * (count // 2)))
+    count = 4 * MAX_SHOWN_WINDOWS
+    found = compute_drift(windows([0.4] * (count // 2) + [0.7] * (count // 2)))
     assert found is not None
     assert found.num_windows == count
-    assert SHOWN <= len(found.losses) <= 2 * SHOWN
+    assert MAX_SHOWN_WINDOWS <= len(found.losses) <= 2 * MAX_SHOWN_WINDOWS
     assert found.losses[0] == pytest.approx(0.4) and found.losses[-1] == pytest.approx(0.7)
     assert sorted(found.losses) == found.losses
     assert found.so_far == pytest.approx(0.55)
@@ -31,4 +31,4 @@ def test_a_long_stream_is_drawn_coarser_and_a_change_in_it_stays_to_be_seen():
 
 
 def test_of_a_stream_without_a_window_there_is_nothing_to_tell():
-    assert drift_of([]) is None
+    assert compute_drift([]) is None

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from runner.config.intervals import parse_interval
-from runner.config.settings import CheckpointSettings, Monitor, TrainerSettings
-from runner.distributed.ranks import ALONE
+from runner.config.settings import CheckpointSettings, MonitorSettings, TrainerSettings
+from runner.distributed.ranks import SINGLE_PROCESS
 from runner.training.callbacks import Callbacks
 from runner.training.job import Cadence
-from runner.training.loops.events import CallbackError, Events
+from runner.training.loops.events import CallbackError, CallbackRunner
 from runner.training.loops.train import train
 from runner.training.state import TrainState
 from runner.training.steps import steps
-from runner.training.stop_signal import Stop
+from runner.training.stop_signal import StopSignal
 from tests.tiny import make_context, snapshot
 from tests.tiny_job import Rows, make_job
 from tests.training.callbacks.own import Asker, Collector, Diary, Gambler
@@ -45,9 +45,9 @@ def job_of(evaluate="5", **callbacks):
     )
     return replace(
         job,
-        callbacks=Callbacks(callbacks, ranks=ALONE, listed=bool(callbacks)),
+        callbacks=Callbacks(callbacks, ranks=SINGLE_PROCESS, exist_on_any_rank=bool(callbacks)),
         cadence=Cadence(None, parse_interval(evaluate, key="k"), None),
-        checkpoint=CheckpointSettings(monitor=Monitor("validation/auc", "max")),
+        checkpoint=CheckpointSettings(monitor=MonitorSettings("validation/auc", "max")),
         config={"metrics": {"eval": ["auc"], "train": ["log_loss"]}},
         loop_settings={"final_splits": ["test"]},
         total_steps=10,
@@ -144,13 +144,13 @@ def test_what_a_callback_draws_at_random_changes_nothing():
 def test_without_callbacks_an_update_pays_for_nothing(monkeypatch):
     """Not one call beyond the two that find nothing listed."""
     job, state = job_of(), TrainState()
-    events = Events(job, state, Stop(ALONE))
+    events = CallbackRunner(job, state, StopSignal(SINGLE_PROCESS))
     output = next(steps(job, state))
 
     def forbidden(*args, **more):
         raise AssertionError("called")
 
-    monkeypatch.setattr("runner.training.loops.events.same_draws_after", forbidden)
-    monkeypatch.setattr("runner.training.loops.events.progress", forbidden)
+    monkeypatch.setattr("runner.training.loops.events.preserve_rng_state", forbidden)
+    monkeypatch.setattr("runner.training.loops.events.current_progress", forbidden)
     monkeypatch.setattr(type(events), "_each", forbidden)
-    events.updated(output)
+    events.call_update(output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from runner.launch import stepped_through
+from runner.launch import disable_background_work
 from tests.conftest import TINY
 
 OWN = ("--allow", "tests", "task._target_=tests.training.loops.stepping.Pairs")
@@ -15,12 +15,12 @@ def test_nothing_reads_ahead_and_nothing_is_compiled():
         "dataset": {"prefetch": 4, "workers": 2, "path": "x"},
         "trainer": {"compile": True, "batch_size": 8},
     }
-    changed, told = stepped_through(config)
+    changed, told = disable_background_work(config)
     assert changed["dataset"] == {"prefetch": 0, "workers": 0, "path": "x"}
     assert changed["trainer"] == {"compile": False, "batch_size": 8}
     assert told == ["dataset.prefetch=0", "dataset.workers=0", "trainer.compile=false"]
     assert config["dataset"]["workers"] == 2
-    assert stepped_through({"dataset": {"workers": 0}, "trainer": {}})[1] == []
+    assert disable_background_work({"dataset": {"workers": 0}, "trainer": {}})[1] == []
 
 
 def test_a_step_of_ones_own_stops_where_it_says_in_the_only_thread(runner):

@@ -15,12 +15,17 @@ from torch import nn
 from runner.config.settings import TrainerSettings
 from runner.errors import UserError
 from runner.optim.dense import build_dense_optimizer
-from runner.training.debugging.fixed_batches import Loaded, longest_rows, tiled
-from runner.training.job import Rates
-from runner.training.loops.rollback import untouched
-from runner.training.loops.tune_batch_size import Trial, foreseen_bytes, search, try_size
-from runner.training.loops.tune_lr import Point, range_test, suggested
-from runner.training.state import TrainState, dense_parameters, tensors
+from runner.training.debugging.fixed_batches import FixedBatches, longest_rows, repeat_rows
+from runner.training.job import LearningRates
+from runner.training.loops.rollback import restored_after
+from runner.training.loops.tune_batch_size import (
+    BatchSizeTrial,
+    predict_peak_bytes,
+    search_batch_size,
+    try_size,
+)
+from runner.training.loops.tune_lr import RangeTestPoint, range_test, suggest_point
+from runner.training.state import TrainState, checkpoint_tensors, dense_parameters
 from runner.training.steps import steps
 from tests.tiny import make_context, random_batch
 from tests.tiny_job import Rows, make_job
@@ -90,23 +95,28 @@ SEARCHES = {
     ("speed", "cap", "tried", "chosen", "end"), SEARCHES.values(), ids=SEARCHES
 )
 def test_it_doubles_stops_and_bisects_back(speed, cap, tried, chosen, end):
-    def attempt(size: int) -> Trial:
-        return Trial(size, speed(size), why="out of memory")
+    def attempt(size: int) -> BatchSizeTrial:
+        return BatchSizeTrial(size, speed(size), failure="out of memory")
 
-    found = search(attempt, start=16, cap=cap, max_trials=16, fall_off=0.05, margin=0.1)
+    found = search_batch_size(attempt, start=16, cap=cap, max_trials=16, fall_off=0.05, margin=0.1)
     assert [t.size for t in found.trials] == tried
-    assert (found.size, found.end) == (chosen, end)
+    assert (found.size, found.end_reason) == (chosen, end)
 
 
 def test_no_more_trials_than_allowed_and_an_error_where_nothing_fits():
-    found = search(
-        lambda n: Trial(n, float(n)), start=1, cap=1 << 20, max_trials=5, fall_off=0.1, margin=0
+    found = search_batch_size(
+        lambda n: BatchSizeTrial(n, float(n)),
+        start=1,
+        cap=1 << 20,
+        max_trials=5,
+        fall_off=0.1,
+        margin=0,
     )
     assert [t.size for t in found.trials] == [1, 2, 4, 8, 16]
-    assert (found.size, found.end) == (16, "5 trials")
+    assert (found.size, found.end_reason) == (16, "5 trials")
     with pytest.raises(UserError, match="a batch of 1 rows does not fit into memory"):
-        search(
-            lambda n: Trial(n, None, why="out of memory"),
+        search_batch_size(
+            lambda n: BatchSizeTrial(n, None, failure="out of memory"),
             start=16,
             cap=64,
             max_trials=16,
@@ -116,22 +126,22 @@ def test_no_more_trials_than_allowed_and_an_error_where_nothing_fits():
 
 
 def test_memory_is_foreseen_by_the_last_two_trials():
-    assert foreseen_bytes([], 4) == foreseen_bytes([(2, 5.0)], 4) == 0
-    assert foreseen_bytes([(1, 11.0), (2, 12.0), (4, 16.0)], 8) == 16 + 2 * 4
-    assert foreseen_bytes([(2, 12.0), (4, 12.0)], 8) == 12
+    assert predict_peak_bytes([], 4) == predict_peak_bytes([(2, 5.0)], 4) == 0
+    assert predict_peak_bytes([(1, 11.0), (2, 12.0), (4, 16.0)], 8) == 16 + 2 * 4
+    assert predict_peak_bytes([(2, 12.0), (4, 12.0)], 8) == 12
 
 
 def test_the_worst_case_is_the_rows_with_the_longest_lists():
     batch = random_batch(40)
     lengths = batch.sparse["m"].lengths()
     order = torch.argsort(lengths, descending=True, stable=True)
-    worst = tiled(longest_rows(batch), 100)
+    worst = repeat_rows(longest_rows(batch), 100)
     assert worst.size == 100
     assert torch.equal(worst.rows_B, order[torch.arange(100) % 40])
     ids = [x.tolist() for x in batch.sparse["m"].to_dense()]
     assert [x.tolist() for x in worst.sparse["m"].to_dense()] == [ids[r] for r in worst.rows_B]
     assert torch.equal(worst.labels_BT, batch.labels_BT[worst.rows_B])
-    first = next(Loaded(Rows(), worst, [batch]).batches("train"))
+    first = next(FixedBatches(Rows(), worst, [batch]).batches("train"))
     assert first.size == 100
 
 
@@ -146,7 +156,7 @@ def with_dropout(kind: str, cls: type, seed: int = 0):
 
 
 def state_of(job) -> dict[str, object]:
-    held = tensors(job.context, job.train_metrics)
+    held = checkpoint_tensors(job.context, job.train_metrics)
     found: dict[str, object] = {n: t.clone() for n, t in held.items()}
     found["torch"] = torch.get_rng_state()
     found["others"] = (random.getstate(), str(np.random.get_state()))
@@ -181,7 +191,7 @@ def test_trials_leave_no_trace_to_the_last_bit(kind, cls, begun):
             next(stream)
         if one is job:
             before = state_of(one)
-            with untouched(one):
+            with restored_after(one):
                 try_size(one, 8, longest_rows(random_batch(40)), [])
                 range_test(one, low=1, high=50, updates=9, smoothing=0.5, diverged=1e9)
                 np.random.rand()
@@ -199,12 +209,12 @@ def test_a_size_that_torch_cannot_allocate_is_a_trial_that_failed_and_restored()
     job = replace(job, task=Hungry(20))
     before = state_of(job)
     pool = longest_rows(random_batch(40))
-    with untouched(job):
+    with restored_after(job):
         assert try_size(job, 16, pool, []).examples_per_s > 0
         failed = try_size(job, 32, pool, [])
-        assert (failed.examples_per_s, failed.why) == (None, "out of memory")
+        assert (failed.examples_per_s, failed.failure) == (None, "out of memory")
         foreseen = try_size(job, 64, pool, [(8, 1.0), (16, 1e18)])
-        assert foreseen.why == "memory would not do, by the trials before"
+        assert foreseen.failure == "memory would not do, by the trials before"
     assert same(state_of(job), before)
 
 
@@ -212,7 +222,7 @@ def test_an_error_that_is_not_about_memory_is_raised():
     context = make_context()
     context.model.top[0] = nn.Linear(3, 8)
     job = make_job(context, updates=3, margin=0.1)
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), untouched(job):
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), restored_after(job):
         try_size(job, 16, longest_rows(random_batch(40)), [])
 
 
@@ -225,8 +235,8 @@ def test_the_range_test_sets_rates_evenly_in_logarithm_and_smooths_the_loss():
             return super().step(closure)
 
     context = make_context()
-    context.dense_optimizer = Watched(context.parameters, lr=0.1)
-    rates = Rates({"dense": 0.1, "sparse": 0.2}, lambda step: 1.0)
+    context.dense_optimizer = Watched(context.dense_parameters, lr=0.1)
+    rates = LearningRates({"dense": 0.1, "sparse": 0.2}, lambda step: 1.0)
     job = make_job(context, rates=rates, trainer=TrainerSettings(batch_size=32))
     points, end = range_test(job, low=0.01, high=10, updates=7, smoothing=0.8, diverged=1e9)
     assert end == "7 updates"
@@ -256,17 +266,17 @@ def test_the_range_test_stops_where_the_loss_diverges_or_is_not_finite():
 def test_the_suggestion_is_where_the_loss_falls_steepest_before_its_least():
     factors = np.logspace(-3, 3, 61)
 
-    def points(loss) -> list[Point]:
-        return [Point(f, loss(f), loss(f)) for f in factors]
+    def points(loss) -> list[RangeTestPoint]:
+        return [RangeTestPoint(f, loss(f), loss(f)) for f in factors]
 
     def curve(f: float) -> float:  # a logistic fall around 0.1, and a rise from 10 on
         return 1 / (1 + f / 0.1) + (math.log10(f / 10) ** 2 if f > 10 else 0)
 
-    chosen = suggested(points(curve))
+    chosen = suggest_point(points(curve))
     assert chosen is not None
     assert chosen.factor == pytest.approx(0.1)
-    assert suggested(points(lambda f: 1.0 + f)) is None
-    assert suggested(points(lambda f: 1.0)[:2]) is None
+    assert suggest_point(points(lambda f: 1.0 + f)) is None
+    assert suggest_point(points(lambda f: 1.0)[:2]) is None
 
 
 def found(run) -> dict:
@@ -381,7 +391,7 @@ def test_what_a_task_brings_and_logs_is_restored_as_well():
     context.log("norm", 3.0)
     job = make_job(context)
     before = state_of(job)
-    with untouched(job):
+    with restored_after(job):
         context.log("norm", 5.0)
         module(torch.randn(8, 2)).square().sum().backward()
         optimizer.step()
@@ -389,4 +399,4 @@ def test_what_a_task_brings_and_logs_is_restored_as_well():
     assert same(state_of(job), before)
     assert optimizer.state == {}
     assert all(p.grad is None for p in module.parameters())
-    assert context.numbers.state() == {"norm": [3.0, 1]}
+    assert context.logged_means.state() == {"norm": [3.0, 1]}

@@ -12,15 +12,20 @@ import torch
 
 from runner.batch import Batch
 from runner.config.settings import CheckpointSettings
-from runner.embeddings.composite_tables import MixedTables
+from runner.embeddings.composite_tables import CompositeTables
 from runner.embeddings.factory import build_tables
-from runner.embeddings.interface import TableSpec, arrange
+from runner.embeddings.interface import TableSpec, make_layout
 from runner.errors import ConfigError
 from runner.optim.settings import parse_sparse
 from runner.rundir.checkpoint import Checkpointer, open_checkpoint
 from runner.training.job import Job
-from runner.training.rng_state import random_tensors
-from runner.training.state import TrainState, restore, tensors, values
+from runner.training.rng_state import rng_state_tensors
+from runner.training.state import (
+    TrainState,
+    checkpoint_tensors,
+    checkpoint_values,
+    restore_checkpoint,
+)
 from runner.training.steps import steps
 from runner.training.update.context import Context
 from runner.training.warm_start.warm_start import warm_start
@@ -38,7 +43,7 @@ class From(Rows):
         super().__init__()
         self.first = first
 
-    def save_learnt(self, folder: Path) -> None:
+    def save_fitted_transforms(self, folder: Path) -> None:
         assert folder.is_dir()
 
     def batches(self, *args, **more) -> Iterator[Batch]:
@@ -48,7 +53,7 @@ class From(Rows):
 def job_of(kind: str, *, first: int = 0, spoilt: bool = False, **init) -> Job:
     """Dense Adam, and tables of a kind. spoilt: the second batch has a NaN."""
     context = make_context(kind, lr=0.02)
-    context.dense_optimizer = torch.optim.Adam(context.parameters, lr=0.02, weight_decay=0.1)
+    context.dense_optimizer = torch.optim.Adam(context.dense_parameters, lr=0.02, weight_decay=0.1)
     data = From(first)
     if spoilt:
         data.all.dense_BD[BATCH + 1, 0] = float("nan")
@@ -59,13 +64,17 @@ def job_of(kind: str, *, first: int = 0, spoilt: bool = False, **init) -> Job:
 def spoil(context: Context) -> None:
     """Other initial weights than the source's."""
     with torch.no_grad():
-        for tensor in (*context.parameters, *context.tables.state().values()):
+        for tensor in (*context.dense_parameters, *context.tables.state().values()):
             tensor.add_(0.01)
 
 
 def save(job: Job, state: TrainState, folder: Path) -> Path:
-    held = tensors(job.context, job.train_metrics) | random_tensors(CPU, job.context.ranks)
-    Checkpointer(folder, keep=9).save(state.step, held, values(state, job.context), wait=True)
+    held = checkpoint_tensors(job.context, job.train_metrics) | rng_state_tensors(
+        CPU, job.context.ranks
+    )
+    Checkpointer(folder, keep=9).save(
+        state.step, held, checkpoint_values(state, job.context), wait=True
+    )
     return folder / f"step-{state.step}"
 
 
@@ -123,8 +132,8 @@ def test_a_warm_start_from_a_warm_start_and_its_resume_count_all_updates(tmp_pat
     assert "go on after 4 updates" in warm_start(third)
     resumed = job_of(kind, first=3)
     spoil(resumed.context)
-    again = restore(resumed, open_checkpoint(between))
-    assert resumed.context.table_updates == {"a": 3, "b": 3, "m": 3}
+    again = restore_checkpoint(resumed, open_checkpoint(between))
+    assert resumed.context.prior_table_updates == {"a": 3, "b": 3, "m": 3}
     next(updates)
     next(steps(third, TrainState()))
     assert_equal(third.context, second.context)
@@ -141,14 +150,14 @@ def test_a_group_with_different_numbers_behind_it_counts_anew_and_says_so(tmp_pa
     report = warm_start(job)
     assert "moments of tables" in report and "there is: a and 1 other 4, b 2;" in report
     assert "optimizer.parts gives" in report
-    assert job.context.table_updates == {}
+    assert job.context.prior_table_updates == {}
     state = job.context.tables.state()
     assert not any(t.any() for name, t in state.items() if "exp_avg" in name)
     assert job.context.dense_optimizer.state_dict()["state"][0]["step"] == 4
 
     left_out = job_of("adam", **one, init_names={"tables/m": None})
     assert "there is: a and 1 other 4, m afresh;" in warm_start(left_out)
-    assert left_out.context.table_updates == {}
+    assert left_out.context.prior_table_updates == {}
 
     same = job_of("adam", **one, init_tables={"b": {"from": str(long), "table": "b"}})
     assert "go on after 4 updates" in warm_start(same)
@@ -163,7 +172,7 @@ def test_moments_that_do_not_all_fit_are_none_of_them_taken(tmp_path):
     assert "optimizer's, not there: tables/a/exp_avg_sq" in report
     state = job.context.tables.state()
     assert not any(t.any() for name, t in state.items() if "exp_avg" in name)
-    assert job.context.table_updates == {}
+    assert job.context.prior_table_updates == {}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +191,7 @@ def test_moments_that_do_not_all_fit_are_none_of_them_taken(tmp_path):
 )
 def test_states_of_the_dense_half_go_on_whatever_its_optimizer(tmp_path, optimizer, settings):
     def dense(job: Job) -> Job:
-        job.context.dense_optimizer = optimizer(job.context.parameters, lr=0.02, **settings)
+        job.context.dense_optimizer = optimizer(job.context.dense_parameters, lr=0.02, **settings)
         return job
 
     source, state = dense(job_of("sgd")), TrainState()
@@ -210,12 +219,12 @@ def in_two_groups(kind: str, first: int, **init) -> Job:
 
     own = tables_of([s for s in lookup.specs if s.name == "b"])
     rest = tables_of([s for s in lookup.specs if s.name != "b"])
-    layout = arrange(lookup.specs, lookup.features, by_dim=False)
-    context.tables = MixedTables(layout, settings, [rest, own], device=CPU)
+    layout = make_layout(lookup.specs, lookup.features, by_dim=False)
+    context.tables = CompositeTables(layout, settings, [rest, own], device=CPU)
     context.table_groups = {"sparse": rest, "part": own}
-    lookup.place(context.tables)
-    rates = replace(job.rates, full={**job.rates.full, "part": 0.1})
-    return replace(job, rates=rates)
+    lookup.attach_tables(context.tables)
+    rates = replace(job.learning_rates, base={**job.learning_rates.base, "part": 0.1})
+    return replace(job, learning_rates=rates)
 
 
 def test_each_group_goes_on_from_its_own_number(tmp_path):
@@ -226,11 +235,11 @@ def test_each_group_goes_on_from_its_own_number(tmp_path):
     report = warm_start(job)
     assert "moments of 2 tables go on after 3 updates" in report
     assert "moments of 1 table go on after 2 updates" in report
-    assert job.context.table_updates == {"a": 3, "m": 3, "b": 2}
+    assert job.context.prior_table_updates == {"a": 3, "m": 3, "b": 2}
     state = TrainState()
     for _ in islice(steps(job, state), 2):
         numbers = {name: group._rate[1] for name, group in job.context.table_groups.items()}
         assert numbers == {"sparse": 3 + state.step, "part": 2 + state.step}
     path = save(job, state, tmp_path / "both")
     with pytest.raises(ConfigError, match=r"optimizer\.parts.*: a and 1 other 3, b 2$"):
-        restore(job_of("adam"), open_checkpoint(path))
+        restore_checkpoint(job_of("adam"), open_checkpoint(path))

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from runner.distributed.ranks import ALONE, Ranks
+from runner.distributed.ranks import SINGLE_PROCESS, Ranks
 from runner.errors import ConfigError
 from runner.optim.settings import ClipSettings
-from runner.training.update.logged_means import Averages
-from runner.training.update.task import Supervised, check_closures
+from runner.training.update.logged_means import RunningMeans
+from runner.training.update.task import Supervised, check_closure_optimizers
 from tests.tiny import make_context, random_batch, snapshot
 
 
@@ -27,7 +27,7 @@ def frozen_tables(**settings):
             return inner(kjt)
 
     context.tables._pool = pool  # type: ignore[method-assign]
-    context.dense_optimizer = torch.optim.LBFGS(context.parameters, **settings)
+    context.dense_optimizer = torch.optim.LBFGS(context.dense_parameters, **settings)
     return context
 
 
@@ -100,26 +100,26 @@ def test_every_evaluation_of_a_closure_draws_the_same_numbers():
 
 def test_a_closure_is_refused_where_it_could_not_mean_what_it_says():
     context = make_context()
-    check_closures(context)
-    context.dense_optimizer = torch.optim.LBFGS(context.parameters)
+    check_closure_optimizers(context)
+    context.dense_optimizer = torch.optim.LBFGS(context.dense_parameters)
     with pytest.raises(ConfigError, match="updated inside every backward; freeze them"):
-        check_closures(context)
+        check_closure_optimizers(context)
     context.table_groups = {}
-    check_closures(context)
+    check_closure_optimizers(context)
     context.clip = ClipSettings(value=1.0)
     with pytest.raises(ConfigError, match="clip would make another one"):
-        check_closures(context)
+        check_closure_optimizers(context)
     context.clip = ClipSettings()
-    context.part_optimizers = {"biases": torch.optim.SGD([context.parameters[0]], lr=0.1)}
+    context.part_optimizers = {"biases": torch.optim.SGD([context.dense_parameters[0]], lr=0.1)}
     with pytest.raises(ConfigError, match="own all that is trained"):
-        check_closures(context)
+        check_closure_optimizers(context)
 
 
 def test_two_players_step_in_turn_and_neither_moves_the_other():
     context = make_context()
     other = context.add_module("other", nn.Linear(3, 1))
     optimizer = context.add_optimizer("other", torch.optim.SGD(other.parameters(), lr=0.5))
-    assert context.roots() == [context.model, other]
+    assert context.root_modules() == [context.model, other]
     before, weight = snapshot(context), other.weight.detach().clone()
     x = torch.randn(4, 3)
     context.backward(other(x).mean())
@@ -129,14 +129,14 @@ def test_two_players_step_in_turn_and_neither_moves_the_other():
     after = snapshot(context)
     assert all(torch.equal(after[n], before[n]) for n in before)
     held = other.weight.detach().clone()
-    context.tables.set_rate(0.1, 1)
+    context.tables.set_lr_and_step(0.1, 1)
     Supervised().train_step(context, iter([random_batch(8)]))
     assert torch.equal(other.weight, held)
     context.backward(other(x).sum() * math.nan)
     assert not context.step(optimizer)
     assert torch.equal(other.weight, held)
     context.backward(other(x).sum())
-    context.clear()
+    context.zero_grad()
     assert all(p.grad is None for p in other.parameters())
 
 
@@ -155,17 +155,17 @@ def test_names_and_parameters_have_one_owner():
 
 
 def test_numbers_are_means_over_updates_and_ranks_and_survive_a_resume():
-    one, two = Averages(), Averages()
+    one, two = RunningMeans(), RunningMeans()
     for value in (1.0, 2.0):
         one.add("x", torch.tensor(value))
     two.add("x", 6.0)
     two.add("y", 1)
     both = [one.state(), two.state()]
-    on_one = Averages()
-    on_one.load_of_rank(both, ALONE)
-    assert on_one.means(ALONE) == {"x": 3.0, "y": 1.0}
-    again = Averages()
-    again.load_of_rank(both, Ranks(rank=1, world_size=2))
+    on_one = RunningMeans()
+    on_one.load_state_for_rank(both, SINGLE_PROCESS)
+    assert on_one.means(SINGLE_PROCESS) == {"x": 3.0, "y": 1.0}
+    again = RunningMeans()
+    again.load_state_for_rank(both, Ranks(rank=1, world_size=2))
     assert again.state() == two.state()
-    again.load_of_rank([*both, both[0]], Ranks(rank=1, world_size=2))
+    again.load_state_for_rank([*both, both[0]], Ranks(rank=1, world_size=2))
     assert again.state() == {}

@@ -16,13 +16,13 @@ from runner.training.update.ema import MovingAverage
 from tests.conftest import TINY
 from tests.tiny import make_context
 from tests.tiny_job import Rows, make_job
-from tests.whole.compare_runs import differences, newest
+from tests.whole.compare_runs import differences, newest_checkpoint
 
 
 def averaged(context, **settings) -> MovingAverage:
     settings = {"decay": 0.9, "warmup": False, "evaluate": True, **settings}
-    context.average = MovingAverage(dense_parameters(context.model, context.loss), **settings)
-    return context.average
+    context.ema = MovingAverage(dense_parameters(context.model, context.loss), **settings)
+    return context.ema
 
 
 def test_it_is_torchs_own_average_after_every_update():
@@ -109,7 +109,7 @@ def test_a_run_killed_and_resumed_has_the_same_averages_and_eval_takes_them(runn
         done = runner.run(*traced, *WORDS, f"hydra.run.dir={folder}", env=env)
         assert done.code == (-9 if kill else 0), done.text
     assert differences(run, quiet) == []
-    saved = open_checkpoint(newest(run))
+    saved = open_checkpoint(newest_checkpoint(run))
     ours, average = ("dense/top.0.weight", "ema/top.0.weight")
     found = read_tensors(saved, [ours, average])
     assert not torch.equal(found[ours], found[average])

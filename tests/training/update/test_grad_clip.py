@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from runner.batch import Embeddings
-from runner.distributed.ranks import ALONE
+from runner.distributed.ranks import SINGLE_PROCESS
 from runner.errors import ConfigError
-from runner.optim.penalties import penalize
+from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import ClipSettings, check_clip
 from runner.training.state import dense_parameters
@@ -75,7 +75,7 @@ def test_an_update_is_clipped_as_torch_clips_the_gradients_of_one_batch(settings
     looked_up = twin.model.embed(batch).pooled_BE
     looked_up.backward(boundary)  # the tables' own SGD
     context.clip, near = settings, tolerance(device, 1e-7, 1e-6)
-    context.tables.set_rate(0.1, 1)
+    context.tables.set_lr_and_step(0.1, 1)
     Supervised().train_step(context, iter([batch]))
     after = snapshot(context)
     for name, gradient in dense.items():
@@ -90,7 +90,7 @@ def test_an_update_is_clipped_as_torch_clips_the_gradients_of_one_batch(settings
 def test_all_bounds_hold_at_the_end(settings):
     twin = make_context()
     dense, boundary = gradients(twin, random_batch(64))
-    clip_gradients(settings, list(dense.values()), [boundary], twin.tables.layout, ALONE)
+    clip_gradients(settings, list(dense.values()), [boundary], twin.tables.layout, SINGLE_PROCESS)
     parts = [*dense.values(), *(boundary.split(4, dim=1) if settings.tables else [])]
     norms = [float(part.norm()) for part in parts]
     assert max(float(part.abs().max()) for part in parts) <= settings.value + 1e-8
@@ -103,7 +103,7 @@ def test_all_bounds_hold_at_the_end(settings):
 def test_logged_norms_are_those_of_plain_autograd_before_clipping(micro, device):
     context, twin = (make_context(micro_batch_size=m, device=device) for m in (micro, 64))
     named = dense_parameters(context.model, context.loss)
-    context.names = {id(p): name for name, p in named.items()}
+    context.parameter_names = {id(p): name for name, p in named.items()}
     context.clip, context.log_gradients = ClipSettings(global_norm=0.01), "parameters"
     expected: dict[str, list[float]] = {}
     for seed in (0, 1):
@@ -119,17 +119,21 @@ def test_logged_norms_are_those_of_plain_autograd_before_clipping(micro, device)
         norms["gradient_norm"] = math.sqrt(sum(n * n for n in norms.values()))
         for name, norm in norms.items():
             expected.setdefault(name, []).append(norm)
-        context.tables.set_rate(0.1, seed + 1)
+        context.tables.set_lr_and_step(0.1, seed + 1)
         Supervised().train_step(context, iter([batch]))
     means = {name: sum(values) / 2 for name, values in expected.items()}
-    assert context.numbers.means(ALONE) == pytest.approx(means, rel=1e-5)
-    context.numbers.reset()
-    assert context.numbers.means(ALONE) == {}
+    assert context.logged_means.means(SINGLE_PROCESS) == pytest.approx(means, rel=1e-5)
+    context.logged_means.reset()
+    assert context.logged_means.means(SINGLE_PROCESS) == {}
 
 
 def test_the_global_norm_alone_is_one_number():
     norms = gradient_norms(
-        {"a": torch.tensor([3.0])}, [], make_context().tables.layout, ALONE, each=False
+        {"a": torch.tensor([3.0])},
+        [],
+        make_context().tables.layout,
+        SINGLE_PROCESS,
+        per_parameter=False,
     )
     assert {name: float(norm) for name, norm in norms.items()} == {"gradient_norm": 3.0}
 
@@ -139,7 +143,7 @@ def test_penalties_are_a_part_of_the_loss_and_of_its_gradient(micro):
     entries = [{"pattern": "weight$", "l2": 0.1}, {"pattern": r"^top\.0", "l1": 0.01, "l2": 0.05}]
     context, twin = make_context(micro_batch_size=micro), make_context()
     named = dense_parameters(context.model, context.loss)
-    context.penalties = penalize(parse_penalties(entries), named, ["a", "b", "m"])
+    context.penalties = resolve_penalties(parse_penalties(entries), named, ["a", "b", "m"])
     theirs = dense_parameters(twin.model, twin.loss)
     twin.dense_optimizer = torch.optim.SGD(theirs.values(), lr=0.1)
     for seed in range(3):
@@ -153,7 +157,7 @@ def test_penalties_are_a_part_of_the_loss_and_of_its_gradient(micro):
         twin.dense_optimizer.zero_grad()
         (torch.dot(loss_B, batch.weights_B) / batch.weights_B.sum() + l1 + l2).backward()
         twin.dense_optimizer.step()
-        context.tables.set_rate(0.1, seed + 1)
+        context.tables.set_lr_and_step(0.1, seed + 1)
         output = Supervised().train_step(context, iter([batch]))
         for losses, prediction in zip(output.losses, output.predictions):
             assert list(losses) == ["click", "l1", "l2"]
@@ -185,7 +189,7 @@ def test_mistakes_in_penalties_are_told(entries, message):
     context = make_context()
     named = dense_parameters(context.model, context.loss)
     with pytest.raises(ConfigError, match=message):
-        penalize(parse_penalties(entries), named, ["a", "b", "m"])
+        resolve_penalties(parse_penalties(entries), named, ["a", "b", "m"])
 
 
 @pytest.mark.parametrize("bound", [0, -1.0, math.nan, math.inf])

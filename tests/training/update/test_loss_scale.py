@@ -15,7 +15,7 @@ def trained(context, batches):
     """The outputs of an update a batch, the last batch in micro-batches of its own size."""
     outputs = []
     for step, batch in enumerate(batches, start=1):
-        context.tables.set_rate(0.1, step)
+        context.tables.set_lr_and_step(0.1, step)
         outputs.append(Supervised().train_step(context, iter([batch.to(context.device)])))
         context.end_update()
     return outputs
@@ -34,20 +34,20 @@ def test_a_scaled_loss_gives_the_same_update(device):
 
 def test_it_halves_on_overflow_and_doubles_after_a_streak():
     scale = LossScale(CPU, initial=8.0)
-    scale.adapt()  # nothing stepped
+    scale.update()  # nothing stepped
     assert scale.state.tolist() == [8.0, 0.0]
-    scale.met(False)
+    scale.record(False)
     assert scale.state.tolist() == [8.0, 0.0], "until the update ends"
-    scale.adapt()
+    scale.update()
     assert scale.state.tolist() == [4.0, 0.0]
     for _ in range(LossScale.GROWTH_INTERVAL):
         for _player in range(2):  # two optimizers of one update count once
-            scale.met(True)
-        scale.adapt()
+            scale.record(True)
+        scale.update()
     assert scale.state.tolist() == [8.0, 0.0]
-    scale.met(True)
-    scale.met(False)
-    scale.adapt()
+    scale.record(True)
+    scale.record(False)
+    scale.update()
     assert scale.state.tolist() == [4.0, 0.0]
 
 
@@ -111,7 +111,7 @@ def test_an_overflow_in_half_skips_tables_and_dense_alike_and_lowers_the_scale(k
     context = in_half(kind, device, 2.0**60, micro_batch_size=24)
     before, applied = snapshot(context), []
     for step in range(80):
-        context.tables.set_rate(0.1, sum(applied) + 1)
+        context.tables.set_lr_and_step(0.1, sum(applied) + 1)
         batch = random_batch(64, step).to(device)
         applied.append(Supervised().train_step(context, iter([batch])).applied)
         context.end_update()

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, Cursor
+from runner.batch import Batch, DataPosition
 from runner.training.state import TrainState
 from runner.training.steps import steps
-from runner.training.update.prefetch import look_ahead, on_device
+from runner.training.update.prefetch import copy_to_device, prefetch
 from tests.devices import CPU, DEVICES
 from tests.tiny import make_context, random_batch, snapshot
 from tests.tiny_job import START, make_job
@@ -27,7 +27,7 @@ def test_items_come_in_order_each_begun_at_most_so_much_earlier(count, depth):
         assert len(begun) - len(taken) <= depth + 1
         return lambda: item * 10
 
-    for value in look_ahead(iter(range(count)), begin, depth=depth):
+    for value in prefetch(iter(range(count)), begin, depth=depth):
         taken.append(value)
         assert len(begun) == min(count, len(taken) + depth)
     assert taken == [10 * i for i in range(count)]
@@ -39,7 +39,7 @@ def test_an_error_of_the_data_comes_after_the_batches_before_it():
         yield 2
         raise ValueError("column C3 of row 5")
 
-    items = look_ahead(source(), lambda item: lambda: item, depth=4)
+    items = prefetch(source(), lambda item: lambda: item, depth=4)
     assert [next(items), next(items)] == [1, 2]
     with pytest.raises(ValueError, match="column C3 of row 5"):
         next(items)
@@ -51,10 +51,10 @@ def test_on_cpu_a_batch_is_the_very_same_and_nothing_is_read_ahead():
     def source():
         for number in range(3):
             read.append(number)
-            yield replace(random_batch(4, number), cursor=Cursor(0, number))
+            yield replace(random_batch(4, number), cursor=DataPosition(0, number))
 
-    batches = on_device(source(), CPU)
-    assert next(batches).cursor == Cursor(0, 0)
+    batches = copy_to_device(source(), CPU)
+    assert next(batches).cursor == DataPosition(0, 0)
     assert read == [0]
 
 
@@ -66,26 +66,26 @@ def test_a_training_that_looks_ahead_is_the_one_that_does_not(monkeypatch):
             moved = batch._map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t)
             return lambda: moved
 
-        yield from look_ahead(batches, begin, depth=depth)
+        yield from prefetch(batches, begin, depth=depth)
 
-    def trained(cursor: Cursor = START) -> tuple[list[Cursor], dict]:
+    def trained(cursor: DataPosition = START) -> tuple[list[DataPosition], dict]:
         context = make_context("adagrad")
         job, state = make_job(context), TrainState(cursor=cursor)
         cursors = [state.cursor for _ in zip(range(8), steps(job, state))]
         return cursors, snapshot(context)
 
     cursors, weights = trained()
-    monkeypatch.setattr("runner.training.update.prefetch.on_device", ahead)
+    monkeypatch.setattr("runner.training.update.prefetch.copy_to_device", ahead)
     again, others = trained()
-    assert again == cursors and cursors[4] == Cursor(1, 0)
+    assert again == cursors and cursors[4] == DataPosition(1, 0)
     assert all(torch.equal(t, others[name]) for name, t in weights.items())
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_values_and_positions_are_those_of_a_plain_copy(device):
-    source = [replace(random_batch(2000, n), cursor=Cursor(0, n)) for n in range(20)]
+    source = [replace(random_batch(2000, n), cursor=DataPosition(0, n)) for n in range(20)]
     seen = 0
-    for ours, theirs in zip(on_device(iter(source), device), source):
+    for ours, theirs in zip(copy_to_device(iter(source), device), source):
         busy = torch.randn(300, 300, device=device)
         for _ in range(20 if device.type == "cuda" else 0):
             busy = busy @ busy  # the training stream is behind, the copies run ahead

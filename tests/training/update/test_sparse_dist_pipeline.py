@@ -8,7 +8,7 @@ from runner.batch import SequenceFeature
 from runner.config.settings import TrainerSettings
 from runner.errors import ConfigError
 from runner.models.layers.sequences import SequenceLookup
-from runner.training.builder.pipeline import choose_pipeline, says_it_looks_up_once
+from runner.training.builder.pipeline import choose_pipeline, declares_single_lookup
 from runner.training.update.task import Supervised
 from tests.tiny import SCHEMA, make_context
 
@@ -42,8 +42,8 @@ def test_on_cpu_no_batch_is_ahead_unless_asked_for(monkeypatch, kind):
     sharded(monkeypatch, context)
     settings = TrainerSettings(pipeline=kind)
     choose_pipeline(settings, context, context.model.embedding, Supervised())
-    assert context.ids_ahead is None
-    assert context.copies_ahead == (kind == "auto")
+    assert context.sparse_dist is None
+    assert context.prefetch_to_device == (kind == "auto")
 
 
 def test_what_cannot_send_its_ids_ahead_is_told_why(monkeypatch):
@@ -58,13 +58,13 @@ def test_what_cannot_send_its_ids_ahead_is_told_why(monkeypatch):
     draws = SequenceLookup(SCHEMA, 4, features=(), sequences=(items,), candidates="a")
     with pytest.raises(ConfigError, match="DLRM draws candidates"):
         choose_pipeline(wanted, context, draws, Supervised())
-    assert context.ids_ahead is None
+    assert context.sparse_dist is None
     choose_pipeline(wanted, context, lookup, Supervised())
-    assert context.ids_ahead is not None
+    assert context.sparse_dist is not None
 
 
 def test_what_a_task_says_of_its_steps_does_not_hold_for_those_of_a_subclass():
-    assert [says_it_looks_up_once(task) for task in (Supervised, Renamed)] == [True, True]
-    assert [says_it_looks_up_once(task) for task in (Changed, Own)] == [False, False]
+    assert [declares_single_lookup(task) for task in (Supervised, Renamed)] == [True, True]
+    assert [declares_single_lookup(task) for task in (Changed, Own)] == [False, False]
     anew = [type("Anew", (Changed,), {"looks_up_once": said}) for said in (True, False)]
-    assert [says_it_looks_up_once(task) for task in anew] == [True, False]
+    assert [declares_single_lookup(task) for task in anew] == [True, False]

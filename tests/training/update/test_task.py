@@ -28,7 +28,7 @@ def one_thread():
 def train(context, batches):
     outputs = []
     for step, batch in enumerate(batches, start=1):
-        context.tables.set_rate(0.1, step)
+        context.tables.set_lr_and_step(0.1, step)
         outputs.append(Supervised().train_step(context, iter([batch.to(context.device)])))
     return outputs
 
@@ -113,7 +113,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_at_all(kind, bad, device)
     assert not output.applied
     after = snapshot(context)
     assert all(torch.equal(after[n], before[n]) for n in before)
-    assert all(p.grad is None for p in context.parameters)
+    assert all(p.grad is None for p in context.dense_parameters)
     [output] = train(context, [random_batch(64, 3)])
     assert output.applied
 

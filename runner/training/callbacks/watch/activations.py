@@ -9,14 +9,14 @@ from typing import Any
 
 from torch import nn
 
-from runner.errors import ConfigError, nearest
-from runner.training.debugging.hooks import Watch, modules_in, watching
-from runner.training.debugging.statistics import Moments, Statistics
+from runner.errors import ConfigError, nearest_hint
+from runner.training.debugging.hooks import HookDispatcher, attach_hooks, collect_modules
+from runner.training.debugging.statistics import ActivationStatistics, Moments
 
 STATISTICS = ("mean", "std", "rms", "max", "zeros", "bad")
 
 
-class InTraining(Statistics):
+class TrainingModeStatistics(ActivationStatistics):
     """Leaves out what an evaluation between two updates computes."""
 
     def call_ends(self, part: str, inputs: Any, outputs: Any) -> None:
@@ -47,12 +47,12 @@ class Activations:
         for name in statistics:
             if name not in STATISTICS:
                 raise ConfigError(
-                    f"no statistic {name!r}{nearest(name, STATISTICS)}; "
+                    f"no statistic {name!r}{nearest_hint(name, STATISTICS)}; "
                     f"there are {', '.join(STATISTICS)}"
                 )
         self.every, self.patterns, self.statistics = every, tuple(modules), tuple(statistics)
         self.hooks = ExitStack()
-        self.seen: InTraining | None = None
+        self.observer: TrainingModeStatistics | None = None
 
     def state(self) -> dict[str, Any]:
         """Nothing: what is looked at next follows from the step."""
@@ -64,35 +64,39 @@ class Activations:
     def on_run_start(self, training: Any) -> None:
         if training.job.trainer.compile:
             raise ConfigError("a compiled half has no modules to look at; trainer.compile=false")
-        self._look(training)
+        self._attach_hooks(training)
 
     def on_update(self, training: Any, output: Any) -> None:
-        if self.seen is not None:
-            training.log("activations", self._numbers(self.seen))
-            self._look_away()
-        self._look(training)
+        if self.observer is not None:
+            training.log("activations", self._numbers(self.observer))
+            self._detach_hooks()
+        self._attach_hooks(training)
 
     def on_run_end(self, training: Any, result: Any) -> None:
-        self._look_away()
+        self._detach_hooks()
 
-    def _look(self, training: Any) -> None:
+    def _attach_hooks(self, training: Any) -> None:
         """Puts hooks on for the next update, if it is one of those."""
         if (training.step + 1) % self.every:
             return
         context = training.context
-        modules = chosen(modules_in({"": context.model, "(loss)": context.loss}), self.patterns)
+        modules = select_modules(
+            collect_modules({"": context.model, "(loss)": context.loss}), self.patterns
+        )
         scale = context.loss_scale
-        self.seen = InTraining(modules, lambda: 1.0 if scale is None else float(scale.state[0]))
-        watch = Watch([self.seen], device=context.device)
-        self.hooks.enter_context(watching(watch, modules, {}))
+        self.observer = TrainingModeStatistics(
+            modules, lambda: 1.0 if scale is None else float(scale.state[0])
+        )
+        watch = HookDispatcher([self.observer], device=context.device)
+        self.hooks.enter_context(attach_hooks(watch, modules, {}))
 
-    def _look_away(self) -> None:
+    def _detach_hooks(self) -> None:
         self.hooks.close()
-        self.seen = None
+        self.observer = None
 
-    def _numbers(self, seen: Statistics) -> dict[str, float]:
+    def _numbers(self, seen: ActivationStatistics) -> dict[str, float]:
         return {
-            f"{name}/{kind}_{statistic}": number(moments, statistic)
+            f"{name}/{kind}_{statistic}": statistic_value(moments, statistic)
             for name in seen.modules
             for kind, found in (("output", seen.outputs), ("gradient", seen.gradients))
             if (moments := found.get(name)) is not None
@@ -100,19 +104,22 @@ class Activations:
         }
 
 
-def chosen(modules: Mapping[str, nn.Module], patterns: Sequence[str]) -> dict[str, nn.Module]:
+def select_modules(
+    modules: Mapping[str, nn.Module], patterns: Sequence[str]
+) -> dict[str, nn.Module]:
     """Raises: ConfigError for a pattern that is none, or matches no module."""
     for pattern in patterns:
         try:
             if not any(re.fullmatch(pattern, name) for name in modules):
-                raise ConfigError(f"modules: {pattern!r} matches none{nearest(pattern, modules)}")
+                raise ConfigError(
+                    f"modules: {pattern!r} matches none{nearest_hint(pattern, modules)}"
+                )
         except re.error as error:
             raise ConfigError(f"modules: pattern {pattern!r}: {error}") from error
     return {n: m for n, m in modules.items() if any(re.fullmatch(p, n) for p in patterns)}
 
 
-def number(moments: Moments, statistic: str) -> float:
+def statistic_value(moments: Moments, statistic: str) -> float:
     if statistic in ("zeros", "bad"):
         return getattr(moments, statistic) / max(moments.count, 1)
-    name = {"std": "deviation", "rms": "root_mean_square", "max": "magnitude"}.get(statistic)
-    return float(getattr(moments, name or statistic))
+    return float(getattr(moments, "abs_max" if statistic == "max" else statistic))

@@ -13,27 +13,29 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from runner.distributed.ranks import ALONE, Ranks
-from runner.distributed.shards import Pieces
-from runner.errors import ConfigError, nearest
+from runner.distributed.ranks import SINGLE_PROCESS, Ranks
+from runner.distributed.shards import LocalShards
+from runner.errors import ConfigError, nearest_hint
 from runner.reporting.trackers.histogram import Histogram
 from runner.training.update.closure import needs_closure
 
-BINS = 64
+HISTOGRAM_BINS = 64
 
 
-def chosen(patterns: Sequence[str], names: Sequence[str], key: str) -> list[str]:
+def select_names(patterns: Sequence[str], names: Sequence[str], key: str) -> list[str]:
     """Names that a pattern matches as a whole. Raises: ConfigError for one that matches none."""
     for pattern in patterns:
         try:
             if not any(re.fullmatch(pattern, name) for name in names):
-                raise ConfigError(f"{key}: {pattern!r} matches nothing{nearest(pattern, names)}")
+                raise ConfigError(
+                    f"{key}: {pattern!r} matches nothing{nearest_hint(pattern, names)}"
+                )
         except (re.error, TypeError) as error:
             raise ConfigError(f"{key}: pattern {pattern!r}: {error}") from error
     return [name for name in names if any(re.fullmatch(p, name) for p in patterns)]
 
 
-def histogram_of(parts: Sequence[Tensor], ranks: Ranks = ALONE) -> Histogram | None:
+def make_histogram(parts: Sequence[Tensor], ranks: Ranks = SINGLE_PROCESS) -> Histogram | None:
     """Collective, with `ranks` of several, each of which has some of the values.
 
     Equal bins from the least to the largest value; None if no value is finite. Synchronises.
@@ -41,31 +43,33 @@ def histogram_of(parts: Sequence[Tensor], ranks: Ranks = ALONE) -> Histogram | N
     values_V = torch.cat([part.detach().double().flatten() for part in parts])
     values_V = values_V[torch.isfinite(values_V)]
     here = [-values_V.min().item(), values_V.max().item()] if len(values_V) else [-torch.inf] * 2
-    least, most = ranks.largest_of(here)  # sync
+    least, most = ranks.all_reduce_max_each(here)  # sync
     low, high = -least, most
     if low > high:
         return None
     if low == high:
         low, high = low - 0.5, high + 0.5
-    edges_K = torch.linspace(low, high, BINS + 1, dtype=torch.float64, device=values_V.device)
+    edges_K = torch.linspace(
+        low, high, HISTOGRAM_BINS + 1, dtype=torch.float64, device=values_V.device
+    )
     bins_V = torch.bucketize(values_V, edges_K[1:-1], right=True)
     sums = torch.stack((values_V.sum(), values_V.square().sum()))
     # one exchange: counts are whole numbers, which doubles hold exactly
-    counted = torch.cat((torch.bincount(bins_V, minlength=BINS).double(), sums))
-    *counts, total, squares = ranks.add(counted).tolist()  # sync
+    counted = torch.cat((torch.bincount(bins_V, minlength=HISTOGRAM_BINS).double(), sums))
+    *counts, total, squares = ranks.all_reduce_sum(counted).tolist()  # sync
     return Histogram(tuple(edges_K.tolist()), tuple(map(int, counts)), total, squares)
 
 
-def of_rows(weight_RD: Tensor, rows_N: Tensor, ranks: Ranks) -> Histogram | None:
+def make_row_histogram(weight_RD: Tensor, rows_N: Tensor, ranks: Ranks) -> Histogram | None:
     """Collective, where the table is spread over ranks. Of all weights in some of its rows."""
-    if not isinstance(weight_RD, Pieces):
-        return histogram_of([weight_RD.index_select(0, rows_N.to(weight_RD.device))])
+    if not isinstance(weight_RD, LocalShards):
+        return make_histogram([weight_RD.index_select(0, rows_N.to(weight_RD.device))])
     parts = [torch.empty(0, device=weight_RD.device)]  # a rank may hold nothing of it
-    for piece in weight_RD.pieces:
+    for piece in weight_RD.shards:
         own_N = rows_N.to(piece.tensor.device) - piece.offset[0]
         own_N = own_N[(own_N >= 0) & (own_N < len(piece.tensor))]
         parts.append(piece.tensor.index_select(0, own_N))
-    return histogram_of(parts, ranks)
+    return make_histogram(parts, ranks)
 
 
 class LastGradients:
@@ -79,7 +83,7 @@ class LastGradients:
         self._held: dict[int, Tensor] = {}
         self._hooks: list[Any] = []
 
-    def listen(self, optimizers: Sequence[Optimizer]) -> None:
+    def attach(self, optimizers: Sequence[Optimizer]) -> None:
         """Raises: ConfigError for one that evaluates gradients within its step."""
         for optimizer in optimizers:
             if needs_closure(optimizer):
@@ -98,7 +102,7 @@ class LastGradients:
         held, self._held = self._held, {}
         return held
 
-    def end(self) -> None:
+    def detach(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._held, self._hooks = {}, []

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from runner.config.intervals import parse_interval
-from runner.training.callbacks.watch.settings import from_0_to_1
+from runner.training.callbacks.watch.settings import check_fraction
 
-GROUP = Path("/sys/fs/cgroup")  # of a container, or of the machine
+CGROUP_FOLDER = Path("/sys/fs/cgroup")  # of a container, or of the machine
 
 
 class Memory:
@@ -26,7 +26,7 @@ class Memory:
 
     def __init__(self, *, every: int | str = 100, warn_free_below: float = 0.05) -> None:
         self.every = parse_interval(every, key="every")
-        self.warn_free_below = from_0_to_1("warn_free_below", warn_free_below)
+        self.warn_free_below = check_fraction("warn_free_below", warn_free_below)
 
     def on_update(self, training: Any, output: Any) -> None:
         """Collective, at each interval."""
@@ -35,8 +35,8 @@ class Memory:
         held = process_memory() | gpu_memory(training.context.device)
         held = {name: training.ranks.largest(value) for name, value in held.items()}
         free = {
-            "host": -training.ranks.largest(-host_free(GROUP)),
-            "gpu": -training.ranks.largest(-gpu_free(training.context.device)),
+            "host": -training.ranks.largest(-host_free_fraction(CGROUP_FOLDER)),
+            "gpu": -training.ranks.largest(-gpu_free_fraction(training.context.device)),
         }
         known = {f"memory/{k}_free": share for k, share in free.items() if share <= 1}
         training.log_speed({f"memory/{k}": v for k, v in held.items()} | known)
@@ -67,7 +67,7 @@ def gpu_memory(device: torch.device) -> dict[str, float]:
     }
 
 
-def gpu_free(device: torch.device) -> float:
+def gpu_free_fraction(device: torch.device) -> float:
     """As a share; 2 if there is no GPU."""
     if device.type != "cuda":
         return 2.0
@@ -75,10 +75,10 @@ def gpu_free(device: torch.device) -> float:
     return free / total
 
 
-def host_free(group: Path, meminfo: Path = Path("/proc/meminfo")) -> float:
+def host_free_fraction(cgroup: Path, meminfo: Path = Path("/proc/meminfo")) -> float:
     """The scarcer of the machine's and the container's, as a share; 2 if neither is known.
 
-    Args: group: folder of a control group of version 2.
+    Args: cgroup: folder of a control group of version 2.
     """
     shares = [2.0]
     if meminfo.exists():
@@ -86,7 +86,7 @@ def host_free(group: Path, meminfo: Path = Path("/proc/meminfo")) -> float:
         kib = {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
         if "MemAvailable" in kib and kib.get("MemTotal"):
             shares.append(kib["MemAvailable"] / kib["MemTotal"])
-    limit, used = group / "memory.max", group / "memory.current"
+    limit, used = cgroup / "memory.max", cgroup / "memory.current"
     if limit.exists() and used.exists() and limit.read_text().strip() != "max":
         shares.append(1 - int(used.read_text()) / int(limit.read_text()))
     return min(shares)

@@ -6,16 +6,16 @@ from runner.config.intervals import parse_interval
 from runner.errors import ConfigError
 
 
-def from_0_to_1(key: str, value: float) -> float:
+def check_fraction(key: str, value: float) -> float:
     """Raises: ConfigError."""
     if not 0 <= value <= 1:
         raise ConfigError(f"{key}={value}: must be from 0 (never) to 1")
     return value
 
 
-def seconds(key: str, value: int | str) -> int:
+def parse_seconds(key: str, value: int | str) -> int:
     """Of a duration such as '30min'. Raises: ConfigError."""
-    duration = parse_interval(value, key=key, timed=True)
+    duration = parse_interval(value, key=key, allow_time=True)
     if duration is None or duration.unit != "seconds":
         raise ConfigError(f"{key}={value}: a time, such as '90s', '30min' or '6h'")
     return duration.count

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from runner.config.intervals import parse_interval
-from runner.training.callbacks.watch.settings import from_0_to_1
+from runner.training.callbacks.watch.settings import check_fraction
 
 
 class Throughput:
@@ -19,8 +19,8 @@ class Throughput:
     """
 
     def __init__(self, *, every: int | str = 100, warn_below: float = 0.5) -> None:
-        self.every = parse_interval(every, key="every", timed=True)
-        self.warn_below = from_0_to_1("warn_below", warn_below)
+        self.every = parse_interval(every, key="every", allow_time=True)
+        self.warn_below = check_fraction("warn_below", warn_below)
         self.updates_s: list[float] = []
         self.best = 0.0  # examples a second
         self.examples, self.began_s = 0, 0.0  # at the start of the interval

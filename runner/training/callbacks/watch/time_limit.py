@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.errors import ConfigError
-from runner.training.callbacks.watch.settings import seconds
+from runner.training.callbacks.watch.settings import parse_seconds
 
 
 class TimeLimit:
@@ -27,7 +27,7 @@ class TimeLimit:
         margin: str = "1min",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.limit_s, self.margin_s = seconds("limit", limit), seconds("margin", margin)
+        self.limit_s, self.margin_s = parse_seconds("limit", limit), parse_seconds("margin", margin)
         if self.margin_s >= self.limit_s:
             raise ConfigError(f"margin={margin}: must be less than limit={limit}")
         self.clock = clock

@@ -15,9 +15,14 @@ from torch import Tensor, nn
 
 from runner.config.intervals import parse_interval
 from runner.distributed.ranks import Ranks
-from runner.distributed.shards import Piece, Pieces
-from runner.errors import ConfigError, nearest
-from runner.training.callbacks.watch.histograms import LastGradients, chosen, histogram_of, of_rows
+from runner.distributed.shards import LocalShard, LocalShards
+from runner.errors import ConfigError, nearest_hint
+from runner.training.callbacks.watch.histograms import (
+    LastGradients,
+    make_histogram,
+    make_row_histogram,
+    select_names,
+)
 from runner.training.state import dense_parameters
 
 STATISTICS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -58,8 +63,8 @@ class Weights:
         gradient_histograms: Sequence[str] = (),
     ) -> None:
         self.every = parse_interval(every, key="every")
-        self.parameters = [checked(part, "parameters") for part in parameters]
-        self.tables = [checked(part, "tables") for part in tables]
+        self.parameters = [parse_selection(part, "parameters") for part in parameters]
+        self.tables = [parse_selection(part, "tables") for part in tables]
         if sample_rows is not None and sample_rows < 1:
             raise ConfigError(f"sample_rows={sample_rows}: must be at least 1; null: all")
         self.sample_rows = sample_rows
@@ -77,11 +82,13 @@ class Weights:
         context = training.context
         parameters = named_parameters(context)
         tables = table_weights(context.tables.state())
-        matches(self.parameters, dense_parameters(context.model, context.loss), "parameters")
-        matches(self.tables, tables, "tables")
-        chosen(self.histograms, [*parameters, *(f"tables/{n}" for n in tables)], "histograms")
-        chosen(self.gradient_histograms, list(parameters), "gradient_histograms")
-        if not training.ranks.is_chief:
+        match_statistics(
+            self.parameters, dense_parameters(context.model, context.loss), "parameters"
+        )
+        match_statistics(self.tables, tables, "tables")
+        select_names(self.histograms, [*parameters, *(f"tables/{n}" for n in tables)], "histograms")
+        select_names(self.gradient_histograms, list(parameters), "gradient_histograms")
+        if not training.ranks.is_main:
             return
         if (self.histograms or self.gradient_histograms) and not training.shows_histograms:
             raise ConfigError(
@@ -89,10 +96,10 @@ class Weights:
                 "only; tracker=tensorboard, wandb or both"
             )
         if self.gradient_histograms:  # the same on all ranks
-            self.gradients.listen([context.dense_optimizer, *context.part_optimizers.values()])
+            self.gradients.attach([context.dense_optimizer, *context.part_optimizers.values()])
 
     def on_run_end(self, training: Any, result: Any) -> None:
-        self.gradients.end()
+        self.gradients.detach()
 
     def on_update(self, training: Any, output: Any) -> None:
         """Collective, at each interval."""
@@ -103,12 +110,12 @@ class Weights:
         context = training.context
         found: dict[str, float] = {}
         named = dense_parameters(context.model, context.loss)
-        for name, statistics in matches(self.parameters, named, "parameters").items():
+        for name, statistics in match_statistics(self.parameters, named, "parameters").items():
             values = named[name].detach().double()
             found |= {f"dense/{name}/{s}": float(STATISTICS[s](values)) for s in statistics}  # sync
         weights = table_weights(context.tables.state())
-        for name, statistics in matches(self.tables, weights, "tables").items():
-            rows_N = sampled_rows(name, weights[name].shape[0], self.sample_rows)
+        for name, statistics in match_statistics(self.tables, weights, "tables").items():
+            rows_N = sample_row_ids(name, weights[name].shape[0], self.sample_rows)
             norms_N = row_norms(weights[name], rows_N, training.ranks)
             for s in statistics:
                 found[f"tables/{name}/row_norm_{s}"] = float(STATISTICS[s](norms_N))  # sync
@@ -122,20 +129,20 @@ class Weights:
         parameters = named_parameters(context)
         tables = {f"tables/{n}": t for n, t in table_weights(context.tables.state()).items()}
         found: dict[str, Any] = {}
-        for name in chosen(self.histograms, [*parameters, *tables], "histograms"):
+        for name in select_names(self.histograms, [*parameters, *tables], "histograms"):
             if name in tables:
-                rows_N = sampled_rows(
+                rows_N = sample_row_ids(
                     name.removeprefix("tables/"), tables[name].shape[0], self.sample_rows
                 )
-                found[name] = of_rows(tables[name], rows_N, training.ranks)
+                found[name] = make_row_histogram(tables[name], rows_N, training.ranks)
             else:
-                found[name] = histogram_of([parameters[name]])
+                found[name] = make_histogram([parameters[name]])
         if found:
             training.log_histograms("weights", found)
-        names = chosen(self.gradient_histograms, list(parameters), "gradient_histograms")
+        names = select_names(self.gradient_histograms, list(parameters), "gradient_histograms")
         slopes = {n: gradients[id(parameters[n])] for n in names if id(parameters[n]) in gradients}
         if slopes:
-            of_slopes = {name: histogram_of([slope]) for name, slope in slopes.items()}
+            of_slopes = {name: make_histogram([slope]) for name, slope in slopes.items()}
             training.log_histograms("gradients", of_slopes)
 
 
@@ -144,7 +151,7 @@ def named_parameters(context: Any) -> dict[str, nn.Parameter]:
     return {f"dense/{n}": p for n, p in dense_parameters(context.model, context.loss).items()}
 
 
-def checked(part: Mapping[str, Any], key: str) -> tuple[str, tuple[str, ...]]:
+def parse_selection(part: Mapping[str, Any], key: str) -> tuple[str, tuple[str, ...]]:
     """(pattern, statistics). Raises: ConfigError."""
     if set(part) != {"pattern", "statistics"}:
         raise ConfigError(f"{key}: {dict(part)} must be {{pattern: ..., statistics: [...]}}")
@@ -155,20 +162,20 @@ def checked(part: Mapping[str, Any], key: str) -> tuple[str, tuple[str, ...]]:
     for name in part["statistics"]:
         if name not in STATISTICS:
             raise ConfigError(
-                f"{key}: no statistic {name!r}{nearest(name, STATISTICS)}; "
+                f"{key}: no statistic {name!r}{nearest_hint(name, STATISTICS)}; "
                 f"there are {', '.join(STATISTICS)}"
             )
     return part["pattern"], tuple(part["statistics"])
 
 
-def matches(
+def match_statistics(
     parts: Sequence[tuple[str, tuple[str, ...]]], names: Iterable[str], key: str
 ) -> dict[str, tuple[str, ...]]:
     """Statistics by name. Raises: ConfigError for a pattern that matches nothing."""
     names = list(names)
     for pattern, _ in parts:
         if not any(re.fullmatch(pattern, name) for name in names):
-            raise ConfigError(f"{key}: {pattern!r} matches nothing{nearest(pattern, names)}")
+            raise ConfigError(f"{key}: {pattern!r} matches nothing{nearest_hint(pattern, names)}")
     found: dict[str, tuple[str, ...]] = {}
     for name in names:
         for pattern, statistics in parts:
@@ -182,7 +189,7 @@ def table_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n.removesuffix("/weight"): t for n, t in state.items() if n.endswith("/weight")}
 
 
-def sampled_rows(table: str, num_rows: int, limit: int | None) -> Tensor:
+def sample_row_ids(table: str, num_rows: int, limit: int | None) -> Tensor:
     """[N]: numbers of rows, in order: all of a small table, else the same ones at every time."""
     if limit is None or num_rows <= limit:
         return torch.arange(num_rows)
@@ -192,15 +199,15 @@ def sampled_rows(table: str, num_rows: int, limit: int | None) -> Tensor:
 
 def row_norms(weight_RD: Tensor, rows_N: Tensor, ranks: Ranks) -> Tensor:
     """Collective, where the table is spread over ranks. [N] float64: the norms of some rows."""
-    if not isinstance(weight_RD, Pieces):
-        return squares(Piece(weight_RD, (0, 0)), rows_N).sqrt()
+    if not isinstance(weight_RD, LocalShards):
+        return row_square_sums(LocalShard(weight_RD, (0, 0)), rows_N).sqrt()
     total_N = torch.zeros(len(rows_N), dtype=torch.float64, device=weight_RD.device)
-    for piece in weight_RD.pieces:
-        total_N += squares(piece, rows_N)
-    return ranks.add(total_N).sqrt()
+    for piece in weight_RD.shards:
+        total_N += row_square_sums(piece, rows_N)
+    return ranks.all_reduce_sum(total_N).sqrt()
 
 
-def squares(piece: Piece, rows_N: Tensor) -> Tensor:
+def row_square_sums(piece: LocalShard, rows_N: Tensor) -> Tensor:
     """[N]: sums of squares of the rows as far as they lie in a piece; 0 for others."""
     rows_N = rows_N.to(piece.tensor.device) - piece.offset[0]
     here_N = (rows_N >= 0) & (rows_N < len(piece.tensor))
