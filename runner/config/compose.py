@@ -242,7 +242,7 @@ def _base_of_new_run(
     if base.choices.get("experiments"):
         options = [f"{g}={o}" for g, o in base.choices.items() if o and g != "experiments"]
         plain = hydra(["~experiments", *options])
-    return _BaseConfig(deepcopy(base.config), plain.values, base.choices, base.hydra)
+    return _BaseConfig(deepcopy(base.config), plain.resolved_config, base.choices, base.hydra)
 
 
 def _base_of_saved_run(
