@@ -12,8 +12,8 @@ from runner.models.layers.embedding import TableLookup
 from runner.models.layers.recommender import Recommender
 from runner.models.losses import BCE, Loss
 from runner.optim.settings import parse_sparse
-from runner.training.state import dense_parameters
 from runner.training.update.context import Context
+from runner.training.update.parameters import dense_parameters
 
 SCHEMA = Schema(
     dense=("d0", "d1"),

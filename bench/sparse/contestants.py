@@ -26,8 +26,8 @@ from runner.models.layers.embedding import TableLookup
 from runner.models.losses import BCE
 from runner.optim.dense import build_dense_optimizer
 from runner.optim.settings import parse_sparse
-from runner.training.state import dense_parameters
 from runner.training.update.context import Context
+from runner.training.update.parameters import dense_parameters
 from runner.training.update.task import Supervised
 
 CPU = torch.device("cpu")

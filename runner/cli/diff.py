@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.config.signature import diff_settings
 from runner.errors import UserError
+from runner.rundir.diff import diff_settings
 from runner.rundir.run import read_config, read_meta
 
 

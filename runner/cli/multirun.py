@@ -16,11 +16,12 @@ from runner.config.rules import get_key
 from runner.errors import ConfigError, combined_error
 from runner.launch import check_composed, print_status, run_spec
 from runner.sweep.hydra_launcher import parse_launcher
-from runner.sweep.local_process import JobStarter, local_launcher
+from runner.sweep.local_process import JobStarter
 from runner.sweep.plan import CheckedJob, SweepPlan
 from runner.sweep.run import SweepOptions, run_search, run_sweep
 from runner.sweep.search import read_search_settings
 from runner.sweep.space import read_space
+from runner.sweep.start_jobs import choose_launcher
 
 
 def expand_grid(overrides: Sequence[str]) -> list[list[str]]:
@@ -59,7 +60,7 @@ def multirun(
     flags: Flags,
     allowed: Sequence[str],
     allow: Sequence[str],
-    make_starter: Callable[[SweepPlan, Sequence[str], str], JobStarter] = local_launcher,
+    make_starter: Callable[[SweepPlan, Sequence[str], str], JobStarter] = choose_launcher,
 ) -> int:
     """Composes and checks every job, then hands them over; each starts as its own process.
 

@@ -73,7 +73,7 @@ def _composed(
 
 def _check_same_signature(folder: Path, alone: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises: UserError where the overrides make it another run. Args: alone: without them."""
-    from runner.config.signature import diff_settings, format_changes
+    from runner.rundir.diff import diff_settings, format_changes
 
     changes = diff_settings(alone, now)
     if changes:
@@ -86,7 +86,7 @@ def _check_same_signature(folder: Path, alone: Mapping[str, Any], now: Mapping[s
 def list_drift(meta: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
     """What has changed since the run and may make another result: code, versions, data, machine."""
     from runner.config.locations import PROJECT
-    from runner.config.signature import diff_settings
+    from runner.rundir.diff import diff_settings
     from runner.rundir.provenance import git_state, package_versions
 
     told = [*_list_code_drift(meta.get("git") or {}, git_state(PROJECT) or {})]

@@ -20,9 +20,9 @@ from runner.sweep.plan import override_key
 def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     """Only the overrides given are laid on the run's own configuration."""
     from runner.config.compose import compose_from_run
-    from runner.config.signature import diff_settings, format_changes
     from runner.config.targets import allowed_packages
     from runner.launch import launch, print_status
+    from runner.rundir.diff import diff_settings, format_changes
 
     flags = parse_flags(words)
     if not flags.overrides or "=" in flags.overrides[0]:

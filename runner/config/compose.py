@@ -27,10 +27,10 @@ from runner.config.overrides import (
     parse_job_overrides,
     replaces_dense_optimizer,
 )
-from runner.config.signature import diff_settings, format_changes
 from runner.distributed.world_size import launched_world_size, resolve_world_size
 from runner.errors import ConfigError
 from runner.optim.lr_scaling import resolve_lr_batches
+from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.location import DEFAULT_RUN_DIR
 from runner.rundir.run import read_config, read_meta
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from runner.config.early_stopping import PATIENCE_RULES, is_enabled
@@ -14,6 +14,7 @@ from runner.models.row_scope import (
     UPDATE_SCOPE,
     loss_row_scope,
 )
+from runner.rundir.diff import flatten
 from runner.rundir.moved_targets import with_signed_targets
 
 UNSIGNED_CALLBACKS = (
@@ -60,7 +61,7 @@ def signature_fields(
     """
     kept = {
         key: value
-        for key, value in _flatten(with_signed_targets(active_settings(config)), "")
+        for key, value in flatten(with_signed_targets(active_settings(config)))
         if not any(key == left or key.startswith(f"{left}.") for left in UNSIGNED_KEYS)
     }
     trainer = config["trainer"]
@@ -106,27 +107,3 @@ def compute_signature(
     config: Mapping[str, Any], data_fingerprint: str, source: Mapping[str, Any] | None = None
 ) -> str:
     return hash_fields(signature_fields(config, data_fingerprint, source))
-
-
-def diff_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """(key, before, now) of every dotted key that differs; an absent one counts as None."""
-    old, new = dict(_flatten(before, "")), dict(_flatten(now, ""))
-    keys = [*old, *(k for k in new if k not in old)]
-    return [(k, old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k)]
-
-
-def format_changes(changes: list[tuple[str, Any, Any]]) -> str:
-    """`key: before -> now` lines."""
-    return "\n".join(f"  {key}: {_text(before)} -> {_text(now)}" for key, before, now in changes)
-
-
-def _text(value: Any) -> str:
-    return "null" if value is None else str(value)
-
-
-def _flatten(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping) and (node or not key):
-        for name, value in node.items():
-            yield from _flatten(value, f"{key}.{name}".lstrip("."))
-    else:
-        yield key, node

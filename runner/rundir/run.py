@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner.config.signature import diff_settings, format_changes
 from runner.errors import UserError
+from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.json_files import JsonlFile, read_json, write_json, write_text
 from runner.rundir.location import create_and_lock, lock_folder, update_latest_link
 from runner.rundir.lock import FolderLock

@@ -98,15 +98,13 @@ class LocalProcess:
 
 
 def local_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
-    """Jobs as processes of this machine, each with its share of the cores and GPUs; or, where the
-    command line names a launcher plugin of Hydra's, wherever that runs them.
+    """Jobs as processes of this machine, each with its share of the cores and GPUs.
 
-    Args: flags: words of the command line that are no overrides; name: the sweep's, for trackers.
+    Args:
+        plan: the sweep.
+        flags: words of the command line that are no overrides.
+        name: the sweep's, for trackers.
     """
-    if plan.launcher_plugin is not None:
-        from runner.sweep.hydra_launcher import plugin_launcher
-
-        return plugin_launcher(plan, flags, name)
     slots = plan.launcher.slots
     shares = split_devices(visible_devices(), slots)
 

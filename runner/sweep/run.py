@@ -21,13 +21,14 @@ from runner.sweep import leaderboard
 from runner.sweep.database import SweepDatabase, SweepDatabaseError, read_job_states
 from runner.sweep.grid import GridJobs
 from runner.sweep.live_view import CheckProgress, LiveView
-from runner.sweep.local_process import JOB_LOG_FILE, JobStarter, local_launcher
+from runner.sweep.local_process import JOB_LOG_FILE, JobStarter
 from runner.sweep.plan import CheckedJob, SweepJob, SweepPlan, plan_sweep
 from runner.sweep.pruning import pruning_responder
 from runner.sweep.run_index import Outcome, match_runs, scan_runs
 from runner.sweep.scheduler import JobScheduler
 from runner.sweep.search import SearchJobs, plan_search
 from runner.sweep.space import Space
+from runner.sweep.start_jobs import choose_launcher
 from runner.sweep.stop_signal import catch_stop_signals
 from runner.sweep.sweep_state import (
     SweepState,
@@ -57,7 +58,7 @@ class SweepOptions:
     dry_run: bool = False
     rerun: bool = False
     launcher_plugin: tuple[str, tuple[str, ...]] | None = None
-    make_starter: Callable[[SweepPlan, Sequence[str], str], JobStarter] = local_launcher
+    make_starter: Callable[[SweepPlan, Sequence[str], str], JobStarter] = choose_launcher
 
 
 def run_sweep(

@@ -14,8 +14,6 @@ from runner.distributed.shards import local_row, stack_by_rank
 from runner.embeddings.step_counts import check_step_counts
 from runner.errors import ConfigError
 from runner.metrics.protocol import Metrics
-from runner.models.layers.embedding import TableLookup
-from runner.models.losses import Loss
 from runner.optim.dense import create_dense_states, dense_state_tensors, dense_state_values
 from runner.rundir.checkpoint import Checkpoint, load_tensors, read_tensors, tensor_shapes
 from runner.training.rng_state import (
@@ -26,13 +24,18 @@ from runner.training.rng_state import (
     seed_rank,
 )
 from runner.training.update.context import Context
+from runner.training.update.parameters import (
+    LOSS_PREFIX,
+    TASK_PREFIX,
+    table_prefixes,
+    trained_parameters,
+)
 
 if TYPE_CHECKING:
     from runner.training.job import Job
 
 EMA_PREFIX = "ema/"  # before the names of moving averages in a checkpoint
 # before the names of what a loss and a task bring: no part of a model may be called so
-LOSS_PREFIX, TASK_PREFIX = "loss.", "task."
 
 
 @dataclass
@@ -68,37 +71,12 @@ class TrainState:
     stopped: str | None = None  # why the run ended before its length
 
 
-def dense_parameters(model: nn.Module, loss: Loss) -> dict[str, nn.Parameter]:
-    """What the dense optimizer trains, by name: the model but its tables, and the loss.
-
-    Names of a loss's parameters, such as learnt weights of tasks, begin with `loss.`.
-    """
-    prefixes = _table_prefixes(model)
-    found = {name: p for name, p in model.named_parameters() if not name.startswith(prefixes)}
-    if isinstance(loss, nn.Module):
-        found |= {f"{LOSS_PREFIX}{name}": p for name, p in loss.named_parameters()}
-    return {name: p for name, p in found.items() if p.requires_grad}
-
-
-def trained_parameters(ctx: Context) -> dict[str, nn.Parameter]:
-    """All that is trained, by name, but the tables."""
-    found = dense_parameters(ctx.model, ctx.loss)
-    for name, module in ctx.task_modules.items():
-        own = {f"{TASK_PREFIX}{name}.{n}": p for n, p in module.named_parameters()}
-        found |= {n: p for n, p in own.items() if p.requires_grad}
-    return found
-
-
-def _table_prefixes(model: nn.Module) -> tuple[str, ...]:
-    return tuple(f"{name}." for name, m in model.named_modules() if isinstance(m, TableLookup))
-
-
 def weight_tensors(ctx: Context) -> dict[str, Tensor]:
     """Live tensors of all weights: what evaluation, export and a warm start need."""
     tables = {
         f"tables/{name}": t for name, t in ctx.tables.state().items() if name.endswith("/weight")
     }
-    prefixes = _table_prefixes(ctx.model)
+    prefixes = table_prefixes(ctx.model)
     dense = {
         f"dense/{name}": t
         for name, t in ctx.model.state_dict().items()

@@ -3,7 +3,8 @@ from copy import deepcopy
 import pytest
 
 from runner.config.compose import compose
-from runner.config.signature import compute_signature, diff_settings, hash_fields, signature_fields
+from runner.config.signature import compute_signature, hash_fields, signature_fields
+from runner.rundir.diff import diff_settings
 
 
 @pytest.fixture(scope="module")

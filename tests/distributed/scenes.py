@@ -29,10 +29,11 @@ from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import SPARSE_KINDS, ClipSettings, parse_sparse
 from runner.training.job import Job
-from runner.training.loops.evaluate import evaluate_split
-from runner.training.state import TrainState, dense_parameters
+from runner.training.loops.evaluate_split import evaluate_split
+from runner.training.state import TrainState
 from runner.training.steps import steps
 from runner.training.stop_signal import StopSignal
+from runner.training.update.parameters import dense_parameters
 from runner.training.update.sparse_dist_pipeline import SparseDistPipeline
 from runner.training.update.task import Supervised
 from tests.tiny import CPU, make_context, random_batch

@@ -11,7 +11,7 @@ from torch.nn import functional
 from runner.batch import Embeddings
 from runner.models.layers.embedding import LINEAR_COLUMNS
 from runner.models.layers.experts import Experts
-from runner.training.state import dense_parameters
+from runner.training.update.parameters import dense_parameters
 from tests.models.scene import NO_NUMBERS, SCHEMAS, SMALL, TWO_TASKS, batch_of, make_model
 from tests.models.twins import TWINS
 from tests.tiny import SCHEMA, make_context

@@ -23,10 +23,10 @@ from runner.models.losses import BCE
 from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import ClipSettings, parse_sparse
-from runner.training.state import dense_parameters
 from runner.training.update import context as context_module
 from runner.training.update.context import Context
 from runner.training.update.ema import MovingAverage
+from runner.training.update.parameters import dense_parameters
 from runner.training.update.task import Supervised
 from tests.models.scene import SCHEMAS, SMALL, batch_of, make_model
 

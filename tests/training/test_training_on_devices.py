@@ -16,10 +16,10 @@ from runner.training.state import (
     TrainState,
     checkpoint_tensors,
     checkpoint_values,
-    dense_parameters,
     restore_checkpoint,
 )
 from runner.training.steps import steps
+from runner.training.update.parameters import dense_parameters
 from tests.devices import DEVICES, ON_GPU, tolerance
 from tests.tiny import CPU, SCHEMA, make_context, snapshot
 from tests.tiny_job import Rows, make_job

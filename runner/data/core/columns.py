@@ -11,6 +11,12 @@ import pyarrow.types as pt
 
 from runner.errors import DataError, nearest_hint
 
+# Columns of a prepared file that a user's table need not have: the space in these names keeps them
+# apart from the user's own.
+WEIGHT_COLUMN = "row weight"
+GROUP_PREFIX = "group "  # begins the name of a group column
+CARRIED_PREFIX = "carried "  # begins the name of a column that is carried along unread
+
 
 @dataclass(frozen=True)
 class NumericColumn:

@@ -18,10 +18,9 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
-from runner.data.core.columns import Columns
+from runner.data.core.columns import GROUP_PREFIX, Columns
 from runner.data.read.decode import JaggedColumn
 from runner.data.read.stream import BatchSlice, RowSpan
-from runner.data.tabular.encode import GROUP_PREFIX
 
 
 def build_schema(columns: Columns) -> Schema:

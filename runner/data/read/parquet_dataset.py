@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.cache import cache_root
-from runner.data.core.columns import Columns
+from runner.data.core.columns import CARRIED_PREFIX, Columns
 from runner.data.core.dataset import START_POSITION, epoch_end_offset
 from runner.data.core.fitted import copy_fitted_transforms
 from runner.data.core.setting_checks import LAST_BATCH_POLICIES, check_choice
@@ -24,7 +24,6 @@ from runner.data.read.index import build_block_index
 from runner.data.read.last_batch import drop_ids, pad_batch
 from runner.data.read.prefetch import prefetch_in_thread
 from runner.data.read.stream import RankSlice, iterate_batch_slices
-from runner.data.tabular.encode import CARRIED_PREFIX
 from runner.errors import DataError, nearest_hint
 
 BURST_ROWS = 16_384

@@ -25,8 +25,8 @@ from runner.data.core.setting_checks import (
     check_range,
     check_setting_types,
 )
+from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.core.transforms import hash_ids
-from runner.data.prepare.fingerprint import check_path, fingerprint_path
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
 from runner.data.tabular.column_types import rewritten_columns

@@ -20,7 +20,7 @@ import pyarrow.csv as pacsv
 from runner.data.core.blocks import first_line
 from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn
 from runner.data.core.setting_checks import check_range, check_setting_types
-from runner.data.prepare.fingerprint import check_path, fingerprint_path
+from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
 from runner.data.prepare.shards import ShardWriter

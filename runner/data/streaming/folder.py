@@ -14,7 +14,7 @@ import numpy as np
 
 from runner.data.core.blocks import open_blocks
 from runner.data.core.columns import Columns
-from runner.data.prepare.fingerprint import nearest_path
+from runner.data.core.source_files import nearest_path
 from runner.data.read.decode import BlockReader
 from runner.data.read.index import BlockIndex, build_block_index
 from runner.data.streaming.settings import (

@@ -6,6 +6,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from runner.data.core.columns import (
+    CARRIED_PREFIX,
+    GROUP_PREFIX,
+    WEIGHT_COLUMN,
     CategoricalColumn,
     Columns,
     LabelColumn,
@@ -13,7 +16,6 @@ from runner.data.core.columns import (
     SequenceColumn,
 )
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.encode import CARRIED_PREFIX, GROUP_PREFIX, WEIGHT_COLUMN
 from runner.data.tabular.read_files import is_text, unpacked_type
 from runner.data.tabular.schema_file import Declared, IdSpec
 from runner.data.tabular.splits import Split

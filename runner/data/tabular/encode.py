@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from runner.data.core.columns import NumericColumn
+from runner.data.core.columns import CARRIED_PREFIX, GROUP_PREFIX, WEIGHT_COLUMN, NumericColumn
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.transforms import as_float32, hash_ids, splitmix64, transform_numeric
 from runner.data.tabular.bad_rows import RowValidator
@@ -21,10 +21,6 @@ from runner.data.tabular.read_files import RowChunk, is_text, match_integers, st
 from runner.data.tabular.schema_file import Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.vocabulary import look_up_ids
 
-WEIGHT_COLUMN = (
-    "row weight"  # column of a prepared file; the space keeps it apart from users' names
-)
-GROUP_PREFIX, CARRIED_PREFIX = "group ", "carried "  # and the start of the names of such columns
 MAX_EXACT_INTEGER = 2**53
 
 

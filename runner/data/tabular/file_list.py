@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from runner.data.prepare.fingerprint import EDGE_BYTES, nearest_path
+from runner.data.core.source_files import EDGE_BYTES, nearest_path
 from runner.errors import DataError, nearest_hint
 
 SUFFIXES = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,17 +14,41 @@ from runner.data.prepare.shards import ShardWriter
 from runner.data.prepare.shuffle import ShuffleWriter
 from runner.data.tabular.bad_rows import BadRows, RowValidator
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
+from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import TransformFitter, needs_fitting
 from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.schema_file import Declared
 from runner.data.tabular.splits import SPLITS, Split, SplitAssigner, TimeSample, read_seconds
 from runner.errors import DataError
 
-if TYPE_CHECKING:
-    from runner.data.tabular.table import TableRecipe
+
+class RewritableTable(Protocol):
+    """What of a user's table the rewriting needs; `TableRecipe` has it."""
+
+    @property
+    def declared(self) -> Declared: ...
+    @property
+    def learnt(self) -> str | None: ...  # a file of transforms fitted elsewhere
+    @property
+    def split_seed(self) -> int: ...
+    @property
+    def max_bad_rows(self) -> int: ...
+    @property
+    def mix(self) -> bool: ...
+    @property
+    def files(self) -> Mapping[str, Sequence[DataFile]]: ...
+    @property
+    def row_split(self) -> Split: ...
+    @property
+    def skips_bad_rows(self) -> bool: ...
+    @property
+    def columns_read(self) -> list[str]: ...
+    def read_chunks(self, file: DataFile, columns: list[str]) -> Iterator[RowChunk]: ...
+    def num_progress_units(self) -> int: ...
 
 
 def rewrite_table(
-    table: TableRecipe, folder: Path, advance: Callable[[int], None]
+    table: RewritableTable, folder: Path, advance: Callable[[int], None]
 ) -> tuple[dict[str, list[str]], FittedTransforms, BadRows]:
     """The files of every split, what was learnt, and the bad rows that were skipped.
 
@@ -57,7 +81,7 @@ def rewrite_table(
 
 
 def _learn(
-    table: TableRecipe, bounds: dict[str, float], advance: Callable[[int], None]
+    table: RewritableTable, bounds: dict[str, float], advance: Callable[[int], None]
 ) -> FittedTransforms:
     learner = TransformFitter(
         table.declared, split_seed=table.split_seed, skip_bad_rows=table.skips_bad_rows
@@ -80,7 +104,11 @@ def _learn(
 
 
 def _encoded(
-    table: TableRecipe, piece: RowChunk, learnt: FittedTransforms, bad: BadRows, lengths: _Lengths
+    table: RewritableTable,
+    piece: RowChunk,
+    learnt: FittedTransforms,
+    bad: BadRows,
+    lengths: _Lengths,
 ) -> tuple[pa.Table, np.ndarray]:
     judge = RowValidator.for_chunk(piece, table.skips_bad_rows)
     if piece.table is None:
@@ -103,7 +131,7 @@ def _encoded(
 
 
 def _dealt(
-    table: TableRecipe, columns: list[str], bounds: dict[str, float]
+    table: RewritableTable, columns: list[str], bounds: dict[str, float]
 ) -> Iterator[tuple[RowChunk, dict[str, np.ndarray]]]:
     """All rows, with the split they belong to."""
     dealer = SplitAssigner(table.row_split, table.split_seed, bounds)
@@ -128,7 +156,7 @@ def _padded(splits: dict[str, np.ndarray], piece: RowChunk) -> dict[str, np.ndar
     return {name: np.concatenate([own, none]) for name, own in splits.items()}
 
 
-def _bounds(table: TableRecipe) -> dict[str, float]:
+def _bounds(table: RewritableTable) -> dict[str, float]:
     """Where the last X begins, for a split by time."""
     split: Split = table.row_split
     if split.kind != "time":
@@ -141,14 +169,14 @@ def _bounds(table: TableRecipe) -> dict[str, float]:
     return sample.split_starts(split)
 
 
-def _writer(table: TableRecipe, folder: Path, split: str) -> Any:
+def _writer(table: RewritableTable, folder: Path, split: str) -> Any:
     if split == "train" and table.mix:
         num_rows = table.num_progress_units() // (1 if table.learnt else 2)
         return ShuffleWriter(folder, split, num_rows=num_rows, seed=table.split_seed)
     return ShardWriter(folder, split)
 
 
-def _why(table: TableRecipe, split: str) -> str:
+def _why(table: RewritableTable, split: str) -> str:
     files = table.files.get(split)
     return (
         f": {files[0]}" if files else f" (split {table.row_split.kind}: {dict(table.row_split.of)})"

@@ -21,7 +21,7 @@ from runner.data.core import cache
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms, with_fitted_transforms
 from runner.data.core.setting_checks import check_choice, check_range, check_setting_types
-from runner.data.prepare.fingerprint import nearest_path
+from runner.data.core.source_files import nearest_path
 from runner.data.prepare.recipe import PreparedFiles, cache_key, prepare
 from runner.data.tabular.column_types import (
     check_column_types,

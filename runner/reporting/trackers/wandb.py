@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import runner
 from runner.reporting.trackers.histogram import Histogram
 from runner.reporting.trackers.tracker import RunInfo
 
@@ -52,7 +51,7 @@ class WandB:
 
     def start(self, run: RunInfo, state: Mapping[str, Any] | None) -> None:
         self._id = state["id"] if state else secrets.token_hex(4)
-        root = str(Path(runner.__file__).parents[1])
+        root = str(Path(__file__).resolve().parents[3])
         # without this its own telemetry can hold up the end by 8 s
         env = {"WANDB_ERROR_REPORTING": "false"} | os.environ
         # -P: a folder `wandb` in the working directory must not be taken for the library

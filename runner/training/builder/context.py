@@ -45,11 +45,11 @@ from runner.training.builder.optimizers import (
 from runner.training.catalogue import count_ids_for_model
 from runner.training.job import LearningRates
 from runner.training.rng_state import seed_rank
-from runner.training.state import dense_parameters, trained_parameters
 from runner.training.update.compilation import compile_dense
 from runner.training.update.context import Context, optimizer_parameters
 from runner.training.update.ema import MovingAverage
 from runner.training.update.loss_scale import LossScale
+from runner.training.update.parameters import dense_parameters, trained_parameters
 from runner.training.update.task import Task
 
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -24,7 +24,7 @@ from runner.rundir.json_files import JsonlFile, read_jsonl
 from runner.rundir.lock import FolderLock
 from runner.rundir.run import read_config, read_meta, read_result
 from runner.training.job import Job, Result
-from runner.training.loops.evaluate import evaluate_split, select_split
+from runner.training.loops.evaluate_split import evaluate_split, select_split
 from runner.training.loops.pinned_checkpoints import PinnedCheckpoints
 from runner.training.loops.recorder import is_better
 from runner.training.state import restore_weights

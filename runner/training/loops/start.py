@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.config.signature import format_changes
 from runner.errors import ConfigError, UserError
 from runner.rundir.checkpoint import Checkpoint, DamagedError
+from runner.rundir.diff import format_changes
 from runner.rundir.json_files import write_json, write_text
 from runner.rundir.run import Run
 from runner.training.job import Job

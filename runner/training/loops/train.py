@@ -7,7 +7,7 @@ import time
 from runner.errors import UserError
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.training.job import Job, Result
-from runner.training.loops.evaluate import evaluate_split
+from runner.training.loops.evaluate_split import evaluate_split
 from runner.training.loops.events import CallbackRunner
 from runner.training.loops.plateau_actions import apply_plateau_rules
 from runner.training.loops.pruning import should_prune

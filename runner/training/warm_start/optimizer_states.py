@@ -16,7 +16,7 @@ from runner.embeddings.interface import EmbeddingTables
 from runner.embeddings.step_counts import describe_counts, uses_step_count
 from runner.optim.dense import create_dense_states, dense_state_tensors, probe_state_names
 from runner.training.job import Job
-from runner.training.state import trained_parameters
+from runner.training.update.parameters import trained_parameters
 from runner.training.warm_start.source import (
     DENSE_PREFIX,
     TABLES_PREFIX,

@@ -24,9 +24,10 @@ from runner.training.builder.optimizers import (
     make_table_builder,
 )
 from runner.training.job import LearningRates
-from runner.training.state import TrainState, dense_parameters
+from runner.training.state import TrainState
 from runner.training.steps import learning_rates_at, set_learning_rates
 from runner.training.update.context import Context
+from runner.training.update.parameters import dense_parameters
 from runner.training.update.task import Supervised
 from tests.tiny import CPU, SCHEMA, make_context, random_batch, snapshot
 from tests.tiny_job import make_job

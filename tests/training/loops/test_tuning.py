@@ -25,8 +25,9 @@ from runner.training.loops.tune_batch_size import (
     try_size,
 )
 from runner.training.loops.tune_lr import RangeTestPoint, range_test, suggest_point
-from runner.training.state import TrainState, checkpoint_tensors, dense_parameters
+from runner.training.state import TrainState, checkpoint_tensors
 from runner.training.steps import steps
+from runner.training.update.parameters import dense_parameters
 from tests.tiny import make_context, random_batch
 from tests.tiny_job import Rows, make_job
 from tests.training.loops.hungry import Hungry

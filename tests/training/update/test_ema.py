@@ -9,10 +9,11 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
-from runner.training.loops.evaluate import evaluate_split
-from runner.training.state import TrainState, dense_parameters
+from runner.training.loops.evaluate_split import evaluate_split
+from runner.training.state import TrainState
 from runner.training.steps import steps
 from runner.training.update.ema import MovingAverage
+from runner.training.update.parameters import dense_parameters
 from tests.conftest import TINY
 from tests.tiny import make_context
 from tests.tiny_job import Rows, make_job

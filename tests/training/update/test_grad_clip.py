@@ -15,8 +15,8 @@ from runner.errors import ConfigError
 from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import ClipSettings, check_clip
-from runner.training.state import dense_parameters
 from runner.training.update.grad_clip import clip_gradients, gradient_norms
+from runner.training.update.parameters import dense_parameters
 from runner.training.update.task import Supervised
 from tests.devices import DEVICES, tolerance
 from tests.tiny import make_context, random_batch, snapshot

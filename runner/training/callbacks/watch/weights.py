@@ -23,7 +23,7 @@ from runner.training.callbacks.watch.histograms import (
     make_row_histogram,
     select_names,
 )
-from runner.training.state import dense_parameters
+from runner.training.update.parameters import dense_parameters
 
 STATISTICS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "norm": lambda x: x.norm(),

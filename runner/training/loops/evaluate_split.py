@@ -1,0 +1,77 @@
+"""Metrics of one split: in the middle of a training, or of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from itertools import islice
+
+import torch
+
+from runner.errors import ConfigError
+from runner.metrics.protocol import Metrics
+from runner.metrics.settings import MetricSettings
+from runner.training.catalogue import attach_slices, open_catalogue
+from runner.training.job import Job
+from runner.training.loops.recorder import reduce_metrics
+from runner.training.stop_signal import StopSignal
+from runner.training.update.prefetch import batches_on_device
+
+
+def evaluate_split(
+    job: Job,
+    split: str,
+    *,
+    max_batches: int | None = None,
+    stop: StopSignal | None = None,
+    on_metrics: Callable[[Metrics], None] | None = None,
+) -> dict[str, float] | None:
+    """Metrics of a split in file order, with dropout and the like off.
+
+    Collective. Changes nothing of the training: weights, random states and train metrics stay.
+    Args: on_metrics: gets what was measured, which on rank 0 holds the rows of all ranks.
+    Returns: None if `stop` was requested before the end.
+    """
+    context = job.context
+    metrics = job.make_metrics(True)
+    for root in context.root_modules():
+        root.eval()
+    ranks = context.ranks
+    batches = job.dataset.batches(
+        split,
+        batch_size=job.trainer.batch_size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+    )
+    settings = MetricSettings(**job.config["metrics"])
+    with (
+        context.evaluation_weights(),
+        torch.no_grad(),
+        open_catalogue(context.model, settings),
+        closing(batches_on_device(context, islice(batches, max_batches))) as arriving,
+    ):
+        for batch in arriving:
+            if stop is not None and stop.sync_ranks():
+                return None
+            prediction, losses = job.task.eval_step(context, batch)
+            metrics.update(
+                attach_slices(prediction, batch, job.dataset.schema, settings.slice_by), losses
+            )
+            job.view.advance_evaluation(
+                split, batch.size * ranks.world_size, job.dataset.num_rows[split]
+            )
+    results, notes = reduce_metrics(metrics, ranks)
+    if on_metrics is not None:
+        on_metrics(metrics)
+    for note in notes:
+        job.view.note(f"{split}: {note}")
+    return results
+
+
+def select_split(job: Job) -> str:
+    """The split asked for; else test if there is one, else validation. Raises: ConfigError."""
+    there = list(job.dataset.num_rows)
+    split = job.loop_settings["split"] or ("test" if "test" in there else "validation")
+    if split not in there:
+        raise ConfigError(f"loop.split={split}: the dataset has {', '.join(there)}")
+    return split
