@@ -1,1 +1,8 @@
-"""Several ranks of one run: who they are, how they start and end, how many rows each takes."""
+"""Several ranks of one run: who they are, how they start and end.
+
+What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,14 +1,8 @@
-"""Mergeable metrics. Settings and names are readable without torch, which MetricSet needs."""
+"""Mergeable metrics. Settings and names are readable without torch.
 
-from typing import TYPE_CHECKING, Any
+What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+"""
 
-if TYPE_CHECKING:
-    from runner.metrics.metric_set import MetricSet as MetricSet
+import lazy_loader
 
-
-def __getattr__(name: str) -> Any:
-    if name == "MetricSet":
-        from runner.metrics.metric_set import MetricSet
-
-        return MetricSet
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,8 @@
-"""Multirun: every job its own process, known by its signature. Imports no torch."""
+"""Many jobs: each a process of its own, known by its signature. Imports no torch.
+
+What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,49 @@
+from .batch import (
+    Batch,
+    DataPosition,
+    Embeddings,
+    Prediction,
+    Schema,
+    SequenceFeature,
+    SparseFeature,
+    TaskSpec,
+)
+from .data.core.dataset import Dataset
+from .errors import ConfigError, DataError, UserError
+from .metrics.protocol import Metrics
+from .models.layers.embedding import TableLookup
+from .models.layers.recommender import Recommender
+from .models.losses.protocol import Loss
+from .reporting.trackers.tracker import RunInfo, Tracker
+from .training.job import Job, Result
+from .training.loops.events import TrainingHandle
+from .training.update.context import Context
+from .training.update.task import StepOutput, Supervised, Task
+
+__all__ = [
+    "Batch",
+    "ConfigError",
+    "Context",
+    "DataError",
+    "DataPosition",
+    "Dataset",
+    "Embeddings",
+    "Job",
+    "Loss",
+    "Metrics",
+    "Prediction",
+    "Recommender",
+    "Result",
+    "RunInfo",
+    "Schema",
+    "SequenceFeature",
+    "SparseFeature",
+    "StepOutput",
+    "Supervised",
+    "TableLookup",
+    "Task",
+    "TaskSpec",
+    "Tracker",
+    "TrainingHandle",
+    "UserError",
+]

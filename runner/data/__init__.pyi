@@ -1,0 +1,14 @@
+from .core.dataset import START_POSITION, Dataset, EndOfStream, FileOrderDataset
+from .prepare.fingerprint import fingerprint
+from .read.parquet_dataset import ParquetDataset
+from .streaming.dataset import StreamDataset
+
+__all__ = [
+    "START_POSITION",
+    "Dataset",
+    "EndOfStream",
+    "FileOrderDataset",
+    "ParquetDataset",
+    "StreamDataset",
+    "fingerprint",
+]

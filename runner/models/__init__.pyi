@@ -1,0 +1,66 @@
+from .autoint import AutoInt
+from .dcn import DCN
+from .deepfm import DeepFM
+from .din import DIN
+from .dlrm import DLRM
+from .finalmlp import FinalMLP
+from .layers.attention import InteractingLayer
+from .layers.embedding import TableLookup
+from .layers.recommender import Recommender
+from .layers.retrieval import RetrievalModel
+from .layers.sequences import SequenceLookup
+from .losses import (
+    BCE,
+    BPR,
+    JRC,
+    MSE,
+    ByKind,
+    Focal,
+    InBatchSoftmax,
+    Loss,
+    SampledBCE,
+    SampledSoftmax,
+    Uncertainty,
+)
+from .masknet import MaskNet
+from .mlp import MLP
+from .mmoe import MMoE
+from .ple import PLE, Extraction
+from .sasrec import SASRec
+from .two_tower import TwoTower
+from .wide_and_deep import WideAndDeep
+from .xdeepfm import XDeepFM
+
+__all__ = [
+    "BCE",
+    "BPR",
+    "DCN",
+    "DIN",
+    "DLRM",
+    "JRC",
+    "MLP",
+    "MSE",
+    "PLE",
+    "AutoInt",
+    "ByKind",
+    "DeepFM",
+    "Extraction",
+    "FinalMLP",
+    "Focal",
+    "InBatchSoftmax",
+    "InteractingLayer",
+    "Loss",
+    "MMoE",
+    "MaskNet",
+    "Recommender",
+    "RetrievalModel",
+    "SASRec",
+    "SampledBCE",
+    "SampledSoftmax",
+    "SequenceLookup",
+    "TableLookup",
+    "TwoTower",
+    "Uncertainty",
+    "WideAndDeep",
+    "XDeepFM",
+]

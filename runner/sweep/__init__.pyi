@@ -1,0 +1,9 @@
+from .plan import SweepJob, SweepPlan
+from .run import run_search, run_sweep
+
+__all__ = [
+    "SweepJob",
+    "SweepPlan",
+    "run_search",
+    "run_sweep",
+]
