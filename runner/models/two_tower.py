@@ -101,7 +101,7 @@ class TwoTower(RetrievalModel):
 
     def embed(self, batch: Batch) -> Embeddings:
         found = self.embedding(batch, self.negatives.sample(batch.cursor))
-        found.rows["item"] = single_ids(batch, self.item.name)
+        found.per_row["item"] = single_ids(batch, self.item.name)
         return found
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:

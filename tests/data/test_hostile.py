@@ -194,7 +194,7 @@ def server(tmp_path):
 
 
 def rows_in(data):
-    return sorted(data.carried("train", 0, data.num_rows["train"])["id"].to_pylist())
+    return sorted(data.read_carried_columns("train", 0, data.num_rows["train"])["id"].to_pylist())
 
 
 @pytest.mark.parametrize("format_", ["parquet", "csv"])

@@ -13,7 +13,7 @@ from tests.data.tables import dataset, read, rows_of, table, write
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """491 rows in three files, blocks of 16 and shorter ones, windows of four blocks."""
-    folder = tmp_path_factory.mktemp("rows")
+    folder = tmp_path_factory.mktemp("read_rows")
     return dataset(write(folder, table(491), file_rows=(200, 91, 200)))
 
 
@@ -108,7 +108,7 @@ def test_a_seek_reads_no_window_before_it(data, monkeypatch):
     read_rows = BlockReader.read_rows
     monkeypatch.setattr(
         BlockReader,
-        "rows",
+        "read_rows",
         lambda self, blocks, order: opened.append(1) or read_rows(self, blocks, order),
     )
     next(data.batches("train", batch_size=1, seed=0, start=DataPosition(0, 480)))

@@ -130,7 +130,7 @@ def test_examples_are_counted_alike_on_any_number_of_ranks(paths, rest, wanted):
     """Of two epochs, and without the padding."""
     data = dataset(paths, rest=rest)
     for world_size in (1, 2, 3):
-        ranks = SimpleNamespace(several=world_size > 1, world_size=world_size)
+        ranks = SimpleNamespace(is_distributed=world_size > 1, world_size=world_size)
         job = SimpleNamespace(
             dataset=data,
             context=SimpleNamespace(ranks=ranks),

@@ -53,7 +53,7 @@ def data(request, rows, tmp_path_factory):
 def own(data, rows):
     """One batch of everything, and the source's rows in its order."""
     batch = next(data.batches("train", batch_size=ROWS))
-    ids = data.carried("train", 0, ROWS)["id"].to_pylist()
+    ids = data.read_carried_columns("train", 0, ROWS)["id"].to_pylist()
     table = rows.to_pylist()
     return batch, [table[int(name[3:])] for name in ids]
 
@@ -152,4 +152,4 @@ def test_groups_and_carried_columns(own, data):
     folds = hash_texts(pa.array([str(row["fold"]) for row in rows])).tolist()
     assert batch.groups_BG[:, 1].tolist() == folds
     cities = [row["city"] for row in rows]
-    assert data.carried("train", 5, 9)["city"].to_pylist() == cities[5:9]
+    assert data.read_carried_columns("train", 5, 9)["city"].to_pylist() == cities[5:9]

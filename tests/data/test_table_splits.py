@@ -35,7 +35,7 @@ def path(tmp_path):
 
 
 def ids(data, split):
-    names = data.carried(split, 0, data.num_rows[split])["id"].to_pylist()
+    names = data.read_carried_columns(split, 0, data.num_rows[split])["id"].to_pylist()
     return {int(name[3:]) for name in names}
 
 
@@ -119,7 +119,7 @@ def test_what_a_run_learnt_is_used_on_other_data(tmp_path, path):
     new = opened(path=other, learnt=settings["learnt"], mix=False)
     assert new.schema.sparse[1].num_rows == data.schema.sparse[1].num_rows
     old_batch = next(data.batches("train", batch_size=ROWS))
-    cities = data.carried("train", 0, ROWS)["city"].to_pylist()
+    cities = data.read_carried_columns("train", 0, ROWS)["city"].to_pylist()
     rome = int(old_batch.sparse["city"].values()[cities.index("Rome")])
     batch = next(new.batches("train", batch_size=20))
     assert batch.sparse["city"].values().tolist() == [rome, 0] * 10
@@ -145,7 +145,9 @@ def test_plain_files_are_read_as_they_are_and_give_the_same_as_rewritten_ones(pa
     one, two = (next(d.batches("train", batch_size=ROWS)) for d in (as_is, rewritten))
     assert one.dense_BD.equal(two.dense_BD)
     assert one.sparse.values().equal(two.sparse.values())
-    assert as_is.carried("train", 240, 260).equals(rewritten.carried("train", 240, 260))
+    assert as_is.read_carried_columns("train", 240, 260).equals(
+        rewritten.read_carried_columns("train", 240, 260)
+    )
 
 
 def test_large_row_groups_are_cut_into_blocks_once(tmp_path, monkeypatch):
@@ -163,7 +165,7 @@ def test_mixing_leaves_no_order_and_more_rows_than_memory_holds(tmp_path, monkey
     monkeypatch.setattr("runner.data.prepare.shuffle.SHARD_ROWS", 300)
     monkeypatch.setattr("runner.data.prepare.shuffle.FLUSH_ROWS", 20)
     data = opened(path=written(tmp_path / "x", clicks(ROWS), 4))
-    names = data.carried("train", 0, ROWS)["id"].to_pylist()
+    names = data.read_carried_columns("train", 0, ROWS)["id"].to_pylist()
     order = np.array([int(name[3:]) for name in names])
     assert sorted(order) == list(range(ROWS))
     assert abs(np.corrcoef(order, np.arange(ROWS))[0, 1]) < 0.12

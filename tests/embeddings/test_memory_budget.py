@@ -93,7 +93,7 @@ def test_torchrecs_planner_gets_what_copies_and_other_rules_leave(monkeypatch):
             seen.append(free_bytes)
             raise ConfigError("enough")
 
-    monkeypatch.setattr(placement, "ShardedTables", Sharded)
+    monkeypatch.setattr(placement, "TorchRecTables", Sharded)
     build, rules = builder(10 * WEIGHTS, "sgd", "adam", tables={"C3": "data_parallel"})
     build([SPECS[1]], ["C2"], rules[1])
     with pytest.raises(ConfigError, match="enough"):

@@ -112,8 +112,8 @@ def test_look_ups_of_sequences_and_candidates_are_rows_of_the_tables(kind, candi
     torch.testing.assert_close(found.pooled_BE, torch.cat([torch.stack(x) for x in pooled], 1))
     for row, history in enumerate(ids_of(batch, "history")):
         kept = history[-LONGEST:]
-        assert found.rows["history:length"][row] == len(kept)
-        assert found.rows["history:ids"][row].tolist() == kept + [0] * (LONGEST - len(kept))
+        assert found.per_row["history:length"][row] == len(kept)
+        assert found.per_row["history:ids"][row].tolist() == kept + [0] * (LONGEST - len(kept))
         torch.testing.assert_close(found.sequences_BLD[0][row, : len(kept)], tables["item"][kept])
         assert not found.sequences_BLD[0][row, len(kept) :].any()
     if ids_C is not None:
@@ -422,7 +422,7 @@ def test_a_loss_over_candidates_is_refused_for_a_model_that_has_none():
 @pytest.mark.parametrize("name", SMALL)
 def test_one_batch_is_learnt_by_heart(name):
     context = make(name, "adam")
-    context.dense_optimizer = torch.optim.Adam(context.parameters, lr=0.02)
+    context.dense_optimizer = torch.optim.Adam(context.dense_parameters, lr=0.02)
     losses = []
     for number in range(1, 81):
         context.tables.set_lr_and_step(0.02, number)

@@ -38,6 +38,6 @@ def test_of_other_classes_it_says_nothing():
 def test_it_does_not_import_torch():
     code = (
         "import sys; from runner.optim.constructor_arguments import accepted_arguments; "
-        "assert accepted_by('torch.optim.SGD'); assert 'torch' not in sys.modules"
+        "assert accepted_arguments('torch.optim.SGD'); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

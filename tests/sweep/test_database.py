@@ -75,7 +75,7 @@ def test_one_that_is_locked_while_jobs_run_stops_the_sweep_and_says_why(
         others.append(other)
 
     with monkeypatch.context() as patch:
-        patch.setattr(database.SweepDatabase, "started", lock_after)
+        patch.setattr(database.SweepDatabase, "record_process", lock_after)
         assert run(tmp_path, grid(value=[0.1, 0.2])) == 1
     told = capsys.readouterr()
     assert "the sweep stopped: " in told.err

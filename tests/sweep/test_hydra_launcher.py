@@ -123,10 +123,10 @@ def test_a_plugin_that_is_not_there_is_told_at_once(tmp_path, monkeypatch):
     from runner.errors import ConfigError
     from runner.sweep import hydra_launcher
 
-    monkeypatch.setattr(hydra_launcher, "_is_there", lambda module: False)
+    monkeypatch.setattr(hydra_launcher, "_is_installed", lambda module: False)
     with pytest.raises(ConfigError, match=r"is not installed: pip install '.\[ray\]'"):
         hydra_launcher.parse_launcher(["hydra/launcher=ray"])
-    monkeypatch.setattr(hydra_launcher, "_is_there", lambda module: True)
+    monkeypatch.setattr(hydra_launcher, "_is_installed", lambda module: True)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="no sbatch on this machine"):
         hydra_launcher.parse_launcher(["hydra/launcher=submitit_slurm"])

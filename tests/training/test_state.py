@@ -51,13 +51,13 @@ def test_a_run_goes_on_where_it_was_also_on_a_device_of_another_kind(
     of_this = {n: t.clone() for n, t in rng_state_tensors(CPU, job.context.ranks).items()}
     if goes_on == "gpu":
         of_this["rng/cuda"] = torch.zeros(1, 16, dtype=torch.uint8)
-    monkeypatch.setattr(state_module, "random_tensors", lambda *_: of_this)
+    monkeypatch.setattr(state_module, "rng_state_tensors", lambda *_: of_this)
     told = []
-    continue_randomly = state_module.restore_rng_state
+    restore = state_module.restore_rng_state
     monkeypatch.setattr(
         state_module,
-        "continue_randomly",
-        lambda states, *more: (told.append(set(states)), continue_randomly(states, *more)),
+        "restore_rng_state",
+        lambda states, *more: (told.append(set(states)), restore(states, *more)),
     )
     again = restore_checkpoint(other, saved)
     assert again == state

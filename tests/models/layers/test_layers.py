@@ -146,7 +146,7 @@ def test_candidates_are_drawn_alike_on_every_device_also_by_deterministic_kernel
         drawn = negatives.sample(DataPosition(2, 96))
     finally:
         torch.use_deterministic_algorithms(False)
-    digest = hashlib.sha256(f"{negatives.key}/2/96".encode()).digest()
+    digest = hashlib.sha256(f"{negatives.seed}/2/96".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     uniform = torch.randint(50, (5,), generator=generator).tolist()
     shares = torch.rand(40, generator=generator, dtype=torch.float64).numpy()

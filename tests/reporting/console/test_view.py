@@ -228,7 +228,9 @@ def test_the_bar_is_drawn_by_time_and_not_at_every_step(monkeypatch):
 
     def tell(view: View) -> None:
         draw = view._surface.draw_progress
-        monkeypatch.setattr(view._surface, "progress", lambda *a: (drawings.append(a), draw(*a)))
+        monkeypatch.setattr(
+            view._surface, "draw_progress", lambda *a: (drawings.append(a), draw(*a))
+        )
         with view.training(1000):
             for step in range(1, 1001):
                 view.step(step)

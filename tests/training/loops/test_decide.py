@@ -135,7 +135,7 @@ def test_the_schedule_of_a_run_of_epochs_is_gone_through_by_examples():
     #  the original updates that each of the run's ends at: then 64 rows at a time, 32 at the end
     ends = [1, 2, 3, 4, 5, 7, 9, 10, 12, 14, 15]
     assert [rate for _, _, rate, _ in seen] == pytest.approx(
-        [0.1 * job.rates.factor(k) for k in ends], abs=1e-15
+        [0.1 * job.learning_rates.factor(k) for k in ends], abs=1e-15
     )
     assert [size for size, *_ in seen] == [32] * 5 + [64, 64, 32] * 2
 
@@ -147,7 +147,7 @@ def test_a_run_of_updates_keeps_its_length_and_its_schedule():
     assert [schedule_step(job, TrainState(step=k, batch_multiplier=2)) for k in (4, 11)] == [5, 12]
     assert current_total_steps(job, TrainState(step=5, batch_multiplier=2)) == 12
     assert [rate for _, _, rate, _ in seen] == pytest.approx(
-        [0.1 * job.rates.factor(k) for k in range(1, 13)]
+        [0.1 * job.learning_rates.factor(k) for k in range(1, 13)]
     )
 
 

@@ -71,7 +71,7 @@ def test_a_closure_that_is_not_finite_leaves_everything_as_it_was(at):
 
     def closure():
         calls.append(1)
-        loss = sum(p.square().sum() for p in context.parameters)
+        loss = sum(p.square().sum() for p in context.dense_parameters)
         loss = loss * (math.nan if len(calls) == at else 1.0)
         context.backward(loss)
         return loss
@@ -90,7 +90,7 @@ def test_every_evaluation_of_a_closure_draws_the_same_numbers():
 
     def closure():
         drawn.append(torch.rand(2).tolist())
-        loss = sum(p.square().sum() for p in context.parameters)
+        loss = sum(p.square().sum() for p in context.dense_parameters)
         context.backward(loss)
         return loss
 

@@ -21,7 +21,7 @@ from tests.whole.compare_runs import differences, newest_checkpoint
 
 
 def averaged(context, **settings) -> MovingAverage:
-    settings = {"decay": 0.9, "warmup": False, "evaluate": True, **settings}
+    settings = {"decay": 0.9, "warmup": False, "use_in_evaluation": True, **settings}
     context.ema = MovingAverage(dense_parameters(context.model, context.loss), **settings)
     return context.ema
 
@@ -65,7 +65,7 @@ def test_warm_up_starts_with_a_small_decay_by_the_updates_that_were_applied():
 @pytest.mark.parametrize("evaluate", [True, False])
 def test_an_evaluation_takes_what_it_is_told_and_the_weights_are_back_bit_for_bit(evaluate):
     plain, context = make_context(), make_context()
-    average = averaged(context, evaluate=evaluate)
+    average = averaged(context, use_in_evaluation=evaluate)
     for tensor in average.tensors().values():
         tensor.add_(0.1)
     if evaluate:  # a model that has the averages as its weights

@@ -33,10 +33,10 @@ class Memory:
         if not training.due(self.every):
             return
         held = process_memory() | gpu_memory(training.context.device)
-        held = {name: training.ranks.largest(value) for name, value in held.items()}
+        held = {name: training.ranks.all_reduce_max(value) for name, value in held.items()}
         free = {
-            "host": -training.ranks.largest(-host_free_fraction(CGROUP_FOLDER)),
-            "gpu": -training.ranks.largest(-gpu_free_fraction(training.context.device)),
+            "host": -training.ranks.all_reduce_max(-host_free_fraction(CGROUP_FOLDER)),
+            "gpu": -training.ranks.all_reduce_max(-gpu_free_fraction(training.context.device)),
         }
         known = {f"memory/{k}_free": share for k, share in free.items() if share <= 1}
         training.log_speed({f"memory/{k}": v for k, v in held.items()} | known)
