@@ -14,11 +14,21 @@ import signal
 import sys
 import traceback
 
+IMPORTED = (  # what a command imports
+    "runner.training.builder",
+    "runner.training.loops.debug",
+    "runner.training.loops.evaluate",
+    "runner.training.loops.train",
+    "runner.models.dlrm",
+)
+
 
 def serve() -> None:
     import torch
 
     torch.set_num_threads(1)  # no pool of threads may exist when we fork
+    for module in IMPORTED:
+        importlib.import_module(module)
 
     logging.getLogger().handlers.clear()  # what imports left; a fresh process has none yet
     for line in sys.stdin:
