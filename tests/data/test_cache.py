@@ -12,7 +12,7 @@ from runner.errors import DataError
 MAKER = """
 import sys, time
 from pathlib import Path
-from runner.data import cache
+from runner.data.core import cache
 
 def make(folder):
     with open(sys.argv[1], "a") as log:
@@ -21,8 +21,8 @@ def make(folder):
     (folder / "part").write_text("content")
     return {"answer": 42}
 
-folder = cache.prepared("thing", "key", make)
-assert cache.contents(folder) == {"answer": 42}
+folder = cache.get_or_prepare("thing", "key", make)
+assert cache.read_contents(folder) == {"answer": 42}
 print((folder / "part").read_text())
 """
 
