@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from runner.config.locations import PROJECT
+from runner.config.locations import SOURCE_ROOT
 from runner.config.settings import SETTINGS_BY_NODE, SETTINGS_BY_TARGET
 from runner.config.typecheck import type_name
 
@@ -90,7 +90,7 @@ def _type_hints(node: yaml.MappingNode, prefix: str) -> dict[str, str]:
 def read_annotations(target: str) -> dict[str, str]:
     """Types of the arguments of one of our own classes or functions, in words."""
     module, _, name = target.rpartition(".")
-    path = PROJECT / (module.replace(".", "/") + ".py")
+    path = SOURCE_ROOT / (module.replace(".", "/") + ".py")
     if not path.exists():
         return {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
