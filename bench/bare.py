@@ -1,7 +1,7 @@
-"""What the runner is measured against: loops with nothing in them but the update.
+"""Bare training loops that the runner is measured against: they do nothing but the updates.
 
-Both take batches that are in memory already, and yield after every `chunk` of them, so that they
-can take turns with the runner.
+Both take batches that lie in memory and yield after every `chunk` of them, so that they can take
+turns with the runner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.training.update.context import Context
 
 
 def bare_loop(context: Context, batches: Sequence[Batch], chunk: int) -> Iterator[None]:
-    """The runner's own model, tables and optimizers; the graph is not cut, nothing is checked."""
+    """Train the runner's own model, tables and optimizers, without the cut and without checks."""
     model, optimizer = context.model, context.dense_optimizer
     model.train()
     for number, batch in enumerate(batches, start=1):
@@ -76,7 +76,7 @@ class TorchRecDLRM(nn.Module):
 
 
 def torchrec_loop(job: Job, batches: Sequence[Batch], chunk: int) -> Iterator[None]:
-    """As TorchRec's examples have it, without their pipeline, which on CPU only costs time."""
+    """Train like TorchRec's examples, without their pipeline, which only costs time on a CPU."""
     model = TorchRecDLRM(job.dataset.schema, job.config)
     dense = job.context.dense_optimizer
     optimizer = type(dense)(model.dense_parameters, **dense.defaults)

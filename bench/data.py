@@ -63,7 +63,7 @@ def schemas() -> dict[str, Case]:
 
 
 def write_rows(path: Path, num_rows: int) -> None:
-    """Criteo-like: 13 numbers, 26 ids, Zipf-distributed; and three list columns."""
+    """Write rows like Criteo's: 13 numbers and 26 Zipf-distributed ids, and three list columns."""
     rng = np.random.default_rng(0)
     writer = None
     for start in range(0, num_rows, 1 << 17):
@@ -91,7 +91,7 @@ def ids(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
 
 
 def scan(path: Path, names: list[str]) -> float:
-    """Seconds that Arrow takes for the same columns, as many row groups at once as a window has."""
+    """Return the seconds that Arrow takes to scan the same columns, a window of row groups at once."""
     began = time.process_time()
     with pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
         for group in range(0, file.num_row_groups, BLOCKS_AT_ONCE):
@@ -123,7 +123,7 @@ def compare(case: Case, path: Path, num_rows: int, pairs: int) -> list[str]:
 
 
 def sequences(path: Path, num_rows: int, pairs: int) -> list[str]:
-    """Sequences are cut when the table is rewritten, so that is read that a training reads."""
+    """Measure the rewritten table, since a training reads sequences after they were cut."""
     schema = {"labels": {"label": {}}, "sequences": {}}
     schema["sequences"] = {f"L{n}": {"num_rows": 1 << 20, "max_length": 3} for n in range(1, 4)}
     data = opened(format="parquet", path=str(path), schema=schema)
@@ -139,7 +139,7 @@ def sequences(path: Path, num_rows: int, pairs: int) -> list[str]:
 
 
 def csv(path: Path, num_rows: int, pairs: int) -> list[str]:
-    """From CSV to encoded rows, against Arrow's reading of the same columns with the same types."""
+    """Measure CSV to encoded rows against Arrow's reading of the same columns and types."""
     from runner.data.tabular.bad_rows import RowValidator
     from runner.data.tabular.encode import encode_chunk
     from runner.data.tabular.fit import TransformFitter

@@ -1,4 +1,4 @@
-"""A task that tells when the first update began and ended, and leaves: for `bench.startup`."""
+"""A task that prints when the first update began and ended, and exits. Used by `bench.startup`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.training.update.task import StepOutput, Supervised
 
 
 class FirstStep(Supervised):
-    """Prints two times of day in seconds, of the first update's begin and end; exit code 0."""
+    """Prints the times of day, in seconds, at which the first update began and ended."""
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         began_s = time.time()

@@ -30,7 +30,7 @@ BLOCK_ROWS = 1_000_000  # of a file
 
 
 def measure(folder: Path) -> None:
-    """Prints seconds to open, seconds of an epoch after one that does not count, MB held, peak."""
+    """Print seconds to open, seconds of an epoch after a warm-up epoch, MB held and peak MB."""
     import torch
 
     torch.set_num_threads(1)
@@ -45,7 +45,7 @@ def measure(folder: Path) -> None:
 
 
 def copies(folder: Path, source: Path, count: int) -> Path:
-    """A folder with the file under so many names."""
+    """Make a folder with `count` links to the same file."""
     folder.mkdir()
     for number in range(count):
         (folder / f"rows-{number:03}.parquet").hardlink_to(source)

@@ -1,4 +1,4 @@
-"""Real jobs, built as `python -m runner` builds them, in the process of a benchmark."""
+"""Jobs built as `python -m runner` builds them, inside the process of a benchmark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def prepared(overrides: Sequence[str]) -> ComposedConfig:
-    """A checked configuration. Sets the thread settings that torch reads when it is imported.
+    """Compose and check a configuration, and set the threads that torch reads when it is imported.
 
     Raises: UserError for a mistake in the overrides.
     """
@@ -34,7 +34,7 @@ def prepared(overrides: Sequence[str]) -> ComposedConfig:
 
 @contextmanager
 def job_in(folder: Path, composed: ComposedConfig) -> Iterator[Job]:
-    """A job with a new run directory in `folder`; its view writes plain lines into memory."""
+    """Build a job with a new run directory in `folder`; its view writes plain lines into memory."""
     from runner.reporting.console import View
     from runner.training.builder import build_job
 
@@ -50,7 +50,7 @@ def job_in(folder: Path, composed: ComposedConfig) -> Iterator[Job]:
 
 
 def job_without_run(composed: ComposedConfig) -> Job:
-    """The same job as it writes nothing: for its parts."""
+    """Build a job that writes nothing, to measure its parts."""
     from runner.reporting.console import View
     from runner.training.builder import build_job
 

@@ -35,7 +35,7 @@ from runner.training.state import weight_tensors
 
 
 class Ready(NamedTuple):
-    """A batch as the step wants it."""
+    """A batch in the form that the step takes."""
 
     dense_BD: Tensor
     ids_V: Tensor  # feature by feature
@@ -84,7 +84,7 @@ class LeanDLRM:
         self._plain = plain
 
     def _layers(self, part: str, model: DLRM) -> list[tuple[Tensor, Tensor]]:
-        """Weight and bias of each layer."""
+        """Return the weight and bias of each layer."""
         return [
             tuple(self._given[f"dense/{part}.{n}.{kind}"].requires_grad_() for kind in WEIGHTS)
             for n, module in model.get_submodule(part).named_children()
@@ -92,7 +92,7 @@ class LeanDLRM:
         ]  # type: ignore[misc]
 
     def loop(self, batches: Sequence[Ready], chunk: int) -> Iterator[None]:
-        """Updates; yields after every `chunk` of them."""
+        """Make updates, and yield after every `chunk` of them."""
         for number, batch in enumerate(batches, start=1):
             self.update(batch)
             if number % chunk == 0:
@@ -121,7 +121,7 @@ class LeanDLRM:
         self._optimizer.step()
 
     def weights(self) -> dict[str, Tensor]:
-        """Live tensors under the names of `runner.training.state.weight_tensors`."""
+        """Return live tensors under the names of `runner.training.state.weight_tensors`."""
         tables = zip(self._names, self._tables.split_embedding_weights(), strict=True)
         dense = {name: t for name, t in self._given.items() if name.startswith("dense/")}
         return dense | {f"tables/{name}/weight": t.detach() for name, t in tables}

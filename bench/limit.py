@@ -33,7 +33,7 @@ FORMS = ("leanest", "plain")
 def one_pair(
     composed: ComposedConfig, batches: Sequence[Ready], *, chunk: int
 ) -> dict[str, Stopwatch]:
-    """Times of `ours` and of each form of the step over one whole run.
+    """Measure `ours` and each form of the lean step over one whole run.
 
     Raises: RuntimeError if one of them did not end with the weights of the run.
     """
@@ -52,7 +52,7 @@ def one_pair(
 
 
 def check_near(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
-    """Two loops that add in another order have nearly the same weights, by their norms.
+    """Check that two loops that add in different orders end with nearly the same weights, by norms.
 
     Measured over 149 updates: the two forms are 1e-7 apart for 80 of them, until a gradient is next
     to nothing. Adagrad and Adam move by the whole rate then, whichever way rounding turned it, and
@@ -65,7 +65,7 @@ def check_near(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None
 
 
 def measure(composed: ComposedConfig, pairs: int, chunk: int) -> str:
-    """All pairs of one batch size: speeds, and a table of ratios of speeds."""
+    """Return all pairs of one batch size as lines: speeds, and a table of their ratios."""
     from bench.lean import ready
 
     job = job_without_run(composed)
@@ -77,7 +77,7 @@ def measure(composed: ComposedConfig, pairs: int, chunk: int) -> str:
 
 
 def ratios(runs: Sequence[dict[str, Stopwatch]]) -> str:
-    """Ours over the others in rows a second; the verdict is on the time, 1 over that."""
+    """Return our rows/s over those of the others; the verdict is on the time, the inverse."""
     rows = []
     for form in FORMS:
         for clock in ("wall_s", "cpu_s"):

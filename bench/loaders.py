@@ -42,7 +42,7 @@ NOT_INSTALLED = 3  # exit code
 
 
 def processor_s() -> float:
-    """Processor seconds of this process, all below it, and those that have ended."""
+    """Return processor seconds of this process and of its children, running or ended."""
     parents: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -68,7 +68,7 @@ def ours(path: Path) -> Epoch:
 
 
 def torch_rows(path: Path) -> Epoch:
-    """A Dataset that makes a row at a time, as the tutorials do."""
+    """Measure a Dataset that makes one row at a time, as the tutorials do."""
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -91,7 +91,7 @@ def torch_rows(path: Path) -> Epoch:
 
 
 def torch_tensors(path: Path) -> Epoch:
-    """A TensorDataset: all rows in memory, put together row by row."""
+    """Measure a TensorDataset: all rows in memory, collated row by row."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -106,7 +106,7 @@ def torch_tensors(path: Path) -> Epoch:
 
 
 def deepctr_torch(path: Path) -> Epoch:
-    """Its `fit`, which holds its loader, around a model of one weight."""
+    """Measure DeepCTR-Torch's `fit`, which holds its loader, around a model of one weight."""
     import torch
     from deepctr_torch.inputs import DenseFeat
     from deepctr_torch.models.basemodel import BaseModel
@@ -148,7 +148,7 @@ def _fuxictr_map(folder: Path) -> Any:
 
 
 def fuxictr_npz(path: Path) -> Epoch:
-    """Its loader of an NPZ file, its default: all in memory. Without worker processes."""
+    """Measure FuxiCTR's default loader, an NPZ file in memory, without worker processes."""
     from fuxictr.pytorch.dataloaders.npz_dataloader import NpzDataLoader
 
     made = path.with_suffix(".npz")
@@ -161,7 +161,7 @@ def fuxictr_npz(path: Path) -> Epoch:
 
 
 def fuxictr_parquet(path: Path) -> Epoch:
-    """Its loader of Parquet files, by Ray."""
+    """Measure FuxiCTR's loader of Parquet files, which uses Ray."""
     from fuxictr.pytorch.dataloaders.parquet_dataloader import ParquetDataLoader
 
     loader = ParquetDataLoader(
@@ -181,7 +181,7 @@ LOADERS: Mapping[str, tuple[str, Callable[[Path], Epoch]]] = {
 
 
 def measure(name: str, path: Path) -> None:
-    """Prints processor seconds: to make it and its first batch, and of a row; the largest MB."""
+    """Print processor seconds up to the first batch and of a row, and the peak MB."""
     import torch
 
     torch.set_num_threads(1)
@@ -205,7 +205,7 @@ def measure(name: str, path: Path) -> None:
 
 
 def turns(path: Path, names: list[str], count: int) -> Iterator[tuple[str, list[float] | str]]:
-    """(name, numbers of `measure`) in turns; a text for one that is not there, once."""
+    """Yield (name, numbers of `measure`) in turns; for a missing peer a text instead, once."""
     missing: set[str] = set()
     for _ in range(count):
         for name in (name for name in names if name not in missing):
@@ -230,7 +230,7 @@ def turns(path: Path, names: list[str], count: int) -> Iterator[tuple[str, list[
 
 
 def rows_of(found: Mapping[str, list[list[float]]], missing: Mapping[str, str]) -> list[list[str]]:
-    """Of the table: our speed over theirs, as pairs of the same turn."""
+    """Return rows of the table: our speed over theirs, paired within each turn."""
     shown = []
     for name in [*found, *missing]:
         title = LOADERS[name][0]

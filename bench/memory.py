@@ -28,7 +28,7 @@ BATCH_SIZE = 4096
 
 
 def held_mb() -> float:
-    """RssAnon of this process."""
+    """Return the RssAnon of this process, in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     [line] = [line for line in lines if line.startswith("RssAnon")]
     return int(line.split()[1]) / 1024
@@ -39,7 +39,7 @@ def peak_mb() -> float:
 
 
 def write_rows(folder: Path, num_rows: int) -> list[Path]:
-    """40 columns as the cache has them; one block over and over, since only its size matters."""
+    """Write 40 columns as the cache has them: one block again and again, since only size matters."""
     from runner.data.prepare.shards import ShardWriter
 
     rng = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def write_rows(folder: Path, num_rows: int) -> list[Path]:
 
 
 def read(folder: Path, epochs: int, opened: int | None) -> None:
-    """Prints what is held after every epoch."""
+    """Print the memory that is held after every epoch."""
     from runner.batch import DataPosition
     from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn, NumericColumn
     from runner.data.read import decode
@@ -82,7 +82,7 @@ def read(folder: Path, epochs: int, opened: int | None) -> None:
 
 
 def count(entries: int) -> None:
-    """A vocabulary of distinct texts, counted as the learning pass does, and looking up in it."""
+    """Measure a vocabulary of distinct texts: counting as the fitting pass does, and looking up."""
     from runner.data.tabular.hash_text import hash_texts
     from runner.data.tabular.vocabulary import ValueCounter, look_up_ids
 

@@ -1,4 +1,4 @@
-"""Where the time of each model's update goes: a row a model.
+"""Measures where the time of an update goes, for each model.
 
     python -m bench.models [--only dcn,masknet] [--updates 8] [--threads 1] [--write docs/models.md]
 
@@ -36,7 +36,7 @@ OF_HISTORIES = {"din": 1024, "sasrec": 1024, "two_tower": 1024}  # rows an updat
 
 
 def names() -> list[str]:
-    """All models but the one that is only a frame for a model of one's own."""
+    """Return all models but `own`, which is only a frame for a user's model."""
     stems = sorted(path.stem for path in (PROJECT / "conf" / "model").glob("*.yaml"))
     return [name for name in stems if name != "own"]
 
@@ -57,7 +57,7 @@ def words_of(name: str, *, updates: int, threads: int) -> list[str]:
 
 
 def profiled(job: Job) -> DebugObservers:
-    """The updates of `loop=debug` on the clock of this thread; the first one does not count."""
+    """Time the updates of `loop=debug` by processor time of this thread, without the first one."""
     from dataclasses import replace
 
     from runner.training.debugging.hooks import ObservedDataset, attach_hooks
@@ -83,7 +83,7 @@ def profiled(job: Job) -> DebugObservers:
 
 
 def parts_of(look: DebugObservers) -> dict[str, float]:
-    """Milliseconds of an update by PARTS."""
+    """Return the milliseconds of an update for each of PARTS."""
     from runner.models.layers.embedding import TableLookup
     from runner.training.debugging.hooks import DATA_PART, OPTIMIZER_PART
 
@@ -116,7 +116,11 @@ def page(rows: Sequence[str], said: str) -> str:
 
 
 def written(text: str, table: str) -> str:
-    """The page with the table between its marks. Raises: ValueError if it has none."""
+    """Return the page with the table between its marks.
+
+    Raises:
+        ValueError: if the page has no such marks.
+    """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -125,7 +129,7 @@ def written(text: str, table: str) -> str:
 
 
 def one(name: str, options: argparse.Namespace) -> int:
-    """Prints the row of a model."""
+    """Print the row of one model."""
     words = words_of(name, updates=options.updates, threads=options.threads)
     try:
         job = job_without_run(prepared([*words, *options.overrides]))

@@ -1,4 +1,4 @@
-"""How near the shuffle comes to a full one, and what a seek costs.
+"""Measures how near the shuffle comes to a full one, and what a seek costs.
 
     python -m bench.order [--rows 4000000]
 
@@ -34,7 +34,7 @@ def blocks_of(num_rows: int):
 
 
 def ours(num_rows: int, window_rows: int = WINDOW_ROWS) -> np.ndarray:
-    """Number of the row at every place of an epoch."""
+    """Return the row number at every position of an epoch."""
     from runner.data.read.order import plan_epoch
 
     index = blocks_of(num_rows)
@@ -48,7 +48,7 @@ def ours(num_rows: int, window_rows: int = WINDOW_ROWS) -> np.ndarray:
 
 
 def distances(order: np.ndarray) -> list[str]:
-    """Of an order of rows that lie sorted, by time for example, in the files."""
+    """Return the distances of an order of rows that lie sorted in the files, by time for example."""
     num_rows = len(order)
     moved = np.abs(order - np.arange(num_rows)).mean() / num_rows
     neighbours = (order[1:] // BLOCK_ROWS == order[:-1] // BLOCK_ROWS).mean()

@@ -38,7 +38,7 @@ AIM = 1.02  # what the design aims at
 def one_pair(
     composed: ComposedConfig, batches: Sequence[Batch], *, chunk: int, parts: Parts | None = None
 ) -> dict[str, Stopwatch]:
-    """Times of `ours` and of each other loop over one whole run. parts: are filled with ours.
+    """Measure `ours` and each other loop over one whole run; `parts` collects where our time goes.
 
     Raises: RuntimeError if the bare loop did not end with the weights of the run.
     """
@@ -60,7 +60,7 @@ def one_pair(
 
 
 def check_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
-    """Two loops of the same kernels have the same weights, but for rounding."""
+    """Check that two loops with the same kernels have the same weights up to rounding."""
     for name, weight in ours.items():
         if not weight.isclose(theirs[name], rtol=1e-3, atol=1e-4).all():
             apart = (weight - theirs[name]).abs().max()
@@ -68,7 +68,7 @@ def check_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None
 
 
 def measure(composed: ComposedConfig, pairs: int, chunk: int) -> str:
-    """All pairs of one batch size: speeds, a table of ratios, a table of parts."""
+    """Return all pairs of one batch size as lines: speeds, a table of ratios, a table of parts."""
     from bench.parts import Parts
 
     job = job_without_run(composed)
@@ -99,7 +99,7 @@ def ratios(runs: Sequence[dict[str, Stopwatch]]) -> str:
 
 
 def decomposition(parts: Parts, clocks: dict[str, Stopwatch], updates: int) -> str:
-    """What our time went into, in one more run; CPU is that of the training thread."""
+    """Return where our time goes, in one more run; CPU is that of the training thread."""
     bare, ours = clocks["bare"], clocks["ours"]
     said = {
         "update": "cut, finiteness, weights of rows",

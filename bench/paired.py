@@ -1,4 +1,4 @@
-"""What every benchmark shares: alternated pairs, medians with bootstrap intervals, tables.
+"""What the benchmarks share: alternated pairs, medians with bootstrap intervals, tables.
 
 A target is judged by the far end of the interval, not by the median: `held` only if the whole
 interval is inside, `missed` if none of it is, `open` if the machine was too noisy to say.
@@ -57,7 +57,7 @@ def estimate(values: Sequence[float], *, seed: int = 0) -> Estimate:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """Of the paired ratios ours / theirs: measurement k of one beside measurement k of the other.
+    """Estimate ours / theirs from paired measurements: number k of one with number k of the other.
 
     Raises: ValueError if there are not as many of one as of the other.
     """
@@ -67,7 +67,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
 def alternate(
     first: Callable[[], float], second: Callable[[], float], pairs: int
 ) -> tuple[list[float], list[float]]:
-    """Measures A B, A B, ... after one of each that does not count; what each returned."""
+    """Measure A B, A B, ... after one warm-up of each, and return what each returned."""
     first(), second()
     measured = [(first(), second()) for _ in range(pairs)]
     return [a for a, _ in measured], [b for _, b in measured]
@@ -120,7 +120,7 @@ def _processor() -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side: the first to the left, the others to the right."""
+    """Format columns side by side: the first aligned left, the others right."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     lines = []
     for row in (header, *rows):
@@ -134,7 +134,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def shown(value: Estimate, *, digits: int = 3, unit: str = "") -> list[str]:
-    """Cells of a table: the median, the interval, the smallest and largest."""
+    """Return the cells of a table: the median, the interval, the smallest and largest value."""
     return [
         f"{value.median:.{digits}f}{unit}",
         f"{value.low:.{digits}f} to {value.high:.{digits}f}",

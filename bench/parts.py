@@ -1,4 +1,4 @@
-"""Where the time of a training goes: the job's own parts, each behind a clock."""
+"""Measures where the time of a training goes: each part of the job is timed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.training.job import Job
 
 @dataclass
 class Parts:
-    """Seconds by part, what a part spends in another one counted there only.
+    """Seconds by part; time that a part spends in another part is counted there only.
 
     cpu_s: processor time of the thread that trains. A clock around a part costs 2 microseconds.
     """
@@ -36,7 +36,7 @@ class Parts:
 
 
 class Clocked:
-    """Anything, with clocks around some of its methods."""
+    """An object with clocks around some of its methods."""
 
     def __init__(self, inner: Any, parts: Parts, part_of: Mapping[str, str]) -> None:
         self._inner, self._parts, self._part_of = inner, parts, part_of

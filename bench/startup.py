@@ -39,7 +39,7 @@ FIRST_STEP = ("--allow", "bench", "task._target_=bench.first_step.FirstStep")
 
 @dataclass(frozen=True)
 class Took:
-    """Of one process. wall_s: to its end, or to what it printed."""
+    """Times of one process; `wall_s` ends with the process, or with what it printed."""
 
     wall_s: float
     cpu_s: float
@@ -48,7 +48,7 @@ class Took:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of process to be timed."""
+    """One kind of process that is timed."""
 
     said: str
     command: Sequence[str]
@@ -88,7 +88,11 @@ def kinds(folder: Path) -> dict[str, Kind]:
 
 
 def run(kind: Kind, bytecode: Path) -> Took:
-    """Times one fresh process. Raises: RuntimeError if its exit code is another than expected."""
+    """Time one fresh process.
+
+    Raises:
+        RuntimeError: if its exit code is not the expected one.
+    """
     env = dict(os.environ, PYTHONPYCACHEPREFIX=str(bytecode))
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # containers set it; every start would compile torch
     began_s = time.time()

@@ -1,4 +1,4 @@
-"""What a sweep costs beyond its jobs' own processes.
+"""Measures what a sweep costs beyond the processes of its jobs.
 
     python -m bench.sweep [--pairs 7] [--jobs 4] [--empty 40] [--only empty,trainings]
 
@@ -59,7 +59,11 @@ class Spent:
 
 
 def run(command: Sequence[str], **environment: str) -> Spent:
-    """One command to its end, with all its processes. Raises: RuntimeError if it fails."""
+    """Run one command with all its processes to its end.
+
+    Raises:
+        RuntimeError: if it fails.
+    """
     began_s = time.perf_counter()
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
@@ -84,7 +88,7 @@ def total(all_spent: Sequence[Spent]) -> Spent:
 
 
 def trainings(folder: Path, count: int) -> Spent:
-    """A job's share of what a sweep takes beyond the same commands, each alone."""
+    """Measure the time for each job that a sweep takes beyond the same commands run alone."""
     seeds = ",".join(str(seed) for seed in range(count))
     sweep = run(["-m", "runner", "-m", f"seed={seeds}", *TRAINING, place("sweep", folder / "s")])
     alone = [
@@ -102,7 +106,7 @@ def place(kind: str, folder: Path) -> str:
 
 
 def empty(folder: Path, count: int) -> tuple[Spent, Spent]:
-    """What one job more costs beyond its own process, and what a sweep costs once."""
+    """Measure what each further job costs beyond its process, and what a sweep costs once."""
     few, many = (
         run(["-m", "bench.sweep", _INSIDE, str(n), str(folder / f"of-{n}")])
         for n in (FEW, FEW + count)

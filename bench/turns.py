@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Turns:
-    """Who else runs, and for how many updates at a time. parts: where our time goes, if asked."""
+    """Which other loops run, and for how many updates at a time; `parts` times ours, if given."""
 
     loops: dict[str, tuple[Stopwatch, Iterator[None]]]
     ours: Stopwatch
@@ -48,7 +48,7 @@ class Turns:
 
 
 class Pausing:
-    """A dataset that lets the others run before every next chunk of training batches."""
+    """A dataset that lets the other loops run before each chunk of training batches."""
 
     def __init__(self, job: Job, turns: Turns) -> None:
         self._job, self._turns = job, turns
@@ -142,7 +142,7 @@ def measured_by_size(
 
 
 def speeds(runs: Sequence[Mapping[str, Stopwatch]], *, size: int, updates: int, chunk: int) -> str:
-    """Two lines above a table: how much was measured, and the rows a second of each."""
+    """Return two lines above a table: how much was measured, and the rows/s of each."""
     num_rows = size * updates
     best = [f"{name} {num_rows / min(r[name].wall_s for r in runs):,.0f}" for name in runs[0]]
     return (

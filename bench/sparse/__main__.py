@@ -65,7 +65,7 @@ def turn(update: Update, batches: Sequence[Prepared], updates: int) -> Stopwatch
 def in_turns(
     updates: dict[str, Update], batches: Sequence[Prepared], *, seconds: float, turn_s: float
 ) -> dict[str, list[Stopwatch]]:
-    """Each of them for about `turn_s`, again and again. Times are an update's."""
+    """Run each of them for about `turn_s`, again and again, and return times of an update."""
     began = time.perf_counter()
     counts = {}
     for name, update in updates.items():
@@ -84,7 +84,7 @@ def in_turns(
 
 
 def free_bytes() -> int:
-    """Memory that is to be had now."""
+    """Return the memory that is available now, in bytes."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -92,7 +92,7 @@ def free_bytes() -> int:
 
 
 def measure_updates(scene: Scene, size: int, seconds: float, turn_s: float) -> str:
-    """Ours against each of the others in turns; only these two are in memory at a time."""
+    """Measure ours against each of the others in turns; only these two are in memory at a time."""
     batches = [prepared(scene, size, seed) for seed in range(4)]
     [ours] = [c for c in CONTESTANTS if c.name == OURS]
     others = [c for c in CONTESTANTS if c.name != OURS]
@@ -146,7 +146,7 @@ def measure_boundary(size: int, seconds: float, turn_s: float) -> str:
 
 
 def measure_size(seconds: float, turn_s: float, largest: int) -> str:
-    """The same look-ups in larger and larger tables."""
+    """Measure the same look-ups in larger and larger tables."""
     updates, rows, batches = {}, [], {}
     count = largest // 100
     while count <= largest:
@@ -180,7 +180,7 @@ def measure_size(seconds: float, turn_s: float, largest: int) -> str:
 
 
 def in_one_turn(update: Update, batches: Sequence[Prepared], turn_s: float) -> Stopwatch:
-    """Time of an update, over about `turn_s`."""
+    """Measure the time of an update, over about `turn_s`."""
     count, began, total = 0, time.perf_counter(), Stopwatch()
     while count == 0 or time.perf_counter() - began < turn_s:
         watch = turn(update, batches, len(batches))
@@ -191,7 +191,7 @@ def in_one_turn(update: Update, batches: Sequence[Prepared], turn_s: float) -> S
 
 
 def measure_save(num_bytes: int, saves: int) -> str:
-    """Weights and accumulators of `num_bytes`, saved by the runner's own checkpointer."""
+    """Measure saving weights and accumulators of `num_bytes` with the runner's checkpointer."""
     num_rows = num_bytes // (4 * 17 * 4)  # 17 numbers a row: 16 weights and their accumulator
     scene = Scene(num_tables=4, num_rows=num_rows, dim=16, pooling=1)
     context = our_context(scene, "rowwise_adagrad")

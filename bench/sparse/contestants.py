@@ -50,7 +50,7 @@ class _Dense(nn.Module):
 
 
 class _Bags(nn.Module):
-    """An nn.EmbeddingBag a table: what many write."""
+    """One nn.EmbeddingBag for each table, as many write it."""
 
     def __init__(self, scene: Scene, *, sparse: bool) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ def torchrec_unfused(scene: Scene) -> Update:
 
 
 def torchrec_fused(scene: Scene) -> Update:
-    """As TorchRec's examples have it."""
+    """Build TorchRec's fused tables as its examples do."""
     fused = fuse_embedding_optimizer(
         _collection(scene, "meta"),
         optimizer_type=RowWiseAdagrad,
@@ -159,7 +159,7 @@ def torchrec_fused(scene: Scene) -> Update:
 
 
 def our_context(scene: Scene, kind: str) -> Context:
-    """Model, tables and optimizers as the runner builds them."""
+    """Build model, tables and optimizers as the runner does."""
     schema = scene.schema
     model = DLRM(schema, embedding_dim=scene.dim, bottom=[64], top=list(TOP))
     [lookup] = [m for m in model.modules() if isinstance(m, TableLookup)]
@@ -191,7 +191,7 @@ def our_update(context: Context) -> Update:
 
 
 def uncut_update(context: Context) -> Update:
-    """The same model and optimizers by one backward: no cut, no check, tables step on the way."""
+    """Update the same model by one backward: no cut, no checks, tables step inside it."""
 
     def update(given: Prepared) -> None:
         context.dense_optimizer.zero_grad()

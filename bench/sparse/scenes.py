@@ -19,7 +19,7 @@ TOP = (64, 32)
 
 @dataclass(frozen=True)
 class Scene:
-    """Tables of one size, looked up with as many ids each."""
+    """Tables of one size, each looked up with the same number of ids."""
 
     num_tables: int
     num_rows: int
@@ -65,7 +65,7 @@ class Prepared:
 
 
 def prepared(scene: Scene, size: int, seed: int) -> Prepared:
-    """Uniform ids: a batch meets few rows twice, the dear case for sparse updates."""
+    """Draw uniform ids: few rows occur twice in a batch, which is expensive for sparse updates."""
     g = torch.Generator().manual_seed(seed)
     shape = (scene.num_tables, size, scene.pooling)
     ids_FBL = torch.randint(0, scene.num_rows, shape, generator=g)
