@@ -91,7 +91,7 @@ def ids(rng: np.random.Generator, size: int, count: int) -> np.ndarray:
 
 
 def scan(path: Path, names: list[str]) -> float:
-    """Return the seconds that Arrow takes to scan the same columns, a window of row groups at once."""
+    """Return the seconds that Arrow takes for the same columns, a window of row groups at once."""
     began = time.process_time()
     with pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
         for group in range(0, file.num_row_groups, BLOCKS_AT_ONCE):

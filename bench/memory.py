@@ -39,7 +39,7 @@ def peak_mb() -> float:
 
 
 def write_rows(folder: Path, num_rows: int) -> list[Path]:
-    """Write 40 columns as the cache has them: one block again and again, since only size matters."""
+    """Write 40 columns as the cache has them: one block repeated, since only the size matters."""
     from runner.data.prepare.shards import ShardWriter
 
     rng = np.random.default_rng(0)

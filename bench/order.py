@@ -48,7 +48,7 @@ def ours(num_rows: int, window_rows: int = WINDOW_ROWS) -> np.ndarray:
 
 
 def distances(order: np.ndarray) -> list[str]:
-    """Return the distances of an order of rows that lie sorted in the files, by time for example."""
+    """Return the distances of an order of rows that lie sorted in the files, such as by time."""
     num_rows = len(order)
     moved = np.abs(order - np.arange(num_rows)).mean() / num_rows
     neighbours = (order[1:] // BLOCK_ROWS == order[:-1] // BLOCK_ROWS).mean()
