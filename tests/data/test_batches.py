@@ -130,6 +130,6 @@ def test_open_files_are_bounded_by_their_number_and_by_their_footers(
             start, count = index.start_N[block], index.rows_N[block]
             wanted = whole["item"].to_numpy()[start : start + count]
             assert rows.ids_FW[0].tolist() == wanted.tolist()
-            held.append(len(reader._open))
+            held.append(len(reader._open_files))
         assert max(held) == most
         reader.close()

@@ -105,10 +105,10 @@ def test_a_dataset_of_somebody_else_is_known_by_settings_and_content(tmp_path):
     [
         ("movielens_1m", None, r"dataset\.path is not set.*grouplens\.org"),
         ("movielens_1m", "ml-1", r"no such path .*nearest: 'ml-1m'.*grouplens\.org"),
-        ("movielens_1m", "ml-1m/users.dat", "is a file, needed is the folder"),
+        ("movielens_1m", "ml-1m/users.dat", "is a file; it must be the folder"),
         ("movielens_1m", "ml-1m", r"has no ratings\.dat; nearest: 'rating\.dat'.*grouplens"),
         ("criteo", None, r"dataset\.path is not set.*criteo"),
-        ("criteo", "ml-1m", r"is a folder, needed is a file \(there are: .*users\.dat"),
+        ("criteo", "ml-1m", r"is a folder; it must be a file \(there are: .*users\.dat"),
         ("criteo", "ml-1m/user.dat", r"no such path .*nearest: 'users\.dat'.*Kaggle"),
     ],
 )

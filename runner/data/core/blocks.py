@@ -181,9 +181,7 @@ def _read_row_counts(file: pa.ipc.RecordBatchFileReader) -> list[int]:
     if not file.num_record_batches:
         return []
     _, metadata = file.get_batch_with_custom_metadata(file.num_record_batches - 1)
-    counts: list[int] = np.frombuffer(
-        (metadata or {}).get(ROW_COUNTS_KEY, b""), np.int64
-    ).tolist()
+    counts: list[int] = np.frombuffer((metadata or {}).get(ROW_COUNTS_KEY, b""), np.int64).tolist()
     if len(counts) != file.num_record_batches or min(counts) < 0:
         raise pa.ArrowInvalid("its blocks are not those that were written")
     return counts

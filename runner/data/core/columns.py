@@ -123,7 +123,9 @@ class Columns:
         with_tables: list[CategoricalColumn | SequenceColumn] = [*self.categorical, *self.sequences]
         for c in with_tables:
             if c.num_rows < 1:
-                raise DataError(f"column {c.name!r}: its table has {c.num_rows} rows; it must have 1 or more")
+                raise DataError(
+                    f"column {c.name!r}: its table has {c.num_rows} rows; it must have 1 or more"
+                )
             if c.default is not None and not 0 <= c.default < c.num_rows:
                 raise DataError(f"column {c.name!r}: default {c.default} is not in its table")
             if sizes.setdefault(c.table or c.name, c.num_rows) != c.num_rows:

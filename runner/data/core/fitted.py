@@ -91,7 +91,9 @@ def copy_fitted_transforms(source: Path, target: Path) -> None:
         shutil.copyfile(path, target / path.name)
     temporary = target / f"{FITTED_FILE}.tmp"
     shutil.copyfile(source / FITTED_FILE, temporary)
-    temporary.rename(target / FITTED_FILE)  # last, so that its presence says that the copy is complete
+    temporary.rename(
+        target / FITTED_FILE
+    )  # last, so that its presence says that the copy is complete
 
 
 def with_fitted_transforms(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:

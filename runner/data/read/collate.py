@@ -111,7 +111,9 @@ def _collate_sparse(spans: Sequence[RowSpan], keys: list[str], size: int) -> Key
     num_singles = len(spans[0][0].ids_FW)
     num_ids = num_singles * size
     list_columns = range(len(spans[0][0].lists))
-    lists = _concatenate_lists([[rows.lists[n] for rows, _, _ in spans] for n in list_columns], spans)
+    lists = _concatenate_lists(
+        [[rows.lists[n] for rows, _, _ in spans] for n in list_columns], spans
+    )
     values = np.empty(num_ids + lists.total, np.int64)
     ids_FB = values[:num_ids].reshape(num_singles, size)
     at = 0
@@ -132,7 +134,9 @@ def _collate_sparse(spans: Sequence[RowSpan], keys: list[str], size: int) -> Key
 
 def _collate_sequences(spans: Sequence[RowSpan], keys: list[str], size: int) -> KeyedJaggedTensor:
     columns = range(len(keys))
-    lists = _concatenate_lists([[rows.sequences[n] for rows, _, _ in spans] for n in columns], spans)
+    lists = _concatenate_lists(
+        [[rows.sequences[n] for rows, _, _ in spans] for n in columns], spans
+    )
     offsets = np.concatenate([np.zeros(1, np.int64), *lists.ends])
     values = np.concatenate(lists.values).astype(np.int64)
     return _build_kjt(keys, values, np.diff(offsets), offsets, None, size)

@@ -52,7 +52,9 @@ def gather_rows(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
     """Return the rows `order` of an array; a view if `order` is a slice."""
     if isinstance(order, slice):
         return values[order]
-    return np.take(values, order, axis=0, mode="clip")  # `clip` avoids a buffer; no index is outside
+    return np.take(
+        values, order, axis=0, mode="clip"
+    )  # `clip` avoids a buffer; no index is outside
 
 
 def gather_lists(

@@ -170,7 +170,7 @@ def test_its_identity_is_the_folder_and_the_columns_and_not_what_has_come(tmp_pa
     [
         ({"path": None}, DataError, "dataset.path is not set"),
         ({"path": "nowhere"}, DataError, "dataset.path=nowhere: no such folder"),
-        ({"poll_s": 0}, ConfigError, "dataset.poll_s=0: needed is a number of seconds"),
+        ({"poll_s": 0}, ConfigError, "dataset.poll_s=0: must be a number of seconds"),
         ({"idle_timeout_s": -1}, ConfigError, "or null for ever"),
         (
             {"schema": {**SCHEMA, "categorical": {"city": {"encode": "vocabulary"}}}},

@@ -107,8 +107,8 @@ def test_begin_latest_takes_only_what_comes_from_then_on(broker, topic):
     ("message", "problem"),
     [
         (b"{click", "is not JSON"),
-        (b"[1, 2]", "is no JSON object"),
-        ({"click": 1, "price": "dear"}, "column 'price': value 'dear' is no double"),
+        (b"[1, 2]", "is not a JSON object"),
+        ({"click": 1, "price": "dear"}, "column 'price': value 'dear' is not of type double"),
         ({"click": 2, "age": 1.0, "item": 3, "user": 1, "tags": []}, "column 'click': value 2"),
         ({"click": 1, "age": 1.0, "item": None, "user": 1}, "column 'item': is missing"),
         ({"click": 1, "age": 1.0, "item": 1000, "user": 1}, "its table has the rows 0 to 999"),
@@ -150,7 +150,7 @@ def test_a_broker_that_does_not_answer_is_an_error(monkeypatch):
     [
         ({"topic": None}, "dataset.topic is not set"),
         ({"begin": "erliest"}, "nearest: 'earliest'"),
-        ({"client": {"auto.offset.reset": "latest"}}, "is the runner's to set"),
+        ({"client": {"auto.offset.reset": "latest"}}, "is reserved; the runner sets it"),
         ({"idle_timeout_s": 0}, "number of seconds above 0"),
     ],
 )
