@@ -138,7 +138,7 @@ class ArrowWriter(AbstractContextManager["ArrowWriter"]):
     def write(self, table: pa.Table) -> None:
         """Write the rows as one block."""
         (block,) = table.combine_chunks().to_batches()
-        # Checksums are of the buffers as they will be read: a slice shares those of the whole table.
+        # Checksums are of the buffers as they will be read; a slice has those of the whole table.
         block = pa.ipc.read_record_batch(block.serialize(), self._schema)
         checksums = np.array([compute_checksum(column) for column in block.columns], np.uint64)
         self._row_counts.append(block.num_rows)

@@ -44,7 +44,7 @@ class Recipe(Protocol):
         """
 
     def content_fields(self) -> Mapping[str, Any]:
-        """Return all that the prepared files depend on: the sources' content, settings, a version."""
+        """Return all that the prepared files depend on: sources' content, settings, a version."""
 
     def reading_fields(self) -> Mapping[str, Any]:
         """Return all else that shapes the batches."""
@@ -73,7 +73,7 @@ def cache_key(recipe: Recipe) -> str:
 
 
 def prepare(recipe: Recipe) -> tuple[Path, PreparedFiles]:
-    """Return the folder with the recipe's files, made now or found in the cache; imports no torch."""
+    """Return the recipe's files, made now or found in the cache, without importing torch."""
     recipe.check()
 
     def make(folder: Path) -> Mapping[str, Any]:

@@ -194,6 +194,9 @@ def _concatenate_lists(
 
 @lru_cache(maxsize=8)
 def _single_id_layout(num_features: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return lengths and offsets of one id a row; batches share these arrays: never write to them."""
+    """Return lengths and offsets of one id a row.
+
+    Batches share these arrays; never write to them.
+    """
     count = num_features * size
     return np.ones(count, np.int64), np.arange(count + 1)

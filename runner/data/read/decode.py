@@ -57,7 +57,7 @@ class Rows:
 
 
 class BlockReader:
-    """Reads blocks of one split and keeps the last few files open; one thread at a time may use it."""
+    """Reads blocks of one split, for one thread at a time; it keeps the last few files open."""
 
     def __init__(self, index: BlockIndex, columns: Columns) -> None:
         self._index = index

@@ -1,6 +1,6 @@
 """Gathering the selected rows of a window in their final order.
 
-Shape legend: R rows of the window in file order, W rows selected from it, V values of a list column.
+Shape legend: R rows of the window in file order, W selected rows, V values of a list column.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def gather_rows(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
 def gather_lists(
     values: np.ndarray, offsets_R1: np.ndarray, order: np.ndarray | slice
 ) -> tuple[np.ndarray, np.ndarray | slice, np.ndarray]:
-    """Select lists: [V] values, R + 1 offsets -> their values, positions in `values`, W + 1 offsets."""
+    """Return the values of the selected lists, their positions in `values`, and W + 1 offsets."""
     starts, stops = offsets_R1[:-1][order], offsets_R1[1:][order]
     lengths = stops - starts
     offsets_W1 = np.zeros(len(lengths) + 1, np.int64)

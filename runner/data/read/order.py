@@ -1,8 +1,8 @@
 """The exact order of examples: a pure function of (blocks, seed, epoch).
 
-Blocks are permuted, consecutive blocks form windows, and the rows of each window are permuted. Every
-permutation has a generator of its own with the key (seed, epoch, kind, number), so that any position
-is found without replaying what came before it.
+Blocks are permuted, consecutive blocks form windows, and the rows of each window are permuted.
+Every permutation has a generator of its own with the key (seed, epoch, kind, number), so that any
+position is found without replaying what came before it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def plan_epoch(index: BlockIndex, *, seed: int | None, epoch: int, window_rows: 
     """Return windows of about `window_rows` rows, each of at least one block. No row is read."""
     blocks_per_window = max(1, window_rows // int(index.rows_N.max()))
     num_windows = -(-index.num_blocks // blocks_per_window)
-    # The windows are equally large: the rows of a last window of one block would hardly be shuffled.
+    # Windows are equally large: the rows of a last window of one block would hardly be shuffled.
     first_K1 = index.num_blocks * np.arange(num_windows + 1) // num_windows
     block_N = np.arange(index.num_blocks)
     if seed is not None:

@@ -31,8 +31,8 @@ class BatchSlice:
 class RankSlice:
     """One rank's share of the offsets `start` to `total` - 1.
 
-    Global batch k is the k-th group of batch_size * world_size offsets, and rank r has the r-th part
-    of it. The last global batch may be shorter and is split as evenly as possible.
+    Global batch k is the k-th group of batch_size * world_size offsets, and rank r has the r-th
+    part of it. The last global batch may be shorter and is split as evenly as possible.
     """
 
     start: int

@@ -1,4 +1,4 @@
-"""A folder as a stream: Parquet files with ascending names, each renamed into place when complete."""
+"""A folder as a stream of Parquet files with ascending names, each renamed into place."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ class FolderSource:
             late = [name for name in names if name <= last and name not in self._visited]
             if late:
                 raise DataError(
-                    f"{self._folder / late[0]}: came after {last} had been read, but its name sorts "
-                    "before it: names must ascend in the order in which files come"
+                    f"{self._folder / late[0]}: came after {last} had been read, but its name "
+                    "sorts before it: names must ascend in the order in which files come"
                 )
             if after := [name for name in names if name > last]:
                 self._visited.add(after[0])
