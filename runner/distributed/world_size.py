@@ -36,7 +36,7 @@ def resolve_world_size(
 
     Args:
         config: the composed configuration.
-        record: the configuration that the run directory keeps.
+        record: the same configuration as it is written into the run directory.
         previous_config: of the run that this one continues, empty if there is none.
         overridden_keys: keys that the command line sets.
         started_ranks: number of ranks that a launcher has started, if one has.

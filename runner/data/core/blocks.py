@@ -176,7 +176,7 @@ def _read_row_counts(file: pa.ipc.RecordBatchFileReader) -> list[int]:
     The last block's metadata has those of all, so that opening a file reads one block.
 
     Raises:
-        pa.ArrowInvalid: if they do not fit the blocks.
+        ArrowInvalid: if they do not fit the blocks.
     """
     if not file.num_record_batches:
         return []

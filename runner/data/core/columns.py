@@ -124,7 +124,7 @@ class Columns:
         for c in with_tables:
             if c.num_rows < 1:
                 raise DataError(
-                    f"column {c.name!r}: its table has {c.num_rows} rows; it must have 1 or more"
+                    f"column {c.name!r}: its table has {c.num_rows} rows; it must have at least 1"
                 )
             if c.default is not None and not 0 <= c.default < c.num_rows:
                 raise DataError(f"column {c.name!r}: default {c.default} is not in its table")

@@ -257,7 +257,11 @@ class RoundRobinConsumer:
         self._consumer.close()
 
     def _assign(self, settings: TopicRecipe, offsets: Mapping[str, int] | None) -> dict[int, int]:
-        """Subscribe to all partitions; return the offset at which each one starts."""
+        """Subscribe to all partitions; return the offset at which each one starts.
+
+        Raises:
+            DataError: if the partitions or their offsets do not fit `offsets`.
+        """
         partitions = self._list_partitions(settings.servers)
         if offsets is None:
             limit = 0 if settings.begin == "earliest" else 1
