@@ -13,9 +13,9 @@ from runner.distributed.ranks import Ranks
 def all_reduce_gradients(
     parameters: Sequence[nn.Parameter], ranks: Ranks, *, is_finite: bool = True
 ) -> bool:
-    """Sum every gradient over all ranks, in one exchange.
+    """Collective. Sum every gradient over all ranks, in one exchange.
 
-    Collective. A parameter without a gradient on some ranks gets the sum of the others', and none
+    A parameter without a gradient on some ranks gets the sum of the others', and none
     if no rank has one. All ranks get the same bits, so that copies of the parameters stay equal.
 
     Args:

@@ -13,9 +13,7 @@ from runner.distributed.ranks import Ranks, current_ranks
 
 
 def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
-    """Join the process group that the environment describes, if it describes one.
-
-    Collective.
+    """Collective. Join the process group that the environment describes, if it describes one.
 
     Args:
         device: on which this rank computes.

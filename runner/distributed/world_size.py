@@ -84,11 +84,9 @@ def _keep_global_batch(
             f"{_describe_parts(*new_parts)} cannot share evenly; choose numbers that divide them"
         ], []
     trainer["batch_size"] = trainer_record["batch_size"] = total // num_parts
-    note = (
-        f"an update keeps its {total:,} rows, shared by {_describe_parts(*new_parts)} instead of "
-    )
+    old, new = _describe_parts(*old_parts), _describe_parts(*new_parts)
     change = f"trainer.batch_size={batch_size} -> {total // num_parts}"
-    return [], [f"{note}{_describe_parts(*old_parts)}: {change}"]
+    return [], [f"an update keeps its {total:,} rows, shared by {new} instead of {old}: {change}"]
 
 
 def _describe_parts(accumulate: int, ranks: int) -> str:

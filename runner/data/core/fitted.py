@@ -83,7 +83,7 @@ class FittedTransforms:
 
 
 def copy_fitted_transforms(source: Path, target: Path) -> None:
-    """Copy them from prepared data into a run directory, unless it has a complete copy already."""
+    """Copy fitted transforms from prepared data to a run directory, unless it has them already."""
     if (target / FITTED_FILE).exists():
         return
     target.mkdir(parents=True, exist_ok=True)
@@ -91,9 +91,8 @@ def copy_fitted_transforms(source: Path, target: Path) -> None:
         shutil.copyfile(path, target / path.name)
     temporary = target / f"{FITTED_FILE}.tmp"
     shutil.copyfile(source / FITTED_FILE, temporary)
-    temporary.rename(
-        target / FITTED_FILE
-    )  # last, so that its presence says that the copy is complete
+    # This file comes last: its presence says that the copy is complete.
+    temporary.rename(target / FITTED_FILE)
 
 
 def with_fitted_transforms(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:

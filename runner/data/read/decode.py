@@ -73,7 +73,7 @@ class BlockReader:
         table = self.read_table(blocks, self._columns.names)
         source = _RowSource(self._index, blocks)
         columns, num_rows = self._columns, table.num_rows
-        gather = RowGather.from_order(order, num_rows)
+        selection = RowGather.from_order(order, num_rows)
         labels_RT = np.empty((num_rows, len(columns.labels)), np.float32)
         for t, label in enumerate(columns.labels):
             raw = _read_numbers(table[label.name], label.name, None, source)
@@ -86,8 +86,8 @@ class BlockReader:
         for g, name in enumerate(columns.groups):
             groups_RG[:, g] = _read_numbers(table[name], name, None, source)
         return Rows(
-            dense_DW=self._gather_dense(table, gather, source),
-            ids_FW=self._gather_singles(table, gather, source),
+            dense_DW=self._gather_dense(table, selection, source),
+            ids_FW=self._gather_singles(table, selection, source),
             lists=tuple(_gather_list_column(table, c, order, source) for c in columns.lists),
             sequences=tuple(
                 _gather_list_column(table, c, order, source) for c in columns.sequences
@@ -146,13 +146,15 @@ class BlockReader:
         while self._open_files:
             self._open_files.popitem()[1].close()
 
-    def _gather_dense(self, table: pa.Table, gather: RowGather, source: _RowSource) -> np.ndarray:
-        dense_DW = allocate_matrix(len(self._columns.numeric), gather.num_selected, np.float32)
+    def _gather_dense(
+        self, table: pa.Table, selection: RowGather, source: _RowSource
+    ) -> np.ndarray:
+        dense_DW = allocate_matrix(len(self._columns.numeric), selection.num_selected, np.float32)
         for d, numeric in enumerate(self._columns.numeric):
             raw = _read_numbers(table[numeric.name], numeric.name, numeric.default, source)
             is_plain = numeric.is_identity and (raw.dtype == np.float32 or raw.dtype.kind in "iu")
             x = raw if is_plain else transform_numeric(numeric, raw)
-            gather.gather_into(dense_DW[d], x)  # converts integers to float32
+            selection.gather_into(dense_DW[d], x)  # converts integers to float32
             if numeric.preserves_finite and raw.dtype.kind != "f":
                 continue  # integers are finite and stay so
             # Minimum and maximum are NaN if any value is, so that no array of flags is needed.
@@ -164,12 +166,16 @@ class BlockReader:
                 )
         return dense_DW
 
-    def _gather_singles(self, table: pa.Table, gather: RowGather, source: _RowSource) -> np.ndarray:
+    def _gather_singles(
+        self, table: pa.Table, selection: RowGather, source: _RowSource
+    ) -> np.ndarray:
         singles = self._columns.singles
         large = any(c.num_rows > 2**31 for c in singles)
-        ids_FW = allocate_matrix(len(singles), gather.num_selected, np.int64 if large else np.int32)
+        ids_FW = allocate_matrix(
+            len(singles), selection.num_selected, np.int64 if large else np.int32
+        )
         for f, c in enumerate(singles):
-            gather.gather_into(
+            selection.gather_into(
                 ids_FW[f], _check_ids(_encode_ids(table[c.name], c, source), c, source.fail)
             )
         return ids_FW

@@ -132,7 +132,7 @@ def test_offsets_that_are_gone_or_never_existed_are_an_error(broker, topic):
 
 
 def test_a_broker_that_does_not_answer_is_an_error(monkeypatch):
-    monkeypatch.setattr("runner.data.streaming.kafka.CONNECT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("runner.data.streaming.kafka_consumer.CONNECT_TIMEOUT_S", 1.0)
     dataset = kafka(
         servers="127.0.0.1:1",
         topic="clicks",
