@@ -22,7 +22,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.data.core.columns import GROUP_PREFIX, Columns
-from runner.data.read.decode import JaggedColumn
+from runner.data.read.column_arrays import JaggedColumn
 from runner.data.read.stream import BatchSlice, RowSpan
 
 
