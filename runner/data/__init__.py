@@ -1,6 +1,6 @@
-"""Rows in, batches out, in an order that is a function of files, seed and epoch.
+"""Datasets: rows in, batches out, in an order that files, seed and epoch determine.
 
-What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+`__init__.pyi` lists the public names; each is imported on first use.
 """
 
 import lazy_loader

@@ -1,6 +1,6 @@
-"""Several ranks of one run: who they are, how they start and end.
+"""The ranks of a run: how they start, exchange values and end.
 
-What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+`__init__.pyi` lists the public names; each is imported on first use.
 """
 
 import lazy_loader

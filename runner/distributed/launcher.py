@@ -1,7 +1,7 @@
-"""Ranks as processes of this machine: forked, watched, and gone when one of them fails. No torch.
+"""Ranks as forked processes of this machine, all of which end when one fails. Imports no torch.
 
-The parent has composed, checked and opened the run directory before it forks, so that nothing of
-that is handed over, written down or done twice. It trains nothing itself.
+The parent composes and checks the configuration and opens the run directory before it forks, so
+that nothing of this is serialised or done twice. It does no training itself.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from typing import Any
 
 from runner.distributed.parent_death import die_with_parent
 
-# A rank that fails makes the others fail at their next exchange; those that wait for it longer
-# than this, because they are stopped or hang, are killed.
+# When a rank fails, the others fail at their next exchange with it. Those that still live after
+# this time, because they are stopped or hang, are killed.
 GRACE_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_LONGEST_TEXT = 20_000  # characters of a report, which a pipe takes without a reader
+_MAX_TEXT = 20_000  # characters of a report, so that it fits the pipe without a reader
 
-# The socket at which rank 0 of our own ranks serves the store that all of them meet at.
+# The socket on which rank 0 serves the store through which ranks that we fork find each other.
 store_socket: socket.socket | None = None
 
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """How a process of a job ended. `refused`: a mistake of the configuration or the data."""
+    """How a process of a job ended."""
 
     code: int
-    status: str = "completed"  # or pruned, interrupted, refused, failed
+    # completed, pruned, interrupted, failed, or refused for a mistake in configuration or data
+    status: str = "completed"
     message: str = ""
     trace: str = ""
     at: float = 0.0  # monotonic seconds
@@ -50,27 +51,29 @@ class ProcessResult:
 class _Rank:
     number: int
     pid: int
-    reports: int  # end of the pipe on which it tells how it ended
-    handle: int  # pidfd: readable when it is dead; -1 where the system has none
-    ended: ProcessResult | None = None
-    killed: bool = False  # by us
+    reports: int  # read end of the pipe on which it reports its result
+    handle: int  # pidfd, readable once the process has ended; -1 where the system has none
+    result: ProcessResult | None = None
+    was_killed: bool = False  # by this module
 
 
 def run_on_ranks(num_ranks: int, work: Callable[[], ProcessResult]) -> ProcessResult:
-    """Calls `work` in `num_ranks` forked processes; returns how the first that failed ended, else
-    how rank 0 did.
+    """Call `work` in `num_ranks` forked processes and wait for all of them.
 
-    In each RANK, WORLD_SIZE and the like are set as torchrun sets them. SIGINT and SIGTERM are
-    passed on to all. Nothing is left when it returns, or if this process is killed (on Linux).
+    Each gets RANK, WORLD_SIZE and the like as torchrun sets them. SIGINT and SIGTERM are forwarded
+    to all. No process is left when this returns or, on Linux, when the calling process is killed.
+
+    Returns:
+        The result of the rank that failed first, or of rank 0 if none failed.
     """
     ranks: list[_Rank] = []
-    asked: list[int] = []
+    received_signals: list[int] = []
 
-    def pass_on(number: int, frame: Any) -> None:
-        asked.append(number)
+    def forward_signal(number: int, frame: Any) -> None:
+        received_signals.append(number)
         _send_signal(ranks, number)
 
-    with _handlers(pass_on), _listening() as listener:
+    with _signal_handlers(forward_signal), _listening_socket() as listener:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         for number in range(num_ranks):
             ranks.append(_fork(number, num_ranks, listener, ranks, before, work))
@@ -79,7 +82,7 @@ def run_on_ranks(num_ranks: int, work: Callable[[], ProcessResult]) -> ProcessRe
             _watch(ranks)
         finally:
             _kill(ranks)
-    return _first_failure(ranks, asked[0] if asked else None)
+    return _first_failure(ranks, received_signals[0] if received_signals else None)
 
 
 def _fork(
@@ -100,7 +103,7 @@ def _fork(
         handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
         return _Rank(number, pid, reports, handle)
     try:
-        # of a process group of its own: the terminal's Ctrl-C comes once, through the parent
+        # In a process group of its own it gets the terminal's Ctrl-C once, through the parent.
         os.setpgid(0, 0)
         die_with_parent(parent, signal.SIGKILL)
         for other in others:
@@ -111,17 +114,17 @@ def _fork(
             signal.signal(name, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, signals_before)
-        ended = _call(work)
-        ended = replace(
-            ended,
-            message=ended.message[:_LONGEST_TEXT],
-            trace=ended.trace[-_LONGEST_TEXT:],
+        result = _call(work)
+        result = replace(
+            result,
+            message=result.message[:_MAX_TEXT],
+            trace=result.trace[-_MAX_TEXT:],
             at=time.monotonic(),
         )
         sys.stdout.flush()
         sys.stderr.flush()
-        os.write(report, json.dumps(asdict(ended)).encode())
-        os._exit(ended.code)
+        os.write(report, json.dumps(asdict(result)).encode())
+        os._exit(result.code)
     finally:
         os._exit(1)
 
@@ -137,7 +140,7 @@ def _enter_rank(number: int, num_ranks: int, listener: socket.socket) -> None:
         MASTER_ADDR=address,
         MASTER_PORT=str(port),
     )
-    # all are on this machine, whose name need not lead to an address
+    # All ranks are on this machine, whose host name may not resolve to an address.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     if number == 0:
         store_socket = listener
@@ -149,86 +152,91 @@ def _call(work: Callable[[], ProcessResult]) -> ProcessResult:
     try:
         return work()
     except KeyboardInterrupt:
-        return ProcessResult(130, "interrupted", "interrupted before it had begun")
+        return ProcessResult(130, "interrupted", "interrupted before training began")
     except BaseException as error:
         message = f"{type(error).__name__}: {error}"
         return ProcessResult(1, "failed", message, traceback.format_exc())
 
 
 def _watch(ranks: list[_Rank]) -> None:
-    """Returns when all have ended, or some time after one has ended badly."""
+    """Return when all ranks have ended, or GRACE_S after one has failed."""
     deadline: float | None = None
-    while alive := [r for r in ranks if r.ended is None]:
+    while alive := [r for r in ranks if r.result is None]:
         handles = [r.handle for r in alive if r.handle >= 0]
         select.select(handles, [], [], 0.5 if len(handles) == len(alive) else 0.05)
         for rank in alive:
-            rank.ended = _reap(rank)
-            if rank.ended is not None and not rank.ended.is_ok and deadline is None:
+            rank.result = _reap(rank)
+            if rank.result is not None and not rank.result.is_ok and deadline is None:
                 deadline = time.monotonic() + GRACE_S
         if deadline is not None and time.monotonic() > deadline:
             return
 
 
 def _reap(rank: _Rank) -> ProcessResult | None:
+    """Return the result of a rank's process if it has ended."""
     pid, status = os.waitpid(rank.pid, os.WNOHANG)
     if pid == 0:
         return None
     code = os.waitstatus_to_exitcode(status)
     os.set_blocking(rank.reports, False)
     text = b""
-    with suppress(BlockingIOError):  # a process that it left behind has the pipe open
-        while piece := os.read(rank.reports, 1 << 20):
-            text += piece
+    with suppress(BlockingIOError):  # raised if a child of that process still has the pipe open
+        while data := os.read(rank.reports, 1 << 20):
+            text += data
     os.close(rank.reports)
     if rank.handle >= 0:
         os.close(rank.handle)
     if text:
         return ProcessResult(**json.loads(text))
+    # Without a report it sorts before the failures of other ranks, which are its consequences.
     if code < 0:
         name = signal.Signals(-code).name
-        message = f"rank {rank.number} was killed by {name}"
-        return ProcessResult(1, "failed", message, at=-1.0)  # what the others tell came of this
-    return ProcessResult(
-        code or 1, "failed", f"rank {rank.number} left with exit code {code}", at=-1.0
-    )
+        return ProcessResult(1, "failed", f"rank {rank.number} was killed by {name}", at=-1.0)
+    message = f"rank {rank.number} left with exit code {code}"
+    return ProcessResult(code or 1, "failed", message, at=-1.0)
 
 
 def _kill(ranks: list[_Rank]) -> None:
     for rank in ranks:
-        if rank.ended is None:
-            rank.killed = True
+        if rank.result is None:
+            rank.was_killed = True
             with suppress(ProcessLookupError):
                 os.kill(rank.pid, signal.SIGKILL)
     for rank in ranks:
-        while rank.ended is None:
-            rank.ended = _reap(rank)
+        while rank.result is None:
+            rank.result = _reap(rank)
             time.sleep(0.005)
 
 
 def _send_signal(ranks: list[_Rank], number: int) -> None:
     for rank in ranks:
-        if rank.ended is None:  # not reaped, so that the number is still its own
+        if rank.result is None:  # it is not reaped, so that its pid cannot be another process's
             with suppress(ProcessLookupError):
                 os.kill(rank.pid, number)
 
 
-def _first_failure(ranks: list[_Rank], asked: int | None) -> ProcessResult:
-    """The first that failed by itself; rank 0 if none did."""
-    ends = {rank.number: rank.ended for rank in ranks if rank.ended is not None}
-    bad = [(end.at, n) for n, end in ends.items() if not end.is_ok and not ranks[n].killed]
-    if not bad:
-        return ends[0]
-    first = ends[min(bad)[1]]
-    if asked is not None and first.at < 0:  # it left at once, as it was asked to
-        return ProcessResult(128 + asked, "interrupted")
-    number = min(bad)[1]
+def _first_failure(ranks: list[_Rank], signum: int | None) -> ProcessResult:
+    """Return the result of the rank that was first to fail by itself, or of rank 0 if none was.
+
+    Args:
+        ranks: all of which have ended.
+        signum: the signal that this process received first, if any.
+    """
+    results = {rank.number: rank.result for rank in ranks if rank.result is not None}
+    failures = [(r.at, n) for n, r in results.items() if not r.is_ok and not ranks[n].was_killed]
+    if not failures:
+        return results[0]
+    number = min(failures)[1]
+    first = results[number]
+    if signum is not None and first.at < 0:  # the signal ended it at once
+        return ProcessResult(128 + signum, "interrupted")
     if first.status == "failed" and not first.message.startswith("rank "):
         return replace(first, message=f"rank {number}: {first.message}")
     return first
 
 
 @contextmanager
-def _handlers(handler: Callable[[int, Any], None]) -> Iterator[None]:
+def _signal_handlers(handler: Callable[[int, Any], None]) -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number in _SIGNALS}
     try:
         yield
@@ -238,8 +246,8 @@ def _handlers(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _listening() -> Iterator[socket.socket]:
-    """A socket of a port that nobody else can get in between."""
+def _listening_socket() -> Iterator[socket.socket]:
+    """Open a socket now, so that no other process can take its port before the ranks meet."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)

@@ -1,8 +1,9 @@
-"""Becomes a job's process: `python -I -S parent_death.py PARENT COMMAND...`. Imports only Python.
+"""Processes that end when their parent does; the script `parent_death.py PARENT COMMAND...`.
 
-The job then ends with the sweep, however the sweep ends: the kernel sends it SIGTERM when its
-parent dies, so it saves and exits. (Asked for between fork and exec in the sweep itself, this would
-need code to run after a fork in a process that may have threads.)
+The script, run with `python -I -S`, replaces itself by a job of a sweep. The job then ends with the
+sweep, however the sweep ends: when the parent dies, the kernel sends it SIGTERM, so that it saves
+and exits. To ask for this in the sweep itself, between fork and exec, would run Python code after a
+fork in a process that may have threads. Only the standard library is imported here.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int, signum: int) -> None:
-    """Has the kernel send this process a signal when its parent ends, if that has not happened yet.
+    """Make the kernel send `signum` to this process when its parent ends (on Linux).
 
-    Exits with 143 if it has.
+    If the process `parent` has ended already, this process exits with 143.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
-    if os.getppid() != parent:  # it died before we asked to be told
+    if os.getppid() != parent:  # it died before the request
         sys.exit(143)
 
 
 def exec_job(parent: int, command: list[str]) -> None:
-    """Replaces this process by the command. Exits with 143 if the sweep is gone already."""
+    """Replace this process by the command, or exit with 143 if the sweep has ended already."""
     die_with_parent(parent, signal.SIGTERM)
     # A sweep under nohup or in a script's background ignores SIGINT; its jobs must not.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -1,4 +1,4 @@
-"""Joining and leaving the process group, whoever started the ranks."""
+"""Joining and leaving the process group, for ranks that we or torchrun have started."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from runner.distributed.ranks import Ranks, current_ranks
 
 
 def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
-    """Collective. Joins the ranks that the environment tells of; alone if it tells of none.
+    """Collective. Join the process group that the environment describes, if it describes one.
 
-    Args: timeout_s: after which a rank that waits for others in an exchange fails.
+    Args:
+        device: on which this rank computes.
+        timeout_s: after this time, a rank that waits for others in an exchange fails.
+
+    Returns:
+        The ranks; this process alone without a group.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return current_ranks()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     timeout = timedelta(seconds=timeout_s)
-    # gloo always, for what is agreed on the host; nccl beside it for tensors of a GPU
+    # gloo for values on the host, always; nccl as well for tensors on a GPU
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     store = None
     if "TORCHELASTIC_RUN_ID" not in os.environ and "LOCAL_RANK" in os.environ:
-        store = dist.TCPStore(
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # torch does not list it in __all__
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
             size,
@@ -39,6 +44,6 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
 
 
 def leave_process_group() -> None:
-    """Ends the process group, without which some runs end in an abort."""
+    """Destroy the process group; without this, some runs end in an abort."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,7 +1,7 @@
-"""This process among the ranks of its run, and every collective that the runner uses.
+"""The ranks of a run as one process sees them, with every collective that the runner uses.
 
-Alone, each of them does nothing and costs nothing. Values travel pickled between ranks of one run,
-never from or to a file.
+In a single process each collective does nothing and costs nothing. Objects are pickled on their way
+between the ranks of one run, but never from or to a file.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Ranks:
-    """Rank 0 is the chief: it prints and writes; all else every rank does alike."""
+    """This process's place among the ranks. Rank 0 alone prints and writes."""
 
     rank: int = 0
     world_size: int = 1
-    local_rank: int = 0  # on its machine
+    local_rank: int = 0  # number of the rank on its machine
     local_world_size: int = 1
-    group: dist.ProcessGroup | None = None  # None: the default one, or no other rank
+    group: dist.ProcessGroup | None = None  # None: the default group, or a single process
 
     @property
     def is_main(self) -> bool:
@@ -35,19 +35,19 @@ class Ranks:
         return self.world_size > 1
 
     def barrier(self) -> None:
-        """Collective. Returns when every rank has come here."""
+        """Collective. Return when every rank has called this."""
         self.all_gather_object(None)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Collective. What every rank gave, in the order of ranks."""
+        """Collective. Return the values of all ranks, in the order of ranks."""
         if not self.is_distributed:
             return [value]
-        everyone: list[Any] = [None] * self.world_size
-        dist.all_gather_object(everyone, value, group=self.group)
-        return everyone
+        gathered: list[Any] = [None] * self.world_size
+        dist.all_gather_object(gathered, value, group=self.group)
+        return gathered
 
     def broadcast_object(self, value: Any) -> Any:
-        """Collective. What rank 0 gave."""
+        """Collective. Return the value of rank 0."""
         if not self.is_distributed:
             return value
         box = [value]
@@ -55,13 +55,13 @@ class Ranks:
         return box[0]
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        """Collective. The sum over ranks, in place; the same bits on each."""
+        """Collective. Sum a tensor over all ranks in place; every rank gets the same bits."""
         if self.is_distributed:
             dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def all_reduce_max(self, number: float) -> float:
-        """Collective. The largest of the ranks' numbers, agreed without touching a GPU."""
+        """Collective. Return the largest of the ranks' numbers, without using a GPU."""
         if not self.is_distributed:
             return number
         box = torch.tensor(number, dtype=torch.float64)
@@ -69,7 +69,7 @@ class Ranks:
         return box.item()
 
     def all_reduce_max_each(self, numbers: Sequence[float]) -> list[float]:
-        """Collective. `largest` of each of several numbers, at once."""
+        """Collective. Return `all_reduce_max` of each number, in one exchange."""
         if not self.is_distributed:
             return list(numbers)
         box = torch.tensor(numbers, dtype=torch.float64)
@@ -77,55 +77,58 @@ class Ranks:
         return box.tolist()
 
     def broadcast_(self, tensor: Tensor) -> None:
-        """Collective. Becomes what rank 0 has, in place."""
+        """Collective. Overwrite a tensor with that of rank 0, in place."""
         if self.is_distributed:
             dist.broadcast(tensor, src=0, group=self.group)
 
     def all_gather_rows(self, tensor: Tensor) -> list[Tensor]:
-        """Collective. Every rank's tensor, in the order of ranks; first dimensions may differ."""
+        """Collective. Return the tensors of all ranks, whose first dimensions may differ."""
         if not self.is_distributed:
             return [tensor]
         sizes = self.all_gather_object(len(tensor))
-        # collectives of tensors want one shape, so the shorter ones are padded
+        # An all-gather needs tensors of one shape, so the shorter ones are padded.
         padded = tensor.new_zeros(max(sizes), *tensor.shape[1:])
         padded[: len(tensor)] = tensor
-        everyone = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(everyone, padded, group=self.group)
-        return [t[:size] for t, size in zip(everyone, sizes)]
+        gathered = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(gathered, padded, group=self.group)
+        return [t[:size] for t, size in zip(gathered, sizes)]
 
     def gather_states(self, state: Mapping[str, Tensor]) -> list[dict[str, Tensor]] | None:
-        """Collective. Every rank's named tensors on rank 0, None elsewhere."""
+        """Collective. Return the named tensors of all ranks on rank 0, and None elsewhere."""
         if not self.is_distributed:
             return [dict(state)]
-        # a tensor on the host goes by gloo and one on a GPU by nccl: both ends must mean the same
-        forms = self.all_gather_object(
+        # The device decides between gloo and nccl, so both ends must use the same.
+        specs = self.all_gather_object(
             [(name, tuple(t.shape), t.dtype, t.device.type) for name, t in state.items()]
         )
         if not self.is_main:
             for tensor in state.values():
                 dist.send(tensor.contiguous(), dst=0, group=self.group)
             return None
-        everyone = [dict(state)]
-        for rank, form in enumerate(forms[1:], start=1):
-            others = {n: torch.empty(s, dtype=t, device=d) for n, s, t, d in form}
-            for tensor in others.values():
+        states = [dict(state)]
+        for rank, spec in enumerate(specs[1:], start=1):
+            received = {n: torch.empty(s, dtype=t, device=d) for n, s, t, d in spec}
+            for tensor in received.values():
                 dist.recv(tensor, src=rank, group=self.group)
-            everyone.append(others)
-        return everyone
+            states.append(received)
+        return states
 
     def with_new_group(self) -> Ranks:
-        """Collective. The same ranks for a thread, whose talk must not mix with training's."""
+        """Collective. Return the same ranks with a process group of their own.
+
+        A thread needs one, as its collectives must not mix with those of training.
+        """
         if not self.is_distributed:
             return self
-        # torch gives a further group half an hour, whatever the first one was given
-        timeout = _world()._get_backend(torch.device("cpu")).options._timeout
+        # By default torch gives a new group a timeout of half an hour, not that of the first group.
+        timeout = _default_group()._get_backend(torch.device("cpu")).options._timeout
         group = dist.new_group(backend="gloo", timeout=timeout)
         return Ranks(self.rank, self.world_size, self.local_rank, self.local_world_size, group)
 
 
-def _world() -> dist.ProcessGroup:
+def _default_group() -> dist.ProcessGroup:
     group = dist.group.WORLD
-    assert group is not None, "several ranks have joined a group"
+    assert group is not None, "ranks that are distributed have joined a group"
     return group
 
 
@@ -133,7 +136,7 @@ SINGLE_PROCESS = Ranks()
 
 
 def current_ranks() -> Ranks:
-    """The ranks of the process group that this process has joined; alone without one."""
+    """Return the ranks of the process group that this process has joined, if it has joined one."""
     if not (dist.is_available() and dist.is_initialized()):
         return SINGLE_PROCESS
     size = dist.get_world_size()

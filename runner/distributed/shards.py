@@ -1,7 +1,8 @@
-"""The part of a tensor that this rank holds, in a form that checkpoints save and load.
+"""The shards of a tensor that this rank holds, in a form that checkpoints save and load.
 
-torch's distributed checkpoint asks any tensor with these three methods for its pieces, so that a
-table can be saved under one plan and loaded under another.
+torch's distributed checkpoint asks any tensor with the three methods `__create_write_items__`,
+`__create_chunk_list__` and `__get_tensor_shard__` for its shards, so that a table can be saved
+under one sharding plan and loaded under another.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 
 @dataclass(frozen=True)
 class LocalShard:
-    """A live tensor, and where its first element lies in the whole."""
+    """A shard of a larger tensor."""
 
-    tensor: Tensor
-    offset: tuple[int, ...]
+    tensor: Tensor  # the live one, not a copy
+    offset: tuple[int, ...]  # of its first element in the whole tensor
 
 
 class LocalShards(Tensor):
-    """Shape, dtype and device of the whole; memory of this rank's pieces only, which may be none.
+    """A tensor with the shape, dtype and device of the whole, and only this rank's shards.
 
-    Nothing can be computed with it: `pieces` are the tensors.
+    A rank may hold no shard. Nothing can be computed with this tensor, only with its `shards`.
     """
 
     shards: tuple[LocalShard, ...]
@@ -45,18 +46,18 @@ class LocalShards(Tensor):
         device: torch.device,
     ) -> LocalShards:
         whole = Tensor._make_wrapper_subclass(cls, torch.Size(shape), dtype=dtype, device=device)
-        whole.shards = tuple(p for p in shards if p.tensor.numel())
+        whole.shards = tuple(s for s in shards if s.tensor.numel())
         return whole
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        raise TypeError(f"{func}: only pieces of this tensor are here; nothing computes with it")
+        raise TypeError(f"{func}: this rank has only shards of the tensor; compute with those")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        held = ", ".join(f"{tuple(p.tensor.shape)} at {p.offset}" for p in self.shards)
-        return f"Pieces({tuple(self.shape)}, here: {held or 'none'})"
+        shards = ", ".join(f"{tuple(s.tensor.shape)} at {s.offset}" for s in self.shards)
+        return f"LocalShards({tuple(self.shape)}, here: {shards or 'none'})"
 
     def __create_write_items__(self, name: str, whole: Any) -> list[WriteItem]:
         properties = TensorProperties(dtype=self.dtype)
@@ -71,26 +72,26 @@ class LocalShards(Tensor):
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
         return [
-            ChunkStorageMetadata(offsets=torch.Size(p.offset), sizes=p.tensor.shape)
-            for p in self.shards
+            ChunkStorageMetadata(offsets=torch.Size(s.offset), sizes=s.tensor.shape)
+            for s in self.shards
         ]
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
-        for piece in self.shards:
-            if index.offset is not None and piece.offset == tuple(index.offset):
-                return piece.tensor
-        raise ValueError(f"no piece at {index.offset} of {self!r}")
+        for shard in self.shards:
+            if index.offset is not None and shard.offset == tuple(index.offset):
+                return shard.tensor
+        raise ValueError(f"no shard at {index.offset} of {self!r}")
 
 
 def stack_by_rank(local: Tensor, rank: int, world_size: int) -> Tensor:
-    """[world_size, ...]: what every rank has of its own; `local` is row `rank` of it, live."""
+    """Return a tensor [world_size, ...] whose row `rank` is the live tensor `local`."""
     if world_size == 1:
         return local[None]
     shape = (world_size, *local.shape)
-    piece = LocalShard(local[None], (rank, *(0 for _ in local.shape)))
-    return LocalShards(shape, [piece], local.dtype, local.device)
+    shard = LocalShard(local[None], (rank, *(0 for _ in local.shape)))
+    return LocalShards(shape, [shard], local.dtype, local.device)
 
 
 def local_row(stack: Tensor) -> Tensor:
-    """What `stack_of_ranks` was made of: of one rank, row 0; of several, the only piece here."""
+    """Return this rank's row of a tensor that `stack_by_rank` has made."""
     return stack.shards[0].tensor[0] if isinstance(stack, LocalShards) else stack[0]

@@ -1,7 +1,7 @@
-"""Ranks that torchrun has started end by its SIGTERM when one of them fails. No torch here.
+"""Ranks under torchrun, which sends all of them SIGTERM when one fails. Imports no torch.
 
-Rank 0 then has something to write: how the run ended. In training SIGTERM asks for a stop, as
-everywhere, and the exchange with the rank that is gone fails; this is about before and after.
+Rank 0 must still write how the run ended. During training SIGTERM asks for a stop, as everywhere,
+and the next exchange with the failed rank fails; this module is about the time before and after.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from runner.distributed.launcher import ProcessResult
 
 
 class _TerminatedError(BaseException):
-    """SIGTERM, where nothing else is on its way up."""
+    """SIGTERM came while no other exception was being handled."""
 
 
 def run_under_torchrun(work: Callable[[], ProcessResult]) -> ProcessResult:
-    """Calls `work`, and returns whatever ends it, a SIGTERM included. Afterwards see `stand`."""
+    """Call `work` and return its result, also when SIGTERM ends it.
 
-    def end(number: int, frame: FrameType | None) -> None:
-        if sys.exc_info()[0] is None:  # else the error that is being told already says more
+    SIGTERM is ignored afterwards, see `ignore_sigterm`.
+    """
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        if sys.exc_info()[0] is None:  # otherwise the error being handled says more
             raise _TerminatedError
 
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, terminate)
     try:
         return work()
     except _TerminatedError:
@@ -36,6 +39,8 @@ def run_under_torchrun(work: Callable[[], ProcessResult]) -> ProcessResult:
 
 
 def ignore_sigterm() -> None:
-    """From here on SIGTERM does not end this process: it has a result to write, which takes less
-    than the half minute after which the agent kills."""
+    """Ignore SIGTERM from now on, so that this process can write its result.
+
+    That takes less than the half minute after which torchrun's agent kills it.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,6 +1,6 @@
-"""How many ranks a job has and how many rows each takes. No torch here.
+"""The number of ranks of a job, and the rows that each takes of an update. Imports no torch.
 
-The number of rows of an update is part of what a run is; how many ranks share them is not.
+The rows of an update are part of a run's signature; the number of ranks that share them is not.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 
 def launched_world_size(environment: Mapping[str, str] = os.environ) -> int | None:
-    """The number of ranks that torchrun, or another launcher, has started; None: nobody has."""
-    needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    if any(name not in environment for name in needed):
+    """Return the number of ranks that torchrun or another launcher has started, if one has."""
+    required = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if any(name not in environment for name in required):
         return None
     return int(environment["WORLD_SIZE"])
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """Of this process among them; 0 if nobody has started any."""
+    """Return this process's rank among those that a launcher has started; 0 without a launcher."""
     return 0 if launched_world_size(environment) is None else int(environment["RANK"])
 
 
@@ -32,47 +32,63 @@ def resolve_world_size(
     overridden_keys: Collection[str],
     started_ranks: int | None,
 ) -> tuple[list[str], list[str]]:
-    """Writes the number of ranks into a configuration, and the batch of each. In place.
+    """Write the number of ranks, and the batch size of each, into a configuration in place.
 
-    Args: previous_config: the configuration of the run that it goes on from, if any; overridden_keys: keys that the
-    command line sets; started_ranks: the number of ranks that a launcher has started.
-    Returns: problems, notes.
+    Args:
+        config: the composed configuration.
+        record: the same configuration as it is written into the run directory.
+        previous_config: of the run that this one continues, empty if there is none.
+        overridden_keys: keys that the command line sets.
+        started_ranks: number of ranks that a launcher has started, if one has.
+
+    Returns:
+        Problems, which refuse the run, and notes for the user.
     """
-    trainer, kept = config.get("trainer"), record.get("trainer")
-    if not isinstance(trainer, dict) or not isinstance(kept, dict):
+    trainer, trainer_record = config.get("trainer"), record.get("trainer")
+    if not isinstance(trainer, dict) or not isinstance(trainer_record, dict):
         return [], []
     key = "trainer.num_processes"
-    asked = trainer.get("num_processes", 1)
+    requested = trainer.get("num_processes", 1)
     if started_ranks is not None:
-        if key in overridden_keys and asked != started_ranks:
-            return [f"{key}={asked}: but {started_ranks} ranks have been started; leave it out"], []
-        trainer["num_processes"] = kept["num_processes"] = started_ranks
-    return _keep_global_batch(trainer, kept, previous_config.get("trainer") or {}, overridden_keys)
+        if key in overridden_keys and requested != started_ranks:
+            return [
+                f"{key}={requested}: but {started_ranks} ranks have been started; leave it out"
+            ], []
+        trainer["num_processes"] = trainer_record["num_processes"] = started_ranks
+    previous = previous_config.get("trainer") or {}
+    return _keep_global_batch(trainer, trainer_record, previous, overridden_keys)
 
 
 def _keep_global_batch(
-    trainer: dict[str, Any], kept: dict[str, Any], was: Mapping[str, Any], given: Collection[str]
+    trainer: dict[str, Any],
+    trainer_record: dict[str, Any],
+    previous: Mapping[str, Any],
+    overridden_keys: Collection[str],
 ) -> tuple[list[str], list[str]]:
-    """On other ranks or micro-batches the rows of an update stay, so each takes another part."""
+    """Keep the rows of an update when the number of ranks or micro-batches changes.
+
+    The batch size of a rank changes instead. Returns problems and notes.
+    """
     names = ("batch_size", "accumulate", "num_processes")
-    numbers = [node.get(name, 1) for node in (was, trainer) for name in names]
+    numbers = [node.get(name, 1) for node in (previous, trainer) for name in names]
     if not all(type(n) is int and n > 0 for n in numbers):
-        return [], []  # of a wrong type, or nothing to go on from: said elsewhere
-    (rows, *cut), (_, *cut_now) = numbers[:3], numbers[3:]
-    if not was or cut == cut_now or "trainer.batch_size" in given:
+        return [], []  # another check refuses wrong types
+    (batch_size, *old_parts), (_, *new_parts) = numbers[:3], numbers[3:]
+    if not previous or old_parts == new_parts or "trainer.batch_size" in overridden_keys:
         return [], []
-    total, share = rows * math.prod(cut), math.prod(cut_now)
-    if total % share:
-        changed = [f"trainer.{n}={b}" for n, a, b in zip(names[1:], cut, cut_now) if a != b]
+    total, num_parts = batch_size * math.prod(old_parts), math.prod(new_parts)
+    if total % num_parts:
+        changed = [f"trainer.{n}={b}" for n, a, b in zip(names[1:], old_parts, new_parts) if a != b]
         return [
             f"{', '.join(changed)}: an update of this run has {total:,} rows, which "
-            f"{_counted(*cut_now)} cannot share evenly; needed are numbers that divide them"
+            f"{_describe_parts(*new_parts)} cannot share evenly; choose numbers that divide them"
         ], []
-    trainer["batch_size"] = kept["batch_size"] = total // share
-    note = f"an update keeps its {total:,} rows, shared by {_counted(*cut_now)} instead of "
-    return [], [f"{note}{_counted(*cut)}: trainer.batch_size={rows} -> {total // share}"]
+    trainer["batch_size"] = trainer_record["batch_size"] = total // num_parts
+    old, new = _describe_parts(*old_parts), _describe_parts(*new_parts)
+    change = f"trainer.batch_size={batch_size} -> {total // num_parts}"
+    return [], [f"an update keeps its {total:,} rows, shared by {new} instead of {old}: {change}"]
 
 
-def _counted(accumulate: int, ranks: int) -> str:
+def _describe_parts(accumulate: int, ranks: int) -> str:
     words = f"{ranks} rank{'s' * (ranks > 1)}"
     return words if accumulate == 1 else f"{words} x {accumulate} micro-batches"

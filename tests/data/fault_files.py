@@ -1,8 +1,8 @@
-"""Fault 7: damaged Parquet files, of others and of our own cache. Never silent.
+"""Fault 7: damaged files, of users and of the cache, which must never go unnoticed.
 
-What can be noticed depends on the file. Pages with checksums (ours have them, those that pyarrow
-writes by default do not) give the same values or an error. Without them a flipped bit may make
-another value of the same type, as in any reader: such cases are counted for what they are.
+What can be noticed depends on the file. Pages with checksums (ours have them, and pyarrow does not
+write them by default) give the same values or an error. Without them a flipped bit may turn a value
+into another one of its type, as in any reader; such cases are counted on their own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.data.clicks import SCHEMA, clicks, opened
 from tests.fault_table import Table
 
 ROWS, GROUP_ROWS = 200, 50
-PLAIN: dict[str, Any] = {  # read as it is
+PLAIN: dict[str, Any] = {  # needs no preparation
     "labels": ["click"],
     "numeric": {"price": {"log1p": True, "clip": [0, None], "default": 0.0}, "rating": {}},
     "categorical": {
@@ -32,11 +32,11 @@ PLAIN: dict[str, Any] = {  # read as it is
         "history": {"num_rows": 40, "list": True},
     },
 }
-UNSCALED = {  # rows left out would change a mean, and with it all others
+UNSCALED = {  # without a fitted mean, which would change if bad rows are skipped
     **SCHEMA,
     "numeric": {**SCHEMA["numeric"], "age": {"default": 30}},
 }
-FILES = {  # how the file is written; whether its pages have checksums
+FILES = {  # settings of the writer, and whether the pages have checksums
     "checksums": ({"write_page_checksum": True}, True),
     "checksums, pages v2": ({"write_page_checksum": True, "data_page_version": "2.0"}, True),
     "foreign, snappy": ({}, False),
@@ -77,7 +77,7 @@ def lose(rng: random.Random, raw: bytearray) -> str:
 
 
 def zeros(rng: random.Random, raw: bytearray) -> str:
-    """A page that never reached the disk."""
+    """Zero a page, as if it had never reached the disk."""
     at = rng.randrange(0, len(raw), 512)
     raw[at : at + 512] = bytes(len(raw[at : at + 512]))
     return f"zeros from byte {at}"
@@ -95,7 +95,7 @@ DAMAGES: tuple[Callable[[random.Random, bytearray], str], ...] = (
 
 @dataclass(frozen=True)
 class Values:
-    """All that a model would see of a split, in the order of the files."""
+    """All values of a split that a model sees, in file order."""
 
     tensors: tuple[torch.Tensor, ...]
     weights_B: torch.Tensor
@@ -105,7 +105,7 @@ class Values:
         return all(a.shape == b.shape and bool((a == b).all()) for a, b in pairs)
 
     def same_in(self, other: Values, rows_B: np.ndarray) -> bool:
-        """The values of some rows; lists are looked at no further."""
+        """Return whether dense values and labels of some rows are equal."""
         pairs = zip(self.tensors[:2], other.tensors[:2])
         return all(a.shape == b.shape and bool((a[rows_B] == b[rows_B]).all()) for a, b in pairs)
 
@@ -118,14 +118,13 @@ def values(data: ParquetDataset) -> Values:
     return Values(tuple(tensors), batch.weights_B)
 
 
-def written(path: Path, **how: Any) -> bytes:
-    pq.write_table(clicks(ROWS), path, row_group_size=GROUP_ROWS, **how)
+def written(path: Path, **writer_options: Any) -> bytes:
+    pq.write_table(clicks(ROWS), path, row_group_size=GROUP_ROWS, **writer_options)
     return path.read_bytes()
 
 
 def damaged_files(table: Table, top: Path, *, short: bool) -> None:
-    """150 damages of files that are read as they are, rewritten, or rewritten with bad rows left
-    out."""
+    """Try 150 damages of files read directly, rewritten, or rewritten with bad rows skipped."""
     table.fault = "7: damaged files"
     path = top / "x.parquet"
     modes: list[dict[str, Any]] = [
@@ -136,14 +135,14 @@ def damaged_files(table: Table, top: Path, *, short: bool) -> None:
     good: dict[tuple[str, int], tuple[bytes, Values]] = {}
     for number in range(15 if short else 150):
         kind, mode = list(FILES)[number % len(FILES)], number % len(modes)
-        how, has_checksums = FILES[kind]
+        writer_options, has_checksums = FILES[kind]
         settings = {"path": str(path), **modes[mode]}
         if (kind, mode) not in good:
-            clean = written(path, **how)
+            clean = written(path, **writer_options)
             good[kind, mode] = clean, values(opened(**settings))
         clean, wanted = good[kind, mode]
         raw = bytearray(clean)
-        told = DAMAGES[number % len(DAMAGES)](random.Random(number), raw)
+        damage = DAMAGES[number % len(DAMAGES)](random.Random(number), raw)
         path.write_bytes(raw)
 
         def outcome(settings=settings, wanted=wanted, has_checksums=has_checksums) -> str:
@@ -157,20 +156,20 @@ def damaged_files(table: Table, top: Path, *, short: bool) -> None:
                 left_out = (found.weights_B == 0).numpy()
                 assert left_out.sum() == count and len(left_out) == ROWS, "not counted"
                 rest = found.same_in(wanted, ~left_out)
-                assert rest or not has_checksums, "other values beside the bad rows"
+                assert rest or not has_checksums, "values changed in other rows than the bad ones"
                 return (
                     "rows left out" if rest else "rows left out, and others changed (no checksum)"
                 )
             if found.same(wanted):
                 return "nothing that is read was hit"
-            assert not has_checksums, "other values without a word"
+            assert not has_checksums, "other values without an error"
             return "changed (no checksum)"
 
-        table.judge(f"{kind}, {told}, mode {mode}", outcome)
+        table.judge(f"{kind}, {damage}, mode {mode}", outcome)
 
 
 def empty_files(table: Table, top: Path, *, short: bool) -> None:
-    """20 files without rows or row groups, alone or beside whole ones."""
+    """Try 20 files without rows or row groups, alone or beside good ones."""
     table.fault = "7: files without rows"
     for number in range(4 if short else 20):
         folder = top / str(number)
@@ -201,7 +200,7 @@ def empty_files(table: Table, top: Path, *, short: bool) -> None:
 
 
 def damaged_cache(table: Table, top: Path, *, short: bool) -> None:
-    """40 damages of prepared files: made again, or an error; never other values."""
+    """Try 40 damages of prepared files, which must be made again or give an error."""
     table.fault = "7: damaged cache"
     path = top / "x.parquet"
     written(path)
@@ -217,7 +216,7 @@ def damaged_cache(table: Table, top: Path, *, short: bool) -> None:
         rng = random.Random(number)
         hit = rng.choice(sorted(folder.iterdir()))
         raw = bytearray(hit.read_bytes())
-        told = rng.choice([d for d in DAMAGES if d not in (flip_in_footer, cut_footer)])(rng, raw)
+        damage = rng.choice([d for d in DAMAGES if d not in (flip_in_footer, cut_footer)])(rng, raw)
         hit.write_bytes(raw)
 
         def outcome() -> str:
@@ -227,8 +226,8 @@ def damaged_cache(table: Table, top: Path, *, short: bool) -> None:
             except DataError as error:
                 assert "record batch" in str(error) and "made again" in str(error), error
                 return "record batch named"
-            assert found.same(wanted), "other values without a word"
+            assert found.same(wanted), "other values without an error"
             after = {p.name: p.stat().st_ino for p in folder.iterdir()}
             return "the same values" if before == after else "made again"
 
-        table.judge(f"{hit.name}: {told}", outcome)
+        table.judge(f"{hit.name}: {damage}", outcome)

@@ -1,6 +1,4 @@
-"""Fault 20: any number of workers and ranks, and a resume at every step, see the same examples in
-the same order.
-"""
+"""Fault 20: the order of examples with any workers and ranks, and after a resume at any step."""
 
 from __future__ import annotations
 
@@ -33,19 +31,19 @@ SETTINGS = (
 
 
 def every_position(table: Table, top: Path, *, short: bool) -> None:
-    """40 positions of an epoch: the rest is the same with 0 to 8 workers, and on 1 and 2 ranks."""
+    """Compare the rest of an epoch at 40 positions, with 0 to 8 workers and on 1 and 2 ranks."""
     table.fault = "20: order, any workers and ranks"
     path = top / "x.parquet"
     pq.write_table(clicks(STEPS * BATCH - 5), path, row_group_size=100)
-    made_of = TableRecipe(**options(path=str(path)))
-    made_of.check()
-    read = [open_table(made_of, window_rows=1, prefetch=n % 3, workers=n) for n in WORKERS]
-    whole = list(read[0].batches("train", batch_size=BATCH, seed=3))
+    recipe = TableRecipe(**options(path=str(path)))
+    recipe.check()
+    datasets = [open_table(recipe, window_rows=1, prefetch=n % 3, workers=n) for n in WORKERS]
+    whole = list(datasets[0].batches("train", batch_size=BATCH, seed=3))
     assert len(whole) == STEPS
     for step in range(0, STEPS, 8 if short else 1):
 
         def outcome(step=step) -> str:
-            for data in read:
+            for data in datasets:
                 at = DataPosition(0, step * BATCH)
                 rest = list(data.batches("train", batch_size=BATCH, seed=3, start=at))
                 assert len(rest) == STEPS - step
@@ -59,7 +57,7 @@ def every_position(table: Table, top: Path, *, short: bool) -> None:
                 ]
                 for one, parts in zip(whole[step:], zip(*of_ranks, strict=True), strict=True):
                     rows = torch.cat([part.rows_B for part in parts])
-                    assert rows.equal(one.rows_B), "one after the other: the global batch"
+                    assert rows.equal(one.rows_B), "the ranks' parts in order are the global batch"
                     assert all(part.cursor == one.cursor for part in parts)
                     assert torch.cat([p.dense_BD for p in parts]).equal(one.dense_BD)
             return "the same examples"
@@ -74,14 +72,14 @@ def assert_same(one: Batch, two: Batch) -> None:
 
 
 def every_resume(table: Table, top: Path, *, short: bool) -> None:
-    """A run of 40 steps over more than an epoch, killed at each and resumed with other workers."""
+    """Kill a run of 40 steps, more than an epoch, at each step; resume it with other workers."""
     table.fault = "20: killed at each step, 1 rank"
     with trainer(top) as train:
         _kill_everywhere(table, train, top / "runs", num_ranks=1, short=short)
 
 
 def every_resume_of_ranks(table: Table, top: Path, *, short: bool) -> None:
-    """The same on two ranks, either of them killed. Their examples are those of one process."""
+    """Do the same on two ranks, one of which is killed; the examples are those of one process."""
     table.fault = "20: killed at each step, 2 ranks"
     with trainer(top) as train:
         alone = top / "alone"
@@ -92,8 +90,10 @@ def every_resume_of_ranks(table: Table, top: Path, *, short: bool) -> None:
 
 @contextmanager
 def trainer(top: Path) -> Iterator:
-    """A function that trains in a folder, on so many ranks with so many workers, to its end or
-    until it is killed, and gives the exit code back."""
+    """Yield a function that trains in a folder with so many ranks and workers.
+
+    It returns the exit code at the end of the training, or after a kill.
+    """
     (top / "server").mkdir()
     runner = Zygote(top / "server")
     path = top / "x.parquet"
@@ -120,8 +120,11 @@ def trainer(top: Path) -> Iterator:
 
 
 def _kill_everywhere(table: Table, train, top: Path, *, num_ranks: int, short: bool) -> dict:
-    """Before each step with 0, 2 and 4 workers; two ranks with one of these in turn, to save time.
-    The short tier: one step. Returns the examples of every update of a run that is not killed."""
+    """Kill runs before each step with 0, 2 and 4 workers, and resume them with other workers.
+
+    To save time, two ranks use only one of these numbers at each step, and the short form kills at
+    one step. Returns the examples of every update of a run that is not killed.
+    """
     top.mkdir()
     untouched = top / "untouched"
     assert train(untouched, num_ranks, 0) == 0
@@ -135,7 +138,7 @@ def _kill_everywhere(table: Table, train, top: Path, *, num_ranks: int, short: b
             def outcome(step=step, workers=workers, others=others) -> str:
                 run = top / f"killed-{step}-{workers}"
                 died = train(run, num_ranks, workers, f"{step % num_ranks}:{step}")
-                assert died == (-9 if num_ranks == 1 else 1)  # of two: the other tells it
+                assert died == (-9 if num_ranks == 1 else 1)  # the parent of two ranks fails
                 assert train(run, num_ranks, others) == 0
                 assert not differences(run, untouched)
                 assert examples(Path(f"{run}.trace"), num_ranks) == seen

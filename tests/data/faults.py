@@ -1,8 +1,8 @@
-"""Faults of the data, in full: damaged files, bad values and ids, other columns, outputs that
-cannot be written, attacks, order under workers and resumes. Prints a table.
+"""All faults of the data: damaged files, bad values and ids, other columns, outputs that cannot be
+written, attacks, and the order under workers and resumes. Prints a table.
 
-`python -m tests.data.faults` runs all, `... damaged_files bad_ids` some, `--short` a tier of each.
-The exit code is 0 if every case passed.
+`python -m tests.data.faults` runs all of them, `... damaged_files bad_ids` some, and `--short` a
+few cases of each. The exit code is 0 if every case passed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FAULTS = {
 
 
 @contextmanager
-def own_cache() -> Iterator[None]:
+def temporary_cache() -> Iterator[None]:
     before = os.environ.get("RUNNER_CACHE")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["RUNNER_CACHE"] = folder
@@ -43,4 +43,4 @@ def own_cache() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(count_faults(FAULTS, __doc__, around=own_cache))
+    sys.exit(count_faults(FAULTS, __doc__, around=temporary_cache))

@@ -1,4 +1,4 @@
-"""Tiny Parquet tables for tests: whatever columns, split over files and row groups."""
+"""Tiny Parquet tables for tests, split over files and row groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = Columns(
 
 
 def table(num_rows: int, seed: int = 0) -> pa.Table:
-    """A row's number is in `item`, modulo 1000."""
+    """Return random rows, of which `item` is the row's number modulo 1000."""
     rng = np.random.default_rng(seed)
 
     def lists(num_ids: int) -> list[list[int]]:
@@ -53,7 +53,7 @@ def table(num_rows: int, seed: int = 0) -> pa.Table:
 def write(
     folder: Path, whole: pa.Table, *, block_rows: int = 16, file_rows: Sequence[int] = ()
 ) -> list[Path]:
-    """Files `a.parquet`, `b.parquet`, ... with these numbers of rows; all in one by default."""
+    """Write `a.parquet`, `b.parquet` and so on with these numbers of rows, or one file with all."""
     folder.mkdir(exist_ok=True)
     paths, at = [], 0
     for number, rows in enumerate(file_rows or [whole.num_rows]):
@@ -79,6 +79,6 @@ def read(
 
 
 def by_key(batch: Batch) -> Mapping[str, list[list[int]]]:
-    """Feature -> ids of every row, read one by one."""
+    """Return for each feature the ids of every row, read one by one."""
     kjt = batch.sparse
     return {key: [ids.tolist() for ids in kjt[key].to_dense()] for key in list(kjt.keys())}

@@ -116,11 +116,11 @@ def test_a_missing_column_names_the_nearest(tmp_path):
 @pytest.mark.parametrize(
     ("column", "values", "needed"),
     [
-        ("item", pa.array(["x"] * 20), "needed is an integer"),
-        ("item", pa.array([1.0] * 20), "needed is an integer"),
-        ("tags", pa.array([1] * 20), "needed is a list of integers"),
-        ("age", pa.array(["x"] * 20), "needed is a number"),
-        ("click", pa.array(["x"] * 20), "needed is a number"),
+        ("item", pa.array(["x"] * 20), "it must be an integer"),
+        ("item", pa.array([1.0] * 20), "it must be an integer"),
+        ("tags", pa.array([1] * 20), "it must be a list of integers"),
+        ("age", pa.array(["x"] * 20), "it must be a number"),
+        ("click", pa.array(["x"] * 20), "it must be a number"),
     ],
 )
 def test_a_wrong_type_is_found_before_the_first_batch(tmp_path, column, values, needed):

@@ -36,31 +36,31 @@ def test_schema_has_single_ids_before_lists(data):
 @pytest.mark.parametrize("seed", [None, 0])
 @pytest.mark.parametrize("batch_size", [11, 100])
 def test_batches_hold_what_the_table_holds(data, whole, seed, batch_size):
-    """Against the table read row by row; batches of 100 span windows of 64 rows."""
+    """The table is read row by row for comparison; batches of 100 span windows of 64 rows."""
     rows = whole.to_pylist()
     for batch in read(data, batch_size=batch_size, seed=seed):
-        own = [rows[n] for n in batch.rows_B.tolist()]
-        assert batch.labels_BT[:, 0].tolist() == [row["click"] for row in own]
-        price = [np.log1p(max(row["price"] or 0.0, 0.0)) for row in own]
+        expected = [rows[n] for n in batch.rows_B.tolist()]
+        assert batch.labels_BT[:, 0].tolist() == [row["click"] for row in expected]
+        price = [np.log1p(max(row["price"] or 0.0, 0.0)) for row in expected]
         np.testing.assert_allclose(batch.dense_BD[:, 0], price, rtol=1e-6)
-        assert batch.dense_BD[:, 1].tolist() == [row["age"] for row in own]
-        assert batch.weights_B.tolist() == np.float32([r["importance"] for r in own]).tolist()
-        assert batch.groups_BG[:, 0].tolist() == [row["user"] for row in own]
-        found = by_key(batch)
+        assert batch.dense_BD[:, 1].tolist() == [row["age"] for row in expected]
+        assert batch.weights_B.tolist() == np.float32([r["importance"] for r in expected]).tolist()
+        assert batch.groups_BG[:, 0].tolist() == [row["user"] for row in expected]
+        ids = by_key(batch)
         for key in ("item", "user"):
-            assert found[key] == [[row[key]] for row in own]
+            assert ids[key] == [[row[key]] for row in expected]
         for key in ("tags", "shops"):
-            assert found[key] == [row[key] for row in own]
+            assert ids[key] == [row[key] for row in expected]
 
 
 def test_the_kjt_equals_the_one_built_from_jagged_tensors(data, whole):
     rows = whole.to_pylist()
     batch = read(data, batch_size=90)[0]
-    own = [rows[n] for n in batch.rows_B.tolist()]
+    expected = [rows[n] for n in batch.rows_B.tolist()]
     twin = KeyedJaggedTensor.from_jt_dict(
         {
             key: JaggedTensor.from_dense(
-                [torch.tensor(np.atleast_1d(row[key]), dtype=torch.int64) for row in own]
+                [torch.tensor(np.atleast_1d(row[key]), dtype=torch.int64) for row in expected]
             )
             for key in KEYS
         }
@@ -116,7 +116,7 @@ def test_an_epoch_of_empty_lists_only(tmp_path):
 def test_open_files_are_bounded_by_their_number_and_by_their_footers(
     tmp_path, monkeypatch, files, chunks, largest
 ):
-    """8 columns and 4 row groups a file; one that is too large alone is read all the same."""
+    """A file has 8 columns and 4 row groups; one that alone exceeds the limit is still read."""
     columns, whole = replace(COLUMNS, weight=None), table(320)
     paths = write(tmp_path, whole, file_rows=[64] * 5)
     index = build_block_index(paths, columns)
@@ -130,6 +130,6 @@ def test_open_files_are_bounded_by_their_number_and_by_their_footers(
             start, count = index.start_N[block], index.rows_N[block]
             wanted = whole["item"].to_numpy()[start : start + count]
             assert rows.ids_FW[0].tolist() == wanted.tolist()
-            held.append(len(reader._open))
+            held.append(len(reader._open_files))
         assert max(held) == most
         reader.close()

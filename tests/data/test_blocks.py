@@ -69,8 +69,8 @@ def test_slices_of_a_table_take_the_room_of_their_rows(tmp_path):
     assert read_blocks(one)["x"].to_pylist() == list(range(50_000, 50_010))
 
 
-def found(path: Path) -> pa.Table | None:
-    """What the file says; None: it is refused."""
+def read_or_none(path: Path) -> pa.Table | None:
+    """Return the rows of a file, or None if it is refused."""
     try:
         opened = open_blocks(path)
     except DataError:
@@ -86,7 +86,7 @@ def found(path: Path) -> pa.Table | None:
 
 
 def test_no_flipped_bit_changes_a_value_without_a_word(tmp_path):
-    """The footer, which has the column types and names, is sealed by the cache instead."""
+    """The footer, with column types and names, is covered by the hash in the cache instead."""
     path = write(tmp_path / "x.arrow", rows())
     raw = path.read_bytes()
     data = len(raw) - 10 - int.from_bytes(raw[-10:-6], "little")
@@ -95,10 +95,10 @@ def test_no_flipped_bit_changes_a_value_without_a_word(tmp_path):
         changed = bytearray(raw)
         changed[at] ^= 1 << rng.randrange(8)
         path.write_bytes(changed)
-        table = found(path)
+        table = read_or_none(path)
         refused += table is None
         assert table is None or table.equals(rows()), f"byte {at} of {data}"
-    assert refused > data / 3  # the rest is padding, and the schema that the footer repeats
+    assert refused > data / 3  # the rest is padding, or a schema that the footer repeats
 
 
 @pytest.mark.parametrize("size", [0, 5, 100, 1000, -1, -8, -200])

@@ -9,9 +9,8 @@ import pytest
 from runner.data.core import cache
 from runner.errors import DataError
 
-MAKER = """
+PREPARE_ONCE = """
 import sys, time
-from pathlib import Path
 from runner.data.core import cache
 
 def make(folder):
@@ -33,7 +32,7 @@ def root(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def made(text="content"):
+def maker(text="content"):
     def make(folder):
         (folder / "part").write_text(text)
         return {"text": text}
@@ -41,21 +40,21 @@ def made(text="content"):
     return make
 
 
-def never(folder):
-    pytest.fail("made again")
+def fail_if_called(folder):
+    pytest.fail("it was made again")
 
 
 def test_two_processes_that_ask_at_once_make_it_once(root, tmp_path):
     log = tmp_path / "log"
-    command = [sys.executable, "-c", MAKER, str(log)]
+    command = [sys.executable, "-c", PREPARE_ONCE, str(log)]
     jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [job.communicate()[0] for job in jobs] == ["content\n"] * 3
     assert log.read_text() == "made\n"
 
 
 def test_it_is_made_once_and_found_again():
-    folder = cache.get_or_prepare("thing", "key", made())
-    assert cache.get_or_prepare("thing", "key", never) == folder
+    folder = cache.get_or_prepare("thing", "key", maker())
+    assert cache.get_or_prepare("thing", "key", fail_if_called) == folder
     assert cache.read_contents(folder) == {"text": "content"}
 
 
@@ -68,19 +67,19 @@ def test_nothing_is_left_of_a_maker_that_failed(root, error):
     with pytest.raises(type(error)):
         cache.get_or_prepare("thing", "key", make)
     assert [path.name for path in root.iterdir()] == ["thing-key.lock"]
-    assert (cache.get_or_prepare("thing", "key", made()) / "part").exists()
+    assert (cache.get_or_prepare("thing", "key", maker()) / "part").exists()
 
 
 def test_leftovers_of_a_killed_maker_are_removed(root):
     (root / "thing-key.tmp").mkdir(parents=True)
     (root / "thing-key.tmp" / "half").write_text("x")
-    folder = cache.get_or_prepare("thing", "key", made())
+    folder = cache.get_or_prepare("thing", "key", maker())
     assert sorted(path.name for path in folder.iterdir()) == ["part", "prepared.json"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "no list", "cut list"])
 def test_a_damaged_folder_is_made_again(damage):
-    folder = cache.get_or_prepare("thing", "key", made("first"))
+    folder = cache.get_or_prepare("thing", "key", maker("first"))
     if damage == "cut":
         (folder / "part").write_text("fir")
     elif damage == "gone":
@@ -89,7 +88,7 @@ def test_a_damaged_folder_is_made_again(damage):
         (folder / cache.PREPARED_FILE).unlink()
     else:
         (folder / cache.PREPARED_FILE).write_text('{"sizes": {')
-    again = cache.get_or_prepare("thing", "key", made("second"))
+    again = cache.get_or_prepare("thing", "key", maker("second"))
     assert (again / "part").read_text() == "second"
 
 
@@ -97,7 +96,7 @@ def test_a_cache_that_cannot_be_written_is_a_clear_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "file"))
     with pytest.raises(DataError, match=r"cannot prepare thing data in .*RUNNER_CACHE names"):
-        cache.get_or_prepare("thing", "key", made())
+        cache.get_or_prepare("thing", "key", maker())
 
 
 def test_the_place_follows_the_environment(tmp_path, monkeypatch):
@@ -111,5 +110,5 @@ def test_the_place_follows_the_environment(tmp_path, monkeypatch):
 
 
 def test_the_list_of_files_holds_their_sizes(root):
-    folder = cache.get_or_prepare("thing", "key", made("12345"))
+    folder = cache.get_or_prepare("thing", "key", maker("12345"))
     assert json.loads((folder / cache.PREPARED_FILE).read_text())["sizes"] == {"part": 5}

@@ -1,4 +1,4 @@
-"""A short tier of each fault of the data; the full count is in its script."""
+"""A few cases of each fault of the data; `tests.data.faults` runs all of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def table() -> dict[str, dict]:
         ("every_resume_of_ranks", 1),
     ],
 )
-def test_a_fault_is_told_or_does_no_harm(table, fault, least) -> None:
+def test_a_fault_is_reported_or_does_no_harm(table, fault, least) -> None:
     check_row(table[fault], least)
 
 

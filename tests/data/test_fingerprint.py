@@ -10,7 +10,7 @@ from runner.data.prepare.fingerprint import fingerprint
 from runner.errors import ConfigError, DataError
 from tests.data.synthetic_settings import option, small
 
-PROOF = """
+PRINT_IMPORTS = """
 import sys
 from runner.data.prepare.fingerprint import fingerprint, build_recipe
 from runner.data.prepare.recipe import prepare
@@ -25,7 +25,7 @@ print(sorted({"torch", "torchrec", "hydra", "omegaconf", "pandas"} & set(sys.mod
 def test_fingerprint_and_preparation_import_no_torch(tmp_path):
     env = dict(os.environ, RUNNER_CACHE=str(tmp_path))
     done = subprocess.run(
-        [sys.executable, "-c", PROOF], env=env, capture_output=True, text=True, check=True
+        [sys.executable, "-c", PRINT_IMPORTS], env=env, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == ["16", "[]"]
 
@@ -37,21 +37,21 @@ def criteo(tmp_path):
     return path
 
 
-def of(path, **changes):
+def fingerprint_of(path, **changes):
     return fingerprint(option("criteo", path=str(path), **changes))
 
 
 def test_it_follows_content_not_time_or_place(criteo, tmp_path, monkeypatch):
-    was = of(criteo)
+    before = fingerprint_of(criteo)
     os.utime(criteo, (1, 1))
-    assert of(criteo) == was
+    assert fingerprint_of(criteo) == before
     (tmp_path / "other").mkdir()
     moved = criteo.rename(tmp_path / "other" / "train.txt")
-    assert of(moved) == was
+    assert fingerprint_of(moved) == before
     monkeypatch.chdir(tmp_path)
-    assert of("other/../other/train.txt") == was
+    assert fingerprint_of("other/../other/train.txt") == before
     moved.write_bytes(moved.read_bytes().replace(b"0", b"1", 1))
-    assert of(moved) != was
+    assert fingerprint_of(moved) != before
 
 
 def test_it_follows_both_ends_of_a_large_file(criteo):
@@ -66,36 +66,36 @@ def test_it_follows_both_ends_of_a_large_file(criteo):
         elif change == b"more":
             content += line
         criteo.write_bytes(content)
-        prints.add(of(criteo))
+        prints.add(fingerprint_of(criteo))
     assert len(prints) == 4
 
 
 def test_it_follows_what_shapes_the_batches_and_nothing_else(criteo):
-    was = of(criteo)
-    assert of(criteo, prefetch=4) == was
-    assert of(criteo, hash_rows=7) == was  # no hash is used
+    before = fingerprint_of(criteo)
+    assert fingerprint_of(criteo, prefetch=4) == before
+    assert fingerprint_of(criteo, hash_rows=7) == before  # no hash is used
     others = [
-        of(criteo, window_rows=7),
-        of(criteo, split_seed=1),
-        of(criteo, min_count=2),
-        of(criteo, encode="hash"),
-        of(criteo, encode="hash", hash_rows=7),
-        of(criteo, encode="hash", hash_salt=1),
-        of(criteo, fractions={"train": 0.5, "validation": 0.25, "test": 0.25}),
+        fingerprint_of(criteo, window_rows=7),
+        fingerprint_of(criteo, split_seed=1),
+        fingerprint_of(criteo, min_count=2),
+        fingerprint_of(criteo, encode="hash"),
+        fingerprint_of(criteo, encode="hash", hash_rows=7),
+        fingerprint_of(criteo, encode="hash", hash_salt=1),
+        fingerprint_of(criteo, fractions={"train": 0.5, "validation": 0.25, "test": 0.25}),
         fingerprint(small()),
         fingerprint(small(data_seed=1)),
     ]
-    assert len({was, *others}) == 10
+    assert len({before, *others}) == 10
 
 
 def test_a_dataset_of_somebody_else_is_known_by_settings_and_content(tmp_path):
     (tmp_path / "x").write_text("1")
     settings = {"_target_": "elsewhere.data.Own", "path": str(tmp_path / "x"), "size": 3}
-    was = fingerprint(settings)
-    assert fingerprint({**settings, "size": 4}) != was
-    assert fingerprint({**settings, "prefetch": 4}) == was
+    before = fingerprint(settings)
+    assert fingerprint({**settings, "size": 4}) != before
+    assert fingerprint({**settings, "prefetch": 4}) == before
     (tmp_path / "x").write_text("2")
-    assert fingerprint(settings) != was
+    assert fingerprint(settings) != before
     with pytest.raises(DataError, match="no such path"):
         fingerprint({**settings, "path": str(tmp_path / "y")})
 
@@ -105,10 +105,10 @@ def test_a_dataset_of_somebody_else_is_known_by_settings_and_content(tmp_path):
     [
         ("movielens_1m", None, r"dataset\.path is not set.*grouplens\.org"),
         ("movielens_1m", "ml-1", r"no such path .*nearest: 'ml-1m'.*grouplens\.org"),
-        ("movielens_1m", "ml-1m/users.dat", "is a file, needed is the folder"),
+        ("movielens_1m", "ml-1m/users.dat", "is a file; it must be the folder"),
         ("movielens_1m", "ml-1m", r"has no ratings\.dat; nearest: 'rating\.dat'.*grouplens"),
         ("criteo", None, r"dataset\.path is not set.*criteo"),
-        ("criteo", "ml-1m", r"is a folder, needed is a file \(there are: .*users\.dat"),
+        ("criteo", "ml-1m", r"is a folder; it must be a file \(there are: .*users\.dat"),
         ("criteo", "ml-1m/user.dat", r"no such path .*nearest: 'users\.dat'.*Kaggle"),
     ],
 )

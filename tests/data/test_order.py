@@ -12,7 +12,7 @@ from tests.data.tables import dataset, read, rows_of, table, write
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """491 rows in three files, blocks of 16 and shorter ones, windows of four blocks."""
+    """Return 491 rows in three files, in blocks of at most 16 rows and windows of four blocks."""
     folder = tmp_path_factory.mktemp("read_rows")
     return dataset(write(folder, table(491), file_rows=(200, 91, 200)))
 
@@ -132,7 +132,7 @@ def test_an_unknown_split_names_the_nearest(data):
 
 
 def test_the_shuffle_is_close_to_a_full_one(tmp_path):
-    """64 blocks of 32 rows, windows of 16 blocks; measured against what a full shuffle gives."""
+    """64 blocks of 32 rows in windows of 16 blocks are compared with what a full shuffle gives."""
     num_rows, block = 2048, 32
     data = dataset(write(tmp_path, table(num_rows), block_rows=block), window_rows=16 * block)
     moved, neighbours, halves = [], [], []
@@ -143,4 +143,4 @@ def test_the_shuffle_is_close_to_a_full_one(tmp_path):
         halves.append((order[: num_rows // 4] < num_rows / 2).mean())
     assert np.mean(moved) == pytest.approx(1 / 3, abs=0.03)  # a full shuffle: 1/3
     assert np.mean(neighbours) == pytest.approx(31 / 511, abs=0.01)  # 16 blocks share a window
-    assert np.std(halves) < 0.2  # the first quarter of the epoch: from everywhere, by chance
+    assert np.std(halves) < 0.2  # the first quarter of the epoch comes from everywhere

@@ -1,4 +1,4 @@
-"""What becomes of the rows of an epoch that fill no batch: short, drop, pad; on 1 to 4 ranks."""
+"""Policies for the rows of an epoch that fill no batch, on 1 to 4 ranks."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.conftest import TINY
 from tests.data.tables import dataset, read, rows_of, table, write
 
 ROWS = 100
-BATCH = 12  # of all ranks: 8 whole batches, and 4 rows that fill none
+BATCH = 12  # rows of a global batch: 100 rows make 8 of them, and 4 rows fill none
 
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-    """Two files, one with three rows only."""
+    """Return two files, one of which has three rows only."""
     return write(tmp_path_factory.mktemp("rest"), table(ROWS), file_rows=(97, 3))
 
 
 def updates(data, world_size, epoch=0, offset=0, seed=0):
-    """The batches of all ranks, an update a list."""
+    """Return, for each update, a list of the batches of all ranks."""
     ranks = [
         data.batches(
             "train",
@@ -43,7 +43,7 @@ def updates(data, world_size, epoch=0, offset=0, seed=0):
     return [list(together) for together in zip(*ranks, strict=True)]
 
 
-def learnt_from(together):
+def trained_rows(together):
     return [row for batch in together for row in batch.rows_B.tolist() if row >= 0]
 
 
@@ -58,7 +58,7 @@ def test_all_ranks_make_the_same_updates_under_each_policy(paths, rest, world_si
     )
     assert len(every) == (8 if rest == "drop" else 9)
     order = rows_of(dataset(paths).batches("train", batch_size=ROWS, seed=0))
-    seen = [row for together in every for row in learnt_from(together)]
+    seen = [row for together in every for row in trained_rows(together)]
     assert seen == order[: 96 if rest == "drop" else ROWS]
     assert all(batch.cursor == DataPosition(1, 0) for batch in every[-1])
     if rest == "pad":
@@ -85,7 +85,7 @@ def test_a_resume_at_every_update_goes_on_alike(paths, rest):
 def test_other_rows_are_dropped_in_every_epoch(paths):
     data = dataset(paths, rest="drop")
     left_out = [
-        set(range(ROWS)) - {row for t in updates(data, 1, epoch) for row in learnt_from(t)}
+        set(range(ROWS)) - {row for t in updates(data, 1, epoch) for row in trained_rows(t)}
         for epoch in range(5)
     ]
     assert all(len(rows) == 4 for rows in left_out)
@@ -105,10 +105,10 @@ def test_padding_changes_no_value_of_the_others(paths):
     assert padded.labels_BT[:4].equal(short.labels_BT)
     assert padded.sparse.values().equal(short.sparse.values())
     ids = padded.sparse["tags"].to_dense()
-    assert [own.tolist() for own in ids[:4]] == [
-        o.tolist() for o in short.sparse["tags"].to_dense()
+    assert [row.tolist() for row in ids[:4]] == [
+        row.tolist() for row in short.sparse["tags"].to_dense()
     ]
-    assert all(len(own) == 0 for own in ids[4:])
+    assert all(len(row) == 0 for row in ids[4:])
     assert torch.equal(padded.rows_B[4:], torch.full((8,), -1))
 
 
@@ -127,7 +127,7 @@ def test_an_unknown_policy_names_the_nearest(tmp_path):
 
 @pytest.mark.parametrize(("rest", "wanted"), [("short", 200), ("drop", 192), ("pad", 200)])
 def test_examples_are_counted_alike_on_any_number_of_ranks(paths, rest, wanted):
-    """Of two epochs, and without the padding."""
+    """The examples of two epochs are counted, without the padding."""
     data = dataset(paths, rest=rest)
     for world_size in (1, 2, 3):
         ranks = SimpleNamespace(is_distributed=world_size > 1, world_size=world_size)

@@ -115,13 +115,13 @@ def test_every_setting_works(changes, dense, sparse):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"zipf": "x"}, r"dataset\.zipf='x': needed is a number"),
-        ({"num_lists": 1.5}, r"dataset\.num_lists=1\.5: needed is a whole number"),
+        ({"zipf": "x"}, r"dataset\.zipf='x': must be a number"),
+        ({"num_lists": 1.5}, r"dataset\.num_lists=1\.5: must be a whole number"),
         ({"positive_rate": 1.5}, "between 0.001 and 0.999"),
         ({"rows": {"train": 0, "validation": 1, "test": 1}}, "train split needs"),
         ({"rows": {"train": 5, "validation": 1, "tset": 1}}, r"rows\.tset.*nearest: 'test'"),
         ({"rows": {"train": 5, "validation": 1}}, r"dataset\.rows\.test is not set"),
-        ({"max_cardinality": 2}, "max_cardinality=2: needed is between 4"),
+        ({"max_cardinality": 2}, "max_cardinality=2: must be between 4"),
         ({"num_single": 0, "num_lists": 0}, "needed is a column"),
     ],
 )
@@ -201,5 +201,7 @@ def test_prepared_data_that_cannot_be_opened_says_what_helps(tmp_path, monkeypat
     raw = path.read_bytes()
     at = raw.rindex(b"rows")
     path.write_bytes(raw[:at] + b"rowz" + raw[at + 4 :])
-    with pytest.raises(DataError, match=r"not a readable Arrow file.*made again once .* is gone"):
+    with pytest.raises(
+        DataError, match=r"not a readable Arrow file.*made again after .* is deleted"
+    ):
         called(small())

@@ -10,7 +10,7 @@ from runner.data.core.transforms import hash_ids, transform_numeric
 
 
 def splitmix(value: int, num_rows: int, salt: int) -> int:
-    """The same hash with Python's integers."""
+    """Compute the same hash with Python's integers."""
     mask = 2**64 - 1
     z = (value + (salt + 1) * 0x9E3779B97F4A7C15) & mask
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask

@@ -1,8 +1,8 @@
-"""Fault 14: one of two ranks killed or stopped, in a step, in a collective, in a checkpoint.
+"""Fault 14: one of two ranks is killed or stopped in a step, a collective or a checkpoint.
 
 `python -m tests.distributed.faults [--count 60] [--seed 0] [--pipeline sparse_dist]` prints a
-table. A trial is well if all ranks are gone within the timeout, no process is left, and the
-resumed run equals one never touched.
+table. A trial ends well if all ranks end within the timeout, no process is left, and the resumed
+run equals one without a fault.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.whole.compare_runs import differences
 
 POINTS = ("step", "collective", "checkpoint")
 FAULTS = {"killed": "TRACE_KILL", "stopped": "TRACE_STOP"}
-TIMEOUT_S = 8  # of a rank that waits for another
-GONE_WITHIN_S = TIMEOUT_S + 52  # the grace for ranks that hang, and a machine that is busy
+TIMEOUT_S = 8  # after which a rank that waits for another fails
+GONE_WITHIN_S = TIMEOUT_S + 52  # with the grace for ranks that hang, on a busy machine
 SETTINGS = (
     *TINY,
     "dataset.rows={train: 3011, validation: 501, test: 500}",
@@ -50,20 +50,23 @@ class Trial:
 
 
 def trials(number: int, seed: int, counts: Sequence[Mapping[str, int]]) -> list[Trial]:
-    """Every fault at every point on both ranks in turn, each at an instant of its own.
+    """Return every fault at every point on both ranks in turn, each at a random time.
 
-    Args: counts: of a run that nothing befalls, how often each rank came to each point.
+    Args:
+        number: of trials.
+        seed: of their times.
+        counts: for each rank, how often it reaches each point in a run without a fault.
     """
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     kinds = [(f, p, r) for p in POINTS for f in FAULTS for r in (0, 1)]
     chosen = [kinds[i % len(kinds)] for i in range(number)]
-    return [Trial(f, p, r, dice.randint(1, counts[r][p])) for f, p, r in chosen]
+    return [Trial(f, p, r, rng.randint(1, counts[r][p])) for f, p, r in chosen]
 
 
-def counted(runner: Zygote, untouched: Path) -> list[dict[str, int]]:
-    """Trains without a fault; how often each rank came to each point."""
+def count_points(runner: Zygote, untouched: Path) -> list[dict[str, int]]:
+    """Train without a fault; return for each rank how often it reached each point."""
     process = start(runner, untouched, TRACE_COUNTS=f"{untouched}.counts")
-    assert process.wait() == 0, f"the run that nothing befalls fails: {process.text}"
+    assert process.wait() == 0, f"the run without a fault fails: {process.text}"
     return [json.loads(Path(f"{untouched}.counts.{rank}").read_text()) for rank in (0, 1)]
 
 
@@ -74,15 +77,15 @@ def start(runner: Zygote, folder: Path, **env: str) -> Process:
 
 
 def outcome(runner: Zygote, trial: Trial, folder: Path, untouched: Path) -> str:
-    """`well`, `not reached` (the run was over before), or what was wrong."""
+    """Return `well`, `not reached` (the run ended before the fault), or what was wrong."""
     at = f"{trial.rank}:{trial.count}" + ("" if trial.point == "step" else f":{trial.point}")
     began = time.monotonic()
     process = start(runner, folder, **{FAULTS[trial.fault]: at})
     code = process.wait()
     took_s = time.monotonic() - began
-    left = ranks_of(folder)
-    if left:
-        return f"left {len(left)} processes"
+    remaining = rank_pids(folder)
+    if remaining:
+        return f"left {len(remaining)} processes"
     if code == 0:
         same = not differences(folder, untouched)
         return "not reached" if same else "ended well with another result"
@@ -90,23 +93,23 @@ def outcome(runner: Zygote, trial: Trial, folder: Path, untouched: Path) -> str:
         return f"exit code {code}: {process.text[-300:]}"
     if took_s > GONE_WITHIN_S + 60:  # 60: the part of the run that came before
         return f"gone after {took_s:.0f} s"
-    again = start(runner, folder)
-    if again.wait() != 0:
-        return f"resume failed: {again.text[-300:]}"
+    resumed = start(runner, folder)
+    if resumed.wait() != 0:
+        return f"resume failed: {resumed.text[-300:]}"
     found = differences(folder, untouched)
     return f"resume differs: {found[:3]}" if found else "well"
 
 
-def ranks_of(folder: Path) -> list[int]:
-    """Processes that write of this run."""
-    name, found = f"TRACE_FILE={folder}.trace".encode(), []
+def rank_pids(folder: Path) -> list[int]:
+    """Return the process ids of a run's ranks, which have its trace file in their environment."""
+    name, pids = f"TRACE_FILE={folder}.trace".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if int(process.name) != os.getpid() and name in (process / "environ").read_bytes():
-                found.append(int(process.name))
+                pids.append(int(process.name))
         except OSError:
-            continue  # it is gone, or another's
-    return found
+            continue  # it has ended, or belongs to another user
+    return pids
 
 
 def main(words: list[str]) -> int:
@@ -120,7 +123,7 @@ def main(words: list[str]) -> int:
     os.environ.setdefault("RUNNER_CACHE", str(folder / "cache"))
     runner, results, wrong = Zygote(folder), Counter(), []
     untouched = folder / "untouched"
-    counts = counted(runner, untouched)
+    counts = count_points(runner, untouched)
     chosen = trials(options.count, options.seed, counts)
     for number, trial in enumerate(chosen):
         found = outcome(runner, trial, folder / f"trial-{number}", untouched)

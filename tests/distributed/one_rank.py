@@ -1,7 +1,8 @@
-"""One rank in a group of its own, as torchrun starts it.
+"""One rank in a process group of its own, as torchrun starts it.
 
-`python -m tests.distributed.one_rank cpu|cuda`: TorchRec's sharded tables and FBGEMM's alone hold
-the same numbers after the same updates. What is wrong raises, and the process ends with its error.
+`python -m tests.distributed.one_rank cpu|cuda` checks that TorchRec's sharded tables and FBGEMM's
+tables of one process hold the same numbers after the same updates. A difference raises an error,
+with which the process ends.
 """
 
 from __future__ import annotations
@@ -34,29 +35,29 @@ def sharded_equals_whole(device: torch.device, plan: str, kind: str, *, weighted
     assert_holds(sharded, whole, 0, f"{where} at the start")
     for step, size in ((1, 8), (2, 8), (3, 5)):
         batch = ids(size, step, weighted=weighted).to(device)
-        found = []
+        outputs = []
         for tables in (sharded, whole):
             tables.set_lr_and_step(0.1 / step, step)
             with torch.no_grad():
                 tables(batch)  # an evaluation in between changes nothing
-            found.append(tables(batch))
-        torch.testing.assert_close(*found, rtol=0, atol=2e-6, msg=where)
+            outputs.append(tables(batch))
+        torch.testing.assert_close(*outputs, rtol=0, atol=2e-6, msg=where)
         generator = torch.Generator().manual_seed(step)
-        gradient = torch.randn(found[0].shape, generator=generator).to(device)
-        for pooled in found:
+        gradient = torch.randn(outputs[0].shape, generator=generator).to(device)
+        for pooled in outputs:
             pooled.backward(gradient)
         assert_holds(sharded, whole, 5e-6, f"{where} after update {step}")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    own = {"cpu": CPU, "cuda": CUDA}[sys.argv[1]]
-    ranks = join_process_group(own, timeout_s=60)
+    device = {"cpu": CPU, "cuda": CUDA}[sys.argv[1]]
+    ranks = join_process_group(device, timeout_s=60)
     assert torch.distributed.get_world_size() == 1 and not ranks.is_distributed
-    on_cpu = own.type == "cpu"
+    on_cpu = device.type == "cpu"
     for name in SPARSE_KINDS:
         if engine_name("row_wise", name, on_cpu=on_cpu) == "TorchRec":
-            sharded_equals_whole(own, "table_wise", name, weighted=False)
+            sharded_equals_whole(device, "table_wise", name, weighted=False)
     for by in ("row_wise", "column_wise", "auto"):
-        sharded_equals_whole(own, by, "adagrad", weighted=by == "row_wise")
+        sharded_equals_whole(device, by, "adagrad", weighted=by == "row_wise")
     leave_process_group()

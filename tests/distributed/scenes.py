@@ -1,6 +1,7 @@
-"""What two ranks do in the tests: `python -m tests.distributed.scenes NAME`.
+"""Scenes that two ranks play in the tests: `python -m tests.distributed.scenes NAME`.
 
-A rank that finds something wrong raises, and the process ends with its error."""
+A rank that finds a difference raises an error, with which the process ends.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ SEED, TIMEOUT_S = 7, 60
 
 
 def ids(size: int, seed: int, *, weighted: bool = False) -> KeyedJaggedTensor:
-    """0 to 2 ids a row of each feature, many of them the same."""
+    """Return 0 to 2 ids for each row and feature, many of them equal."""
     g = torch.Generator().manual_seed(seed)
     lengths = torch.randint(0, 3, (len(FEATURES), size), generator=g)
     values = [
@@ -63,7 +64,7 @@ def ids(size: int, seed: int, *, weighted: bool = False) -> KeyedJaggedTensor:
     )
 
 
-def side_by_side(batches: list[KeyedJaggedTensor]) -> KeyedJaggedTensor:
+def concat_batches(batches: list[KeyedJaggedTensor]) -> KeyedJaggedTensor:
     values = [torch.cat([b[f].values() for b in batches]) for f in FEATURES]
     lengths = [torch.cat([b[f].lengths() for b in batches]) for f in FEATURES]
     weights = None
@@ -75,7 +76,7 @@ def side_by_side(batches: list[KeyedJaggedTensor]) -> KeyedJaggedTensor:
 
 
 def assert_holds(tables: EmbeddingTables, whole: EmbeddingTables, atol: float, where: str) -> None:
-    """Every piece that is here equals its part of the tables of one process."""
+    """Check that every shard of this rank equals its part of the tables of one process."""
     ours, theirs = tables.state(), whole.state()
     assert ours.keys() == theirs.keys(), (where, sorted(ours), sorted(theirs))
     for name, tensor in ours.items():
@@ -91,12 +92,12 @@ def assert_holds(tables: EmbeddingTables, whole: EmbeddingTables, atol: float, w
 
 
 def steps_equal_one_process(
-    ranks: Ranks, plan: str, kind: str, own: dict[str, str], *, weighted: bool = False
+    ranks: Ranks, plan: str, kind: str, table_plans: dict[str, str], *, weighted: bool = False
 ) -> None:
-    where = f"{plan} {own} {kind}{' weighted' * weighted}"
+    where = f"{plan} {table_plans} {kind}{' weighted' * weighted}"
     specs = [replace(spec, weighted=weighted) for spec in SPECS]
     settings = parse_sparse({"kind": kind, "lr": 0.1})
-    sharding = ShardingSettings(plan=plan, tables=own, min_columns=4)
+    sharding = ShardingSettings(plan=plan, tables=table_plans, min_columns=4)
     tables = shard_tables(
         specs, FEATURES, settings, sharding, ranks, seed=SEED, device=CPU, batch_size=8
     )
@@ -111,7 +112,7 @@ def steps_equal_one_process(
         with torch.no_grad():
             whole(batches[0])  # an evaluation in between changes nothing
             tables(batches[ranks.rank])
-        mine, all_of_it = tables(batches[ranks.rank]), whole(side_by_side(batches))
+        mine, all_of_it = tables(batches[ranks.rank]), whole(concat_batches(batches))
         torch.testing.assert_close(mine, all_of_it[rows], rtol=0, atol=2e-6)
         gradient = torch.randn(all_of_it.shape, generator=torch.Generator().manual_seed(step))
         mine.backward(gradient[rows])
@@ -144,8 +145,10 @@ def tables_scene(ranks: Ranks) -> None:
 
 
 def updates_scene(ranks: Ranks) -> None:
-    """Two ranks with micro-batches equal one process with all rows, also in a short last window;
-    a NaN of one rank stops all."""
+    """Two ranks with micro-batches equal one process with all rows, also in a short last window.
+
+    A NaN on one rank stops all.
+    """
     for kind in ("sgd", "adagrad", "rowwise_adagrad", "adam"):
         one = make_context(kind)
         one.ranks = Ranks()
@@ -194,7 +197,7 @@ def updates_scene(ranks: Ranks) -> None:
 
 
 def closures_scene(ranks: Ranks) -> None:
-    """L-BFGS: every evaluation of the closure is of the batches of both ranks; tables lie still."""
+    """Every evaluation of L-BFGS's closure has the batches of both ranks; tables do not change."""
     one, two = make_context("sgd"), make_context("sgd", micro_batch_size=7)
     one.ranks = Ranks()
     lookup = two.model.embedding
@@ -224,30 +227,32 @@ def closures_scene(ranks: Ranks) -> None:
     assert_holds(two.tables, one.tables, 0, "frozen tables")
     initial = dict(make_context("sgd").model.named_parameters())
     moved = [not torch.equal(p, initial[n]) for n, p in two.model.named_parameters()]
-    assert moved and all(moved), "the whole dense half has learnt"
-    assert two.dense_optimizer.state, "it is L-BFGS that has stepped"
+    assert moved and all(moved), "all dense parameters have changed"
+    assert two.dense_optimizer.state, "L-BFGS has made the step"
 
 
 def pipelines_scene(ranks: Ranks) -> None:
-    """TorchRec's pipeline changes when ids travel, and no bit of any number."""
-    for kind, plan, own in (
+    """TorchRec's pipeline changes when ids are sent, and no bit of any number."""
+    for kind, plan, table_plans in (
         ("rowwise_adagrad", "row_wise", {}),
         ("sgd", "table_wise", {}),
         ("adagrad", "column_wise", {"m": "row_wise"}),
         ("rowwise_adagrad", "row_wise", {"a": "data_parallel", "b": "table_wise"}),
     ):
-        plain, ahead = (trained(ranks, kind, plan, own, ids_ahead=on) for on in (False, True))
-        where = f"{kind} {plan} {own}"
+        plain, ahead = (
+            trained(ranks, kind, plan, table_plans, ids_ahead=on) for on in (False, True)
+        )
+        where = f"{kind} {plan} {table_plans}"
         assert len(plain) == 9, where
         for number, (a, b) in enumerate(zip(plain, ahead, strict=True)):
             assert torch.equal(a, b), f"{where}: {number} of losses, metrics and weights"
 
 
 def trained(
-    ranks: Ranks, kind: str, plan: str, own: dict[str, str], *, ids_ahead: bool
+    ranks: Ranks, kind: str, plan: str, table_plans: dict[str, str], *, ids_ahead: bool
 ) -> list[torch.Tensor]:
-    """Losses of updates over two epochs, with an evaluation amid them, and all that was learnt."""
-    job = sharded_job(ranks, kind, plan, own, ids_ahead=ids_ahead)
+    """Return the losses of two epochs, metrics of an evaluation in between, and all weights."""
+    job = sharded_job(ranks, kind, plan, table_plans, ids_ahead=ids_ahead)
     losses, found = [], []
     for output in steps(job, TrainState()):
         losses.append(torch.cat([loss for part in output.losses for loss in part.values()]))
@@ -261,18 +266,20 @@ def trained(
                 metrics = evaluate_split(job, "train", max_batches=max_batches)
                 found.append(torch.tensor(list(metrics.values())))
     assert len(losses) == 8
-    pieces = [p for _, t in sorted(job.context.tables.state().items()) for p in pieces_of(t)]
-    flat = [torch.cat([p.flatten() for p in pieces])]
+    shards = [s for _, t in sorted(job.context.tables.state().items()) for s in local_tensors(t)]
+    flat = [torch.cat([s.flatten() for s in shards])]
     flat.append(torch.cat([p.detach().flatten() for p in job.context.model.parameters()]))
     return [torch.cat(losses[:3]), *losses[3:7], torch.cat(losses[7:]), *found, torch.cat(flat)]
 
 
-def pieces_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+def local_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [p.tensor for p in tensor.shards] if isinstance(tensor, LocalShards) else [tensor]
 
 
-def sharded_job(ranks: Ranks, kind: str, plan: str, own: dict[str, str], *, ids_ahead: bool) -> Job:
-    """Two epochs of four updates; the last of an epoch has 24 rows here and 21 there."""
+def sharded_job(
+    ranks: Ranks, kind: str, plan: str, table_plans: dict[str, str], *, ids_ahead: bool
+) -> Job:
+    """Return a job of two epochs of four updates; each last one has 24 rows on rank 0, else 21."""
     context = make_context(kind, micro_batch_size=20)
     context.ranks = ranks
     lookup = context.model.embedding
@@ -280,7 +287,7 @@ def sharded_job(ranks: Ranks, kind: str, plan: str, own: dict[str, str], *, ids_
         lookup.specs,
         lookup.features,
         parse_sparse({"kind": kind, "lr": 0.1}),
-        ShardingSettings(plan=plan, tables=own, min_columns=4),
+        ShardingSettings(plan=plan, tables=table_plans, min_columns=4),
         ranks,
         seed=0,
         device=CPU,
@@ -296,8 +303,10 @@ def sharded_job(ranks: Ranks, kind: str, plan: str, own: dict[str, str], *, ids_
 
 
 def pipeline_errors_scene(ranks: Ranks) -> None:
-    """What the pipeline cannot do is told; an error of the data is not put off behind exchanges
-    that another rank may never enter."""
+    """The pipeline refuses what it does not support.
+
+    An error of the data is raised before exchanges that another rank may never enter.
+    """
     job = sharded_job(ranks, "sgd", "row_wise", {}, ids_ahead=True)
 
     class Broken(Rows):
@@ -344,7 +353,7 @@ def assert_dense_equal(one, two, atol: float, where: str) -> None:
 
 
 def gradients_scene(ranks: Ranks) -> None:
-    """Sums, also of a parameter that only one rank, or none, has used."""
+    """Gradients are summed, also of a parameter that only one rank, or none, has used."""
     parameters = [torch.nn.Parameter(torch.zeros(n)) for n in (3, 2, 4)]
     parameters[0].grad = torch.full((3,), 1.0 + ranks.rank)
     if not ranks.is_main:
@@ -353,13 +362,13 @@ def gradients_scene(ranks: Ranks) -> None:
     assert parameters[0].grad is not None and parameters[0].grad.tolist() == [3.0] * 3
     assert parameters[1].grad is not None and parameters[1].grad.tolist() == [5.0] * 2
     assert parameters[2].grad is None
-    for mine, all_say in (([True, True], True), ([True, False], False), ([False, True], False)):
-        assert all_reduce_gradients(parameters, ranks, is_finite=mine[ranks.rank]) is all_say
-        assert all_reduce_gradients([], ranks, is_finite=mine[ranks.rank]) is all_say
+    for flags, expected in (([True, True], True), ([True, False], False), ([False, True], False)):
+        assert all_reduce_gradients(parameters, ranks, is_finite=flags[ranks.rank]) is expected
+        assert all_reduce_gradients([], ranks, is_finite=flags[ranks.rank]) is expected
 
 
 def exchanges_scene(ranks: Ranks) -> None:
-    """An update exchanges its weight, its gradients, and at its end clock and signal together."""
+    """An update exchanges its weight, its gradients and, at its end, clock and signal together."""
     context = make_context("sgd")
     context.ranks = ranks
     job, stop, seen = make_job(context), StopSignal(ranks), []
@@ -384,36 +393,38 @@ def exchanges_scene(ranks: Ranks) -> None:
         state = TrainState()
         for _ in zip(range(2), steps(job, state, stop)):
             assert seen == ["all_reduce"] * 3, seen
-            assert stop.signal == 15, "rank 0 knows what rank 1 has heard"
+            assert stop.signal == 15, "rank 0 knows the signal that rank 1 has received"
             assert stop.sync_ranks() and len(ranks.all_gather_object(state.active_s)) == 2
             seen.clear()
     assert len(set(ranks.all_gather_object(state.active_s))) == 1
 
 
 def collectives_scene(ranks: Ranks) -> None:
-    me = ranks.rank
-    assert ranks.broadcast_object(f"from {me}") == "from 0"
-    assert ranks.all_gather_object(me * 10) == [0, 10]
-    assert ranks.all_reduce_max(me + 1) == 2
-    assert ranks.all_reduce_max_each([me, -me]) == [1, 0]
-    assert ranks.all_reduce_sum(torch.tensor([1.0, me])).tolist() == [2.0, 1.0]
-    tensor = torch.tensor([float(me)])
+    rank = ranks.rank
+    assert ranks.broadcast_object(f"from {rank}") == "from 0"
+    assert ranks.all_gather_object(rank * 10) == [0, 10]
+    assert ranks.all_reduce_max(rank + 1) == 2
+    assert ranks.all_reduce_max_each([rank, -rank]) == [1, 0]
+    assert ranks.all_reduce_sum(torch.tensor([1.0, rank])).tolist() == [2.0, 1.0]
+    tensor = torch.tensor([float(rank)])
     ranks.broadcast_(tensor)
     assert tensor.item() == 0.0
-    rows = ranks.all_gather_rows(torch.full((me + 1, 2), float(me)))
+    rows = ranks.all_gather_rows(torch.full((rank + 1, 2), float(rank)))
     assert [r.tolist() for r in rows] == [[[0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]
-    states = ranks.gather_states({"x": torch.arange(me + 2), "y": torch.ones(me)})
+    states = ranks.gather_states({"x": torch.arange(rank + 2), "y": torch.ones(rank)})
     if ranks.is_main:
         assert states is not None
         assert [s["x"].tolist() for s in states] == [[0, 1], [0, 1, 2]]
         assert [len(s["y"]) for s in states] == [0, 1]
     else:
         assert states is None
-    own = ranks.with_new_group()
-    assert own.all_gather_object("again") == ["again", "again"]
-    assert own.group is not None
-    waits = own.group._get_backend(CPU).options._timeout
-    assert waits.total_seconds() == TIMEOUT_S, "it notices a rank that hangs as soon as others do"
+    with_group = ranks.with_new_group()
+    assert with_group.all_gather_object("again") == ["again", "again"]
+    assert with_group.group is not None
+    waits = with_group.group._get_backend(CPU).options._timeout
+    assert waits.total_seconds() == TIMEOUT_S, (
+        "it must notice a rank that hangs as soon as other groups do"
+    )
     ranks.barrier()
 
 
@@ -439,7 +450,7 @@ def play(name: str) -> ProcessResult:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for scene in sys.argv[1:]:
-        ended = run_on_ranks(2, lambda scene=scene: play(scene))
-        print(scene, ended.status, ended.message, ended.trace, flush=True)
-        if ended.code:
-            sys.exit(ended.code)
+        result = run_on_ranks(2, lambda scene=scene: play(scene))
+        print(scene, result.status, result.message, result.trace, flush=True)
+        if result.code:
+            sys.exit(result.code)

@@ -1,4 +1,4 @@
-"""TorchRec's sharded tables in a group of one rank are FBGEMM's own, on every device."""
+"""TorchRec's sharded tables in a group of one rank equal FBGEMM's tables, on every device."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def free_port() -> str:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return str(taken.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_tables_of_one_rank_are_those_of_one_process(device):
-    """On a GPU the group has nccl for its tensors and gloo for what is agreed on the host."""
+def test_sharded_tables_of_one_rank_equal_those_of_one_process(device):
+    """On a GPU the group has nccl for its tensors, and gloo for values on the host."""
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     place = dict.fromkeys(("RANK", "LOCAL_RANK"), "0")
     size = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1")

@@ -1,4 +1,4 @@
-"""`sharding` in whole runs: plans of single tables, and what is refused, when and by which name."""
+"""`sharding` in whole runs: plans of single tables, and the refusals with their names."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def run(runner: Zygote, folder: Path, *words: str) -> Finished:
 
 
 def plans(folder: Path) -> dict[str, str]:
-    pieces = json.loads((folder / "sharding.json").read_text())["pieces"]
-    return {piece["table"]: piece["plan"] for piece in pieces}
+    shards = json.loads((folder / "sharding.json").read_text())["pieces"]
+    return {shard["table"]: shard["plan"] for shard in shards}
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_a_table_has_a_plan_of_its_own(runner, tmp_path, words):
 @pytest.mark.parametrize(
     "word", ["sharding.tables.C99=row_wise", "sharding.tables={C99: row_wise}"]
 )
-def test_a_table_that_the_model_does_not_have_is_told(runner, tmp_path, ranks, word):
+def test_a_table_that_the_model_does_not_have_is_refused(runner, tmp_path, ranks, word):
     done = run(runner, tmp_path / "run", *ranks, word)
     assert done.code == 2
     assert "sharding.tables.C99: the model has no such table; nearest: 'C9'" in done.text
 
 
-def test_a_plan_is_judged_by_the_part_that_owns_the_table(runner, tmp_path):
+def test_a_plan_is_checked_against_the_part_that_has_the_table(runner, tmp_path):
     done = run(runner, tmp_path / "run", *TWO, "sharding.tables.C1=column_wise", ADAGRAD_ON_C1)
     assert done.code == 0, done.text
     assert plans(tmp_path / "run")["C1"] == "column_wise"
@@ -74,15 +74,17 @@ def test_a_plan_is_judged_by_the_part_that_owns_the_table(runner, tmp_path):
         ),
     ],
 )
-def test_what_patterns_alone_say_is_refused_before_torch(runner, tmp_path, words, says):
+def test_what_patterns_alone_show_to_be_wrong_is_refused_before_torch(
+    runner, tmp_path, words, says
+):
     done = run(runner, tmp_path / "run", *TWO, *words)
     assert done.code == 2
     assert says in done.text
     assert not (tmp_path / "run").exists()
 
 
-def test_what_the_names_of_tables_say_is_refused_with_the_part_that_owns_them(runner, tmp_path):
-    """Whether the part has a table that keeps the group's plan is known when there are tables."""
+def test_what_the_tables_show_to_be_wrong_is_refused_with_the_part_that_has_them(runner, tmp_path):
+    """Whether a part has a table with the group's plan is known once the tables are there."""
     words = ("sharding=column_wise", "sharding.tables.C1=row_wise", "optimizer=adagrad")
     only_c1 = run(runner, tmp_path / "one", *TWO, *words, LAMB_ON_C1)
     assert only_c1.code == 0, only_c1.text

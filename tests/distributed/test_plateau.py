@@ -1,4 +1,4 @@
-"""Early stopping, plateaus and callbacks on two ranks: as in one process, and any rank's say."""
+"""Early stopping, plateaus and callbacks on two ranks decide as in one process."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def asker(**settings: object) -> str:
     return f"+callbacks.asker={{_target_: tests.training.callbacks.own.Asker, {keys}}}"
 
 
-def test_any_ranks_say_stops_all_of_them(runner, tmp_path):
+def test_a_stop_that_one_rank_requests_stops_all(runner, tmp_path):
     run = tmp_path / "run"
     done = train(runner, run, *TWO, asker(step=3, what="stop", rank=1))
     assert done.code == 0, done.text

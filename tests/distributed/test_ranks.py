@@ -1,4 +1,4 @@
-"""Collectives that say where their tensors lie."""
+"""Collectives receive each tensor on its sender's kind of device."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from runner.distributed.ranks import Ranks
 
 
 def test_each_tensor_is_received_where_its_sender_holds_it(monkeypatch):
-    """gloo carries tensors of the host and nccl those of a GPU: a count on the host beside sums on
-    a GPU must not be waited for on the GPU. A `meta` device stands for the GPU."""
+    """gloo transfers tensors of the host and nccl those of a GPU.
+
+    A count on the host must not be awaited on the GPU because the sums lie there. A `meta` device
+    stands for the GPU.
+    """
     state = {"sums": torch.zeros(2, 3, device="meta"), "count": torch.zeros(1, dtype=torch.int64)}
     sent, received = [], []
     ranks = Ranks(rank=0, world_size=2)
@@ -19,7 +22,7 @@ def test_each_tensor_is_received_where_its_sender_holds_it(monkeypatch):
     monkeypatch.setattr(
         dist,
         "all_gather_object",
-        lambda everyone, mine, group: everyone.__setitem__(slice(None), [mine, mine]),
+        lambda gathered, value, group: gathered.__setitem__(slice(None), [value, value]),
     )
     assert Ranks(rank=1, world_size=2).gather_states(state) is None
     [_, other] = ranks.gather_states(state) or []

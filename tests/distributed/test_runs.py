@@ -1,4 +1,4 @@
-"""Whole runs on two ranks: the numbers of one process, whatever kills or interrupts them."""
+"""Whole runs on two ranks give the numbers of one process, also after kills and interrupts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.distributed.traced import examples
 from tests.whole.compare_runs import differences, newest_checkpoint
 
 TRACED = ("--allow", "tests", "task._target_=tests.distributed.traced.Traced")
-# 30 updates of 120 rows, 26 an epoch: the last of an epoch has 11 rows, 5 and 6 on two ranks
+# 30 updates of 120 rows, 26 in an epoch; its last one has 11 rows, 5 and 6 on two ranks
 SETTINGS = (
     *TINY,
     "dataset.rows={train: 3011, validation: 501, test: 500}",
@@ -49,7 +49,7 @@ def losses(run: Path) -> list[tuple[str, int, int, float]]:
 
 
 def assert_close(run: Path, other: Path, atol: float = 1e-6) -> None:
-    """The same rows of the log and the same tensors, to rounding."""
+    """Check that two runs have the same log and the same tensors, up to rounding."""
     ours, theirs = losses(run), losses(other)
     assert [row[:3] for row in ours] == [row[:3] for row in theirs]
     for a, b in zip(ours, theirs):
@@ -62,14 +62,14 @@ def assert_close(run: Path, other: Path, atol: float = 1e-6) -> None:
         torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
-def ranks_of(process: Process) -> list[int]:
-    """The process ids of its two ranks, once it has started them."""
+def rank_pids(process: Process) -> list[int]:
+    """Return the process ids of a job's two ranks, once it has started them."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     for _ in range(1200):
-        found = [int(pid) for pid in children.read_text().split()]
-        if len(found) == 2:
-            assert all(is_alive(pid) for pid in found)
-            return found
+        pids = [int(pid) for pid in children.read_text().split()]
+        if len(pids) == 2:
+            assert all(is_alive(pid) for pid in pids)
+            return pids
         time.sleep(0.05)
     raise AssertionError(f"no ranks:\n{process.text}")
 
@@ -104,11 +104,11 @@ def together(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_two_ranks_learn_what_one_process_does_in_the_same_order(alone, together):
+def test_two_ranks_train_like_one_process_in_the_same_order(alone, together):
     assert_close(together, alone)
     assert examples(Path(f"{together}.trace"), 2) == examples(Path(f"{alone}.trace"), 1)
     plan = json.loads((together / "sharding.json").read_text())
-    assert {piece["plan"] for piece in plan["pieces"]} == {"row_wise"}
+    assert {shard["plan"] for shard in plan["pieces"]} == {"row_wise"}
     saved = open_checkpoint(newest_checkpoint(together)).values
     assert saved["placement"] == plan["pieces"]
     metas = [json.loads((run / "meta.json").read_text()) for run in (alone, together)]
@@ -139,7 +139,7 @@ def test_a_rank_killed_in_a_step_takes_the_other_down_and_the_resume_is_identica
 ):
     run = tmp_path / "run"
     process = start(runner, run, *TWO, "sharding=row_wise", TRACE_KILL="1:17")
-    ranks = ranks_of(process)
+    ranks = rank_pids(process)
     assert process.wait() == 1
     assert_gone(ranks, within_s=0)
     result = json.loads((run / "result.json").read_text())
@@ -153,7 +153,7 @@ def test_a_rank_killed_in_a_step_takes_the_other_down_and_the_resume_is_identica
     assert examples(Path(f"{run}.trace"), 2) == examples(Path(f"{together}.trace"), 2)
 
 
-def test_ids_sent_ahead_change_no_number_also_over_a_kill(runner, together, tmp_path):
+def test_ids_sent_ahead_change_no_number_even_after_a_kill(runner, together, tmp_path):
     run = tmp_path / "run"
     ahead = (*TWO, "sharding=row_wise", "trainer.pipeline=sparse_dist")
     process = start(runner, run, *ahead, "trainer.eval_every=7", TRACE_KILL="1:17")
@@ -174,7 +174,7 @@ def test_ranks_end_with_their_parent(runner, tmp_path):
     run = tmp_path / "run"
     process = start(runner, run, *TWO, "trainer.max_steps=100000")
     wait_until_training(process, run)
-    ranks = ranks_of(process)
+    ranks = rank_pids(process)
     process.kill(signal.SIGKILL)
     process.wait()
     assert_gone(ranks)
@@ -187,7 +187,7 @@ def test_a_rank_that_hangs_is_noticed_within_the_timeout(runner, together, tmp_p
     process = start(
         runner, run, *TWO, "sharding=row_wise", "trainer.rank_timeout_s=8", TRACE_STOP="1:17"
     )
-    ranks = ranks_of(process)
+    ranks = rank_pids(process)
     assert process.wait() == 1, process.text
     assert time.monotonic() - began < 90
     assert_gone(ranks, within_s=0)
@@ -227,9 +227,11 @@ def wait_until_training(process: Process, folder: Path) -> None:
     raise AssertionError(f"never trained:\n{process.text}")
 
 
-def test_a_run_goes_on_with_other_ranks_and_other_plans(runner, alone, tmp_path):
-    """Two ranks row-wise; two ranks table-wise; one process; three ranks; two again. All but the
-    last are killed."""
+def test_a_run_continues_with_other_ranks_and_other_plans(runner, alone, tmp_path):
+    """Two ranks row-wise, two table-wise, one process, three ranks and two again take turns.
+
+    All but the last are killed.
+    """
     run = tmp_path / "run"
     env = {"TRACE_FILE": f"{run}.trace"}
 
@@ -253,14 +255,14 @@ def test_a_run_goes_on_with_other_ranks_and_other_plans(runner, alone, tmp_path)
     assert_close(run, alone)
     plan = json.loads((run / "sharding.json").read_text())
     assert plan["world_size"] == 2
-    assert {piece["plan"] for piece in plan["pieces"]} == {"row_wise"}
+    assert {shard["plan"] for shard in plan["pieces"]} == {"row_wise"}
     steps = [json.loads(s.read_text())["step"] for s in run.glob("checkpoints/*/manifest.json")]
     assert max(steps) == 30
 
 
-def test_with_bf16_two_ranks_are_killed_and_one_process_goes_on(runner, together, tmp_path):
-    """The README's command for several ranks, in small. Micro-batches and ranks add up in another
-    order, and bf16 rounds what differs in the eighth digit to the third: so not to 1e-6."""
+def test_with_bf16_two_ranks_are_killed_and_one_process_continues(runner, together, tmp_path):
+    """This is the README's command for several ranks, in small. Micro-batches and ranks add up in
+    another order, and bf16 rounds a difference in the eighth digit to one in the third."""
     words = (*TWO, "sharding=row_wise", "trainer.accumulate=2", "trainer.amp=true")
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert train(runner, whole, *words).code == 0
@@ -279,8 +281,8 @@ def test_with_bf16_two_ranks_are_killed_and_one_process_goes_on(runner, together
     assert max(fp32) > 2e-4, "amp did nothing"
 
 
-def test_sums_since_the_last_log_are_those_of_all_ranks_on_whatever_goes_on(runner, tmp_path):
-    """Logged at 7 and 14, saved at 10 and 15: ranks hold the sums of three updates, or of one."""
+def test_sums_since_the_last_log_are_those_of_all_ranks_whoever_continues(runner, tmp_path):
+    """At the checkpoints, 10 and 15, ranks hold the sums of three updates, or of one."""
     apart = ("trainer.log_every=7", "trainer.max_steps=21", "checkpoint.save_every=5")
     quiet, one, two = tmp_path / "quiet", tmp_path / "one", tmp_path / "two"
     assert train(runner, quiet, *ONE, *apart).code == 0
@@ -298,13 +300,13 @@ def test_sums_since_the_last_log_are_those_of_all_ranks_on_whatever_goes_on(runn
 
 
 def logged(run: Path, step: int) -> dict[str, float]:
-    """The numbers of a row of the train log."""
+    """Return the numbers of a row of the train log."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     [row] = [r for r in rows if r["split"] == "train" and r["step"] == step]
     return {name: number for name, number in row.items() if name != "split"}
 
 
-def test_each_rank_drops_other_elements_of_its_rows(together):
+def test_dropout_differs_between_ranks(together):
     saved = open_checkpoint(newest_checkpoint(together))
     states = read_tensors(saved, ["rng/torch"])["rng/torch"]
     masks = []
@@ -333,7 +335,7 @@ def test_a_number_of_ranks_that_does_not_divide_the_update_is_refused(runner, al
         (("sharding.plan=rowwise",), "nearest"),
     ],
 )
-def test_what_cannot_be_had_is_refused_before_it_starts(runner, tmp_path, words, says):
+def test_what_is_not_supported_is_refused_before_the_start(runner, tmp_path, words, says):
     done = runner.run(*TINY, *TWO, *words, f"hydra.run.dir={tmp_path / 'run'}")
     assert done.code == 2
     assert says in done.text

@@ -1,4 +1,4 @@
-"""Collectives, gradients, updates and tables on two ranks, against one process in each of them."""
+"""Collectives, gradients, updates and tables on two ranks are compared with one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCENES = (
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def test_two_ranks_do_what_one_process_does():
+def test_two_ranks_equal_one_process():
     done = subprocess.run(
         [sys.executable, "-m", "tests.distributed.scenes", *SCENES],
         cwd=ROOT,

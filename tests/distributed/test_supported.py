@@ -32,7 +32,7 @@ from runner.optim.settings import SPARSE_KINDS, parse_sparse
 README = Path(__file__).resolve().parent.parent.parent / "README.md"
 
 
-def test_the_table_of_the_readme_is_what_the_code_says():
+def test_the_table_of_the_readme_is_that_of_the_code():
     assert support_matrix() in README.read_text()
 
 
@@ -60,7 +60,7 @@ def test_a_refusal_names_key_reason_and_what_works():
 
 
 def fbgemm_lists() -> list[set[str]]:
-    """The optimizers that FBGEMM's tables accept on CPU, and on CUDA: it asserts them by name."""
+    """Return the optimizers that FBGEMM's source accepts by name on CPU, and those on CUDA."""
     tree = ast.parse(inspect.getsource(split_table_batched_embeddings_ops_training))
     tables = SplitTableBatchedEmbeddingBagsCodegen.__name__
     [cls] = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == tables]
@@ -84,18 +84,18 @@ def test_fbgemm_has_the_kernels_that_the_table_counts_on():
 
 
 @pytest.mark.parametrize("kind", SPARSE_KINDS)
-def test_in_one_process_on_cpu_the_engine_is_the_one_that_the_table_says(kind):
+def test_in_one_process_on_cpu_the_engine_is_that_of_the_table(kind):
     settings = parse_sparse({"kind": kind, "lr": 0.1})
     tables = build_uninitialized_tables(
         [TableSpec("t", 10, 4, ("f",))], ("f",), settings, torch.device("cpu")
     )
     [row] = [line for line in support_matrix().splitlines() if line.startswith(f"| {kind} ")]
-    said = row.split("|")[2].strip().split(" / ")[0]
-    assert said == {FbgemmTables: "FBGEMM", CpuTables: "ours"}[type(tables)]
+    documented = row.split("|")[2].strip().split(" / ")[0]
+    assert documented == {FbgemmTables: "FBGEMM", CpuTables: "ours"}[type(tables)]
 
 
 @pytest.mark.parametrize("kind", sorted(set(SPARSE_KINDS) - set(FBGEMM_CPU_KINDS)))
-def test_fbgemm_refuses_on_cpu_what_is_said_to_have_no_kernel_there(kind):
+def test_fbgemm_refuses_on_cpu_what_the_table_lists_without_a_kernel(kind):
     with pytest.raises(AssertionError, match="not supported in CPU mode"):
         SplitTableBatchedEmbeddingBagsCodegen(
             embedding_specs=[(10, 4, EmbeddingLocation.HOST, ComputeDevice.CPU)],

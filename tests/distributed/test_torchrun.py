@@ -1,4 +1,4 @@
-"""Ranks that torchrun has started: rank 0 writes how the run ended, whichever other rank dies."""
+"""Under torchrun, rank 0 writes how the run ended, whichever other rank dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _handler():
 
 def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0)  # here the interpreter takes notice
+    time.sleep(0)  # gives the interpreter a chance to run the handler
 
 
 def test_sigterm_before_training_ends_the_work_and_later_ones_are_ignored():
@@ -39,11 +39,11 @@ def test_sigterm_before_training_ends_the_work_and_later_ones_are_ignored():
         seen.append("went on")
         return ProcessResult(0)
 
-    ended = run_under_torchrun(work)
-    assert (ended.code, ended.status) == (143, "interrupted")
-    assert "torchrun" in ended.message
+    result = run_under_torchrun(work)
+    assert (result.code, result.status) == (143, "interrupted")
+    assert "torchrun" in result.message
     assert seen == ["began"]
-    terminate()  # of a process that has its result to write: it lives
+    terminate()  # the process survives, as it has a result to write
 
 
 def test_sigterm_after_the_last_update_does_not_take_the_result_back():
@@ -56,7 +56,7 @@ def test_sigterm_after_the_last_update_does_not_take_the_result_back():
 
 
 @pytest.mark.parametrize("at", ["except", "finally"])
-def test_sigterm_does_not_hide_the_error_that_came_of_the_same_death(at):
+def test_sigterm_does_not_hide_an_error_with_the_same_cause(at):
     def work() -> ProcessResult:
         try:
             try:
@@ -69,12 +69,12 @@ def test_sigterm_does_not_hide_the_error_that_came_of_the_same_death(at):
                 terminate()
             return ProcessResult(1, "failed", str(error))
 
-    ended = run_under_torchrun(work)
-    assert (ended.status, ended.message) == ("failed", "Connection reset by peer")
+    result = run_under_torchrun(work)
+    assert (result.status, result.message) == ("failed", "Connection reset by peer")
 
 
 @pytest.mark.slow
-def test_a_rank_of_torchrun_that_is_killed_leaves_a_result_that_says_failed(tmp_path: Path):
+def test_a_rank_of_torchrun_that_is_killed_leaves_the_result_failed(tmp_path: Path):
     run = tmp_path / "run"
     words = (*TRACED, *SETTINGS, "trainer.batch_size=30", "trainer.accumulate=2", "optimizer=adam")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]

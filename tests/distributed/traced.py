@@ -1,9 +1,13 @@
-"""Supervised, with the examples of every update in a file a rank, and a death where a test says.
+"""A task that writes the examples of every update into a file for each rank, and dies on request.
 
-Environment: TRACE_FILE: what files are named after; TRACE_KILL=`rank:step`: SIGKILL to that rank
-before its step-th update (counted in this process); TRACE_STOP: SIGSTOP instead. With a point,
-`rank:count:point`, at its count-th exchange with other ranks (`collective`), or at its count-th
-fsync of a checkpoint (`checkpoint`). TRACE_COUNTS: a file a rank with how many of each it made.
+These variables of the environment control it:
+
+TRACE_FILE: the files' common prefix.
+TRACE_KILL: `rank:step` sends SIGKILL to that rank before its step-th update, as it counts them;
+    `rank:count:point` does so at its count-th exchange with other ranks (point `collective`), or at
+    its count-th fsync of a checkpoint (`checkpoint`).
+TRACE_STOP: the same with SIGSTOP.
+TRACE_COUNTS: the prefix of a file for each rank with the number of times it reached each point.
 """
 
 from __future__ import annotations
@@ -27,21 +31,22 @@ from runner.training.update.task import StepOutput, Supervised
 _counts: Counter[str] = Counter()
 
 
-def reached(here: str) -> None:
+def fail_if_asked(here: str) -> None:
+    """Send this process the signal that the environment asks for at this point."""
     for name, number in (("TRACE_KILL", signal.SIGKILL), ("TRACE_STOP", signal.SIGSTOP)):
         if os.environ.get(name) == here:
             os.kill(os.getpid(), number)
 
 
-def _counted(module: Any, name: str, point: str) -> None:
-    """Counts calls of a function, from any thread, before they are made."""
+def _count_calls(module: Any, name: str, point: str) -> None:
+    """Count the calls of a function, from any thread, before they are made."""
     real = getattr(module, name)
 
     def counted(*args: Any, **more: Any) -> Any:
         _counts[point] += 1
         if counts := os.environ.get("TRACE_COUNTS"):
             Path(f"{counts}.{os.environ.get('RANK', 0)}").write_text(json.dumps(_counts))
-        reached(f"{os.environ.get('RANK', 0)}:{_counts[point]}:{point}")
+        fail_if_asked(f"{os.environ.get('RANK', 0)}:{_counts[point]}:{point}")
         return real(*args, **more)
 
     setattr(module, name, counted)
@@ -55,13 +60,13 @@ class Traced:
 
     def __post_init__(self) -> None:
         for name in ("all_reduce", "all_gather", "all_gather_object", "all_to_all_single"):
-            _counted(torch.distributed, name, "collective")
-        _counted(os, "fsync", "checkpoint")
+            _count_calls(torch.distributed, name, "collective")
+        _count_calls(os, "fsync", "checkpoint")
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         self.count += 1
         _counts["step"] = self.count
-        reached(f"{ctx.ranks.rank}:{self.count}")
+        fail_if_asked(f"{ctx.ranks.rank}:{self.count}")
         output = self.inner.train_step(ctx, batches)
         line = {
             "cursor": [output.cursor.epoch, output.cursor.offset],
@@ -76,19 +81,18 @@ class Traced:
 
 
 def examples(trace: Path, num_ranks: int) -> dict[tuple[int, int], list[int]]:
-    """Position -> the examples that led there, those of all ranks in the order of ranks.
+    """Return for each position the examples of the update before it, in the order of ranks.
 
-    An update that was done again after a kill must have had the same ones.
+    An update that was repeated after a kill must have had the same examples.
     """
-    found: dict[tuple[int, int], list[int]] = {}
-    of_ranks: list[dict[tuple[int, int], list[int]]] = []
+    rows_by_rank: list[dict[tuple[int, int], list[int]]] = []
     for rank in range(num_ranks):
         seen: dict[tuple[int, int], list[int]] = {}
         for line in Path(f"{trace}.{rank}").read_text().splitlines():
             row = json.loads(line)
             at = tuple(row["cursor"])
             assert seen.setdefault(at, row["rows"]) == row["rows"], (rank, at)
-        of_ranks.append(seen)
-    for at in of_ranks[0]:
-        found[at] = [row for seen in of_ranks for row in seen.get(at, [])]
-    return found
+        rows_by_rank.append(seen)
+    return {
+        at: [row for seen in rows_by_rank for row in seen.get(at, [])] for at in rows_by_rank[0]
+    }

@@ -1,7 +1,7 @@
-"""Files of rows in blocks: Parquet of whomever, and Arrow files that we have written.
+"""Files of rows in blocks: Parquet files from any writer, and Arrow files of our own.
 
-What is prepared is read at every epoch, so it lies on the disk as it lies in memory: reading a row
-of 41 columns from an Arrow file takes 45 ns, checksums with it, from Parquet 180 ns.
+Prepared data is read in every epoch, so it has the same layout on disk as in memory: reading a row
+of 41 columns takes 45 ns from an Arrow file, checksums included, and 180 ns from Parquet.
 """
 
 from __future__ import annotations
@@ -19,31 +19,39 @@ import xxhash
 from runner.errors import DataError
 
 ARROW_SUFFIX = ".arrow"
-CHECKSUMS_KEY, ROW_COUNTS_KEY = b"checksums", b"rows"  # in the metadata of a block, and of the file
-# What Arrow raises for damaged files; the last one for names of columns that are no text any more
+CHECKSUMS_KEY, ROW_COUNTS_KEY = b"checksums", b"rows"  # in the metadata of each block
+# What Arrow raises for damaged files; the last one for column names that are not UTF-8
 READ_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 class BlockFile(Protocol):
-    """An open file. For one thread at a time."""
+    """An open file, which one thread at a time may use."""
 
-    block_kind: str  # what a block is called there
+    block_kind: str  # what this format calls a block, for messages
     schema: pa.Schema
     rows_per_block: list[int]  # rows of each block
 
     def read(self, numbers: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Columns of blocks laid end to end. Raises: one of UNREADABLE for what is damaged."""
+        """Return columns of the given blocks, concatenated.
+
+        Raises:
+            READ_ERRORS: one of them, if a block is damaged.
+        """
 
     def close(self) -> None: ...
 
 
 def open_blocks(path: Path) -> BlockFile:
-    """Raises: DataError naming the file when it is missing, cut, or contradicts itself."""
-    kind, opened = (
+    """Open a Parquet file or one of our Arrow files, by its suffix.
+
+    Raises:
+        DataError: naming the file, if it is missing, truncated or contradicts itself.
+    """
+    kind, file_class = (
         ("Arrow", ArrowBlockFile) if path.suffix == ARROW_SUFFIX else ("Parquet", ParquetBlockFile)
     )
     try:
-        return opened(path)
+        return file_class(path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except READ_ERRORS as error:
@@ -51,18 +59,18 @@ def open_blocks(path: Path) -> BlockFile:
 
 
 def read_blocks(path: Path, columns: Sequence[str] = ()) -> pa.Table:
-    """All rows of a file; columns: of columns, none: all."""
-    with closing(open_blocks(path)) as opened:
-        return opened.read(range(len(opened.rows_per_block)), columns or opened.schema.names)
+    """Return all rows of a file, of the given columns or, without any, of all."""
+    with closing(open_blocks(path)) as file:
+        return file.read(range(len(file.rows_per_block)), columns or file.schema.names)
 
 
 class ParquetBlockFile:
-    """A block is a row group."""
+    """A Parquet file, of which a block is a row group."""
 
     block_kind = "row group"
 
     def __init__(self, path: Path) -> None:
-        # No memory map: a file cut while it is read would end the process by SIGBUS.
+        # No memory map: a file truncated while it is read would end the process by SIGBUS.
         self._file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
         self.schema, self.rows_per_block = read_footer(self._file, str(path))
 
@@ -74,17 +82,17 @@ class ParquetBlockFile:
 
 
 class ArrowBlockFile:
-    """A block is a record batch, with a checksum of each of its columns."""
+    """An Arrow file, of which a block is a record batch with a checksum for each column."""
 
     block_kind = "record batch"
 
     def __init__(self, path: Path) -> None:
         self._source = pa.OSFile(str(path), "rb")
         try:
-            self._file = self._opened([])
+            self._file = self._open_columns([])
             self.schema = self._file.schema
-            _ = self.schema.names  # decodes them
-            self.rows_per_block = _counts(self._opened([0]))
+            _ = self.schema.names  # decodes them, which fails if they are damaged
+            self.rows_per_block = _read_row_counts(self._open_columns([0]))
         except BaseException:
             self._source.close()
             raise
@@ -93,18 +101,18 @@ class ArrowBlockFile:
     def read(self, numbers: Sequence[int], columns: Sequence[str]) -> pa.Table:
         if tuple(columns) != self._names:
             self._names = tuple(columns)
-            self._file = self._opened(sorted(self.schema.get_field_index(n) for n in columns))
-        places = [self.schema.get_field_index(n) for n in self._file.schema.names]
+            self._file = self._open_columns(sorted(self.schema.get_field_index(n) for n in columns))
+        positions = [self.schema.get_field_index(n) for n in self._file.schema.names]
         blocks = []
         for number in numbers:
             block, metadata = self._file.get_batch_with_custom_metadata(number)
-            sums = np.frombuffer((metadata or {}).get(CHECKSUMS_KEY, b""), np.uint64)
-            if len(sums) != len(self.schema) or block.num_rows != self.rows_per_block[number]:
+            checksums = np.frombuffer((metadata or {}).get(CHECKSUMS_KEY, b""), np.uint64)
+            if len(checksums) != len(self.schema) or block.num_rows != self.rows_per_block[number]:
                 raise pa.ArrowInvalid("is not what was written")
-            block.validate()  # else damaged lengths would be believed
-            for place, column in zip(places, block.columns):
-                if compute_checksum(column) != sums[place]:
-                    name = self.schema.names[place]
+            block.validate()  # otherwise damaged lengths would be trusted
+            for position, column in zip(positions, block.columns):
+                if compute_checksum(column) != checksums[position]:
+                    name = self.schema.names[position]
                     raise pa.ArrowInvalid(f"column {name!r}: wrong checksum")
             blocks.append(block)
         return pa.Table.from_batches(blocks).select(list(columns))
@@ -112,32 +120,31 @@ class ArrowBlockFile:
     def close(self) -> None:
         self._source.close()
 
-    def _opened(self, fields: list[int]) -> pa.ipc.RecordBatchFileReader:
-        """fields: numbers of columns; empty: all."""
+    def _open_columns(self, fields: list[int]) -> pa.ipc.RecordBatchFileReader:
+        """Return a reader of the columns with these positions, or of all if there are none."""
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         return pa.ipc.open_file(self._source, options=options)
 
 
 class ArrowWriter(AbstractContextManager["ArrowWriter"]):
-    """Writes a file that `ArrowBlocks` reads."""
+    """Writes a file that `ArrowBlockFile` reads."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
         self._sink = pa.OSFile(str(path), "wb")
-        self._counts: list[int] = []
-        self._metadata: dict[bytes, bytes] = {}
+        self._row_counts: list[int] = []
         self._file = pa.ipc.new_file(self._sink, schema)
 
     def write(self, table: pa.Table) -> None:
-        """One block."""
+        """Write the rows as one block."""
         (block,) = table.combine_chunks().to_batches()
-        # as it will be read: the buffers of a slice are those of the whole
+        # Checksums are of the buffers as they will be read; a slice has those of the whole table.
         block = pa.ipc.read_record_batch(block.serialize(), self._schema)
-        sums = np.array([compute_checksum(column) for column in block.columns], np.uint64)
-        self._counts.append(block.num_rows)
-        counts = np.array(self._counts, np.int64).tobytes()
+        checksums = np.array([compute_checksum(column) for column in block.columns], np.uint64)
+        self._row_counts.append(block.num_rows)
+        row_counts = np.array(self._row_counts, np.int64).tobytes()
         self._file.write_batch(
-            block, custom_metadata={CHECKSUMS_KEY: sums.tobytes(), ROW_COUNTS_KEY: counts}
+            block, custom_metadata={CHECKSUMS_KEY: checksums.tobytes(), ROW_COUNTS_KEY: row_counts}
         )
 
     def close(self) -> None:
@@ -149,46 +156,56 @@ class ArrowWriter(AbstractContextManager["ArrowWriter"]):
 
 
 def compute_checksum(column: pa.Array) -> int:
-    """XXH3, 64 bits, of all buffers and of what says how to read them. It finds damage, not
-    malice."""
-    total = xxhash.xxh3_64()
+    """Return the 64-bit XXH3 hash of a column's buffers and of the lengths that interpret them.
+
+    It detects damage; it is no protection against malice.
+    """
+    hasher = xxhash.xxh3_64()
     for buffer in column.buffers():
         if buffer is not None:
-            total.update(buffer)
-    total.update(b"%d %d" % (len(column), column.null_count))
+            hasher.update(buffer)
+    hasher.update(b"%d %d" % (len(column), column.null_count))
     if pa.types.is_list(column.type):
-        total.update(b" %d %d" % (len(column.values), column.values.null_count))
-    return total.intdigest()
+        hasher.update(b" %d %d" % (len(column.values), column.values.null_count))
+    return hasher.intdigest()
 
 
-def _counts(file: pa.ipc.RecordBatchFileReader) -> list[int]:
-    """Rows of each block: the last one knows those of all, so that opening reads one."""
+def _read_row_counts(file: pa.ipc.RecordBatchFileReader) -> list[int]:
+    """Return the number of rows of each block.
+
+    The last block's metadata has those of all, so that opening a file reads one block.
+
+    Raises:
+        ArrowInvalid: if they do not fit the blocks.
+    """
     if not file.num_record_batches:
         return []
     _, metadata = file.get_batch_with_custom_metadata(file.num_record_batches - 1)
-    counts = np.frombuffer((metadata or {}).get(ROW_COUNTS_KEY, b""), np.int64).tolist()
+    counts: list[int] = np.frombuffer((metadata or {}).get(ROW_COUNTS_KEY, b""), np.int64).tolist()
     if len(counts) != file.num_record_batches or min(counts) < 0:
         raise pa.ArrowInvalid("its blocks are not those that were written")
     return counts
 
 
 def read_footer(opened: pq.ParquetFile, path: str) -> tuple[pa.Schema, list[int]]:
-    """Column types, and the number of rows of every row group.
+    """Return a Parquet file's schema and the number of rows of every row group.
 
-    Raises: DataError for a footer that contradicts itself, or that is no footer any more.
+    Raises:
+        DataError: if the footer cannot be read or contradicts itself.
     """
     try:
-        found, metadata = opened.schema_arrow, opened.metadata
+        schema, metadata = opened.schema_arrow, opened.metadata
         counts = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
-        _ = found.names  # decodes them
+        _ = schema.names  # decodes them, which fails if they are damaged
     except READ_ERRORS as error:
         raise DataError(f"{path}: not a readable Parquet file ({first_line(error)})") from error
     if sum(counts) != metadata.num_rows or min(counts, default=0) < 0:
         raise DataError(
             f"{path}: damaged footer: {metadata.num_rows} rows, but {sum(counts)} in its row groups"
         )
-    return found, counts
+    return schema, counts
 
 
 def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type's name if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,7 @@
-"""Prepared data: made once, whole or not at all, by one process at a time, beside no source."""
+"""The cache of prepared data: each folder is made once, by one process, completely or not at all.
+
+It lies in the user's cache folder, never beside the source.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,30 @@ from typing import Any
 from runner.errors import DataError
 
 PREPARED_FILE = "prepared.json"
-_AFTER_LENGTH = {".parquet": 4, ".arrow": 6}  # bytes of the magic word behind a footer's length
+_MAGIC_BYTES = {".parquet": 4, ".arrow": 6}  # length of the magic word that ends a file
 
 
 def cache_root() -> Path:
-    """`$RUNNER_CACHE`, else `runner/` in the user's cache folder."""
-    if given := os.environ.get("RUNNER_CACHE"):
-        return Path(given).expanduser()
-    user = os.environ.get("XDG_CACHE_HOME")
-    return (Path(user) if user else Path.home() / ".cache") / "runner"
+    """Return `$RUNNER_CACHE` or, if it is not set, `runner/` in the user's cache folder."""
+    if root := os.environ.get("RUNNER_CACHE"):
+        return Path(root).expanduser()
+    user_cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(user_cache) if user_cache else Path.home() / ".cache") / "runner"
 
 
 def get_or_prepare(name: str, key: str, make: Callable[[Path], Mapping[str, Any]]) -> Path:
-    """The folder `name`-`key` of the cache, made by `make(folder)` if it is not there.
+    """Return the cache's folder `name`-`key`, after filling it if it is not there.
 
-    `make` writes files and returns what `contents` gives back. Of several processes that
-    ask at once, one makes it and the others wait. Nothing is left of a maker that failed.
-    Raises: DataError when the cache cannot be written.
+    Of several processes that ask at once, one fills it and the others wait. A call of `make` that
+    fails leaves nothing behind.
+
+    Args:
+        name: of the dataset, also for messages.
+        key: a hash of all that the files depend on.
+        make: writes files into the folder that it gets; returns the value of `read_contents`.
+
+    Raises:
+        DataError: if the cache cannot be written.
     """
     root = cache_root()
     folder = root / f"{name}-{key}"
@@ -41,8 +51,8 @@ def get_or_prepare(name: str, key: str, make: Callable[[Path], Mapping[str, Any]
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root / f"{name}-{key}.lock", f"{name} data"):
-            if not is_complete(folder):  # another process may just have made it
-                _make(folder, make)
+            if not is_complete(folder):  # another process may just have filled it
+                _fill(folder, make)
     except OSError as error:
         raise DataError(
             f"cannot prepare {name} data in {root}: {error.strerror or error}; "
@@ -52,61 +62,65 @@ def get_or_prepare(name: str, key: str, make: Callable[[Path], Mapping[str, Any]
 
 
 def read_contents(folder: Path) -> dict[str, Any]:
-    """What `make` returned, read back."""
-    return json.loads((folder / PREPARED_FILE).read_text())["contents"]
+    """Return what `make` returned when the folder was filled."""
+    contents: dict[str, Any] = json.loads((folder / PREPARED_FILE).read_text())["contents"]
+    return contents
 
 
 def is_complete(folder: Path) -> bool:
-    """All files are there, as they were written: their sizes, and the hash of what no checksum in
-    them covers."""
+    """Return whether all files of a folder are as they were written.
+
+    Their sizes are compared, and the hashes of what the checksums inside them do not cover.
+    """
     try:
-        made = json.loads((folder / PREPARED_FILE).read_text(encoding="utf-8"))
-        if made.pop("sha256") != _hash_of(made):
+        manifest = json.loads((folder / PREPARED_FILE).read_text(encoding="utf-8"))
+        if manifest.pop("sha256") != _hash_json(manifest):
             return False
-        paths = {name: folder / name for name in made["sizes"]}
+        sizes, seals = manifest["sizes"], manifest["seals"]
         return all(
-            path.stat().st_size == made["sizes"][name] and _seal(path) == made["seals"][name]
-            for name, path in paths.items()
+            (folder / name).stat().st_size == size and _seal(folder / name) == seals[name]
+            for name, size in sizes.items()
         )
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
 def _seal(path: Path) -> str:
-    """Hash of the footer of a file whose contents have checksums of their own; of others, whole.
+    """Return the hash of a file or, if checksums inside it cover its contents, of its footer.
 
-    Raises: ValueError for a file that should have a footer and has none.
+    Raises:
+        ValueError: if a file that must have a footer has none.
     """
     with path.open("rb") as file:
-        if path.suffix in _AFTER_LENGTH:
-            after = _AFTER_LENGTH[path.suffix]
-            file.seek(-4 - after, os.SEEK_END)
-            length = int.from_bytes(file.read(4), "little") + 4 + after
+        if path.suffix in _MAGIC_BYTES:
+            num_magic = _MAGIC_BYTES[path.suffix]
+            file.seek(-4 - num_magic, os.SEEK_END)
+            length = int.from_bytes(file.read(4), "little") + 4 + num_magic
             if length > path.stat().st_size:
                 raise ValueError(f"{path}: no footer")
             file.seek(-length, os.SEEK_END)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _hash_of(value: Any) -> str:
+def _hash_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _make(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> None:
-    temporary = folder.with_name(f"{folder.name}.tmp")  # under the lock: one writer
-    shutil.rmtree(temporary, ignore_errors=True)  # of a maker that was killed
+def _fill(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> None:
+    temporary = folder.with_name(f"{folder.name}.tmp")  # the lock allows one writer
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
     temporary.mkdir()
     try:
-        made = make(temporary)
+        contents = make(temporary)
         files = [path for path in sorted(temporary.rglob("*")) if path.is_file()]
         names = {str(path.relative_to(temporary)): path for path in files}
         sizes = {name: path.stat().st_size for name, path in names.items()}
         seals = {name: _seal(path) for name, path in names.items()}
-        # as it is read back, so that tuples and numbers as keys do not change the hash
-        listed = json.loads(json.dumps({"contents": made, "sizes": sizes, "seals": seals}))
-        text = json.dumps({**listed, "sha256": _hash_of(listed)}, indent=1)
+        # Hashed as it will be read: JSON turns tuples into lists and keys into strings.
+        manifest = json.loads(json.dumps({"contents": contents, "sizes": sizes, "seals": seals}))
+        text = json.dumps({**manifest, "sha256": _hash_json(manifest)}, indent=1)
         (temporary / PREPARED_FILE).write_text(text + "\n", encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)  # a damaged one
+        shutil.rmtree(folder, ignore_errors=True)  # there is one if it is damaged
         temporary.rename(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -121,4 +135,4 @@ def _locked(path: Path, what: str) -> Iterator[None]:
         except BlockingIOError:
             print(f"another job prepares the {what}; waiting for it", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield  # closing the file gives the lock back, also when the process dies
+        yield  # closing the file releases the lock, also when the process dies

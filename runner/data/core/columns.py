@@ -1,4 +1,4 @@
-"""The declared columns of a table: what is read, how it is transformed, what is allowed in it."""
+"""The declared columns of a table: which are read, their transforms, and the values allowed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ import pyarrow.types as pt
 
 from runner.errors import DataError, nearest_hint
 
-# Columns of a prepared file that a user's table need not have: the space in these names keeps them
-# apart from the user's own.
+# Names of columns that only prepared files have: the space in them keeps them apart from a user's.
 WEIGHT_COLUMN = "row weight"
-GROUP_PREFIX = "group "  # begins the name of a group column
-CARRIED_PREFIX = "carried "  # begins the name of a column that is carried along unread
+GROUP_PREFIX = "group "  # prefix of a group column
+CARRIED_PREFIX = "carried "  # prefix of a column that batches do not hold; see `Columns.carried`
 
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A dense feature: missing -> `default`, then clip, log1p and (x - mean) / deviation; the
-    result must be finite."""
+    """A dense feature and its transforms, whose result must be finite.
+
+    In this order: `default` for a missing value, clip, log1p, (x - mean) / std.
+    """
 
     name: str
     log1p: bool = False
-    clip_min: float | None = None  # clipped to, before log1p
+    clip_min: float | None = None
     clip_max: float | None = None
-    default: float | None = None  # of a missing value, before clip and log1p; None: an error
-    mean: float = 0.0  # after log1p
+    default: float | None = None  # None: a missing value is an error
+    mean: float = 0.0
     std: float = 1.0
 
     @property
@@ -37,12 +38,12 @@ class NumericColumn:
 
     @property
     def is_identity(self) -> bool:
-        """Whether a value that is there stays what it is."""
+        """Whether values that are not missing stay unchanged."""
         return not (self.clips or self.log1p or self.mean or self.std != 1)
 
     @property
     def preserves_finite(self) -> bool:
-        """Whether every finite value stays one, whatever the transforms."""
+        """Whether the transforms keep every finite value finite."""
         return not self.log1p or (self.clip_min is not None and self.clip_min > -1)
 
 
@@ -50,25 +51,25 @@ class NumericColumn:
 class CategoricalColumn:
     """Ids of a pooled look-up: one a row, or a list of any length.
 
-    `as_is` takes integers in [0, num_rows) and refuses all others; `hash` spreads any integers over
-    num_rows. A vocabulary is applied when the data is prepared, and is `as_is` from then on.
+    `as_is` takes integers in [0, num_rows) and refuses all others; `hash` maps any integers to that
+    range. A vocabulary is applied while the data is prepared; its column is `as_is` afterwards.
     """
 
     name: str
     num_rows: int
     encode: Literal["as_is", "hash"] = "as_is"
     salt: int = 0  # of the hash
-    default: int | None = None  # id of a missing value; None: an error
-    is_list: bool = False  # a missing list is an empty one
-    weights: str | None = None  # of a list: the column with a list of weights as long
+    default: int | None = None  # id of a missing value; None: a missing value is an error
+    is_list: bool = False  # a missing list counts as an empty one
+    weights: str | None = None  # for a list: the column with weights, in lists of the same lengths
     mean_length: float = 1.0
     pooling: Literal["sum", "mean"] = "sum"
-    table: str = ""  # features of the same table share its rows
+    table: str = ""  # features with the same table share its rows; "": a table of its own
 
 
 @dataclass(frozen=True)
 class SequenceColumn:
-    """Ids in time order, a list column; a missing list is an empty one. Taken as they are."""
+    """Ids in time order: a list column, read `as_is`; a missing list counts as an empty one."""
 
     name: str
     num_rows: int
@@ -81,7 +82,7 @@ class SequenceColumn:
 
 @dataclass(frozen=True)
 class LabelColumn:
-    """A target. Binary ones are 0 or 1, others any finite number unless `allowed` says more."""
+    """A target: 0 or 1 if it is binary, else any finite number; `allowed` restricts it further."""
 
     name: str
     kind: Literal["binary", "regression"] = "binary"
@@ -94,7 +95,7 @@ class LabelColumn:
 
 @dataclass(frozen=True)
 class Columns:
-    """All declared columns. Feature order in a batch: as declared, lists after single ids."""
+    """All declared columns; features keep this order in a batch, with lists after single ids."""
 
     labels: tuple[LabelColumn, ...]
     numeric: tuple[NumericColumn, ...] = ()
@@ -102,7 +103,7 @@ class Columns:
     sequences: tuple[SequenceColumn, ...] = ()
     weight: str | None = None  # a row's weight, finite and not negative
     groups: tuple[str, ...] = ()  # integer ids for grouped metrics
-    carried: tuple[str, ...] = ()  # not read for batches; `ParquetDataset.carried` has them
+    carried: tuple[str, ...] = ()  # not in batches; see `ParquetDataset.read_carried_columns`
     singles: tuple[CategoricalColumn, ...] = field(init=False)
     lists: tuple[CategoricalColumn, ...] = field(init=False)
 
@@ -122,7 +123,9 @@ class Columns:
         with_tables: list[CategoricalColumn | SequenceColumn] = [*self.categorical, *self.sequences]
         for c in with_tables:
             if c.num_rows < 1:
-                raise DataError(f"column {c.name!r}: its table has {c.num_rows} rows, at least 1")
+                raise DataError(
+                    f"column {c.name!r}: its table has {c.num_rows} rows; it must have at least 1"
+                )
             if c.default is not None and not 0 <= c.default < c.num_rows:
                 raise DataError(f"column {c.name!r}: default {c.default} is not in its table")
             if sizes.setdefault(c.table or c.name, c.num_rows) != c.num_rows:
@@ -132,7 +135,7 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is read from the files for batches, each name once."""
+        """The columns that batches are read from, each name once."""
         names = [c.name for c in self.labels] + [c.name for c in self.numeric]
         names += [c.name for c in self.categorical] + [c.name for c in self.sequences]
         names += [c.weights for c in self.lists if c.weights]
@@ -141,9 +144,10 @@ class Columns:
 
 
 def check_columns(columns: Columns, file_schema: pa.Schema, path: str) -> None:
-    """Every declared column is there, with a type that its role can take without loss.
+    """Check that every declared column is there, with a type that its role takes without loss.
 
-    Raises: DataError naming file, column, and the nearest name or the type that is needed.
+    Raises:
+        DataError: naming file and column, and the nearest name or the type that it must have.
     """
     for name in columns.names:
         count = len(file_schema.get_all_field_indices(name))
@@ -154,25 +158,25 @@ def check_columns(columns: Columns, file_schema: pa.Schema, path: str) -> None:
     numbers = [c.name for c in columns.labels] + [c.name for c in columns.numeric]
     for name in numbers + ([columns.weight] if columns.weight else []):
         if not _is_number(file_schema.field(name).type):
-            raise DataError(f"{path}: {_wrong_type(file_schema, name)}, needed is a number")
+            raise DataError(f"{path}: {_describe_type(file_schema, name)}; it must be a number")
     for name in [*(c.name for c in columns.singles), *columns.groups]:
         if not pt.is_integer(file_schema.field(name).type):
-            raise DataError(f"{path}: {_wrong_type(file_schema, name)}, needed is an integer")
+            raise DataError(f"{path}: {_describe_type(file_schema, name)}; it must be an integer")
     for name in [c.name for c in columns.lists] + [c.name for c in columns.sequences]:
         type_ = file_schema.field(name).type
         if not (_is_list(type_) and pt.is_integer(type_.value_type)):
             raise DataError(
-                f"{path}: {_wrong_type(file_schema, name)}, needed is a list of integers"
+                f"{path}: {_describe_type(file_schema, name)}; it must be a list of integers"
             )
 
 
-def _wrong_type(found: pa.Schema, name: str) -> str:
-    return f"column {name!r} has type {found.field(name).type}"
+def _describe_type(schema: pa.Schema, name: str) -> str:
+    return f"column {name!r} has type {schema.field(name).type}"
 
 
 def _is_number(type_: pa.DataType) -> bool:
-    return pt.is_integer(type_) or pt.is_floating(type_) or pt.is_boolean(type_)
+    return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_boolean(type_))
 
 
 def _is_list(type_: pa.DataType) -> bool:
-    return pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_)
+    return bool(pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_))

@@ -1,4 +1,4 @@
-"""What a dataset is to the rest of the runner."""
+"""The interface of a dataset, and a base class for datasets that wrap another."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ START_POSITION = DataPosition()
 
 
 class Dataset(Protocol):
+    """Rows in splits, given out as batches in an exact order."""
+
     schema: Schema
-    num_rows: Mapping[str, int]  # per split, in the order train, validation, test; absent: no split
+    num_rows: Mapping[str, int]  # by split, in the order train, validation, test
     reachable: Mapping[str, Mapping[str, float]]  # split -> metric -> best possible; {} if unknown
-
-    rest: str  # of a training epoch's rows that fill no batch: short, drop or pad
-
-    bad_rows: Mapping[str, Any]  # count and examples of rows skipped when it was prepared
+    rest: str  # policy for the rows of a training epoch that fill no batch: short, drop or pad
+    bad_rows: Mapping[str, Any]  # count and examples of the rows that preparation skipped
 
     def save_fitted_transforms(self, folder: Path) -> None:
-        """Keeps what the transforms learnt from the train split, if they learnt anything."""
+        """Save what was fitted to the train split, if anything was, into a run's folder."""
         ...
 
     def batches(
@@ -34,27 +34,39 @@ class Dataset(Protocol):
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[Batch]:
-        """The rest of one epoch, from `start` to its end, in the exact order.
+        """Return a new iterator over one epoch's batches, from `start` to the end of the epoch.
 
-        batch_size counts rows a rank; global batch k holds the examples k * batch_size * world_size
-        onwards of the epoch's sequence, and rank r its r-th part. seed=None: file order, of all
-        rows, the last batch shorter. With a seed, `rest` says what becomes of that batch. Every
-        call returns a fresh iterator.
+        Global batch k holds the batch_size * world_size examples of the epoch's sequence that begin
+        at k * batch_size * world_size, and rank r gets the r-th part of it.
+
+        Args:
+            split: a key of `num_rows`.
+            batch_size: rows of a batch on one rank.
+            seed: of the shuffle; `rest` then decides about a last batch that is not full. None:
+                all rows in the order of the files, with a shorter last batch.
+            start: position of the first example.
+            rank: of the caller.
+            world_size: number of ranks that share each global batch.
         """
         ...
 
 
 def epoch_end_offset(dataset: Dataset, offset: int, global_batch: int) -> int:
-    """Where the updates of a training epoch end that go on from `offset`: before its last rows, if
-    those are dropped."""
+    """Return the offset at which a training epoch that continues from `offset` ends.
+
+    It lies before the last rows if the dataset drops those that fill no global batch.
+    """
     total = dataset.num_rows["train"]
     if dataset.rest != "drop":
         return total
     return total - (total - offset) % global_batch
 
 
-class FileOrderDataset:
-    """Everything else is the dataset's own."""
+class DatasetWrapper:
+    """Base of a dataset that gives out batches of its own and takes all else from another dataset.
+
+    A subclass defines `batches`.
+    """
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
@@ -65,9 +77,13 @@ class FileOrderDataset:
         self.rest = dataset.rest
         self.save_fitted_transforms = dataset.save_fitted_transforms
 
-    def batches(self, split: str, *, seed: int | None = None, **how: Any) -> Iterator[Batch]:
-        return self.dataset.batches(split, seed=None, **how)
+
+class FileOrderDataset(DatasetWrapper):
+    """A dataset that gives out the rows of another in the order of the files, whatever the seed."""
+
+    def batches(self, split: str, *, seed: int | None = None, **options: Any) -> Iterator[Batch]:
+        return self.dataset.batches(split, seed=None, **options)
 
 
-class EndOfStream(Exception):  # noqa: N818  (no error: what its iterator says instead of waiting)
-    """A stream gives out no more batches for now; a run may go on from its position later."""
+class EndOfStream(Exception):  # noqa: N818  (it signals an end, not an error)
+    """A stream gives out no more batches for now; a run may continue from its position later."""

@@ -1,4 +1,4 @@
-"""What the transforms learnt from the train split: saved with a run, used unchanged ever after."""
+"""Values fitted to the train split by transforms: saved with a run and never changed afterwards."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FITTED_FILE = "learnt.json"
 
 @dataclass
 class FittedTransforms:
-    """Numbers as JSON; vocabularies as sorted arrays. All are keyed by feature or table name."""
+    """Fitted values by feature or table name: numbers, saved as JSON, and vocabularies."""
 
     num_rows: dict[str, int] = field(default_factory=dict)
     mean_length: dict[str, float] = field(default_factory=dict)
     moments: dict[str, list[float]] = field(default_factory=dict)  # mean, standard deviation
     boundaries: dict[str, list[float]] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)  # split -> first time that is in it
-    vocabularies: dict[str, np.ndarray] = field(default_factory=dict)
+    vocabularies: dict[str, np.ndarray] = field(default_factory=dict)  # sorted
 
     def json_fields(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "vocabularies"}
@@ -44,38 +44,46 @@ class FittedTransforms:
         (folder / FITTED_FILE).write_text(text + "\n")
 
     def digest(self) -> str:
-        """Of all that was learnt, vocabularies included, whatever the order it was written in."""
+        """Return the SHA-256 of all values, in whatever order they were fitted."""
         text = json.dumps(self.json_fields(), sort_keys=True)
-        hashed = hashlib.sha256(text.encode())
+        hasher = hashlib.sha256(text.encode())
         for name in sorted(self.vocabularies):
-            hashed.update(name.encode())
-            hashed.update(np.ascontiguousarray(self.vocabularies[name]).data)
-        return hashed.hexdigest()
+            hasher.update(name.encode())
+            hasher.update(np.ascontiguousarray(self.vocabularies[name]).data)
+        return hasher.hexdigest()
 
     @classmethod
     def load(cls, folder: Path) -> FittedTransforms:
-        """Raises: DataError naming what is missing or damaged."""
+        """Read what `save` has written.
+
+        Raises:
+            DataError: naming what is missing or damaged.
+        """
         try:
             values = json.loads((folder / FITTED_FILE).read_text())
-            names, written = values.pop("vocabularies"), values.pop("sha256", None)
+            names, digest = values.pop("vocabularies"), values.pop("sha256", None)
             vocabularies = {
                 name: pq.read_table(
                     folder / f"vocabulary-{number}.parquet", page_checksum_verification=True
                 )["value"].to_numpy()
                 for number, name in enumerate(names)
             }
-            learnt = cls(**values, vocabularies=vocabularies)
-            if written not in (None, learnt.digest()):  # None: of an earlier version
-                raise ValueError("damaged: it is not what was written")
-            return learnt
+            fitted = cls(**values, vocabularies=vocabularies)
+            actual = fitted.digest()
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise DataError(
-                f"{folder / FITTED_FILE}: what was learnt cannot be read: {error}"
+                f"{folder / FITTED_FILE}: the fitted transforms cannot be read: {error}"
             ) from error
+        if digest not in (None, actual):  # None: written by an earlier version
+            raise DataError(
+                f"{folder / FITTED_FILE}: the fitted transforms cannot be read: "
+                "damaged: it is not what was written"
+            )
+        return fitted
 
 
 def copy_fitted_transforms(source: Path, target: Path) -> None:
-    """From prepared data into a run directory. A whole one that is there is kept."""
+    """Copy fitted transforms from prepared data to a run directory, unless it has them already."""
     if (target / FITTED_FILE).exists():
         return
     target.mkdir(parents=True, exist_ok=True)
@@ -83,11 +91,15 @@ def copy_fitted_transforms(source: Path, target: Path) -> None:
         shutil.copyfile(path, target / path.name)
     temporary = target / f"{FITTED_FILE}.tmp"
     shutil.copyfile(source / FITTED_FILE, temporary)
-    temporary.rename(target / FITTED_FILE)  # last, so that it stands for all
+    # This file comes last: its presence says that the copy is complete.
+    temporary.rename(target / FITTED_FILE)
 
 
 def with_fitted_transforms(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The dataset's node, told to use what a run learnt, if it takes that and the run kept any."""
+    """Return the dataset's configuration, set to use the transforms in a run's folder.
+
+    It stays as it is if the dataset has no such setting or the folder no transforms.
+    """
     if "learnt" not in dataset or not (folder / FITTED_FILE).exists():
         return dict(dataset)
     return {**dataset, "learnt": str(folder)}

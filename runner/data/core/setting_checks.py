@@ -1,4 +1,4 @@
-"""Checks of a recipe's settings, for messages that name the key before any work is done."""
+"""Checks of a recipe's settings before any work is done; their messages name the key."""
 
 from __future__ import annotations
 
@@ -8,47 +8,65 @@ from typing import Any, get_type_hints
 
 from runner.errors import ConfigError, nearest_hint
 
-LAST_BATCH_POLICIES = ("short", "drop", "pad")  # of the rows of an epoch that fill no batch
+LAST_BATCH_POLICIES = ("short", "drop", "pad")  # for rows of an epoch that fill no batch
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def check_setting_types(recipe: Any) -> None:
-    """Fields of a plain type have a value of that type. Raises: ConfigError naming the key."""
+    """Check the values of all fields that are annotated with a plain type.
+
+    Raises:
+        ConfigError: naming the first key with a value of another type.
+    """
     hints = get_type_hints(type(recipe))
     for field in fields(recipe):
         type_, value = hints[field.name], getattr(recipe, field.name)
-        if type_ in TYPE_NAMES and not _is(value, type_):
-            raise ConfigError(f"dataset.{field.name}={value!r}: needed is {TYPE_NAMES[type_]}")
+        if type_ in TYPE_NAMES and not _has_type(value, type_):
+            raise ConfigError(f"dataset.{field.name}={value!r}: must be {TYPE_NAMES[type_]}")
 
 
 def check_range(key: str, value: float, low: float, high: float = float("inf")) -> None:
+    """Check that low <= value <= high.
+
+    Raises:
+        ConfigError: naming the key and the limits.
+    """
     if not low <= value <= high:
         limit = f"at least {low:g}" if high == float("inf") else f"between {low:g} and {high:g}"
-        raise ConfigError(f"dataset.{key}={value!r}: needed is {limit}")
+        raise ConfigError(f"dataset.{key}={value!r}: must be {limit}")
 
 
 def check_choice(key: str, value: str, known: Collection[str]) -> None:
+    """Check that a value is one of those that are known.
+
+    Raises:
+        ConfigError: naming the key, all choices and the nearest one.
+    """
     if value not in known:
         choices = ", ".join(known)
         raise ConfigError(
-            f"dataset.{key}={value!r}: known are {choices}{nearest_hint(value, known)}"
+            f"dataset.{key}={value!r}: must be one of {choices}{nearest_hint(value, known)}"
         )
 
 
 def check_numbers(key: str, values: Mapping[str, Any], known: Collection[str], type_: type) -> None:
-    """A mapping with exactly these keys and numbers of a type, none negative."""
+    """Check that a mapping has exactly the known keys, and non-negative numbers of a type.
+
+    Raises:
+        ConfigError: naming the first key that is unknown, has a wrong value, or is missing.
+    """
     for name, value in values.items():
         if name not in known:
             raise ConfigError(f"dataset.{key}.{name}: no such setting{nearest_hint(name, known)}")
-        if not _is(value, type_):
-            raise ConfigError(f"dataset.{key}.{name}={value!r}: needed is {TYPE_NAMES[type_]}")
+        if not _has_type(value, type_):
+            raise ConfigError(f"dataset.{key}.{name}={value!r}: must be {TYPE_NAMES[type_]}")
         check_range(f"{key}.{name}", value, 0)
     for name in known:
         if name not in values:
             raise ConfigError(f"dataset.{key}.{name} is not set")
 
 
-def _is(value: Any, type_: type) -> bool:
+def _has_type(value: Any, type_: type) -> bool:
     if isinstance(value, bool):
         return type_ is bool
     return isinstance(value, (int, float)) if type_ is float else isinstance(value, type_)

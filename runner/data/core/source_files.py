@@ -1,4 +1,4 @@
-"""Files that a user names: what is there, what is nearest to a name, and what their content is."""
+"""Paths that a user gives: checks with helpful messages, and fingerprints of their content."""
 
 from __future__ import annotations
 
@@ -9,62 +9,66 @@ from typing import Any
 
 from runner.errors import DataError, nearest_hint
 
-EDGE_BYTES = 1 << 20  # of the head and of the tail of a file that are hashed
+EDGE_BYTES = 1 << 20  # as much of a file's head and of its tail is hashed
 
 
 def fingerprint_path(path: Path) -> list[Any]:
-    """Name, size and hash of both ends of a file, or of all files of a folder by name.
+    """Return a file's name, its size and a hash of both its ends; of a folder, those of its files.
 
-    Raises: DataError naming what is not there or cannot be read.
+    Raises:
+        DataError: naming what is not there or cannot be read.
     """
     if path.is_dir():
         return [fingerprint_path(p) for p in sorted(path.iterdir()) if p.is_file()]
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            hashed = hashlib.sha256(file.read(EDGE_BYTES))
+            hasher = hashlib.sha256(file.read(EDGE_BYTES))
             file.seek(max(size - EDGE_BYTES, 0))
-            hashed.update(file.read(EDGE_BYTES))
+            hasher.update(file.read(EDGE_BYTES))
     except FileNotFoundError:
         raise DataError(f"dataset.path={path}: no such path{nearest_path(path)}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return [path.name, size, hashed.hexdigest()]
+    return [path.name, size, hasher.hexdigest()]
 
 
 def check_path(path: str | None, *, example: str, files: Sequence[str], download_hint: str) -> Path:
-    """The path, if it is there with these files in it (none: it is a file itself).
+    """Return the path after checking that it leads to the data.
 
-    Raises: DataError with what is missing, the nearest thing that is there, and `download_hint`: where to
-    get the data.
+    Args:
+        path: as the user gave it; None or empty if it is not set.
+        example: a path for the message if it is not set.
+        files: that the folder must hold; without any, the path must be that of a file.
+        download_hint: where to get the data.
+
+    Raises:
+        DataError: with what is missing, the nearest thing that is there, and `download_hint`.
     """
     if not path:
         raise DataError(
             f"dataset.path is not set, for example dataset.path={example}; {download_hint}"
         )
-    found = Path(path).expanduser()
-    if not found.exists():
-        raise DataError(f"dataset.path={path}: no such path{nearest_path(found)}; {download_hint}")
+    location = Path(path).expanduser()
+    start = f"dataset.path={path}"
+    if not location.exists():
+        raise DataError(f"{start}: no such path{nearest_path(location)}; {download_hint}")
     if not files:
-        if found.is_dir():
-            raise DataError(
-                f"dataset.path={path} is a folder, needed is a file{_within(found)}; {download_hint}"
-            )
-        return found
-    if not found.is_dir():
-        raise DataError(
-            f"dataset.path={path} is a file, needed is the folder with it; {download_hint}"
-        )
+        if location.is_dir():
+            listing = _describe_contents(location)
+            raise DataError(f"{start} is a folder; it must be a file{listing}; {download_hint}")
+        return location
+    if not location.is_dir():
+        raise DataError(f"{start} is a file; it must be the folder with it; {download_hint}")
     for name in files:
-        if not (found / name).is_file():
-            raise DataError(
-                f"dataset.path={path} has no {name}{_within(found, name)}; {download_hint}"
-            )
-    return found
+        if not (location / name).is_file():
+            hint = _describe_contents(location, name)
+            raise DataError(f"{start} has no {name}{hint}; {download_hint}")
+    return location
 
 
 def nearest_path(path: Path) -> str:
-    """The nearest name in the deepest folder of the path that exists."""
+    """Return a hint with the deepest folder of a path that exists, and the nearest name in it."""
     parent, name = path.parent, path.name
     while not parent.is_dir() and parent != parent.parent:
         parent, name = parent.parent, parent.name
@@ -72,7 +76,8 @@ def nearest_path(path: Path) -> str:
     return f" ({parent} is there{close})"
 
 
-def _within(folder: Path, name: str = "") -> str:
+def _describe_contents(folder: Path, name: str = "") -> str:
+    """Return a hint with the file nearest to a name or, without one, with the first few files."""
     names = sorted(p.name for p in folder.iterdir())
     close = nearest_hint(name, names) if name else ""
     return close or f" (there are: {', '.join(names[:5]) or 'no files'})"

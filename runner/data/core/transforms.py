@@ -1,4 +1,4 @@
-"""Vectorised transforms of whole columns; nothing here looks at one row at a time."""
+"""Vectorised transforms of whole columns."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from runner.data.core.columns import NumericColumn
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
-    """What a batch holds of them; too large a number becomes infinite, and its row a bad one."""
+    """Return the values as batches hold them; a number that is too large becomes infinite."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
 
 
 def transform_numeric(column: NumericColumn, values: np.ndarray) -> np.ndarray:
-    """Clip, log1p, standardise; missing values are filled before. [R] numbers -> [R] float32."""
+    """Clip, take log1p and standardise: [R] numbers without missing ones -> [R] float32."""
     x = as_float32(values)
     if column.clip_min is not None or column.clip_max is not None:
         np.clip(x, column.clip_min, column.clip_max, out=x)
@@ -28,7 +28,7 @@ def transform_numeric(column: NumericColumn, values: np.ndarray) -> np.ndarray:
 
 
 def splitmix64(values: np.ndarray, salt: int) -> np.ndarray:
-    """splitmix64 (Steele et al. 2014) of [R] uint64, a bijection for every salt."""
+    """Return splitmix64 (Steele et al. 2014) of [R] uint64, a bijection for every salt."""
     mixed = values + np.uint64((salt + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
     mixed ^= mixed >> np.uint64(30)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -39,9 +39,9 @@ def splitmix64(values: np.ndarray, salt: int) -> np.ndarray:
 
 
 def hash_ids(values: np.ndarray, num_rows: int, salt: int) -> np.ndarray:
-    """Any integers -> [0, num_rows), int64: splitmix64, then multiply-shift.
+    """Map any integers [R] to [0, num_rows), int64: splitmix64, then multiply-shift.
 
-    The 32 high bits choose the row, so tables of more than 2**32 rows are out of reach.
+    The 32 high bits choose the row, so a table may have at most 2**32 rows.
     """
     mixed = splitmix64(values.astype(np.int64).view(np.uint64), salt)
     # Multiply-shift needs no division: a quarter of the cost of `mixed % num_rows`.

@@ -1,4 +1,4 @@
-"""Prepared data as plain Parquet files in a folder, with the YAML that declares them."""
+"""Export of prepared data as plain Parquet files, with the YAML that declares their columns."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from runner.errors import ConfigError
 
 
 def export_dataset(recipe: Recipe, folder: Path) -> None:
-    """All splits and `schema.yaml`, for `dataset=parquet dataset.schema=FOLDER/schema.yaml`.
+    """Write all splits, and `schema.yaml` for `dataset=parquet dataset.schema=FOLDER/schema.yaml`.
 
-    Raises: ConfigError if the folder holds anything.
+    Raises:
+        ConfigError: if the folder is not empty.
     """
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"dataset.write_to={folder}: is not empty; nothing was written")
-    source, made = prepare(recipe)
-    schema: dict[str, Any] = declare_columns(recipe.columns(made.learnt))
-    for split, names in made.splits.items():
+    source, prepared = prepare(recipe)
+    schema: dict[str, Any] = declare_columns(recipe.columns(prepared.learnt))
+    for split, names in prepared.splits.items():
         (folder / split).mkdir(parents=True)
         for name in names:
             path = (folder / split / name).with_suffix(".parquet")
@@ -32,12 +33,12 @@ def export_dataset(recipe: Recipe, folder: Path) -> None:
             pq.write_table(rows, path, row_group_size=BLOCK_ROWS, write_page_checksum=True)
         schema["path" if split == "train" else f"{split}_path"] = split
     lines = [f"{key}: {json.dumps(value)}\n" for key, value in schema.items()]
-    text = f"# Of dataset={recipe.name}; columns that are not declared here are no input\n"
+    text = f"# Exported from dataset={recipe.name}; columns not declared here are no input\n"
     (folder / "schema.yaml").write_text(text + "".join(lines))
 
 
 def declare_columns(columns: Columns) -> dict[str, Any]:
-    """Plain columns as a schema file declares them."""
+    """Return the content of a schema file that declares plain columns."""
     return {
         "labels": {c.name: {} for c in columns.labels},
         "numeric": {c.name: {"log1p": c.log1p, "default": c.default} for c in columns.numeric},

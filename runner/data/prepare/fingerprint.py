@@ -1,4 +1,4 @@
-"""Identity of a dataset's content, before torch is imported: part of a run's signature."""
+"""The fingerprint of a dataset, a part of a run's signature, computed without torch."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from runner.data.read import order
 from runner.errors import ConfigError, nearest_hint
 
 OWN_PACKAGE = "runner.data."
-SHARED_SETTINGS = (
-    "window_rows",
-    "prefetch",
-    "workers",
-    "rest",
-    "write_to",
-)  # of the path that all recipes share
+# Settings that every dataset option has, and that are not passed to its recipe
+SHARED_SETTINGS = ("window_rows", "prefetch", "workers", "rest", "write_to")
 
 
 def fingerprint(dataset: Mapping[str, Any]) -> str:
-    """16 hex digits: sources by content (never by time or place), settings, order of examples.
+    """Return 16 hex digits that identify a dataset's content, settings and order of examples.
 
-    `dataset` is the resolved node of the configuration. What changes no batch, such as prefetch or
-    how a path is spelt, does not change it. Raises: DataError for a path that is not there, saying
-    where to get the data; ConfigError for a wrong setting.
+    Sources count by their content, never by time or place. Whatever changes no batch, such as
+    prefetch or the spelling of a path, does not change the fingerprint.
+
+    Args:
+        dataset: the resolved node of the configuration.
+
+    Raises:
+        DataError: for a path that is not there, saying where to get the data.
+        ConfigError: for a wrong setting.
     """
     recipe = build_recipe(dataset)
-    if recipe is None:  # somebody's own class: its settings, and what its path leads to
+    if recipe is None:  # a class from elsewhere: its settings, and the content of its path
         content = fingerprint_path(Path(dataset["path"])) if dataset.get("path") else None
         rest = {k: v for k, v in dataset.items() if k not in ("path", "prefetch")}
         return hash_json({"settings": rest, "content": content})
@@ -53,20 +54,25 @@ def fingerprint(dataset: Mapping[str, Any]) -> str:
 
 
 def build_recipe(dataset: Mapping[str, Any]) -> Recipe | None:
-    """The recipe of one of our own dataset options; None for a target elsewhere."""
+    """Return the recipe of one of our own dataset options; None for a target elsewhere.
+
+    Raises:
+        ConfigError: for a setting that the option does not have, or one that is missing.
+    """
     target = str(dataset.get("_target_", ""))
     if not target.startswith(OWN_PACKAGE):
         return None
     module, _, _ = target.rpartition(".")
-    make = getattr(import_module(module), "recipe", None)
-    if make is None:
+    recipe_class = getattr(import_module(module), "recipe", None)
+    if recipe_class is None:
         return None
     settings = {k: v for k, v in dataset.items() if k != "_target_" and k not in SHARED_SETTINGS}
-    known = inspect.signature(make).parameters
+    known = inspect.signature(recipe_class).parameters
     for key in settings:
         if key not in known:
             raise ConfigError(f"dataset.{key}: no such setting{nearest_hint(key, known)}")
     for key, parameter in known.items():
         if key not in settings and parameter.default is parameter.empty:
             raise ConfigError(f"dataset.{key} is not set")
-    return make(**settings)
+    recipe: Recipe = recipe_class(**settings)
+    return recipe

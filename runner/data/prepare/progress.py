@@ -1,4 +1,4 @@
-"""Progress of long preparation: a bar on a terminal, plain lines elsewhere, always on stderr."""
+"""Progress of data preparation on stderr: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Advance = Callable[[int], None]  # so many more units are done; may be called from any thread
+Advance = Callable[[int], None]  # called from any thread with the number of units just done
 
 LINE_EVERY_S = 5.0
 
 
 @contextmanager
 def show_progress(label: str, total: int, unit: str = "rows") -> Iterator[Advance]:
-    """Shows `label` with the share of `total` that is done, and how long it took at the end."""
+    """Show `label` with the share of `total` that is done and, at the end, how long it took."""
     started = time.monotonic()
     if sys.stderr.isatty():
         with _bar(label, total) as advance:
@@ -46,15 +46,15 @@ def _bar(label: str, total: int) -> Iterator[Advance]:
 
 def _lines(label: str, total: int, unit: str) -> Advance:
     lock = threading.Lock()
-    done, said = 0, time.monotonic()
+    done, last_line_s = 0, time.monotonic()
 
     def advance(count: int) -> None:
-        nonlocal done, said
+        nonlocal done, last_line_s
         with lock:
             done += count
-            if time.monotonic() - said >= LINE_EVERY_S:
-                said = time.monotonic()
-                share = 100 * done / max(total, 1)
-                print(f"{label}: {done:,} {unit} ({share:.0f}%)", file=sys.stderr, flush=True)
+            if time.monotonic() - last_line_s >= LINE_EVERY_S:
+                last_line_s = time.monotonic()
+                percent = 100 * done / max(total, 1)
+                print(f"{label}: {done:,} {unit} ({percent:.0f}%)", file=sys.stderr, flush=True)
 
     return advance

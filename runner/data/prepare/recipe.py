@@ -1,4 +1,4 @@
-"""What a dataset option is made of: a recipe prepares files once; then all take the same path."""
+"""Recipes: each dataset option has one, which prepares files that all are read in the same way."""
 
 from __future__ import annotations
 
@@ -17,63 +17,73 @@ if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
 SPLITS = ("train", "validation", "test")
-LAYOUT_VERSION = 3  # of prepared files: raise it when their format changes and their rows do not
+LAYOUT_VERSION = 3  # raise it when the format of prepared files changes and their rows do not
 
 
 @dataclass(frozen=True)
 class PreparedFiles:
-    """What `Recipe.make` leaves: names of files and what was learnt, all JSON."""
+    """The result of `Recipe.make`, all JSON."""
 
-    splits: Mapping[str, Sequence[str]]  # in the order train, validation, test
-    learnt: Mapping[str, Any]  # sizes, vocabularies, lengths: what `columns` needs
-    reachable: Mapping[str, Mapping[str, float]]
+    splits: Mapping[str, Sequence[str]]  # split -> files, in the order train, validation, test
+    learnt: Mapping[str, Any]  # what `Recipe.columns` needs: sizes, vocabularies, lengths
+    reachable: Mapping[str, Mapping[str, float]]  # split -> metric -> best possible
 
 
 class Recipe(Protocol):
-    """Settings of one dataset option. Its module has it as `recipe`, and imports no torch."""
+    """The settings of one dataset option, whose module names it `recipe` and imports no torch."""
 
     @property
     def name(self) -> str: ...
 
     def check(self) -> None:
-        """Raises: DataError or ConfigError for a missing path or a wrong setting. Quick."""
+        """Check the settings quickly.
+
+        Raises:
+            DataError: for a path that is not there.
+            ConfigError: for a wrong setting.
+        """
 
     def content_fields(self) -> Mapping[str, Any]:
-        """All that the prepared files depend on: content of the sources, settings, a version."""
+        """Return all that the prepared files depend on: sources' content, settings, a version."""
 
     def reading_fields(self) -> Mapping[str, Any]:
-        """All else that shapes the batches."""
+        """Return all else that shapes the batches."""
 
     def num_progress_units(self) -> int:
-        """Of progress, for `make`."""
+        """Return the number of units of progress that `make` reports."""
 
     def make(self, folder: Path, advance: Any) -> PreparedFiles:
-        """Writes the files of all splits."""
+        """Write the files of all splits, calling `advance` with the units that are done."""
 
-    def columns(self, learnt: Mapping[str, Any]) -> Columns: ...
+    def columns(self, learnt: Mapping[str, Any]) -> Columns:
+        """Return the columns of the prepared files, from `PreparedFiles.learnt`."""
 
 
 def hash_json(value: Any, length: int = 16) -> str:
-    """Of a JSON value, whatever the order of its keys."""
-    text = json.dumps(value, sort_keys=True, default=_plain)
+    """Return the first hex digits of a JSON value's SHA-256, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True, default=_to_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def cache_key(recipe: Recipe) -> str:
-    """Of the prepared files: what is in them, and how it is laid out."""
+    """Return the key under which the cache keeps a recipe's files, from all that they depend on."""
     reading = recipe.reading_fields()
-    more = {"reading": reading} if reading else {}
-    return hash_json({"layout": LAYOUT_VERSION, **recipe.content_fields(), **more})
+    reading_entry = {"reading": reading} if reading else {}
+    return hash_json({"layout": LAYOUT_VERSION, **recipe.content_fields(), **reading_entry})
 
 
 def prepare(recipe: Recipe) -> tuple[Path, PreparedFiles]:
-    """The recipe's files, made now or found in the cache. Imports no torch."""
+    """Return the recipe's files, made now or found in the cache, without importing torch."""
     recipe.check()
 
     def make(folder: Path) -> Mapping[str, Any]:
         with show_progress(f"preparing {recipe.name}", recipe.num_progress_units()) as advance:
-            made = recipe.make(folder, advance)
-        return {"splits": made.splits, "learnt": made.learnt, "reachable": made.reachable}
+            prepared = recipe.make(folder, advance)
+        return {
+            "splits": prepared.splits,
+            "learnt": prepared.learnt,
+            "reachable": prepared.reachable,
+        }
 
     folder = cache.get_or_prepare(recipe.name, cache_key(recipe), make)
     return folder, PreparedFiles(**cache.read_contents(folder))
@@ -82,22 +92,22 @@ def prepare(recipe: Recipe) -> tuple[Path, PreparedFiles]:
 def open_recipe(
     recipe: Recipe, *, window_rows: int, prefetch: int, workers: int = 0, rest: str = "short"
 ) -> ParquetDataset:
-    """The dataset of a recipe, prepared if need be."""
-    folder, made = prepare(recipe)
+    """Return the dataset of a recipe, after preparing its files if the cache does not have them."""
+    folder, prepared = prepare(recipe)
     from runner.data.read.parquet_dataset import ParquetDataset  # torch enters here
 
     return ParquetDataset(
-        {split: [folder / name for name in names] for split, names in made.splits.items()},
-        recipe.columns(made.learnt),
+        {split: [folder / name for name in names] for split, names in prepared.splits.items()},
+        recipe.columns(prepared.learnt),
         window_rows=window_rows,
         prefetch=prefetch,
         workers=workers,
         rest=rest,
-        reachable=made.reachable,
+        reachable=prepared.reachable,
     )
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):

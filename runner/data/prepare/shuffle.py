@@ -1,7 +1,7 @@
-"""Rows written in random order, once: then no order of the source is left that windows keep.
+"""Writing of rows in random order, so that no order of the source is left within the windows.
 
-Two passes in bounded memory: rows are dealt out to buckets at random, then every bucket, small
-enough for memory, is shuffled and written.
+It takes two passes in bounded memory: rows go to random buckets, then every bucket, which fits
+memory, is shuffled and written.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ import pyarrow as pa
 
 from runner.data.prepare.shards import SHARD_ROWS, ShardWriter
 
-FLUSH_ROWS = 2048  # of a bucket that wait in memory
+FLUSH_ROWS = 2048  # rows of a bucket that wait in memory before they are written
 
 
 class ShuffleWriter:
-    """The interface of `ShardWriter`. The order depends on the seed and the number of rows only."""
+    """A `ShardWriter` that shuffles; the order depends only on the seed and the number of rows."""
 
     def __init__(self, folder: Path, split: str, *, num_rows: int, seed: int) -> None:
         self._folder, self._split = folder, split
         self._rng = np.random.default_rng([seed, 11])
-        self._count = max(1, -(-num_rows // SHARD_ROWS))
-        self._waiting: list[list[pa.RecordBatch]] = [[] for _ in range(self._count)]
-        self._num_waiting = np.zeros(self._count, np.int64)
+        self._num_buckets = max(1, -(-num_rows // SHARD_ROWS))
+        self._waiting: list[list[pa.RecordBatch]] = [[] for _ in range(self._num_buckets)]
+        self._num_waiting = np.zeros(self._num_buckets, np.int64)
         self._open: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
         self._files = contextlib.ExitStack()
 
     def write(self, table: pa.Table) -> None:
         if not table.num_rows:
             return
-        of_row = self._rng.integers(self._count, size=table.num_rows)
-        order = np.argsort(of_row, kind="stable")
-        dealt = table.take(pa.array(order))
-        ends = np.cumsum(np.bincount(of_row, minlength=self._count))
+        bucket_of_row = self._rng.integers(self._num_buckets, size=table.num_rows)
+        order = np.argsort(bucket_of_row, kind="stable")
+        sorted_table = table.take(pa.array(order))
+        ends = np.cumsum(np.bincount(bucket_of_row, minlength=self._num_buckets))
         for bucket, (start, stop) in enumerate(zip(np.r_[0, ends[:-1]], ends)):
             if stop > start:
-                self._waiting[bucket].append(dealt.slice(start, stop - start))
+                self._waiting[bucket].append(sorted_table.slice(start, stop - start))
                 self._num_waiting[bucket] += stop - start
-                if self._count > 1 and self._num_waiting[bucket] >= FLUSH_ROWS:
+                if self._num_buckets > 1 and self._num_waiting[bucket] >= FLUSH_ROWS:
                     self._flush(bucket)
 
     def close(self) -> list[str]:
-        """Names of the files, in order."""
+        """Shuffle and write all buckets; return the names of the files, in order."""
         writer = ShardWriter(self._folder, self._split)
-        for bucket in range(self._count):
+        for bucket in range(self._num_buckets):
             if bucket in self._open:
                 self._flush(bucket)
         self._files.close()
-        for bucket in range(self._count):
+        for bucket in range(self._num_buckets):
             table = self._read(bucket)
             if table is not None:
                 writer.write(table.take(pa.array(self._rng.permutation(table.num_rows))))

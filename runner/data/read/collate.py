@@ -1,8 +1,11 @@
-"""Pieces of windows -> `Batch`: the only module of the data layer that makes tensors.
+"""Collation of row spans into a `Batch`: the only module of the data layer that makes tensors.
 
-Copies after decoding: ids once (into the feature-major vector that the tables take), dense once
-(turned to rows), lists once; labels and row numbers none (views of the window) unless a batch spans
-two windows.
+Copies after decoding: ids once (into the feature-major vector that the tables take), dense values
+once (transposed to rows), lists once; labels and row numbers not at all (they are views of the
+window) unless a batch spans two windows.
+
+Shape legend: B rows of a batch, W rows of a window, D dense features, F single ids, T tasks,
+G groups, V values of a list column.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.data.core.columns import GROUP_PREFIX, Columns
-from runner.data.read.decode import JaggedColumn
+from runner.data.read.column_arrays import JaggedColumn
 from runner.data.read.stream import BatchSlice, RowSpan
 
 
 def build_schema(columns: Columns) -> Schema:
-    """What the declared columns promise a model."""
+    """Return the schema that a model gets for the declared columns."""
     return Schema(
         dense=tuple(c.name for c in columns.numeric),
         sparse=tuple(
@@ -52,82 +55,94 @@ def collate(
     cursor: DataPosition,
     sequence_keys: Sequence[str] = (),
 ) -> Batch:
-    """One batch. `sparse_keys`: names of the sparse features, single ids before lists."""
-    parts = batch_slice.spans
-    labels_BT = _rows([rows.labels_WT[a:b] for rows, a, b in parts])
-    rows_B = _rows([rows.rows_W[a:b] for rows, a, b in parts])
-    weights_B = _weights(parts, labels_BT.shape[0])
+    """Put one batch together.
+
+    Args:
+        batch_slice: the rows.
+        sparse_keys: names of the sparse features, single ids before lists.
+        cursor: position after the batch.
+        sequence_keys: names of the sequence features.
+    """
+    spans = batch_slice.spans
+    labels_BT = _concatenate([rows.labels_WT[a:b] for rows, a, b in spans])
+    rows_B = _concatenate([rows.rows_W[a:b] for rows, a, b in spans])
+    size = labels_BT.shape[0]
+    weights_B = _collate_weights(spans, size)
     if batch_slice.is_padding:
         weights_B, rows_B = torch.zeros(1), torch.full((1,), -1)
     return Batch(
-        dense_BD=_dense(parts, labels_BT.shape[0]),
-        sparse=_sparse(parts, sparse_keys, labels_BT.shape[0]),
-        sequences=_sequences(parts, list(sequence_keys)) if sequence_keys else None,
+        dense_BD=_collate_dense(spans, size),
+        sparse=_collate_sparse(spans, sparse_keys, size),
+        sequences=_collate_sequences(spans, list(sequence_keys), size) if sequence_keys else None,
         labels_BT=labels_BT,
         weights_B=weights_B,
         rows_B=rows_B,
-        groups_BG=_rows([rows.groups_WG[a:b] for rows, a, b in parts]),
+        groups_BG=_concatenate([rows.groups_WG[a:b] for rows, a, b in spans]),
         cursor=cursor,
     )
 
 
-def _dense(parts: Sequence[RowSpan], size: int) -> Tensor:
-    """Turned to rows here: of a batch, small enough for the cache, and not of a window."""
-    dense_BD = np.empty((size, len(parts[0][0].dense_DW)), np.float32)
+def _collate_dense(spans: Sequence[RowSpan], size: int) -> Tensor:
+    """Transpose dense values to rows: a batch of them, unlike a window, fits the cache."""
+    dense_BD = np.empty((size, len(spans[0][0].dense_DW)), np.float32)
     at = 0
-    for rows, a, b in parts:
+    for rows, a, b in spans:
         dense_BD[at : at + b - a] = rows.dense_DW[:, a:b].T
         at += b - a
     return torch.from_numpy(dense_BD)
 
 
-def _rows(slices: Sequence[np.ndarray]) -> Tensor:
+def _concatenate(slices: Sequence[np.ndarray]) -> Tensor:
     return torch.from_numpy(slices[0] if len(slices) == 1 else np.concatenate(slices))
 
 
-def _weights(parts: Sequence[RowSpan], size: int) -> Tensor:
-    known = [rows.weights_W[a:b] for rows, a, b in parts if rows.weights_W is not None]
-    return _rows(known or [np.ones(size, np.float32)])
+def _collate_weights(spans: Sequence[RowSpan], size: int) -> Tensor:
+    slices = [rows.weights_W[a:b] for rows, a, b in spans if rows.weights_W is not None]
+    return _concatenate(slices or [np.ones(size, np.float32)])
 
 
-def _sparse(parts: Sequence[RowSpan], keys: list[str], size: int) -> KeyedJaggedTensor:
-    """Values feature-major: all ids of feature 0, then of feature 1, lists at the end.
+def _collate_sparse(spans: Sequence[RowSpan], keys: list[str], size: int) -> KeyedJaggedTensor:
+    """Return the ids feature-major: all of feature 0, then of feature 1, and lists at the end.
 
-    Lengths and offsets are both given, as int64, the type of the values: else each look-up would
-    compute and convert them again. NumPy throughout: a torch operation on this much would start
-    OpenMP threads, which on busy cores cost more than all else here.
+    Both lengths and offsets are given, as int64 like the values: otherwise each look-up would
+    compute and convert them again. All is NumPy: a torch operation of this size would start OpenMP
+    threads, which on busy cores cost more than everything else here.
     """
-    num_singles = len(parts[0][0].ids_FW)
+    num_singles = len(spans[0][0].ids_FW)
     num_ids = num_singles * size
-    lists = _joined([[rows.lists[n] for rows, _, _ in parts] for n in _lists_in(parts)], parts)
+    list_columns = range(len(spans[0][0].lists))
+    lists = _concatenate_lists(
+        [[rows.lists[n] for rows, _, _ in spans] for n in list_columns], spans
+    )
     values = np.empty(num_ids + lists.total, np.int64)
     ids_FB = values[:num_ids].reshape(num_singles, size)
     at = 0
-    for rows, a, b in parts:
+    for rows, a, b in spans:
         ids_FB[:, at : at + b - a] = rows.ids_FW[:, a:b]
         at += b - a
-    lengths, offsets = _single_layout(num_singles, size)
+    lengths, offsets = _single_id_layout(num_singles, size)
     if lists.values:
         np.concatenate(lists.values, out=values[num_ids:])
         offsets = np.concatenate([offsets, *lists.ends])
         offsets[num_ids + 1 :] += num_ids
         lengths = np.concatenate([lengths, np.diff(offsets[num_ids:])])
     weights = None
-    if lists.weights:  # of single ids: 1
+    if lists.weights:  # a single id has weight 1
         weights = np.concatenate([np.ones(num_ids, np.float32), *lists.weights])
-    return _keyed(keys, values, lengths, offsets, weights, size)
+    return _build_kjt(keys, values, lengths, offsets, weights, size)
 
 
-def _sequences(parts: Sequence[RowSpan], keys: list[str]) -> KeyedJaggedTensor:
-    size = sum(b - a for _, a, b in parts)
+def _collate_sequences(spans: Sequence[RowSpan], keys: list[str], size: int) -> KeyedJaggedTensor:
     columns = range(len(keys))
-    joined = _joined([[rows.sequences[n] for rows, _, _ in parts] for n in columns], parts)
-    offsets = np.concatenate([np.zeros(1, np.int64), *joined.ends])
-    values = np.concatenate(joined.values).astype(np.int64)
-    return _keyed(keys, values, np.diff(offsets), offsets, None, size)
+    lists = _concatenate_lists(
+        [[rows.sequences[n] for rows, _, _ in spans] for n in columns], spans
+    )
+    offsets = np.concatenate([np.zeros(1, np.int64), *lists.ends])
+    values = np.concatenate(lists.values).astype(np.int64)
+    return _build_kjt(keys, values, np.diff(offsets), offsets, None, size)
 
 
-def _keyed(
+def _build_kjt(
     keys: list[str],
     values: np.ndarray,
     lengths: np.ndarray,
@@ -149,38 +164,39 @@ def _keyed(
 
 
 @dataclass(frozen=True)
-class _Joined:
-    """List columns of a batch, one after another."""
+class _ListColumns:
+    """List columns of a batch, one after another, as arrays that are still to be concatenated."""
 
     values: list[np.ndarray]
-    ends: list[np.ndarray]  # where each list ends, counted over all of them
-    weights: list[np.ndarray]  # empty: no column is weighted
-    total: int
+    ends: list[np.ndarray]  # where each list ends, counted over all columns
+    weights: list[np.ndarray]  # empty if no column is weighted
+    total: int  # number of values
 
 
-def _joined(columns: Sequence[Sequence[JaggedColumn]], parts: Sequence[RowSpan]) -> _Joined:
-    """columns: for every list column its lists in every part."""
+def _concatenate_lists(
+    columns: Sequence[Sequence[JaggedColumn]], spans: Sequence[RowSpan]
+) -> _ListColumns:
+    """Lay list columns end to end; `columns` has for each of them its lists in every span."""
     values, ends, weights, total = [], [], [], 0
     weighted = any(lists.weights_V is not None for column in columns for lists in column)
     for column in columns:
-        for lists, (_, a, b) in zip(column, parts):
-            own = lists.offsets_W1[a : b + 1]
-            values.append(lists.values_V[own[0] : own[-1]])
-            ends.append(own[1:] + (total - own[0]))
+        for lists, (_, a, b) in zip(column, spans):
+            offsets = lists.offsets_W1[a : b + 1]
+            values.append(lists.values_V[offsets[0] : offsets[-1]])
+            ends.append(offsets[1:] + (total - offsets[0]))
             total += len(values[-1])
             if weighted and lists.weights_V is None:
                 weights.append(np.ones(len(values[-1]), np.float32))
             elif lists.weights_V is not None:
-                weights.append(lists.weights_V[own[0] : own[-1]])
-    return _Joined(values, ends, weights, total)
-
-
-def _lists_in(parts: Sequence[RowSpan]) -> range:
-    return range(len(parts[0][0].lists))
+                weights.append(lists.weights_V[offsets[0] : offsets[-1]])
+    return _ListColumns(values, ends, weights, total)
 
 
 @lru_cache(maxsize=8)
-def _single_layout(num_features: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths and offsets of one id a row, shared by all batches of a size. Never write to them."""
+def _single_id_layout(num_features: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return lengths and offsets of one id a row.
+
+    Batches share these arrays; never write to them.
+    """
     count = num_features * size
     return np.ones(count, np.int64), np.arange(count + 1)

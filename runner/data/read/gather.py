@@ -1,6 +1,6 @@
-"""Gathering the wanted rows of a window in their final order.
+"""Gathering the selected rows of a window in their final order.
 
-Shape legend: R rows of the window in file order, W rows wanted of it, V values of a list column.
+Shape legend: R rows of the window in file order, W selected rows, V values of a list column.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import pyarrow.compute as pc
 
 
 def allocate_matrix(num_rows: int, num_columns: int, type_: type) -> np.ndarray:
-    """Not yet filled. Arrow's allocator keeps the pages from one window to the next; new ones from
-    the system would cost more than filling them."""
+    """Return a matrix with undefined values.
+
+    Arrow's allocator keeps its pages from one window to the next; new pages from the system would
+    cost more than filling the matrix.
+    """
     size = num_rows * num_columns
     buffer = pa.allocate_buffer(size * np.dtype(type_).itemsize)
     return np.frombuffer(buffer, type_, size).reshape(num_rows, num_columns)
@@ -22,10 +25,10 @@ def allocate_matrix(num_rows: int, num_columns: int, type_: type) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RowGather:
-    """The wanted rows, gathered column by column.
+    """A selection of rows that is gathered column by column.
 
-    A column of a window fits the second-level cache, a matrix of all columns does not: gathering
-    here, once, is several times cheaper than gathering rows, or in every batch.
+    A column of a window fits the second-level cache and a matrix of all columns does not, so
+    gathering columns once a window is several times cheaper than gathering rows, or in every batch.
     """
 
     order: np.ndarray | slice
@@ -46,15 +49,18 @@ class RowGather:
 
 
 def gather_rows(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
+    """Return the rows `order` of an array; a view if `order` is a slice."""
     if isinstance(order, slice):
         return values[order]
-    return np.take(values, order, axis=0, mode="clip")  # `clip` skips a buffer; all are inside
+    return np.take(
+        values, order, axis=0, mode="clip"
+    )  # `clip` avoids a buffer; no index is outside
 
 
 def gather_lists(
     values: np.ndarray, offsets_R1: np.ndarray, order: np.ndarray | slice
 ) -> tuple[np.ndarray, np.ndarray | slice, np.ndarray]:
-    """Values of the wanted rows, where they were, and where each row's begin."""
+    """Return the values of the selected lists, their positions in `values`, and W + 1 offsets."""
     starts, stops = offsets_R1[:-1][order], offsets_R1[1:][order]
     lengths = stops - starts
     offsets_W1 = np.zeros(len(lengths) + 1, np.int64)
@@ -62,10 +68,11 @@ def gather_lists(
     if isinstance(order, slice):
         at = slice(starts[0], starts[0] + offsets_W1[-1])
         return values[at], at, offsets_W1
-    # Positions by a running sum of steps: 1 within a list, a jump from the end of one to the next.
-    full = np.flatnonzero(lengths)
+    # Positions are a running sum of steps: 1 within a list, a jump from the end of one to the next.
+    non_empty = np.flatnonzero(lengths)
     steps = np.ones(offsets_W1[-1], np.int64)
-    if len(full):
-        steps[offsets_W1[full]] = starts[full] - np.concatenate([[0], stops[full][:-1] - 1])
+    if len(non_empty):
+        jumps_from = np.concatenate([[0], stops[non_empty][:-1] - 1])
+        steps[offsets_W1[non_empty]] = starts[non_empty] - jumps_from
     positions = np.cumsum(steps, out=steps)
     return np.take(values, positions, mode="clip"), positions, offsets_W1

@@ -1,4 +1,4 @@
-"""The blocks of a split: which rows are where, from the footers of its files."""
+"""The index of a split's blocks: which rows each one holds, from the footers of the files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.errors import DataError
 
 @dataclass(frozen=True)
 class BlockIndex:
-    """N blocks (row groups, record batches) in file order; the files are sorted by name."""
+    """N blocks (row groups or record batches) in file order; the files are sorted by name."""
 
     files: tuple[Path, ...]
     file_N: np.ndarray  # number of the block's file
@@ -35,20 +35,21 @@ class BlockIndex:
 
 
 def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
-    """Reads every footer and checks the declared columns before anything else is read.
+    """Read every footer, and check the declared columns before anything else is read.
 
-    Raises: DataError naming the file: unreadable, without rows, missing or mistyped columns, or
-    types that differ from those of the first file.
+    Raises:
+        DataError: naming a file that is unreadable, has no rows, lacks a column, or has one of a
+            wrong type or of another type than in the first file.
     """
     files = tuple(sorted(files, key=lambda path: (path.name, str(path))))
     file_n, group_n, rows_n = [], [], []
     first: pa.Schema | None = None
     for number, path in enumerate(files):
-        with closing(open_blocks(path)) as opened:
-            found, counts = opened.schema, opened.rows_per_block
-        check_columns(columns, found, str(path))
-        first = first or found
-        _check_same_types(columns, first, found, files[0], path)
+        with closing(open_blocks(path)) as file:
+            schema, counts = file.schema, file.rows_per_block
+        check_columns(columns, schema, str(path))
+        first = first or schema
+        _check_same_types(columns, first, schema, files[0], path)
         if not any(counts):
             raise DataError(f"{path}: has no rows")
         for group, rows in enumerate(counts):
@@ -64,9 +65,11 @@ def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
 
 
 def _check_same_types(
-    columns: Columns, first: pa.Schema, found: pa.Schema, first_path: Path, path: Path
+    columns: Columns, first: pa.Schema, schema: pa.Schema, first_path: Path, path: Path
 ) -> None:
     for name in columns.names:
-        was, is_ = first.field(name).type, found.field(name).type
-        if was != is_:
-            raise DataError(f"{path}: column {name!r} has type {is_}, but {was} in {first_path}")
+        expected, type_ = first.field(name).type, schema.field(name).type
+        if type_ != expected:
+            raise DataError(
+                f"{path}: column {name!r} has type {type_}, but {expected} in {first_path}"
+            )

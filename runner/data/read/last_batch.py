@@ -1,7 +1,7 @@
-"""What becomes of the rows at the end of a training epoch that fill no whole batch.
+"""Policies for the rows at the end of a training epoch that fill no batch.
 
-short: a shorter last batch. drop: they are left out, others in every epoch. pad: it is filled up
-with rows of weight 0. All ranks make the same number of updates under each.
+short: the last batch is shorter. drop: these rows are left out, others in each epoch. pad: the last
+batch is filled up with rows of weight 0. Under each, all ranks make the same number of updates.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from runner.batch import Batch
 
 
 def pad_batch(batch: Batch, batch_size: int) -> Batch:
-    """Filled up to `batch_size` rows of weight 0, number -1 and no id, so that they touch no table."""
+    """Fill a batch up to `batch_size` rows.
+
+    The added rows have weight 0, number -1 and no ids, so that they touch no table.
+    """
     missing = batch_size - batch.size
     if missing <= 0:
         return batch
     below, after = (0, 0, 0, missing), (0, missing)
-    sequences = None if batch.sequences is None else _longer(batch.sequences, batch.size, missing)
+    sequences = None if batch.sequences is None else _pad_kjt(batch.sequences, batch.size, missing)
     return replace(
         batch,
         dense_BD=functional.pad(batch.dense_BD, below),
-        sparse=_longer(batch.sparse, batch.size, missing),
+        sparse=_pad_kjt(batch.sparse, batch.size, missing),
         sequences=sequences,
         labels_BT=functional.pad(batch.labels_BT, below),
         weights_B=functional.pad(batch.weights_B, after),
@@ -34,20 +37,23 @@ def pad_batch(batch: Batch, batch_size: int) -> Batch:
 
 
 def drop_ids(batch: Batch) -> Batch:
-    """The batch of a rank that has no row left: of weight 0, it must touch no table either, or a
-    stateful optimizer would step where no other number of ranks does."""
-    sequences = None if batch.sequences is None else _longer(batch.sequences, 0, batch.size)
-    return replace(batch, sparse=_longer(batch.sparse, 0, batch.size), sequences=sequences)
+    """Remove all ids from the batch of a rank that has no row left.
+
+    Its weight is 0, and it must touch no table either: otherwise a stateful optimizer would take a
+    step that it does not take on another number of ranks.
+    """
+    sequences = None if batch.sequences is None else _pad_kjt(batch.sequences, 0, batch.size)
+    return replace(batch, sparse=_pad_kjt(batch.sparse, 0, batch.size), sequences=sequences)
 
 
-def _longer(kjt: KeyedJaggedTensor, kept: int, missing: int) -> KeyedJaggedTensor:
-    """`kept`, all or 0, of its rows, and `missing` empty ones."""
+def _pad_kjt(kjt: KeyedJaggedTensor, num_kept: int, num_empty: int) -> KeyedJaggedTensor:
+    """Keep `num_kept` rows, which must be all or 0, and append `num_empty` rows without ids."""
     weights = kjt.weights_or_none()
-    lengths_FB = kjt.lengths().view(len(kjt.keys()), -1)[:, :kept]
+    lengths_FB = kjt.lengths().view(len(kjt.keys()), -1)[:, :num_kept]
     return KeyedJaggedTensor(
         keys=kjt.keys(),
-        values=kjt.values() if kept else kjt.values()[:0],
-        weights=weights if kept or weights is None else weights[:0],
-        lengths=functional.pad(lengths_FB, (0, missing)).flatten(),
-        stride=kept + missing,
+        values=kjt.values() if num_kept else kjt.values()[:0],
+        weights=weights if num_kept or weights is None else weights[:0],
+        lengths=functional.pad(lengths_FB, (0, num_empty)).flatten(),
+        stride=num_kept + num_empty,
     )

@@ -1,4 +1,4 @@
-"""A dataset of declared columns in Parquet files: the one path from files to batches."""
+"""A dataset of declared columns in Parquet or prepared Arrow files."""
 
 from __future__ import annotations
 
@@ -30,13 +30,22 @@ BURST_ROWS = 16_384
 
 
 class ParquetDataset:
-    """Implements `runner.data.core.dataset.Dataset`.
+    """Implements `runner.data.core.dataset.Dataset`, the one path from files to batches.
 
-    Args: files of each split; window_rows: rows that are shuffled together and held in memory, part
-    of the order; prefetch: batches made ahead by a thread, workers: windows read ahead by as many
-    threads, 0 for none, no part of the order; rest: what becomes of the last rows of a training
-    epoch, see `runner.data.read.last_batch`.
-    Raises: DataError as `build_index` does.
+    Args:
+        files: of each split.
+        columns: to read.
+        window_rows: rows that are held in memory and shuffled together; part of the order.
+        prefetch: batches that a thread makes in advance, 0 for none; no part of the order.
+        workers: windows that as many threads read in advance, 0 for none; no part of the order.
+        rest: policy for the last rows of a training epoch, see `runner.data.read.last_batch`.
+        transforms_dir: folder with the transforms that were fitted to the train split, if any.
+        bad_rows: count and examples of the rows that preparation skipped.
+        reachable: split -> metric -> best possible value, for planted data.
+
+    Raises:
+        ConfigError: if `rest` is no policy.
+        DataError: if a split has no files, or as in `build_block_index`.
     """
 
     def __init__(
@@ -59,12 +68,12 @@ class ParquetDataset:
         self.columns = columns
         self.rest = rest
         self.bad_rows = bad_rows or {"count": 0, "examples": []}
-        self._learnt_in = transforms_dir
+        self._transforms_dir = transforms_dir
         self.schema = build_schema(columns)
         self.reachable = reachable
         self._indexes = {}
         for split, paths in files.items():
-            with _advice_on_cache(paths[0].parent):
+            with _cache_advice(paths[0].parent):
                 self._indexes[split] = build_block_index(paths, columns)
         self.num_rows: Mapping[str, int] = {
             split: index.num_rows for split, index in self._indexes.items()
@@ -76,12 +85,12 @@ class ParquetDataset:
         self._workers = workers
 
     def save_fitted_transforms(self, folder: Path) -> None:
-        """Keeps what the transforms learnt in a run's folder; `with_learnt` hands it back."""
-        if self._learnt_in is not None:
-            copy_fitted_transforms(self._learnt_in, folder)
+        """Save the fitted transforms into a run's folder; see `with_fitted_transforms`."""
+        if self._transforms_dir is not None:
+            copy_fitted_transforms(self._transforms_dir, folder)
 
     def read_carried_columns(self, split: str, start: int, stop: int) -> pa.Table:
-        """The carried columns of rows [start, stop) of a split, in the order of its files."""
+        """Return the carried columns of rows [start, stop) of a split, in file order."""
         names = [name.removeprefix(CARRIED_PREFIX) for name in self.columns.carried]
         index = self._indexes[split]
         blocks = np.flatnonzero((index.start_N < stop) & (index.start_N + index.rows_N > start))
@@ -103,7 +112,13 @@ class ParquetDataset:
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[Batch]:
-        """See `Dataset.batches`. A rank without a row in the last batch gets one of weight 0."""
+        """Return one epoch's batches, see `Dataset.batches`.
+
+        A rank without a row in the last batch gets a row of weight 0.
+
+        Raises:
+            DataError: if there is no such split, or `start` lies outside it.
+        """
         if split not in self._indexes:
             raise DataError(
                 f"no {split!r} split; there are {', '.join(self._indexes)}"
@@ -113,62 +128,68 @@ class ParquetDataset:
         if not 0 <= start.offset < total:
             raise DataError(
                 f"position {start.offset} is outside the {total} rows of {split!r}: "
-                "the data is not what it was"
+                "the data has changed"
             )
         if seed is None or split != "train":
-            share, size = RankSlice(start.offset, total, batch_size, rank, world_size), 0
+            end, padded_size = total, 0
         else:
             end = epoch_end_offset(self, start.offset, batch_size * world_size)
             if end == start.offset:
                 return iter(())
-            share = RankSlice(start.offset, end, batch_size, rank, world_size)
-            size = batch_size if self.rest == "pad" else 0
-        batches = self._batches(split, share, seed, start.epoch, size)
+            padded_size = batch_size if self.rest == "pad" else 0
+        rank_slice = RankSlice(start.offset, end, batch_size, rank, world_size)
+        batches = self._batches(split, rank_slice, seed, start.epoch, padded_size)
         if self._prefetch:
             return prefetch_in_thread(batches, self._prefetch)
         return iterate_in_bursts(batches, BURST_ROWS // batch_size)
 
     def _batches(
-        self, split: str, share: RankSlice, seed: int | None, epoch: int, size: int
+        self, split: str, rank_slice: RankSlice, seed: int | None, epoch: int, padded_size: int
     ) -> Iterator[Batch]:
-        """size: of every batch, padded if need be; 0: the last one is shorter."""
-        found = iterate_batch_slices(
+        """Yield a rank's batches; the last one is padded to `padded_size` rows unless that is 0."""
+        batch_slices = iterate_batch_slices(
             self._indexes[split],
             self.columns,
-            share,
+            rank_slice,
             seed=seed,
             epoch=epoch,
             window_rows=self._window_rows,
             workers=self._workers,
         )
-        with _advice_on_cache(self._indexes[split].files[0].parent):
-            for piece in found:
-                at_end = piece.end_offset == share.total
-                cursor = (
-                    DataPosition(epoch + 1, 0) if at_end else DataPosition(epoch, piece.end_offset)
-                )
-                batch = collate(piece, self._keys, cursor, self._sequence_keys)
-                if at_end:
-                    batch = pad_batch(drop_ids(batch) if piece.is_padding else batch, size)
+        with _cache_advice(self._indexes[split].files[0].parent):
+            for batch_slice in batch_slices:
+                end = batch_slice.end_offset
+                is_last = end == rank_slice.total
+                cursor = DataPosition(epoch + 1, 0) if is_last else DataPosition(epoch, end)
+                batch = collate(batch_slice, self._keys, cursor, self._sequence_keys)
+                if is_last:
+                    batch = drop_ids(batch) if batch_slice.is_padding else batch
+                    batch = pad_batch(batch, padded_size)
                 yield batch
 
 
 @contextmanager
-def _advice_on_cache(folder: Path) -> Iterator[None]:
-    """An error of prepared data says what helps."""
+def _cache_advice(folder: Path) -> Iterator[None]:
+    """Add to an error about prepared data what helps against it.
+
+    Raises:
+        DataError: that was raised inside.
+    """
     try:
         yield
     except DataError as error:
         if not folder.is_relative_to(cache_root()):
             raise
-        raise DataError(f"{error}; prepared data is made again once {folder} is gone") from error
+        raise DataError(
+            f"{error}; prepared data is made again after {folder} is deleted"
+        ) from error
 
 
 def iterate_in_bursts(batches: Iterator[Batch], burst_size: int) -> Iterator[Batch]:
-    """The same batches, `burst_size` made one right after another.
+    """Yield the same batches, of which each `burst_size` are made one right after another.
 
-    An update drives our code and tables out of the processor's caches, so that a single batch costs
-    twice what it costs in a row. Memory: `burst_size` batches.
+    An update drives this module's code and arrays out of the processor's caches, so that a batch
+    made alone costs twice as much as one in a burst. Memory: `burst_size` batches.
     """
-    while made := list(itertools.islice(batches, max(1, burst_size))):
-        yield from made
+    while burst := list(itertools.islice(batches, max(1, burst_size))):
+        yield from burst

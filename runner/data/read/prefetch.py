@@ -1,27 +1,28 @@
-"""A bounded look-ahead by one thread. The order cannot change: one reader, one queue."""
+"""A bounded look-ahead by one thread, which keeps the order."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
+_Queue: TypeAlias = "queue.Queue[tuple[Any, BaseException | None]]"  # an item, or the error instead
 
 _END = object()
 
 
 def prefetch_in_thread(source: Iterator[T], depth: int) -> Iterator[T]:
-    """The same items, up to `depth` of them made ahead; 0: none, without a thread.
+    """Yield the items of `source` while a thread computes up to `depth` of them in advance.
 
-    An exception in the source is raised where its item would have come. Closing the iterator, or
-    dropping it, ends the thread.
+    With depth 0 there is no thread. An exception in the source is raised where its item would have
+    come. Closing the iterator, or dropping it, ends the thread.
     """
     if depth <= 0:
         yield from source
         return
-    items: queue.Queue = queue.Queue(maxsize=depth)
+    items: _Queue = queue.Queue(maxsize=depth)
     stop = threading.Event()
     thread = threading.Thread(
         target=_fill, args=(source, items, stop), name="prefetch", daemon=True
@@ -37,23 +38,23 @@ def prefetch_in_thread(source: Iterator[T], depth: int) -> Iterator[T]:
             yield item
     finally:
         stop.set()
-        while thread.is_alive():  # it may wait at a full queue
+        while thread.is_alive():  # it may be waiting for room in the queue
             _drain(items)
             thread.join(timeout=0.05)
 
 
-def _fill(source: Iterator[T], items: queue.Queue, stop: threading.Event) -> None:
+def _fill(source: Iterator[T], items: _Queue, stop: threading.Event) -> None:
     try:
         for item in source:
             items.put((item, None))
             if stop.is_set():
                 return
         items.put((_END, None))
-    except BaseException as error:  # handed to the reader, whatever it is
+    except BaseException as error:  # the consumer raises it, whatever it is
         items.put((None, error))
 
 
-def _drain(items: queue.Queue) -> None:
+def _drain(items: _Queue) -> None:
     while True:
         try:
             items.get_nowait()

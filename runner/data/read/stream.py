@@ -1,4 +1,4 @@
-"""The rest of an epoch as pieces of windows: what one rank's batches are made of."""
+"""An epoch as slices of windows, of which one rank's batches are made."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ RowSpan = tuple[Rows, int, int]  # rows [start, stop) of a window
 
 @dataclass(frozen=True)
 class BatchSlice:
-    """One batch of one rank, not yet put together."""
+    """The rows of one batch of one rank, not yet collated."""
 
     spans: tuple[RowSpan, ...]
     end_offset: int  # offset in the epoch after the GLOBAL batch
-    is_padding: bool = False  # the rank has no row in the last batch: one row, of weight 0
+    is_padding: bool = False  # the rank has no row in the last batch and gets one of weight 0
 
 
 @dataclass(frozen=True)
 class RankSlice:
-    """Which offsets from `start` to `total` are this rank's.
+    """One rank's share of the offsets `start` to `total` - 1.
 
-    Global batch k is the k-th run of batch_size * world_size offsets, and rank r has the r-th part
-    of it. The last global batch is shorter and split as evenly as can be.
+    Global batch k is the k-th group of batch_size * world_size offsets, and rank r has the r-th
+    part of it. The last global batch may be shorter and is split as evenly as possible.
     """
 
     start: int
@@ -51,24 +51,25 @@ class RankSlice:
 
     @property
     def last_batch_range(self) -> tuple[int, int]:
-        """Offsets of this rank in the shorter last batch; both the same: none."""
-        done = self.start + self.num_full_batches * self.global_batch_size
-        rest = self.total - done
+        """First and end offset of this rank in the shorter last batch; equal if it has none."""
+        first = self.start + self.num_full_batches * self.global_batch_size
+        num_rest = self.total - first
         return (
-            done + rest * self.rank // self.world_size,
-            done + rest * (self.rank + 1) // self.world_size,
+            first + num_rest * self.rank // self.world_size,
+            first + num_rest * (self.rank + 1) // self.world_size,
         )
 
     def offsets_in_window(self, low: int, high: int) -> np.ndarray | slice:
-        """This rank's offsets in the window [low, high), counted from `low`."""
+        """Return this rank's offsets in the window [low, high), counted from `low`."""
         if self.world_size == 1:
             return slice(max(self.start - low, 0), high - low)
         offsets = np.arange(max(low, self.start), high)
-        mine = (offsets - self.start) // self.batch_size % self.world_size == self.rank
+        is_local = (offsets - self.start) // self.batch_size % self.world_size == self.rank
         tail = offsets >= self.start + self.num_full_batches * self.global_batch_size
         first, stop = self.last_batch_range
-        mine[tail] = (offsets[tail] >= first) & (offsets[tail] < stop)
-        return offsets[mine] - low
+        is_local[tail] = (offsets[tail] >= first) & (offsets[tail] < stop)
+        local: np.ndarray = offsets[is_local] - low
+        return local
 
 
 def iterate_batch_slices(
@@ -81,15 +82,15 @@ def iterate_batch_slices(
     window_rows: int,
     workers: int = 0,
 ) -> Iterator[BatchSlice]:
-    """Batches of `share.rank` in the exact order.
+    """Yield the batches of one rank in the exact order.
 
-    Memory: two windows at most, and one more a worker.
+    Memory: at most two windows, and one more for each worker.
     """
-    plan_ = plan_epoch(index, seed=seed, epoch=epoch, window_rows=window_rows)
+    epoch_plan = plan_epoch(index, seed=seed, epoch=epoch, window_rows=window_rows)
     waiting: list[RowSpan] = []
     num_waiting, num_done = 0, 0
-    with WindowReader(index, columns, workers) as reading:
-        for rows in reading.windows(plan_, rank_slice):
+    with WindowReader(index, columns, workers) as window_reader:
+        for rows in window_reader.windows(epoch_plan, rank_slice):
             at = 0
             while (
                 num_done < rank_slice.num_full_batches
@@ -106,21 +107,21 @@ def iterate_batch_slices(
         if rank_slice.start + num_done * rank_slice.global_batch_size < rank_slice.total:
             if waiting:
                 yield BatchSlice(tuple(waiting), rank_slice.total)
-            else:  # every rank makes the same number of updates
-                first = BlockReader(index, columns).read_rows(plan_.blocks(0), slice(0, 1))
-                yield BatchSlice(((first, 0, 1),), rank_slice.total, is_padding=True)
+            else:  # every rank makes the same number of updates, so it needs some row
+                row = BlockReader(index, columns).read_rows(epoch_plan.blocks(0), slice(0, 1))
+                yield BatchSlice(((row, 0, 1),), rank_slice.total, is_padding=True)
 
 
 class WindowReader:
-    """Windows in order; with workers, that many are read ahead, each by a thread of its own.
+    """Reads windows in order; `workers` threads read as many of them in advance.
 
-    Arrow and NumPy work outside Python's lock, so threads are enough. The order cannot change: the
-    windows are handed out in theirs, whoever is done first.
+    Arrow and NumPy release the GIL, so threads are enough. The order of the windows does not depend
+    on which thread finishes first.
     """
 
     def __init__(self, index: BlockIndex, columns: Columns, workers: int) -> None:
         self._index, self._columns, self._workers = index, columns, workers
-        self._own = threading.local()  # a reader a thread: its open files are not to be shared
+        self._local = threading.local()  # each thread has a reader, whose files are not shared
         self._readers: list[BlockReader] = []
 
     def __enter__(self) -> WindowReader:
@@ -132,19 +133,21 @@ class WindowReader:
 
     def windows(self, epoch_plan: EpochPlan, rank_slice: RankSlice) -> Iterator[Rows]:
         numbers = range(epoch_plan.window_at(rank_slice.start), epoch_plan.num_windows)
-        found = (
-            self._ahead(epoch_plan, rank_slice, numbers)
+        windows = (
+            self._read_ahead(epoch_plan, rank_slice, numbers)
             if self._workers
-            else (self._open(epoch_plan, rank_slice, number) for number in numbers)
+            else (self._read(epoch_plan, rank_slice, number) for number in numbers)
         )
-        yield from (rows for rows in found if rows is not None)
+        yield from (rows for rows in windows if rows is not None)
 
-    def _ahead(self, plan_: EpochPlan, share: RankSlice, numbers: range) -> Iterator[Rows | None]:
+    def _read_ahead(
+        self, epoch_plan: EpochPlan, rank_slice: RankSlice, numbers: range
+    ) -> Iterator[Rows | None]:
         with ThreadPoolExecutor(self._workers, thread_name_prefix="window") as pool:
             waiting: deque[Future[Rows | None]] = deque()
             try:
                 for number in numbers:
-                    waiting.append(pool.submit(self._open, plan_, share, number))
+                    waiting.append(pool.submit(self._read, epoch_plan, rank_slice, number))
                     if len(waiting) > self._workers:
                         yield waiting.popleft().result()
                 while waiting:
@@ -152,14 +155,15 @@ class WindowReader:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _open(self, plan_: EpochPlan, share: RankSlice, number: int) -> Rows | None:
-        low, high = (int(o) for o in plan_.offset_K1[number : number + 2])
-        wanted = share.offsets_in_window(low, high)
-        if isinstance(wanted, np.ndarray) and not len(wanted):
+    def _read(self, epoch_plan: EpochPlan, rank_slice: RankSlice, number: int) -> Rows | None:
+        """Return the rank's rows of a window; None if it has none there."""
+        low, high = (int(o) for o in epoch_plan.offset_K1[number : number + 2])
+        local = rank_slice.offsets_in_window(low, high)
+        if isinstance(local, np.ndarray) and not len(local):
             return None
-        order = plan_.row_order(number)
-        if not hasattr(self._own, "reader"):
-            self._own.reader = BlockReader(self._index, self._columns)
-            self._readers.append(self._own.reader)
-        reader: BlockReader = self._own.reader
-        return reader.read_rows(plan_.blocks(number), wanted if order is None else order[wanted])
+        if not hasattr(self._local, "reader"):
+            self._local.reader = BlockReader(self._index, self._columns)
+            self._readers.append(self._local.reader)
+        reader: BlockReader = self._local.reader
+        order = epoch_plan.row_order(number)
+        return reader.read_rows(epoch_plan.blocks(number), local if order is None else order[local])

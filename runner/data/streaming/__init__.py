@@ -1,1 +1,1 @@
-"""Datasets whose rows come as time goes on: for loop=online."""
+"""Datasets whose rows arrive over time, for loop=online."""

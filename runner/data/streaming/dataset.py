@@ -1,4 +1,4 @@
-"""A stream as a dataset: whatever brings rows in order, cut into batches that know their place."""
+"""A stream of rows as a dataset: batches that carry their position in the stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.data.read.decode import Rows
 from runner.data.read.stream import BatchSlice, RowSpan
 from runner.errors import DataError
 
-StreamPosition = Mapping[str, Any]  # JSON
+StreamPosition = Mapping[str, Any]  # JSON; its keys are those of the source
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,24 @@ class StreamChunk:
     """Consecutive rows of a stream."""
 
     rows: Rows
-    position_after: Callable[[int], StreamPosition]  # of the stream after the first n of them
+    position_after: Callable[[int], StreamPosition]  # the stream's position after the first n rows
 
 
 class StreamSource(Protocol):
+    """Whatever brings rows in an order that can be repeated from any position."""
+
     def read_chunks(
         self, position: StreamPosition | None, first_row: int, should_stop: Callable[[], bool]
     ) -> Iterator[StreamChunk]:
-        """Rows from a place on; it waits for more, until it raises EndOfStream.
+        """Yield the rows from a position on, and wait for more at the end.
 
-        Args: position: of a checkpoint; None: the beginning. first_row: rows of the stream before it.
-        should_stop: asked while it waits, for a signal that ends the run.
+        Args:
+            position: of a checkpoint; None: the beginning of the stream.
+            first_row: number of rows of the stream before that position.
+            should_stop: asked during a wait; true ends the run.
+
+        Raises:
+            EndOfStream: after a wait that was too long or was stopped.
         """
         ...
 
@@ -41,8 +48,8 @@ class StreamSource(Protocol):
 class StreamDataset:
     """Implements `runner.data.core.dataset.Dataset` with one split, `train`, of unknown length.
 
-    Only whole batches are given out: rows that do not fill one are left for the run that goes on
-    from here, which therefore makes the updates of one that never stopped.
+    Only full batches are given out. Rows that fill none are left for the run that continues from
+    here, which therefore makes the same updates as a run that never stopped.
     """
 
     is_stream = True
@@ -59,7 +66,7 @@ class StreamDataset:
         self._sequence_keys = [feature.name for feature in self.schema.sequences]
 
     def save_fitted_transforms(self, folder: Path) -> None:
-        """Nothing: a stream's transforms learn nothing from it."""
+        """Save nothing: no transform is fitted to a stream."""
 
     def batches(
         self,
@@ -71,22 +78,29 @@ class StreamDataset:
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[Batch]:
-        """In the stream's order, whatever the seed. Raises: EndOfStream where it ends."""
+        """Yield batches in the stream's order, whatever the seed.
+
+        Raises:
+            DataError: if the split is not `train`, or a row cannot be read.
+            EndOfStream: where the stream ends.
+        """
         if split != "train":
-            raise DataError(f"a stream has no {split!r} split; it is scored as it is learnt from")
+            raise DataError(
+                f"a stream has no {split!r} split; its rows are scored before they are trained on"
+            )
         assert world_size == 1, "checked by the rules"
         waiting: list[RowSpan] = []
-        num_waiting, done = 0, start.offset
+        num_waiting, end_offset = 0, start.offset
         for chunk in self._source.read_chunks(
             start.place, start.offset, lambda: self.should_stop()
         ):
             at, rows = 0, chunk.rows
             while num_waiting + len(rows) - at >= batch_size:
                 stop = at + batch_size - num_waiting
-                done += batch_size
-                piece = BatchSlice((*waiting, (rows, at, stop)), done)
-                cursor = DataPosition(0, done, chunk.position_after(stop))
-                yield collate(piece, self._keys, cursor, self._sequence_keys)
+                end_offset += batch_size
+                batch_slice = BatchSlice((*waiting, (rows, at, stop)), end_offset)
+                cursor = DataPosition(0, end_offset, chunk.position_after(stop))
+                yield collate(batch_slice, self._keys, cursor, self._sequence_keys)
                 waiting, num_waiting, at = [], 0, stop
             if at < len(rows):
                 waiting.append((rows, at, len(rows)))

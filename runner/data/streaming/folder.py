@@ -1,4 +1,4 @@
-"""A folder into which Parquet files come, each renamed into place, with ascending names."""
+"""A folder as a stream of Parquet files with ascending names, each renamed into place."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PARQUET_SUFFIXES = (".parquet", ".pq", ".parq")
 
 @dataclass(frozen=True)
 class FolderRecipe:
-    """Settings; see conf/dataset/folder.yaml."""
+    """The settings of `dataset=folder`, documented in conf/dataset/folder.yaml."""
 
     path: str | None
     schema: Any
@@ -64,11 +64,10 @@ class FolderRecipe:
         assert self.columns
 
     def content_fields(self) -> Mapping[str, Any]:
-        """Which stream it is: its content is not known yet."""
-        place = os.path.realpath(str(self.path))
+        """Return what identifies the stream, whose content is not known yet."""
         return {
             "stream": "folder",
-            "folder": place,
+            "folder": os.path.realpath(str(self.path)),
             "declared": declaration_identity(self.declared),
         }
 
@@ -80,114 +79,138 @@ recipe = FolderRecipe
 
 
 def folder(**settings: Any) -> StreamDataset:
-    """The dataset option `folder`."""
-    from runner.data.streaming.dataset import StreamDataset  # torch enters here
+    """Return the dataset of the option `folder`."""
+    from runner.data.streaming.dataset import StreamDataset  # imports torch
 
-    made_of = recipe(**settings)
-    made_of.check()
-    return StreamDataset(FolderSource(made_of), made_of.columns)
+    folder_recipe = recipe(**settings)
+    folder_recipe.check()
+    return StreamDataset(FolderSource(folder_recipe), folder_recipe.columns)
 
 
 class FolderSource:
-    """Rows of one file after another. Place: file, row in it after the last one used, its rows."""
+    """Yields the rows of one file after another.
+
+    A position has the `file`, the `row` in it after the last one used, and its number of `rows`.
+    """
 
     def __init__(self, settings: FolderRecipe) -> None:
         self._settings = settings
         self._folder = Path(str(settings.path))
         self._columns = settings.columns
-        self._passed: set[str] = set()  # names that were there when their turn came
+        self._visited: set[str] = set()  # names of the files that have had their turn
 
     def read_chunks(
         self, position: StreamPosition | None, first_row: int, should_stop: Callable[[], bool]
     ) -> Iterator[StreamChunk]:
-        """See `Source.chunks`. Raises: DataError for a file that stays cut short, is bad, has
-        changed since the checkpoint, or came too late: its name lies before one already read."""
+        """Yield the rows from a position on, see `StreamSource.read_chunks`.
+
+        Raises:
+            DataError: for a file that stays incomplete, cannot be read, has changed since the
+                checkpoint, or came too late, with a name before that of a file already read.
+        """
         settings = self._settings
-        wait = Poller(settings.poll_s, settings.idle_timeout_s, should_stop)
+        poller = Poller(settings.poll_s, settings.idle_timeout_s, should_stop)
         last = ""
         if position is not None:
             last = position["file"]
-            self._passed = {name for name in self._names() if name <= last}
+            self._visited = {name for name in self._list_names() if name <= last}
             if position["row"] < position["rows"]:
-                index = self._again(position)
-                for chunk in self._rows(index, position["row"], first_row):
+                index = self._reopen(position)
+                for chunk in self._read_file(index, position["row"], first_row):
                     yield chunk
                     first_row += len(chunk.rows)
         while True:
-            last = self._next(last, wait)
-            opened = self._opened(self._folder / last, should_stop)
-            if opened is not None:
-                for chunk in self._rows(opened, 0, first_row):
+            last = self._wait_for_next(last, poller)
+            complete = self._open_when_complete(self._folder / last, should_stop)
+            if complete is not None:
+                for chunk in self._read_file(complete, 0, first_row):
                     yield chunk
                     first_row += len(chunk.rows)
-            wait.reset()
+            poller.reset()
 
-    def _names(self) -> list[str]:
+    def _list_names(self) -> list[str]:
         names = (entry.name for entry in os.scandir(self._folder) if entry.is_file())
         return sorted(
             n for n in names if n.endswith(PARQUET_SUFFIXES) and not n.startswith((".", "_"))
         )
 
-    def _next(self, last: str, wait: Poller) -> str:
-        """The name that comes after `last`; waits for it."""
+    def _wait_for_next(self, last: str, poller: Poller) -> str:
+        """Return the first name after `last`, once there is one.
+
+        Raises:
+            DataError: if a file arrived late, with a name before `last`.
+        """
         while True:
-            names = self._names()
-            late = [name for name in names if name <= last and name not in self._passed]
+            names = self._list_names()
+            late = [name for name in names if name <= last and name not in self._visited]
             if late:
                 raise DataError(
-                    f"{self._folder / late[0]}: came after {last} had been read, and its name lies "
-                    "before it: names must ascend in the order in which files come"
+                    f"{self._folder / late[0]}: came after {last} had been read, but its name "
+                    "sorts before it: names must ascend in the order in which files come"
                 )
             if after := [name for name in names if name > last]:
-                self._passed.add(after[0])
+                self._visited.add(after[0])
                 return after[0]
-            wait.wait(f"new file in {self._folder}")
+            poller.wait(f"new file in {self._folder}")
 
-    def _opened(self, path: Path, stopped: Callable[[], bool]) -> BlockIndex | None:
-        """The blocks of a file; None if it has no rows. One that is cut short is waited for."""
+    def _open_when_complete(self, path: Path, should_stop: Callable[[], bool]) -> BlockIndex | None:
+        """Return the blocks of a file, once it is complete; None if it has no rows.
+
+        Raises:
+            DataError: if it stays unreadable for too long.
+        """
         limit_s = self._settings.incomplete_timeout_s
-        wait = Poller(min(self._settings.poll_s, limit_s), None, stopped)
+        poller = Poller(min(self._settings.poll_s, limit_s), None, should_stop)
         waited_s = 0.0
         while True:
             try:
-                with closing(open_blocks(path)) as opened:
-                    num_rows = sum(opened.rows_per_block)
+                with closing(open_blocks(path)) as file:
+                    num_rows = sum(file.rows_per_block)
             except DataError as error:
                 if waited_s >= limit_s:
-                    raise DataError(f"{error}; waited {limit_s:g} s for it to be whole") from error
-                wait.wait(f"end of {path}")
+                    raise DataError(
+                        f"{error}; waited {limit_s:g} s for it to be complete"
+                    ) from error
+                poller.wait(f"end of {path}")
                 waited_s += min(self._settings.poll_s, limit_s)
                 continue
             return build_block_index([path], self._columns) if num_rows else None
 
-    def _again(self, place: StreamPosition) -> BlockIndex:
-        """The file in which a checkpoint stopped. Raises: DataError if it is not what it was."""
-        path = self._folder / place["file"]
+    def _reopen(self, position: StreamPosition) -> BlockIndex:
+        """Return the blocks of the file in which a checkpoint stopped.
+
+        Raises:
+            DataError: if it is gone or has changed.
+        """
+        path = self._folder / position["file"]
+        row, num_rows = position["row"], position["rows"]
         if not path.exists():
-            raise DataError(
-                f"{path}: is gone, and the run had used {place['row']} of its {place['rows']} rows"
-            )
+            raise DataError(f"{path}: is gone, and the run had used {row} of its {num_rows} rows")
         index = build_block_index([path], self._columns)
-        if index.num_rows != place["rows"]:
-            raise DataError(f"{path}: has {index.num_rows} rows, and had {place['rows']} before")
+        if index.num_rows != num_rows:
+            raise DataError(f"{path}: has {index.num_rows} rows, and had {num_rows} before")
         return index
 
-    def _rows(self, index: BlockIndex, row: int, first_row: int) -> Iterator[StreamChunk]:
-        """A chunk a row group, from a row of the file on, which is number `first_row` of all."""
+    def _read_file(self, index: BlockIndex, row: int, first_row: int) -> Iterator[StreamChunk]:
+        """Yield a chunk for each row group, from row `row` of the file on.
+
+        That row is number `first_row` of the stream.
+        """
         from runner.data.streaming.dataset import StreamChunk
 
         name, total = index.files[0].name, index.num_rows
         starts_N = index.start_N
-        numbered = replace(index, start_N=starts_N + (first_row - row))
-        reader = BlockReader(numbered, self._columns)
+        index_in_stream = replace(index, start_N=starts_N + (first_row - row))
+        reader = BlockReader(index_in_stream, self._columns)
         try:
             for block in np.flatnonzero(starts_N + index.rows_N > row):
                 skipped = max(0, row - int(starts_N[block]))
                 rows = reader.read_rows(np.array([block]), slice(skipped, int(index.rows_N[block])))
-                yield StreamChunk(rows, _place_in(name, int(starts_N[block]) + skipped, total))
+                first = int(starts_N[block]) + skipped
+                yield StreamChunk(rows, _positions_in_file(name, first, total))
         finally:
             reader.close()
 
 
-def _place_in(name: str, first: int, total: int) -> Callable[[int], StreamPosition]:
+def _positions_in_file(name: str, first: int, total: int) -> Callable[[int], StreamPosition]:
     return lambda count: {"file": name, "row": first + count, "rows": total}

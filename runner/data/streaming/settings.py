@@ -1,4 +1,4 @@
-"""What the streams' settings have in common. No torch here."""
+"""What the streaming datasets share: their schema, checks and polling. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,31 +16,36 @@ from runner.data.tabular.schema_file import Declared
 from runner.data.tabular.table import TableRecipe
 from runner.errors import ConfigError
 
-SIGNAL_CHECK_S = 0.1  # how soon a signal is heard while the stream waits
+SIGNAL_CHECK_S = 0.1  # how often a wait looks for a signal
 
 
 def load_declaration(schema: Any) -> Declared:
-    """The columns of a YAML or its content. Raises: ConfigError."""
+    """Parse `dataset.schema`: the path of a YAML file, or its content.
+
+    Raises:
+        ConfigError: naming what is wrong in it.
+    """
     return TableRecipe(format="parquet", path=None, schema=schema).declared
 
 
 def stream_columns(declared: Declared) -> Columns:
-    """Columns of rows that are used as they come.
+    """Return the columns of a stream, which are read as they arrive.
 
-    Raises: ConfigError for what would have to be learnt from the whole data first.
+    Raises:
+        ConfigError: for a column with a transform that must be fitted to the data first.
     """
     columns = direct_columns(declared, expected_types(declared))
     if columns is None:
         raise ConfigError(
             "dataset.schema: a stream's columns are read as they come: numbers, and integers "
             "`as_is` or by `hash` with num_rows, under their own names. Vocabularies, standardise, "
-            "learnt buckets, crosses, separators and sequences need all rows first"
+            "fitted buckets, crosses, separators and sequences need all rows first"
         )
     return columns
 
 
 def expected_types(declared: Declared) -> pa.Schema:
-    """What the declaration makes of each column, where there is no file to look at."""
+    """Return the type of each column by its declaration, as no file has them."""
     types: dict[str, pa.DataType] = {}
     numbers = [s.column for s in declared.labels] + [s.column for s in declared.numeric]
     types |= dict.fromkeys(numbers, pa.float64())
@@ -53,41 +58,50 @@ def expected_types(declared: Declared) -> pa.Schema:
 
 
 def declaration_identity(declared: Declared) -> str:
-    """Of the declaration, wherever the data lies."""
+    """Return a text that identifies the declaration, wherever the data lies."""
     return repr(replace(declared, places={}))
 
 
 def check_seconds(key: str, value: float | None, *, may_be_null: bool = False) -> None:
+    """Check that a setting is a positive number of seconds.
+
+    Raises:
+        ConfigError: naming the key.
+    """
     if value is None and may_be_null:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         null = ", or null for ever" if may_be_null else ""
-        raise ConfigError(f"dataset.{key}={value}: needed is a number of seconds above 0{null}")
+        raise ConfigError(f"dataset.{key}={value}: must be a number of seconds above 0{null}")
 
 
 class Poller:
-    """Waits in short naps for something to come."""
+    """Paces the polling of a source, up to a limit of time in which nothing arrives."""
 
     def __init__(
         self, poll_s: float, idle_timeout_s: float | None, should_stop: Callable[[], bool]
     ) -> None:
-        self._poll_s, self._limit_s, self._stopped = poll_s, idle_timeout_s, should_stop
+        self._poll_s, self._limit_s, self._should_stop = poll_s, idle_timeout_s, should_stop
         self.reset()
 
     def reset(self) -> None:
-        """Something came."""
-        self._since_s = time.monotonic()
+        """Start the limit anew, as something has arrived."""
+        self._idle_since_s = time.monotonic()
 
     def wait(self, awaited: str) -> None:
-        """One look's pause. Raises: EndOfStream when it has been in vain for too long, or stopped.
+        """Sleep until the source should be polled again.
 
-        awaited: is waited for.
+        Args:
+            awaited: what has not arrived, for the message.
+
+        Raises:
+            EndOfStream: if nothing has arrived for too long, or the run shall stop.
         """
         until_s = time.monotonic() + self._poll_s
         while True:
-            if self._stopped():
+            if self._should_stop():
                 raise EndOfStream("stopped")
-            if self._limit_s is not None and time.monotonic() - self._since_s > self._limit_s:
+            if self._limit_s is not None and time.monotonic() - self._idle_since_s > self._limit_s:
                 raise EndOfStream(f"no {awaited} for {self._limit_s:g} s")
             left_s = until_s - time.monotonic()
             if left_s <= 0:

@@ -5,7 +5,7 @@ F features, B rows, N rows taken, V values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,23 +13,18 @@ import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import Batch, DataPosition, Schema
-from runner.data.core.dataset import START_POSITION, Dataset
+from runner.batch import Batch, DataPosition
+from runner.data.core.dataset import START_POSITION, Dataset, DatasetWrapper
 
 POOL_ROWS = 4096
 
 
-class FixedBatches:
+class FixedBatches(DatasetWrapper):
     """A dataset whose training split is one batch, then others in turn, without end."""
 
     def __init__(self, dataset: Dataset, first: Batch, others: Sequence[Batch]) -> None:
+        super().__init__(dataset)
         self._batches = [first, *(others or [first])]
-        self.schema: Schema = dataset.schema
-        self.num_rows: Mapping[str, int] = dataset.num_rows
-        self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
-        self.bad_rows: Mapping[str, Any] = dataset.bad_rows
-        self.rest = dataset.rest
-        self.save_fitted_transforms = dataset.save_fitted_transforms
 
     def batches(
         self, split: str, *, start: DataPosition = START_POSITION, **how: Any
@@ -81,7 +76,7 @@ def _take(jagged: KeyedJaggedTensor, rows_N: Tensor, size: int) -> KeyedJaggedTe
     )
 
 
-class SingleBatchDataset:
+class SingleBatchDataset(DatasetWrapper):
     """Every epoch of the training split is the batch that comes first from `start` on.
 
     So positions stay what they are: the cursor after it is the start of the next epoch. Other
@@ -89,13 +84,8 @@ class SingleBatchDataset:
     """
 
     def __init__(self, dataset: Dataset, start: DataPosition) -> None:
-        self.dataset, self.start = dataset, start
-        self.schema: Schema = dataset.schema
-        self.num_rows: Mapping[str, int] = dataset.num_rows
-        self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
-        self.bad_rows: Mapping[str, Any] = dataset.bad_rows
-        self.rest = dataset.rest
-        self.save_fitted_transforms = dataset.save_fitted_transforms
+        super().__init__(dataset)
+        self.start = start
         self.batch: Batch | None = None
 
     def batches(

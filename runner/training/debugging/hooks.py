@@ -21,8 +21,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from runner.batch import Batch, Schema
-from runner.data.core.dataset import Dataset
+from runner.batch import Batch
+from runner.data.core.dataset import Dataset, DatasetWrapper
 from runner.models.layers.embedding import TableLookup
 
 DATA_PART, OPTIMIZER_PART = "(data)", "(optimizer)"  # parts of an update that are no modules
@@ -204,17 +204,12 @@ def iter_float_tensors(value: Any) -> Iterator[Tensor]:
             yield from iter_float_tensors(getattr(value, f.name))
 
 
-class ObservedDataset:
+class ObservedDataset(DatasetWrapper):
     """A dataset whose batches are told to a watch as calls of `DATA`."""
 
     def __init__(self, dataset: Dataset, dispatcher: HookDispatcher) -> None:
-        self.dataset, self.dispatcher = dataset, dispatcher
-        self.schema: Schema = dataset.schema
-        self.num_rows: Mapping[str, int] = dataset.num_rows
-        self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
-        self.bad_rows: Mapping[str, Any] = dataset.bad_rows
-        self.rest = dataset.rest
-        self.save_fitted_transforms = dataset.save_fitted_transforms
+        super().__init__(dataset)
+        self.dispatcher = dispatcher
 
     def batches(self, split: str, **how: Any) -> Iterator[Batch]:
         source = self.dataset.batches(split, **how)

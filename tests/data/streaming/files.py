@@ -1,4 +1,4 @@
-"""Files of a stream for tests: rows of a table that arrive one file after another."""
+"""Files of a stream for tests, with rows of a table that arrive one file after another."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def rows(num_rows: int, seed: int = 0) -> pa.Table:
 
 
 def arrive(folder: Path, name: str, table: pa.Table, *, group_rows: int = 100) -> Path:
-    """Written under another name, then renamed in place."""
-    hidden = folder / f".{name}"
-    pq.write_table(table, hidden, row_group_size=group_rows)
-    os.rename(hidden, folder / name)
+    """Write a file under another name, then rename it into place."""
+    temporary = folder / f".{name}"
+    pq.write_table(table, temporary, row_group_size=group_rows)
+    os.rename(temporary, folder / name)
     return folder / name

@@ -1,4 +1,4 @@
-"""dataset=folder: the rows of files as they come, in order, each once, from any place on."""
+"""dataset=folder gives out the rows of files as they arrive, in order, from any position on."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def stream(path: Path, **settings):
 
 
 def read(dataset, batch_size: int, start: DataPosition = DataPosition()):  # noqa: B008
-    """All batches up to the end, and why it ended."""
+    """Return all batches up to the end of the stream, and why it ended."""
     batches = []
     try:
         for batch in dataset.batches("train", batch_size=batch_size, start=start):
             batches.append(batch)
     except EndOfStream as end:
         return batches, str(end)
-    raise AssertionError("a stream ends by saying so")
+    raise AssertionError("a stream ends with EndOfStream")
 
 
 def ids(batches) -> list[int]:
@@ -43,7 +43,7 @@ def test_batches_run_across_files_and_row_groups_in_the_order_of_names(tmp_path)
     (tmp_path / "_SUCCESS").touch()
     (tmp_path / ".d.parquet").touch()
     batches, end = read(stream(tmp_path), 64)
-    assert ids(batches) == list(range(640)), "what fills no batch is left for later"
+    assert ids(batches) == list(range(640)), "rows that fill no batch are left for later"
     assert [b.size for b in batches] == 10 * [64]
     assert [int(r) for b in batches for r in b.rows_B] == list(range(640))
     assert "no new file" in end
@@ -53,7 +53,7 @@ def test_batches_run_across_files_and_row_groups_in_the_order_of_names(tmp_path)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 50, 64, 100])
-def test_from_any_place_on_it_gives_the_rest(tmp_path, batch_size):
+def test_from_any_position_on_it_gives_the_rest(tmp_path, batch_size):
     whole = rows(300)
     for n in range(3):
         arrive(tmp_path, f"{n}.parquet", whole.slice(100 * n, 100), group_rows=30)
@@ -82,7 +82,7 @@ def test_files_that_come_while_it_waits_are_read_and_an_empty_one_is_passed(tmp_
     assert ids(batches) == list(range(120))
 
 
-def test_a_file_cut_short_is_waited_for_and_read_when_it_is_whole(tmp_path):
+def test_an_incomplete_file_is_waited_for_and_read_when_it_is_complete(tmp_path):
     data = arrive(tmp_path, "a.parquet", rows(90)).read_bytes()
     (tmp_path / "a.parquet").write_bytes(data[:-100])
 
@@ -98,7 +98,7 @@ def test_a_file_cut_short_is_waited_for_and_read_when_it_is_whole(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 3, 200])
-def test_a_file_that_stays_cut_short_is_an_error(tmp_path, size):
+def test_a_file_that_stays_incomplete_is_an_error(tmp_path, size):
     arrive(tmp_path, "a.parquet", rows(40))
     data = arrive(tmp_path, "b.parquet", rows(90)).read_bytes()
     (tmp_path / "b.parquet").write_bytes(data[:size])
@@ -108,7 +108,7 @@ def test_a_file_that_stays_cut_short_is_an_error(tmp_path, size):
         next(batches)
 
 
-def test_a_name_that_lies_before_what_was_read_is_an_error_and_not_silently_lost(tmp_path):
+def test_a_file_with_a_name_before_one_already_read_is_an_error(tmp_path):
     arrive(tmp_path, "2.parquet", rows(40))
     batches = stream(tmp_path).batches("train", batch_size=40)
     next(batches)
@@ -117,7 +117,7 @@ def test_a_name_that_lies_before_what_was_read_is_an_error_and_not_silently_lost
         next(batches)
 
 
-def test_a_file_that_is_not_what_it_was_is_told_on_resume(tmp_path):
+def test_a_file_that_has_changed_is_refused_on_resume(tmp_path):
     arrive(tmp_path, "a.parquet", rows(100))
     arrive(tmp_path, "b.parquet", rows(40))
     batches, _ = read(stream(tmp_path), 60)
@@ -131,7 +131,7 @@ def test_a_file_that_is_not_what_it_was_is_told_on_resume(tmp_path):
     (tmp_path / "a.parquet").unlink()
     with pytest.raises(DataError, match="is gone, and the run had used 60 of its 100 rows"):
         read(stream(tmp_path), 60, within)
-    rest, _ = read(stream(tmp_path), 20, after)  # it is done with: files may be cleared away
+    rest, _ = read(stream(tmp_path), 20, after)  # its rows are all used, so it may be deleted
     assert ids(rest) == list(range(40))
 
 
@@ -149,7 +149,7 @@ def test_a_signal_ends_the_wait(tmp_path):
     assert (batches, end) == ([], "stopped")
 
 
-def test_its_identity_is_the_folder_and_the_columns_and_not_what_has_come(tmp_path):
+def test_its_fingerprint_depends_on_folder_and_columns_but_not_on_what_has_arrived(tmp_path):
     node = {
         "_target_": "runner.data.streaming.folder.folder",
         "path": str(tmp_path),
@@ -170,7 +170,7 @@ def test_its_identity_is_the_folder_and_the_columns_and_not_what_has_come(tmp_pa
     [
         ({"path": None}, DataError, "dataset.path is not set"),
         ({"path": "nowhere"}, DataError, "dataset.path=nowhere: no such folder"),
-        ({"poll_s": 0}, ConfigError, "dataset.poll_s=0: needed is a number of seconds"),
+        ({"poll_s": 0}, ConfigError, "dataset.poll_s=0: must be a number of seconds"),
         ({"idle_timeout_s": -1}, ConfigError, "or null for ever"),
         (
             {"schema": {**SCHEMA, "categorical": {"city": {"encode": "vocabulary"}}}},
@@ -180,7 +180,7 @@ def test_its_identity_is_the_folder_and_the_columns_and_not_what_has_come(tmp_pa
         ({"schema": None}, ConfigError, "dataset.schema is not set"),
     ],
 )
-def test_wrong_settings_are_told(tmp_path, settings, error, message):
+def test_wrong_settings_are_refused(tmp_path, settings, error, message):
     given = {"path": str(tmp_path), "schema": SCHEMA, "poll_s": 1.0}
     given |= {"idle_timeout_s": None, "incomplete_timeout_s": 1.0}
     with pytest.raises(error, match=message):

@@ -1,4 +1,4 @@
-"""dataset=kafka against librdkafka's own broker in this process, which speaks the real protocol."""
+"""dataset=kafka against the mock broker of librdkafka, which speaks the real protocol."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.data.streaming.files import SCHEMA, rows
 from tests.data.streaming.test_folder import ids, read
 
 ck = pytest.importorskip("confluent_kafka", reason="the extra `kafka` is not installed")
-PARTITIONS = 4  # what the broker gives a new topic
-SERVERS = os.environ.get("RUNNER_TEST_KAFKA")  # a real broker's, where there is one
+PARTITIONS = 4  # of a new topic, by the broker's default
+SERVERS = os.environ.get("RUNNER_TEST_KAFKA")  # of a real broker, if there is one
 
 
 class Broker:
-    """A producer with a broker inside it; or one that talks to a real broker."""
+    """A producer that contains a mock broker, or talks to a real one."""
 
     def __init__(self) -> None:
         options = {"bootstrap.servers": SERVERS} if SERVERS else {"test.mock.num.brokers": 1}
@@ -30,8 +30,8 @@ class Broker:
         self.servers = ",".join(f"{b.host}:{b.port}" for b in brokers)
 
     def send(self, topic: str, messages: list, partitions: int = PARTITIONS, at: int = 0) -> None:
-        """Message n goes to partition n modulo their number."""
-        self.producer.list_topics(topic, timeout=30)  # makes it
+        """Send message n to partition n modulo the number of partitions."""
+        self.producer.list_topics(topic, timeout=30)  # creates the topic
         for number, message in enumerate(messages, start=at):
             value = message if isinstance(message, bytes) else json.dumps(message).encode()
             self.producer.produce(topic, value, partition=number % partitions)
@@ -65,7 +65,7 @@ def test_partitions_take_turns_and_the_position_is_their_offsets(broker, topic):
     assert end == f"no message in partition 0 of {topic} for 1 s"
 
 
-def test_from_any_place_on_it_gives_the_rest(broker, topic):
+def test_from_any_position_on_it_gives_the_rest(broker, topic):
     broker.send(topic, rows(200).to_pylist())
     batches, _ = read(stream(broker, topic), 30)
     for number in (0, 2, 4):
@@ -74,8 +74,8 @@ def test_from_any_place_on_it_gives_the_rest(broker, topic):
         assert [b.cursor for b in rest] == [b.cursor for b in batches[number + 1 :]]
 
 
-def test_what_comes_in_another_order_is_given_in_turn(broker, topic):
-    """Whole partitions one after another, each after a pause: the order stays the topic's."""
+def test_messages_that_arrive_in_another_order_are_given_out_in_turn(broker, topic):
+    """Partitions arrive one after another, each after a pause; the order does not change."""
     messages = rows(80).to_pylist()
     broker.send(topic, messages[:4])
 
@@ -107,8 +107,8 @@ def test_begin_latest_takes_only_what_comes_from_then_on(broker, topic):
     ("message", "problem"),
     [
         (b"{click", "is not JSON"),
-        (b"[1, 2]", "is no JSON object"),
-        ({"click": 1, "price": "dear"}, "column 'price': value 'dear' is no double"),
+        (b"[1, 2]", "is not a JSON object"),
+        ({"click": 1, "price": "dear"}, "column 'price': value 'dear' is not of type double"),
         ({"click": 2, "age": 1.0, "item": 3, "user": 1, "tags": []}, "column 'click': value 2"),
         ({"click": 1, "age": 1.0, "item": None, "user": 1}, "column 'item': is missing"),
         ({"click": 1, "age": 1.0, "item": 1000, "user": 1}, "its table has the rows 0 to 999"),
@@ -121,7 +121,7 @@ def test_a_message_that_is_no_row_is_named_by_partition_and_offset(broker, topic
         read(stream(broker, topic), 4)
 
 
-def test_offsets_that_are_gone_or_never_were_are_an_error(broker, topic):
+def test_offsets_that_are_gone_or_never_existed_are_an_error(broker, topic):
     broker.send(topic, rows(40).to_pylist())
     beyond = DataPosition(0, 40, {"offsets": {"0": 10, "1": 10, "2": 10, "3": 99}})
     with pytest.raises(DataError, match=r"partition 3: holds the offsets 0 to 9, .* at 99"):
@@ -132,7 +132,7 @@ def test_offsets_that_are_gone_or_never_were_are_an_error(broker, topic):
 
 
 def test_a_broker_that_does_not_answer_is_an_error(monkeypatch):
-    monkeypatch.setattr("runner.data.streaming.kafka.CONNECT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("runner.data.streaming.kafka_consumer.CONNECT_TIMEOUT_S", 1.0)
     dataset = kafka(
         servers="127.0.0.1:1",
         topic="clicks",
@@ -150,11 +150,11 @@ def test_a_broker_that_does_not_answer_is_an_error(monkeypatch):
     [
         ({"topic": None}, "dataset.topic is not set"),
         ({"begin": "erliest"}, "nearest: 'earliest'"),
-        ({"client": {"auto.offset.reset": "latest"}}, "is the runner's to set"),
+        ({"client": {"auto.offset.reset": "latest"}}, "is reserved; the runner sets it"),
         ({"idle_timeout_s": 0}, "number of seconds above 0"),
     ],
 )
-def test_wrong_settings_are_told(settings, message):
+def test_wrong_settings_are_refused(settings, message):
     given = {"servers": "x", "topic": "t", "schema": SCHEMA, "begin": "earliest"}
     given |= {"idle_timeout_s": None, "client": {}}
     with pytest.raises(ConfigError, match=message):

@@ -1,0 +1,187 @@
+"""Single columns of a window, from Arrow to NumPy: filled, encoded and checked.
+
+Shape legend: R rows of the window in file order, W rows selected from it in their final order, V
+values of a list column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runner.data.core.columns import CategoricalColumn, SequenceColumn
+from runner.data.core.transforms import as_float32, hash_ids
+from runner.data.read.gather import gather_lists, gather_rows
+from runner.data.read.index import BlockIndex
+from runner.errors import DataError
+
+
+@dataclass(frozen=True)
+class JaggedColumn:
+    """The values of W lists, concatenated."""
+
+    values_V: np.ndarray
+    offsets_W1: np.ndarray  # int64, from 0
+    weights_V: np.ndarray | None = None  # float32
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """Where the rows of a window came from."""
+
+    index: BlockIndex
+    blocks: np.ndarray
+
+    def row_numbers(self) -> np.ndarray:
+        """Return the number in the split of every row."""
+        starts, rows = self.index.start_N[self.blocks], self.index.rows_N[self.blocks]
+        shift = starts - (np.cumsum(rows) - rows)
+        numbers: np.ndarray = np.arange(rows.sum()) + np.repeat(shift, rows)
+        return numbers
+
+    def fail(self, column: str, values: np.ndarray, bad: np.ndarray, rule: str) -> NoReturn:
+        """Raise an error that names the first bad row.
+
+        Raises:
+            DataError: always.
+        """
+        row = int(np.flatnonzero(bad)[0])
+        self.fail_at(row, column, f"value {values[row]}: {rule}")
+
+    def fail_at(self, row: int, column: str, problem: str) -> NoReturn:
+        """Raise an error that names file, row group and row of a row of the window.
+
+        Raises:
+            DataError: always.
+        """
+        ends = np.cumsum(self.index.rows_N[self.blocks])
+        position = int(np.searchsorted(ends, row, side="right"))
+        block = self.blocks[position]
+        row_in_block = row - int(ends[position] - self.index.rows_N[block])
+        path: Path = self.index.files[self.index.file_N[block]]
+        group = int(self.index.group_N[block])
+        raise DataError(
+            f"{path}: row group {group}, row {row_in_block}, column {column!r}: {problem}"
+        )
+
+
+def read_numbers(
+    values: pa.ChunkedArray, name: str, default: float | None, source: RowSource
+) -> np.ndarray:
+    """Return a column as one NumPy array, with missing values filled."""
+    if not values.null_count:
+        return _to_numpy(values)
+    if default is None:
+        missing = values.is_null().to_numpy()
+        source.fail_at(int(np.flatnonzero(missing)[0]), name, "is missing and has no default")
+    if not pa.types.is_floating(values.type) and default != int(default):
+        values = values.cast(pa.float64())
+    return _to_numpy(pc.fill_null(values, _make_scalar(default, values.type)))
+
+
+@lru_cache(maxsize=64)
+def _make_scalar(value: float, type_: pa.DataType) -> pa.Scalar:
+    """Return an Arrow scalar from a cache: Arrow looks for pandas on disk whenever one is made."""
+    return pa.scalar(value).cast(type_)
+
+
+def encode_ids(
+    values: pa.ChunkedArray, c: CategoricalColumn | SequenceColumn, source: RowSource
+) -> np.ndarray:
+    """Return ids as they are or hashed, with missing values filled."""
+    if not isinstance(c, CategoricalColumn) or c.encode == "as_is":
+        return read_numbers(values, c.name, c.default, source)
+    if not values.null_count or c.default is None:
+        return hash_ids(read_numbers(values, c.name, None, source), c.num_rows, c.salt)
+    missing = values.is_null().to_numpy()
+    hashed = hash_ids(read_numbers(values, c.name, 0, source), c.num_rows, c.salt)
+    return np.where(missing, c.default, hashed)  # the default is an id: it is not hashed
+
+
+def _to_numpy(values: pa.ChunkedArray) -> np.ndarray:
+    chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in values.chunks]
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+
+def check_ids(
+    ids: np.ndarray,
+    c: CategoricalColumn | SequenceColumn,
+    fail: Callable[[str, np.ndarray, np.ndarray, str], None],
+) -> np.ndarray:
+    """Refuse ids out of range, which fused tables would map to row 0 without an error."""
+    if ids.dtype.kind == "i":  # viewed as unsigned, a negative id is larger than any table
+        wrong = len(ids) > 0 and int(ids.view(ids.dtype.str.replace("i", "u")).max()) >= c.num_rows
+    else:
+        wrong = len(ids) > 0 and (ids.min() < 0 or ids.max() >= c.num_rows)
+    if wrong:
+        bad = (ids < 0) | (ids >= c.num_rows)
+        fail(c.name, ids, bad, f"its table has the rows 0 to {c.num_rows - 1}")
+    return ids
+
+
+def gather_list_column(
+    table: pa.Table,
+    c: CategoricalColumn | SequenceColumn,
+    order: np.ndarray | slice,
+    source: RowSource,
+) -> JaggedColumn:
+    """Return the selected rows of a list column; a missing list becomes an empty one."""
+    flat, offsets_R1 = _flatten_lists(table[c.name])
+
+    def fail(name: str, ids: np.ndarray, bad: np.ndarray, rule: str) -> None:
+        position = int(np.flatnonzero(bad)[0])
+        row = int(np.searchsorted(offsets_R1, position, side="right")) - 1
+        source.fail_at(row, name, f"value {ids[position]}: {rule}")
+
+    if flat.null_count and c.default is None:
+        missing = flat.is_null().to_numpy()
+        fail(c.name, np.where(missing, "null", ""), missing, "missing and has no default")
+    values_V, positions, offsets_W1 = gather_lists(
+        check_ids(encode_ids(flat, c, source), c, fail), offsets_R1, order
+    )
+    weights_V = None
+    if isinstance(c, CategoricalColumn) and c.weights:
+        weights, weight_offsets_R1 = _flatten_lists(table[c.weights])
+        assert np.array_equal(weight_offsets_R1, offsets_R1), "preparation writes them in pairs"
+        weights_V = gather_rows(_to_numpy(weights), positions)
+    return JaggedColumn(values_V, offsets_W1, weights_V)
+
+
+def _flatten_lists(lists: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """Return the concatenated values of all lists, and R + 1 offsets of the rows in them."""
+    if lists.null_count or pa.types.is_fixed_size_list(lists.type):
+        lengths = _to_numpy(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
+        flat = [chunk.flatten() for chunk in lists.chunks]
+    else:
+        offsets = [chunk.offsets.to_numpy() for chunk in lists.chunks]
+        lengths = np.concatenate([np.diff(o) for o in offsets])
+        flat = [chunk.values.slice(o[0], o[-1] - o[0]) for chunk, o in zip(lists.chunks, offsets)]
+    offsets_R1 = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets_R1[1:])
+    return pa.chunked_array(flat, type=lists.type.value_type), offsets_R1
+
+
+def find_forbidden(values: np.ndarray, allowed: tuple[float, ...] | None) -> np.ndarray:
+    """Return flags of the values that are not allowed; None allows all finite numbers."""
+    bad: np.ndarray
+    if allowed is None:
+        bad = ~np.isfinite(as_float32(values))
+        return bad
+    bad = np.ones(len(values), bool)
+    for value in allowed:
+        bad &= values != value  # NaN is unequal to everything
+    return bad
+
+
+def describe_allowed(allowed: tuple[float, ...] | None) -> str:
+    """Return the allowed values in words, for messages."""
+    if allowed is None:
+        return "a finite number"
+    return " or ".join(f"{value:g}" for value in allowed)
