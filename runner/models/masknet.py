@@ -73,10 +73,10 @@ class MaskNet(EmbeddingModel):
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_BND = self.fields(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
-        guide_BE, x_B = x_BND.flatten(1), self.norm(x_BND).flatten(1)
+        v_BE, x_B = x_BND.flatten(1), self.norm(x_BND).flatten(1)
         if not self.serial:
-            x_B = torch.cat([self.drop(block(guide_BE, x_B)) for block in self.blocks], dim=1)
+            x_B = torch.cat([self.drop(block(v_BE, x_B)) for block in self.blocks], dim=1)
             return Prediction.of(self.top(x_B), batch)
         for block in self.blocks:
-            x_B = self.drop(block(guide_BE, x_B))
+            x_B = self.drop(block(v_BE, x_B))
         return Prediction.of(self.top(x_B), batch)

@@ -295,10 +295,10 @@ def test_losses_over_candidates_are_their_formulas():
         torch.tensor([[0.3, MASKED_SCORE, 2.0], [0.1, 0.2, -1.0]]),
     )
     log_q_own, log_q = torch.tensor([0.2, 0.1]), torch.tensor([-1.0, 0.4, 0.7])
-    aux = {"own_P": own, "others_PC": others, "row_P": torch.tensor([2, 0])}
+    aux = {"positive_P": own, "candidates_PC": others, "row_P": torch.tensor([2, 0])}
     prediction = step(make("sasrec"), batch_of(3)).predictions[0]
     plain = replace(prediction, aux=aux)
-    corrected = replace(prediction, aux={**aux, "log_q_own_P": log_q_own, "log_q_C": log_q})
+    corrected = replace(prediction, aux={**aux, "log_q_positive_P": log_q_own, "log_q_candidates_C": log_q})
 
     def rows(loss, p):
         return loss(SCHEMA)(p)["click"].tolist()
