@@ -76,7 +76,7 @@ def check_loss_row_scope(config: Mapping[str, Any], from_run: bool) -> Iterator[
     for setting in dividing:
         yield (
             f"{setting}: {name or 'the loss'} compares all rows of an update with each other "
-            "(model.loss.within=update), but a micro-batch on a rank sees its own rows only; "
+            "(model.loss.within=update), but each micro-batch of each rank sees only its own rows; "
             "set model.loss.within=micro_batch to compare within these"
         )
 
