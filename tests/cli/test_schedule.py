@@ -106,12 +106,13 @@ def test_pictures_show_the_curve(command, tmp_path):
     assert slopes == pytest.approx([slopes[0]] * 99, rel=0.05) and slopes[0] > 0, "it falls evenly"
     html = (tmp_path / "curve.html").read_text()
     start = html.index("[", html.rindex("Plotly.newPlot("))
-    [trace], _ = json.JSONDecoder().raw_decode(html, start)
+    [trace], end = json.JSONDecoder().raw_decode(html, start)
+    layout, _ = json.JSONDecoder().raw_decode(html, html.index("{", end))
     assert trace["x"] == list(range(1, 101))
     assert trace["y"] == pytest.approx([1 - k / 100 for k in range(100)])
     assert trace["name"] == "dense x 0.001, sparse x 0.02"
     title = "linear: rate / full rate over 100 updates (1 epoch)"
-    assert title in html
+    assert layout["title"]["text"] == title
     assert {title, trace["name"], "update"} <= {
         "".join(text.itertext()) for text in svg.iter(f"{SVG}text")
     }
