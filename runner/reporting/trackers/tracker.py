@@ -117,9 +117,7 @@ class Trackers:
         for name, thread in threads.items():
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
-                self._warn(
-                    f"tracker {name}: did not finish within {FINISH_LIMIT_S} s; the run ends without it"
-                )
+                self._warn(f"tracker {name}: did not finish within {FINISH_LIMIT_S} s")
             else:
                 self._show_messages(name, live[name])
 
