@@ -25,8 +25,8 @@ class FinalMLP(EmbeddingModel):
         streams: hidden widths of the two MLPs. `num_heads` must divide the last width of each.
         contexts: for each stream, the sparse features whose embeddings make its gates (section
             "stream-specific feature selection"), such as those of the user for one stream and
-            those of the item for the other. An empty list learns gates that are the same for
-            every row.
+            those of the item for the other. With an empty list, the gates are parameters, the same
+            for every row.
         gate: hidden widths of the gates' MLPs.
         num_heads: heads of the fusion.
         dropout: dropout after each hidden layer of the streams.
