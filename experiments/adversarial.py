@@ -1,11 +1,11 @@
 """IRGAN (Wang et al. 2017, arXiv:1705.10513): two players over users and items.
 
-The generator proposes items for a user from a softmax over all of them; the discriminator tells
-items that the user liked from proposed ones. They step in turn, each with an optimizer of its own:
-the discriminator by gradient, the generator by policy gradient on the discriminator's score. We
-leave out IRGAN's pretraining and its importance sampling from liked items.
+The generator proposes items for a user from a softmax over all items. The discriminator separates
+items that the user liked from proposed ones. They step in turn, each with its own optimizer: the
+discriminator by gradient, the generator by policy gradient on the discriminator's score. We leave
+out IRGAN's pretraining and its importance sampling from liked items.
 
-B rows, I items, K items proposed a row, D width.
+B rows, I items, K proposed items per row, D width.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from runner.models.layers.recommender import Recommender
 from runner.training.update.context import Context
 from runner.training.update.task import StepOutput
 
-HASH = 2_654_435_761  # Knuth's multiplier: an item for a row that is the same in every evaluation
+HASH = 2_654_435_761  # Knuth's multiplier, so that a row gets the same item in every evaluation
 
 
 class Discriminator(Recommender):
-    """How likely a user likes an item: a linear layer on both vectors and their product."""
+    """Scores how likely a user likes an item, by a linear layer on both and their product."""
 
     def __init__(self, schema: Schema, *, user: str, item: str, embedding_dim: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Discriminator(Recommender):
         return Prediction.of(self.score(embeddings)[:, None], batch)
 
     def score(self, embeddings: Embeddings) -> Tensor:
-        """[B] logits."""
+        """Return logits, [B]."""
         user_BD, item_BD = embeddings.pooled_BE.chunk(2, dim=1)
         return self.head(torch.cat((user_BD, item_BD, user_BD * item_BD), dim=1))[:, 0].float()
 
@@ -56,26 +56,33 @@ class Generator(nn.Module):
         nn.init.normal_(self.user.weight, std=dim**-0.5)
 
     def forward(self, users_B: Tensor) -> Tensor:
-        """[B, I] logits."""
+        """Return logits, [B, I]."""
         return self.item(self.user(users_B))
 
 
 class Adversarial:
-    """One update: the discriminator's turn, then the generator's.
+    """Task whose update is a turn of the discriminator, then one of the generator.
 
     Args:
-        samples: K. generator_dim, generator_lr: of the generator and its Adam.
-        play: False: items are proposed evenly and nobody learns to propose; for comparison.
-        judge: who scores in evaluation, generator or discriminator.
+        samples: K.
+        generator_dim: D of the generator.
+        generator_lr: learning rate of the generator's Adam.
+        play: whether the generator plays. If not, items are proposed uniformly, for comparison.
+        judge: which player scores in evaluation, generator or discriminator.
+
+    Raises:
+        ValueError: if the judge is unknown, or if there are fewer than 2 samples.
     """
 
     def __init__(
         self, *, samples: int, generator_dim: int, generator_lr: float, play: bool, judge: str
     ) -> None:
         if judge not in ("generator", "discriminator"):
-            raise ValueError(f"judge={judge}: generator or discriminator")
+            raise ValueError(f"judge={judge}: must be generator or discriminator")
         if samples < 2:
-            raise ValueError(f"samples={samples}: at least 2, since their mean is the baseline")
+            raise ValueError(
+                f"samples={samples}: must be at least 2, since their mean is the baseline"
+            )
         self.samples, self.dim, self.lr = samples, generator_dim, generator_lr
         self.play, self.judge = play, judge
 
@@ -109,8 +116,8 @@ class Adversarial:
     def discriminate(
         self, ctx: Context, batch: Batch, proposed_B: Tensor, liked_B: Tensor, total: Tensor
     ) -> StepOutput:
-        """The discriminator's turn: what a row's user liked against what was proposed."""
-        embeddings, prediction = self.against(ctx, batch, proposed_B, liked_B)
+        """Take the discriminator's turn: the liked item of each row against a proposed one."""
+        embeddings, prediction = self.look_up_pairs(ctx, batch, proposed_B, liked_B)
         boundary = embeddings.detached()
         with ctx.autocast():
             prediction = replace(prediction, logits_BT=ctx.model.score(boundary)[:, None])
@@ -120,10 +127,10 @@ class Adversarial:
         losses = {"discriminator": loss_B.detach()}
         return StepOutput((prediction.detached(),), (losses,), batch.rows_B, batch.cursor, applied)
 
-    def against(
+    def look_up_pairs(
         self, ctx: Context, batch: Batch, others_B: Tensor, weights_B: Tensor
     ) -> tuple[Embeddings, Prediction]:
-        """Look-ups of the batch's items (label 1), then of others for the same users (label 0)."""
+        """Look up the batch's items (label 1), then other items for the same users (label 0)."""
         ids = ctx.model.embedding.ids_in(batch)
         pairs = {
             self.user: ids[self.user].repeat(2),
@@ -136,17 +143,17 @@ class Adversarial:
 
     @torch.no_grad()
     def rewards(self, ctx: Context, users_B: Tensor, items_BK: Tensor) -> Tensor:
-        """[B, K]: log(1 + exp(score)), eq. 9."""
+        """Return log(1 + exp(score)), eq. 9, [B, K]."""
         pairs = {self.user: users_B.repeat_interleave(self.samples), self.item: items_BK.flatten()}
         score = ctx.model.score(ctx.model.embedding.look_up(pairs))
         return functional.softplus(score).view(items_BK.shape)
 
     def eval_step(self, ctx: Context, batch: Batch) -> tuple[Prediction, dict[str, Tensor]]:
-        """A liked item against a random one of the same user: auc is how often it scores higher."""
+        """Score a liked item and a random one per user; AUC is how often the liked one wins."""
         num_items = self.generator.item.out_features
         others_B = (batch.rows_B * HASH) % num_items
         liked_B = batch.weights_B * batch.labels_BT[:, 0]
-        embeddings, prediction = self.against(ctx, batch, others_B, liked_B)
+        embeddings, prediction = self.look_up_pairs(ctx, batch, others_B, liked_B)
         if self.judge == "discriminator":
             scores = ctx.model.score(embeddings)
         else:
@@ -159,7 +166,9 @@ class Adversarial:
 
 
 def draw(weights_BI: Tensor, num_samples: int) -> Tensor:
-    """[B, K] items, with replacement; several times as fast as torch.multinomial on CPU."""
-    below_BI = weights_BI.cumsum(1)
-    dice_BK = torch.rand(len(below_BI), num_samples, device=below_BI.device) * below_BI[:, -1:]
-    return torch.searchsorted(below_BI, dice_BK).clamp_max(below_BI.shape[1] - 1)
+    """Draw items with replacement, [B, K]; several times as fast as torch.multinomial on CPU."""
+    cumulative_BI = weights_BI.cumsum(1)
+    num_rows, num_items = cumulative_BI.shape
+    uniform_BK = torch.rand(num_rows, num_samples, device=cumulative_BI.device)
+    threshold_BK = uniform_BK * cumulative_BI[:, -1:]
+    return torch.searchsorted(cumulative_BI, threshold_BK).clamp_max(num_items - 1)

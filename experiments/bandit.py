@@ -1,10 +1,10 @@
 """A contextual bandit that learns from its own actions, where the best policy is known.
 
 The contexts are a dataset's rows: fields of a visitor. The environment is planted: arm a pays 1
-with probability sigmoid of a sum of effects of the visitor's fields and of their pairs on a. The
-policy sees the payment of the arm that it chose and of no other; the regret of a choice is the best
-arm's probability minus the chosen one's. `python -m experiments.regret RUN... --html FILE`
-plots it.
+with a probability that is the sigmoid of summed effects of the visitor's fields and of their pairs
+on a. The policy sees the payment of the chosen arm only. The regret of a choice is the best arm's
+probability minus that of the chosen arm. `python -m experiments.regret RUN... --html FILE` plots
+it.
 
 B rows, F fields, A arms.
 """
@@ -25,11 +25,11 @@ from runner.training.update.context import Context
 from runner.training.update.task import StepOutput
 
 POLICIES = ("greedy", "uniform", "best")
-HASH = 2_654_435_761  # Knuth's multiplier: payments that are the same in every evaluation
+HASH = 2_654_435_761  # Knuth's multiplier, for the same payments in every evaluation
 
 
 class ArmValues(Recommender):
-    """What each arm pays, from the visitor's fields: [B, A] logits in `aux["arms"]`."""
+    """Predicts what each arm pays from the visitor's fields: [B, A] logits in `aux["arms"]`."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ArmValues(Recommender):
 
 
 class Environment(nn.Module):
-    """The planted truth, and the account of all decisions so far, in buffers: a resume has them."""
+    """The planted effects and the account of all decisions, in buffers that a resume restores."""
 
     def __init__(self, sizes: Sequence[int], arms: int, *, seed: int, strength: float) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Environment(nn.Module):
         self.register_buffer("account", torch.zeros(2, dtype=torch.float64))  # decisions, regret
 
     def forward(self, ids_BF: Tensor) -> Tensor:
-        """[B, A]: the probability that an arm pays."""
+        """Return the probability that an arm pays, [B, A]."""
         rows = list(ids_BF.unbind(1))
         rows += [rows[i] * self.sizes[j] + rows[j] for i, j in self.pairs]
         effects = [self.get_buffer(f"effects_{i}")[row_B] for i, row_B in enumerate(rows)]
@@ -77,19 +77,24 @@ class Environment(nn.Module):
 
 
 class Bandit:
-    """One update: act on every row of a batch, be paid, learn from the arms chosen.
+    """Task whose update acts on every row of a batch, is paid, and learns from the chosen arms.
 
     Args:
-        policy: greedy with exploration; uniform and best are for comparison, best knows the truth.
-        explore: decisions after which every second is still a random one: explore / (explore + n).
-        seed, strength: of the planted environment; strength 0 pays by the toss of a coin.
+        policy: greedy, with exploration. For comparison, uniform, or best, which knows the
+            environment.
+        explore: after n decisions, a choice is random with probability explore / (explore + n).
+        seed: seed of the environment.
+        strength: standard deviation of the effects; with 0 all arms pay by the toss of a coin.
+
+    Raises:
+        ValueError: if the policy is unknown, or if `explore` is not above 0.
     """
 
     def __init__(self, *, policy: str, explore: float, seed: int, strength: float) -> None:
         if policy not in POLICIES:
-            raise ValueError(f"policy={policy}: one of {', '.join(POLICIES)}")
+            raise ValueError(f"policy={policy}: must be one of {', '.join(POLICIES)}")
         if not explore > 0:
-            raise ValueError(f"explore={explore}: above 0")
+            raise ValueError(f"explore={explore}: must be above 0")
         self.policy, self.explore, self.seed, self.strength = policy, explore, seed, strength
 
     def setup(self, ctx: Context) -> None:
@@ -123,11 +128,11 @@ class Bandit:
         return StepOutput((prediction.detached(),), (losses,), batch.rows_B, batch.cursor, applied)
 
     def visitors(self, ctx: Context, batch: Batch) -> Tensor:
-        """[B, F] ids."""
+        """Return the ids of the fields, [B, F]."""
         return torch.stack(list(ctx.model.embedding.ids_in(batch).values()), dim=1)
 
     def act(self, arms_BA: Tensor, pays_BA: Tensor) -> Tensor:
-        """[B, 1]: the arm chosen for each row."""
+        """Choose an arm for each row, [B, 1]."""
         random_B1 = torch.randint(arms_BA.shape[1], (len(arms_BA), 1), device=arms_BA.device)
         if self.policy == "uniform":
             return random_B1
@@ -139,6 +144,7 @@ class Bandit:
         return torch.where(explores_B1, random_B1, arms_BA.argmax(1, keepdim=True))
 
     def account(self, ctx: Context, pays_BA: Tensor, chosen_B1: Tensor) -> None:
+        """Collective. Add the decisions of all ranks to the account, and log it."""
         regret_B = regret(pays_BA, chosen_B1)
         both = torch.stack((torch.ones_like(regret_B), regret_B)).sum(1).double()
         self.environment.account += ctx.ranks.all_reduce_sum(both)
@@ -147,19 +153,19 @@ class Bandit:
         ctx.log("decisions", self.environment.account[0])
 
     def eval_step(self, ctx: Context, batch: Batch) -> tuple[Prediction, dict[str, Tensor]]:
-        """The learnt policy without exploration: its regret is the loss."""
+        """Evaluate the learned policy without exploration; its regret is the loss."""
         pays_BA = self.environment(self.visitors(ctx, batch))
         arms_BA = ctx.model(batch).aux["arms"]
         chosen_B1 = (
             self.act(arms_BA, pays_BA) if self.policy == "best" else arms_BA.argmax(1)[:, None]
         )
-        dice_B1 = ((batch.rows_B * HASH) % 1_000_003 / 1_000_003)[:, None]
-        paid_B1 = (dice_B1 < pays_BA.gather(1, chosen_B1)).float()
+        uniform_B1 = ((batch.rows_B * HASH) % 1_000_003 / 1_000_003)[:, None]
+        paid_B1 = (uniform_B1 < pays_BA.gather(1, chosen_B1)).float()
         logits_B1 = arms_BA.gather(1, chosen_B1)
         prediction = Prediction(logits_B1, paid_B1, batch.weights_B, batch.groups_BG)
         return prediction, {"regret": regret(pays_BA, chosen_B1)}
 
 
 def regret(pays_BA: Tensor, chosen_B1: Tensor) -> Tensor:
-    """[B]: what the best arm pays more than the chosen one, on average."""
+    """Return the probability of the best arm minus that of the chosen one, [B]."""
     return pays_BA.max(1).values - pays_BA.gather(1, chosen_B1)[:, 0]

@@ -1,11 +1,13 @@
-"""MeLU (Lee et al., KDD 2019, arXiv:1908.00413): a start from which few ratings suffice for a user.
+"""MeLU (Lee et al., KDD 2019, arXiv:1908.00413): shared weights that adapt to a user's few ratings.
 
-Inner loop: from shared weights, a user's own copy of the decision layers takes some gradient steps
-on his support ratings. Outer loop: the loss of his query ratings after these steps is carried back
-through them, second order and all, to the shared weights and to the embeddings. We leave out
-content features of items but for their id, and let all users of a batch step at once.
+Inner loop: a user's copy of the decision layers starts from the shared weights and takes some
+gradient steps on the user's support ratings. Outer loop: the loss of the user's query ratings is
+backpropagated through these steps, with second-order gradients, to the shared weights and to the
+embeddings. Of the content features of items we keep the id only, and all users of a batch step at
+once.
 
-U users, S support and Q query ratings of one (padded), E width of a pair's embedding, H hidden.
+U users, S support and Q query ratings of a user (padded), N ratings, E width of a pair's embedding,
+H hidden.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ Weights = list[Tensor]
 
 
 class PairLookup(TableLookup):
-    """One look-up for each (user, item) of all support ratings, then of all query ratings."""
+    """One look-up for each pair (user, item) of all support ratings, then of all query ratings."""
 
     def __init__(self, schema: Schema, dim: int) -> None:
         rows = {f.table_name: f.num_rows for f in schema.sparse}
@@ -38,21 +40,21 @@ class PairLookup(TableLookup):
         super().__init__(replace(schema, sparse=features), dim)
 
     def lookup_ids(self, batch: Batch) -> KeyedJaggedTensor:
-        found: dict[str, list[Tensor]] = {name: [] for name in self.features}
+        ids: dict[str, list[Tensor]] = {name: [] for name in self.features}
         for part in ("support", "query"):
             items = batch.sparse[f"{part}_item"]
             for name in PERSON:
-                own = batch.sparse[name].values()
-                found[name].append(own.repeat_interleave(items.lengths()))
-            found["item"].append(items.values())
-        values = torch.cat([torch.cat(found[name]) for name in self.features])
+                user_ids = batch.sparse[name].values()
+                ids[name].append(user_ids.repeat_interleave(items.lengths()))
+            ids["item"].append(items.values())
+        values = torch.cat([torch.cat(ids[name]) for name in self.features])
         return KeyedJaggedTensor(
             keys=list(self.features), values=values, lengths=torch.ones_like(values)
         )
 
 
 class MeLU(Recommender):
-    """Two hidden decision layers and a logit, whose weights a user may have a copy of."""
+    """Hidden decision layers and a logit, of whose weights each user may have a copy."""
 
     def __init__(self, schema: Schema, *, embedding_dim: int, hidden: Sequence[int]) -> None:
         super().__init__()
@@ -64,21 +66,21 @@ class MeLU(Recommender):
         return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        """Logits of all query ratings by the shared weights, without adaptation."""
+        """Return logits of all query ratings by the shared weights, without adaptation."""
         task = Meta(inner_steps=0, inner_lr=0.0)
         return task.predict(self, embeddings, batch)
 
     def weights(self, num_users: int) -> Weights:
-        """A copy a user of each weight, [U, H, E], and bias, [U, 1, H], tied to the shared ones."""
-        found = []
+        """Return views per user of each weight, [U, H, E], and bias, [U, 1, H]."""
+        weights = []
         for layer in self.layers:
-            found.append(layer.weight.expand(num_users, -1, -1))
-            found.append(layer.bias.expand(num_users, 1, -1))
-        return found
+            weights.append(layer.weight.expand(num_users, -1, -1))
+            weights.append(layer.bias.expand(num_users, 1, -1))
+        return weights
 
     @staticmethod
     def decide(weights: Weights, x_UNE: Tensor) -> Tensor:
-        """[U, N] logits by each user's own weights."""
+        """Return logits by each user's weights, [U, N]."""
         for i in range(0, len(weights), 2):
             x_UNE = torch.baddbmm(weights[i + 1], x_UNE, weights[i].transpose(1, 2))
             if i + 2 < len(weights):
@@ -87,15 +89,20 @@ class MeLU(Recommender):
 
 
 class Meta:
-    """One update: adapt to every user of the batch, then learn from how well that went.
+    """Task whose update adapts to every user of the batch, then learns from the adapted losses.
 
-    Args: inner_steps, inner_lr: of the inner loop, in training and evaluation; 0 steps: no
-    adaptation, which is ordinary training.
+    Args:
+        inner_steps: steps of the inner loop, in training and evaluation. With 0 there is no
+            adaptation, which is ordinary training.
+        inner_lr: learning rate of the inner loop.
+
+    Raises:
+        ValueError: if `inner_steps` is below 0.
     """
 
     def __init__(self, *, inner_steps: int, inner_lr: float) -> None:
         if inner_steps < 0:
-            raise ValueError(f"inner_steps={inner_steps}: from 0")
+            raise ValueError(f"inner_steps={inner_steps}: must be from 0")
         self.inner_steps, self.inner_lr = inner_steps, inner_lr
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
@@ -111,20 +118,21 @@ class Meta:
         return StepOutput((prediction.detached(),), (losses,), batch.rows_B, batch.cursor, applied)
 
     def eval_step(self, ctx: Context, batch: Batch) -> tuple[Prediction, dict[str, Tensor]]:
-        with torch.enable_grad():  # the inner loop needs gradients, whoever looks on
+        with torch.enable_grad():  # the inner loop needs gradients in evaluation too
             embeddings = ctx.model.embed(batch).detached()
             prediction = self.predict(ctx.model, embeddings, batch).detached()
         return prediction, {"query": ctx.loss(prediction)["label"]}
 
     def predict(self, model: MeLU, embeddings: Embeddings, batch: Batch) -> Prediction:
-        """Logits of all query ratings of the batch, user after user."""
+        """Return logits of all query ratings of the batch, user after user."""
         lengths = [batch.sparse[f"{part}_item"].lengths() for part in ("support", "query")]
         num_support = int(lengths[0].sum())
-        support_USE, known_US = padded(embeddings.pooled_BE[:num_support], lengths[0])
-        query_UQE, asked_UQ = padded(embeddings.pooled_BE[num_support:], lengths[1])
+        support_USE, support_mask_US = pad(embeddings.pooled_BE[:num_support], lengths[0])
+        query_UQE, query_mask_UQ = pad(embeddings.pooled_BE[num_support:], lengths[1])
         liked = batch.sparse["support_liked"].values().float()[:, None]
-        weights = self.adapt(model, support_USE, padded(liked, lengths[0])[0][..., 0], known_US)
-        logits_N = model.decide(weights, query_UQE)[asked_UQ]
+        liked_US = pad(liked, lengths[0])[0][..., 0]
+        weights = self.adapt(model, support_USE, liked_US, support_mask_US)
+        logits_N = model.decide(weights, query_UQE)[query_mask_UQ]
         users_N = torch.arange(batch.size, device=logits_N.device).repeat_interleave(lengths[1])
         return Prediction(
             logits_N[:, None],
@@ -133,27 +141,25 @@ class Meta:
             batch.groups_BG[users_N],
         )
 
-    def adapt(
-        self, model: MeLU, support_USE: Tensor, liked_US: Tensor, known_US: Tensor
-    ) -> Weights:
-        """Every user's own weights after the inner loop, differentiable in the shared ones."""
+    def adapt(self, model: MeLU, support_USE: Tensor, liked_US: Tensor, mask_US: Tensor) -> Weights:
+        """Return every user's weights after the inner loop, differentiable in the shared ones."""
         weights = model.weights(len(support_USE))
-        count_U1 = known_US.sum(1, keepdim=True).clamp_min(1)
+        count_U1 = mask_US.sum(1, keepdim=True).clamp_min(1)
         for _ in range(self.inner_steps):
             logits_US = model.decide(weights, support_USE)
             losses_US = functional.binary_cross_entropy_with_logits(
                 logits_US, liked_US, reduction="none"
             )
-            # a sum over users: each one's gradient is that of his own mean
-            loss = (losses_US * known_US / count_U1).sum()
-            slopes = torch.autograd.grad(loss, weights, create_graph=True)
-            weights = [w - self.inner_lr * slope for w, slope in zip(weights, slopes)]
+            # in the sum over users, the gradient of each is that of the user's mean
+            loss = (losses_US * mask_US / count_U1).sum()
+            grads = torch.autograd.grad(loss, weights, create_graph=True)
+            weights = [w - self.inner_lr * grad for w, grad in zip(weights, grads)]
         return weights
 
 
-def padded(x_NE: Tensor, lengths_U: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows, user after user -> [U, longest, E] with zeros behind, and which of them are real."""
+def pad(x_NE: Tensor, lengths_U: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows, given user after user, as [U, longest, E] with zeros behind, and their mask."""
     longest = max(1, int(lengths_U.max()))
-    real_UN = torch.arange(longest, device=x_NE.device)[None, :] < lengths_U[:, None]
+    mask_UN = torch.arange(longest, device=x_NE.device)[None, :] < lengths_U[:, None]
     out_UNE = x_NE.new_zeros(len(lengths_U), longest, x_NE.shape[1])
-    return out_UNE.masked_scatter(real_UN[..., None], x_NE), real_UN
+    return out_UNE.masked_scatter(mask_UN[..., None], x_NE), mask_UN

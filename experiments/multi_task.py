@@ -1,8 +1,8 @@
-"""Two losses of one model, one of them on intermediates: ranking and retrieval from two towers.
+"""Two losses of one model, one of them on intermediate vectors: ranking and retrieval.
 
-The click is predicted from both towers together; beside it, the towers' own vectors must find the
+A head on two towers predicts the click. In addition, the vectors of the towers must find the
 clicked item among those of the batch (in-batch softmax, Yi et al., RecSys 2019, without its
-frequency correction). No step of one's own is needed: `Prediction.aux` carries the vectors.
+frequency correction). This needs no custom step, since `Prediction.aux` carries the vectors.
 
 B rows, D width of a tower's vector.
 """
@@ -26,7 +26,8 @@ from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
 class TwoTowers(Recommender):
     """A tower for the features named in `user`, one for all others, and a head on both.
 
-    Raises: ValueError for a feature that the schema does not have.
+    Raises:
+        ValueError: if the schema lacks one of the features.
     """
 
     def __init__(
@@ -57,8 +58,12 @@ class TwoTowers(Recommender):
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         parts = embeddings.pooled_BE.chunk(len(self.is_user), dim=1)
-        user_BD = self.user(torch.cat([p for p, own in zip(parts, self.is_user) if own], dim=1))
-        item_BD = self.item(torch.cat([p for p, own in zip(parts, self.is_user) if not own], dim=1))
+        user_BD = self.user(
+            torch.cat([p for p, is_user in zip(parts, self.is_user) if is_user], dim=1)
+        )
+        item_BD = self.item(
+            torch.cat([p for p, is_user in zip(parts, self.is_user) if not is_user], dim=1)
+        )
         both = torch.cat((user_BD, item_BD, user_BD * item_BD), dim=1).relu()
         return Prediction.of(self.head(both), batch, user_BD=user_BD, item_BD=item_BD)
 
@@ -66,10 +71,14 @@ class TwoTowers(Recommender):
 class ClickAndRetrieval(nn.Module):
     """Cross-entropy of the click, plus `retrieval` times that of finding the clicked item.
 
-    A row is compared with the rows beside it that have weight; only clicked rows have a retrieval
+    A row is compared with the other rows whose weight is not 0; only clicked rows have a retrieval
     loss.
 
-    Args: within: what the rows beside it lie in, see `runner.models.row_scope`.
+    Args:
+        schema: the schema, which every loss gets.
+        retrieval: weight of the second loss.
+        temperature: what similarities are divided by.
+        within: the scope of the other rows; see `runner.models.row_scope`.
     """
 
     def __init__(

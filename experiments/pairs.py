@@ -1,6 +1,6 @@
-"""Look-ups of chosen features by ids that a task makes itself, such as items nobody has seen.
+"""Look-ups of selected features by ids that a task chooses, such as items of no row.
 
-N pairs, one id of each feature; D width of a table.
+N pairs, with one id of each feature; D width of a table.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from runner.models.layers.embedding import TableLookup
 
 
 class Pairs(TableLookup):
-    """The tables of some features with one id a row.
+    """The tables of some features with one id per row.
 
-    Raises: ValueError for a feature that the schema does not have.
+    Raises:
+        ValueError: if the schema lacks one of the features.
     """
 
     def __init__(self, schema: Schema, names: Sequence[str], dim: int) -> None:
@@ -36,16 +37,17 @@ class Pairs(TableLookup):
         return self.jagged(self.ids_in(batch))
 
     def ids_in(self, batch: Batch) -> dict[str, Tensor]:
-        """[N] by feature: the ids of the batch's own rows."""
+        """Return the ids of the batch's rows, [N] by feature."""
         return {name: batch.sparse[name].values() for name in self.features}
 
     def jagged(self, ids: Mapping[str, Tensor]) -> KeyedJaggedTensor:
+        """Return ids by feature as one jagged tensor."""
         values = torch.cat([ids[name] for name in self.features])
         return KeyedJaggedTensor(
             keys=list(self.features), values=values, lengths=torch.ones_like(values)
         )
 
     def look_up(self, ids: Mapping[str, Tensor]) -> Embeddings:
-        """Embeddings of any pairs, [N, number of features x D]."""
+        """Return the embeddings of any pairs, [N, number of features x D]."""
         assert self.tables is not None
         return Embeddings(self.tables(self.jagged(ids)))

@@ -1,12 +1,12 @@
-"""Models on data whose best result is known, written to experiments/PLANTED.md.
+"""Runs models on data whose best possible result is known, and writes experiments/PLANTED.md.
 
-    python -m experiments.planted                       runs what is missing first
-    python -m experiments.planted --only planted_order  of one kind of data
-    python -m experiments.planted --write-only          the page of the runs there are
+    python -m experiments.planted                       runs what is missing, then writes
+    python -m experiments.planted --only planted_order  runs one kind of data
+    python -m experiments.planted --write-only          writes from the runs that exist
 
-Each kind of data, an experiment of its own, has something planted that asks for a kind of model.
+Each kind of data is an experiment, with a planted structure that calls for a kind of model.
 `reached` is (AUC - 0.5) / (reachable AUC - 0.5) on test, the mean over tasks. Every number comes
-from a run directory. A sweep that is repeated does only what is not done.
+from a run directory. Repeating a sweep runs only the jobs that are not completed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.table import HERE, ROOT, completed, read
+from experiments.table import HERE, ROOT, read_completed, read_experiment
 
 SMALL_SASREC = ("model/loss=bce", "model.net.embedding_dim=16", "model.net.num_blocks=1")
 SASREC = (*SMALL_SASREC, "model.net.dropout=0", "model.net.uniform=1")
-OF_ROWS = (
+ROW_MODELS = (
     *("mlp", "dlrm", "dcn", "deepfm", "wide_and_deep", "xdeepfm"),
     *("autoint", "masknet", "finalmlp", "mmoe", "ple"),
 )
-# experiment -> model -> what it needs beside its name; of tasks, the MLP has the most weights
+# experiment -> model -> its overrides. In planted_tasks they make the MLP the largest model.
 MODELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "planted_rows": dict.fromkeys(OF_ROWS, ()),
+    "planted_rows": dict.fromkeys(ROW_MODELS, ()),
     "planted_interest": {"mlp": (), "din": ()},
     "planted_order": {"mlp": (), "din": (), "sasrec": SASREC},
     "planted_tasks": {
@@ -45,8 +45,8 @@ MODELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A completed run. auc, reachable: on test, by task ("" where there is one)."""
+class PlantedRun:
+    """A completed run, with its AUC and the reachable one on test by task ("" for a single one)."""
 
     seed: int
     auc: Mapping[str, float]
@@ -54,38 +54,40 @@ class Outcome:
 
     @property
     def reached(self) -> float:
+        """The share of the reachable gain over an AUC of 0.5, the mean over tasks."""
         gains = [(self.auc[task] - 0.5) / (best - 0.5) for task, best in self.reachable.items()]
         return statistics.mean(gains)
 
 
 def run(name: str, model: str, out: Path, seeds: str, more: Sequence[str]) -> int:
-    """One sweep over the seeds; returns its exit code."""
+    """Run one sweep over the seeds and return its exit code."""
     words = [f"experiments={name}", f"model={model}", *MODELS[name][model], f"seed={seeds}"]
     words += [f"hydra.sweep.dir={out / name / model}", *more]
     return subprocess.call([sys.executable, "-m", "runner", "-m", *words], cwd=ROOT)
 
 
-def outcomes(folder: Path) -> list[Outcome]:
-    found = []
-    for seed, run_dir, result in completed(folder):
+def read_runs(folder: Path) -> list[PlantedRun]:
+    """Read the completed runs in a sweep's folder, by seed."""
+    runs = []
+    for seed, run_dir, result in read_completed(folder):
         data = json.loads((run_dir / "data.json").read_text())
-        auc = by_task({k.removeprefix("test/"): v for k, v in result["metrics"].items()
-                       if k.startswith("test/")})  # fmt: skip
-        reachable = by_task(data["reachable"]["test"])
-        found.append(Outcome(seed, auc, reachable))
-    return found
+        metrics = {k.removeprefix("test/"): v for k, v in result["metrics"].items()
+                   if k.startswith("test/")}  # fmt: skip
+        reachable = auc_by_task(data["reachable"]["test"])
+        runs.append(PlantedRun(seed, auc_by_task(metrics), reachable))
+    return runs
 
 
-def by_task(metrics: Mapping[str, float]) -> dict[str, float]:
-    """auc of the only task, or auc/TASK of each, by task."""
+def auc_by_task(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return task -> AUC, from `auc` of a single task or `auc/TASK` of several."""
     each = {k.partition("/")[2]: v for k, v in metrics.items() if k.startswith("auc/")}
     return each or {"": metrics["auc"]}
 
 
-def table(found: Iterable[tuple[str, Sequence[Outcome]]]) -> str:
-    """Of one kind of data, the best model first."""
+def table(results: Iterable[tuple[str, Sequence[PlantedRun]]]) -> str:
+    """Return the Markdown table of one kind of data, the best model first."""
     rows = []
-    for model, runs in found:
+    for model, runs in results:
         cells = [f"`{model}`", ", ".join(str(r.seed) for r in runs) or "none yet"]
         if not runs:
             rows.append((0.0, [*cells, "not run", "", ""]))
@@ -103,6 +105,7 @@ def table(found: Iterable[tuple[str, Sequence[Outcome]]]) -> str:
 
 
 def page(out: Path) -> str:
+    """Return experiments/PLANTED.md."""
     parts = [
         "# Planted models",
         "",
@@ -111,15 +114,16 @@ def page(out: Path) -> str:
         "well; `reached` is the share of the way there from 0.5, the mean over tasks.",
     ]
     for name, models in MODELS.items():
-        told = read(HERE / f"{name}.yaml")
-        parts += ["", f"## {name}", "", told.question, "", told.said["Protocol"] + ".", ""]
-        parts.append(table((model, outcomes(out / name / model)) for model in models))
-        needs = [f"`{model}`: `{' '.join(words)}`" for model, words in models.items() if words]
-        parts += ["", f"With {'; '.join(needs)}."] if needs else []
+        about = read_experiment(HERE / f"{name}.yaml")
+        parts += ["", f"## {name}", "", about.question, "", about.notes["Protocol"] + ".", ""]
+        parts.append(table((model, read_runs(out / name / model)) for model in models))
+        overrides = [f"`{model}`: `{' '.join(words)}`" for model, words in models.items() if words]
+        parts += ["", f"With {'; '.join(overrides)}."] if overrides else []
     return "\n".join(parts) + "\n"
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    """Run what is missing, write the page, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.planted",
         description=__doc__,
@@ -129,18 +133,20 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=HERE / "PLANTED.md")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--only", nargs="+", default=list(MODELS), choices=MODELS, metavar="NAME")
-    parser.add_argument("--write-only", action="store_true", help="start nothing")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="for every run")
-    asked = parser.parse_args(words)
+    parser.add_argument("--write-only", action="store_true", help="run nothing")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of every run"
+    )
+    args = parser.parse_args(words)
     failed = []
-    for name in [] if asked.write_only else asked.only:
+    for name in [] if args.write_only else args.only:
         for model in MODELS[name]:
-            if run(name, model, asked.out.resolve(), asked.seeds, asked.set):
+            if run(name, model, args.out.resolve(), args.seeds, args.set):
                 failed.append(f"{name} {model}")
-    asked.page.write_text(page(asked.out))
-    print(f"written: {asked.page}")
+    args.page.write_text(page(args.out))
+    print(f"wrote {args.page}")
     if failed:
-        print(f"not all runs of these are done: {', '.join(failed)}", file=sys.stderr)
+        print(f"some runs of these are not completed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

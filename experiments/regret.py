@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 
 def curve(run: Path) -> list[tuple[float, float, float]]:
-    """Decisions, regret of one, and regret so far, at each row of a run's train log."""
+    """Return decisions so far, regret of one, and regret so far, for each row of a train log."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [
         (row["decisions"], row["regret"], row["regret_so_far"])
@@ -22,7 +22,7 @@ def curve(run: Path) -> list[tuple[float, float, float]]:
 
 
 def plot(runs: Sequence[Path], html: Path) -> None:
-    """Regret over decisions, a line a run: so far, and of one decision."""
+    """Plot regret so far and regret of one decision over decisions, with a line per run."""
     figure = make_subplots(rows=1, cols=2, subplot_titles=("regret so far", "regret of a decision"))
     for run in runs:
         decisions, each, total = zip(*curve(run))
@@ -37,8 +37,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Plots the regret of bandit runs.")
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
     parser.add_argument("--html", type=Path, default=Path("regret.html"))
-    given = parser.parse_args()
-    plot(given.runs, given.html)
-    for run in given.runs:
+    args = parser.parse_args()
+    plot(args.runs, args.html)
+    for run in args.runs:
         decisions, each, total = curve(run)[-1]
         print(f"{run.name}: regret {total:,.0f} in {decisions:,.0f} decisions, {each:.4f} now")

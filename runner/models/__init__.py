@@ -1,6 +1,6 @@
-"""Networks, layers and losses: what stands between a batch and its predictions.
+"""Networks, layers and losses, which turn a batch into predictions and losses.
 
-What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+`__init__.pyi` lists the public names, which are imported on first use.
 """
 
 import lazy_loader

@@ -6,7 +6,7 @@ from .dlrm import DLRM
 from .finalmlp import FinalMLP
 from .layers.attention import InteractingLayer
 from .layers.embedding import TableLookup
-from .layers.recommender import Recommender
+from .layers.recommender import EmbeddingModel, Recommender
 from .layers.retrieval import RetrievalModel
 from .layers.sequences import SequenceLookup
 from .losses import (
@@ -44,6 +44,7 @@ __all__ = [
     "AutoInt",
     "ByKind",
     "DeepFM",
+    "EmbeddingModel",
     "Extraction",
     "FinalMLP",
     "Focal",

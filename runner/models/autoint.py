@@ -9,29 +9,32 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.attention import InteractingLayer
-from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.mlp import mlp
-from runner.models.layers.recommender import Recommender
+from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sizes import check_sizes
 
 
-class AutoInt(Recommender):
-    """Interacting layers on one vector a field, then a linear layer on all of them, eq. 9.
+class AutoInt(EmbeddingModel):
+    """Interacting layers on one vector per field, then a linear layer on all of them, eq. 9.
 
-    With `deep` it is the paper's AutoInt+: a deep network's logit is added.
+    With `deep` it is the paper's AutoInt+: the logit of a deep network is added.
 
     Args:
-        schema: needs at least two features, one of them sparse; dense ones, each with a vector of
-            its own, are optional.
+        schema: needs at least two features, one of them sparse. Each dense feature gets a vector.
         embedding_dim: D, width of every table.
-        num_layers: interacting layers. attention_dim: their width, of all heads together.
-        num_heads: of each layer.
-        deep: hidden widths of the deep network; empty: none.
-        dropout: after each of its hidden layers. embedding_dropout: of the pooled embeddings.
-        embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
-    Raises: ValueError for a schema with fewer than two features, or heads that do not divide.
+        num_layers: number of interacting layers.
+        attention_dim: width of an interacting layer, over all heads.
+        num_heads: heads of an interacting layer.
+        deep: hidden widths of the deep network; empty for none.
+        dropout: dropout after each hidden layer of the deep network.
+        embedding_dropout: dropout of the pooled embeddings.
+        embedding_init: see `TableLookup`.
+
+    Raises:
+        ValueError: if the schema has fewer than two features, if no layer is asked for, or if the
+            heads do not divide `attention_dim`.
     """
 
     def __init__(
@@ -47,11 +50,11 @@ class AutoInt(Recommender):
         embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
     ) -> None:
-        super().__init__()
         check_sizes(num_layers=num_layers)
+        super().__init__(
+            TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
+        )
         num_tasks = len(schema.tasks)
-        self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
-        self.drop = Dropout(embedding_dropout)
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         widths = [embedding_dim, *[attention_dim] * num_layers]
         self.attention = nn.Sequential(
@@ -60,18 +63,11 @@ class AutoInt(Recommender):
         self.head = nn.Linear(self.fields.num_fields * widths[-1], num_tasks)
         self.deep = None
         if deep:
-            self.deep = mlp(
-                self.fields.width,
-                [*deep, num_tasks],
-                dropout=dropout,
-                last_linear=True,
-            )
-
-    def embed(self, batch: Batch) -> Embeddings:
-        return self.embedding(batch)
+            deep = [*deep, num_tasks]
+            self.deep = mlp(self.fields.width, deep, dropout=dropout, last_linear=True)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        x_BND = self.fields(self.drop(embeddings.pooled_BE), batch.dense_BD)
+        x_BND = self.fields(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
         logits_BT = self.head(self.attention(x_BND).flatten(1))
         if self.deep is not None:
             logits_BT = logits_BT + self.deep(x_BND.flatten(1))

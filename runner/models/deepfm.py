@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.fm import pairwise_dot_sum
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import mlp
-from runner.models.layers.recommender import Recommender
+from runner.models.layers.recommender import EmbeddingModel
 
 
-class DeepFM(Recommender):
+class DeepFM(EmbeddingModel):
     """Factorization machine plus deep network on the same embeddings: y_FM + y_DNN, eq. 1.
 
-    y_FM is the first-order term plus all dot products of pairs, eq. 2. With several tasks, all
-    share y_FM and each has an output of the deep network.
+    y_FM is the first-order term plus the dot products of all pairs, eq. 2. Several tasks share
+    y_FM, and each of them has an output of the deep network.
 
     Args:
-        schema: needs at least one sparse feature; dense ones, each with a vector of its own, are
-            optional.
+        schema: needs at least two features, one of them sparse. Each dense feature gets a vector.
         embedding_dim: D, width of every table but the first-order ones.
-        deep: hidden widths; a last linear layer of one logit a task follows.
-        dropout: after each hidden layer. embedding_dropout: of the pooled embeddings.
-        embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
-    Raises: ValueError for a schema with fewer than two features: there would be no pair.
+        deep: hidden widths; a last linear layer with one logit per task follows.
+        dropout: dropout after each hidden layer.
+        embedding_dropout: dropout of the pooled embeddings.
+        embedding_init: see `TableLookup`.
+
+    Raises:
+        ValueError: if the schema has fewer than two features, since there would be no pair.
     """
 
     def __init__(
@@ -40,23 +43,17 @@ class DeepFM(Recommender):
         embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
     ) -> None:
-        super().__init__()
-        self.embedding = TableLookup(schema, embedding_dim, linear=True, init=embedding_init)
-        self.drop = Dropout(embedding_dropout)
+        super().__init__(
+            TableLookup(schema, embedding_dim, linear=True, init=embedding_init),
+            dropout=embedding_dropout,
+        )
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         self.first_order = FirstOrder(schema)
-        self.deep = mlp(
-            self.fields.width,
-            [*deep, len(schema.tasks)],
-            dropout=dropout,
-            last_linear=True,
-        )
-
-    def embed(self, batch: Batch) -> Embeddings:
-        return self.embedding(batch)
+        deep = [*deep, len(schema.tasks)]
+        self.deep = mlp(self.fields.width, deep, dropout=dropout, last_linear=True)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        pooled_BE, linear_BE = embeddings.pooled_BE.split(self.embedding.widths, dim=1)
-        x_BND = self.fields(self.drop(pooled_BE), batch.dense_BD)
+        pooled_BE, linear_BE = torch.split(embeddings.pooled_BE, self.embedding.widths, dim=1)
+        x_BND = self.fields(self.embedding_drop(pooled_BE), batch.dense_BD)
         fm_B1 = self.first_order(linear_BE, batch.dense_BD) + pairwise_dot_sum(x_BND)
         return Prediction.of(fm_B1 + self.deep(x_BND.flatten(1)), batch)

@@ -12,26 +12,30 @@ from runner.errors import nearest_hint
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import mlp
-from runner.models.layers.recommender import Recommender
+from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.streams import BilinearFusion, FeatureGate
 
 
-class FinalMLP(Recommender):
-    """Two MLPs, each with a view of the features of its own, fused by a bilinear form.
+class FinalMLP(EmbeddingModel):
+    """Two MLPs, each with its own gated view of the features, fused by a bilinear form.
 
     Args:
         schema: needs at least one sparse feature; dense ones are optional.
         embedding_dim: D, width of every table.
-        streams: hidden widths of the two MLPs; the last ones are multiples of `num_heads`.
+        streams: hidden widths of the two MLPs. `num_heads` must divide the last width of each.
         contexts: for each stream, the sparse features whose embeddings make its gates (section
-            "stream-specific feature selection"), such as the user's for one and the item's for the
-            other; empty: learnt gates, the same for every row.
+            "stream-specific feature selection"), such as those of the user for one stream and
+            those of the item for the other. With an empty list, the gates are parameters, the same
+            for every row.
         gate: hidden widths of the gates' MLPs.
-        num_heads: of the fusion.
-        dropout: after each hidden layer of the streams. embedding_dropout: of their input.
-        embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
-    Raises: ValueError for a schema without sparse features, a context feature that it lacks, or
-        widths that the heads do not divide.
+        num_heads: heads of the fusion.
+        dropout: dropout after each hidden layer of the streams.
+        embedding_dropout: dropout of the streams' input.
+        embedding_init: see `TableLookup`.
+
+    Raises:
+        ValueError: if the schema has no sparse feature or lacks one that makes gates, if there are
+            not two streams with layers, or if the heads do not divide their last widths.
     """
 
     def __init__(
@@ -47,13 +51,12 @@ class FinalMLP(Recommender):
         embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
     ) -> None:
-        super().__init__()
         for key, value in (("streams", streams), ("contexts", contexts)):
             if len(value) != 2:
-                raise ValueError(f"{key}={value}: a list for each of the two streams")
+                raise ValueError(f"{key}={value}: needs a list for each of the two streams")
         if not all(streams):
-            raise ValueError(f"streams={list(streams)}: at least one layer in each")
-        self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
+            raise ValueError(f"streams={list(streams)}: each needs at least one layer")
+        super().__init__(TableLookup(schema, embedding_dim, init=embedding_init))
         self.columns = [context_columns(schema, names, embedding_dim) for names in contexts]
         width = concat_width(schema, embedding_dim)
         self.gates = nn.ModuleList(
@@ -65,9 +68,6 @@ class FinalMLP(Recommender):
         )
         self.fusion = BilinearFusion(streams[0][-1], streams[1][-1], len(schema.tasks), num_heads)
 
-    def embed(self, batch: Batch) -> Embeddings:
-        return self.embedding(batch)
-
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_BW = concat_features(embeddings.pooled_BE, batch.dense_BD)
         o1_BS, o2_BS = (
@@ -78,16 +78,21 @@ class FinalMLP(Recommender):
 
 
 def context_columns(schema: Schema, names: Sequence[str], dim: int) -> list[slice]:
-    """Columns of the pooled embeddings of some features. Raises: ValueError for an unknown one."""
+    """Return the columns of some features in the pooled embeddings.
+
+    Raises:
+        ValueError: if the schema lacks one of the features.
+    """
     known = [feature.name for feature in schema.sparse]
     for name in names:
         if name not in known:
             raise ValueError(
                 f"contexts: the dataset has no sparse feature {name!r}{nearest_hint(name, known)}"
             )
-    return [slice(known.index(n) * dim, (known.index(n) + 1) * dim) for n in names]
+    return [slice(place * dim, (place + 1) * dim) for place in map(known.index, names)]
 
 
 def select_context(pooled_BE: Tensor, columns: Sequence[slice]) -> Tensor | None:
+    """Return [B, C], the embeddings in some columns, or None without columns."""
     parts = [pooled_BE[:, c] for c in columns]
     return torch.cat(parts, dim=1) if len(parts) > 1 else next(iter(parts), None)

@@ -1,5 +1,8 @@
-"""MMoE (Ma et al. 2018, "Modeling Task Relationships in Multi-task Learning with Multi-gate
-Mixture-of-Experts", KDD)."""
+"""MMoE, multi-gate mixture of experts for several tasks.
+
+Ma et al. 2018, "Modeling Task Relationships in Multi-task Learning with Multi-gate
+Mixture-of-Experts", KDD.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +12,29 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import mlp
-from runner.models.layers.recommender import Recommender
+from runner.models.layers.recommender import EmbeddingModel
 
 
-class MMoE(Recommender):
-    """Shared experts, mixed for each task by a gate of its own, eq. 6 to 8; a tower a task.
+class MMoE(EmbeddingModel):
+    """Shared experts that each task mixes by its own gate, eq. 6 to 8, and a tower per task.
 
     Args:
-        schema: needs at least one sparse feature; dense ones are optional. With one task it is a
-            mixture of experts.
+        schema: needs at least one sparse feature; dense ones are optional. With one task the model
+            is a mixture of experts.
         embedding_dim: D, width of every table.
-        num_experts: shared by all tasks. experts: hidden widths of each.
-        tower: hidden widths of each task's tower; a last linear layer of one logit follows.
-        dropout: after each hidden layer of the towers.
-        embedding_dropout: of the pooled embeddings.
-        embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
-    Raises: ValueError for a schema without sparse features, or experts without a layer.
+        num_experts: number of experts, which all tasks share.
+        experts: hidden widths of each expert.
+        tower: hidden widths of each task's tower; a last linear layer with one logit follows.
+        dropout: dropout after each hidden layer of the towers.
+        embedding_dropout: dropout of the pooled embeddings.
+        embedding_init: see `TableLookup`.
+
+    Raises:
+        ValueError: if the schema has no sparse feature, or if there is no expert or no layer in it.
     """
 
     def __init__(
@@ -44,9 +49,9 @@ class MMoE(Recommender):
         embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
     ) -> None:
-        super().__init__()
-        self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
-        self.embedding_drop = Dropout(embedding_dropout)
+        super().__init__(
+            TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
+        )
         width = concat_width(schema, embedding_dim)
         self.experts = Experts(num_experts, width, experts)
         self.gates = Mixture(width, num_experts, num_gates=len(schema.tasks))
@@ -54,9 +59,6 @@ class MMoE(Recommender):
             mlp(self.experts.width, [*tower, 1], dropout=dropout, last_linear=True)
             for _ in schema.tasks
         )
-
-    def embed(self, batch: Batch) -> Embeddings:
-        return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_B = concat_features(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)

@@ -1,5 +1,8 @@
-"""PLE (Tang et al. 2020, "Progressive Layered Extraction: A Novel Multi-Task Learning Model for
-Personalized Recommendations", RecSys)."""
+"""PLE, progressive layered extraction for several tasks.
+
+Tang et al. 2020, "Progressive Layered Extraction: A Novel Multi-Task Learning Model for
+Personalized Recommendations", RecSys.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import mlp
-from runner.models.layers.recommender import Recommender
+from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sizes import check_sizes
 
 
 class Extraction(nn.Module):
-    """One level: experts of each task and shared ones, and the gates that mix them.
+    """One level: experts of each task and shared experts, and the gates that mix them.
 
-    A task's gate sees its own and the shared experts; the shared gate, if there is a level above,
-    sees all. With this level alone it is the paper's CGC.
+    The gate of a task sees the experts of the task and the shared ones. The shared gate, which the
+    last level lacks, sees all. A model of this level alone is the paper's CGC.
     """
 
     def __init__(
@@ -46,7 +48,11 @@ class Extraction(nn.Module):
         )
 
     def forward(self, *inputs: Tensor) -> list[Tensor]:
-        """Args: one input a task, then the shared one. Returns: the same, without it at the end."""
+        """Return the mixed experts, [B, W] for each task, then those of the shared gate if any.
+
+        Args:
+            *inputs: [B, W], one for each task, then the shared one.
+        """
         *own_inputs, shared_input = inputs
         own = [experts(x) for experts, x in zip(self.own, own_inputs, strict=True)]
         shared = self.shared(shared_input)
@@ -59,20 +65,25 @@ class Extraction(nn.Module):
         return mixed
 
 
-class PLE(Recommender):
-    """Levels of task-specific and shared experts, then a tower a task.
+class PLE(EmbeddingModel):
+    """Levels of task-specific and shared experts, then a tower per task.
 
     Args:
-        schema: needs at least one sparse feature; dense ones are optional. With one task its own
-            and the shared experts differ in nothing but the level above.
+        schema: needs at least one sparse feature; dense ones are optional. With one task, its own
+            experts and the shared ones differ only in the level above.
         embedding_dim: D, width of every table.
-        num_levels: 1 is CGC. num_own: experts of each task and level. num_shared: of each level.
+        num_levels: number of levels; 1 is CGC.
+        num_own: experts of each task on each level.
+        num_shared: shared experts on each level.
         experts: hidden widths of each expert.
-        tower: hidden widths of each task's tower; a last linear layer of one logit follows.
-        dropout: after each hidden layer of the towers.
-        embedding_dropout: of the pooled embeddings.
-        embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
-    Raises: ValueError for a schema without sparse features, no level, or experts without a layer.
+        tower: hidden widths of each task's tower; a last linear layer with one logit follows.
+        dropout: dropout after each hidden layer of the towers.
+        embedding_dropout: dropout of the pooled embeddings.
+        embedding_init: see `TableLookup`.
+
+    Raises:
+        ValueError: if the schema has no sparse feature, or if there is no level, no expert or no
+            layer in it.
     """
 
     def __init__(
@@ -89,10 +100,10 @@ class PLE(Recommender):
         embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
     ) -> None:
-        super().__init__()
         check_sizes(num_levels=num_levels, num_own=num_own, num_shared=num_shared)
-        self.embedding = TableLookup(schema, embedding_dim, init=embedding_init)
-        self.embedding_drop = Dropout(embedding_dropout)
+        super().__init__(
+            TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
+        )
         num_tasks, width = len(schema.tasks), concat_width(schema, embedding_dim)
         self.levels = nn.ModuleList(
             Extraction(
@@ -108,9 +119,6 @@ class PLE(Recommender):
         self.towers = nn.ModuleList(
             mlp(experts[-1], [*tower, 1], dropout=dropout, last_linear=True) for _ in schema.tasks
         )
-
-    def embed(self, batch: Batch) -> Embeddings:
-        return self.embedding(batch)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_B = concat_features(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)

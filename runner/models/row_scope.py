@@ -1,8 +1,9 @@
-"""Losses that compare rows with each other: among which rows. No torch here.
+"""The row scope of losses that compare rows with each other. Imports no torch.
 
-Such a loss is no sum over rows, so that how an update is cut changes what it says. Its setting
-`within` tells what is meant: all rows of the update, which must then be one micro-batch on one
-rank, or those of each micro-batch of each rank, which then make the result and are signed.
+Such a loss is not a sum over rows, so its value depends on how an update is divided. Its setting
+`within` says which rows it compares: all rows of the update, which must then be one micro-batch on
+one rank, or the rows of each micro-batch on each rank. In the second case the division makes the
+result and is signed.
 """
 
 from __future__ import annotations
@@ -13,29 +14,30 @@ from typing import Any
 from runner.errors import nearest_hint
 
 UPDATE_SCOPE, MICRO_BATCH_SCOPE = ROW_SCOPES = ("update", "micro_batch")
-GLOBAL_BATCH_KEYS = ("batch_size", "accumulate", "num_processes")  # keys of the trainer
+GLOBAL_BATCH_KEYS = ("batch_size", "accumulate", "num_processes")  # in trainer
 BUILTIN_LOSSES = "runner.models.losses."
 ALWAYS_COMPARE_ROWS = ("JRC", "InBatchSoftmax")
-COMPARE_ROWS_IN_BATCH = (
-    "SampledSoftmax",
-    "BPR",
-    "SampledBCE",
-)  # only of a net whose candidates are rows
+# these compare rows only if the net's candidates are items of rows
+COMPARE_ROWS_IN_BATCH = ("SampledSoftmax", "BPR", "SampledBCE")
 
 
 def require_row_scope(within: str) -> str:
-    """The setting of a loss. Raises: ValueError if it is none of the two."""
+    """Return the setting of a loss if it is a row scope.
+
+    Raises:
+        ValueError: naming the nearest row scope if it is none.
+    """
     if within not in ROW_SCOPES:
-        raise ValueError(
-            f"within={within}: one of {', '.join(ROW_SCOPES)}{nearest_hint(within, ROW_SCOPES)}"
-        )
+        raise ValueError(_unknown_scope("within", within))
     return within
 
 
 def loss_row_scope(config: Mapping[str, Any], default: str | None = None) -> str | None:
-    """What the rows that the loss compares lie in; None if it takes each row by itself.
+    """Return the row scope of a configuration's loss; None if it takes each row by itself.
 
-    Args: default: of a loss of ours whose setting is not there, as in the runs of older versions.
+    Args:
+        config: a composed configuration.
+        default: the row scope of a built-in loss without the setting, as in runs of older versions.
     """
     net, loss = (config.get("model", {}).get(name) or {} for name in ("net", "loss"))
     within, name = loss.get("within"), _builtin_loss_name(loss)
@@ -47,36 +49,41 @@ def loss_row_scope(config: Mapping[str, Any], default: str | None = None) -> str
 
 
 def check_loss_row_scope(config: Mapping[str, Any], from_run: bool) -> Iterator[str]:
-    """What would compare other rows than those meant, a message each.
+    """Yield a message for each setting that makes the loss compare other rows than intended.
 
-    Args: from_run: whether the configuration is that of a run, which may lack the setting.
+    Args:
+        config: a composed configuration.
+        from_run: whether the configuration comes from a run, which may lack the setting.
     """
     loss, trainer = config["model"]["loss"], config["trainer"]
     given, name = loss.get("within"), _builtin_loss_name(loss)
     if name and given is not None and given not in ROW_SCOPES:
-        yield (
-            f"model.loss.within={given}: one of {', '.join(ROW_SCOPES)}{nearest_hint(str(given), ROW_SCOPES)}"
-        )
+        yield _unknown_scope("model.loss.within", given)
         return
     within = loss_row_scope(config, None if from_run else UPDATE_SCOPE)
     if within is None and name and given == MICRO_BATCH_SCOPE:
         yield (
-            f"model.loss.within={given}: without effect: {name} compares rows only where "
-            "model.net.in_batch=true makes candidates of them"
+            f"model.loss.within={given}: has no effect, since {name} compares rows only if "
+            "model.net.in_batch=true makes their items candidates"
         )
     if within != UPDATE_SCOPE:
         return
-    cuts = [(f"trainer.{key}", trainer.get(key, 1)) for key in GLOBAL_BATCH_KEYS[1:]]
-    plateau = (trainer.get("batch_on_plateau") or {}).get("patience")
-    told = [f"{key}={n}" for key, n in cuts if n > 1]
-    if plateau is not None:
-        told.append(f"trainer.batch_on_plateau.patience={plateau}")
-    for cut in told:
+    counts = [(f"trainer.{key}", trainer.get(key, 1)) for key in GLOBAL_BATCH_KEYS[1:]]
+    dividing = [f"{key}={n}" for key, n in counts if n > 1]
+    patience = (trainer.get("batch_on_plateau") or {}).get("patience")
+    if patience is not None:
+        dividing.append(f"trainer.batch_on_plateau.patience={patience}")
+    for setting in dividing:
         yield (
-            f"{cut}: {name or 'the loss'} compares all rows of an update with each other "
-            "(model.loss.within=update), and each micro-batch of each rank sees its own only; "
-            "model.loss.within=micro_batch says that comparing within these is meant"
+            f"{setting}: {name or 'the loss'} compares all rows of an update with each other "
+            "(model.loss.within=update), but each micro-batch of each rank sees only its own rows; "
+            "set model.loss.within=micro_batch to compare within these"
         )
+
+
+def _unknown_scope(key: str, within: object) -> str:
+    hint = nearest_hint(str(within), ROW_SCOPES)
+    return f"{key}={within}: must be one of {', '.join(ROW_SCOPES)}{hint}"
 
 
 def _builtin_loss_name(loss: Mapping[str, Any]) -> str:

@@ -1,6 +1,9 @@
-"""Two towers (Yi et al. 2019, "Sampling-bias-corrected neural modeling for large corpus item
-recommendations", RecSys), with drawn negatives beside the batch's (Yang et al. 2020, "Mixed
-negative sampling for learning two-tower neural networks in recommendations", WWW)."""
+"""Two towers, one for users and one for items, with in-batch and drawn negatives.
+
+Yi et al. 2019, "Sampling-bias-corrected neural modeling for large corpus item recommendations",
+RecSys; Yang et al. 2020, "Mixed negative sampling for learning two-tower neural networks in
+recommendations", WWW.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,37 @@ from runner.models.layers.interest import mean_pool
 from runner.models.layers.mlp import mlp
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel, require_one_binary_task
-from runner.models.layers.sequences import SequenceLookup, find_feature, single_ids
+from runner.models.layers.sequences import SequenceLookup, find_feature
 
 
 class TwoTower(RetrievalModel):
-    """s(x, y) = <u(x), v(y)> / temperature, eq. 1 and section 3.2: an MLP on what is known of the
-    user, one on what is known of the item, both normalised.
+    """s(x, y) = <u(x), v(y)> / temperature, eq. 1 and section 3.2, where u and v are MLPs.
 
-    The user's tower sees all that is not the item's: pooled features, the mean of each sequence,
-    and the numbers. A mean forgets what came last; with `half_life` an event of a sequence weighs
-    half as much as one that came so many places after it.
+    u reads the features of the user, v those of the item, and their outputs are normalised. The
+    features of the user are all that are not the item's: pooled features, the mean of each
+    sequence, and the dense features. A mean forgets the order; with `half_life`, an event of a
+    sequence weighs half as much as one that many places after it.
 
     Args:
         schema: needs a feature of the item, one of the user, and one binary task.
         embedding_dim: D, width of every table.
-        item: names of the item's features, its id first; empty: the one that reads a sequence's
-            table.
-        user_tower, item_tower: hidden widths; a last linear layer of width `out` follows each.
-        temperature: above 0. normalise: vectors of length 1.
-        half_life: in places, above 0; None: all events of a sequence weigh the same.
-        dropout: after each hidden layer of both. embedding_dropout: of what the user's tower sees.
-        in_batch, uniform, popularity: what each item is told from, see `Negatives`; drawn ones
-            need an item of one feature.
-        embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
-    Raises: ValueError for a schema that lacks what is needed.
+        item: names of the item's features, its id first; empty for the one that reads a
+            sequence's table.
+        user_tower: hidden widths of u; a last linear layer of width `out` follows.
+        item_tower: hidden widths of v; a last linear layer of width `out` follows.
+        out: width of the vectors that are multiplied.
+        temperature: what scores are divided by, above 0.
+        normalise: whether the vectors get length 1.
+        half_life: in places, above 0; None if all events of a sequence weigh the same.
+        dropout: dropout after each hidden layer of both towers.
+        embedding_dropout: dropout of what the user's tower reads.
+        in_batch: whether items of other rows are negatives; see `NegativeSampler`.
+        uniform: number of negatives drawn uniformly; needs an item of one feature.
+        popularity: number of negatives drawn by popularity; needs an item of one feature.
+        embedding_init: see `TableLookup`.
+
+    Raises:
+        ValueError: if the schema lacks what is needed, or if a setting is out of range.
     """
 
     def __init__(
@@ -65,22 +75,24 @@ class TwoTower(RetrievalModel):
         super().__init__()
         require_one_binary_task(schema)
         if not 0 < temperature < float("inf"):
-            raise ValueError(f"temperature={temperature}: a number above 0")
+            raise ValueError(f"temperature={temperature}: must be a number above 0")
         if half_life is not None and not 0 < half_life < float("inf"):
-            raise ValueError(f"half_life={half_life}: a number of places above 0, or null")
+            raise ValueError(f"half_life={half_life}: must be a number of places above 0, or null")
         names = list(item) or find_item_features(schema)
         self.item_features = [find_feature(schema, name, "item") for name in names]
         users = [f for f in schema.sparse if f not in self.item_features]
         if not users and not schema.sequences and not schema.dense:
-            raise ValueError("needs a feature of the user beside the item's; the dataset has none")
+            raise ValueError(
+                "needs a feature of the user besides those of the item; the dataset has none"
+            )
         self.item = self.item_features[0]
         if (uniform or popularity) and len(names) > 1:
             raise ValueError(
-                f"item={names}: of a drawn item only its id is known; uniform=0 popularity=0, or "
-                f"item=[{names[0]}]"
+                f"item={names}: only the id of a drawn item is known; set uniform=0 popularity=0, "
+                f"or item=[{names[0]}]"
             )
-        same = [s.name for s in schema.sequences if s.table_name == self.item.table_name]
-        self.history = same[0] if same else None
+        histories = [s.name for s in schema.sequences if s.table_name == self.item.table_name]
+        self.history = histories[0] if histories else None
         self.embedding = SequenceLookup(
             schema,
             embedding_dim,
@@ -94,42 +106,37 @@ class TwoTower(RetrievalModel):
         )
         num_user = (len(users) + len(schema.sequences)) * embedding_dim + len(schema.dense)
         self.item_width = len(names) * embedding_dim
+        # `thing` is the item's tower; checkpoints know it by this name
         self.user = mlp(num_user, [*user_tower, out], dropout=dropout, last_linear=True)
         self.thing = mlp(self.item_width, [*item_tower, out], dropout=dropout, last_linear=True)
         self.drop = Dropout(embedding_dropout)
         self.temperature, self.normalise, self.half_life = temperature, normalise, half_life
 
-    def embed(self, batch: Batch) -> Embeddings:
-        found = self.embedding(batch, self.negatives.sample(batch.cursor))
-        found.per_row["item"] = single_ids(batch, self.item.name)
-        return found
-
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        rows, width = embeddings.per_row, self.item_width
+        per_row, width = embeddings.per_row, self.item_width
         item_BE, user_BE = embeddings.pooled_BE[:, :width], embeddings.pooled_BE[:, width:]
         means = [
-            mean_pool(sequence_BLD, rows[f"{sequence.name}:length"], self.half_life)
+            mean_pool(sequence_BLD, per_row[f"{sequence.name}:length"], self.half_life)
             for sequence, sequence_BLD in zip(self.embedding.sequences, embeddings.sequences_BLD)
         ]
-        seen_B = self.drop(torch.cat((user_BE, *means, batch.dense_BD), dim=1))
-        query_BD = self.encode(self.user, seen_B)
-        query_BD = query_BD / self.temperature
-        own_BD = self.encode(self.thing, item_BE)
-        logits_B1 = (query_BD.float() * own_BD.float()).sum(1, keepdim=True)
-        present_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
-        row_P = present_B.nonzero()[:, 0]  # sync: how many there are
-        drawn = None
+        user_BE = self.drop(torch.cat((user_BE, *means, batch.dense_BD), dim=1))
+        query_BD = self.encode(self.user, user_BE) / self.temperature
+        item_BD = self.encode(self.thing, item_BE)
+        logits_B1 = (query_BD.float() * item_BD.float()).sum(1, keepdim=True)
+        is_positive_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
+        row_P = is_positive_B.nonzero()[:, 0]  # sync: the number of queries
+        sampled = None
         if embeddings.shared_CD:
             vectors_CD = self.encode(self.thing, embeddings.shared_CD[0])
-            drawn = (vectors_CD, embeddings.per_batch["candidates"])
-        own = (own_BD[row_P], rows["item"][row_P])
-        found = self.negatives.score(query_BD[row_P], own, drawn) | {"row_P": row_P}
-        found |= self.rank_in_catalogue(query_BD, rows["item"], rows)
-        return Prediction.of(logits_B1, batch, **found)
+            sampled = (vectors_CD, embeddings.per_batch["candidates"])
+        positives = (item_BD[row_P], per_row["item"][row_P])
+        aux = self.negatives.score(query_BD[row_P], positives, sampled) | {"row_P": row_P}
+        aux |= self.rank_in_catalogue(query_BD, per_row["item"], per_row)
+        return Prediction.of(logits_B1, batch, **aux)
 
     def encode(self, tower: torch.nn.Module, x_B: Tensor) -> Tensor:
-        """[B, out]."""
-        vectors_BD = tower(x_B)
+        """Return [B, out]."""
+        vectors_BD: Tensor = tower(x_B)
         return functional.normalize(vectors_BD, dim=1) if self.normalise else vectors_BD
 
     def item_vectors(self, embedded_CD: Tensor) -> Tensor:
@@ -139,20 +146,24 @@ class TwoTower(RetrievalModel):
         if len(self.item_features) > 1:
             names = ", ".join(f.name for f in self.item_features[1:])
             raise ValueError(
-                f"an item's vector takes {names} beside its id, and which of them an item has is "
-                f"known for rows only; model.net.item=[{self.item.name}]"
+                f"the vector of an item depends on {names} besides its id, and these are known for "
+                f"the items of rows only; use model.net.item=[{self.item.name}]"
             )
 
 
 def find_item_features(schema: Schema) -> list[str]:
-    """The feature that shares its table with a sequence. Raises: ValueError if there is none."""
+    """Return the name of the feature that shares its table with a sequence, as a list of one.
+
+    Raises:
+        ValueError: if there is none.
+    """
     tables = [s.table_name for s in schema.sequences]
-    found = [f.name for f in schema.sparse if f.table_name in tables]
-    if not found:
+    readers = [f.name for f in schema.sparse if f.table_name in tables]
+    if not readers:
         names = [f.name for f in schema.sparse]
         near = nearest_hint("item", names) or ""
         raise ValueError(
-            "item=[]: which features are the item's, its id first? The dataset has "
-            f"{', '.join(names) or 'none'}{near}"
+            "item=[]: no sequence tells which feature is the item; name the features of the item, "
+            f"its id first. The dataset has {', '.join(names) or 'none'}{near}"
         )
-    return found[:1]
+    return readers[:1]

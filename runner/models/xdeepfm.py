@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.cin import CIN
-from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import mlp
-from runner.models.layers.recommender import Recommender
+from runner.models.layers.recommender import EmbeddingModel
 
 
-class XDeepFM(Recommender):
-    """First-order term, compressed interaction network and deep network, added up: eq. 9.
+class XDeepFM(EmbeddingModel):
+    """First-order term, compressed interaction network (CIN) and deep network, summed: eq. 9.
 
-    With several tasks, all share the first-order term.
+    Several tasks share the first-order term.
 
     Args:
-        schema: needs at least two features, one of them sparse; dense ones, each with a vector of
-            its own, are optional.
+        schema: needs at least two features, one of them sparse. Each dense feature gets a vector.
         embedding_dim: D, width of every table but the first-order ones.
-        cin: feature maps of each CIN layer. Its cost is D x fields x maps x maps a row and layer.
-        deep: hidden widths; a last linear layer of one logit a task follows.
-        dropout: after each hidden layer. embedding_dropout: of the pooled embeddings.
-        embedding_init: bound of the tables' uniform initial weights; None: the tables' own rule.
-    Raises: ValueError for a schema with fewer than two features.
+        cin: feature maps of each CIN layer. A layer costs D x fields x maps x maps per row.
+        deep: hidden widths; a last linear layer with one logit per task follows.
+        dropout: dropout after each hidden layer.
+        embedding_dropout: dropout of the pooled embeddings.
+        embedding_init: see `TableLookup`.
+
+    Raises:
+        ValueError: if the schema has fewer than two features, or if `cin` has no layer.
     """
 
     def __init__(
@@ -43,26 +45,20 @@ class XDeepFM(Recommender):
         embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            TableLookup(schema, embedding_dim, linear=True, init=embedding_init),
+            dropout=embedding_dropout,
+        )
         num_tasks = len(schema.tasks)
-        self.embedding = TableLookup(schema, embedding_dim, linear=True, init=embedding_init)
-        self.drop = Dropout(embedding_dropout)
         self.fields = FieldEmbeddings(schema, embedding_dim, min_fields=2)
         self.first_order = FirstOrder(schema)
         self.cin = CIN(self.fields.num_fields, cin)
         self.cin_head = nn.Linear(self.cin.width, num_tasks, bias=False)  # the deep head has one
-        self.deep = mlp(
-            self.fields.width,
-            [*deep, num_tasks],
-            dropout=dropout,
-            last_linear=True,
-        )
-
-    def embed(self, batch: Batch) -> Embeddings:
-        return self.embedding(batch)
+        deep = [*deep, num_tasks]
+        self.deep = mlp(self.fields.width, deep, dropout=dropout, last_linear=True)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        pooled_BE, linear_BE = embeddings.pooled_BE.split(self.embedding.widths, dim=1)
-        x_BND = self.fields(self.drop(pooled_BE), batch.dense_BD)
+        pooled_BE, linear_BE = torch.split(embeddings.pooled_BE, self.embedding.widths, dim=1)
+        x_BND = self.fields(self.embedding_drop(pooled_BE), batch.dense_BD)
         shallow_BT = self.first_order(linear_BE, batch.dense_BD) + self.cin_head(self.cin(x_BND))
         return Prediction.of(shallow_BT + self.deep(x_BND.flatten(1)), batch)

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest
-from PIL import Image
+from matplotlib.image import imread
 
 from runner.cli.schedule import ScheduleLength, build_learning_rates
 from runner.optim.lr_shapes import SCHEDULE_KINDS
@@ -19,6 +20,7 @@ from runner.reporting.console.chart import Chart, Line, render_braille
 from tests.conftest import ROOT, TINY, Zygote
 from tests.fake_job import fake_command
 
+SVG = "{http://www.w3.org/2000/svg}"
 ROWS = "dataset.rows={train: 6400, validation: 10, test: 10}"
 
 
@@ -30,7 +32,7 @@ def command(monkeypatch, capsys, tmp_path):
 def table(out: str) -> dict[str, dict[str, float]]:
     """The rows of the key points by their names."""
     lines = out.splitlines()
-    (head,) = [i for i, line in enumerate(lines) if line.split()[:1] == ["update"]]
+    (head,) = [i for i, line in enumerate(lines) if re.match(" +update +[a-z]", line)]
     names = lines[head].split()
     found = {}
     for line in lines[head + 1 :]:
@@ -92,35 +94,44 @@ def test_parts_and_own_schedules_have_curves_of_their_own(command):
 
 def test_pictures_show_the_curve(command, tmp_path):
     words = ("schedule", "scheduler=linear", ROWS, "trainer.batch_size=64")
-    for ending in ("svg", "html", "png"):
-        code, out, err = command(*words, "--out", str(tmp_path / f"curve.{ending}"))
+    for suffix in ("svg", "html", "png"):
+        code, out, err = command(*words, "--out", str(tmp_path / f"curve.{suffix}"))
         assert code == 0, err
-        assert f"wrote {tmp_path / 'curve'}.{ending}" in out
-    [line] = ET.parse(tmp_path / "curve.svg").iter("{http://www.w3.org/2000/svg}polyline")
-    points = [tuple(map(float, p.split(","))) for p in line.get("points").split()]
+        assert f"wrote {tmp_path / 'curve'}.{suffix}" in out
+    svg = ET.parse(tmp_path / "curve.svg")
+    paths = [re.findall(r"[ML] (\S+) (\S+)", path.get("d")) for path in svg.iter(f"{SVG}path")]
+    points = [(float(x), float(y)) for x, y in max(paths, key=len)]
     assert len(points) == 100
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(points)]
     assert slopes == pytest.approx([slopes[0]] * 99, rel=0.05) and slopes[0] > 0, "it falls evenly"
-    assert "<svg" in (tmp_path / "curve.html").read_text()
-    image = Image.open(tmp_path / "curve.png").convert("RGB")
-    blue = [
-        (x, y)
-        for x in range(200, image.width - 48)
-        for y in range(96, image.height - 130)
-        if image.getpixel((x, y)) == (0x1F, 0x6F, 0xEB)
-    ]
-    left = min(blue)[1]
-    right = max(blue)[1]
-    assert len(blue) > 500 and right > left + 400, "from the upper left to the lower right"
+    html = (tmp_path / "curve.html").read_text()
+    start = html.index("[", html.rindex("Plotly.newPlot("))
+    [trace], end = json.JSONDecoder().raw_decode(html, start)
+    layout, _ = json.JSONDecoder().raw_decode(html, html.index("{", end))
+    assert trace["x"] == list(range(1, 101))
+    assert trace["y"] == pytest.approx([1 - k / 100 for k in range(100)])
+    assert trace["name"] == "dense x 0.001, sparse x 0.02"
+    title = "linear: rate / full rate over 100 updates (1 epoch)"
+    assert layout["title"]["text"] == title
+    assert {title, trace["name"], "update"} <= {
+        "".join(text.itertext()) for text in svg.iter(f"{SVG}text")
+    }
+    pixels = (imread(tmp_path / "curve.png")[:, :, :3] * 255).round()
+    blue = np.argwhere((pixels == (0x1F, 0x6F, 0xEB)).all(2))  # rows, columns
+    blue = blue[blue[:, 0] > 96]
+    left, right = blue[blue[:, 1].argmin()], blue[blue[:, 1].argmax()]
+    assert len(blue) > 500 and right[0] > left[0] + 400, "from the upper left to the lower right"
 
 
 def test_braille_dots_lie_on_the_line():
     rising = Chart("", "x", [Line("y", [(0.0, 0.0), (10.0, 5.0)])])
-    text = render_braille(rising, width=46, height=10)
-    margin = text[0].index("│")
-    tops = [line.find(next(c for c in line if "\u2801" <= c <= "\u28ff")) for line in text[:10]]
-    assert tops == sorted(tops, reverse=True), "higher lines begin further to the right"
-    assert tops[-1] == margin + 1 and text[0].split("│")[0].strip() == "5"
+    text = render_braille(rising, width=46, height=13)
+    rows = [re.split("[│┤]", line) for line in text[:10]]
+    assert max(map(len, text)) <= 46
+    assert [rows[i][0].strip() for i in (0, -1)] == ["5", "0"]
+    starts = [re.search("[\u2801-\u28ff]", dots).start() for _, dots in rows]
+    assert starts == sorted(starts, reverse=True), "higher lines begin further to the right"
+    assert starts[-1] == 0 and starts[0] > 30
 
 
 def test_mistakes_are_told(command):

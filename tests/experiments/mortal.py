@@ -1,4 +1,4 @@
-"""A tracker that kills its process when it is told of update DIES_AT (environment)."""
+"""A tracker that kills its process when it logs the update in the variable DIES_AT."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.reporting.trackers.tracker import RunInfo
 
 class Mortal:
     def __init__(self, *, flush_every_s: int) -> None:
-        """Takes what the option it stands in for takes."""
+        """Take the arguments of the tracker that it replaces."""
 
     def start(self, run: RunInfo, state: Mapping[str, Any] | None) -> None:
         return

@@ -1,4 +1,4 @@
-"""The planted environment and its regret, worked out by hand, and a policy that learns from it."""
+"""The planted environment and its regret, computed by hand, and a policy that learns from it."""
 
 from __future__ import annotations
 

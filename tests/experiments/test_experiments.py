@@ -1,4 +1,4 @@
-"""Experiments compose, and the table is what their run directories say."""
+"""Experiments compose, and the table has the results of their run directories."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ NAMES = [experiment.name for experiment in table.experiments()]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_experiment_composes_and_says_what_it_is(name):
+def test_an_experiment_composes_and_describes_itself(name):
     composed = compose([f"experiments={name}"])
     check_composed(composed, ALLOWED_PACKAGES)
     assert composed.name == name
     [experiment] = table.experiments([name])
-    assert experiment.said.keys() == {"Command", "Protocol", "Seen", "Published"}
-    assert f"experiments={name} " in experiment.said["Command"]
+    assert experiment.notes.keys() == {"Command", "Protocol", "Seen", "Published"}
+    assert f"experiments={name} " in experiment.notes["Command"]
     assert name.partition("_")[0] in table.DATA
 
 
-def test_every_model_of_rows_has_its_experiment():
+def test_every_row_model_has_an_experiment():
     models = {"dlrm", "dcn", "deepfm", "wide_and_deep", "xdeepfm", "autoint", "masknet"}
     models |= {"finalmlp", "mmoe", "ple"}
     assert {f"movielens_{model}" for model in models} <= set(NAMES)
 
 
-def finished(folder, seed, status="completed", **metrics):
+def write_run(folder, seed, status="completed", **metrics):
     folder.mkdir(parents=True)
     result = {"status": status, "metrics": metrics, "active_s": 10.0 * (seed + 1)}
     (folder / "result.json").write_text(json.dumps(result))
     (folder / "meta.json").write_text(json.dumps({"seed": seed}))
 
 
-def test_the_table_has_mean_and_spread_of_completed_runs_and_types_no_number(tmp_path):
+def test_the_table_has_mean_and_spread_of_completed_runs(tmp_path):
     out, page = tmp_path / "out", tmp_path / "page.md"
     for seed, auc in enumerate((0.891, 0.895, 0.899)):
-        finished(out / "movielens_dcn" / str(seed), seed, **{"test/auc": auc, "test/loss": 1.0})
-    finished(out / "movielens_dcn" / "9", 9, "failed", **{"test/auc": 0.5})
-    finished(out / "amazon_sasrec" / "a", 0, **{"test/recall@10": 0.08, "test/auc": "nan"})
+        write_run(out / "movielens_dcn" / str(seed), seed, **{"test/auc": auc, "test/loss": 1.0})
+    write_run(out / "movielens_dcn" / "9", 9, "failed", **{"test/auc": 0.5})
+    write_run(out / "amazon_sasrec" / "a", 0, **{"test/recall@10": 0.08, "test/auc": "nan"})
     words = ["--write-only", "--out", str(out), "--page", str(page)]
     assert table.main(words) == 0
     rows = {line.split("`")[1]: line for line in page.read_text().splitlines() if "| `" in line}

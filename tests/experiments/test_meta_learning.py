@@ -1,4 +1,4 @@
-"""Learning through an inner loop: the gradient is that of the loss after the user's own steps."""
+"""The gradient through an inner loop is that of the loss after the user's steps."""
 
 from __future__ import annotations
 

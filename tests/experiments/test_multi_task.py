@@ -1,4 +1,4 @@
-"""The loss on intermediates, against loops over rows in plain Python."""
+"""The loss on intermediate vectors, against loops over rows in plain Python."""
 
 from __future__ import annotations
 

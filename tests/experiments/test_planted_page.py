@@ -1,4 +1,4 @@
-"""The page of planted models is what run directories say, and its experiments compose."""
+"""The page of planted models has the results of run directories; its experiments compose."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def test_every_model_of_an_experiment_composes(name, model):
     assert composed.name == name
 
 
-def finished(folder, seed, auc, reachable, status="completed"):
+def write_run(folder, seed, auc, reachable, status="completed"):
     folder.mkdir(parents=True)
     metrics = {f"test/{k}": v for k, v in auc.items()} | {"validation/auc": 0.9}
     result = {"status": status, "metrics": metrics}
     (folder / "result.json").write_text(json.dumps(result))
     (folder / "meta.json").write_text(json.dumps({"seed": seed}))
-    told = {"reachable": {"test": {"log_loss": 0.4, **reachable}}}
-    (folder / "data.json").write_text(json.dumps(told))
+    data = {"reachable": {"test": {"log_loss": 0.4, **reachable}}}
+    (folder / "data.json").write_text(json.dumps(data))
 
 
-def test_the_page_has_the_share_of_what_is_reachable_best_first(tmp_path):
+def test_the_page_has_the_share_of_the_reachable_gain_best_first(tmp_path):
     out, page = tmp_path / "out", tmp_path / "page.md"
     for seed, auc in enumerate((0.70, 0.74)):
-        finished(out / "planted_order" / "mlp" / str(seed), seed, {"auc": auc}, {"auc": 0.9})
-    finished(out / "planted_order" / "mlp" / "2", 2, {"auc": 0.5}, {"auc": 0.9}, "failed")
-    finished(out / "planted_order" / "sasrec" / "0", 0, {"auc": 0.86}, {"auc": 0.9})
+        write_run(out / "planted_order" / "mlp" / str(seed), seed, {"auc": auc}, {"auc": 0.9})
+    write_run(out / "planted_order" / "mlp" / "2", 2, {"auc": 0.5}, {"auc": 0.9}, "failed")
+    write_run(out / "planted_order" / "sasrec" / "0", 0, {"auc": 0.86}, {"auc": 0.9})
     two = {"auc/label": 0.7, "auc/label_2": 0.6}
     best = {"auc/label": 0.75, "auc/label_2": 0.7, "log_loss/label": 0.3}
-    finished(out / "planted_tasks" / "ple" / "0", 0, two, best)
+    write_run(out / "planted_tasks" / "ple" / "0", 0, two, best)
     assert planted.main(["--write-only", "--out", str(out), "--page", str(page)]) == 0
     text = page.read_text()
     order = text.split("## planted_order")[1].split("##")[0]

@@ -1,4 +1,4 @@
-"""The picture of a bandit's regret, from a log written by hand."""
+"""The plot of a bandit's regret, from a log written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every experiment with a step of its own, tiny: killed and resumed, it equals one never killed."""
+"""Every experiment with its own step, killed and resumed, equals one that was never killed."""
 
 from __future__ import annotations
 

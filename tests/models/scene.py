@@ -1,4 +1,4 @@
-"""Every model in a small size, made from its own YAML, on schemas with and without numbers."""
+"""Every model in a small size, from its YAML, on schemas with and without dense features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TWO_TASKS = replace(SCHEMA, tasks=(TaskSpec("click"), TaskSpec("like")))
 NO_NUMBERS = replace(SCHEMA, dense=())
 SCHEMAS = {"plain": SCHEMA, "two tasks": TWO_TASKS, "no numbers": NO_NUMBERS}
 
-# name -> model and the settings that make it small; what is not named keeps the YAML's value
+# name -> model and the settings that make it small; other settings keep the YAML's value
 SMALL: dict[str, tuple[str, dict]] = {
     "dlrm": ("dlrm", {"bottom": [8], "top": [8]}),
     "dcn": ("dcn", {"deep": [8, 5]}),
@@ -45,13 +45,13 @@ MODELS = sorted({model for model, _ in SMALL.values()})
 
 
 def make_model(name: str, schema: Schema = SCHEMA, **more) -> Recommender:
-    """A model of `SMALL`, its tables not yet placed."""
+    """Make a model of `SMALL`, without tables."""
     stem, settings = SMALL[name]
     return from_yaml(stem, schema, **{"embedding_dim": 4, **settings, **more})
 
 
 def from_yaml(stem: str, schema: Schema = SCHEMA, **settings) -> Recommender:
-    """What a YAML says, but for the settings given."""
+    """Make the model of a YAML with some settings changed."""
     node = yaml.safe_load((CONF / f"{stem}.yaml").read_text())["net"]
     module, _, cls = node.pop("_target_").rpartition(".")
     torch.manual_seed(0)

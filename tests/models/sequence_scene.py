@@ -1,4 +1,4 @@
-"""Users, items and histories, made by hand: what models of sequences and items are tested on."""
+"""Random users, items and histories: batches for the sequence and retrieval models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA = Schema(
 
 
 def jagged(keys: list[str], lists: list[list[list[int]]]) -> KeyedJaggedTensor:
-    """lists: of each key, of each row."""
+    """Make a jagged tensor from a list of ids for each row of each key."""
     return KeyedJaggedTensor(
         keys=keys,
         values=torch.tensor([i for rows in lists for row in rows for i in row], dtype=torch.int64),
@@ -31,7 +31,7 @@ def jagged(keys: list[str], lists: list[list[list[int]]]) -> KeyedJaggedTensor:
 
 
 def ids_of(batch: Batch, name: str) -> list[list[int]]:
-    """Ids of each row, spelt out."""
+    """Return the ids of each row as lists."""
     kjt = batch.sequences if name == "history" else batch.sparse
     return [row.tolist() for row in kjt[name].to_dense()]
 

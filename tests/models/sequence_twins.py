@@ -1,4 +1,4 @@
-"""Models of sequences and items once more, row by row and place by place, from ids and weights."""
+"""Twins of the sequence and retrieval models, computed row by row from ids and weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def relu_mlp(p: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def attention(p: Weights, name: str, x: list[Tensor], num_heads: int) -> list[Tensor]:
-    """Every place over itself and those before it, head by head."""
+    """Attention of every place to itself and the places before it, head by head."""
     dim = len(x[0])
     size = dim // num_heads
     query = [linear(p, f"{name}.query", norm(p, f"{name}.query_norm", place)) for place in x]
@@ -77,7 +77,7 @@ def sasrec_states(p: Weights, item: Tensor, history: list[int], num_heads: int) 
 
 
 def sasrec_row_losses(p, item, batch, num_heads) -> list[Tensor]:
-    """Full softmax of every place of every row of label 1, summed over a row."""
+    """Full softmax of every place in the rows of label 1, summed over each row."""
     losses = []
     for history, [target], label in zip(
         ids_of(batch, "history"), ids_of(batch, "item"), batch.labels_BT[:, 0]
@@ -124,7 +124,7 @@ def mlp_logits(p: Weights, tables: Weights, batch) -> Tensor:
 def towers(
     p: Weights, tables: Weights, batch, temperature: float, half_life: float = math.inf
 ) -> tuple[Tensor, Tensor]:
-    """Queries, over the temperature, and item vectors of all rows."""
+    """Return the queries, divided by the temperature, and the item vectors of all rows."""
     queries, items = [], []
     rows = zip(*(ids_of(batch, n) for n in ("user", "item", "genres", "history")), batch.dense_BD)
     for user, item, genres, history, age in rows:

@@ -1,4 +1,4 @@
-"""Models of sequences and items against plain PyTorch, in updates, and what is refused."""
+"""Models of sequences and items against plain PyTorch, in updates, and what they refuse."""
 
 from __future__ import annotations
 
@@ -106,18 +106,20 @@ def test_look_ups_of_sequences_and_candidates_are_rows_of_the_tables(kind, candi
     lookup.attach_tables(context.tables)
     batch = batch_of()
     ids_C = None if candidates is None else torch.arange(candidates) * 2 + 1
-    found = lookup(batch, ids_C)
+    embeddings = lookup(batch, ids_C)
     tables = {n: context.tables.state()[f"{n}/weight"] for n in ("user", "item", "genres")}
     pooled = [[tables[n][row].sum(0) for row in ids_of(batch, n)] for n in tables]
-    torch.testing.assert_close(found.pooled_BE, torch.cat([torch.stack(x) for x in pooled], 1))
+    torch.testing.assert_close(embeddings.pooled_BE, torch.cat([torch.stack(x) for x in pooled], 1))
     for row, history in enumerate(ids_of(batch, "history")):
         kept = history[-LONGEST:]
-        assert found.per_row["history:length"][row] == len(kept)
-        assert found.per_row["history:ids"][row].tolist() == kept + [0] * (LONGEST - len(kept))
-        torch.testing.assert_close(found.sequences_BLD[0][row, : len(kept)], tables["item"][kept])
-        assert not found.sequences_BLD[0][row, len(kept) :].any()
+        assert embeddings.per_row["history:length"][row] == len(kept)
+        assert embeddings.per_row["history:ids"][row].tolist() == kept + [0] * (LONGEST - len(kept))
+        torch.testing.assert_close(
+            embeddings.sequences_BLD[0][row, : len(kept)], tables["item"][kept]
+        )
+        assert not embeddings.sequences_BLD[0][row, len(kept) :].any()
     if ids_C is not None:
-        torch.testing.assert_close(found.shared_CD[0], tables["item"][ids_C])
+        torch.testing.assert_close(embeddings.shared_CD[0], tables["item"][ids_C])
     assert torch.equal(lookup.embed_all_rows(NUM_ITEMS, torch.device("cpu"), 11), tables["item"])
 
 
@@ -127,14 +129,14 @@ def test_an_update_reaches_a_row_by_all_its_look_ups_at_once():
     batch, tables = batch_of(), leaves(context)[1]
     lookup.num_candidate_slots, lookup.candidate_feature = LONGEST, "history"
     ids_C = torch.tensor([3, 3, 8])
-    found = lookup(batch, ids_C)
-    grads = [torch.randn(t.shape) for t in found.tensors()]
-    torch.autograd.backward(found.tensors(), grads)
-    at = 0
+    embeddings = lookup(batch, ids_C)
+    grads = [torch.randn(t.shape) for t in embeddings.tensors()]
+    torch.autograd.backward(embeddings.tensors(), grads)
+    column = 0
     for name in ("user", "item", "genres"):
         for row, ids in enumerate(ids_of(batch, name)):
-            (tables[name][ids].sum(0) @ grads[0][row, at : at + 4].double()).backward()
-        at += 4
+            (tables[name][ids].sum(0) @ grads[0][row, column : column + 4].double()).backward()
+        column += 4
     for row, history in enumerate(ids_of(batch, "history")):
         for place, i in enumerate(history[-LONGEST:]):
             (tables["item"][i] @ grads[1][row, place].double()).backward()
@@ -148,7 +150,7 @@ def test_an_update_reaches_a_row_by_all_its_look_ups_at_once():
 def test_a_model_of_rows_and_all_its_gradients_equal_the_twins(name, twin):
     context, batch = make(name), batch_of()
     p, tables = leaves(context)
-    [output] = [step(context, batch)]
+    output = step(context, batch)
     logits_BT = twin(p, tables, batch)
     torch.testing.assert_close(
         output.predictions[0].logits_BT.double(), logits_BT, rtol=1e-5, atol=1e-5
@@ -174,7 +176,7 @@ def test_sasrec_of_all_items_and_all_its_gradients_equal_the_twins():
 
 
 def with_history(batch):
-    """Rows without a history get weight 0: a twin has nothing to say about them."""
+    """Rows without a history get weight 0, since the twin does not define them."""
     lengths_B = batch.sequences.lengths()
     return replace(batch, weights_B=batch.weights_B * (lengths_B > 0))
 
@@ -186,7 +188,7 @@ def test_two_towers_and_all_their_gradients_equal_the_twins(half_life):
     counts = torch.arange(NUM_ITEMS) % 7
     context.model.set_item_counts({"item": counts})
     p, tables = leaves(context)
-    drawn = context.model.negatives.sample(batch.cursor)
+    sampled = context.model.negatives.sample(batch.cursor)
     output = step(context, batch)
     queries, items = towers(p, tables, batch, 0.1, half_life or math.inf)
     torch.testing.assert_close(
@@ -195,7 +197,7 @@ def test_two_towers_and_all_their_gradients_equal_the_twins(half_life):
         rtol=1e-5,
         atol=1e-5,
     )
-    vectors = torch.stack([tower_of(p, tables["item"][i]) for i in drawn])
+    vectors = torch.stack([tower_of(p, tables["item"][i]) for i in sampled])
     ids = [i for [i] in ids_of(batch, "item")]
     positive = [b for b in range(16) if batch.labels_BT[b, 0] > 0.5]
     share = counts.clamp(min=1).double() / counts.sum()
@@ -204,14 +206,14 @@ def test_two_towers_and_all_their_gradients_equal_the_twins(half_life):
     for b in positive:
         own = (queries[b] @ items[b] - q[ids[b]].log()).exp()
         others = [(items[a], ids[a]) for a in positive]
-        others += [(vectors[c], int(i)) for c, i in enumerate(drawn)]
+        others += [(vectors[c], int(i)) for c, i in enumerate(sampled)]
         rest = sum((queries[b] @ v - q[i].log()).exp() for v, i in others if i != ids[b])
         total = total - (own / (own + rest)).log() * batch.weights_B[b].double()
     (total / batch.weights_B.sum().double()).backward()
     assert_step_equals(context, None, p, tables, 0.1)
 
 
-def test_what_the_users_tower_sees_is_dropped_in_training_and_the_items_is_not():
+def test_dropout_applies_to_the_input_of_the_users_tower_only():
     context, batch = make("two_tower", embedding_dropout=1.0), batch_of(16)
     seen = []
     context.model.user.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
@@ -267,7 +269,7 @@ def test_micro_batches_equal_one_batch(name, more, kind):
             step(context, batch_of(24, seed))
         states.append(snapshot(context))
     for key, value in states[0].items():
-        # Adam divides by the gradient's own size, which makes much of a last digit
+        # Adam divides by the gradient's size, which magnifies a difference in the last digit
         atol = 2e-3 if kind == "adam" and "exp_avg" not in key else 1e-5
         torch.testing.assert_close(states[1][key], value, rtol=0, atol=atol, msg=key)
 
@@ -290,15 +292,15 @@ def test_a_batch_without_a_row_of_label_1_or_with_one_row_is_no_trouble(name):
 
 
 def test_losses_over_candidates_are_their_formulas():
-    own, others = (
-        torch.tensor([1.0, -0.5]),
-        torch.tensor([[0.3, MASKED_SCORE, 2.0], [0.1, 0.2, -1.0]]),
-    )
+    own = torch.tensor([1.0, -0.5])
+    others = torch.tensor([[0.3, MASKED_SCORE, 2.0], [0.1, 0.2, -1.0]])
     log_q_own, log_q = torch.tensor([0.2, 0.1]), torch.tensor([-1.0, 0.4, 0.7])
-    aux = {"own_P": own, "others_PC": others, "row_P": torch.tensor([2, 0])}
+    aux = {"positive_P": own, "candidates_PC": others, "row_P": torch.tensor([2, 0])}
     prediction = step(make("sasrec"), batch_of(3)).predictions[0]
     plain = replace(prediction, aux=aux)
-    corrected = replace(prediction, aux={**aux, "log_q_own_P": log_q_own, "log_q_C": log_q})
+    corrected = replace(
+        prediction, aux={**aux, "log_q_positive_P": log_q_own, "log_q_candidates_C": log_q}
+    )
 
     def rows(loss, p):
         return loss(SCHEMA)(p)["click"].tolist()
@@ -354,7 +356,7 @@ REFUSED = {
         ["sasrec"],
         replace(SCHEMA, sequences=OTHER_TABLE),
         {"item": "item"},
-        "item=item: reads table 'item', and sequence 'history' reads 'history'",
+        "item=item: reads table 'item', but sequence 'history' reads 'history'",
     ),
     "a sequence it lacks": (["sasrec"], SCHEMA, {"sequence": "histroy"}, "nearest: 'history'"),
     "an item it lacks": (["sasrec"], SCHEMA, {"item": "itm"}, "item=itm.*nearest: 'item'"),
@@ -363,13 +365,13 @@ REFUSED = {
         ["two_tower"],
         replace(SCHEMA, sequences=()),
         {},
-        "which features are the item's.*user, item, genres",
+        "name the features of the item.*user, item, genres",
     ),
     "drawn items have no genres": (
         ["two_tower"],
         SCHEMA,
         {"item": ["item", "genres"], "uniform": 5},
-        r"only its id is known.*item=\[item\]",
+        r"only the id of a drawn item is known.*item=\[item\]",
     ),
     "no user": (
         ["two_tower"],
@@ -389,10 +391,15 @@ REFUSED = {
         {},
         r"one binary task.*stars \(regression\)",
     ),
-    "heads": (["sasrec"], SCHEMA, {"num_heads": 3}, "num_heads=3: does not divide embedding_dim=4"),
-    "nothing to tell from": (["sasrec"], SCHEMA, {"uniform": 0}, "nothing to tell"),
+    "heads": (["sasrec"], SCHEMA, {"num_heads": 3}, "num_heads=3: must divide embedding_dim=4"),
+    "nothing to compare with": (["sasrec"], SCHEMA, {"uniform": 0}, "nothing to compare"),
     "all and some": (["sasrec"], SCHEMA, {"every": True}, "every=true"),
-    "more than there are": (["sasrec"], SCHEMA, {"uniform": 31}, "uniform=31: from 0 to the 30"),
+    "more than there are": (
+        ["sasrec"],
+        SCHEMA,
+        {"uniform": 31},
+        "uniform=31: must be from 0 to the 30",
+    ),
     "temperature": (["two_tower"], SCHEMA, {"temperature": 0.0}, "temperature=0.0"),
     "half-life": (["two_tower"], SCHEMA, {"half_life": 0.0}, "half_life=0.0"),
     "attention of nothing": (["din"], SCHEMA, {"attention": [0]}, "widths"),
@@ -404,7 +411,7 @@ REFUSED = {
     [(n, schema, s, m) for names, schema, s, m in REFUSED.values() for n in names],
     ids=[f"{what}-{n}" for what, (names, *_) in REFUSED.items() for n in names],
 )
-def test_what_is_missing_or_does_not_fit_is_told_while_building(name, schema, settings, message):
+def test_what_is_missing_or_does_not_fit_is_refused_while_building(name, schema, settings, message):
     with pytest.raises(ValueError, match=message):
         from_yaml(name, schema, **{**SMALL[name], **settings})
 
@@ -420,7 +427,7 @@ def test_a_loss_over_candidates_is_refused_for_a_model_that_has_none():
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_one_batch_is_learnt_by_heart(name):
+def test_one_batch_is_memorised(name):
     context = make(name, "adam")
     context.dense_optimizer = torch.optim.Adam(context.dense_parameters, lr=0.02)
     losses = []

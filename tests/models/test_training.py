@@ -1,4 +1,4 @@
-"""Each model in an update: micro-batches, autocast, learning one batch; and what is refused."""
+"""Each model in an update: micro-batches, autocast, memorising one batch, refusals."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ LEARNERS = {name: (name, {}) for name in MODELS} | {
 
 
 @pytest.mark.parametrize(("name", "settings"), LEARNERS.values(), ids=LEARNERS)
-def test_one_batch_is_learnt_by_heart(name, settings):
+def test_one_batch_is_memorised(name, settings):
     context = make_context("adam", model=from_yaml(name, **settings))
     context.dense_optimizer = torch.optim.Adam(context.dense_parameters, lr=0.01)
     outputs = train(context, [batch_of(SCHEMA, 32)] * 60, lr=0.01)
@@ -140,14 +140,14 @@ REFUSED = {
     [(n, schema, s, m) for names, schema, s, m in REFUSED.values() for n in names],
     ids=[f"{what}-{n}" for what, (names, *_) in REFUSED.items() for n in names],
 )
-def test_what_is_missing_or_does_not_fit_is_told_while_building(name, schema, settings, message):
+def test_what_is_missing_or_does_not_fit_is_refused_while_building(name, schema, settings, message):
     with pytest.raises(ValueError, match=message):
         from_yaml(name, schema, **settings)
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 @pytest.mark.parametrize("name", MODELS)
-def test_what_the_yaml_says_builds_on_every_schema(name, schema):
+def test_the_defaults_of_the_yaml_build_on_every_schema(name, schema):
     context = make_context(model=from_yaml(name, schema), loss=ByKind(schema))
     [output] = train(context, [batch_of(schema)])
     assert output.predictions[0].logits_BT.shape == (24, len(schema.tasks))

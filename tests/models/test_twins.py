@@ -1,4 +1,4 @@
-"""Each model against its paper, spelt out with copied weights: values, gradients, sizes."""
+"""Each model against a twin of its paper with the same weights: values, gradients, sizes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_logits_and_all_gradients_equal_the_twins(name, schema):
 
 
 def expert_counts(model) -> dict[str, int]:
-    """What the weights of experts of one layer do not tell."""
+    """The number of experts, which weights of a single layer do not tell."""
     modules = model.named_modules()
     return {f"{n}.count": m.num_experts for n, m in modules if isinstance(m, Experts)}
 

@@ -1,7 +1,7 @@
-"""Each model once more, spelt out as its paper has it: loops over fields, pairs, experts, heads.
+"""Twins of the models, written as in the papers with loops over fields, pairs, experts, heads.
 
 A twin is called with the model's weights by name, the embedding of each field, the sum of the
-first-order weights of each row, and the numbers. Nothing in it is fast.
+first-order weights of each row, and the dense features.
 """
 
 from __future__ import annotations

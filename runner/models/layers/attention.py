@@ -13,27 +13,33 @@ from runner.models.layers.sizes import check_sizes
 
 
 class InteractingLayer(nn.Module):
-    """relu(heads side by side + W_res e), eq. 5 to 8. Scores are plain dot products, unscaled.
+    """relu(concatenated heads + W_res e), eq. 5 to 8. Scores are dot products without scaling.
 
-    Args: width: H x A.  Raises: ValueError if it is no multiple of `num_heads`.
+    Args:
+        num_inputs: D.
+        width: H x A.
+        num_heads: H.
+
+    Raises:
+        ValueError: if `width` is not a multiple of `num_heads`.
     """
 
     def __init__(self, num_inputs: int, width: int, num_heads: int) -> None:
         super().__init__()
         check_sizes(attention_dim=width, num_heads=num_heads)
         if width % num_heads:
-            raise ValueError(f"attention_dim={width}: no multiple of num_heads={num_heads}")
+            raise ValueError(f"attention_dim={width}: must be a multiple of num_heads={num_heads}")
         self.num_heads = num_heads
         head = width // num_heads
+        # rows of the weight: queries of each head, then keys, then values, then all residuals
         self.rows = [head] * (3 * num_heads) + [width]
-        # rows: queries of each head, then keys, then values, then the residual of all
         self.project = nn.Linear(num_inputs, 4 * width, bias=False)
 
     def forward(self, x_BND: Tensor) -> Tensor:
-        """[B, N, H x A]."""
+        """Return [B, N, H x A]."""
         # The weights are split, not the product: taking heads out of one large product, and their
         # gradients back into it, costs more than the product.
-        *parts, residual = self.project.weight.split(self.rows)
+        *parts, residual = torch.split(self.project.weight, self.rows)
         heads_BNA = []
         for h in range(self.num_heads):
             query_BNA, key_BNA, value_BNA = (

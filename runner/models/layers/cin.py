@@ -14,24 +14,29 @@ from torch.autograd.function import once_differentiable
 
 from runner.models.layers.sizes import check_sizes
 
-# Products of pairs held at a time. On CPU they stay in a core's cache, which makes a step four
-# times as fast as writing out all R x H x N of them; a GPU wants few large kernels.
+# How many products of pairs are held at a time. On CPU they stay in a core's cache, which makes a
+# step four times as fast as writing out all R x H x N of them. A GPU wants few large kernels.
 _PAIRS_AT_A_TIME = {"cpu": 400_000, "cuda": 64_000_000}
 
 
 class CIN(nn.Module):
     """X^k_h = sum_ij W^{k,h}_ij (X^{k-1}_i * X^0_j), eq. 6; each map summed over D, eq. 7 and 8.
 
-    The activation is the identity, the paper's best. In float32 also under autocast.
+    The activation is the identity, the paper's best. It computes in float32 also under autocast.
 
-    Args: num_maps: H of each layer.  Raises: ValueError for none, or one below 1.
+    Args:
+        num_fields: N.
+        num_maps: H of each layer.
+
+    Raises:
+        ValueError: if there is no layer, or a layer has less than one map.
     """
 
     def __init__(self, num_fields: int, num_maps: Sequence[int]) -> None:
         super().__init__()
         check_sizes(cin=num_maps)
         if not num_maps:
-            raise ValueError("cin=[]: at least one layer")
+            raise ValueError("cin=[]: needs at least one layer")
         inputs = [num_fields, *num_maps]
         self.layers = nn.ModuleList(
             nn.Linear(before * num_fields, after, bias=False)
@@ -40,26 +45,27 @@ class CIN(nn.Module):
         self.width = sum(num_maps)
 
     def forward(self, x_BND: Tensor) -> Tensor:
-        """[B, sum of H]."""
+        """Return [B, sum of H]."""
         dim = x_BND.shape[2]
         x0_RN = x_BND.transpose(1, 2).flatten(0, 1).float()
         x_RH, sums_BH = x0_RN, []
         for layer in self.layers:
             assert isinstance(layer, nn.Linear)
             x_RH = compress(x_RH, x0_RN, layer.weight)
-            sums_BH.append(x_RH.unflatten(0, (-1, dim)).sum(1))
+            sums_BH.append(torch.unflatten(x_RH, 0, (-1, dim)).sum(1))
         return torch.cat(sums_BH, dim=1)
 
 
 def compress(x_RI: Tensor, x0_RN: Tensor, weight_HP: Tensor) -> Tensor:
-    """[R, H]: for each row, W times all products of an element of x and one of x0 (P = I x N)."""
-    if torch.compiler.is_compiling():  # which fuses what the loop below keeps in the cache
+    """Return [R, H]: W times the P = I x N products of an element of x and one of x0, per row."""
+    if torch.compiler.is_compiling():  # the compiler fuses what the loop below keeps in the cache
         return nn.functional.linear((x_RI[:, :, None] * x0_RN[:, None, :]).flatten(1), weight_HP)
-    return _Compress.apply(x_RI, x0_RN, weight_HP)
+    out_RH: Tensor = _Compress.apply(x_RI, x0_RN, weight_HP)  # type: ignore[no-untyped-call]
+    return out_RH
 
 
 class _Compress(torch.autograd.Function):
-    """The products are made again in the backward: keeping them would cost R x P numbers."""
+    """The backward computes the products again: keeping them would cost R x P numbers."""
 
     @staticmethod
     def forward(ctx: Any, x_RI: Tensor, x0_RN: Tensor, weight_HP: Tensor) -> Tensor:
@@ -73,20 +79,20 @@ class _Compress(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_RH: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_RH: Tensor) -> tuple[Tensor, ...]:
         x_RI, x0_RN, weight_HP = ctx.saved_tensors
         grad_RH = grad_RH.contiguous()
-        to_x, to_x0 = torch.empty_like(x_RI), torch.empty_like(x0_RN)
-        to_weight = torch.zeros_like(weight_HP)
-        pairs, to_pairs = _buffer(x_RI, x0_RN), _buffer(x_RI, x0_RN)
+        grad_x, grad_x0 = torch.empty_like(x_RI), torch.empty_like(x0_RN)
+        grad_weight = torch.zeros_like(weight_HP)
+        pairs, grad_pairs = _buffer(x_RI, x0_RN), _buffer(x_RI, x0_RN)
         for rows in _chunks(x_RI, pairs):
             pairs_RP = _products(x_RI[rows], x0_RN[rows], pairs)
-            to_weight.addmm_(grad_RH[rows].t(), pairs_RP)
-            part = to_pairs[: len(pairs_RP)]
+            grad_weight.addmm_(grad_RH[rows].t(), pairs_RP)
+            part = grad_pairs[: len(pairs_RP)]
             torch.mm(grad_RH[rows], weight_HP, out=part.flatten(1))
-            torch.bmm(part, x0_RN[rows, :, None], out=to_x[rows, :, None])
-            torch.bmm(x_RI[rows, None, :], part, out=to_x0[rows, None, :])
-        return to_x, to_x0, to_weight
+            torch.bmm(part, x0_RN[rows, :, None], out=grad_x[rows, :, None])
+            torch.bmm(x_RI[rows, None, :], part, out=grad_x0[rows, None, :])
+        return grad_x, grad_x0, grad_weight
 
 
 def _buffer(x_RI: Tensor, x0_RN: Tensor) -> Tensor:
@@ -102,6 +108,6 @@ def _chunks(x_RI: Tensor, buffer: Tensor) -> list[slice]:
 
 
 def _products(x_RI: Tensor, x0_RN: Tensor, buffer: Tensor) -> Tensor:
-    """[R, P], in the buffer."""
+    """Return the products of pairs, [R, P], written into the buffer."""
     out = buffer[: len(x_RI)]
     return torch.mul(x_RI[:, :, None], x0_RN[:, None, :], out=out).flatten(1)

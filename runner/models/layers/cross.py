@@ -14,7 +14,7 @@ from runner.models.layers.sizes import check_sizes
 
 
 class Cross(nn.Module):
-    """x_{l+1} = x_0 * (W_l x_l + b_l) + x_l, eq. 1: one full matrix a layer."""
+    """x_{l+1} = x_0 * (W_l x_l + b_l) + x_l, eq. 1: one full matrix per layer."""
 
     def __init__(self, width: int, num_layers: int) -> None:
         super().__init__()
@@ -31,8 +31,8 @@ class Cross(nn.Module):
 class MixtureCrossLayer(nn.Module):
     """x_0 * (sum_k G_k(x) U_k tanh(C_k tanh(V_k^T x)) + b) + x, eq. 3 and 4 with g = tanh.
 
-    G is a softmax over the experts, so the sum of G_k b is b, and one product with all U_k side by
-    side replaces one a expert.
+    G is a softmax over the experts, so the sum of G_k b is b, and one product with all U_k
+    concatenated replaces a product for each expert.
     """
 
     def __init__(self, width: int, rank: int, num_experts: int) -> None:
@@ -45,14 +45,16 @@ class MixtureCrossLayer(nn.Module):
 
     def forward(self, x0_BW: Tensor, x_BW: Tensor) -> Tensor:
         num_experts, rank, _ = self.inner_KRR.shape
-        low_KBR = torch.tanh(self.down(x_BW)).unflatten(1, (num_experts, rank)).transpose(0, 1)
+        low_BW = torch.tanh(self.down(x_BW))
+        low_KBR = torch.unflatten(low_BW, 1, (num_experts, rank)).transpose(0, 1)
         inner_BKR = torch.tanh(torch.bmm(low_KBR, self.inner_KRR)).transpose(0, 1)
         gate_BK1 = self.gate(x_BW).softmax(1)[:, :, None]
-        return x_BW + x0_BW * self.up((inner_BKR * gate_BK1).flatten(1))
+        mixed_BW: Tensor = self.up((inner_BKR * gate_BK1).flatten(1))
+        return x_BW + x0_BW * mixed_BW
 
 
 class MixtureCross(nn.Module):
-    """A mixture of low-rank experts in place of each full matrix."""
+    """Cross layers with a mixture of low-rank experts in place of each full matrix."""
 
     def __init__(self, width: int, num_layers: int, *, rank: int, num_experts: int) -> None:
         super().__init__()

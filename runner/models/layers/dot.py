@@ -10,16 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Products held at a time, of which the upper half and the diagonal are thrown away. On CPU they
-# stay in a core's cache; a GPU wants few large kernels.
+# How many products are held at a time; the upper half and the diagonal are thrown away. On CPU
+# they stay in a core's cache. A GPU wants few large kernels.
 _PRODUCTS_AT_A_TIME = {"cpu": 400_000, "cuda": 64_000_000}
 
 
 class DotInteraction(nn.Module):
-    """The strict triangle of X X^T.
-
-    Args: x_BND: [B, N, D].  Returns: [B, N (N - 1) / 2].
-    """
+    """The strict lower triangle of X X^T: [B, N, D] to [B, N (N - 1) / 2]."""
 
     lower_P: Tensor
     both_NN: Tensor
@@ -27,9 +24,9 @@ class DotInteraction(nn.Module):
     def __init__(self, num_vectors: int) -> None:
         super().__init__()
         row_P, column_P = torch.tril_indices(num_vectors, num_vectors, offset=-1)
-        # a flat index_select: indexing x[:, i, j] costs several times as much on CPU
+        # indices of a flat index_select, since x[:, i, j] costs several times as much on CPU
         self.register_buffer("lower_P", row_P * num_vectors + column_P, persistent=False)
-        # of every element of the whole matrix its pair; on the diagonal P, where a zero stands
+        # the pair of every element of the whole matrix; on the diagonal P, the place of a zero
         both_NN = torch.full((num_vectors, num_vectors), len(row_P))
         both_NN[row_P, column_P] = both_NN[column_P, row_P] = torch.arange(len(row_P))
         self.register_buffer("both_NN", both_NN.flatten(), persistent=False)
@@ -38,14 +35,18 @@ class DotInteraction(nn.Module):
         kind = x_BND.device.type
         if torch.is_autocast_enabled(kind):  # a product into a given buffer is not cast by torch
             x_BND = x_BND.to(torch.get_autocast_dtype(kind))
-        if torch.compiler.is_compiling():  # which makes loops of its own
+        if torch.compiler.is_compiling():  # the compiler makes its own loops
             return _products(x_BND, self.lower_P)
-        return _Dot.apply(x_BND, self.lower_P, self.both_NN)
+        out_BP: Tensor = _Dot.apply(x_BND, self.lower_P, self.both_NN)  # type: ignore[no-untyped-call]
+        return out_BP
 
 
 class _Dot(torch.autograd.Function):
-    """The backward takes one product instead of two, and gathers where autograd would scatter:
-    with G symmetric, the gradient of X X^T is G X, each pair's gradient on both sides."""
+    """Dot products whose backward costs one product instead of two.
+
+    With G symmetric, the gradient of X X^T is G X, with each pair's gradient on both sides of the
+    diagonal. This gathers where autograd would scatter.
+    """
 
     @staticmethod
     def forward(ctx: Any, x_BND: Tensor, lower_P: Tensor, both_NN: Tensor) -> Tensor:
@@ -58,35 +59,35 @@ class _Dot(torch.autograd.Function):
         return out_BP
 
     @staticmethod
-    def backward(ctx: Any, grad_BP: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_BP: Tensor) -> tuple[Tensor | None, ...]:
         x_BND, both_NN = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a gradient of gradients is wanted
+        if torch.is_grad_enabled():  # somebody takes gradients of gradients
             return torch.bmm(_both_sides(grad_BP, both_NN), x_BND), None, None
-        to_x, grads_CNN = torch.empty_like(x_BND), _buffer(x_BND)
+        grad_x, grads_CNN = torch.empty_like(x_BND), _buffer(x_BND)
         padded_CP = grad_BP.new_zeros(len(grads_CNN), grad_BP.shape[1] + 1)
         for rows in _chunks(x_BND, grads_CNN):
             count = len(x_BND[rows])
             padded_CP[:count, :-1] = grad_BP[rows]
             part_CNN = grads_CNN[:count]
             torch.index_select(padded_CP[:count], 1, both_NN, out=part_CNN.flatten(1))
-            torch.bmm(part_CNN, x_BND[rows], out=to_x[rows])
-        return to_x, None, None
+            torch.bmm(part_CNN, x_BND[rows], out=grad_x[rows])
+        return grad_x, None, None
 
 
 def _products(x_BND: Tensor, lower_P: Tensor) -> Tensor:
-    """[B, P]."""
+    """Return the products of all pairs, [B, P]."""
     return torch.bmm(x_BND, x_BND.transpose(1, 2)).flatten(1).index_select(1, lower_P)
 
 
 def _both_sides(grad_BP: Tensor, both_NN: Tensor) -> Tensor:
-    """[B, N, N]: symmetric, zeros on the diagonal."""
+    """Return [B, N, N], symmetric with zeros on the diagonal."""
     size = round(len(both_NN) ** 0.5)
     padded = nn.functional.pad(grad_BP, (0, 1))
-    return padded.index_select(1, both_NN).unflatten(1, (size, size))
+    return torch.unflatten(padded.index_select(1, both_NN), 1, (size, size))
 
 
 def _buffer(x_BND: Tensor) -> Tensor:
-    """[C, N, N]."""
+    """Return an empty [C, N, N]."""
     num_vectors = x_BND.shape[1]
     at_a_time = _PRODUCTS_AT_A_TIME.get(x_BND.device.type, _PRODUCTS_AT_A_TIME["cuda"])
     num_rows = min(len(x_BND), max(1, at_a_time // num_vectors**2))

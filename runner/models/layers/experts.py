@@ -16,16 +16,17 @@ from runner.models.layers.sizes import check_sizes
 
 
 class Experts(nn.Module):
-    """MLPs of one shape over the same input, ReLU after every layer; computed as one.
+    """MLPs of one shape on the same input, with a ReLU after every layer, computed as one.
 
-    Returns: [B, X, W]. Raises: ValueError for no expert or no layer.
+    Raises:
+        ValueError: if there is no expert or no layer.
     """
 
     def __init__(self, num_experts: int, num_inputs: int, widths: Sequence[int]) -> None:
         super().__init__()
         check_sizes(num_experts=num_experts, experts=widths)
         if not widths:
-            raise ValueError("experts=[]: at least one layer")
+            raise ValueError("experts=[]: needs at least one layer")
         self.num_experts = num_experts
         self.width = widths[-1]
         self.first = nn.Linear(num_inputs, num_experts * widths[0])
@@ -38,17 +39,16 @@ class Experts(nn.Module):
             self.biases.append(nn.Parameter(bias))
 
     def forward(self, x_B: Tensor) -> Tensor:
-        hidden = torch.relu(self.first(x_B)).unflatten(1, (self.num_experts, -1)).transpose(0, 1)
+        """Return [B, X, W]."""
+        hidden_BX = torch.relu(self.first(x_B))
+        hidden = torch.unflatten(hidden_BX, 1, (self.num_experts, -1)).transpose(0, 1)
         for weight, bias in zip(self.weights, self.biases):
             hidden = torch.relu(torch.baddbmm(bias, hidden, weight))
         return hidden.transpose(0, 1)
 
 
 class Mixture(nn.Module):
-    """Sums of experts weighted by softmax(W x), one for each gate; W has no bias.
-
-    Returns: [B, G, W].
-    """
+    """Sums of experts weighted by softmax(W x), one sum for each gate; W has no bias."""
 
     def __init__(self, num_inputs: int, num_experts: int, num_gates: int = 1) -> None:
         super().__init__()
@@ -56,11 +56,16 @@ class Mixture(nn.Module):
         self.gate = nn.Linear(num_inputs, num_gates * num_experts, bias=False)
 
     def forward(self, x_B: Tensor, *groups_BXW: Tensor) -> Tensor:
-        """Args: groups_BXW: the experts, in one tensor or several."""
-        gates_BGX = self.gate(x_B).unflatten(1, (-1, self.num_experts)).softmax(2)
+        """Return [B, G, W].
+
+        Args:
+            x_B: what the gates read.
+            *groups_BXW: the experts, in one tensor or several.
+        """
+        gates_BGX = torch.unflatten(self.gate(x_B), 1, (-1, self.num_experts)).softmax(2)
         sizes = [group.shape[1] for group in groups_BXW]
-        first, *more = zip(gates_BGX.split(sizes, dim=2), groups_BXW, strict=True)
+        first, *more = zip(torch.split(gates_BGX, sizes, dim=2), groups_BXW, strict=True)
         mixed_BGW = torch.bmm(*first)
-        for gate, group in more:  # adding up costs less than putting the groups side by side
+        for gate, group in more:  # adding up costs less than concatenating the groups
             mixed_BGW = mixed_BGW + torch.bmm(gate, group)
         return mixed_BGW

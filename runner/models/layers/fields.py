@@ -1,4 +1,4 @@
-"""What a model's dense half starts from: embeddings and numbers, flat or as one vector a field.
+"""Inputs of a dense half: embeddings and dense features, flat or as one vector per field.
 
 B batch, E width of all embeddings, D embedding width, N fields.
 """
@@ -14,23 +14,26 @@ from runner.batch import Schema
 
 
 def concat_features(pooled_BE: Tensor, dense_B: Tensor) -> Tensor:
-    """[B, E + numbers]: embeddings, then numbers as they are. Without numbers nothing is copied."""
+    """Return embeddings, then dense features as they are; no copy if there are no dense ones."""
     return torch.cat((pooled_BE, dense_B), dim=1) if dense_B.shape[1] else pooled_BE
 
 
 def concat_width(schema: Schema, dim: int) -> int:
-    """Width of what `beside` returns."""
+    """Return the width of what `concat_features` returns."""
     return len(schema.sparse) * dim + len(schema.dense)
 
 
 class FieldEmbeddings(nn.Module):
-    """One vector a field: a sparse feature's embedding, x_d v_d for number x_d (v_d is learnt).
+    """One vector per field: a sparse feature's embedding, or x_d v_d for dense feature x_d.
 
-    Numbers as in AutoInt eq. 4 (arXiv:1810.11921); DeepFM and MaskNet do the same.
+    The vectors v_d are parameters. They are those of AutoInt eq. 4 (arXiv:1810.11921); DeepFM and
+    MaskNet do the same.
+
+    Raises:
+        ValueError: if the schema has fewer than `min_fields` fields.
     """
 
     def __init__(self, schema: Schema, dim: int, *, min_fields: int = 1) -> None:
-        """Raises: ValueError if the schema has fewer than `min_fields` fields."""
         super().__init__()
         self.dim = dim
         self.num_fields = len(schema.sparse) + len(schema.dense)
@@ -46,8 +49,8 @@ class FieldEmbeddings(nn.Module):
             self.vectors = nn.Parameter(torch.empty(len(schema.dense), dim).uniform_(-bound, bound))
 
     def forward(self, pooled_BE: Tensor, dense_B: Tensor) -> Tensor:
-        """[B, N, D]: the sparse features in the schema's order, then the numbers."""
-        sparse_BND = pooled_BE.unflatten(1, (-1, self.dim))
+        """Return [B, N, D]: the sparse features in the schema's order, then the dense ones."""
+        sparse_BND = torch.unflatten(pooled_BE, 1, (-1, self.dim))
         if self.vectors is None:
             return sparse_BND
         return torch.cat((sparse_BND, dense_B[:, :, None] * self.vectors), dim=1)

@@ -1,5 +1,4 @@
-"""A history as one vector: its mean, or the local activation unit of DIN (Zhou et al. 2018,
-arXiv:1706.06978).
+"""A history as one vector: its mean, or DIN's weighted sum (Zhou et al. 2018, arXiv:1706.06978).
 
 B batch, L sequence length, D embedding width.
 """
@@ -16,9 +15,10 @@ from runner.models.layers.sizes import check_sizes
 
 
 def prelu_mlp(num_inputs: int, widths: Sequence[int], *, dropout: float = 0.0) -> nn.Sequential:
-    """Linear and PReLU (eq. 8) for each width; the last layer is left linear.
+    """Return a linear layer and a PReLU (eq. 8) for each width, with no PReLU after the last.
 
-    Raises: ValueError for a width below 1.
+    Raises:
+        ValueError: if a width is below 1.
     """
     check_sizes(widths=widths)
     layers: list[nn.Module] = []
@@ -33,10 +33,10 @@ def prelu_mlp(num_inputs: int, widths: Sequence[int], *, dropout: float = 0.0) -
 
 
 class LocalActivation(nn.Module):
-    """sum_j a(e_j, v) e_j, eq. 3, with a an MLP on (e, e - v, e * v, v), a number for each place.
+    """sum_j a(e_j, v) e_j, eq. 3, where the MLP a maps (e, e - v, e * v, v) to a number.
 
     The weights are not normalised: their sum tells how strong the interest is. The paper feeds the
-    outer product of both; difference and product are what its published code feeds.
+    outer product of both to the MLP; its published code feeds difference and product.
     """
 
     def __init__(self, dim: int, hidden: Sequence[int]) -> None:
@@ -44,7 +44,7 @@ class LocalActivation(nn.Module):
         self.unit = prelu_mlp(4 * dim, [*hidden, 1])
 
     def forward(self, x_BLD: Tensor, item_BD: Tensor, length_B: Tensor) -> Tensor:
-        """[B, D]. Args: length_B: places behind it do not count."""
+        """Return [B, D]. Places at or behind `length_B` do not count."""
         item_BLD = item_BD[:, None].expand_as(x_BLD)
         both_BLE = torch.cat((x_BLD, x_BLD - item_BLD, x_BLD * item_BLD, item_BLD), dim=2)
         # PReLU takes its channels in the second dimension
@@ -55,7 +55,14 @@ class LocalActivation(nn.Module):
 
 
 def mean_pool(sequence_BLD: Tensor, length_B: Tensor, half_life: float | None = None) -> Tensor:
-    """[B, D]: of each sequence, zero behind its length; of one without events 0."""
+    """Return the mean of each sequence, [B, D]; 0 for a sequence without events.
+
+    Args:
+        sequence_BLD: zero behind the length.
+        length_B: events of each sequence.
+        half_life: an event weighs half as much as one this many places after it; None for equal
+            weights.
+    """
     if half_life is None:
         return sequence_BLD.sum(1) / length_B.clamp(min=1)[:, None]
     place_L = torch.arange(sequence_BLD.shape[1], device=length_B.device)

@@ -1,4 +1,4 @@
-"""First-order terms: logistic regression on ids and numbers."""
+"""First-order terms: logistic regression on ids and dense features."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from runner.models.layers.embedding import LINEAR_COLUMNS
 
 
 class FirstOrder(nn.Module):
-    """Sum of one weight an id, plus a linear function of the numbers.
+    """The sum of one weight per id, plus a linear function of the dense features.
 
-    FBGEMM stores no table of width 1, so a weight is stored as COPIES equal columns. They start
-    equal, at 0, and here each of them is given the gradient of the weight itself, so they move as
-    one. The mean over them is then exactly a table of width 1 under every table optimizer, also
-    those that take a norm or a mean over a row; a table padded with unused columns would learn
-    twice as fast under row-wise Adagrad.
+    FBGEMM stores no table of width 1, so a weight is stored as LINEAR_COLUMNS equal columns. All
+    start at 0, and each gets the gradient of the weight itself, so they stay equal. Their mean is
+    then exactly a table of width 1 under every table optimizer, also under those that take a norm
+    or a mean over a row. A table padded with unused columns would learn twice as fast under
+    row-wise Adagrad.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -23,7 +23,12 @@ class FirstOrder(nn.Module):
         self.dense = nn.Linear(len(schema.dense), 1) if schema.dense else None
 
     def forward(self, linear_BE: Tensor, dense_B: Tensor) -> Tensor:
-        """[B, 1]. Args: linear_BE: [B, number of sparse features x COPIES], see TableLookup."""
+        """Return [B, 1].
+
+        Args:
+            linear_BE: [B, number of sparse features x LINEAR_COLUMNS], see `TableLookup`.
+            dense_B: [B, number of dense features].
+        """
         sum_B1 = linear_BE.sum(1, keepdim=True)
         # the value of a mean, the gradient of a sum
         term_B1 = sum_B1 - sum_B1.detach() * (1 - 1 / LINEAR_COLUMNS)

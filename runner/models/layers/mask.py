@@ -15,7 +15,7 @@ from runner.models.layers.sizes import check_sizes
 
 
 class FieldNorm(nn.Module):
-    """Layer normalisation of each field by itself, with a gain and a bias of its own."""
+    """Layer normalisation of each field by itself; each field has its own gain and bias."""
 
     def __init__(self, num_fields: int, dim: int) -> None:
         super().__init__()
@@ -31,16 +31,20 @@ class MaskBlock(nn.Module):
     """relu(LN(W (mask * x))), eq. 8 to 10; mask = W_2 relu(W_1 v + b_1) + b_2, eq. 5.
 
     Args:
-        num_guides: E, width of the embeddings v that make the mask.
-        num_inputs: width of x. width: of the output.
-        reduction: the mask's hidden layer is this many times as wide as v.
+        num_mask_inputs: E, width of the embeddings v that make the mask.
+        num_inputs: width of x.
+        width: width of the output.
+        reduction: width of the mask's hidden layer in widths of v.
+
+    Raises:
+        ValueError: if a size is out of range.
     """
 
     def __init__(self, num_mask_inputs: int, num_inputs: int, width: int, reduction: float) -> None:
         super().__init__()
         check_sizes(blocks=width)
         if not 0 < reduction < math.inf:
-            raise ValueError(f"reduction={reduction}: a number above 0")
+            raise ValueError(f"reduction={reduction}: must be a number above 0")
         hidden = max(1, round(num_mask_inputs * reduction))
         self.mask = nn.Sequential(
             nn.Linear(num_mask_inputs, hidden), nn.ReLU(), nn.Linear(hidden, num_inputs)
@@ -48,6 +52,6 @@ class MaskBlock(nn.Module):
         self.linear = nn.Linear(num_inputs, width, bias=False)  # LN has a bias of its own
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, guide_BE: Tensor, x_B: Tensor) -> Tensor:
-        """[B, W]."""
-        return torch.relu(self.norm(self.linear(self.mask(guide_BE) * x_B)))
+    def forward(self, v_BE: Tensor, x_B: Tensor) -> Tensor:
+        """Return [B, W]."""
+        return torch.relu(self.norm(self.linear(self.mask(v_BE) * x_B)))

@@ -18,10 +18,17 @@ def mlp(
     input_dropout: float = 0.0,
     last_linear: bool = False,
 ) -> nn.Sequential:
-    """Linear and ReLU for each width; with `last_linear`, the last layer is left linear.
+    """Return a linear layer and a ReLU for each width.
 
-    Args: dropout: after each ReLU. input_dropout: before the first layer.
-    Raises: ValueError for a width below 1.
+    Args:
+        num_inputs: width of the input.
+        widths: widths of the layers.
+        dropout: dropout after each ReLU.
+        input_dropout: dropout before the first layer.
+        last_linear: whether to leave out the ReLU after the last layer.
+
+    Raises:
+        ValueError: if a width is below 1.
     """
     check_sizes(widths=widths)
     layers: list[nn.Module] = [Dropout(input_dropout)] if input_dropout else []

@@ -1,4 +1,4 @@
-"""Items that a retrieval model is to tell from the right one: how they are drawn and scored.
+"""Negatives of retrieval models: items that are drawn and scored against the right one.
 
 P queries, C candidates, I items, D width.
 """
@@ -12,22 +12,28 @@ from torch import Tensor, nn
 
 from runner.batch import DataPosition
 
-MASKED_SCORE = (
-    -1e30
-)  # score of a candidate that is the right item itself: next to -inf, without its NaN
+# score of a candidate that is the right item itself: finite, since -inf could become NaN
+MASKED_SCORE = -1e30
 
 
 class NegativeSampler(nn.Module):
-    """Which items a query is compared with, and how likely each is to be among them.
+    """Draws the candidates that a query is compared with, and scores them.
 
-    Drawn once for a batch and shared by its rows, by generators keyed on the position in the
-    stream: the same on any number of ranks, for any number of micro-batches, and after a resume.
+    Candidates are drawn once for a batch, whose rows share them. The generator's seed comes from
+    the position in the stream, so the candidates are the same on any number of ranks, for any
+    number of micro-batches, and after a resume.
 
     Args:
-        every: all items; nothing is drawn. uniform, popularity: how many are drawn alike, and by
-            how often each occurs in the train split. in_batch: the right items of the other rows,
-            of the micro-batch on a rank.
-    Raises: ValueError for numbers below 0, more than there are items, or nothing at all.
+        num_items: I.
+        all_items: whether all items are candidates; nothing is drawn then.
+        uniform: how many candidates are drawn uniformly.
+        popularity: how many candidates are drawn by how often they occur in the train split.
+        in_batch: whether the right items of the other rows, in the micro-batch on this rank, are
+            candidates.
+
+    Raises:
+        ValueError: if a number is below 0 or above the number of items, if `all_items` is combined
+            with draws, or if there would be no candidate.
     """
 
     counts_I: Tensor
@@ -44,23 +50,25 @@ class NegativeSampler(nn.Module):
         super().__init__()
         for name, count in (("uniform", uniform), ("popularity", popularity)):
             if not 0 <= count <= num_items:
-                raise ValueError(f"negatives.{name}={count}: from 0 to the {num_items:,} items")
+                raise ValueError(
+                    f"negatives.{name}={count}: must be from 0 to the {num_items:,} items"
+                )
         if all_items and (uniform or popularity):
-            raise ValueError("negatives.every=true: takes all items; uniform and popularity are 0")
+            raise ValueError("negatives.every=true: takes all items; set uniform=0 popularity=0")
         if not (all_items or uniform or popularity or in_batch):
-            raise ValueError("negatives: nothing to tell the right item from; uniform=100 draws")
+            raise ValueError("negatives: nothing to compare the right item with; try uniform=100")
         self.num_items, self.all_items, self.in_batch = num_items, all_items, in_batch
         self.uniform, self.popularity = uniform, popularity
-        self.seed = int(torch.randint(2**31, ()))  # from the run's seed, alike on all ranks
+        self.seed = int(torch.randint(2**31, ()))  # from the run's seed, so the same on all ranks
         self.register_buffer("counts_I", torch.ones(num_items), persistent=False)
 
     @property
     def needs_counts(self) -> bool:
-        """Whether `counts_I` must be set to the train split's before the first batch."""
+        """Whether `counts_I` must be set to counts of the train split before the first batch."""
         return self.in_batch or self.popularity > 0
 
     def sample(self, cursor: DataPosition) -> Tensor | None:
-        """[C] ids of the candidates of a batch beside its own; None: there are none."""
+        """Return [C], the ids of the candidates that do not come from the batch; None for none."""
         device = self.counts_I.device
         if self.all_items:
             return torch.arange(self.num_items, device=device)
@@ -69,19 +77,23 @@ class NegativeSampler(nn.Module):
         digest = hashlib.sha256(f"{self.seed}/{cursor.epoch}/{cursor.offset}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
         uniform_C = torch.randint(self.num_items, (self.uniform,), generator=generator)
-        at_C = torch.rand(self.popularity, generator=generator, dtype=torch.float64)
-        # whole numbers: in deterministic mode CUDA has no running sum of others
-        below_I = self.counts_I.long().cumsum(0).double()
-        popular_C = torch.searchsorted(below_I, at_C.to(device) * below_I[-1], right=True)
+        quantile_C = torch.rand(self.popularity, generator=generator, dtype=torch.float64)
+        # of integers, since deterministic CUDA has no cumulative sum of floats
+        cumulative_I = self.counts_I.long().cumsum(0).double()
+        threshold_C = quantile_C.to(device) * cumulative_I[-1]
+        popular_C = torch.searchsorted(cumulative_I, threshold_C, right=True)
         return torch.cat((uniform_C.to(device), popular_C.clamp_(max=self.num_items - 1)))
 
     def log_q(self, ids: Tensor, num_in_batch: int) -> Tensor | None:
-        """Log of how often an id is expected among the candidates; None: all are there once."""
+        """Return the log of how often an id is expected among the candidates.
+
+        None means that each item is there once.
+        """
         if self.all_items:
             return None
         share = self.counts_I[ids].clamp(min=1) / self.counts_I.sum().clamp(min=1)
-        by_share = self.popularity + (num_in_batch if self.in_batch else 0)
-        return (self.uniform / self.num_items + by_share * share).log()
+        num_by_popularity = self.popularity + (num_in_batch if self.in_batch else 0)
+        return (self.uniform / self.num_items + num_by_popularity * share).log()
 
     def score(
         self,
@@ -89,27 +101,33 @@ class NegativeSampler(nn.Module):
         positives: tuple[Tensor, Tensor],
         sampled: tuple[Tensor, Tensor] | None,
     ) -> dict[str, Tensor]:
-        """Scores of the right item and of all others, in float32 also under autocast.
+        """Score the right items and the candidates, in float32 also under autocast.
 
-        Args: positives: right items, their vectors [P, D] and ids [P]. sampled: [C, D] and [C].
-        Returns: own_P, others_PC (GONE where it is the right item), and the logs of `log_q`:
-        log_q_own_P, log_q_C.
+        Args:
+            query_PD: the queries.
+            positives: vectors [P, D] and ids [P] of the right items.
+            sampled: vectors [C, D] and ids [C] of the candidates of `sample`, if any.
+
+        Returns:
+            `positive_P`, the scores of the right items; `candidates_PC`, those of the candidates,
+            MASKED_SCORE for the right item itself; and, unless all items are candidates, the
+            logarithms of `log_q` as `log_q_positive_P` and `log_q_candidates_C`.
         """
-        own_PD, own_P = positives
-        vectors = [*([own_PD] if self.in_batch else []), *([sampled[0]] if sampled else [])]
-        ids = [*([own_P] if self.in_batch else []), *([sampled[1]] if sampled else [])]
+        positive_PD, positive_ids_P = positives
+        sources = [*([positives] if self.in_batch else []), *([sampled] if sampled else [])]
+        vectors, ids = zip(*sources)
         ids_C = torch.cat(ids)
         with torch.autocast(query_PD.device.type, enabled=False):
-            query_PD, own_PD = query_PD.float(), own_PD.float()
-            own_score_P = (query_PD * own_PD).sum(1)
+            query_PD, positive_PD = query_PD.float(), positive_PD.float()
+            positive_P = (query_PD * positive_PD).sum(1)
             scores_PC = query_PD @ torch.cat(vectors).float().t()
-            if self.all_items and not self.in_batch:  # place in the table and id are one
-                scores_PC = scores_PC.scatter(1, own_P[:, None], MASKED_SCORE)
+            if self.all_items and not self.in_batch:  # an item's place in the table is its id
+                scores_PC = scores_PC.scatter(1, positive_ids_P[:, None], MASKED_SCORE)
             else:
-                scores_PC = scores_PC.masked_fill(own_P[:, None] == ids_C, MASKED_SCORE)
-        found = {"own_P": own_score_P, "others_PC": scores_PC}
-        log_q_C = self.log_q(ids_C, len(own_P))
-        log_q_own_P = self.log_q(own_P, len(own_P))
-        if log_q_C is not None and log_q_own_P is not None:
-            found |= {"log_q_C": log_q_C, "log_q_own_P": log_q_own_P}
-        return found
+                scores_PC = scores_PC.masked_fill(positive_ids_P[:, None] == ids_C, MASKED_SCORE)
+        scores = {"positive_P": positive_P, "candidates_PC": scores_PC}
+        log_q_C = self.log_q(ids_C, len(positive_ids_P))
+        log_q_P = self.log_q(positive_ids_P, len(positive_ids_P))
+        if log_q_C is not None and log_q_P is not None:
+            scores |= {"log_q_candidates_C": log_q_C, "log_q_positive_P": log_q_P}
+        return scores

@@ -1,4 +1,4 @@
-"""What every model is: two halves, with all table look-ups in the first."""
+"""The base classes of all models: two halves, with every table look-up in the first."""
 
 from __future__ import annotations
 
@@ -7,18 +7,44 @@ from abc import abstractmethod
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.embedding import TableLookup
 
 
 class Recommender(nn.Module):
-    """A model. Sharding takes the first half; exact gradients, autocast and export the cut."""
+    """A model of two halves: table look-ups, then everything else.
+
+    Sharding takes over the first half. Exact gradients, autocast and export use the cut between
+    the halves.
+    """
 
     @abstractmethod
     def embed(self, batch: Batch) -> Embeddings:
-        """All table look-ups of the batch, and nothing else."""
+        """Look the batch up in the tables, and do nothing else."""
 
     @abstractmethod
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        """Everything after the look-ups; must not read the batch's ids."""
+        """Compute everything after the look-ups, without reading the batch's ids."""
 
     def forward(self, batch: Batch) -> Prediction:
         return self.dense(self.embed(batch), batch)
+
+
+class EmbeddingModel(Recommender):
+    """A model whose first half is one look-up that takes nothing but the batch.
+
+    `embedding_drop` is for the model to call on the embeddings, where its paper drops them.
+
+    Args:
+        embedding: the look-up, which declares the tables.
+        dropout: probability that an element of the embeddings is dropped.
+    """
+
+    def __init__(self, embedding: TableLookup, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.embedding_drop = Dropout(dropout)
+
+    def embed(self, batch: Batch) -> Embeddings:
+        embeddings: Embeddings = self.embedding(batch)
+        return embeddings

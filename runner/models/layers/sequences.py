@@ -1,7 +1,8 @@
 """Look-ups of sequences, id by id, and of candidates that belong to no row.
 
-B batch, S bags of a look-up (rows of the batch, then rows that hold candidates), K slots,
-L sequence length, C candidates, V values of a jagged tensor, D embedding width.
+B batch, S bags of a look-up (rows of the batch, then R rows that hold candidates), K slots for
+candidates in each of these rows, L sequence length, C candidates, V values of a jagged tensor,
+D embedding width.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ from runner.models.layers.embedding import TableLookup
 class SequenceLookup(TableLookup):
     """Pooled features, sequences, and candidates of one table, all in one look-up of the tables.
 
-    Place l of a sequence is a feature of its own, `name:l`, with one id a row or none: what it
-    pools is the embedding itself. So every engine and every plan of sharding holds sequences, and
-    an update of the tables is still one. Candidates are ids in rows of their own behind the batch.
+    Place l of a sequence is a feature `name:l` with at most one id per row, so pooling it gives the
+    embedding itself. So every engine and every sharding plan takes sequences, and the tables are
+    still updated once. Candidates are ids in additional rows behind the batch.
 
     Args:
-        features: pooled ones to look up. sequences: to look up id by id; one that is longer than
-            its max_length keeps its newest.
-        candidates: table that candidates come from; None: there are none.
-    Raises: ValueError if there is nothing to look up, or nothing reads the candidates' table.
+        schema: the schema whose look-ups these are.
+        dim: D, width of every table.
+        features: features whose embeddings are pooled.
+        sequences: sequences to look up id by id. One longer than its `max_length` keeps the newest.
+        candidates: the table that candidates come from; None if there are none.
+        init: see `TableLookup`.
+
+    Raises:
+        ValueError: if there is nothing to look up, or if nothing reads the candidates' table.
     """
 
     def __init__(
@@ -49,7 +55,8 @@ class SequenceLookup(TableLookup):
                 f"{s.name}:{place}",
                 s.num_rows,
                 s.table_name,
-                pooling=pooling.get(s.table_name, "sum"),  # one for a table; of one id all are same
+                # a table has one pooling; over a single id all of them are the same
+                pooling=pooling.get(s.table_name, "sum"),
             )
             for s in sequences
             for place in range(s.max_length)
@@ -59,22 +66,27 @@ class SequenceLookup(TableLookup):
         self.sequences = tuple(sequences)
         blocks = [(f.name, f.table_name, 1) for f in features if not f.weighted]
         blocks += [(s.name, s.table_name, s.max_length) for s in sequences]
-        own = [(slots, name) for name, table, slots in blocks if table == candidates]
-        if candidates is not None and not own:
+        readers = [(slots, name) for name, table, slots in blocks if table == candidates]
+        if candidates is not None and not readers:
             raise ValueError(f"no feature without weights reads table {candidates!r}")
-        # the block with most slots: candidates take the fewest rows there
-        self.num_candidate_slots, self.candidate_feature = max(own) if own else (0, "")
+        # candidates take the fewest rows in the block with most slots
+        self.num_candidate_slots, self.candidate_feature = max(readers) if readers else (0, "")
 
     @property
     def draws_candidates(self) -> bool:
         return self.num_candidate_slots > 0
 
     def forward(self, batch: Batch, candidates_C: Tensor | None = None) -> Embeddings:
-        """`rows` holds [B] `<name>:length` of each sequence and [B, L] `<name>:ids`, 0 behind it;
-        with candidates, `shared_CD` is their embeddings and `whole` has `candidates`."""
+        """Look up a batch and candidates.
+
+        Returns:
+            Embeddings whose `per_row` has, for each sequence, its number of events as
+            `<name>:length` [B] and its ids as `<name>:ids` [B, L], 0 behind the end. With
+            candidates, `shared_CD` has their embeddings and `per_batch` their ids as `candidates`.
+        """
         tables = self.tables_for(batch)
-        kjt, known = self._build_kjt(batch, candidates_C)
-        return self._split_embeddings(tables(kjt), batch.size, candidates_C, known)
+        kjt, per_row = self._build_kjt(batch, candidates_C)
+        return self._split_embeddings(tables(kjt), batch.size, candidates_C, per_row)
 
     def lookup_ids(self, batch: Batch, candidates_C: Tensor | None = None) -> KeyedJaggedTensor:
         return self._build_kjt(batch, candidates_C)[0]
@@ -82,13 +94,13 @@ class SequenceLookup(TableLookup):
     def _build_kjt(
         self, batch: Batch, candidates_C: Tensor | None
     ) -> tuple[KeyedJaggedTensor, dict[str, Tensor]]:
-        """What is looked up, and what is known of the sequences."""
+        """Return the ids to look up, and `per_row` of the embeddings."""
         extra_KR, used_KR = self._arrange_candidates(candidates_C, batch.labels_BT.device)
         keys, values, lengths, weights = [], [], [], []
         weighted = any(f.weighted for f in self.pooled_features)
-        found = _by_key(batch.sparse)
+        pooled = _by_key(batch.sparse)
         for feature in self.pooled_features:
-            ids_V, lengths_B, weights_V = found[feature.name]
+            ids_V, lengths_B, weights_V = pooled[feature.name]
             more_C = candidates_C if feature.name == self.candidate_feature else None
             used = _no_candidates(used_KR)[1] if more_C is None else used_KR
             values.append(ids_V if more_C is None else torch.cat((ids_V, more_C)))
@@ -96,16 +108,16 @@ class SequenceLookup(TableLookup):
             keys.append(feature.name)
             if weighted:
                 weights.append(_pad_weights(weights_V, ids_V, len(values[-1])))
-        known: dict[str, Tensor] = {}
+        per_row: dict[str, Tensor] = {}
         for name, ids_BL, mask_BL in self._padded(batch):
-            known |= {f"{name}:ids": ids_BL, f"{name}:length": mask_BL.sum(1)}
+            per_row |= {f"{name}:ids": ids_BL, f"{name}:length": mask_BL.sum(1)}
             extra, used = (
                 (extra_KR, used_KR) if name == self.candidate_feature else _no_candidates(used_KR)
             )
             used = used.expand(ids_BL.shape[1], -1)
             mask_LS = torch.cat((mask_BL.t(), used), dim=1)
             ids_LS = torch.cat((ids_BL.t(), extra.expand(ids_BL.shape[1], -1)), dim=1)
-            values.append(ids_LS[mask_LS])  # sync: how many there are
+            values.append(ids_LS[mask_LS])  # sync: the number of ids
             lengths.append(mask_LS.flatten().long())
             keys += [f"{name}:{place}" for place in range(ids_BL.shape[1])]
             if weighted:
@@ -117,76 +129,77 @@ class SequenceLookup(TableLookup):
             weights=torch.cat(weights) if weighted else None,
             stride=batch.size + extra_KR.shape[1],
         )
-        return kjt, known
+        return kjt, per_row
 
     @torch.no_grad()
     def embed_all_rows(self, num_rows: int, device: torch.device, chunk: int = 16_384) -> Tensor:
-        """Collective. [rows, D]: the candidates' table, looked up piece by piece."""
-        parts = []
+        """Collective. Return [rows, D], the candidates' table, looked up in chunks."""
+        chunks = []
         for start in range(0, num_rows, chunk):
             ids_C = torch.arange(start, min(start + chunk, num_rows), device=device)
-            parts.append(self.forward(_empty_batch(self, device), ids_C).shared_CD[0])
-        return torch.cat(parts)
+            chunks.append(self.forward(_empty_batch(self, device), ids_C).shared_CD[0])
+        return torch.cat(chunks)
 
     def _padded(self, batch: Batch) -> list[tuple[str, Tensor, Tensor]]:
-        """Each sequence's ids [B, L], the oldest first, and where there is one."""
-        found = _by_key(batch.sequences) if batch.sequences is not None else {}
+        """Return each sequence's name, ids [B, L], the oldest first, and mask of its places."""
+        by_name = _by_key(batch.sequences) if batch.sequences is not None else {}
         padded = []
         for sequence in self.sequences:
-            ids_V, lengths_B, _ = found[sequence.name]
-            kept_B = lengths_B.clamp(max=sequence.max_length)
+            ids_V, lengths_B, _ = by_name[sequence.name]
+            num_places_B = lengths_B.clamp(max=sequence.max_length)
             place_L = torch.arange(sequence.max_length, device=ids_V.device)
-            mask_BL = place_L < kept_B[:, None]
-            at_BL = (lengths_B.cumsum(0) - kept_B)[:, None] + place_L
-            at_BL = torch.where(mask_BL, at_BL, len(ids_V))  # a zero stands behind the values
-            padded.append((sequence.name, functional.pad(ids_V, (0, 1))[at_BL], mask_BL))
+            mask_BL = place_L < num_places_B[:, None]
+            index_BL = (lengths_B.cumsum(0) - num_places_B)[:, None] + place_L
+            index_BL = torch.where(mask_BL, index_BL, len(ids_V))  # of the zero behind the values
+            padded.append((sequence.name, functional.pad(ids_V, (0, 1))[index_BL], mask_BL))
         return padded
 
     def _arrange_candidates(
         self, candidates_C: Tensor | None, device: torch.device
     ) -> tuple[Tensor, Tensor]:
-        """Candidates as [K, rows] ids, and which of these places are used."""
+        """Return candidates as [K, R] ids, and which of these slots are used."""
         if candidates_C is None:
-            return torch.zeros(1, 0, dtype=torch.int64, device=device), torch.zeros(
-                1, 0, dtype=torch.bool, device=device
-            )
+            return _no_candidates(torch.zeros(1, 0, dtype=torch.bool, device=device))
         count = len(candidates_C)
         num_rows = -(-count // self.num_candidate_slots)
         padded = functional.pad(candidates_C, (0, num_rows * self.num_candidate_slots - count))
         used = torch.arange(len(padded), device=padded.device) < count
-        return padded.view(self.num_candidate_slots, num_rows), used.view(
-            self.num_candidate_slots, num_rows
-        )
+        shape = (self.num_candidate_slots, num_rows)
+        return padded.view(shape), used.view(shape)
 
     def _split_embeddings(
         self,
         values_SE: Tensor,
         size: int,
         candidates_C: Tensor | None,
-        known: dict[str, Tensor],
+        per_row: dict[str, Tensor],
     ) -> Embeddings:
         widths = [
             len(self.pooled_features) * self.dim,
             *(s.max_length * self.dim for s in self.sequences),
         ]
-        pooled_SE, *blocks = values_SE.split(widths, dim=1)
-        sequences = tuple(block[:size].unflatten(1, (-1, self.dim)) for block in blocks)
+        pooled_SE, *blocks = torch.split(values_SE, widths, dim=1)
+        sequences = tuple(torch.unflatten(block[:size], 1, (-1, self.dim)) for block in blocks)
         if candidates_C is None:
-            return Embeddings(pooled_SE, sequences, per_row=known)
+            return Embeddings(pooled_SE, sequences, per_row=per_row)
         names = [s.name for s in self.sequences]
         if self.candidate_feature in names:
             slots_RE = blocks[names.index(self.candidate_feature)][size:]
         else:
             place = [f.name for f in self.pooled_features].index(self.candidate_feature) * self.dim
             slots_RE = pooled_SE[size:, place : place + self.dim]
-        slots_KRD = slots_RE.unflatten(1, (-1, self.dim)).transpose(0, 1)
+        slots_KRD = torch.unflatten(slots_RE, 1, (-1, self.dim)).transpose(0, 1)
         shared_CD = slots_KRD.flatten(0, 1)[: len(candidates_C)]
-        whole = {"candidates": candidates_C}
-        return Embeddings(pooled_SE[:size], sequences, (shared_CD,), known, whole)
+        per_batch = {"candidates": candidates_C}
+        return Embeddings(pooled_SE[:size], sequences, (shared_CD,), per_row, per_batch)
 
 
 def find_feature(schema: Schema, name: str, key: str) -> SparseFeature:
-    """The sparse feature of this name. Raises: ValueError with the nearest one."""
+    """Return the sparse feature of this name.
+
+    Raises:
+        ValueError: naming the configuration's `key` and the nearest feature, if there is none.
+    """
     for feature in schema.sparse:
         if feature.name == name:
             return feature
@@ -198,47 +211,54 @@ def find_feature(schema: Schema, name: str, key: str) -> SparseFeature:
 
 
 def find_sequence(schema: Schema, name: str | None, key: str) -> SequenceFeature:
-    """The sequence of this name; None: the only one. Raises: ValueError with the nearest one."""
+    """Return the sequence of this name; for None, the only one.
+
+    Raises:
+        ValueError: naming the configuration's `key` and the nearest sequence, if there is none, or
+            for None if there are several.
+    """
     names = [s.name for s in schema.sequences]
     if not names:
         raise ValueError("needs a sequence of ids; the dataset has none")
     if name is None and len(names) == 1:
         return schema.sequences[0]
     if name not in names:
-        said = "has several" if name is None else f"has no such sequence{nearest_hint(name, names)}"
-        shown = "null" if name is None else name
-        raise ValueError(f"{key}={shown}: the dataset {said}; there are {', '.join(names)}")
+        if name is None:
+            problem = "null: the dataset has several sequences"
+        else:
+            problem = f"{name}: the dataset has no such sequence{nearest_hint(name, names)}"
+        raise ValueError(f"{key}={problem}; there are {', '.join(names)}")
     return schema.sequences[names.index(name)]
 
 
 def _by_key(kjt: KeyedJaggedTensor) -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:
-    """Name -> values, lengths, weights."""
+    """Return name -> values, lengths, weights."""
     counts, size = kjt.length_per_key(), kjt.stride()
-    lengths_FB = kjt.lengths().view(len(counts), size)
-    values = kjt.values().split(counts)
-    given = kjt.weights_or_none()
-    weights = [None] * len(counts) if given is None else given.split(counts)
+    lengths = kjt.lengths().view(len(counts), size).unbind(0)
+    values = torch.split(kjt.values(), counts)
+    weights_V = kjt.weights_or_none()
+    weights = [None] * len(counts) if weights_V is None else torch.split(weights_V, counts)
     return {
-        key: (v, lengths_B, w)
-        for key, v, lengths_B, w in zip(kjt.keys(), values, lengths_FB.unbind(0), weights)
+        key: (ids_V, lengths_B, w)
+        for key, ids_V, lengths_B, w in zip(kjt.keys(), values, lengths, weights)
     }
 
 
 def _no_candidates(used_KR: Tensor) -> tuple[Tensor, Tensor]:
-    """No candidate in as many rows."""
+    """Return ids and mask of no candidates, in as many rows."""
     empty_1R = used_KR.new_zeros(1, used_KR.shape[1])
     return empty_1R.long(), empty_1R
 
 
 def _pad_weights(weights_V: Tensor | None, ids_V: Tensor, num_ids: int) -> Tensor:
-    """Of a feature's own ids, and 1 for each candidate behind them, `num_ids` together."""
+    """Return `num_ids` weights: those of a feature's ids, then 1 for each candidate."""
     if weights_V is None:
         weights_V = torch.ones(ids_V.shape, device=ids_V.device)
     return functional.pad(weights_V, (0, num_ids - len(ids_V)), value=1.0)
 
 
 def _empty_batch(lookup: SequenceLookup, device: torch.device) -> Batch:
-    """A batch of no row, to look candidates up alone."""
+    """Return a batch without rows, for a look-up of candidates alone."""
     empty = torch.zeros(0, dtype=torch.int64, device=device)
 
     def no_ids(names: list[str]) -> KeyedJaggedTensor:
@@ -257,8 +277,12 @@ def _empty_batch(lookup: SequenceLookup, device: torch.device) -> Batch:
 
 
 def single_ids(batch: Batch, name: str) -> Tensor:
-    """[B]: the ids of a feature that has one in every row. Raises: ValueError if one has not."""
+    """Return [B], the ids of a feature that has one id in every row.
+
+    Raises:
+        ValueError: if a row has no id, or several.
+    """
     ids_V, lengths_B, _ = _by_key(batch.sparse)[name]
     if len(ids_V) != len(lengths_B):
-        raise ValueError(f"feature {name!r}: needed is one id a row, there are lists")
+        raise ValueError(f"feature {name!r}: needs one id in every row; there are lists")
     return ids_V

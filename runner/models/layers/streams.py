@@ -16,14 +16,17 @@ from runner.models.layers.sizes import check_sizes
 
 
 class FeatureGate(nn.Module):
-    """x * 2 sigmoid(MLP(context)), eq. 4 and 5: what a stream sees of the features.
+    """x * 2 sigmoid(MLP(context)), eq. 4 and 5: a stream's view of the features.
 
-    Args: num_context: width of the context; 0 for a learnt vector, the same for every row.
+    Args:
+        num_inputs: W.
+        num_context: C, or 0 for gates that are parameters, the same for every row.
+        hidden: hidden widths of the MLP.
     """
 
     def __init__(self, num_inputs: int, num_context: int, hidden: Sequence[int]) -> None:
         super().__init__()
-        # a learnt vector through an MLP is a learnt vector of gates, before the sigmoid
+        # the paper's parameter vector through an MLP is no more than a parameter vector of gates
         self.learnt = None if num_context else nn.Parameter(torch.zeros(num_inputs))
         if num_context:
             self.mlp = mlp(num_context, [*hidden, num_inputs], last_linear=True)
@@ -36,7 +39,8 @@ class FeatureGate(nn.Module):
 class BilinearFusion(nn.Module):
     """b + w_1 o_1 + w_2 o_2 + sum over heads of o_1 W_3 o_2, eq. 7 and 9, for each task.
 
-    Raises: ValueError if a stream's width is no multiple of `num_heads`.
+    Raises:
+        ValueError: if a stream's width is not a multiple of `num_heads`.
     """
 
     def __init__(self, width_1: int, width_2: int, num_outputs: int, num_heads: int) -> None:
@@ -56,10 +60,11 @@ class BilinearFusion(nn.Module):
         nn.init.uniform_(self.bilinear_KSP, -bound, bound)
 
     def forward(self, o1_BS: Tensor, o2_BS: Tensor) -> Tensor:
-        """[B, T]."""
+        """Return [B, T]."""
         num_heads = len(self.bilinear_KSP)
-        o1_KBS = o1_BS.unflatten(1, (num_heads, -1)).transpose(0, 1)
-        o2_KB1S = o2_BS.unflatten(1, (num_heads, 1, -1)).transpose(0, 1)
-        mapped_KBTS = torch.bmm(o1_KBS, self.bilinear_KSP).unflatten(2, (-1, o2_KB1S.shape[-1]))
-        pairs_BT = (mapped_KBTS * o2_KB1S).sum((0, 3))
-        return self.first(o1_BS) + self.second(o2_BS) + pairs_BT
+        o1_KBS = torch.unflatten(o1_BS, 1, (num_heads, -1)).transpose(0, 1)
+        o2_KB1S = torch.unflatten(o2_BS, 1, (num_heads, 1, -1)).transpose(0, 1)
+        mapped = torch.bmm(o1_KBS, self.bilinear_KSP)
+        mapped_KBTS = torch.unflatten(mapped, 2, (-1, o2_KB1S.shape[-1]))
+        linear_BT: Tensor = self.first(o1_BS) + self.second(o2_BS)
+        return linear_BT + (mapped_KBTS * o2_KB1S).sum((0, 3))

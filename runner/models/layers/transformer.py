@@ -5,6 +5,7 @@ B batch, L sequence length, D width, H heads.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -15,17 +16,18 @@ from runner.models.layers.sizes import check_sizes
 class CausalBlock(nn.Module):
     """x + drop(attention(LN(x), x, x)), then x + drop(FFN(LN(x))), eq. 2 to 6.
 
-    A place sees itself and those before it, so padding must stand behind. The feed-forward network
-    is as wide as its input.
+    A place sees itself and the places before it, so padding must be behind the sequence. The
+    feed-forward network is as wide as its input.
 
-    Raises: ValueError if the width is no multiple of `num_heads`.
+    Raises:
+        ValueError: if the width is not a multiple of `num_heads`.
     """
 
     def __init__(self, width: int, num_heads: int, dropout: float) -> None:
         super().__init__()
         check_sizes(num_heads=num_heads)
         if width % num_heads:
-            raise ValueError(f"num_heads={num_heads}: does not divide embedding_dim={width}")
+            raise ValueError(f"num_heads={num_heads}: must divide embedding_dim={width}")
         self.num_heads = num_heads
         self.query_norm = nn.LayerNorm(width)
         self.query = nn.Linear(width, width)
@@ -36,13 +38,11 @@ class CausalBlock(nn.Module):
         self.drop = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
-        """[B, L, D]."""
+        """Return [B, L, D]."""
+        query_BLD = self.query(self.query_norm(x_BLD))
         query, key, value = (
-            part.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
-            for part in (
-                self.query(self.query_norm(x_BLD)),
-                *self.key_value(x_BLD).chunk(2, dim=2),
-            )
+            torch.unflatten(part, 2, (self.num_heads, -1)).transpose(1, 2)
+            for part in (query_BLD, *self.key_value(x_BLD).chunk(2, dim=2))
         )
         dropout = self.drop.p if self.training else 0.0
         mixed = functional.scaled_dot_product_attention(
@@ -50,4 +50,5 @@ class CausalBlock(nn.Module):
         )
         x_BLD = x_BLD + self.drop(self.out(mixed.transpose(1, 2).flatten(2)))
         hidden_BLD = self.drop(self.first(self.norm(x_BLD)).relu())
-        return x_BLD + self.drop(self.second(hidden_BLD))
+        output_BLD: Tensor = self.drop(self.second(hidden_BLD))
+        return x_BLD + output_BLD

@@ -1,4 +1,4 @@
-"""Losses, one class each. A model's YAML names one; `model/loss=NAME` chooses another."""
+"""Losses, one class each. The YAML of a model names one; `model/loss=NAME` chooses another."""
 
 from runner.models.losses.jrc import JRC
 from runner.models.losses.multitask import ByKind, Uncertainty

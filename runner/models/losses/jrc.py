@@ -18,19 +18,22 @@ from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
 class JRC(nn.Module):
     """alpha x calibration + (1 - alpha) x ranking within a context.
 
-    Calibration: -log s(x), or -log(1 - s(x)): binary cross-entropy. Ranking: -log of
-    exp(f_y) / sum of exp(f_y) over the context's rows, for the row's own label y: a row stands out
-    among those it was shown with. The paper's net has two logits; from our one, f_1 = x / 2 and
-    f_0 = -x / 2, the symmetric choice with the same s(x) = s(f_1 - f_0). Rows of weight 0 are in
-    no context.
+    Calibration is binary cross-entropy: -log s(x), or -log(1 - s(x)). Ranking is -log of
+    exp(f_y) / sum of exp(f_y) over the rows of the context, for the row's label y, so that a row
+    stands out among those it was shown with. The paper's net has two logits. From our one we take
+    f_1 = x / 2 and f_0 = -x / 2, the symmetric choice with the same s(x) = s(f_1 - f_0). Rows of
+    weight 0 are in no context.
 
     Args:
+        schema: needs binary tasks.
         alpha: from 0 (ranking only) to 1 (calibration only).
-        group: group column whose equal values are a context, such as user; None: all rows.
-        within: what a context ends with: the update or the micro-batch; see
+        group: group column, such as user, whose equal values are a context; None if all rows are.
+        within: whether a context ends with the update or with the micro-batch; see
             `runner.models.row_scope`.
-    Raises: ValueError if a task is not binary, the data set lacks the column, or alpha is out of
-        range.
+
+    Raises:
+        ValueError: if a task is not binary, if the dataset lacks the column, or if alpha is out of
+            range.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class JRC(nn.Module):
         self.within = require_row_scope(within)
         self.names = require_task_kind(schema, "binary", "JRC", "by_kind takes both")
         if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha={alpha}: from 0 to 1")
+            raise ValueError(f"alpha={alpha}: must be from 0 to 1")
         if group is not None and group not in schema.groups:
             known = f"; there are {', '.join(schema.groups)}" if schema.groups else "; it has none"
             raise ValueError(
@@ -73,31 +76,34 @@ class JRC(nn.Module):
 def ranking_loss(
     logits_BT: Tensor, labels_BT: Tensor, weights_B: Tensor, groups_B: Tensor | None
 ) -> Tensor:
-    """[B, T]: -log of a row's share of exp(f_y) over its context. A row of weight 0 gets 0."""
+    """Return [B, T], -log of a row's share of exp(f_y) over its context; 0 for weight 0."""
     half_BT = logits_BT / 2
     absent_B1 = weights_B[:, None] <= 0
-    of_ones, of_zeros = (
+    total_1, total_0 = (
         log_sum_exp(f_BT.masked_fill(absent_B1, -torch.inf), groups_B)
         for f_BT in (half_BT, -half_BT)
     )
     positive_BT = labels_BT > 0.5
-    own_BT = torch.where(positive_BT, half_BT, -half_BT)
-    losses_BT = torch.where(positive_BT, of_ones, of_zeros) - own_BT
+    f_y_BT = torch.where(positive_BT, half_BT, -half_BT)
+    losses_BT = torch.where(positive_BT, total_1, total_0) - f_y_BT
     return losses_BT.masked_fill(absent_B1, 0.0)
 
 
 def log_sum_exp(f_BT: Tensor, groups_B: Tensor | None) -> Tensor:
-    """[B or 1, T]: over each row's group, or over all rows. Rows of -inf do not count."""
+    """Return [B, T], log-sum-exp over each row's group, or [1, T] over all rows.
+
+    Rows of -inf do not count.
+    """
     if groups_B is None:
         return torch.logsumexp(f_BT, dim=0, keepdim=True)
-    _, context_B = groups_B.unique(return_inverse=True)
+    _, context_B = torch.unique(groups_B, return_inverse=True)
     context_BT = context_B[:, None].expand_as(f_BT)
     num_contexts = int(context_B.max()) + 1  # sync
     shape = (num_contexts, f_BT.shape[1])
     largest_CT = f_BT.new_full(shape, -torch.inf).scatter_reduce(
         0, context_BT, f_BT.detach(), "amax"
     )
-    # a context without a row that counts: its sum is asked for by no row that counts
+    # a context in which no row counts: no row that counts reads its sum
     largest_CT = largest_CT.masked_fill(largest_CT == -torch.inf, 0.0)
     scaled_BT = torch.exp(f_BT - largest_CT.gather(0, context_BT))
     sums_CT = f_BT.new_zeros(shape).scatter_add(0, context_BT, scaled_BT)

@@ -1,4 +1,4 @@
-"""Losses of several tasks, which may be of several kinds.
+"""Losses of several tasks, whose kinds may differ.
 
 B batch, T tasks.
 """
@@ -16,10 +16,15 @@ from runner.models.losses.protocol import expand_per_task
 
 
 class ByKind(nn.Module):
-    """Binary cross-entropy for binary tasks, squared error for regressions; their weighted sum.
+    """The weighted sum of binary cross-entropies of binary tasks and squared errors of regressions.
 
-    Args: weights: a number, or one a task by name (1 for those left out); None: 1.
-    Raises: ValueError for a weight below 0 or of a task that does not exist, or no task at all.
+    Args:
+        schema: needs at least one task.
+        weights: a number, or numbers by task (1 for a task that is left out); None for 1.
+
+    Raises:
+        ValueError: if a weight is below 0 or of an unknown task, if all weights are 0, or if there
+            is no task.
     """
 
     def __init__(
@@ -31,7 +36,7 @@ class ByKind(nn.Module):
             weights, [t.name for t in self.tasks], "weights", default=1.0
         )
         if not any(self.weights):
-            raise ValueError(f"weights={weights}: at least one task must weigh more than 0")
+            raise ValueError(f"weights={weights}: at least one task must have a weight above 0")
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         losses = losses_by_kind(self.tasks, prediction)
@@ -42,13 +47,15 @@ class ByKind(nn.Module):
 
 
 class Uncertainty(nn.Module):
-    """Weights learnt as each task's noise (Kendall et al. 2018, arXiv:1705.07115, eq. 7 and 10).
+    """Learned weights by the noise of tasks (Kendall et al. 2018, arXiv:1705.07115, eq. 7 and 10).
 
-    With s = log variance: exp(-s) L + s / 2 for a binary task (the variance as a temperature),
-    exp(-s) L / 2 + s / 2 for a regression. The sum may be negative. s is a parameter of the loss:
-    the dense optimizer trains it, with its rate and its weight decay.
+    With s = log variance, a task's loss is exp(-s) L + s / 2 if it is binary (the variance is a
+    temperature), exp(-s) L / 2 + s / 2 if it is a regression. The sum may be negative. s is a
+    parameter of the loss, which the dense optimizer trains with its rate and its weight decay.
 
-    Args: initial: s of every task at the start.
+    Args:
+        schema: needs at least one task.
+        initial: s of every task at the start.
     """
 
     def __init__(self, schema: Schema, *, initial: float = 0.0) -> None:
@@ -66,14 +73,18 @@ class Uncertainty(nn.Module):
 
 
 def require_tasks(schema: Schema) -> tuple[TaskSpec, ...]:
-    """Raises: ValueError if there is none."""
+    """Return the tasks.
+
+    Raises:
+        ValueError: if there is none.
+    """
     if not schema.tasks:
         raise ValueError("a loss needs a task; the dataset has none")
     return schema.tasks
 
 
 def losses_by_kind(tasks: Sequence[TaskSpec], prediction: Prediction) -> dict[str, Tensor]:
-    """[B] for each task: binary cross-entropy of its logit, or squared error."""
+    """Return [B] for each task: binary cross-entropy of its logit, or squared error."""
     columns = zip(
         tasks, prediction.logits_BT.unbind(1), prediction.labels_BT.unbind(1), strict=True
     )

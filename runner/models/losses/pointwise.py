@@ -1,6 +1,6 @@
-"""Losses that look at one row and one task at a time.
+"""Losses of one row and one task at a time.
 
-B batch, T tasks; x logit or prediction, y label.
+B batch, T tasks; x logit or prediction, y label, s sigmoid.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from runner.models.losses.protocol import expand_per_task, require_task_kind, sp
 
 
 class BCE(nn.Module):
-    """Binary cross-entropy of each task's logit, in float32 also under autocast.
+    """Binary cross-entropy of each task's logit, computed in float32 also under autocast.
 
     -(p y' log s(x) + (1 - y') log(1 - s(x))), y' = (1 - e) y + e / 2.
 
     Args:
+        schema: needs binary tasks.
         label_smoothing: e, from 0 to below 1.
-        pos_weight: p, a number, or one a task by name (1 for those left out); None: 1.
-    Raises: ValueError if a task is not binary, or for a setting out of range.
+        pos_weight: p, a number, or numbers by task (1 for a task that is left out); None for 1.
+
+    Raises:
+        ValueError: if a task is not binary, or if a setting is out of range.
     """
 
     pos_weight: Tensor | None
@@ -38,11 +41,11 @@ class BCE(nn.Module):
         super().__init__()
         self.names = require_task_kind(schema, "binary", "BCE", "by_kind takes both")
         if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing={label_smoothing}: from 0 to below 1")
+            raise ValueError(f"label_smoothing={label_smoothing}: must be from 0 to below 1")
         self.label_smoothing = label_smoothing
         weights = expand_per_task(pos_weight, self.names, "pos_weight", default=1.0)
-        given = None if pos_weight is None else torch.tensor(weights)
-        self.register_buffer("pos_weight", given, persistent=False)
+        buffer = None if pos_weight is None else torch.tensor(weights)
+        self.register_buffer("pos_weight", buffer, persistent=False)
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         labels_BT = prediction.labels_BT
@@ -55,28 +58,33 @@ class BCE(nn.Module):
 
 
 class Focal(nn.Module):
-    """Focal loss, eq. 5 of Lin et al. 2017 (arXiv:1708.02002): easy rows count less.
+    """Focal loss, eq. 5 of Lin et al. 2017 (arXiv:1708.02002), in which easy rows count less.
 
-    -a_y (1 - q)^g log q, q = s(x) if y = 1, else 1 - s(x); a_1 = alpha, a_0 = 1 - alpha. With
+    -a_y (1 - q)^g log q, where q = s(x) if y = 1, else 1 - s(x); a_1 = alpha, a_0 = 1 - alpha. With
     gamma = 0 and without alpha it is binary cross-entropy.
 
-    Args: gamma: g, from 0. alpha: weight of positives, between 0 and 1; None: both weigh 1.
-    Raises: ValueError if a task is not binary, or for a setting out of range.
+    Args:
+        schema: needs binary tasks.
+        gamma: g, from 0.
+        alpha: weight of positives, between 0 and 1; None if both labels weigh 1.
+
+    Raises:
+        ValueError: if a task is not binary, or if a setting is out of range.
     """
 
     def __init__(self, schema: Schema, *, gamma: float = 2.0, alpha: float | None = None) -> None:
         super().__init__()
         self.names = require_task_kind(schema, "binary", "Focal", "by_kind takes both")
         if not gamma >= 0:
-            raise ValueError(f"gamma={gamma}: from 0")
+            raise ValueError(f"gamma={gamma}: must be from 0")
         if alpha is not None and not 0 < alpha < 1:
-            raise ValueError(f"alpha={alpha}: between 0 and 1, or null")
+            raise ValueError(f"alpha={alpha}: must be between 0 and 1, or null")
         self.gamma, self.alpha = gamma, alpha
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         x_BT, y_BT = prediction.logits_BT, prediction.labels_BT
         margin_BT = x_BT * (2 * y_BT - 1)
-        # (1 - q)^g through the logarithm of s(-margin): exact where q is next to 0 or 1
+        # (1 - q)^g by the logarithm of s(-margin), which is exact also where q is close to 0 or 1
         easy_BT = torch.exp(self.gamma * functional.logsigmoid(-margin_BT))
         losses_BT = -easy_BT * functional.logsigmoid(margin_BT)
         if self.alpha is not None:
@@ -87,7 +95,8 @@ class Focal(nn.Module):
 class MSE(nn.Module):
     """Squared error of each task, (x - y)^2.
 
-    Raises: ValueError if a task is not a regression.
+    Raises:
+        ValueError: if a task is not a regression.
     """
 
     def __init__(self, schema: Schema) -> None:

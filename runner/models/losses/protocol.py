@@ -1,4 +1,6 @@
-"""What a loss is: a prediction in, a named loss per row out. The step weighs, sums, averages them.
+"""The protocol of losses: a prediction in, named losses per row out.
+
+The update step weighs, sums and averages the rows.
 
 B batch, T tasks.
 """
@@ -16,17 +18,27 @@ from runner.errors import nearest_hint
 
 
 class Loss(Protocol):
-    """Returns name -> [B] float32; the loss of a row is the sum over names.
+    """A callable that returns name -> [B] float32; the loss of a row is the sum over names.
 
-    One that is an nn.Module may have parameters: they are trained, saved and resumed with those of
-    the dense half.
+    A loss that is an nn.Module may have parameters, which are trained, saved and resumed with those
+    of the dense half.
     """
 
     def __call__(self, prediction: Prediction) -> Mapping[str, Tensor]: ...
 
 
 def require_task_kind(schema: Schema, kind: str, loss: str, alternative: str) -> list[str]:
-    """Names of the tasks. Raises: ValueError if one is of another kind, or if there is none."""
+    """Return the names of the tasks.
+
+    Args:
+        schema: the schema with the tasks.
+        kind: the kind that all tasks must have.
+        loss: name of the loss, for messages.
+        alternative: what to suggest for `model/loss` in messages.
+
+    Raises:
+        ValueError: if a task has another kind, or if there is no task.
+    """
     if not schema.tasks:
         raise ValueError(f"loss {loss} needs a task; the dataset has none")
     for task in schema.tasks:
@@ -39,7 +51,8 @@ def require_task_kind(schema: Schema, kind: str, loss: str, alternative: str) ->
 
 
 def split_by_task(names: Sequence[str], losses_BT: Tensor) -> dict[str, Tensor]:
-    """[B] for each task. Of a single one a view: the backward of `unbind` would copy."""
+    """Return [B] for each task."""
+    # a view for a single task, since the backward of `unbind` would copy
     columns = (losses_BT.squeeze(1),) if len(names) == 1 else losses_BT.unbind(1)
     return dict(zip(names, columns))
 
@@ -47,9 +60,16 @@ def split_by_task(names: Sequence[str], losses_BT: Tensor) -> dict[str, Tensor]:
 def expand_per_task(
     values: float | Mapping[str, float] | None, names: list[str], key: str, *, default: float
 ) -> list[float]:
-    """A setting of each task, from one number for all or a number a task.
+    """Return a setting for each task, in the order of `names`.
 
-    Raises: ValueError for a task that does not exist or a number below 0.
+    Args:
+        values: one number for all tasks, or numbers by task; None for the default.
+        names: the names of the tasks.
+        key: the key of the setting, for messages.
+        default: the setting of tasks without one.
+
+    Raises:
+        ValueError: if a task does not exist, or if a number is below 0.
     """
     if values is None:
         return [default] * len(names)
@@ -60,5 +80,5 @@ def expand_per_task(
             raise ValueError(f"{key}: the dataset has no task {name!r}{nearest_hint(name, names)}")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < math.inf:
-            raise ValueError(f"{key}.{name}={value}: a number from 0")
+            raise ValueError(f"{key}.{name}={value}: must be a number from 0")
     return [float(values.get(name, default)) for name in names]

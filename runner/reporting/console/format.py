@@ -1,4 +1,4 @@
-"""Numbers and tables as text: how many digits, which rows, which columns."""
+"""Numbers and tables as text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class TextTable:
-    """Cells of text: the first column is of names, the others of numbers."""
+    """A table of texts, with names in the first column and numbers in the others."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def lines(self) -> list[str]:
-        """Aligned, without borders. A header cell may have several lines."""
+        """Return aligned lines without borders. A header cell may have several lines."""
         height = self.header_height()
         header = [
             ("\n" * (height - 1 - cell.count("\n")) + cell).split("\n") for cell in self.header
@@ -40,18 +40,18 @@ class TextTable:
 
 
 def fit_to_width(table: TextTable, width: int) -> TextTable:
-    """The same in at most `width` columns, if need be by broken headers, or turned on its side."""
+    """Return the table, with folded headers or transposed if it is wider than `width`."""
     folded = TextTable([name.replace("_", "\n") for name in table.header], table.rows)
-    sideways = list(zip(*([table.header, *table.rows])))
-    turned = TextTable(sideways[0], sideways[1:])
-    for choice in (table, folded, turned):
+    header, *rows = zip(*([table.header, *table.rows]))
+    transposed = TextTable(header, rows)
+    for choice in (table, folded, transposed):
         if choice.width() <= width:
             return choice
-    return turned if len(table.rows) < len(table.header) else folded
+    return transposed if len(table.rows) < len(table.header) else folded
 
 
 def format_number(value: float) -> str:
-    """Five decimals: the fifth of an AUC is still above the noise of a million rows."""
+    """Format with five decimals, since the noise of an AUC of a million rows is below the fifth."""
     size = abs(value)
     if not math.isfinite(value) or 0 < size < 1e-3 or size >= 1e6:
         return f"{value:.4e}" if math.isfinite(value) else str(value)
@@ -59,7 +59,7 @@ def format_number(value: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """0:34, 12:05, 1:02:03 or 2d 1:02:03."""
+    """Format as 0:34, 12:05, 1:02:03 or 2d 1:02:03."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -69,7 +69,11 @@ def format_duration(seconds: float) -> str:
 
 
 def evaluation_table(metrics: Mapping[str, float]) -> TextTable:
-    """A column for each metric; a row for each task, if their names say that there are several."""
+    """Return a table with a column for each metric and a row for each task.
+
+    Args:
+        metrics: metric[/task] -> value.
+    """
     names, rows = [], []
     for key in metrics:
         name, _, row = key.partition("/")
@@ -93,21 +97,24 @@ def _key(name: str, row: str) -> str:
 
 
 def group_by_split(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """`split/metric[/task]` -> value, a dictionary for each split, in the usual order."""
-    found = {key.partition("/")[0] for key in metrics}
-    splits = [s for s in SPLITS if s in found] + sorted(found - set(SPLITS))
+    """Divide `split/metric[/task]` -> value by split: train, validation, test, then others."""
+    names = {key.partition("/")[0] for key in metrics}
+    splits = [s for s in SPLITS if s in names] + sorted(names - set(SPLITS))
     return {s: {k: v for k, v in metrics.items() if k.startswith(f"{s}/")} for s in splits}
 
 
 def result_table(
     metrics: Mapping[str, float], reachable: Mapping[str, Mapping[str, float]]
 ) -> TextTable:
-    """A row for each metric, a column for each split, and beside it what is reachable there.
+    """Return a table with a row for each metric and columns for each split.
 
-    metrics: `split/metric[/task]` -> value. reachable: split -> metric[/task] -> best possible.
+    Args:
+        metrics: `split/metric[/task]` -> value.
+        reachable: split -> metric[/task] -> the best value that any model could have. Splits with
+            such values have a second column for them.
     """
     splits = list(group_by_split(metrics))
-    # train's numbers are of a model that was moving, over the last interval: not to be compared
+    # metrics of train are means over the last interval, in which the model changed
     reachable = {split: best for split, best in reachable.items() if split != "train"}
     names = list(dict.fromkeys(key.partition("/")[2] for key in metrics))
     header = ["metric"]
@@ -117,11 +124,11 @@ def result_table(
     for name in names:
         row, gains = [name], [f"{name} gain reached"]
         for split in splits:
-            ours, best = metrics.get(f"{split}/{name}"), reachable.get(split, {}).get(name)
-            row.append("" if ours is None else format_number(ours))
+            value, best = metrics.get(f"{split}/{name}"), reachable.get(split, {}).get(name)
+            row.append("" if value is None else format_number(value))
             gains.append("")
-            if ours is not None and best is not None and best > 0.5:
-                gains[-1] = f"{(ours - 0.5) / (best - 0.5):.1%}"
+            if value is not None and best is not None and best > 0.5:
+                gains[-1] = f"{(value - 0.5) / (best - 0.5):.1%}"
             if reachable.get(split):
                 row.append("" if best is None else format_number(best))
                 gains.append("")

@@ -1,4 +1,4 @@
-"""Pictures in text: a line of little bars, and bars beside a table."""
+"""Bars in text: a line of vertical bars, and horizontal bars for the rows of a table."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 LEVELS = "▁▂▃▄▅▆▇█"
-BLANK = "·"  # where there is no number
+BLANK = "·"  # for a value that is not finite
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A bar a value, from the least to the greatest of them."""
+    """Return one bar per value, scaled from the least to the greatest value."""
     finite = [v for v in values if math.isfinite(v)]
     if not finite:
         return BLANK * len(values)
@@ -20,7 +20,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def bar(value: float, largest: float, width: int = 30) -> str:
-    """A bar of a length in proportion to `largest`, in eighths of a character."""
+    """Return a bar of length value / largest x width, in eighths of a character."""
     if not (math.isfinite(value) and largest > 0):
         return ""
     eighths = round(8 * width * max(0.0, value) / largest)

@@ -1,4 +1,4 @@
-"""Where a view draws: a terminal with a bar at its bottom, or a stream of plain lines."""
+"""Surfaces that a view draws on: a terminal with a progress bar, or a stream of plain lines."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 class Surface(Protocol):
+    """What a view draws on."""
+
     has_bar: bool
 
     @property
@@ -26,16 +28,16 @@ class Surface(Protocol):
     def write_table(self, title: str, table: TextTable) -> None: ...
 
     def draw_progress(self, label: str, done: int, total: int | None, facts: str) -> None:
-        """Draws the bar anew; the caller sees to it that this is not often."""
+        """Draw the progress bar; the caller limits how often."""
 
     def end_progress(self) -> None: ...
 
 
 class PlainSurface:
-    """Lines, each flushed at once. Warnings go to the error stream."""
+    """A stream of lines that are flushed at once. Warnings go to the error stream."""
 
     has_bar = False
-    width = 1000  # nobody can say: for files and pipes a line may be long
+    width = 1000  # files and pipes have no width
 
     def __init__(self, stream: TextIO, errors: TextIO) -> None:
         self._stream, self._errors = stream, errors
@@ -58,7 +60,7 @@ class PlainSurface:
 
 
 class TerminalSurface:
-    """A bar on the last line, everything else above it."""
+    """A terminal with a progress bar on its last line and everything else above it."""
 
     has_bar = True
 
@@ -86,7 +88,7 @@ class TerminalSurface:
         num_header, lines = table.header_height(), table.lines()
         text = Text(f"\n{title}", style="bold")
         for i, line in enumerate(lines):
-            if line:  # a header of nothing but empty names
+            if line:  # a header whose names are all empty has none
                 text.append(f"\n  {line}", style="cyan not bold" if i < num_header else "not bold")
         self._print(text)
 
@@ -100,7 +102,7 @@ class TerminalSurface:
             else:
                 bar.add_task(label, completed=done, total=total, facts=facts)
                 bar.start()
-                self._console.show_cursor(True)  # a killed run must not leave it hidden
+                self._console.show_cursor(True)  # a killed run must not leave the cursor hidden
 
         _ignore_closed_stream(self._stream, draw)
 
@@ -117,14 +119,14 @@ class TerminalSurface:
             BarColumn(bar_width=None),
             TextColumn("{task.fields[facts]}", markup=False),
             console=self._console,
-            auto_refresh=False,  # a thread would take turns with training
+            auto_refresh=False,  # refreshing takes a thread, which would slow training
             expand=True,
             transient=True,
         )
         return self._bar
 
     def _print(self, text: Any, **style: Any) -> None:
-        # soft: a path that is longer than the line can still be copied whole
+        # soft wrap, so that a path longer than the line can be copied
         def draw() -> None:
             self._console.print(text, markup=False, soft_wrap=True, **style)
 
@@ -132,16 +134,16 @@ class TerminalSurface:
 
 
 def _ignore_closed_stream(stream: TextIO, draw: Callable[[], None]) -> None:
-    """A reader that went away (`| head`, a lost terminal) must not end the training."""
+    """Draw, and go on without output if the reader is gone, as with `| head` or a lost terminal."""
     try:
         draw()
     except OSError:
-        # also what is still buffered goes there, else the interpreter's exit fails on it
+        # buffered output goes there too; otherwise the interpreter would fail on exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def make_surface(stream: TextIO) -> Surface:
-    """A terminal that can move its cursor, or plain lines."""
+    """Return a surface for a terminal that can move its cursor, or one for plain lines."""
     capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
     return (
         TerminalSurface(stream) if stream.isatty() and capable else PlainSurface(stream, sys.stderr)

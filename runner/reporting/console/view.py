@@ -1,4 +1,4 @@
-"""View: what happens in a run, told to a person as it happens."""
+"""View: the progress, metrics and messages of a run, for a person who watches it."""
 
 from __future__ import annotations
 
@@ -20,51 +20,54 @@ from runner.reporting.console.format import (
 )
 from runner.reporting.console.surfaces import make_surface
 
-REFRESH_EVERY_S = 0.5  # drawing the bar takes 0.8 ms: 0.2% of the time
-LINE_EVERY_S = 30.0  # of a long evaluation, where there is no bar
+REFRESH_EVERY_S = 0.5  # drawing the bar takes 0.8 ms, 0.2% of the time
+LINE_EVERY_S = 30.0  # in a long evaluation, if there is no bar
 
 _log = logging.getLogger("runner.reporting.console")
-_log.addHandler(logging.NullHandler())  # else warnings without a log.txt would be printed twice
+_log.addHandler(logging.NullHandler())  # without log.txt, warnings would appear twice
 
 
 class View:
     """Progress, metrics and messages of one run. Rank 0 only.
 
-    On a terminal a bar, elsewhere a line at each log point. Never raises for want of a reader.
+    A terminal shows a bar, any other stream a line at each log point. A stream that nobody reads
+    any more raises nothing.
+
+    Args:
+        stream: where output goes; None for standard output.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        """stream: of output, standard output if None; decides how it looks."""
         self._surface = make_surface(stream or sys.stdout)
         self._total_steps: int | None = None
-        self._first_step: int | None = None  # seen by us; a resumed run does not begin at 0
+        self._first_step: int | None = None  # of this process; a resumed run does not begin at 0
         self._started_s = self._next_draw_s = 0.0
         self._facts = ""
         self._rate: float | None = None  # updates per second
-        self._split, self._rows = "", 0  # of the evaluation under way
+        self._split, self._rows = "", 0  # of the current evaluation
         self._total_rows: int | None = None
         self._next_line_s = 0.0
 
     @contextmanager
     def training(self, total_steps: int | None) -> Iterator[None]:
-        """Around a training, its evaluations included."""
+        """Show the progress of training, including its evaluations, until the block ends."""
         self._total_steps, self._first_step, self._facts = total_steps, None, ""
         with self._until_done():
             yield
 
     @contextmanager
     def evaluation(self, num_rows: int | None) -> Iterator[None]:
-        """Around an evaluation that is a loop of its own."""
+        """Show the progress of an evaluation without training until the block ends."""
         self._total_rows = num_rows
         with self._until_done():
             yield
 
     def set_total_steps(self, total_steps: int) -> None:
-        """The run has become shorter or longer."""
+        """Change the length of the run."""
         self._total_steps = total_steps
 
     def step(self, step: int) -> None:
-        """After every update; draws at most every half second."""
+        """Report an update; draws at most every half second."""
         now_s = time.monotonic()
         if self._first_step is None:
             self._first_step, self._started_s = step, now_s
@@ -75,7 +78,7 @@ class View:
     def log(
         self, step: int, metrics: Mapping[str, float], speed: Mapping[str, float] | None = None
     ) -> None:
-        """At each log point: train metrics since the last one; examples_per_s, updates_per_s."""
+        """Report train metrics since the last log point, and examples_per_s and updates_per_s."""
         speed = speed or {}
         self._rate = speed.get("updates_per_s") or self._rate
         rate = f"{speed['examples_per_s']:,.0f} ex/s" if "examples_per_s" in speed else ""
@@ -93,7 +96,7 @@ class View:
         )
 
     def advance_evaluation(self, split: str, rows: int, total_rows: int | None = None) -> None:
-        """After every batch of an evaluation: so many more rows of a split."""
+        """Report that `rows` more rows of a split have been evaluated."""
         now_s = time.monotonic()
         if split != self._split:
             self._split, self._rows = split, 0
@@ -112,7 +115,7 @@ class View:
     def log_evaluation(
         self, split: str, step: int, metrics: Mapping[str, float], *, best: bool = False
     ) -> None:
-        """The result of an evaluation; best: it is the best so far."""
+        """Report the result of an evaluation, marked if it is the best so far."""
         self._split = ""
         mark = " (best so far)" if best else ""
         values = "  ".join(f"{name} {format_number(value)}" for name, value in metrics.items())
@@ -143,22 +146,28 @@ class View:
         reachable: Mapping[str, Mapping[str, float]] | None = None,
         directory: Path | None = None,
     ) -> None:
-        """The end: all metrics of all splits (`split/metric[/task]`), and where everything is.
+        """Report the end of a run.
 
-        status: completed, interrupted or failed. best: step, value. reachable: split -> metric ->
-        the best value that any model could have, where that is known.
+        Args:
+            metrics: all metrics of all splits, `split/metric[/task]` -> value.
+            status: completed, interrupted or failed.
+            step: the last update.
+            active_s: seconds of work, over all resumes.
+            best: `step` and `value` of the best evaluation.
+            reachable: split -> metric -> the best value that any model could have, if known.
+            directory: the run directory.
         """
         self._surface.end_progress()
         took = f" in {format_duration(active_s)}" if active_s is not None else ""
-        chosen = f"; best at step {best['step']:,.0f}" if best else ""
-        title = f"{status} at step {step:,}{took}{chosen}"
+        best_step = f"; best at step {best['step']:,.0f}" if best else ""
+        title = f"{status} at step {step:,}{took}{best_step}"
         if metrics:
             table = result_table(metrics, reachable or {})
             if table.width() + 2 <= self._surface.width:
                 self._surface.write_table(title, table)
-            else:  # a table for each split, since one for all would not fit
-                for split, own in group_by_split(metrics).items():
-                    self._surface.write_table(split, result_table(own, reachable or {}))
+            else:  # one table for all splits would not fit
+                for split, values in group_by_split(metrics).items():
+                    self._surface.write_table(split, result_table(values, reachable or {}))
                 self._surface.write_line(title)
         else:
             self._surface.write_line(title)
@@ -178,10 +187,10 @@ class View:
 
     def _draw_training(self, step: int, now_s: float) -> None:
         self._next_draw_s = now_s + REFRESH_EVERY_S
-        facts = "  ".join(filter(None, (self._counted(step), self._facts, self._left(step))))
+        facts = "  ".join(filter(None, (self._count(step), self._facts, self._left(step))))
         self._surface.draw_progress("train", step, self._total_steps, facts)
 
-    def _counted(self, step: int) -> str:
+    def _count(self, step: int) -> str:
         total = self._total_steps
         return f"{step:,}/{total:,}" if total else f"step {step:,}"
 
@@ -190,7 +199,7 @@ class View:
         return f"step {step:>{len(total)},}" + (f"/{total}" if total else "")
 
     def _left(self, step: int) -> str:
-        """Time to the last update, at the speed since the last log point."""
+        """Return the time to the last update at the speed since the last log point."""
         if not self._total_steps or self._first_step is None:
             return ""
         rate = self._rate

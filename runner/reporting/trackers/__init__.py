@@ -1,4 +1,4 @@
-"""Where numbers go besides metrics.jsonl. The libraries are imported only when chosen."""
+"""Trackers, which get metrics besides metrics.jsonl. Their libraries are imported on use."""
 
 from runner.reporting.trackers.histogram import Histogram as Histogram
 from runner.reporting.trackers.tracker import RunInfo as RunInfo

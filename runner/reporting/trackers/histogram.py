@@ -1,4 +1,4 @@
-"""How many values lie where: what trackers show beside numbers. No torch here."""
+"""Histograms for trackers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Histogram:
-    """counts[i] values lie from edges[i] up to, not including, edges[i + 1]; the last bin has
-    both of its edges. What is not finite is left out."""
+    """A histogram of finite values.
+
+    counts[i] values are in [edges[i], edges[i + 1]); the last bin includes its upper edge too.
+    """
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
-    total: float  # of all values
+    total: float  # the sum of all values
     sum_squares: float  # the sum of their squares

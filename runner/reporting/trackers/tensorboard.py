@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 
 
 class TensorBoard:
-    """Scalars `split/metric`, histograms `split/name`. A resumed run hides what a killed one wrote
-    after its checkpoint."""
+    """Writes scalars as `split/metric` and histograms as `split/name`.
+
+    A resumed run hides what the killed run wrote after its checkpoint.
+
+    Args:
+        flush_every_s: seconds between writes to disk.
+    """
 
     def __init__(self, *, flush_every_s: int = 30) -> None:
         self._flush_every_s = flush_every_s
@@ -59,7 +64,7 @@ class TensorBoard:
 
     def state(self) -> dict[str, Any]:
         assert self._writer is not None
-        self._writer.flush()  # a killed run is continued from here: the points until here must stay
+        self._writer.flush()  # a run killed later resumes here, with all points so far
         return {}
 
     def finish(self, status: str) -> None:

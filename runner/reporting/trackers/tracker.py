@@ -1,6 +1,6 @@
-"""Tracker: what every place that numbers go to offers. Trackers: all of them as one, never raising.
+"""Tracker, the protocol of all trackers, and Trackers, which calls several and never raises.
 
-Rank 0 only. No torch here.
+Rank 0 only. Imports no torch.
 """
 
 from __future__ import annotations
@@ -16,61 +16,66 @@ from typing import Any, NotRequired, Protocol, TypedDict
 from runner.reporting.trackers.histogram import Histogram
 from runner.rundir.json_files import write_json
 
-FINISH_LIMIT_S = 25  # all trackers together: exit may be delayed by 30 s
+FINISH_LIMIT_S = 25  # for all trackers together, since exit may be delayed by 30 s
 TRACKERS_FILE = "trackers.json"
 
 
 class RunInfo(TypedDict):
-    """What a tracker is told of the run. `config` has its secrets masked."""
+    """A run as trackers see it. Secrets in `config` are masked."""
 
     name: str
     dir: Path
     config: Mapping[str, Any]
-    group: NotRequired[str | None]  # of a sweep
+    group: NotRequired[str | None]  # the sweep
     job_type: NotRequired[str | None]
-    beside: NotRequired[bool]  # another process logs to the same run at the same time
-    step: NotRequired[int]  # the run continues after this one; 0 and absent: a new run
+    shared: NotRequired[bool]  # whether another process logs to the same run at the same time
+    step: NotRequired[int]  # the step that a resumed run continues after; 0 or absent if new
 
 
 class Tracker(Protocol):
-    """A place that numbers go to. Any method may raise: the run goes on without it.
+    """A service or file that gets the metrics of a run.
 
-    One that shows histograms has `log_histograms(split, step, histograms)` as well.
+    Any method may raise; the run then goes on without the tracker. A tracker that shows histograms
+    also has `log_histograms(split, step, histograms)`.
     """
 
     def start(self, run: RunInfo, state: Mapping[str, Any] | None) -> None:
-        """state: of the run that is continued; None: a new one."""
+        """Start tracking, with the `state()` of the run that is resumed, or None for a new run."""
 
     def log(self, split: str, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def state(self) -> dict[str, Any]:
-        """Identity, for checkpoints. What was logged so far survives a kill from here on."""
+        """Return what identifies the run, for checkpoints; metrics so far must survive a kill."""
         ...
 
     def finish(self, status: str) -> None:
-        """status: completed, interrupted or failed."""
+        """Stop tracking; `status` is completed, interrupted or failed."""
 
     def messages(self) -> list[str]:
-        """What the user should know since the last call, such as where the data is."""
+        """Return messages for the user since the last call, such as where the metrics are."""
         ...
 
 
 class Trackers:
-    """Passes everything on to each tracker; one that raises is named once and left out after."""
+    """Calls every tracker; one that raises is named in a warning and no longer called."""
 
     def __init__(self, trackers: Mapping[str, Tracker], warn: Callable[[str], None]) -> None:
         self._live = dict(trackers)
-        # whether any of them does, also if it is left out later
+        # stays true if the tracker that shows them fails later
         self.show_histograms = any(hasattr(t, "log_histograms") for t in trackers.values())
         self._warn = warn
         self._states: dict[str, Any] = {}
 
     def start(self, run: RunInfo, state: Mapping[str, Any] | None = None) -> None:
-        """state: what `state()` returned in the run that is continued. None: the copy in the run
-        directory, so that a run killed before its first checkpoint keeps its identity as well.
+        """Start all trackers.
+
+        Args:
+            run: the run.
+            state: what `state()` returned in the run that is resumed. None reads the copy in the
+                run directory, so that a run killed before its first checkpoint keeps its identity.
         """
         path = Path(run["dir"]) / TRACKERS_FILE
-        self._states = dict(state or _read(path))
+        self._states = dict(state or _read_states(path))
 
         def start(name: str, tracker: Tracker) -> None:
             tracker.start(run, self._states.get(name))
@@ -91,46 +96,46 @@ class Trackers:
         self._each(log)
 
     def state(self) -> dict[str, Any]:
-        """By tracker; one that was left out keeps its last, so that a resumed run may try again."""
+        """Return the state of each tracker; that of a failed one is its last."""
 
-        def keep(name: str, tracker: Tracker) -> None:
+        def update(name: str, tracker: Tracker) -> None:
             self._states[name] = tracker.state()
 
-        self._each(keep)
+        self._each(update)
         return dict(self._states)
 
     def finish(self, status: str) -> None:
-        """Ends all at once, and waits no longer than FINISH_LIMIT_S. A second call does nothing."""
+        """Finish all trackers at once, within FINISH_LIMIT_S. A second call does nothing."""
         deadline = time.monotonic() + FINISH_LIMIT_S
         live, self._live = self._live, {}
         threads = {}
         for name, tracker in live.items():
             end = partial(self._guard, name, partial(tracker.finish, status))
-            # daemons: one that hangs must not hold up the interpreter's exit
+            # a daemon, since a tracker that hangs must not delay the interpreter's exit
             threads[name] = threading.Thread(target=end, daemon=True, name=f"finish {name}")
             threads[name].start()
         for name, thread in threads.items():
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
-                self._warn(f"tracker {name}: did not finish within {FINISH_LIMIT_S} s, left behind")
+                self._warn(f"tracker {name}: did not finish within {FINISH_LIMIT_S} s")
             else:
-                self._pass_on_messages(name, live[name])
+                self._show_messages(name, live[name])
 
     def _each(self, call: Callable[[str, Tracker], None]) -> None:
         for name, tracker in list(self._live.items()):
             if not self._guard(name, partial(call, name, tracker)):
                 del self._live[name]
-            self._pass_on_messages(name, tracker)
+            self._show_messages(name, tracker)
 
-    def _pass_on_messages(self, name: str, tracker: Tracker) -> None:
-        def pass_on() -> None:
+    def _show_messages(self, name: str, tracker: Tracker) -> None:
+        def show() -> None:
             for message in tracker.messages():
                 self._warn(f"tracker {name}: {message}")
 
-        self._guard(name, pass_on)
+        self._guard(name, show)
 
     def _guard(self, name: str, call: Callable[[], None]) -> bool:
-        """Whether it went well. Catches everything: tracking is never worth a run."""
+        """Call, and return whether that worked. A run never fails because of its trackers."""
         try:
             call()
         except Exception as error:
@@ -140,8 +145,9 @@ class Trackers:
         return True
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_states(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):  # a new run, or a torn file of a dead one: a new identity
+        states: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):  # a new run, or a file that a killed run left incomplete
         return {}
+    return states

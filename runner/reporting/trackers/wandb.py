@@ -1,8 +1,8 @@
-"""Weights & Biases, spoken to through a process of its own (wandb_process.py).
+"""Weights & Biases, which runs in a process of its own (wandb_process.py).
 
-In our process, wandb 0.31 would hold up the start (import and `init`: 1.4 s, without a network
-8 s), replace `sys.exit` and the exception hook, and wait in an exit handler for uploads that a lost
-network never ends. As a process it can be slow, hang or crash, and be killed, without harm.
+In our process, wandb 0.31 would delay the start (import and `init` take 1.4 s, without a network
+8 s), replace `sys.exit` and the exception hook, and wait in an exit handler for uploads that never
+end if the network is lost. Another process may be slow, hang, crash and be killed without harm.
 """
 
 from __future__ import annotations
@@ -27,9 +27,18 @@ FINISH_LIMIT_S = 20
 
 
 class WandB:
-    """mode: auto is online where there is a key and the server answers, and offline otherwise.
+    """Tracks a run in Weights & Biases.
 
     The key comes from WANDB_API_KEY or `wandb login`, never from the configuration.
+
+    Args:
+        project: the project of the run.
+        entity: the user or team; None for the default of the key.
+        mode: online, offline, or auto, which is online if there is a key and the server answers.
+        tags: tags of the run.
+
+    Raises:
+        ValueError: if the mode is unknown.
     """
 
     def __init__(
@@ -52,17 +61,17 @@ class WandB:
     def start(self, run: RunInfo, state: Mapping[str, Any] | None) -> None:
         self._id = state["id"] if state else secrets.token_hex(4)
         root = str(Path(__file__).resolve().parents[3])
-        # without this its own telemetry can hold up the end by 8 s
+        # without this, the telemetry of wandb can delay the end by 8 s
         env = {"WANDB_ERROR_REPORTING": "false"} | os.environ
-        # -P: a folder `wandb` in the working directory must not be taken for the library
+        # -P, so that a folder `wandb` in the working directory is not imported as the library
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "runner.reporting.trackers.wandb_process"],
-            env=env | {"PYTHONPATH": os.pathsep.join(_paths(root))},
+            env=env | {"PYTHONPATH": os.pathsep.join(_import_paths(root))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,  # Ctrl-C is for us; and all of it can be killed as a group
+            start_new_session=True,  # Ctrl-C is for us only, and one signal kills its children too
         )
         threading.Thread(target=self._write, daemon=True, name="wandb rows").start()
         self._reader = threading.Thread(target=self._read, daemon=True, name="wandb messages")
@@ -75,13 +84,13 @@ class WandB:
             config=run["config"],
             group=run.get("group"),
             job_type=run.get("job_type"),
-            beside=run.get("beside", False),
+            shared=run.get("shared", False),
         )
 
     def log(self, split: str, step: int, metrics: Mapping[str, float]) -> None:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise RuntimeError(f"its process ended with code {self._process.returncode}")
+            raise RuntimeError(f"the process of wandb ended with code {self._process.returncode}")
         self._send(step=step, row={f"{split}/{name}": value for name, value in metrics.items()})
 
     def log_histograms(self, split: str, step: int, histograms: Mapping[str, Histogram]) -> None:
@@ -103,12 +112,12 @@ class WandB:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._messages.append(
-                f"not all was sent within {FINISH_LIMIT_S} s; `wandb sync` sends the rest from "
-                "the folder wandb in the run directory"
+                f"not everything was sent within {FINISH_LIMIT_S} s; `wandb sync` sends the rest "
+                "from the folder wandb in the run directory"
             )
         else:
             if code != 0:
-                raise RuntimeError(f"its process ended with code {code}")
+                raise RuntimeError(f"the process of wandb ended with code {code}")
         if self._reader is not None:
             self._reader.join(1.0)  # its last messages
 
@@ -119,7 +128,7 @@ class WandB:
         self._lines.put(json.dumps(line, default=str) + "\n")
 
     def _write(self) -> None:
-        """Thread: a pipe that nobody empties blocks, and training must not wait for it."""
+        """Write lines in a thread, since a full pipe would block training."""
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -128,7 +137,7 @@ class WandB:
                 self._process.stdin.flush()
             self._process.stdin.close()
         except BrokenPipeError:
-            return  # it has ended: log() notices by its exit code
+            return  # the process has ended, which log() sees by its exit code
 
     def _read(self) -> None:
         assert self._process is not None
@@ -137,6 +146,6 @@ class WandB:
             self._messages.append(json.loads(line)["message"])
 
 
-def _paths(root: str) -> list[str]:
-    given = os.environ.get("PYTHONPATH")
-    return [root, given] if given else [root]
+def _import_paths(root: str) -> list[str]:
+    inherited = os.environ.get("PYTHONPATH")
+    return [root, inherited] if inherited else [root]

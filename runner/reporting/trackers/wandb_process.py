@@ -1,7 +1,7 @@
-"""The process in which wandb lives: a JSON object a line in, `{"message": ...}` lines out.
+"""The process that runs wandb: reads a JSON object per line, writes `{"message": ...}` lines.
 
-The first line says what to start, then come rows, then `{"finish": status}`; the end of the input
-without it means that the run was killed.
+The first line has the options of the run, then come rows, then `{"finish": status}`. If the input
+ends without the last line, the run was killed.
 """
 
 from __future__ import annotations
@@ -23,39 +23,40 @@ EXIT_CODES = {"completed": 0, "pruned": 0, "failed": 1, "interrupted": 130}
 
 
 def main() -> None:
-    # wandb prints, and starts a process of its own that does: what we answer goes another way
+    """Track one run from standard input to its end."""
+    # wandb and the process that it starts print to standard output, so messages get a copy of it
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # ended by our input only, after its last row
+        signal.signal(number, signal.SIG_IGN)  # we end with the input, after its last row
 
     def say(message: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the run is gone, the rows still count
+        with contextlib.suppress(BrokenPipeError):  # the run is gone, but its rows still count
             print(json.dumps({"message": message}), file=answers, flush=True)
 
     options = json.loads(sys.stdin.readline())
     run = start_run(options, say)
     last_step, status = 0, "failed"
     for line in sys.stdin:
-        sent = json.loads(line)
-        if "finish" in sent:
-            status = sent["finish"]
+        message = json.loads(line)
+        if "finish" in message:
+            status = message["finish"]
             break
-        row = {**sent["row"], **to_wandb_histograms(sent.get("histograms", {}))}
-        if options.get("beside"):  # the run's own steps are another process's: rows bring theirs
-            run.log({**row, FOLLOW_STEP: sent["step"]})
+        row = {**message["row"], **to_wandb_histograms(message.get("histograms", {}))}
+        if options.get("shared"):  # the steps of the run belong to another process
+            run.log({**row, FOLLOW_STEP: message["step"]})
             continue
-        # wandb drops rows of earlier steps, such as the best step's test at the end of a run
-        last_step = max(last_step, sent["step"])
+        # wandb drops rows of earlier steps, such as the test of the best step at the end of a run
+        last_step = max(last_step, message["step"])
         run.log(row, step=last_step)
     watchdog = threading.Timer(ORPHAN_LIMIT_S, lambda: os.killpg(0, signal.SIGKILL))
-    watchdog.daemon = True  # for when there is nobody left to kill us
+    watchdog.daemon = True  # in case the run that would kill us is gone
     watchdog.start()
     run.finish(exit_code=EXIT_CODES[status])
 
 
 def to_wandb_histograms(histograms: Mapping[str, Any]) -> dict[str, Any]:
-    """name -> (counts, edges), as wandb's own."""
+    """Convert name -> (counts, edges) to histograms of wandb."""
     if not histograms:
         return {}
     import wandb
@@ -64,7 +65,7 @@ def to_wandb_histograms(histograms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def start_run(options: Mapping[str, Any], say: Callable[[str], None]) -> Any:
-    """The wandb run, offline if it cannot be had online."""
+    """Start the wandb run, offline if online fails."""
     if options["mode"] != "offline":
         try:
             return init_run(options, "online")
@@ -74,28 +75,29 @@ def start_run(options: Mapping[str, Any], say: Callable[[str], None]) -> Any:
             say(f"offline ({first_line}); send it later: wandb sync {folder}/offline-run-*")
             import wandb
 
-            wandb.teardown()  # the failed run would hold the id
+            wandb.teardown()  # else the failed run would keep the id
     return init_run(options, "offline")
 
 
 def init_run(options: Mapping[str, Any], mode: Literal["online", "offline"]) -> Any:
+    """Start the wandb run in one mode; raises what wandb raises."""
     import wandb
 
     settings: dict[str, Any] = {
         "init_timeout": START_LIMIT_S,
         "silent": True,
         "console": "off",
-        # the run directory holds patch, command and versions; here they could leak a secret
+        # patch, command and versions are in the run directory; in wandb they could leak a secret
         "disable_git": True,
         "disable_code": True,
         "x_disable_meta": True,
         "x_disable_machine_info": True,
-        "x_disable_stats": True,  # sampled every few seconds on cores that train
-        "x_transaction_log_flush_interval": 1.0,  # else a kill loses the last 15 s of rows
+        "x_disable_stats": True,  # else sampled every few seconds on cores that train
+        "x_transaction_log_flush_interval": 1.0,  # else a kill would lose the rows of 15 s
     }
-    if options.get("beside") and mode == "online":  # several writers of one run, this one no chief
+    if options.get("shared") and mode == "online":  # one of several writers, and not the main one
         settings |= {"mode": "shared", "x_primary": False, "x_label": "follow"}
-    known = wandb.Settings.model_fields  # those with x_ come and go between versions
+    known = wandb.Settings.model_fields  # settings with x_ differ between versions
     run = wandb.init(
         mode=None if "mode" in settings else mode,
         id=options["id"],
@@ -106,7 +108,7 @@ def init_run(options: Mapping[str, Any], mode: Literal["online", "offline"]) -> 
         job_type=options["job_type"],
         tags=options["tags"] or None,
     )
-    if options.get("beside"):
+    if options.get("shared"):
         run.define_metric("follow/*", step_metric=FOLLOW_STEP)
     return run
 

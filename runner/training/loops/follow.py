@@ -98,7 +98,7 @@ def open_follow_state(job: Job, split: str) -> FollowState:
             "dir": folder,
             "config": read_config(run),
             "job_type": str(read_meta(run)["kind"]),
-            "beside": True,
+            "shared": True,
             "step": rows[-1]["step"] if rows else 0,
         },
         json.loads(identities.read_text()) if identities.exists() else None,

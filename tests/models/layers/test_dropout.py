@@ -1,4 +1,4 @@
-"""The dropout that draws 16 bits an element does what torch's does."""
+"""Our dropout, which draws 16 bits for an element, has the distribution of torch's."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def test_nothing_is_dropped_in_evaluation_or_at_zero_and_all_at_one(device):
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.5])
-def test_a_share_that_is_none_is_refused(p):
+def test_a_probability_out_of_range_is_refused(p):
     with pytest.raises(ValueError, match="dropout probability"):
         Dropout(p)

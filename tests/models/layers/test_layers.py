@@ -1,4 +1,4 @@
-"""Layers whose inside differs from what the twins of whole models see: chunks, limits, dropout."""
+"""Details of layers that the twins of whole models do not see: chunks, limits, dropout."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_mlp_drops_its_input_where_asked_and_not_its_output():
 
 
 @pytest.mark.parametrize("widths", [[0], [8, -1], [8, True], [8, 2.0]])
-def test_an_mlp_refuses_widths_that_are_none(widths):
+def test_an_mlp_refuses_widths_that_are_not_positive_integers(widths):
     with pytest.raises(ValueError, match="widths="):
         mlp(4, widths)
 
@@ -126,7 +126,7 @@ def test_a_mixture_of_groups_is_one_of_all_experts():
     torch.testing.assert_close(mixture(x, *experts.split([2, 2, 1], dim=1)), whole)
 
 
-def test_a_learnt_gate_starts_open_and_a_gate_of_features_follows_them():
+def test_a_gate_without_features_starts_open_and_a_gate_of_features_follows_them():
     x = torch.randn(8, 6)
     torch.testing.assert_close(FeatureGate(6, 0, [4])(x, None), x)
     gate = FeatureGate(6, 3, [4])
@@ -136,8 +136,8 @@ def test_a_learnt_gate_starts_open_and_a_gate_of_features_follows_them():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_candidates_are_drawn_alike_on_every_device_also_by_deterministic_kernels(device):
-    """CUDA has no deterministic running sum of fractions."""
+def test_candidates_are_the_same_on_every_device_also_with_deterministic_kernels(device):
+    """CUDA has no deterministic cumulative sum of floats."""
     negatives = NegativeSampler(50, uniform=5, popularity=40)
     counts = np.arange(50) % 7
     negatives.to(device).counts_I.copy_(torch.from_numpy(counts))

@@ -95,7 +95,7 @@ def test_it_learns_as_tables_of_width_one_under_every_optimizer(kind):
     assert max(float((w - 0.3).abs().max()) for w in twin.weight.values()) > 1e-4
 
 
-def test_numbers_enter_by_a_linear_function():
+def test_dense_features_enter_by_a_linear_function():
     first_order = FirstOrder(SCHEMA)
     batch = random_batch(8)
     zeros = torch.zeros(8, 3 * LINEAR_COLUMNS)
@@ -164,7 +164,7 @@ def test_weights_of_ids_count_in_both():
 
 
 @pytest.mark.parametrize("init", [0.0, 0.25])
-def test_the_start_of_the_tables_is_what_was_asked_for(init):
+def test_the_initial_bound_of_the_tables_is_the_setting(init):
     lookup = TableLookup(SCHEMA, 8, init=init)
     settings = parse_sparse({"kind": "sgd", "lr": 0.1})
     state = build_tables(lookup.specs, lookup.features, settings, seed=0, device=CPU).state()

@@ -211,12 +211,12 @@ REFUSED = [
     (JRC, CLICK, {"group": "sesion"}, "group=sesion.*nearest: 'session'; there are user, session"),
     (JRC, replace(CLICK, groups=()), {"group": "user"}, "group=user.*it has none"),
     (ByKind, BOTH, {"weights": {"star": 1.0}}, "no task 'star'; nearest: 'stars'"),
-    (ByKind, BOTH, {"weights": 0.0}, "at least one task must weigh"),
+    (ByKind, BOTH, {"weights": 0.0}, "at least one task must have a weight"),
     *((loss, replace(CLICK, tasks=()), {}, "needs a task") for loss in (BCE, ByKind, Uncertainty)),
 ]
 
 
 @pytest.mark.parametrize(("loss", "schema", "settings", "message"), REFUSED)
-def test_what_does_not_fit_is_told_while_building(loss, schema, settings, message):
+def test_what_does_not_fit_is_refused_while_building(loss, schema, settings, message):
     with pytest.raises(ValueError, match=message):
         loss(schema, **settings)

@@ -1,4 +1,4 @@
-"""What a person sees: on a terminal, in a file, and when nobody looks any more."""
+"""The view on a terminal, in a file, and after its reader has gone."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ EVALUATION = {
 SPEED = {"examples_per_s": 98123.4, "updates_per_s": 20.0}
 
 
-def drawn(tell: Callable[[View], None], monkeypatch, columns: int = 80) -> str:
-    """Everything that a terminal of so many columns receives."""
+def terminal_output(use: Callable[[View], None], monkeypatch, columns: int = 80) -> str:
+    """Return everything that a terminal of so many columns receives."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm-256color")
     master, slave = os.openpty()
     with os.fdopen(slave, "w", encoding="utf-8") as stream:
         reader = subprocess.Popen(["cat"], stdin=master, stdout=subprocess.PIPE, stderr=-3)
-        tell(View(stream))
+        use(View(stream))
     os.close(master)
     return reader.communicate(timeout=20)[0].decode().replace("\r\n", "\n")
 
@@ -54,9 +54,9 @@ def without_colours(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "\n")
 
 
-def told(tell: Callable[[View], None]) -> str:
+def plain_output(use: Callable[[View], None]) -> str:
     stream = io.StringIO()
-    tell(View(stream))
+    use(View(stream))
     return stream.getvalue()
 
 
@@ -68,8 +68,8 @@ def a_short_training(view: View) -> None:
         view.log_evaluation("validation", 400, EVALUATION, best=True)
 
 
-def test_elsewhere_each_log_point_and_evaluation_is_a_plain_line():
-    lines = told(a_short_training).splitlines()
+def test_without_a_terminal_each_log_point_and_evaluation_is_a_plain_line():
+    lines = plain_output(a_short_training).splitlines()
     assert lines == [
         "train  step 400/820  loss 0.48213  auc 0.78123  98,123 ex/s  0:21 left",
         "validation  step 400/820  loss 0.48213  auc 0.78123  log_loss 0.48213  "
@@ -79,7 +79,7 @@ def test_elsewhere_each_log_point_and_evaluation_is_a_plain_line():
 
 
 def test_a_terminal_shows_a_bar_with_loss_speed_and_time_left(monkeypatch):
-    text = without_colours(drawn(a_short_training, monkeypatch))
+    text = without_colours(terminal_output(a_short_training, monkeypatch))
     bars = [line for line in text.splitlines() if "━" in line]
     assert any(
         line.rstrip().endswith("400/820  loss 0.48213  98,123 ex/s  0:21 left")
@@ -90,14 +90,14 @@ def test_a_terminal_shows_a_bar_with_loss_speed_and_time_left(monkeypatch):
 
 @pytest.mark.parametrize("columns", [56, 80, 120])
 def test_no_line_on_a_terminal_is_wider_than_it(monkeypatch, columns):
-    def tell(view: View) -> None:
+    def use(view: View) -> None:
         a_short_training(view)
         view.log_evaluation(
             "test", 820, EVALUATION | {f"{k}/buy": v for k, v in EVALUATION.items()}
         )
         finish(view)
 
-    lines = without_colours(drawn(tell, monkeypatch, columns)).splitlines()
+    lines = without_colours(terminal_output(use, monkeypatch, columns)).splitlines()
     assert max(map(len, lines)) <= columns
     assert all(format_number(value) in "\n".join(lines) for value in EVALUATION.values())
 
@@ -114,13 +114,13 @@ def finish(view: View, status: str = "completed") -> None:
 
 
 def test_a_terminal_gets_its_cursor_back_even_if_the_run_is_killed_later(monkeypatch):
-    text = drawn(a_short_training, monkeypatch)
+    text = terminal_output(a_short_training, monkeypatch)
     before_the_end = text[: text.index("400/820  loss")]
     assert before_the_end.rindex("\x1b[?25h") > before_the_end.rindex("\x1b[?25l")
 
 
-def test_the_end_shows_ours_beside_the_reachable_and_the_share_of_the_way():
-    lines = told(finish).splitlines()
+def test_the_result_shows_the_reachable_values_and_the_share_of_the_gain():
+    lines = plain_output(finish).splitlines()
     assert lines[0] == "completed at step 820 in 0:58; best at step 800"
     cells = {line[2:20].strip(): line[20:].split() for line in lines[1:]}
     assert cells["metric"] == ["train", "test", "reachable"]
@@ -130,18 +130,18 @@ def test_the_end_shows_ours_beside_the_reachable_and_the_share_of_the_way():
     assert cells["accuracy"] == ["0.78451", "0.78451"]
 
 
-def test_an_interrupted_run_says_how_to_go_on():
-    def tell(view: View) -> None:
+def test_an_interrupted_run_says_how_to_resume_it():
+    def use(view: View) -> None:
         view.show_result({}, status="interrupted", step=7, directory=Path("outputs/a b"))
 
-    assert told(tell).splitlines() == [
+    assert plain_output(use).splitlines() == [
         "interrupted at step 7",
         "run directory: outputs/a b",
         "go on with: python -m runner resume 'outputs/a b'",
     ]
 
 
-def test_tasks_are_rows_and_metrics_are_columns_that_break_or_turn_when_narrow():
+def test_a_narrow_table_folds_its_headers_or_is_transposed():
     table = TextTable(["", "auc", "log_loss"], [["click", "0.1", "0.2"], ["buy", "0.3", "0.4"]])
     assert fit_to_width(table, 80).lines() == [
         "       auc  log_loss",
@@ -185,7 +185,7 @@ def test_gain_is_shown_per_task_and_only_where_it_is_known():
         (-math.inf, "-inf"),
     ],
 )
-def test_numbers_keep_what_matters(value, text):
+def test_numbers(value, text):
     assert format_number(value) == text
 
 
@@ -199,7 +199,7 @@ def test_durations(seconds, text):
 def test_warnings_reach_the_error_stream_and_the_log_once(caplog):
     errors = io.StringIO()
     with redirect_stderr(errors), caplog.at_level(logging.INFO):
-        output = told(lambda view: (view.warn("disk nearly full"), view.note("resuming")))
+        output = plain_output(lambda view: (view.warn("disk nearly full"), view.note("resuming")))
     assert errors.getvalue() == "warning: disk nearly full\n"
     assert output == "resuming\n"
     assert [r.message for r in caplog.records] == ["disk nearly full", "resuming"]
@@ -207,7 +207,7 @@ def test_warnings_reach_the_error_stream_and_the_log_once(caplog):
 
 def test_text_is_never_taken_for_markup(monkeypatch):
     message = "parts[1].pattern '[red]' matches no parameter"
-    assert message in without_colours(drawn(lambda view: view.warn(message), monkeypatch))
+    assert message in without_colours(terminal_output(lambda view: view.warn(message), monkeypatch))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "terminal"])
@@ -226,7 +226,7 @@ def test_the_bar_is_drawn_by_time_and_not_at_every_step(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: next(clock) * REFRESH_EVERY_S / 10)
     drawings = []
 
-    def tell(view: View) -> None:
+    def use(view: View) -> None:
         draw = view._surface.draw_progress
         monkeypatch.setattr(
             view._surface, "draw_progress", lambda *a: (drawings.append(a), draw(*a))
@@ -235,21 +235,21 @@ def test_the_bar_is_drawn_by_time_and_not_at_every_step(monkeypatch):
             for step in range(1, 1001):
                 view.step(step)
 
-    told(tell)
+    plain_output(use)
     assert 80 <= len(drawings) <= 130  # every tenth step
 
 
-def test_a_long_evaluation_shows_itself_in_plain_lines_too(monkeypatch):
+def test_a_long_evaluation_shows_its_progress_in_plain_lines_too(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-    def tell(view: View) -> None:
+    def use(view: View) -> None:
         with view.evaluation(1000):
             for _ in range(10):
                 view.advance_evaluation("test", 100)
                 now[0] += 10
 
-    assert told(tell).splitlines() == [
+    assert plain_output(use).splitlines() == [
         "test  400/1,000 rows",
         "test  700/1,000 rows",
         "test  1,000/1,000 rows",

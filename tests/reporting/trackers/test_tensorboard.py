@@ -1,4 +1,4 @@
-"""What TensorBoard reads back from the run directory."""
+"""TensorBoard reads back what the tracker wrote into the run directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tracker may raise or hang: it is named once, left out, and the run goes on."""
+"""A tracker that raises or hangs is named once and dropped, and the run goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.reporting.trackers import tracker as tracker_module
 
 
 class Recorder:
-    """Keeps all calls; raises in, or waits for ever in, the methods named."""
+    """Records all calls; raises or hangs in the methods with the given names."""
 
     def __init__(self, *, raises: str = "", hangs: str = "") -> None:
         self.calls: list[tuple] = []
@@ -57,7 +57,7 @@ def run_through(trackers: Trackers, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["start", "log", "state", "finish"])
-def test_one_that_raises_is_named_once_and_left_out(tmp_path, method):
+def test_a_tracker_that_raises_is_named_once_and_dropped(tmp_path, method):
     warnings: list[str] = []
     broken, whole = Recorder(raises=method), Recorder()
     run_through(Trackers({"broken": broken, "whole": whole}, warnings.append), tmp_path)
@@ -74,7 +74,7 @@ def test_one_that_raises_is_named_once_and_left_out(tmp_path, method):
     assert "tracker whole: data is in a folder" in warnings
 
 
-def test_one_that_hangs_at_the_end_is_left_behind(tmp_path, monkeypatch):
+def test_a_tracker_that_hangs_in_finish_does_not_delay_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(tracker_module, "FINISH_LIMIT_S", 0.3)
     warnings: list[str] = []
     hanging, whole = Recorder(hangs="finish"), Recorder()
@@ -104,14 +104,14 @@ def test_identity_goes_to_checkpoints_and_the_run_directory_and_comes_back(tmp_p
     assert from_folder.named("start") == [("start", "n", {"id": "abc"})]
 
 
-def test_a_torn_identity_file_makes_a_new_identity(tmp_path):
+def test_an_incomplete_identity_file_makes_a_new_identity(tmp_path):
     (tmp_path / "trackers.json").write_text('{"one": {"i')
     tracker = Recorder()
     Trackers({"one": tracker}, pytest.fail).start({"name": "n", "dir": tmp_path, "config": {}})
     assert tracker.named("start") == [("start", "n", None)]
 
 
-def test_one_that_was_left_out_keeps_its_identity_for_the_next_attempt(tmp_path):
+def test_a_dropped_tracker_keeps_its_identity_for_the_next_attempt(tmp_path):
     trackers = Trackers({"one": Recorder(raises="log")}, lambda _: None)
     trackers.start({"name": "n", "dir": tmp_path, "config": {}})
     trackers.log("train", 1, {})
@@ -128,7 +128,7 @@ class Drawing(Recorder):
         self._called("log_histograms", split, step, dict(histograms))
 
 
-def test_histograms_go_to_those_that_show_them(tmp_path):
+def test_histograms_go_to_trackers_that_show_them(tmp_path):
     plain, drawing, broken = Recorder(), Drawing(), Drawing(raises="log_histograms")
     warnings: list[str] = []
     trackers = Trackers({"a": plain, "b": drawing, "c": broken}, warn=warnings.append)

@@ -1,4 +1,4 @@
-"""W&B against a small server on this machine that refuses keys and falls silent, and offline."""
+"""W&B against a local server that can refuse keys and stop answering, and offline."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CANARY = "canary7canary7canary7canary7canary7canary7"
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch, tmp_path_factory):
-    """Nobody's settings, keys or caches; and a server that is not there."""
+def isolated(monkeypatch, tmp_path_factory):
+    """Hide the settings, keys and caches of this machine, and name a server that does not exist."""
     home = tmp_path_factory.mktemp("home")
     for name in [n for n in os.environ if n.startswith("WANDB_")]:
         monkeypatch.delenv(name)
@@ -67,7 +67,7 @@ def process_group(tracker: WandB) -> int:
 
 
 def recorded(folder: Path, text: str, kind: str = "") -> int:
-    """How often a text stands in the logs that `wandb sync` sends."""
+    """Count a text in the logs that `wandb sync` sends."""
     logs = folder.glob(f"wandb/{kind}run-*/*.wandb")
     return sum(path.read_bytes().count(text.encode()) for path in logs)
 
@@ -90,7 +90,7 @@ def test_rows_config_group_and_status_arrive(tmp_path, server):
     assert tracker.messages() == []
 
 
-def test_histograms_arrive_beside_the_numbers_of_their_step(tmp_path, server):
+def test_histograms_arrive_with_the_metrics_of_their_step(tmp_path, server):
     tracker = started(tmp_path)
     tracker.log("weights", 3, {"norm": 0.5})
     shown = Histogram((-1.0, 0.0, 0.5), (3, 4), 1.5, 6.25)
@@ -169,7 +169,7 @@ def test_a_network_lost_midway_delays_nothing_and_loses_nothing(tmp_path, server
     wait_for(lambda: recorded(tmp_path, "train/loss") >= 2 * 18)
 
 
-def test_its_process_killed_is_an_error_at_the_next_row(tmp_path):
+def test_a_kill_of_its_process_is_an_error_at_the_next_row(tmp_path):
     tracker = started(tmp_path, mode="offline")
     os.killpg(process_group(tracker), signal.SIGKILL)
     with pytest.raises(RuntimeError, match="ended with code -9"):

@@ -1,4 +1,4 @@
-"""As much of a W&B server as the client needs: it keeps what it is sent, and can fall silent."""
+"""A minimal W&B server that records what it receives and can stop answering."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class FakeServer(ThreadingHTTPServer):
     def __init__(self, *, refuse_key: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.refuse_key = refuse_key
-        self.silent = threading.Event()  # set: requests are taken and never answered
+        self.silent = threading.Event()  # if set, requests are read and never answered
         self.ended = threading.Event()
         self.runs: list[dict[str, Any]] = []  # variables of each upsert
         self.history: list[dict[str, Any]] = []
@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
     server: FakeServer
 
     def log_message(self, *_: Any) -> None:
-        """Quiet."""
+        """Print nothing."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, {"data": self.graphql(json.loads(body))})
         elif body:
             self.answer(200, self.stream(json.loads(body)))
-        else:  # an upload in chunks, which nobody here reads
+        else:  # an upload in chunks, which is ignored
             self.close_connection = True
             self.answer(200, {})
 
