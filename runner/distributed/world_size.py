@@ -5,10 +5,15 @@ The number of rows of an update is part of what a run is; how many ranks share t
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Mapping
 from typing import Any
+
+from runner.distributed.global_batch import (
+    GLOBAL_BATCH_KEYS,
+    batches_per_update,
+    global_batch_size,
+)
 
 
 def launched_world_size(environment: Mapping[str, str] = os.environ) -> int | None:
@@ -54,16 +59,16 @@ def _keep_global_batch(
     trainer: dict[str, Any], kept: dict[str, Any], was: Mapping[str, Any], given: Collection[str]
 ) -> tuple[list[str], list[str]]:
     """On other ranks or micro-batches the rows of an update stay, so each takes another part."""
-    names = ("batch_size", "accumulate", "num_processes")
-    numbers = [node.get(name, 1) for node in (was, trainer) for name in names]
+    numbers = [node.get(name, 1) for node in (was, trainer) for name in GLOBAL_BATCH_KEYS]
     if not all(type(n) is int and n > 0 for n in numbers):
         return [], []  # of a wrong type, or nothing to go on from: said elsewhere
     (rows, *cut), (_, *cut_now) = numbers[:3], numbers[3:]
     if not was or cut == cut_now or "trainer.batch_size" in given:
         return [], []
-    total, share = rows * math.prod(cut), math.prod(cut_now)
+    total, share = global_batch_size(rows, *cut), batches_per_update(*cut_now)
     if total % share:
-        changed = [f"trainer.{n}={b}" for n, a, b in zip(names[1:], cut, cut_now) if a != b]
+        keys = zip(GLOBAL_BATCH_KEYS[1:], cut, cut_now)
+        changed = [f"trainer.{key}={now}" for key, before, now in keys if before != now]
         return [
             f"{', '.join(changed)}: an update of this run has {total:,} rows, which "
             f"{_counted(*cut_now)} cannot share evenly; needed are numbers that divide them"

@@ -9,6 +9,7 @@ from contextlib import closing
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream, epoch_end_offset
+from runner.distributed.global_batch import global_batch_size, rank_batch_size
 from runner.embeddings.step_counts import initial_step_count
 from runner.training.job import Job, LearningRates
 from runner.training.state import TrainState
@@ -88,9 +89,9 @@ def is_finished(job: Job, state: TrainState) -> bool:
 
 
 def rows_per_update(job: Job, batch_multiplier: int = 1) -> int:
-    """Of all ranks together, where no epoch ends in it."""
+    """Return the rows of an update that no end of an epoch cuts short, over all ranks."""
     trainer, world_size = job.trainer, job.context.ranks.world_size
-    return trainer.batch_size * trainer.accumulate * world_size * batch_multiplier
+    return global_batch_size(trainer.batch_size, trainer.accumulate, world_size, batch_multiplier)
 
 
 def current_total_steps(job: Job, state: TrainState) -> int:
@@ -139,11 +140,12 @@ def training_batches(
 
 def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
     """The same, where the dataset makes them."""
-    cursor, multiplier = state.cursor, state.batch_multiplier
+    cursor, trainer = state.cursor, job.trainer
+    batch_size = rank_batch_size(trainer.batch_size, trainer.accumulate, state.batch_multiplier)
     for epoch in itertools.count(cursor.epoch):
         yield from job.dataset.batches(
             "train",
-            batch_size=job.trainer.batch_size * job.trainer.accumulate * multiplier,
+            batch_size=batch_size,
             seed=job.seed,
             start=cursor if epoch == cursor.epoch else DataPosition(epoch, 0),
             rank=job.context.ranks.rank,
