@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from runner.training.job import Job
 
 EMA_PREFIX = "ema/"  # before the names of moving averages in a checkpoint
-# before the names of what a loss and a task bring: no part of a model may be called so
 
 
 @dataclass

@@ -52,7 +52,7 @@ def test_what_cannot_send_its_ids_ahead_is_told_why(monkeypatch):
     with pytest.raises(ConfigError, match="no table is held by TorchRec"):
         choose_pipeline(wanted, context, lookup, Supervised())
     sharded(monkeypatch, context)
-    with pytest.raises(ConfigError, match="Own does not say looks_up_once = True"):
+    with pytest.raises(ConfigError, match="Own does not declare looks_up_once = True"):
         choose_pipeline(wanted, context, lookup, Own())
     items = SequenceFeature("items", 50, 4, "a")
     draws = SequenceLookup(SCHEMA, 4, features=(), sequences=(items,), candidates="a")
