@@ -48,8 +48,9 @@ def _check_full_catalogue(settings: MetricSettings, model: nn.Module) -> None:
         _, cutoff = parse_cutoff(metric)
         if cutoff is not None and cutoff > model.item.num_rows:
             raise ConfigError(
-                f"metrics.eval: {metric!r} asks for the first {cutoff:,} of {model.item.num_rows:,} "
-                f"items ({model.item.name}); at most {metric.partition('@')[0]}@"
+                f"metrics.eval: {metric!r} asks for the first {cutoff:,} of "
+                f"{model.item.num_rows:,} items ({model.item.name}); at most "
+                f"{metric.partition('@')[0]}@"
                 f"{model.item.num_rows}"
             )
 

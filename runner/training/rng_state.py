@@ -17,7 +17,7 @@ RNG_PREFIX = "rng/"  # before the names of these tensors in a checkpoint
 
 
 def rng_state_tensors(device: torch.device, ranks: Ranks) -> dict[str, Tensor]:
-    """Return copies of torch's random states: a row for each rank, of which this rank has its own."""
+    """Return copies of torch's random states: a row for each rank, its own on this one."""
     states = {f"{RNG_PREFIX}torch": torch.get_rng_state()}
     if device.type == "cuda":
         states[f"{RNG_PREFIX}cuda"] = torch.cuda.get_rng_state(device)
@@ -57,8 +57,8 @@ def restore_rng_state(
 def seed_rank(seed: int, rank: int, *, step: int = 0) -> None:
     """Give each rank random states of its own, for dropout and custom tasks.
 
-    Called after the model is made, whose initial weights are the same on all ranks. Rank 0 keeps its
-    states, which are those of a single process.
+    Called after the model is made, whose initial weights are the same on all ranks. Rank 0 keeps
+    its states, which are those of a single process.
     """
     if rank > 0:
         seeds = [int(n) for n in np.random.SeedSequence([seed, rank, step]).generate_state(3)]

@@ -105,7 +105,9 @@ class Context:
         if not re.fullmatch(r"\w+", name) or name in {*self.optimizers(), *self.table_groups}:
             raise ConfigError(f"ctx.add_optimizer({name!r}): a plain word that is not taken yet")
         if len({group["lr"] for group in optimizer.param_groups}) > 1:
-            raise ConfigError(f"ctx.add_optimizer({name!r}): has several rates; give each an optimizer")
+            raise ConfigError(
+                f"ctx.add_optimizer({name!r}): has several rates; give each an optimizer"
+            )
         taken = {id(p) for o in self.optimizers().values() for p in optimizer_parameters(o)}
         if any(id(p) in taken for p in optimizer_parameters(optimizer)):
             raise ConfigError(f"ctx.add_optimizer({name!r}): a parameter has an optimizer already")
@@ -130,8 +132,8 @@ class Context:
     def total_weight(self, batch: Batch) -> Tensor:
         """Return the weight of all rows of an update, over micro-batches and ranks; above 0.
 
-        Collective. A loss divided by it makes gradients of micro-batches and ranks add up to the one of a
-        single batch, however many rows each of them has.
+        Collective. If losses are divided by it, the gradients of micro-batches and ranks add up to
+        that of a single batch, however many rows each of them has.
         """
         weight = self.ranks.all_reduce_sum(batch.weights_B.sum())
         return weight.clamp_min(torch.finfo(torch.float32).tiny)
@@ -204,7 +206,9 @@ class Context:
                 loss = self.ranks.all_reduce_sum(share.detach().clone())
                 for value in penalty_values(self.penalties).values():
                     loss = loss + value
-                return loss, self._finalize_gradients(parameters, []) and math.isfinite(loss)  # sync
+                return loss, self._finalize_gradients(parameters, []) and math.isfinite(
+                    loss
+                )  # sync
 
             applied = step_with_closure(optimizer, parameters, evaluate, self.device)
         self._release_gradients(parameters, applied)
@@ -305,7 +309,7 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
         return True
     if all(t.device.type == "cpu" for t in tensors):
         # A NaN or an infinity always shows in a sum, which reads the memory once; torch has no
-        # vectorised infinity norm on CPU. Finite numbers may overflow a sum: only then each is read.
+        # vectorised infinity norm on CPU. Finite numbers may overflow a sum, so then each is read.
         if all(math.isfinite(t.sum().item()) for t in tensors):
             return True
         return all(bool(torch.isfinite(t).all()) for t in tensors)

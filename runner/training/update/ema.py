@@ -13,9 +13,9 @@ class MovingAverage:
     """average = decay_k average + (1 - decay_k) parameter, after each update k that is applied.
 
     decay_k is `decay`, or with `warmup` at most (1 + k) / (10 + k), so that an average that begins
-    at random initial weights forgets them soon. Its only state is its tensors, since k is the number
-    of updates. Tables are left out: rows that no batch touches would decay too, so every update
-    would read and write whole tables. Buffers are not averaged.
+    at random initial weights forgets them soon. Its only state is its tensors, since k is the
+    number of updates. Tables are left out: rows that no batch touches would decay too, so every
+    update would read and write whole tables. Buffers are not averaged.
     """
 
     def __init__(

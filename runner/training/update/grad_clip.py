@@ -139,7 +139,7 @@ def _table_of_column(layout: Layout, width: int, device: torch.device) -> Tensor
 
 
 def _sum_by_table(layout: Layout, squares_E: Tensor) -> tuple[Tensor, Tensor]:
-    """Return [number of tables], the sum over each table's columns, and [E], the columns' tables."""
+    """Return [number of tables], the sums over their columns, and [E], the table of a column."""
     table_of_E = _table_of_column(layout, len(squares_E), squares_E.device)
     sums = squares_E.new_zeros(len(layout.tables)).index_add_(0, table_of_E, squares_E)
     return sums, table_of_E

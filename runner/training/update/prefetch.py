@@ -44,8 +44,8 @@ def copy_to_device(
     """Yield the same batches on the device, in the same order.
 
     To CUDA they are copied from pinned memory on a separate stream, so that copies run beside
-    kernels; the training stream waits only for the batch that it needs. A batch carries its position
-    in the data, so that one still under way at a checkpoint does not count as seen.
+    kernels; the training stream waits only for the batch that it needs. A batch carries its
+    position in the data, so that one still under way at a checkpoint does not count as seen.
     """
     if device.type == "cpu":
         yield from batches

@@ -155,7 +155,7 @@ class SparseDistPipeline:
         """
         if batch is not self._handed_out:
             raise UserError(
-                "trainer.pipeline=sparse_dist: the ids of each batch are distributed early, for one "
+                "trainer.pipeline=sparse_dist: the ids of each batch are distributed early for one "
                 "look-up of it, and this task or model looks up something else, or twice; "
                 "trainer.pipeline=none supports that"
             )

@@ -34,8 +34,8 @@ class Task(Protocol):
 
     A task may also have `setup(ctx)`, called once before a checkpoint is restored: it adds modules
     and optimizers of the task to the context, and raises ConfigError for what the task cannot do.
-    A class attribute `looks_up_once = True` declares that the task looks up each batch that it takes
-    once, and nothing else; a subclass with methods of its own must declare it anew.
+    A class attribute `looks_up_once = True` declares that the task looks up each batch that it
+    takes once, and nothing else; a subclass with methods of its own must declare it anew.
     """
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput: ...

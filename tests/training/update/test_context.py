@@ -150,7 +150,7 @@ def test_names_and_parameters_have_one_owner():
     with pytest.raises(ConfigError, match="has an optimizer already"):
         context.add_optimizer("mine", torch.optim.SGD(context.model.parameters(), lr=0.5))
     groups = [{"params": [other.weight], "lr": 0.1}, {"params": [other.bias], "lr": 0.2}]
-    with pytest.raises(ConfigError, match="one rate"):
+    with pytest.raises(ConfigError, match="has several rates"):
         context.add_optimizer("mine", torch.optim.SGD(groups, lr=0.5))
 
 
