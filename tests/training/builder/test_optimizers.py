@@ -85,10 +85,10 @@ def train(context: Context, lrs: dict[str, float], num_updates: int) -> None:
 
 
 NAMES = [*dense_parameters(DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8]), BCE(SCHEMA))]
-pieces = st.sampled_from(
+fragments = st.sampled_from(
     ["bottom", "top", r"\.0", r"\.", "weight", "bias", ".*", "^", "$", "tables", "a", "m", "b"]
 )
-patterns = st.lists(pieces, min_size=1, max_size=3).map("".join)
+patterns = st.lists(fragments, min_size=1, max_size=3).map("".join)
 
 
 @settings(deadline=None, max_examples=60)
@@ -98,8 +98,8 @@ def test_every_parameter_and_table_has_exactly_one_owner_whatever_the_patterns(e
     try:
         context, _, lrs = build(parts)
     except ConfigError as error:
-        told = str(error)
-        if any(word in told for word in ("matches no", "owns nothing", "everything is frozen")):
+        message = str(error)
+        if any(word in message for word in ("matches no", "owns nothing", "everything is frozen")):
             return
         raise
     owned = [
@@ -231,6 +231,6 @@ def test_the_rates_of_tables_are_those_of_the_configuration():
         ([{"name": "top"}], "pattern: is missing"),
     ],
 )
-def test_mistakes_are_told_with_their_key(parts, message):
+def test_mistakes_are_reported_with_their_key(parts, message):
     with pytest.raises(ConfigError, match=message):
         build(parts)
