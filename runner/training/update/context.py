@@ -50,7 +50,7 @@ class Context:
     ranks: Ranks = field(default_factory=current_ranks)
     ema: MovingAverage | None = None  # of the dense half
     part_optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)  # by rate
-    trained_tables: dict[str, EmbeddingTables] | None = None  # by rate; None: all have one
+    trained_tables: dict[str, EmbeddingTables] | None = None  # by rate; None: one rate for all
     prior_table_updates: dict[str, int] = field(default_factory=dict)  # before this run, by table
     clip: ClipSettings = field(default_factory=ClipSettings)
     penalties: tuple[ParameterPenalty, ...] = ()
@@ -87,7 +87,9 @@ class Context:
             ConfigError: for a name that is taken or not a plain word.
         """
         if not re.fullmatch(r"\w+", name) or name in self.task_modules:
-            raise ConfigError(f"ctx.add_module({name!r}): a plain word that is not taken yet")
+            raise ConfigError(
+                f"ctx.add_module({name!r}): the name must be a plain word that is not taken yet"
+            )
         module.to(self.device)
         for tensor in (*module.parameters(), *module.buffers()):
             self.ranks.broadcast_(tensor.data)
@@ -103,7 +105,9 @@ class Context:
             ConfigError: for a name or a parameter that is taken, or for several rates.
         """
         if not re.fullmatch(r"\w+", name) or name in {*self.optimizers(), *self.table_groups}:
-            raise ConfigError(f"ctx.add_optimizer({name!r}): a plain word that is not taken yet")
+            raise ConfigError(
+                f"ctx.add_optimizer({name!r}): the name must be a plain word that is not taken yet"
+            )
         if len({group["lr"] for group in optimizer.param_groups}) > 1:
             raise ConfigError(
                 f"ctx.add_optimizer({name!r}): has several rates; give each an optimizer"
@@ -206,9 +210,8 @@ class Context:
                 loss = self.ranks.all_reduce_sum(share.detach().clone())
                 for value in penalty_values(self.penalties).values():
                     loss = loss + value
-                return loss, self._finalize_gradients(parameters, []) and math.isfinite(
-                    loss
-                )  # sync
+                finite = self._finalize_gradients(parameters, []) and math.isfinite(loss)  # sync
+                return loss, finite
 
             applied = step_with_closure(optimizer, parameters, evaluate, self.device)
         self._release_gradients(parameters, applied)
