@@ -24,11 +24,11 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "distributed": set(),
     "metrics": set(),
     "data": set(),
-    "optim": set(),
+    "optim": {"distributed"},
     "rundir": {"distributed"},
     "embeddings": {"distributed", "optim"},
-    "models": {"embeddings"},
-    "reporting": {"metrics", "rundir"},
+    "models": {"distributed", "embeddings"},
+    "reporting": {"distributed", "metrics", "rundir"},
     "config": {"distributed", "embeddings", "metrics", "models", "optim", "rundir"},
     "sweep": {"config", "distributed", "reporting", "rundir"},
     "training": {
@@ -39,7 +39,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "launch": {"config", "data", "distributed", "reporting", "rundir", "worker"},
     "remote": {"config", "launch", "rundir", "sweep"},
     "cli": {
-        *("config", "data", "launch", "optim", "reporting"),
+        *("config", "data", "distributed", "launch", "optim", "reporting"),
         *("rundir", "sweep", "training"),
     },
     "__main__": {"cli", "config", "distributed", "launch", "remote"},

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.distributed.global_batch import configured_global_batch_size
 from runner.errors import UserError, nearest_hint
 from runner.optim.lr_scaling import lr_scale_factor
 from runner.optim.lr_schedule import LRFactor, build_schedule
@@ -154,7 +155,6 @@ def _flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 def _length(config: Mapping[str, Any], rows: str | None, allowed: Sequence[str]) -> ScheduleLength:
     """Updates of the run, and of an epoch where the configuration speaks of epochs."""
     trainer = config["trainer"]
-    batch = trainer["batch_size"] * trainer["accumulate"] * trainer["num_processes"]
     dataset = config["dataset"]
     if rows is not None:
         num_rows = int(rows)
@@ -164,7 +164,7 @@ def _length(config: Mapping[str, Any], rows: str | None, allowed: Sequence[str])
         num_rows = _count_rows(dataset, allowed)
     else:
         return ScheduleLength(trainer["max_steps"], None)
-    per_epoch = math.ceil(num_rows / batch)
+    per_epoch = math.ceil(num_rows / configured_global_batch_size(trainer))
     return ScheduleLength(trainer["max_steps"] or per_epoch * trainer["max_epochs"], per_epoch)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from runner.distributed.global_batch import configured_global_batch_size
 from runner.errors import nearest_hint
 from runner.metrics.settings import find_metric
 
@@ -146,7 +147,7 @@ def check_monitored_metrics(config: Mapping[str, Any]) -> Iterator[str]:
     eval_names = ["loss", *config["metrics"]["eval"]]
     yield from _check_metric("checkpoint.monitor", monitor, eval_names)
     trainer = config["trainer"]
-    rows = trainer["batch_size"] * trainer["accumulate"] * trainer["num_processes"]
+    rows = configured_global_batch_size(trainer)
     for name, kind in PATIENCE_RULES.items():
         node, where = trainer.get(name, {}), f"trainer.{name}"
         if node is None:

@@ -8,12 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.config.early_stopping import PATIENCE_RULES, is_enabled
-from runner.models.row_scope import (
-    GLOBAL_BATCH_KEYS,
-    MICRO_BATCH_SCOPE,
-    UPDATE_SCOPE,
-    loss_row_scope,
-)
+from runner.distributed.global_batch import GLOBAL_BATCH_KEYS, configured_global_batch_size
+from runner.models.row_scope import MICRO_BATCH_SCOPE, UPDATE_SCOPE, loss_row_scope
 from runner.rundir.diff import flatten
 from runner.rundir.moved_targets import with_signed_targets
 
@@ -65,9 +61,7 @@ def signature_fields(
         if not any(key == left or key.startswith(f"{left}.") for left in UNSIGNED_KEYS)
     }
     trainer = config["trainer"]
-    kept["global_batch"] = (
-        trainer["batch_size"] * trainer.get("accumulate", 1) * (trainer.get("num_processes") or 1)
-    )
+    kept["global_batch"] = configured_global_batch_size(trainer)
     if loss_row_scope(config) == MICRO_BATCH_SCOPE:
         kept |= {f"trainer.{name}": trainer.get(name) or 1 for name in GLOBAL_BATCH_KEYS}
     kept["data"] = data_fingerprint

@@ -5,10 +5,15 @@ The rows of an update are part of a run's signature; the number of ranks that sh
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Mapping
 from typing import Any
+
+from runner.distributed.global_batch import (
+    GLOBAL_BATCH_KEYS,
+    batches_per_update,
+    global_batch_size,
+)
 
 
 def launched_world_size(environment: Mapping[str, str] = os.environ) -> int | None:
@@ -69,16 +74,17 @@ def _keep_global_batch(
 
     The batch size of a rank changes instead. Returns problems and notes.
     """
-    names = ("batch_size", "accumulate", "num_processes")
-    numbers = [node.get(name, 1) for node in (previous, trainer) for name in names]
+    numbers = [node.get(name, 1) for node in (previous, trainer) for name in GLOBAL_BATCH_KEYS]
     if not all(type(n) is int and n > 0 for n in numbers):
         return [], []  # another check refuses wrong types
     (batch_size, *old_parts), (_, *new_parts) = numbers[:3], numbers[3:]
     if not previous or old_parts == new_parts or "trainer.batch_size" in overridden_keys:
         return [], []
-    total, num_parts = batch_size * math.prod(old_parts), math.prod(new_parts)
+    total = global_batch_size(batch_size, *old_parts)
+    num_parts = batches_per_update(*new_parts)
     if total % num_parts:
-        changed = [f"trainer.{n}={b}" for n, a, b in zip(names[1:], old_parts, new_parts) if a != b]
+        keys = zip(GLOBAL_BATCH_KEYS[1:], old_parts, new_parts)
+        changed = [f"trainer.{key}={now}" for key, before, now in keys if before != now]
         return [
             f"{', '.join(changed)}: an update of this run has {total:,} rows, which "
             f"{_describe_parts(*new_parts)} cannot share evenly; choose numbers that divide them"

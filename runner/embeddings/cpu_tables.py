@@ -90,7 +90,7 @@ class CpuTables(EmbeddingTables):
     ) -> None:
         if values_V.numel() == 0:
             return
-        assert rate[1] > 0, "set_rate() comes before the look-up"
+        assert rate[1] > 0, "set_lr_and_step() comes before the look-up"
         rows_V, bags_V, weights_V = self._sorted(values_V, offsets, weights_V, grad_BE.shape[0])
         rows_U, counts_U = torch.unique_consecutive(rows_V, return_counts=True)
         ends_U = counts_U.cumsum(0)

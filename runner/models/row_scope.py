@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from runner.distributed.global_batch import GLOBAL_BATCH_KEYS
 from runner.errors import nearest_hint
 
 UPDATE_SCOPE, MICRO_BATCH_SCOPE = ROW_SCOPES = ("update", "micro_batch")
-GLOBAL_BATCH_KEYS = ("batch_size", "accumulate", "num_processes")  # in trainer
 BUILTIN_LOSSES = "runner.models.losses."
 ALWAYS_COMPARE_ROWS = ("JRC", "InBatchSoftmax")
 # these compare rows only if the net's candidates are items of rows

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from runner.distributed.global_batch import batches_per_update
+
 LR_SCALING_RULES: dict[str, Callable[[int], float]] = {
     "constant": lambda batches: 1.0,
     "sqrt": math.sqrt,
@@ -19,7 +21,7 @@ LR_SCALING_RULES: dict[str, Callable[[int], float]] = {
 
 
 def lr_scale_factor(rule: str, batches: int | None) -> float:
-    """What all full rates are multiplied by; batches: as `settle_batches` has found them."""
+    """What all full rates are multiplied by; batches: as `resolve_lr_batches` has found them."""
     assert rule == "constant" or batches is not None
     return LR_SCALING_RULES[rule](batches or 1)
 
@@ -38,9 +40,9 @@ def resolve_lr_batches(config: dict[str, Any], record: dict[str, Any]) -> None:
         return
     if scaling.get("rule") == "constant" or scaling.get("batches") is not None:
         return
-    numbers = [trainer.get("accumulate", 1), trainer.get("num_processes", 1)]
-    if all(type(n) is int and n > 0 for n in numbers):
-        scaling["batches"] = noted["batches"] = math.prod(numbers)
+    accumulate, num_ranks = trainer.get("accumulate", 1), trainer.get("num_processes", 1)
+    if all(type(n) is int and n > 0 for n in (accumulate, num_ranks)):
+        scaling["batches"] = noted["batches"] = batches_per_update(accumulate, num_ranks)
 
 
 def describe_lr_scaling(rule: str, batches: int | None, full: Mapping[str, float]) -> str:

@@ -1,6 +1,6 @@
 """Builds a job and runs its loop: tasks, updates, callbacks, evaluation, resume.
 
-What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+Public names are listed in `__init__.pyi` and imported at their first use.
 """
 
 import lazy_loader

@@ -1,7 +1,4 @@
-"""Checks of rankings and slices against dataset and model, and the counts that a model asks for.
-
-Between the builder and what it builds; nothing here is needed where nobody asks for it.
-"""
+"""Rankings and slices of an evaluation, and the counts of ids that a retrieval model asks for."""
 
 from __future__ import annotations
 
@@ -25,14 +22,18 @@ _COUNT_ROWS = 65_536  # read at a time
 
 
 def check_rankings(settings: MetricSettings, dataset: Dataset, model: nn.Module) -> None:
-    """Raises: ConfigError for a ranking that the model cannot make, or a column not to slice by."""
+    """Check the settings of rankings and slices against dataset and model.
+
+    Raises:
+        ConfigError: for a ranking that the model cannot make, or a column that cannot slice.
+    """
     if settings.ranks_full_catalogue:
-        _check_full(settings, model)
+        _check_full_catalogue(settings, model)
     if settings.slice_by is not None:
         _check_slices(settings, dataset)
 
 
-def _check_full(settings: MetricSettings, model: nn.Module) -> None:
+def _check_full_catalogue(settings: MetricSettings, model: nn.Module) -> None:
     name = type(model).__name__
     if not isinstance(model, RetrievalModel):
         raise ConfigError(
@@ -44,11 +45,12 @@ def _check_full(settings: MetricSettings, model: nn.Module) -> None:
     except ValueError as error:
         raise ConfigError(f"metrics.candidates=full: {error}") from error
     for metric in settings.ranking_metrics:
-        _, cut = parse_cutoff(metric)
-        if cut is not None and cut > model.item.num_rows:
+        _, cutoff = parse_cutoff(metric)
+        if cutoff is not None and cutoff > model.item.num_rows:
             raise ConfigError(
-                f"metrics.eval: {metric!r} asks for the first {cut:,} of {model.item.num_rows:,} "
-                f"items ({model.item.name}); at most {metric.partition('@')[0]}@"
+                f"metrics.eval: {metric!r} asks for the first {cutoff:,} of "
+                f"{model.item.num_rows:,} items ({model.item.name}); at most "
+                f"{metric.partition('@')[0]}@"
                 f"{model.item.num_rows}"
             )
 
@@ -62,13 +64,13 @@ def _check_slices(settings: MetricSettings, dataset: Dataset) -> None:
             f"{nearest_hint(name, known)}; there are {', '.join(known) or 'none'}"
         )
     split = "validation" if "validation" in dataset.num_rows else list(dataset.num_rows)[-1]
-    seen: set[int] = set()
+    values: set[int] = set()
     for batch in dataset.batches(split, batch_size=_COUNT_ROWS):
         try:
-            seen |= set(slice_values(batch, dataset.schema, name).unique().tolist())
+            values |= set(torch.unique(slice_values(batch, dataset.schema, name)).tolist())
         except ValueError as error:
             raise ConfigError(f"metrics.slice_by={name}: {error}") from error
-        if len(seen) > settings.max_slices:
+        if len(values) > settings.max_slices:
             raise ConfigError(
                 f"metrics.slice_by={name}: has more than {settings.max_slices} values in the "
                 f"{split} split (metrics.max_slices)"
@@ -76,7 +78,11 @@ def _check_slices(settings: MetricSettings, dataset: Dataset) -> None:
 
 
 def slice_values(batch: Batch, schema: Schema, name: str) -> Tensor:
-    """[B]: a group column, or the ids of a feature. Raises: ValueError for lists of ids."""
+    """Return [B]: a group column, or the ids of a feature.
+
+    Raises:
+        ValueError: for a feature of lists of ids.
+    """
     if name in schema.groups:
         return batch.groups_BG[:, schema.groups.index(name)]
     return single_ids(batch, name)
@@ -85,7 +91,7 @@ def slice_values(batch: Batch, schema: Schema, name: str) -> Tensor:
 def attach_slices(
     prediction: Prediction, batch: Batch, schema: Schema, name: str | None
 ) -> Prediction:
-    """The prediction, with the column that metrics are sliced by, if there is one."""
+    """Return the prediction with the column that metrics are sliced by, if there is one."""
     return (
         prediction
         if name is None
@@ -94,7 +100,10 @@ def attach_slices(
 
 
 def count_ids_for_model(model: nn.Module, dataset: Dataset, ranks: Ranks) -> None:
-    """Collective. Counts ids over the train split for a model that asks for them."""
+    """Count ids over the train split, for a model that asks for them.
+
+    Collective.
+    """
     names = model.counted_features if isinstance(model, RetrievalModel) else ()
     if not isinstance(model, RetrievalModel) or not names:
         return
@@ -110,7 +119,7 @@ def count_ids_for_model(model: nn.Module, dataset: Dataset, ranks: Ranks) -> Non
         for name, ids in _ids_of_rows(batch, positive_B, names):
             counts[name] += torch.bincount(ids, minlength=rows[name])
     for name in names:
-        # through float64 on its way: sums of whole numbers, the same in any order
+        # summed as float64, which adds whole numbers exactly, so in any order alike
         counts[name] = ranks.all_reduce_sum(
             counts[name].double().to(model.negatives.counts_I.device)
         )
@@ -118,7 +127,7 @@ def count_ids_for_model(model: nn.Module, dataset: Dataset, ranks: Ranks) -> Non
 
 
 def _ids_of_rows(
-    batch: Batch, wanted_B: Tensor, names: Iterable[str]
+    batch: Batch, selected_B: Tensor, names: Iterable[str]
 ) -> Iterator[tuple[str, Tensor]]:
     for kjt in (batch.sparse, batch.sequences):
         if not isinstance(kjt, KeyedJaggedTensor):
@@ -127,12 +136,15 @@ def _ids_of_rows(
         values = kjt.values().split(kjt.length_per_key())
         for name, ids_V, lengths_B in zip(kjt.keys(), values, lengths_FB):
             if name in names:
-                yield name, ids_V[wanted_B.repeat_interleave(lengths_B)]
+                yield name, ids_V[selected_B.repeat_interleave(lengths_B)]
 
 
 @contextmanager
 def open_catalogue(model: nn.Module, settings: MetricSettings) -> Iterator[None]:
-    """Collective. All items at hand while a split is evaluated, if rankings are to be full."""
+    """Keep the vectors of all items ready while a split is evaluated, for rankings of all items.
+
+    Collective.
+    """
     if not (settings.ranks_full_catalogue and isinstance(model, RetrievalModel)):
         yield
         return

@@ -1,4 +1,4 @@
-"""Records: a job that is ready to run, and what came of it. No methods that do work."""
+"""Records without methods: a job that is ready to run, and its result."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ class LearningRates:
 
     base: Mapping[str, float]
     factor: Callable[[int], float]  # of update number k, from 1
-    factors_by_name: Mapping[str, Callable[[int], float]] = field(
-        default_factory=dict
-    )  # instead, by name
+    # by name, in place of `factor`
+    factors_by_name: Mapping[str, Callable[[int], float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Cadence:
-    """When things happen; None: never before the end."""
+    """When a run logs, evaluates and saves; None: only at the end."""
 
     log_every: Interval | None
     eval_every: Interval | None
@@ -60,14 +59,13 @@ class Job:
     context: Context
     learning_rates: LearningRates
     total_steps: int  # updates of the whole run; 0: a stream without an end
-    make_metrics: Callable[
-        [bool], Metrics
-    ]  # True: exact, for evaluation; False: cheap, for training
+    # True: exact, for evaluation; False: cheap, for training
+    make_metrics: Callable[[bool], Metrics]
     train_metrics: Metrics
     trackers: Trackers
     view: View
     callbacks: Callbacks = field(default_factory=lambda: Callbacks(ranks=current_ranks()))
-    # of a run of so many updates, and so many an epoch: loops that change its length ask for it
+    # from updates of the run and of an epoch, for loops that change the length of the run
     learning_rates_for: Callable[[int | None, int | None], LearningRates] | None = None
     run: Run | None = None  # None: nothing is written (debug)
     checkpointer: Checkpointer | None = None
@@ -78,11 +76,11 @@ class Job:
 class Result:
     """What `result.json` holds. `metrics` is flat: `split/metric[/task]`."""
 
-    status: str  # completed, interrupted, failed; pruned: its sweep has seen enough of it
+    status: str  # completed, interrupted, failed, or pruned by its sweep
     step: int
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)
     best: dict[str, float] | None = None  # step, value
     error: str | None = None
-    signal: int | None = None  # that interrupted it
+    signal: int | None = None  # which one interrupted it
     notes: dict[str, Any] = field(default_factory=dict)  # skipped updates, bad rows, ...

@@ -1,4 +1,4 @@
-"""Random states of torch, Python and NumPy: each rank's own, saved and set again."""
+"""Saves and restores the random states of torch, Python and NumPy, for each rank its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RNG_PREFIX = "rng/"  # before the names of these tensors in a checkpoint
 
 
 def rng_state_tensors(device: torch.device, ranks: Ranks) -> dict[str, Tensor]:
-    """Copies of torch's random states: a row for each rank, this one's is here."""
+    """Return copies of torch's random states: a row for each rank, its own on this one."""
     states = {f"{RNG_PREFIX}torch": torch.get_rng_state()}
     if device.type == "cuda":
         states[f"{RNG_PREFIX}cuda"] = torch.cuda.get_rng_state(device)
@@ -25,7 +25,7 @@ def rng_state_tensors(device: torch.device, ranks: Ranks) -> dict[str, Tensor]:
 
 
 def rng_state_values() -> dict[str, Any]:
-    """Python's and NumPy's random states, as JSON: custom tasks may draw from them."""
+    """Return Python's and NumPy's random states as JSON; custom tasks may draw from them."""
     version, internal, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
@@ -37,8 +37,14 @@ def rng_state_values() -> dict[str, Any]:
 def restore_rng_state(
     states: Mapping[str, Tensor], values: Mapping[str, Any], device: torch.device
 ) -> None:
-    """Sets torch's, Python's and NumPy's random states of this rank."""
-    # clones: torch reads a state from where its storage begins, and a row of several begins later
+    """Set the random states of this rank.
+
+    Args:
+        states: torch's, from `rng_state_tensors`.
+        values: Python's and NumPy's, from `rng_state_values`.
+        device: whose generator is set, if the states have one for it.
+    """
+    # cloned, since torch reads a state from the start of its storage, where only the first row is
     torch.set_rng_state(states[f"{RNG_PREFIX}torch"].clone())
     if f"{RNG_PREFIX}cuda" in states and device.type == "cuda":
         torch.cuda.set_rng_state(states[f"{RNG_PREFIX}cuda"].clone(), device)
@@ -49,12 +55,13 @@ def restore_rng_state(
 
 
 def seed_rank(seed: int, rank: int, *, step: int = 0) -> None:
-    """Random states of a rank's own, for dropout and the like: rank 0 keeps those of one process.
+    """Give each rank random states of its own, for dropout and custom tasks.
 
-    To be called when the model is made, whose initial weights are the same on all ranks.
+    Called after the model is made, whose initial weights are the same on all ranks. Rank 0 keeps
+    its states, which are those of a single process.
     """
     if rank > 0:
-        own = [int(n) for n in np.random.SeedSequence([seed, rank, step]).generate_state(3)]
-        torch.manual_seed(own[0])
-        random.seed(own[1])
-        np.random.seed(own[2])
+        seeds = [int(n) for n in np.random.SeedSequence([seed, rank, step]).generate_state(3)]
+        torch.manual_seed(seeds[0])
+        random.seed(seeds[1])
+        np.random.seed(seeds[2])

@@ -1,8 +1,8 @@
-"""TrainState: all that a checkpoint holds beside the tensors, and how both go out and come back."""
+"""The state of a training, and how it and all tensors are written to and read from checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from runner.training.job import Job
 
 EMA_PREFIX = "ema/"  # before the names of moving averages in a checkpoint
-# before the names of what a loss and a task bring: no part of a model may be called so
+_METRICS_PREFIX = "metrics/train/"
+_PER_RANK_PREFIXES = (_METRICS_PREFIX, RNG_PREFIX)  # of tensors that have a row for each rank
 
 
 @dataclass
@@ -50,29 +51,27 @@ class BestEvaluation:
 
 @dataclass
 class TrainState:
-    """Position and history of a training. Counts are of all ranks together."""
+    """Position and history of a training. Counts are those of all ranks together."""
 
     step: int = 0  # updates done
     examples: int = 0
     cursor: DataPosition = field(default_factory=DataPosition)
-    skipped: int = 0  # updates whose gradient was not finite: counted as steps, changed nothing
+    skipped: int = 0  # steps that changed nothing, since a gradient was not finite
     active_s: float = 0.0  # spent training, over all restarts
     best: BestEvaluation | None = None
     evaluated_step: int = -1  # of the last evaluation
-    evaluation_due: bool = False  # it was due at `step` and a signal came first
+    evaluation_due: bool = False  # at `step`, where a signal stopped the run before it
     train_metrics: dict[str, float] = field(default_factory=dict)  # as last logged
     logged_step: int = -1
-    rates: dict[str, float] = field(default_factory=dict)  # of the last update
-    lr_scale: float = 1.0  # of the schedule's rates, lowered on a plateau
+    rates: dict[str, float] = field(default_factory=dict)  # learning rates of the last update
+    lr_scale: float = 1.0  # multiplies the rates of the schedule; lowered on a plateau
     batch_multiplier: int = 1  # original updates in one, raised on a plateau
-    waits: dict[str, PatienceState] = field(
-        default_factory=dict
-    )  # of the rules in trainer.*, by name
-    stopped: str | None = None  # why the run ended before its length
+    waits: dict[str, PatienceState] = field(default_factory=dict)  # by name of the trainer's rule
+    stopped: str | None = None  # why the run ended early
 
 
 def weight_tensors(ctx: Context) -> dict[str, Tensor]:
-    """Live tensors of all weights: what evaluation, export and a warm start need."""
+    """Return the live tensors of all weights: what evaluation, export and a warm start need."""
     tables = {
         f"tables/{name}": t for name, t in ctx.tables.state().items() if name.endswith("/weight")
     }
@@ -90,26 +89,26 @@ def weight_tensors(ctx: Context) -> dict[str, Tensor]:
 
 
 def ema_tensors(ctx: Context) -> dict[str, Tensor]:
-    """Live tensors of the moving averages of the dense half, where they are kept."""
+    """Return the live moving averages of the dense half; empty if the job keeps none."""
     if ctx.ema is None:
         return {}
     return {f"{EMA_PREFIX}{name}": t for name, t in ctx.ema.tensors().items()}
 
 
 def checkpoint_tensors(ctx: Context, train_metrics: Metrics) -> dict[str, Tensor]:
-    """Live tensors of everything that a resumed run continues from, but the random states.
+    """Return the live tensors that a resumed run continues from, without the random states.
 
-    Train metrics have a row for each rank: their sum since the last log, before it is merged.
+    Train metrics have a row for each rank: its sums since the last log, not yet merged.
     """
     state = weight_tensors(ctx) | ema_tensors(ctx)
     state |= {f"tables/{name}": t for name, t in ctx.tables.state().items()}
     parameters = trained_parameters(ctx)
-    for optimizer in ctx.optimizers().values():  # each parameter has one owner, so no name twice
+    for optimizer in ctx.optimizers().values():  # names are unique: a parameter has one owner
         state |= {
             f"dense_optimizer/{n}": t for n, t in dense_state_tensors(optimizer, parameters).items()
         }
     state |= {
-        f"metrics/train/{name}": stack_by_rank(t, ctx.ranks.rank, ctx.ranks.world_size)
+        f"{_METRICS_PREFIX}{name}": stack_by_rank(t, ctx.ranks.rank, ctx.ranks.world_size)
         for name, t in train_metrics.state().items()
     }
     if ctx.loss_scale is not None:
@@ -118,31 +117,35 @@ def checkpoint_tensors(ctx: Context, train_metrics: Metrics) -> dict[str, Tensor
 
 
 def checkpoint_values(state: TrainState, ctx: Context, **more: Any) -> dict[str, Any]:
-    """Collective. JSON of a checkpoint: the state, the random states of all ranks, the plan of the
-    tables, and what the caller adds."""
+    """Return the JSON of a checkpoint.
+
+    It holds the state, the random states of all ranks, the placement of the tables, and what the
+    caller adds as `more`. Collective.
+    """
     fields = asdict(state)
-    fields["growth"] = fields.pop("batch_multiplier")  # its name in checkpoints of older runs
+    fields["growth"] = fields.pop("batch_multiplier")  # the key that checkpoints have always had
     return {
         **fields,
         "random": ctx.ranks.all_gather_object(rng_state_values()),
         "dense_optimizer": optimizer_values(ctx),
         "numbers": ctx.ranks.all_gather_object(ctx.logged_means.state()),
         "table_updates": ctx.prior_table_updates,
-        "placement": [asdict(piece) for piece in ctx.tables.placement()],
+        "placement": [asdict(placement) for placement in ctx.tables.placement()],
         **more,
     }
 
 
 def optimizer_values(ctx: Context) -> dict[str, Any]:
-    """JSON of the states of all optimizers but the tables', by parameter."""
+    """Return the JSON states of all optimizers but those of the tables, by parameter."""
     parameters = trained_parameters(ctx)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for optimizer in ctx.optimizers().values():
-        found |= dense_state_values(optimizer, parameters)
-    return found
+        values |= dense_state_values(optimizer, parameters)
+    return values
 
 
 def train_state_from_values(saved: Mapping[str, Any]) -> TrainState:
+    """Return the state that the JSON of a checkpoint holds."""
     best = saved["best"]
     return TrainState(
         step=saved["step"],
@@ -154,60 +157,48 @@ def train_state_from_values(saved: Mapping[str, Any]) -> TrainState:
         evaluated_step=saved["evaluated_step"],
         evaluation_due=saved["evaluation_due"],
         train_metrics=dict(saved["train_metrics"]),
-        # what came later is not in the checkpoints of older runs
+        # checkpoints of older runs lack the following keys
         logged_step=saved.get("logged_step", -1),
         rates=dict(saved.get("rates", {})),
         lr_scale=saved.get("lr_scale", 1.0),
         batch_multiplier=saved.get("growth", 1),
-        waits={name: _wait(wait) for name, wait in saved.get("waits", {}).items()},
+        waits={n: _patience_state(values) for n, values in saved.get("waits", {}).items()},
         stopped=saved.get("stopped"),
     )
 
 
-def _wait(saved: Mapping[str, Any]) -> PatienceState:
+def _patience_state(saved: Mapping[str, Any]) -> PatienceState:
     best = saved["best"]  # infinity is written as text
     return PatienceState(**{**saved, "best": None if best is None else float(best)})
 
 
 def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
-    """Puts a checkpoint back into the job, in place, and returns its state.
+    """Restore a checkpoint into the job, in place, and return its state.
 
-    On as many ranks as have saved it, each goes on where it was; on others all of the tensors and
-    sums are kept, and ranks that there were not draw from random states of their own. Where the
-    device is of another kind, a GPU's random state stays behind, or begins anew.
+    On the number of ranks that saved it, each rank continues exactly where it was. On another
+    number, all tensors and sums are kept, and ranks that did not exist then draw from new random
+    states. On a device of another kind, a GPU's random state is dropped or starts anew.
     """
     ctx, ranks = job.context, job.context.ranks
     states = saved.values["dense_optimizer"]
     create_dense_states(list(ctx.optimizers().values()), trained_parameters(ctx), states)
     into = checkpoint_tensors(ctx, job.train_metrics)
-    generators = rng_state_tensors(job.device, ranks)
-    theirs, known = saved.values["random"], tensor_shapes(saved)
-    begins = ctx.ema is not None and not any(name.startswith(EMA_PREFIX) for name in known)
-    if begins:  # asked for at this resume: the averages begin with the weights as they are
+    saved_shapes = tensor_shapes(saved)
+    starts_ema = ctx.ema is not None and not any(n.startswith(EMA_PREFIX) for n in saved_shapes)
+    if starts_ema:  # this resume asks for averages first: they start from the restored weights
         into = {n: t for n, t in into.items() if not n.startswith(EMA_PREFIX)}
-    if known.get(f"{RNG_PREFIX}torch") == tuple(generators[f"{RNG_PREFIX}torch"].shape):
-        generators = {n: t for n, t in generators.items() if known.get(n) == tuple(t.shape)}
-        unused = [n for n in known if n.startswith(RNG_PREFIX) and n not in generators]
+    generators = rng_state_tensors(job.device, ranks)
+    torch_rng = f"{RNG_PREFIX}torch"
+    if saved_shapes.get(torch_rng) == tuple(generators[torch_rng].shape):
+        generators = {n: t for n, t in generators.items() if saved_shapes.get(n) == tuple(t.shape)}
+        unused = [n for n in saved_shapes if n.startswith(RNG_PREFIX) and n not in generators]
         spare = read_tensors(saved, unused) if unused else {}
         load_tensors(saved, into | generators | spare)
-        restore_rng_state(
-            {n: local_row(t) for n, t in generators.items()}, theirs[ranks.rank], job.device
-        )
+        own_rows = {n: local_row(t) for n, t in generators.items()}
+        restore_rng_state(own_rows, saved.values["random"][ranks.rank], job.device)
     else:
-        whole = {n: t for n, t in into.items() if not n.startswith(_OF_RANKS)}
-        load_tensors(saved, whole, partial=True)
-        rows = read_tensors(saved, [n for n in known if n.startswith(_OF_RANKS)])
-        if ranks.is_main:
-            sums = {n.removeprefix(_METRICS): t for n, t in rows.items() if n.startswith(_METRICS)}
-            job.train_metrics.reset()
-            for rank in range(len(theirs)):
-                job.train_metrics.merge({n: rows_R[rank] for n, rows_R in sums.items()})
-        if ranks.rank < len(theirs):
-            own = {n: t[ranks.rank] for n, t in rows.items() if n.startswith(RNG_PREFIX)}
-            restore_rng_state(own, theirs[ranks.rank], job.device)
-        else:
-            seed_rank(job.seed, ranks.rank, step=saved.step)
-    if begins and ctx.ema is not None:
+        _restore_on_other_ranks(job, saved, into, saved_shapes)
+    if starts_ema and ctx.ema is not None:
         ctx.ema.reset()
     ctx.logged_means.load_state_for_rank(saved.values.get("numbers", []), ranks)
     ctx.prior_table_updates = dict(saved.values.get("table_updates", {}))
@@ -215,14 +206,35 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
     return train_state_from_values(saved.values)
 
 
-_METRICS = "metrics/train/"
-_OF_RANKS = (_METRICS, RNG_PREFIX)  # names of tensors that have a row for each rank
+def _restore_on_other_ranks(
+    job: Job, saved: Checkpoint, into: Mapping[str, Tensor], saved_names: Iterable[str]
+) -> None:
+    """Restore tensors and random states where another number of ranks saved them."""
+    ranks, rng_values = job.context.ranks, saved.values["random"]
+    whole = {n: t for n, t in into.items() if not n.startswith(_PER_RANK_PREFIXES)}
+    load_tensors(saved, whole, partial=True)
+    rows = read_tensors(saved, [n for n in saved_names if n.startswith(_PER_RANK_PREFIXES)])
+    if ranks.is_main:
+        sums = {
+            n.removeprefix(_METRICS_PREFIX): t
+            for n, t in rows.items()
+            if n.startswith(_METRICS_PREFIX)
+        }
+        job.train_metrics.reset()
+        for rank in range(len(rng_values)):
+            job.train_metrics.merge({n: rows_R[rank] for n, rows_R in sums.items()})
+    if ranks.rank < len(rng_values):
+        own_rows = {n: t[ranks.rank] for n, t in rows.items() if n.startswith(RNG_PREFIX)}
+        restore_rng_state(own_rows, rng_values[ranks.rank], job.device)
+    else:
+        seed_rank(job.seed, ranks.rank, step=saved.step)
 
 
 def restore_weights(job: Job, saved: Checkpoint) -> None:
-    """Only the weights, in place, and their averages where they are evaluated.
+    """Restore only the weights, in place, and their averages if evaluations use them.
 
-    Raises: ConfigError if the checkpoint holds no averages.
+    Raises:
+        ConfigError: if evaluations use averages and the checkpoint holds none.
     """
     ctx = job.context
     into = weight_tensors(ctx)
@@ -237,5 +249,5 @@ def restore_weights(job: Job, saved: Checkpoint) -> None:
 
 
 def load_tensor_subset(saved: Checkpoint, into: Mapping[str, Tensor]) -> None:
-    """Some tensors of a checkpoint, in place."""
+    """Load some tensors of a checkpoint, in place."""
     load_tensors(saved, into, partial=True)

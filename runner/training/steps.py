@@ -1,4 +1,4 @@
-"""steps(): a stream of batches becomes a stream of updates. Shared by every loop that learns."""
+"""Turns a stream of batches into a stream of updates, for every loop that trains."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import closing
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream, epoch_end_offset
+from runner.distributed.global_batch import global_batch_size, rank_batch_size
 from runner.embeddings.step_counts import initial_step_count
 from runner.training.job import Job, LearningRates
 from runner.training.state import TrainState
@@ -20,28 +21,34 @@ from runner.training.update.task import StepOutput
 def steps(
     job: Job, state: TrainState, stop: StopSignal | None = None, *, allow_prefetch: bool = True
 ) -> Iterator[StepOutput]:
-    """Updates until the end of the run, each already counted in `state` when it is yielded.
+    """Yield the updates until the end of the run, each counted in `state` before it is yielded.
 
-    All ranks know then of a signal that any of them has heard before the update's end: `stop`
-    needs no exchange of its own.
-    Args: allow_prefetch: whether the next batches may be on their way beside the one that is learnt from.
-    Time spent by the consumer (evaluation, saving) is not counted as active.
+    Time that the consumer spends (evaluation, saving) does not count as active.
+
+    Args:
+        job: whose task and dataset make the updates.
+        state: where the run stands; changed in place.
+        stop: learns with each update whether any rank has received a signal, so that it needs no
+            exchange of its own.
+        allow_prefetch: whether the next batches may be under way during an update.
+
+    Yields:
+        What each update did.
     """
-    multiplier, batches = state.batch_multiplier, training_batches(job, state, allow_prefetch)
+    multiplier = state.batch_multiplier
+    batches = training_batches(job, state, allow_prefetch)
     ranks = job.context.ranks
-    roots = job.context.root_modules()
+    root_modules = job.context.root_modules()
     while not is_finished(job, state):
         started = time.perf_counter()
         if state.batch_multiplier != multiplier:  # from the same position on, in larger updates
             batches.close()
-            multiplier, batches = (
-                state.batch_multiplier,
-                training_batches(job, state, allow_prefetch),
-            )
+            multiplier = state.batch_multiplier
+            batches = training_batches(job, state, allow_prefetch)
         state.rates = set_learning_rates(job, state)
-        for root in roots:
-            if not root.training:  # after an evaluation; train() is slow
-                root.train()
+        for module in root_modules:
+            if not module.training:  # after an evaluation; train() is slow
+                module.train()
         try:
             output = job.task.train_step(job.context, batches)
         except EndOfStream as end:
@@ -54,31 +61,35 @@ def steps(
         state.skipped += not output.applied
         if output.applied and job.context.ema is not None:
             job.context.ema.update(state.step - state.skipped)
-        # all ranks go by one clock, since what is due by time they all enter
+        # one clock for all ranks: what is due by time contains collectives, which all must enter
         active_s = state.active_s + time.perf_counter() - started
-        mine = (stop.local_signal or 0) if stop is not None else 0
-        state.active_s, heard = ranks.all_reduce_max_each([active_s, mine])
+        local_signal = (stop.local_signal or 0) if stop is not None else 0
+        state.active_s, largest_signal = ranks.all_reduce_max_each([active_s, local_signal])
         if stop is not None:
-            stop.set_agreed(heard)
+            stop.set_agreed(largest_signal)
         yield output
 
 
 def count_examples(
     job: Job, before: DataPosition, output: StepOutput, batch_multiplier: int = 1
 ) -> int:
-    """Examples of an update on all ranks: what the position in the stream has moved by, without
-    rows that were dropped or only fill up a batch."""
+    """Return the examples of an update on all ranks.
+
+    On several ranks or with padding it is the distance that the position in the data has moved,
+    without rows that were dropped or only pad a batch.
+    """
     if not job.context.ranks.is_distributed and job.dataset.rest != "pad":
         return output.rows_B.numel()
-    after, size = output.cursor, rows_per_update(job, batch_multiplier)
+    after, update_rows = output.cursor, rows_per_update(job, batch_multiplier)
     moved = after.offset
     for epoch in range(before.epoch, after.epoch):
         start = before.offset if epoch == before.epoch else 0
-        moved += epoch_end_offset(job.dataset, start, size) - start
+        moved += epoch_end_offset(job.dataset, start, update_rows) - start
     return moved - before.offset * (after.epoch == before.epoch)
 
 
 def is_finished(job: Job, state: TrainState) -> bool:
+    """Return whether the run has reached its length or was stopped early."""
     if state.stopped is not None:
         return True
     if job.trainer.max_steps is not None:
@@ -88,13 +99,13 @@ def is_finished(job: Job, state: TrainState) -> bool:
 
 
 def rows_per_update(job: Job, batch_multiplier: int = 1) -> int:
-    """Of all ranks together, where no epoch ends in it."""
+    """Return the rows of an update that no end of an epoch cuts short, over all ranks."""
     trainer, world_size = job.trainer, job.context.ranks.world_size
-    return trainer.batch_size * trainer.accumulate * world_size * batch_multiplier
+    return global_batch_size(trainer.batch_size, trainer.accumulate, world_size, batch_multiplier)
 
 
 def current_total_steps(job: Job, state: TrainState) -> int:
-    """Updates of the whole run, as they stand now: larger ones make it shorter."""
+    """Return the updates of the whole run; fewer than at its start once updates have grown."""
     if job.trainer.max_steps is not None or state.batch_multiplier == 1:
         return job.total_steps
     assert job.trainer.max_epochs is not None
@@ -107,17 +118,17 @@ def current_total_steps(job: Job, state: TrainState) -> int:
 
 
 def updates_per_epoch(job: Job, update_rows: int, *, start_offset: int = 0) -> int:
-    """Of so many rows each, from an offset on."""
-    return -(
-        -(epoch_end_offset(job.dataset, start_offset, update_rows) - start_offset) // update_rows
-    )
+    """Return the updates of `update_rows` rows in an epoch, or in its rest from an offset on."""
+    num_rows = epoch_end_offset(job.dataset, start_offset, update_rows) - start_offset
+    return -(-num_rows // update_rows)
 
 
 def schedule_step(job: Job, state: TrainState) -> int:
-    """The number that the schedule knows the next update by, from 1.
+    """Return the number of the next update in the schedule, from 1.
 
-    A run of epochs whose updates have become larger goes through its schedule by examples, so that
-    it neither jumps nor ends early: the number is that of the original update that ends there.
+    A run of epochs whose updates have grown goes through its schedule by examples, so that the
+    schedule neither jumps nor ends early: the number is that of the original update that ends at
+    the same example.
     """
     if job.trainer.max_steps is not None or state.batch_multiplier == 1:
         return state.step + 1
@@ -130,7 +141,7 @@ def schedule_step(job: Job, state: TrainState) -> int:
 def training_batches(
     job: Job, state: TrainState, allow_prefetch: bool
 ) -> Generator[Batch, None, None]:
-    """Batches from a position on, epoch after epoch, without end; each makes one update."""
+    """Yield the batches from the position of `state` on, epoch after epoch, one for each update."""
     with closing(
         batches_on_device(job.context, dataset_batches(job, state), allow_prefetch=allow_prefetch)
     ) as batches:
@@ -138,12 +149,13 @@ def training_batches(
 
 
 def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
-    """The same, where the dataset makes them."""
-    cursor, multiplier = state.cursor, state.batch_multiplier
+    """Yield the batches as the dataset makes them, before any pipeline moves them to the device."""
+    cursor, trainer = state.cursor, job.trainer
+    batch_size = rank_batch_size(trainer.batch_size, trainer.accumulate, state.batch_multiplier)
     for epoch in itertools.count(cursor.epoch):
         yield from job.dataset.batches(
             "train",
-            batch_size=job.trainer.batch_size * job.trainer.accumulate * multiplier,
+            batch_size=batch_size,
             seed=job.seed,
             start=cursor if epoch == cursor.epoch else DataPosition(epoch, 0),
             rank=job.context.ranks.rank,
@@ -152,7 +164,7 @@ def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
 
 
 def set_learning_rates(job: Job, state: TrainState) -> dict[str, float]:
-    """Sets and returns the learning rates of the next update."""
+    """Set and return the learning rates of the next update."""
     context = job.context
     rates = {
         name: rate * state.lr_scale
@@ -162,19 +174,14 @@ def set_learning_rates(job: Job, state: TrainState) -> dict[str, float]:
         for group in optimizer.param_groups:
             group["lr"] = rates[name]
     for name, tables in context.table_groups.items():
-        # skipped updates do not count in Adam's bias correction: the dense half's do not either
-        applied = (
-            initial_step_count(tables, context.prior_table_updates) + state.step - state.skipped
-        )
-        tables.set_lr_and_step(rates[name], applied + 1)
+        # skipped updates do not count in Adam's bias correction, in tables as in the dense half
+        prior = initial_step_count(tables, context.prior_table_updates)
+        tables.set_lr_and_step(rates[name], prior + state.step - state.skipped + 1)
     return rates
 
 
 def learning_rates_at(rates: LearningRates, update: int) -> dict[str, float]:
-    """Learning rates by name at an update, from 1: a pure function of its number."""
+    """Return the learning rates by name at an update, from 1. A pure function of its number."""
     factor = rates.factor(update)
-    return {
-        name: full
-        * (rates.factors_by_name[name](update) if name in rates.factors_by_name else factor)
-        for name, full in rates.base.items()
-    }
+    factors = {name: factor_of(update) for name, factor_of in rates.factors_by_name.items()}
+    return {name: base * factors.get(name, factor) for name, base in rates.base.items()}

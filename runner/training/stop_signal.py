@@ -1,4 +1,4 @@
-"""Stopping by signal: the first one asks, a second SIGINT does not wait."""
+"""Stops a training on a signal: after the update for the first, at once for a second SIGINT."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import FrameType
 
 from runner.distributed.ranks import Ranks, current_ranks
 
-PRUNED = 1 << 10  # in a signal's place, and larger than any, so that ranks agree on it first
+PRUNED = 1 << 10  # stands for a signal; larger than any, so it wins where ranks differ
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -21,36 +21,39 @@ class StopSignal:
     """Whether training was asked to stop, and by which signal."""
 
     ranks: Ranks
-    signal: int | None = None  # on which all ranks have agreed; alone, at once
-    local_signal: int | None = None  # by this process
+    signal: int | None = None  # agreed on by all ranks; a single process needs no agreement
+    local_signal: int | None = None  # received by this process
 
     @property
     def requested(self) -> bool:
         return self.signal is not None
 
     def request(self, number: int) -> None:
-        """A signal, or somebody in this process who asks as one would. The first one holds."""
+        """Ask for a stop, as a signal or as code of this process; only the first request counts."""
         if self.local_signal is None:
             self.local_signal = number
             if not self.ranks.is_distributed:
                 self.signal = number
 
     def set_agreed(self, largest: float) -> None:
-        """Takes the largest of what the ranks have heard, however they exchanged it."""
+        """Take the largest number among the signals of all ranks, which the caller exchanged."""
         if self.ranks.is_distributed and self.signal is None:
             self.signal = int(largest) or None
 
     @property
     def pruned(self) -> bool:
-        """The sweep that this run belongs to has seen enough of it."""
+        """Whether the sweep of this run has ended it."""
         return self.signal == PRUNED
 
     def prune(self) -> None:
-        """Of one rank: the others learn it in `agreed`."""
+        """Ask for a stop because the sweep ends this run; other ranks learn it in `sync_ranks`."""
         self.request(PRUNED)
 
     def sync_ranks(self) -> bool:
-        """Collective. Whether to stop now: any rank heard a signal, and all know it from here."""
+        """Return whether to stop: whether any rank has received a signal.
+
+        Collective. All ranks know it afterwards.
+        """
         if self.ranks.is_distributed and self.signal is None:
             self.set_agreed(self.ranks.all_reduce_max(self.local_signal or 0))
         return self.requested
@@ -58,10 +61,10 @@ class StopSignal:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopSignal]:
-    """Turns SIGINT and SIGTERM into a request; a second SIGINT leaves at once with exit code 130.
+    """Turn SIGINT and SIGTERM into a request; a second SIGINT exits at once with code 130.
 
-    Leaving at once is safe: a checkpoint that is being written has no manifest yet, so the one
-    before it is the newest.
+    That is safe: a checkpoint that is being written has no manifest yet, so the one before it is
+    the newest.
     """
     stop = StopSignal(current_ranks())
 
@@ -72,9 +75,9 @@ def stop_on_signals() -> Iterator[StopSignal]:
             os._exit(EXIT_CODES[signal.SIGINT])
         stop.request(number)
 
-    before = {number: signal.signal(number, on_signal) for number in EXIT_CODES}
+    handlers = {number: signal.signal(number, on_signal) for number in EXIT_CODES}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

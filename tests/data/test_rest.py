@@ -51,11 +51,8 @@ def trained_rows(together):
 @pytest.mark.parametrize("rest", ["short", "drop", "pad"])
 def test_all_ranks_make_the_same_updates_under_each_policy(paths, rest, world_size):
     data = dataset(paths, rest=rest)
-    trainer = TrainerSettings(batch_size=BATCH // world_size)
     every = updates(data, world_size)
-    assert len(every) == count_steps_per_epoch(
-        data, trainer, SimpleNamespace(world_size=world_size)
-    )
+    assert len(every) == count_steps_per_epoch(data, BATCH)
     assert len(every) == (8 if rest == "drop" else 9)
     order = rows_of(dataset(paths).batches("train", batch_size=ROWS, seed=0))
     seen = [row for together in every for row in trained_rows(together)]
@@ -115,9 +112,7 @@ def test_padding_changes_no_value_of_the_others(paths):
 def test_a_split_smaller_than_a_batch_that_would_be_dropped_is_refused(tmp_path):
     data = dataset(write(tmp_path, table(5)), rest="drop")
     with pytest.raises(ConfigError, match="5 rows, fewer than the 12 of one update"):
-        count_steps_per_epoch(
-            data, TrainerSettings(batch_size=BATCH), SimpleNamespace(world_size=1)
-        )
+        count_steps_per_epoch(data, BATCH)
 
 
 def test_an_unknown_policy_names_the_nearest(tmp_path):

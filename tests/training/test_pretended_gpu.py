@@ -1,8 +1,8 @@
-"""An update on a GPU that is not there: torch's `meta` device knows shapes, types and where a
-tensor is, and holds nothing.
+"""Runs an update on torch's `meta` device, which knows shapes, types and devices but no values.
 
-So tensors of two devices that meet are refused, but for indices, and so is whatever would make the
-host wait for the GPU to read a number: in an update that is the check of finiteness alone.
+It takes the place of a GPU: it refuses operations on tensors of two devices, but for indices, and
+everything that would make the host wait for a number. In an update only the check of finiteness
+may wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SGD = parse_sparse({"kind": "sgd", "lr": 0.1})
 
 
 class NoTables(EmbeddingTables):
-    """Look-ups of the right shape. What they are told of ids they must know on the host."""
+    """Tables that return look-ups of the right shape, from counts that the host knows."""
 
     def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
         batch_size = (len(offsets) - 1) // len(self._keys)
@@ -43,8 +43,8 @@ class NoTables(EmbeddingTables):
         return torch.zeros(batch_size, width, device=PRETENDED, requires_grad=True) * 1.0
 
 
-def moved(batch: Batch) -> Batch:
-    """As a dataset's batch comes to a GPU: the counts of its ids stay known on the host."""
+def to_pretended_gpu(batch: Batch) -> Batch:
+    """Move a batch as one of a dataset goes to a GPU: the host keeps the counts of its ids."""
     for field in fields(batch):
         kjt = getattr(batch, field.name)
         if isinstance(kjt, KeyedJaggedTensor):
@@ -52,8 +52,8 @@ def moved(batch: Batch) -> Batch:
     return batch.to(PRETENDED)
 
 
-def context_of(model: Recommender, schema: Schema) -> Context:
-    """Of a model whose update uses all that an update may: clipping, norms, penalties, averages."""
+def make_full_context(model: Recommender, schema: Schema) -> Context:
+    """A context whose update does everything: clipping, norms, penalties, averages."""
     lookup = model.embedding
     layout = make_layout(lookup.specs, lookup.features, by_dim=False)
     lookup.attach_tables(NoTables(layout, SGD, PRETENDED))
@@ -81,18 +81,18 @@ def context_of(model: Recommender, schema: Schema) -> Context:
 
 @pytest.fixture
 def checks(monkeypatch) -> list[int]:
-    """How many tensors each check of finiteness was given: it is the one that may wait."""
-    seen: list[int] = []
+    """The number of tensors in each check of finiteness, which is the only thing that may wait."""
+    counts: list[int] = []
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # not known for `meta`
-    monkeypatch.setattr(context_module, "all_finite", lambda ts: seen.append(len(ts)) or True)
-    return seen
+    monkeypatch.setattr(context_module, "all_finite", lambda ts: counts.append(len(ts)) or True)
+    return counts
 
 
 def update(context: Context, batch: Batch) -> None:
     """One update, with the metrics and the average that come after it."""
     for root in context.root_modules():
         root.train()
-    output = Supervised().train_step(context, iter([moved(batch)]))
+    output = Supervised().train_step(context, iter([to_pretended_gpu(batch)]))
     assert output.applied and len(output.predictions) == -(-batch.size // 7)
     assert context.ema is not None
     context.ema.update(1)
@@ -109,19 +109,19 @@ def update(context: Context, batch: Batch) -> None:
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_an_update_of_a_model_stays_on_its_device_and_waits_for_nothing(name, schema, checks):
     shape = SCHEMAS[schema]
-    context = context_of(make_model(name, shape), shape)
+    context = make_full_context(make_model(name, shape), shape)
     update(context, batch_of(shape))
     assert len(checks) == 1
 
 
-def test_a_pretended_gpu_refuses_tensors_of_the_host_and_questions_for_numbers():
-    there, here = torch.zeros(3, device=PRETENDED), torch.zeros(3)
+def test_the_pretended_gpu_refuses_tensors_of_the_host_and_reading_values():
+    on_gpu, on_host = torch.zeros(3, device=PRETENDED), torch.zeros(3)
     for wrong in (
-        lambda: there + here,
-        lambda: torch.cat((there, here)),
-        lambda: float(there.sum()),
-        lambda: there[there > 0],
-        lambda: bool(torch.isfinite(there).all()),
+        lambda: on_gpu + on_host,
+        lambda: torch.cat((on_gpu, on_host)),
+        lambda: float(on_gpu.sum()),
+        lambda: on_gpu[on_gpu > 0],
+        lambda: bool(torch.isfinite(on_gpu).all()),
     ):
         with pytest.raises((RuntimeError, NotImplementedError)):
             wrong()

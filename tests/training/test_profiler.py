@@ -1,4 +1,4 @@
-"""The profile of a window: what it holds, what it leaves alone."""
+"""The profile of a window of updates: what it records, and that it changes no result."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SHORT = (*TINY, "trainer.max_steps=12", "trainer.accumulate=2", "trainer.eval_ev
 
 
 @pytest.fixture(scope="module")
-def quiet(runner, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("quiet") / "run"
+def unprofiled(runner, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unprofiled") / "run"
     assert runner.run(*SHORT, f"hydra.run.dir={folder}").code == 0
     return folder
 
 
-def test_a_window_is_traced_and_nothing_of_the_run_changes(runner, quiet, tmp_path):
+def test_a_window_is_traced_and_nothing_of_the_run_changes(runner, unprofiled, tmp_path):
     run = tmp_path / "run"
     window = ("trainer.profile.updates=4", "trainer.profile.after=3")
     done = runner.run(*SHORT, *window, f"hydra.run.dir={run}")
     assert done.code == 0, done.text
-    assert differences(run, quiet) == []
-    meta = [json.loads((folder / "meta.json").read_text()) for folder in (run, quiet)]
+    assert differences(run, unprofiled) == []
+    meta = [json.loads((folder / "meta.json").read_text()) for folder in (run, unprofiled)]
     assert meta[0]["signature"] == meta[1]["signature"]
     assert f"profile of 4 updates: {run}/profile/rank-0.json" in done.text
     events = json.loads((run / "profile" / "rank-0.json").read_text())["traceEvents"]
@@ -36,19 +36,19 @@ def test_a_window_is_traced_and_nothing_of_the_run_changes(runner, quiet, tmp_pa
     assert "aten::addmm" in table and table in done.text.replace("\n  ", "\n")
 
 
-def test_a_training_that_ends_within_or_before_the_window_says_so(runner, quiet, tmp_path):
+def test_a_training_that_ends_within_or_before_the_window_says_so(runner, unprofiled, tmp_path):
     within, before = tmp_path / "within", tmp_path / "before"
     window = ("trainer.profile.updates=50", "trainer.profile.after=10")
     done = runner.run(*SHORT, *window, f"hydra.run.dir={within}")
     assert "profile of 2 updates" in done.text and done.code == 0
-    assert differences(within, quiet) == []
+    assert differences(within, unprofiled) == []
     done = runner.run(*SHORT, *window, "trainer.profile.after=12", f"hydra.run.dir={before}")
     assert "nothing is recorded: the training ended before" in done.text and done.code == 0
-    assert differences(before, quiet) == []
+    assert differences(before, unprofiled) == []
 
 
-def test_a_stream_is_profiled_too_and_an_evaluation_of_its_run_does_not_mind(runner, tmp_path):
-    run, plain, shown = tmp_path / "run", tmp_path / "plain", tmp_path / "shown"
+def test_an_online_training_is_profiled_and_an_evaluation_of_it_is_not(runner, tmp_path):
+    run, plain, evaluated = tmp_path / "run", tmp_path / "plain", tmp_path / "evaluated"
     words = (*SHORT, "loop=online", "trainer.log_every=4")
     window = ("trainer.profile.updates=3", "trainer.profile.after=2")
     done = runner.run(*words, *window, f"hydra.run.dir={run}")
@@ -58,15 +58,15 @@ def test_a_stream_is_profiled_too_and_an_evaluation_of_its_run_does_not_mind(run
     assert len([e for e in events if e.get("name") == "Optimizer.step#Adam.step"]) == 3
     assert runner.run(*words, f"hydra.run.dir={plain}").code == 0
     assert differences(run, plain) == []
-    evaluate = ("loop=eval", f"run={run}", f"hydra.run.dir={shown}", "loop.split=validation")
-    told = runner.run(*evaluate, "trainer.profile.updates=5")
-    assert told.code == 2, told.text
-    assert "trainer.profile.updates=5: the loop evaluate records no updates" in told.text
+    evaluate = ("loop=eval", f"run={run}", f"hydra.run.dir={evaluated}", "loop.split=validation")
+    refused = runner.run(*evaluate, "trainer.profile.updates=5")
+    assert refused.code == 2, refused.text
+    assert "trainer.profile.updates=5: the loop evaluate records no updates" in refused.text
     done = runner.run(*evaluate)
     assert done.code == 0, done.text
 
 
-def test_what_follows_a_tuning_is_profiled(runner, tmp_path):
+def test_the_training_after_a_tuning_is_profiled(runner, tmp_path):
     run = tmp_path / "run"
     tune = ("loop=tune_lr", "loop.updates=5", "loop.then=train")
     window = ("trainer.profile.updates=3", "trainer.profile.after=2")

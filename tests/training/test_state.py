@@ -1,4 +1,4 @@
-"""What a checkpoint gives back to a job, also to one on a device of another kind."""
+"""What a checkpoint restores in a job, also on a device of another kind."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ def trained(num_updates: int) -> tuple[Job, TrainState]:
     return job, state
 
 
-def save(folder: Path, job: Job, state: TrainState, generators: dict[str, torch.Tensor]):
+def save(folder: Path, job: Job, state: TrainState, rng_states: dict[str, torch.Tensor]):
     checkpointer = Checkpointer(folder, keep=1)
-    live = checkpoint_tensors(job.context, job.train_metrics) | generators
+    live = checkpoint_tensors(job.context, job.train_metrics) | rng_states
     checkpointer.save(state.step, live, checkpoint_values(state, job.context), wait=True)
     return checkpointer.open_latest()
 
 
 @pytest.mark.parametrize("was_on", ["cpu", "gpu"])
-@pytest.mark.parametrize("goes_on", ["cpu", "gpu"])
-def test_a_run_goes_on_where_it_was_also_on_a_device_of_another_kind(
-    tmp_path, monkeypatch, was_on, goes_on
+@pytest.mark.parametrize("resumes_on", ["cpu", "gpu"])
+def test_a_run_resumes_where_it_was_also_on_a_device_of_another_kind(
+    tmp_path, monkeypatch, was_on, resumes_on
 ):
-    """A GPU's generator is one more tensor of a checkpoint: it is set where there is one."""
+    """The state of a GPU's generator is a tensor of the checkpoint, restored where a GPU is."""
     job, state = trained(3)
-    random = rng_state_tensors(CPU, job.context.ranks)
-    of_gpu = {"rng/cuda": torch.arange(16, dtype=torch.uint8)[None]}
-    saved = save(tmp_path, job, state, random | (of_gpu if was_on == "gpu" else {}))
+    cpu_states = rng_state_tensors(CPU, job.context.ranks)
+    gpu_states = {"rng/cuda": torch.arange(16, dtype=torch.uint8)[None]}
+    saved = save(tmp_path, job, state, cpu_states | (gpu_states if was_on == "gpu" else {}))
     drawn = torch.rand(3)
     other = make_job(make_context("adagrad"))
-    of_this = {n: t.clone() for n, t in rng_state_tensors(CPU, job.context.ranks).items()}
-    if goes_on == "gpu":
-        of_this["rng/cuda"] = torch.zeros(1, 16, dtype=torch.uint8)
-    monkeypatch.setattr(state_module, "rng_state_tensors", lambda *_: of_this)
-    told = []
+    generators = {n: t.clone() for n, t in rng_state_tensors(CPU, job.context.ranks).items()}
+    if resumes_on == "gpu":
+        generators["rng/cuda"] = torch.zeros(1, 16, dtype=torch.uint8)
+    monkeypatch.setattr(state_module, "rng_state_tensors", lambda *_: generators)
+    restored = []
     restore = state_module.restore_rng_state
     monkeypatch.setattr(
         state_module,
         "restore_rng_state",
-        lambda states, *more: (told.append(set(states)), restore(states, *more)),
+        lambda states, *more: (restored.append(set(states)), restore(states, *more)),
     )
     again = restore_checkpoint(other, saved)
     assert again == state
     assert torch.equal(torch.rand(3), drawn)
-    both = {"rng/torch"} | ({"rng/cuda"} if was_on == goes_on == "gpu" else set())
-    assert told == [both]
-    if goes_on == "gpu":
+    expected_names = {"rng/torch"} | ({"rng/cuda"} if was_on == resumes_on == "gpu" else set())
+    assert restored == [expected_names]
+    if resumes_on == "gpu":
         expected = torch.arange(16) if was_on == "gpu" else torch.zeros(16)
-        assert torch.equal(of_this["rng/cuda"][0], expected.to(torch.uint8))
+        assert torch.equal(generators["rng/cuda"][0], expected.to(torch.uint8))
     before, after = snapshot(job.context), snapshot(other.context)
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     assert other.train_metrics.compute() == job.train_metrics.compute()

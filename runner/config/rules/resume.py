@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.distributed.global_batch import GLOBAL_BATCH_KEYS
 from runner.errors import UserError
-from runner.models.row_scope import GLOBAL_BATCH_KEYS
 from runner.optim.param_groups import TABLE_PREFIX, parse_parameter_groups
 from runner.rundir.checkpoint.peek import CheckpointSummary, peek_checkpoint
 from runner.rundir.diff import format_changes

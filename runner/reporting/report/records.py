@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.distributed.global_batch import GLOBAL_BATCH_KEYS
 from runner.errors import UserError
 from runner.rundir.json_files import read_json
 from runner.rundir.lock import is_locked
@@ -19,7 +20,7 @@ FINISHED = ("completed",)
 # Overrides of these say nothing about how a run was made.
 _IGNORED_OVERRIDES = ("hydra", "name", "run", "launcher", "search", "tracker", "experiments")
 # Of the identity: the data's fingerprint and the batch of all ranks stand for these overrides.
-_IMPLIED_OVERRIDES = ("trainer.batch_size", "trainer.accumulate", "trainer.num_processes")
+_IMPLIED_OVERRIDES = tuple(f"trainer.{key}" for key in GLOBAL_BATCH_KEYS)
 
 
 @dataclass(frozen=True)

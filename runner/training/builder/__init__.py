@@ -1,7 +1,8 @@
-"""The only place that instantiates: a checked configuration in, a Job out.
+"""Builds a job from a checked configuration; only here are its parts instantiated.
 
 Order: data schema -> model -> tables with their optimizer -> dense optimizers -> task ->
-schedules -> metrics -> trackers -> checkpointer. Imports torch; everything before it does not.
+schedules -> metrics -> trackers -> checkpointer. The builder imports torch; nothing that runs
+before it does.
 """
 
 from runner.training.builder.device import join_ranks

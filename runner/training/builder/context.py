@@ -1,4 +1,4 @@
-"""Model -> tables with their optimizer -> dense optimizers -> task: what an update touches."""
+"""Builds the context of the updates: model, tables with their optimizers, dense optimizers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from runner.config.settings import EmaSettings, TrainerSettings, make_settings
+from runner.config.settings import (
+    EmaSettings,
+    LrScalingSettings,
+    TrainerSettings,
+    make_settings,
+)
 from runner.config.targets import resolve_target
 from runner.data.core.dataset import Dataset
+from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import current_ranks
-from runner.embeddings.factory import EmbeddingTables
 from runner.embeddings.interface import Placement
 from runner.embeddings.placement import describe_placement
 from runner.embeddings.sharding_settings import ShardingSettings
@@ -35,6 +40,7 @@ from runner.rundir.run import Run
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.optimizers import (
     DENSE,
+    BuiltTables,
     ParameterGroups,
     assign_parameters,
     build_dense_optimizers,
@@ -63,8 +69,26 @@ def make_context(
     run: Run | None,
     view: View,
     allowed: Sequence[str],
-) -> tuple[Context, ParameterGroups]:
-    """Collective. Model, loss, tables and optimizers, and who owns what."""
+) -> tuple[Context, ParameterGroups, dict[str, float]]:
+    """Build model, loss, tables and optimizers.
+
+    Collective.
+
+    Args:
+        config: of the whole job.
+        trainer: the settings of its group `trainer`.
+        dataset: gives the schema, and the counts of ids that a model may ask for.
+        device: of this rank.
+        run: its directory gets `sharding.json`; None: nothing is written.
+        view: where people read how the tables are placed.
+        allowed: packages that a `_target_` may name besides ours.
+
+    Returns:
+        The context, who owns which parameter, and the learning rates of the tables by name.
+
+    Raises:
+        ConfigError: for parts of the configuration that do not fit each other or the data.
+    """
     ranks = current_ranks()
     model: Recommender = instantiate(config["model"]["net"], schema=dataset.schema, allowed=allowed)
     loss = instantiate(config["model"]["loss"], schema=dataset.schema, allowed=allowed)
@@ -74,35 +98,38 @@ def make_context(
         raise ConfigError(str(error)) from error
     parameters = dense_parameters(model, loss)
     lookup = get_table_lookup(model)
-    owned = assign_parameters(
+    parameter_groups = assign_parameters(
         parse_parameter_groups(config["optimizer"]),
         list(parameters),
         [spec.name for spec in lookup.specs],
     )
-    tables, table_groups = build_embedding_tables(lookup, config, owned, trainer, device)
+    built = build_embedding_tables(lookup, config, parameter_groups, trainer, device)
     if ranks.is_main:
-        report_placement(tables.placement(), ranks.world_size, run, view)
+        report_placement(built.tables.placement(), ranks.world_size, run, view)
     model.to(device)
     if isinstance(loss, nn.Module):
         loss.to(device)
     for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
-        ranks.broadcast_(tensor.data)  # a model may draw from where no seed reaches
+        ranks.broadcast_(tensor.data)  # a model may draw from generators that no seed reaches
     count_ids_for_model(model, dataset, ranks)
     seed_rank(config["seed"], ranks.rank)
     if trainer.compile and not config["loop"]["_target_"].startswith(
         "runner.training.loops.debug."
     ):
-        compile_dense(model, device)  # debug looks into modules, which a compiled half has not
+        compile_dense(model, device)  # debug observes modules, which a compiled half hides
     optimizers = build_dense_optimizers(
-        config["optimizer"]["dense"], parameters, owned, partial(resolve_target, allowed=allowed)
+        config["optimizer"]["dense"],
+        parameters,
+        parameter_groups,
+        partial(resolve_target, allowed=allowed),
     )
     context = Context(
         model=model,
         loss=loss,
-        tables=tables,
+        tables=built.tables,
         dense_optimizer=optimizers.pop(DENSE),
         part_optimizers=optimizers,
-        trained_tables=table_groups,
+        trained_tables=built.trained,
         device=device,
         micro_batch_size=trainer.batch_size,
         amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
@@ -113,13 +140,16 @@ def make_context(
         log_gradients=trainer.log_gradients,
         schema=dataset.schema,
     )
-    return context, owned
+    return context, parameter_groups, built.base_lrs
 
 
 def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:
-    """Collective. What the task brings, and what holds for parameters of its as well.
+    """Let the task set itself up, then resolve what depends on its parameters too.
 
-    Raises: ConfigError for a parameter of the task's that nothing would train.
+    Collective.
+
+    Raises:
+        ConfigError: for a parameter of the task that no optimizer would train.
     """
     setup = getattr(task, "setup", None)
     if setup is not None:
@@ -137,29 +167,48 @@ def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:
     context.penalties = resolve_penalties(parse_penalties(trainer.penalties), parameters, tables)
 
 
+def base_learning_rates(
+    context: Context, table_lrs: Mapping[str, float], scaling: LrScalingSettings
+) -> dict[str, float]:
+    """Return the full learning rates of all optimizers by name, scaled by the batches of an update.
+
+    Called before the first update, which sets the rates of a schedule: an optimizer of the dense
+    half or of the task may have the default rate of its class, which only the optimizer knows.
+
+    Args:
+        context: after the task has added its optimizers.
+        table_lrs: learning rates of the tables, by name.
+        scaling: of `trainer.lr_scaling`, resolved.
+    """
+    lrs = {name: float(o.param_groups[0]["lr"]) for name, o in context.optimizers().items()}
+    scale = lr_scale_factor(scaling.rule, scaling.batches)
+    return {name: lr * scale for name, lr in {**lrs, **table_lrs}.items()}
+
+
 def make_learning_rates(
     config: Mapping[str, Any],
-    context: Context,
-    owned: ParameterGroups,
+    base_lrs: Mapping[str, float],
+    parameter_groups: ParameterGroups,
     total_steps: int | None,
     steps_per_epoch: int | None,
 ) -> LearningRates:
-    """The full learning rates of all optimizers, and what scales them.
+    """Return the full learning rates with the schedules of a run of this length.
 
-    Raises: ConfigError for a schedule that does not fit the run's length.
+    Raises:
+        ConfigError: for a schedule that does not fit the length of the run.
     """
-    full = {name: float(o.param_groups[0]["lr"]) for name, o in context.optimizers().items()}
-    full |= {name: tables.settings.lr for name, tables in context.table_groups.items()}
     build = partial(build_schedule, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
-    scaling = make_settings(TrainerSettings, config["trainer"]).lr_scaling
-    scale = lr_scale_factor(scaling.rule, scaling.batches)
-    full = {name: rate * scale for name, rate in full.items()}
-    schedules = group_schedules(config["optimizer"].get("schedules") or {}, owned)
-    own = {name: build(node, where=where) for name, (node, where) in schedules.items()}
-    return LearningRates(full, build(config["scheduler"]), own)
+    schedules = group_schedules(config["optimizer"].get("schedules") or {}, parameter_groups)
+    factors = {name: build(node, where=where) for name, (node, where) in schedules.items()}
+    return LearningRates(base_lrs, build(config["scheduler"]), factors)
 
 
 def get_table_lookup(model: nn.Module) -> TableLookup:
+    """Return the one look-up that holds all tables of the model.
+
+    Raises:
+        ConfigError: if the model has none or several.
+    """
     lookups = [m for m in model.modules() if isinstance(m, TableLookup)]
     if len(lookups) != 1:
         raise ConfigError(f"a model holds one TableLookup for all its tables, not {len(lookups)}")
@@ -169,38 +218,38 @@ def get_table_lookup(model: nn.Module) -> TableLookup:
 def build_embedding_tables(
     lookup: TableLookup,
     config: Mapping[str, Any],
-    owned: ParameterGroups,
+    parameter_groups: ParameterGroups,
     trainer: TrainerSettings,
     device: torch.device,
-) -> tuple[EmbeddingTables, dict[str, EmbeddingTables]]:
-    """Collective. Gives the model's tables memory, initial weights and their fused optimizers.
+) -> BuiltTables:
+    """Give the model's tables memory, initial weights and their fused optimizers.
 
-    Returns: all of them, and those that have a rate of their own by its name.
+    Collective.
     """
     sparse = parse_sparse(config["optimizer"]["sparse"])
     build = make_table_builder(
         make_settings(ShardingSettings, config["sharding"]),
         current_ranks() if dist.is_initialized() else None,
-        owned,
+        parameter_groups,
         sparse,
         seed=config["seed"],
         device=device,
-        batch_size=trainer.batch_size * trainer.accumulate,
+        batch_size=rank_batch_size(trainer.batch_size, trainer.accumulate),
     )
-    tables, groups = build_table_groups(
-        lookup.specs, lookup.features, sparse, owned, build, device=device
+    built = build_table_groups(
+        lookup.specs, lookup.features, sparse, parameter_groups, build, device=device
     )
-    lookup.attach_tables(tables)
-    return tables, groups
+    lookup.attach_tables(built.tables)
+    return built
 
 
 def report_placement(
     placement: Sequence[Placement], world_size: int, run: Run | None, view: View
 ) -> None:
-    """Which rank has which part of which table: for people, and in the run directory.
+    """Show which rank has which part of which table, and write it into the run directory.
 
-    Of one process, which has all of them whole, neither: what a run of several ranks had left there
-    goes when it is resumed.
+    A single process holds all tables whole: nothing is shown, and the file that the same run has
+    left while it had several ranks is removed.
     """
     file = None if run is None else run.dir / "sharding.json"
     if not placement:
@@ -214,7 +263,12 @@ def report_placement(
 
 
 def make_ema(parameters: Mapping[str, nn.Parameter], settings: EmaSettings) -> MovingAverage | None:
-    """Of parameters that have their initial weights, the same on all ranks."""
+    """Return the moving average of the dense half, if the settings ask for one.
+
+    Args:
+        parameters: with their initial weights, which are the same on all ranks.
+        settings: of `trainer.ema`.
+    """
     if settings.decay is None:
         return None
     return MovingAverage(

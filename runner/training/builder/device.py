@@ -1,4 +1,4 @@
-"""The device of this process, and what is global to a process: threads, precision, seeds."""
+"""Chooses the device of this process, and sets its threads, its precision and its seeds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ from runner.machine import keep_freed_memory, usable_cores
 
 
 def join_ranks(trainer: TrainerSettings) -> Ranks:
-    """Collective. This process among the ranks that were started with it."""
+    """Join the ranks that were started together with this process.
+
+    Collective.
+    """
     return join_process_group(select_device(trainer), timeout_s=trainer.rank_timeout_s)
 
 
 def prepare_device(trainer: TrainerSettings) -> torch.device:
-    """Chooses the device and sets what is global to the process: threads, precision, kernels."""
-    # TorchRec's classes set off a deprecation notice of torch's that no user can act on
+    """Choose the device, and set what is global to the process: threads, precision, kernels.
+
+    Raises:
+        ConfigError: for a device or a precision that this machine does not have.
+    """
+    # TorchRec's classes cause a deprecation notice of torch that no user can act on
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     device = select_device(trainer)
     kind = device.type
@@ -42,14 +49,18 @@ def prepare_device(trainer: TrainerSettings) -> torch.device:
 
 
 def select_device(trainer: TrainerSettings) -> torch.device:
-    """Of this process. Raises: ConfigError if its rank has no GPU of its own on its machine."""
+    """Return the device that the settings choose for this process.
+
+    Raises:
+        ConfigError: if its rank has no GPU of its own on its machine.
+    """
     kind = trainer.device
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind != "cuda":
         return torch.device(kind)
     if "RANK" not in os.environ:
-        return torch.device("cuda", 0)  # torch.cuda.set_device refuses a device without a number
+        return torch.device("cuda", 0)  # torch.cuda.set_device requires a number
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     if local_rank >= torch.cuda.device_count():
         raise ConfigError(
@@ -60,7 +71,7 @@ def select_device(trainer: TrainerSettings) -> torch.device:
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds the generators that initial weights, dropout and tasks of one's own draw from."""
+    """Seed the generators that initial weights, dropout and custom tasks draw from."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # NumPy takes 32 bits

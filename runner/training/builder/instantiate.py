@@ -1,4 +1,4 @@
-"""The one place that calls what a `_target_` names."""
+"""Calls the classes and functions that `_target_` keys name. Nothing else does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,20 @@ from runner.errors import ConfigError
 
 
 def instantiate(node: Any, *, allowed: Sequence[str] = (), **more: Any) -> Any:
-    """Calls what `_target_` names with the node's other keys, innermost first."""
+    """Call what `_target_` names with the other keys of the node, innermost nodes first.
+
+    Args:
+        node: a value of a resolved configuration.
+        allowed: packages that a `_target_` may name besides ours.
+        more: arguments of the outermost call that no configuration holds.
+
+    Returns:
+        The object that was made; a node without `_target_` comes back as a plain value.
+
+    Raises:
+        ConfigError: for an argument that the target does not take, or a value that it refuses.
+        TypeError: for one that arises inside the target.
+    """
     if isinstance(node, Mapping):
         values = {k: instantiate(v, allowed=allowed) for k, v in node.items() if k != "_target_"}
         if "_target_" not in node:

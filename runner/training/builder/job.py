@@ -1,4 +1,4 @@
-"""A checked configuration in, a Job out."""
+"""Builds a job from a checked configuration."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from runner.config.settings import CheckpointSettings, TrainerSettings, make_set
 from runner.config.targets import resolve_target
 from runner.data.core.dataset import Dataset, epoch_end_offset
 from runner.data.core.fitted import with_fitted_transforms
+from runner.distributed.global_batch import global_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.factory import make_metrics
@@ -24,6 +25,7 @@ from runner.rundir.checkpoint import Checkpointer
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.run import Run
 from runner.training.builder.context import (
+    base_learning_rates,
     get_table_lookup,
     make_context,
     make_learning_rates,
@@ -46,12 +48,19 @@ def build_job(
     allowed: Sequence[str] = (),
     name: str = "",
 ) -> Job:
-    """Collective. Builds every part of the job.
+    """Build every part of the job.
+
+    Collective.
 
     Args:
-        config: resolved and checked, plain dictionaries. run: its open run directory, or None for
-        loops that write nothing. allowed: packages a `_target_` may resolve to besides ours.
-    Raises: UserError for what a configuration or the data can get wrong.
+        config: resolved and checked, plain dictionaries.
+        run: the open run directory; None for loops that write nothing.
+        view: where people read how the job goes.
+        allowed: packages that a `_target_` may name besides ours.
+        name: of the job.
+
+    Raises:
+        UserError: for mistakes in the configuration or the data.
     """
     trainer = make_settings(TrainerSettings, config["trainer"])
     checkpoint = make_settings(CheckpointSettings, config["checkpoint"])
@@ -61,28 +70,31 @@ def build_job(
 
     source = resolve_source_path(config, checkpoint)
     dataset = make_dataset(config["dataset"], run, source, make, ranks)
-    steps_per_epoch = count_steps_per_epoch(dataset, trainer, ranks)
+    update_rows = global_batch_size(trainer.batch_size, trainer.accumulate, ranks.world_size)
+    steps_per_epoch = count_steps_per_epoch(dataset, update_rows)
     total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
 
-    context, owned = make_context(config, trainer, dataset, device, run, view, allowed)
+    context, parameter_groups, table_lrs = make_context(
+        config, trainer, dataset, device, run, view, allowed
+    )
     task = make(config["task"])
     set_up_task(task, context, trainer)
     choose_pipeline(trainer, context, get_table_lookup(context.model), task)
-    rates_for = partial(make_learning_rates, config, context, owned)
-    rates = rates_for(total_steps or None, steps_per_epoch)
     scaling = trainer.lr_scaling
+    base_lrs = base_learning_rates(context, table_lrs, scaling)
+    learning_rates_for = partial(make_learning_rates, config, base_lrs, parameter_groups)
+    learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
     if source is None and scaling.rule != "constant":
-        view.note(describe_lr_scaling(scaling.rule, scaling.batches, rates.base))
-    measured = MetricSettings(**config["metrics"])
-    metrics = partial(make_metrics, dataset.schema, device, measured)
-    check_monitors(checkpoint, trainer, measured, dataset)
+        view.note(describe_lr_scaling(scaling.rule, scaling.batches, base_lrs))
+    metric_settings = MetricSettings(**config["metrics"])
+    metrics = partial(make_metrics, dataset.schema, device, metric_settings)
+    check_monitors(checkpoint, trainer, metric_settings, dataset)
     cadence = make_cadence(trainer, checkpoint)
-    rows = trainer.batch_size * trainer.accumulate * ranks.world_size
     if run is not None and source is None and steps_per_epoch is not None:
-        length = RunLength(total_steps, steps_per_epoch, dataset.num_rows["train"], rows)
+        length = RunLength(total_steps, steps_per_epoch, dataset.num_rows["train"], update_rows)
         for warning in preflight_warnings(cadence, trainer, length):
             view.warn(warning)
-    check_rankings(measured, dataset, context.model)
+    check_rankings(metric_settings, dataset, context.model)
     loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
     return Job(
         name=name,
@@ -97,8 +109,8 @@ def build_job(
         dataset=dataset,
         task=task,
         context=context,
-        learning_rates=rates,
-        learning_rates_for=rates_for,
+        learning_rates=learning_rates,
+        learning_rates_for=learning_rates_for,
         total_steps=total_steps,
         make_metrics=metrics,
         train_metrics=metrics(False),
@@ -119,7 +131,7 @@ def build_job(
 
 
 def resolve_source_path(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:
-    """The run directory or checkpoint folder that a loop only reads; None for a training."""
+    """Return the run directory or checkpoint folder that a loop only reads; None for a training."""
     source = checkpoint.path or config["run"]
     return None if source is None else Path(source)
 
@@ -131,35 +143,45 @@ def make_dataset(
     make: Callable[[Mapping[str, Any]], Dataset],
     ranks: Ranks,
 ) -> Dataset:
-    """The dataset, with what its transforms learnt when the run, or its source, was first built."""
-    home = None if run is None else run.dir
+    """Build the dataset, with the transforms fitted when the run, or its source, was first built.
+
+    Args:
+        node: the group `dataset`.
+        run: its directory keeps the fitted transforms.
+        source: the run or checkpoint that this job only reads; its transforms are used then.
+        make: instantiates a node.
+        ranks: rank 0 writes the transforms.
+    """
+    folder = None if run is None else run.dir
     if source is not None:  # a checkpoint's run is two folders above it
-        home = source.parent.parent if source.parent.name == "checkpoints" else source
-    dataset = make(node if home is None else with_fitted_transforms(node, home / "data"))
+        folder = source.parent.parent if source.parent.name == "checkpoints" else source
+    dataset = make(node if folder is None else with_fitted_transforms(node, folder / "data"))
     if run is not None and source is None and ranks.is_main:
         dataset.save_fitted_transforms(run.dir / "data")
     return dataset
 
 
-def count_steps_per_epoch(dataset: Dataset, trainer: TrainerSettings, ranks: Ranks) -> int | None:
-    """Updates of one epoch; the last, shorter batch counts, unless it is dropped. None: of a
-    stream, nobody knows.
+def count_steps_per_epoch(dataset: Dataset, update_rows: int) -> int | None:
+    """Return the updates of one epoch; None for a stream, whose length nobody knows.
 
-    Raises: ConfigError if that leaves none.
+    The last, shorter update counts, unless the dataset drops it.
+
+    Raises:
+        ConfigError: if no update is left.
     """
     if "train" not in dataset.num_rows:
         return None
-    num_rows = trainer.batch_size * trainer.accumulate * ranks.world_size
-    end = epoch_end_offset(dataset, 0, num_rows)
+    end = epoch_end_offset(dataset, 0, update_rows)
     if not end:
         raise ConfigError(
             f"dataset.rest=drop: the train split has {dataset.num_rows['train']:,} rows, "
-            f"fewer than the {num_rows:,} of one update"
+            f"fewer than the {update_rows:,} of one update"
         )
-    return -(-end // num_rows)
+    return -(-end // update_rows)
 
 
 def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Cadence:
+    """Parse the intervals of logging, evaluating and saving."""
     return Cadence(
         log_every=parse_interval(trainer.log_every, key="trainer.log_every", allow_time=True),
         eval_every=parse_interval(trainer.eval_every, key="trainer.eval_every"),
@@ -172,32 +194,39 @@ def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Ca
 def make_callbacks(
     node: Mapping[str, Mapping[str, Any]], ranks: Ranks, allowed: Sequence[str]
 ) -> Callbacks:
-    """Those that this rank calls: all of them on rank 0."""
-    here = {
-        name: instantiate(own, allowed=allowed)
-        for name, own in node.items()
+    """Build the callbacks that this rank calls: all on rank 0, elsewhere those of every rank."""
+    callbacks = {
+        name: instantiate(settings, allowed=allowed)
+        for name, settings in node.items()
         if ranks.is_main
-        or getattr(resolve_target(own["_target_"], allowed), "on_every_rank", False)
+        or getattr(resolve_target(settings["_target_"], allowed), "on_every_rank", False)
     }
-    return Callbacks(here, ranks=ranks, exist_on_any_rank=bool(node))
+    return Callbacks(callbacks, ranks=ranks, exist_on_any_rank=bool(node))
 
 
 def check_monitors(
     checkpoint: CheckpointSettings,
     trainer: TrainerSettings,
-    settings: MetricSettings,
+    metric_settings: MetricSettings,
     dataset: Dataset,
 ) -> None:
-    """Every monitored metric must be one that the evaluation computes."""
-    waiting = {name: getattr(trainer, name) for name in PATIENCE_RULES}
+    """Check that every monitored metric is one that the evaluation computes.
+
+    Raises:
+        ConfigError: for a metric that is not computed, and for a rule that waits for a validation
+            split where there is none.
+    """
+    rules = {name: getattr(trainer, name) for name in PATIENCE_RULES}
     metrics = {"checkpoint.monitor": checkpoint.monitor.metric}
-    metrics |= {f"trainer.{name}": r.metric for name, r in waiting.items() if r.metric is not None}
+    metrics |= {f"trainer.{name}": r.metric for name, r in rules.items() if r.metric is not None}
     if "validation" not in dataset.num_rows:
-        on = [n for n, r in waiting.items() if r.patience or getattr(r, "threshold", None)]
-        if on:
-            raise ConfigError(f"trainer.{on[0]}: waits for the validation split; there is none")
+        enabled = [n for n, r in rules.items() if r.patience or getattr(r, "threshold", None)]
+        if enabled:
+            raise ConfigError(
+                f"trainer.{enabled[0]}: waits for the validation split; there is none"
+            )
         return
-    names = result_keys(settings.eval, dataset.schema.tasks)
+    names = result_keys(metric_settings.eval, dataset.schema.tasks)
     known = [f"validation/{name}" for name in names]
     for key, metric in metrics.items():
         if metric not in known:

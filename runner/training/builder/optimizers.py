@@ -1,9 +1,13 @@
-"""The optimizers of a job: of what parts own and of the rest, tables and dense half alike."""
+"""The optimizers of a job: one for each group of `optimizer.parts`, and one for everything else.
+
+Dense parameters and tables are shared out alike; the group None owns what no part owns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,40 +33,63 @@ from runner.optim.param_groups import (
 )
 from runner.optim.settings import SparseSettings, parse_sparse
 
-DENSE, SPARSE = "dense", "sparse"  # rates of what no part owns
+DENSE, SPARSE = "dense", "sparse"  # names of the rates of what no part owns
+
+
+# From specifications, the order of the features and the settings of one rule
+BuildTables = Callable[[Sequence[TableSpec], Sequence[str], SparseSettings], EmbeddingTables]
 
 
 @dataclass(frozen=True)
 class ParameterGroups:
-    """For every trained parameter and table, by name, the part that owns it; None: no part does."""
+    """The group that owns each trained parameter and table, by name; None: no part owns it."""
 
     groups: tuple[ParameterGroup, ...]
     group_of: Mapping[str, ParameterGroup | None]
 
     def names_in(self, group: ParameterGroup | None, *, tables: bool) -> list[str]:
-        names = [name for name, own in self.group_of.items() if own is group]
+        """Return the names of the tables, or of the other parameters, that a group owns."""
+        names = [name for name, owner in self.group_of.items() if owner is group]
         return [name for name in names if name.startswith(TABLE_PREFIX) == tables]
 
     def frozen_names(self) -> list[str]:
-        return [name for name, part in self.group_of.items() if part is not None and part.frozen]
+        return [n for n, owner in self.group_of.items() if owner is not None and owner.frozen]
+
+
+@dataclass(frozen=True)
+class BuiltTables:
+    """The embedding tables of a job, with the learning rates that the configuration gives them."""
+
+    tables: EmbeddingTables  # all of them
+    trained: dict[str, EmbeddingTables]  # those that are not frozen, by the name of their rate
+    base_lrs: dict[str, float]  # by the same names, before the schedule scales them
 
 
 def assign_parameters(
-    parts: Sequence[ParameterGroup], parameters: Sequence[str], tables: Sequence[str]
+    groups: Sequence[ParameterGroup], parameters: Sequence[str], tables: Sequence[str]
 ) -> ParameterGroups:
-    """Args: names of trained parameters of the dense half, and of tables.
+    """Assign each trained parameter and table to the first group whose pattern matches its name.
 
-    Raises: ConfigError for a pattern that owns nothing, or if everything is frozen.
+    Args:
+        groups: the checked entries of `optimizer.parts`.
+        parameters: names of the trained parameters of the dense half.
+        tables: names of the tables.
+
+    Returns:
+        Who owns what.
+
+    Raises:
+        ConfigError: for a pattern that owns nothing, or if everything is frozen.
     """
     names = [*parameters, *(f"{TABLE_PREFIX}{name}" for name in tables)]
-    places = match_patterns(names, [part.pattern for part in parts])
-    check_group_settings(parts, places)
-    found = ParameterGroups(
-        tuple(parts), {name: None if i is None else parts[i] for name, i in places.items()}
+    indices = match_patterns(names, [group.pattern for group in groups])
+    check_group_settings(groups, indices)
+    assigned = ParameterGroups(
+        tuple(groups), {name: None if i is None else groups[i] for name, i in indices.items()}
     )
-    if len(found.frozen_names()) == len(names):
+    if len(assigned.frozen_names()) == len(names):
         raise ConfigError("optimizer.parts: everything is frozen, so there is nothing to train")
-    return found
+    return assigned
 
 
 def build_table_groups(
@@ -70,41 +97,51 @@ def build_table_groups(
     feature_order: Sequence[str],
     settings: SparseSettings,
     parameter_groups: ParameterGroups,
-    build_tables_of: Callable[
-        [Sequence[TableSpec], Sequence[str], SparseSettings], EmbeddingTables
-    ],
+    build: BuildTables,
     *,
     device: torch.device,
-) -> tuple[EmbeddingTables, dict[str, EmbeddingTables]]:
-    """All tables as one, and those that have a rate of their own by the name of the rate.
+) -> BuiltTables:
+    """Build the tables of each group, and join them to one look-up.
 
-    Args: build_tables_of: makes the tables of one rule. Collective where it is.
+    Collective where `build` is.
+
+    Args:
+        specs: all tables of the model.
+        feature_order: all features, in the order of their columns in a look-up.
+        settings: the rule of tables that no part owns.
+        parameter_groups: who owns which table.
+        build: makes the tables of one rule.
+        device: where the joined look-up stands.
+
+    Returns:
+        The tables and their learning rates.
     """
     check_table_specs(specs)
-    groups: dict[str, EmbeddingTables] = {}
-    made: list[EmbeddingTables] = []
-    for part in (None, *parameter_groups.groups):
+    built: list[EmbeddingTables] = []
+    trained: dict[str, EmbeddingTables] = {}
+    base_lrs: dict[str, float] = {}
+    for group in (None, *parameter_groups.groups):
         names = {
-            name.removeprefix(TABLE_PREFIX) for name in parameter_groups.names_in(part, tables=True)
+            name.removeprefix(TABLE_PREFIX)
+            for name in parameter_groups.names_in(group, tables=True)
         }
         if not names:
             continue
-        mine = [spec for spec in specs if spec.name in names]
-        read = {feature for spec in mine for feature in spec.features}
-        order = [feature for feature in feature_order if feature in read]
-        if part is not None and part.frozen:
-            made.append(FrozenTables(build_tables_of(mine, order, FROZEN_SETTINGS), device=device))
+        group_specs = [spec for spec in specs if spec.name in names]
+        group_features = {feature for spec in group_specs for feature in spec.features}
+        order = [feature for feature in feature_order if feature in group_features]
+        if group is not None and group.frozen:
+            frozen = build(group_specs, order, FROZEN_SETTINGS)
+            built.append(FrozenTables(frozen, device=device))
             continue
-        rule = settings
-        if part is not None and part.sparse is not None:
-            rule = parse_sparse(part.sparse)
-        made.append(build_tables_of(mine, order, rule))
-        groups[lr_name(parameter_groups, part, tables=True)] = made[-1]
-    if len(made) == 1:
-        return made[0], groups
-    return CompositeTables(
-        make_layout(specs, feature_order, by_dim=False), settings, made, device=device
-    ), groups
+        rule = settings if group is None or group.sparse is None else parse_sparse(group.sparse)
+        built.append(build(group_specs, order, rule))
+        name = lr_name(parameter_groups, group, tables=True)
+        trained[name], base_lrs[name] = built[-1], rule.lr
+    if len(built) == 1:
+        return BuiltTables(built[0], trained, base_lrs)
+    layout = make_layout(specs, feature_order, by_dim=False)
+    return BuiltTables(CompositeTables(layout, settings, built, device=device), trained, base_lrs)
 
 
 def make_table_builder(
@@ -116,12 +153,26 @@ def make_table_builder(
     seed: int,
     device: torch.device,
     batch_size: int,
-) -> Callable[[Sequence[TableSpec], Sequence[str], SparseSettings], EmbeddingTables]:
-    """How tables are made here. ranks: None without a process group.
+) -> BuildTables:
+    """Return the function that builds tables in this process, or over its ranks.
 
-    Args: settings: of what no part owns. Every call counts what the ranks hold by those before.
-    Raises: ConfigError for an entry of `sharding.tables` that is no table, on one process too, and
-    for a plan that the optimizer of a table cannot have.
+    Over ranks every call of it is collective, and counts the memory that earlier calls have taken.
+
+    Args:
+        sharding: settings of `sharding`.
+        ranks: None without a process group.
+        parameter_groups: who owns which table.
+        settings: the rule of tables that no part owns.
+        seed: of the initial weights.
+        device: where the tables of this rank lie.
+        batch_size: rows that a rank looks up at once, for the planner.
+
+    Returns:
+        A function from specifications, the order of the features and a rule to tables.
+
+    Raises:
+        ConfigError: for an entry of `sharding.tables` that is no table, in one process too, and
+            for a plan that the optimizer of a table does not support.
     """
     tables = [
         name.removeprefix(TABLE_PREFIX)
@@ -130,20 +181,18 @@ def make_table_builder(
     ]
     check_table_names(sharding, tables)
     if ranks is None:
-        return lambda specs, order, settings: build_tables(
-            specs, order, settings, seed=seed, device=device
-        )
+        return partial(build_tables, seed=seed, device=device)
     rules = TableRules(settings.kind, parameter_groups.groups)
-    for refuse in (check_plans, check_bandwidths):
-        refuse(sharding, tables, rules, on_cpu=device.type == "cpu")
-    held = [0] * ranks.world_size
+    for check in (check_plans, check_bandwidths):
+        check(sharding, tables, rules, on_cpu=device.type == "cpu")
+    used_bytes = [0] * ranks.world_size
 
     def build(
         specs: Sequence[TableSpec], order: Sequence[str], settings: SparseSettings
     ) -> EmbeddingTables:
         names = {spec.name for spec in specs}
         plans = {name: plan for name, plan in sharding.tables.items() if name in names}
-        made = shard_tables(
+        sharded = shard_tables(
             specs,
             order,
             settings,
@@ -152,68 +201,87 @@ def make_table_builder(
             seed=seed,
             device=device,
             batch_size=batch_size,
-            used_bytes=held,
+            used_bytes=used_bytes,
         )
-        more = table_bytes_per_rank(made.placement(), settings.kind, ranks.world_size)
-        held[:] = [a + b for a, b in zip(held, more, strict=True)]
-        return made
+        added = table_bytes_per_rank(sharded.placement(), settings.kind, ranks.world_size)
+        used_bytes[:] = [a + b for a, b in zip(used_bytes, added, strict=True)]
+        return sharded
 
     return build
 
 
 def build_dense_optimizers(
-    node: Mapping[str, Any],
+    settings: Mapping[str, Any],
     parameters: Mapping[str, nn.Parameter],
     parameter_groups: ParameterGroups,
     find_class: Callable[[str], Any],
 ) -> dict[str, Optimizer]:
-    """Optimizers of the dense half by the name of their rate; the first is of what no part owns.
+    """Build the optimizers of the dense half, by the name of their rate.
 
-    What parts freeze is frozen here: its parameters no longer ask for a gradient.
+    The first one trains what no part owns. The parameters of a frozen group no longer ask for a
+    gradient.
+
+    Args:
+        settings: of `optimizer.dense`.
+        parameters: trained parameters of the dense half, by name.
+        parameter_groups: who owns which parameter.
+        find_class: from a `_target_` to the optimizer's class.
+
+    Returns:
+        name of the rate -> optimizer.
     """
-    found: dict[str, Optimizer] = {}
-    for i, part in enumerate((None, *parameter_groups.groups)):
-        mine = {name: parameters[name] for name in parameter_groups.names_in(part, tables=False)}
-        if part is not None and part.frozen:
-            for parameter in mine.values():
+    optimizers: dict[str, Optimizer] = {}
+    for i, group in enumerate((None, *parameter_groups.groups)):
+        owned = {name: parameters[name] for name in parameter_groups.names_in(group, tables=False)}
+        if group is not None and group.frozen:
+            for parameter in owned.values():
                 parameter.requires_grad_(False)
-        elif mine or part is None:
-            settings = dict(node if part is None or part.dense is None else part.dense)
-            where = "optimizer.dense" if part is None else f"optimizer.parts[{i - 1}].dense"
-            cls = find_class(settings.pop("_target_"))
-            found[lr_name(parameter_groups, part, tables=False)] = build_dense_optimizer(
-                cls, settings, mine, where=where
+        elif owned or group is None:
+            node = dict(settings if group is None or group.dense is None else group.dense)
+            where = "optimizer.dense" if group is None else f"optimizer.parts[{i - 1}].dense"
+            cls = find_class(node.pop("_target_"))
+            optimizers[lr_name(parameter_groups, group, tables=False)] = build_dense_optimizer(
+                cls, node, owned, where=where
             )
-    return found
+    return optimizers
 
 
 def lr_name(
     parameter_groups: ParameterGroups, group: ParameterGroup | None, *, tables: bool
 ) -> str:
-    """`lr/<name>` in the log: a part that owns both tables and others has two rates."""
+    """Return the name of a group's rate, as in `lr/<name>` of the log.
+
+    A group that owns both tables and other parameters has two rates, `<group>/sparse` and
+    `<group>/dense`.
+    """
     kind = SPARSE if tables else DENSE
     if group is None:
         return kind
-    return (
-        f"{group.name}/{kind}"
-        if parameter_groups.names_in(group, tables=not tables)
-        else group.name
-    )
+    owns_both = bool(parameter_groups.names_in(group, tables=not tables))
+    return f"{group.name}/{kind}" if owns_both else group.name
 
 
 def group_schedules(
     schedules: Mapping[str, Any], parameter_groups: ParameterGroups
 ) -> dict[str, tuple[Mapping[str, Any], str]]:
-    """Settings of schedules that are not the job's, by the name of the rate, and their keys."""
+    """Return the schedules that replace the job's, by the name of the rate.
+
+    Args:
+        schedules: of `optimizer.schedules`; a group's own schedule goes before them.
+        parameter_groups: who owns what.
+
+    Returns:
+        name of the rate -> (settings of the schedule, their key in the configuration).
+    """
     found: dict[str, tuple[Mapping[str, Any], str]] = {}
     for kind in (SPARSE, DENSE):
         tables = kind == SPARSE
-        for i, part in enumerate((None, *parameter_groups.groups)):
-            if not parameter_groups.names_in(part, tables=tables):
+        for i, group in enumerate((None, *parameter_groups.groups)):
+            if not parameter_groups.names_in(group, tables=tables):
                 continue
             node, key = schedules.get(kind), f"optimizer.schedules.{kind}"
-            if part is not None and part.schedule is not None:
-                node, key = part.schedule, f"optimizer.parts[{i - 1}].schedule"
+            if group is not None and group.schedule is not None:
+                node, key = group.schedule, f"optimizer.parts[{i - 1}].schedule"
             if node is not None:
-                found[lr_name(parameter_groups, part, tables=tables)] = (node, key)
+                found[lr_name(parameter_groups, group, tables=tables)] = (node, key)
     return found

@@ -1,4 +1,4 @@
-"""What will not happen in a run as it is set: told before it starts. No torch here."""
+"""Warns before a run starts of intervals that it never reaches. No torch here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunLength:
-    """Of a whole run and of an epoch of it."""
+    """The length of a run in updates, and of one of its epochs in updates and rows."""
 
     steps: int
     steps_per_epoch: int
@@ -24,7 +24,7 @@ class RunLength:
     rows_per_update: int
 
     def count_intervals(self, interval: Interval | None, steps: int) -> int | None:
-        """How often an interval has passed after so many updates; None if the clock decides."""
+        """Return how often an interval has passed after `steps` updates; None if it is a time."""
         epochs, rest = divmod(steps, self.steps_per_epoch)
         if interval is None:
             return 0
@@ -41,7 +41,7 @@ class RunLength:
 def preflight_warnings(
     cadence: Cadence, trainer: TrainerSettings, length: RunLength
 ) -> Iterator[str]:
-    """A warning for each interval longer than the run, and each patience that cannot run out."""
+    """Yield a warning for each interval longer than the run and each unreachable patience."""
     for key, interval, instead in (
         ("trainer.log_every", cadence.log_every, "only the end is logged"),
         ("trainer.eval_every", cadence.eval_every, "only the end is evaluated"),
@@ -50,11 +50,11 @@ def preflight_warnings(
         if interval is not None and length.count_intervals(interval, length.steps) == 0:
             run = f"longer than the run ({length.steps:,} updates)"
             yield f"{key}: {interval.text} is {run}: {instead}"
-    # the last one comes with the end: what it decides is too late
+    # the evaluation at the end does not count: a rule that acts then changes nothing
     evaluations = length.count_intervals(cadence.eval_every, length.steps - 1) or 0
     for name in PATIENCE_RULES:
         patience = getattr(trainer, name).patience
-        if patience is not None and patience >= evaluations:  # the first one is the best so far
+        if patience is not None and patience >= evaluations:  # the first is always the best so far
             yield (
                 f"trainer.{name}.patience={patience}: can never run out: there are {evaluations} "
                 f"evaluations before the end (trainer.eval_every={trainer.eval_every}, "

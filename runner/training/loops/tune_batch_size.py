@@ -12,6 +12,11 @@ from typing import Any
 import torch
 
 from runner.batch import Batch
+from runner.distributed.global_batch import (
+    batches_per_update,
+    global_batch_size,
+    rank_batch_size,
+)
 from runner.errors import UserError
 from runner.machine import available_memory_bytes, is_out_of_memory
 from runner.reporting.console.format import TextTable
@@ -64,7 +69,8 @@ def tune_batch_size(job: Job) -> Result:
 
 def _search(job: Job) -> dict[str, Any]:
     settings, ranks = job.loop_settings, job.context.ranks
-    whole = job.dataset.num_rows["train"] // (job.trainer.accumulate * ranks.world_size)
+    batches = batches_per_update(job.trainer.accumulate, ranks.world_size)
+    whole = job.dataset.num_rows["train"] // batches
     on_cpu = MAX_CPU_BATCH_SIZE if job.device.type == "cpu" else whole
     cap = max(1, min(settings["max_batch_size"] or on_cpu, whole))
     pool = _pool(job)
@@ -168,7 +174,7 @@ def try_size(job: Job, size: int, pool: Batch, peaks: list[tuple[int, float]]) -
     if ranks.all_reduce_max(predict_peak_bytes(peaks, size) > _limit_bytes(job)):
         return BatchSizeTrial(size, None, failure="memory would not do, by the trials before")
     updates = job.loop_settings["updates"]
-    rows = size * job.trainer.accumulate
+    rows = rank_batch_size(size, job.trainer.accumulate)
     job.context.micro_batch_size = size
     try:
         batches = islice(
@@ -205,7 +211,8 @@ def try_size(job: Job, size: int, pool: Batch, peaks: list[tuple[int, float]]) -
     peak = ranks.all_reduce_max(_peak_bytes(job))
     peaks.append((size, peak))
     # the quickest: whatever else the machine does can only slow an update down
-    return BatchSizeTrial(size, rows * ranks.world_size / min(times_s[1:]), peak)
+    update_rows = global_batch_size(size, job.trainer.accumulate, ranks.world_size)
+    return BatchSizeTrial(size, update_rows / min(times_s[1:]), peak)
 
 
 def predict_peak_bytes(peaks: list[tuple[int, float]], size: int) -> float:

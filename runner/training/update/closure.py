@@ -1,4 +1,4 @@
-"""One update by an optimizer that evaluates the loss several times, such as L-BFGS."""
+"""Steps of optimizers that evaluate the loss several times in an update, such as L-BFGS."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.optim import Optimizer
 
 
 class _NotFiniteError(ArithmeticError):
-    """Leaves the optimizer in the middle of its step."""
+    """Raised inside a closure to abandon the optimizer's step."""
 
 
 def needs_closure(optimizer: Optimizer) -> bool:
-    """Whether its `step` cannot be called without one."""
+    """Return whether the `step` of an optimizer requires a closure."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is closure.empty
 
@@ -27,23 +27,29 @@ def step_with_closure(
     evaluate: Callable[[], tuple[Tensor, bool]],
     device: torch.device,
 ) -> bool:
-    """Steps, or leaves parameters and states as they were if an evaluation is not finite.
+    """Step once, or leave parameters and states as they were if an evaluation is not finite.
 
     Every evaluation draws the same random numbers, or a line search would compare the losses of
     different dropout masks.
 
-    Args: evaluate: sets the gradients; returns the loss and whether all of them are finite.
-    Returns: whether it stepped.
+    Args:
+        optimizer: whose `step` takes a closure.
+        parameters: what it trains.
+        evaluate: sets the gradients; returns the loss, and whether loss and gradients are finite.
+        device: whose random state is kept.
+
+    Returns:
+        Whether it stepped.
     """
-    before = [p.detach().clone() for p in parameters]
-    states = copy.deepcopy(optimizer.state_dict())
-    random = torch.get_rng_state()
-    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    values_before = [p.detach().clone() for p in parameters]
+    states_before = copy.deepcopy(optimizer.state_dict())
+    rng_state = torch.get_rng_state()
+    cuda_rng_state = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     def closure() -> Tensor:
-        torch.set_rng_state(random)
-        if on_device is not None:
-            torch.cuda.set_rng_state(on_device, device)
+        torch.set_rng_state(rng_state)
+        if cuda_rng_state is not None:
+            torch.cuda.set_rng_state(cuda_rng_state, device)
         for parameter in parameters:
             parameter.grad = None
         loss, finite = evaluate()
@@ -55,8 +61,8 @@ def step_with_closure(
         optimizer.step(closure)  # type: ignore[arg-type]  # torch asks for a float, and adds to it
     except _NotFiniteError:
         with torch.no_grad():
-            for parameter, value in zip(parameters, before):
+            for parameter, value in zip(parameters, values_before):
                 parameter.copy_(value)
-        optimizer.load_state_dict(states)
+        optimizer.load_state_dict(states_before)
         return False
     return True

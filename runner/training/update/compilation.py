@@ -1,4 +1,4 @@
-"""`trainer.compile`: torch.compile of the dense half, with results that a resume repeats."""
+"""`trainer.compile`: compiles the dense half such that a resume repeats its results."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ _COMPILERS = ("g++", "clang++", "c++")
 
 
 def compile_dense(model: Recommender, device: torch.device) -> None:
-    """Replaces the model's `dense` by its compiled self; names of parameters stay. In place.
+    """Replace the model's `dense` by a compiled version, in place.
 
-    One kernel serves every batch size (`dynamic`): otherwise what a batch is computed by would
-    depend on which sizes this process has met, and a resumed run would differ in the last bits.
-    Against eager the results differ by rounding.
-    Raises: ConfigError where there is no compiler to do it with.
+    The names of the parameters stay. One kernel serves every batch size (`dynamic`): otherwise the
+    kernel of a batch would depend on the sizes that this process has met before, and a resumed run
+    would differ in the last bits. Results differ from eager ones by rounding.
+
+    Raises:
+        ConfigError: if the compiler that the device needs is not installed.
     """
-    chosen = os.environ.get("CXX")
-    found = [name for name in ([chosen] if chosen else _COMPILERS) if shutil.which(name)]
-    if device.type == "cpu" and not found:
+    named = os.environ.get("CXX")
+    candidates = [named] if named else _COMPILERS
+    if device.type == "cpu" and not any(map(shutil.which, candidates)):
         raise ConfigError(
             "trainer.compile=true: needs a C++ compiler on CPU, and there is none of "
-            f"{', '.join([chosen] if chosen else _COMPILERS)}; trainer.compile=false needs none"
+            f"{', '.join(candidates)}; trainer.compile=false needs none"
         )
-    import torch._inductor.config  # two seconds that only those pay who compile
+    import torch._inductor.config  # takes two seconds, so only where it is needed
     from torch.utils._triton import has_triton
 
     if device.type == "cuda" and not has_triton():
         raise ConfigError("trainer.compile=true: needs Triton on CUDA, which is not installed")
-    # no pool of compiling processes: nothing is left behind when a run is killed
+    # no pool of compiling processes, which would outlive a run that is killed
     torch._inductor.config.compile_threads = 1
     model.dense = torch.compile(model.dense, dynamic=True)  # type: ignore[method-assign]

@@ -13,9 +13,9 @@ class MovingAverage:
     """average = decay_k average + (1 - decay_k) parameter, after each update k that is applied.
 
     decay_k is `decay`, or with `warmup` at most (1 + k) / (10 + k), so that an average that begins
-    at random initial weights forgets them soon. Nothing but the tensors is its state: k is the
-    number of updates. Tables are left out: a row that no batch has touched would decay all the
-    same, at the cost of the whole table an update. Buffers are taken as they are.
+    at random initial weights forgets them soon. Its only state is its tensors, since k is the
+    number of updates. Tables are left out: rows that no batch touches would decay too, so every
+    update would read and write whole tables. Buffers are not averaged.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class MovingAverage:
         self.averages = {name: p.detach().clone() for name, p in self._parameters.items()}
 
     def reset(self) -> None:
-        """The averages are the parameters as they are now."""
+        """Set the averages to the current parameters."""
         for name, parameter in self._parameters.items():
             self.averages[name].copy_(parameter.detach())
 
     def update(self, step: int) -> None:
-        """After update `step`, from 1, those that were skipped not counted."""
+        """Take in the parameters after update `step`, counted from 1 without skipped updates."""
         if not self.averages:
             return
         parameters = [p.detach() for p in self._parameters.values()]
@@ -49,7 +49,7 @@ class MovingAverage:
 
     @contextmanager
     def average_parameters(self) -> Iterator[None]:
-        """The model has the averages as its parameters, and its own again afterwards."""
+        """Within the block the averages are the parameters of the model."""
         self._swap()
         try:
             yield
@@ -58,10 +58,10 @@ class MovingAverage:
 
     def _swap(self) -> None:
         for name, parameter in self._parameters.items():
-            own = parameter.data
+            data = parameter.data
             parameter.data = self.averages[name]
-            self.averages[name] = own
+            self.averages[name] = data
 
     def tensors(self) -> dict[str, Tensor]:
-        """Live tensors by parameter name: what a checkpoint keeps."""
+        """Return the live averages by the name of their parameter, for checkpoints."""
         return dict(self.averages)

@@ -1,9 +1,9 @@
-"""Clipping and norms of an update's gradients: dense half and tables by one rule.
+"""Clips and measures the gradients of an update: those of the dense half and of the tables.
 
-A fused table has no gradient of its own to look at: its rows are updated inside the backward. What
-stands for it is the gradient at the look-up, before it is summed by row: for each rank its rows of
+A fused table never has a gradient of its own, since its rows are updated inside the backward. The
+gradient at its look-up, before it is summed by row, takes its place: each rank has its rows of
 [B, E], whose columns belong to tables. It is the same however the update is cut into micro-batches
-or spread over ranks. B rows of the update on this rank, E width of all pooled embeddings.
+or shared by ranks. B rows of the update on this rank, E width of all pooled embeddings.
 """
 
 from __future__ import annotations
@@ -29,10 +29,17 @@ def clip_gradients(
     layout: Layout,
     ranks: Ranks,
 ) -> None:
-    """Collective. Clips in place, after unscaling and the sum over ranks. Does not synchronise.
+    """Clip gradients in place, after they are unscaled and summed over ranks.
 
-    Args: dense: gradients, equal on all ranks. boundary: of this rank's look-ups: the pooled ones,
-    then any others, each taken as one table. layout: whose columns the pooled ones are.
+    Collective. Does not synchronise.
+
+    Args:
+        settings: the bounds.
+        dense: gradients of the dense half, equal on all ranks.
+        boundary: gradients at this rank's look-ups: the pooled ones first, then any others, each
+            of which counts as one table.
+        layout: the tables of the pooled columns.
+        ranks: the process group.
     """
     if not settings.tables:
         boundary = []
@@ -44,7 +51,7 @@ def clip_gradients(
             gradient.mul_(_factor(settings.parameter_norm, norm))
         squares = boundary_squares(boundary, ranks)
         for gradient, squares_E in zip(boundary, squares):
-            sums, table_of_E = _by_table(layout, squares_E)
+            sums, table_of_E = _sum_by_table(layout, squares_E)
             norms_E = sums.sqrt()[table_of_E]
             gradient.mul_(_factor(settings.parameter_norm, norms_E).to(gradient.dtype))
     if settings.global_norm is not None:
@@ -61,30 +68,47 @@ def gradient_norms(
     *,
     per_parameter: bool,
 ) -> dict[str, Tensor]:
-    """Collective. The norm of all gradients together and, with `per_parameter`, of every parameter's and
-    every table's look-ups. Does not synchronise."""
+    """Return the norm of all gradients together, and of each one by its name.
+
+    Collective. Does not synchronise.
+
+    Args:
+        dense: gradients of the dense half by parameter, equal on all ranks.
+        boundary: gradients at this rank's look-ups.
+        layout: the tables of the pooled columns.
+        ranks: the process group.
+        per_parameter: whether each parameter and each table gets a norm too.
+    """
     squares = boundary_squares(boundary, ranks)
-    found = {"gradient_norm": total_norm(list(dense.values()), squares)}
+    named_norms = {"gradient_norm": total_norm(list(dense.values()), squares)}
     if per_parameter:
         norms = _norms(list(dense.values()))
-        found |= {f"gradient_norm/{name}": norm for name, norm in zip(dense, norms)}
+        named_norms |= {f"gradient_norm/{name}": norm for name, norm in zip(dense, norms)}
         if squares and len(squares[0]) == sum(layout.widths):
-            by_table = _by_table(layout, squares[0])[0].sqrt()
+            by_table = _sum_by_table(layout, squares[0])[0].sqrt()
             names = [f"gradient_norm/{TABLE_PREFIX}{spec.name}" for spec in layout.tables]
-            found |= dict(zip(names, by_table.unbind()))
-    return found
+            named_norms |= dict(zip(names, by_table.unbind()))
+    return named_norms
 
 
 def boundary_squares(boundary: Sequence[Tensor], ranks: Ranks) -> list[Tensor]:
-    """Collective. For each tensor the sum of squares of each column, over the rows of all ranks."""
+    """Return for each tensor the sum of squares of each column, over the rows of all ranks.
+
+    Collective.
+    """
     if not boundary:
         return []
     sums = [g.detach().double().square().flatten(0, -2).sum(0) for g in boundary]
-    return list(ranks.all_reduce_sum(torch.cat(sums)).split([len(s) for s in sums]))
+    return list(torch.split(ranks.all_reduce_sum(torch.cat(sums)), [len(s) for s in sums]))
 
 
 def total_norm(dense: Sequence[Tensor], boundary: Sequence[Tensor]) -> Tensor:
-    """Of all gradients as one vector. boundary: sums of squares of their columns."""
+    """Return the norm of all gradients as one vector.
+
+    Args:
+        dense: gradients.
+        boundary: sums of squares of the columns, from `boundary_squares`.
+    """
     parts = [norm.double().square() for norm in _norms(dense)]
     parts += [squares_E.sum() for squares_E in boundary]
     if not parts:
@@ -101,21 +125,21 @@ def _factor(bound: float, norm: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _table_of(tables: Layout, width: int, device: torch.device) -> Tensor:
-    """[E]: the place among `tables` that each pooled column belongs to; else all are of one.
+def _table_of_column(layout: Layout, width: int, device: torch.device) -> Tensor:
+    """Return [E]: the index of the table of each pooled column; 0 for a look-up of another width.
 
-    Kept: a list goes to a GPU by a copy that the host waits for.
+    Cached, because the host waits while a list is copied to a GPU.
     """
-    place = {name: i for i, spec in enumerate(tables.tables) for name in spec.features}
-    widths = {name: spec.dim for spec in tables.tables for name in spec.features}
-    columns = [place[name] for name in tables.feature_order for _ in range(widths[name])]
+    index = {name: i for i, spec in enumerate(layout.tables) for name in spec.features}
+    widths = {name: spec.dim for spec in layout.tables for name in spec.features}
+    columns = [index[name] for name in layout.feature_order for _ in range(widths[name])]
     if len(columns) != width:
         return torch.zeros(width, dtype=torch.int64, device=device)
     return torch.tensor(columns, device=device)
 
 
-def _by_table(tables: Layout, squares_E: Tensor) -> tuple[Tensor, Tensor]:
-    """[number of tables]: the sum over each table's columns; [E]: which table a column is of."""
-    table_of_E = _table_of(tables, len(squares_E), squares_E.device)
-    sums = squares_E.new_zeros(len(tables.tables)).index_add_(0, table_of_E, squares_E)
+def _sum_by_table(layout: Layout, squares_E: Tensor) -> tuple[Tensor, Tensor]:
+    """Return [number of tables], the sums over their columns, and [E], the table of a column."""
+    table_of_E = _table_of_column(layout, len(squares_E), squares_E.device)
+    sums = squares_E.new_zeros(len(layout.tables)).index_add_(0, table_of_E, squares_E)
     return sums, table_of_E

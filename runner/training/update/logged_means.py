@@ -1,8 +1,8 @@
-"""Numbers beside the loss, such as gradient norms, as means since the last row of the log."""
+"""Means since the last row of the log, for numbers beside the loss such as gradient norms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,49 +11,55 @@ from runner.distributed.ranks import Ranks
 
 
 class RunningMeans:
-    """Sums and counts by name, of this rank. Sums stay on their device until they are read."""
+    """The sum and the count of each name on this rank; sums stay on their device until read."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[Tensor | float, int]] = {}
 
     def add(self, name: str, value: Tensor | float) -> None:
-        """Takes in one number; does not synchronise."""
+        """Take in one number. Does not synchronise."""
         if isinstance(value, Tensor):
             value = value.detach().double()
         total, count = self._sums.get(name, (0.0, 0))
         self._sums[name] = (total + value, count + 1)
 
     def means(self, ranks: Ranks) -> dict[str, float]:
-        """Collective. Over all that was added on all ranks since `reset`. Synchronises."""
-        return _means(_together(ranks.all_gather_object(self.state())))
+        """Return the means over everything that all ranks have added since `reset`.
+
+        Collective. Synchronises.
+        """
+        return _means(_merge(ranks.all_gather_object(self.state())))
 
     def reset(self) -> None:
         self._sums.clear()
 
     def state(self) -> dict[str, list[Any]]:
-        """JSON for a checkpoint. Synchronises."""
+        """Return sums and counts as JSON for a checkpoint. Synchronises."""
         return {name: [float(total), count] for name, (total, count) in self._sums.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self._sums = {name: (float(total), int(count)) for name, (total, count) in state.items()}
 
-    def load_state_for_rank(self, states: list[Mapping[str, Any]], ranks: Ranks) -> None:
-        """Goes on as one of as many ranks; on another number, rank 0 takes the sums of all."""
+    def load_state_for_rank(self, states: Sequence[Mapping[str, Any]], ranks: Ranks) -> None:
+        """Load the states of all ranks of a checkpoint.
+
+        Each rank takes its own, or rank 0 takes the sums of all if the number of ranks has changed.
+        """
         if len(states) == ranks.world_size:
             self.load_state(states[ranks.rank])
         else:
-            self.load_state(_together(states) if ranks.is_main else {})
+            self.load_state(_merge(states) if ranks.is_main else {})
 
 
-def _together(states: list[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+def _merge(states: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    merged: dict[str, list[Any]] = {}
     for state in states:
         for name, (total, count) in state.items():
-            before = found.get(name, [0.0, 0])
-            found[name] = [before[0] + float(total), before[1] + count]
-    return found
+            total_before, count_before = merged.get(name, (0.0, 0))
+            merged[name] = [total_before + float(total), count_before + count]
+    return merged
 
 
 def _means(sums: Mapping[str, list[Any]]) -> dict[str, float]:
-    # sorted: a checkpoint does not keep the order, and rows of equal runs are equal bytes
+    # sorted, since a checkpoint does not keep the order and equal runs must write equal rows
     return {name: total / count for name, (total, count) in sorted(sums.items())}

@@ -9,10 +9,11 @@ from torch import Tensor
 
 
 class LossScale:
-    """Scale of the loss, as one tensor of state that a checkpoint keeps.
+    """The scale of the loss; its state is one tensor, which a checkpoint keeps.
 
-    `torch.amp.GradScaler` unscales what an optimizer owns; the boundary of the tables belongs to
-    none, and must be unscaled before the fused update. Growth and back-off follow its defaults.
+    `torch.amp.GradScaler` unscales what an optimizer owns. The gradients at the look-ups of the
+    tables belong to none and must be unscaled before the fused update, so this class takes its
+    place; growth and back-off follow its defaults.
     """
 
     GROWTH, BACKOFF, GROWTH_INTERVAL = 2.0, 0.5, 2000
@@ -20,7 +21,7 @@ class LossScale:
     def __init__(self, device: torch.device, initial: float = 2.0**16) -> None:
         self.state = torch.tensor([initial, 0.0], dtype=torch.float64, device="cpu")
         self.device = device
-        self._applied: list[bool] = []  # what each optimizer of this update met
+        self._applied: list[bool] = []  # for each optimizer step of this update
 
     def scale(self, loss: Tensor) -> Tensor:
         return loss * float(self.state[0])
@@ -29,11 +30,11 @@ class LossScale:
         torch._foreach_mul_(list(gradients), 1.0 / float(self.state[0]))
 
     def record(self, applied: bool) -> None:
-        """Tells whether the gradients of one optimizer's step were finite."""
+        """Record whether the gradients of one optimizer's step were finite."""
         self._applied.append(applied)
 
     def update(self) -> None:
-        """At the end of an update, when no gradient is left that was scaled: by what was met."""
+        """Grow or halve the scale at the end of an update, when no scaled gradient is left."""
         if not self._applied:
             return
         scale, streak = self.state.tolist()

@@ -1,4 +1,4 @@
-"""Batches on their way to the device, the next one copied while this one is learnt from."""
+"""Moves batches to the device, the next one while an update runs on the one before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.batch import Batch
 from runner.training.update.context import Context
 
 T = TypeVar("T")
-PREFETCH_DEPTH = 1  # batches under way beside the one that is learnt from
+PREFETCH_DEPTH = 1  # batches under way beside the one in use
 
 FinishCopy = Callable[[], Batch]
 
@@ -20,9 +20,14 @@ FinishCopy = Callable[[], Batch]
 def batches_on_device(
     context: Context, batches: Iterator[Batch], *, allow_prefetch: bool = True
 ) -> Generator[Batch, None, None]:
-    """Collective where ids travel. The same batches, on the device, by the job's pipeline.
+    """Yield the same batches on the device, by the pipeline of the job.
 
-    Args: allow_prefetch: whether any batch may be on its way before the one in front of it was returned.
+    Collective where ids are sent between ranks.
+
+    Args:
+        context: has the pipeline and the device.
+        batches: where the dataset makes them.
+        allow_prefetch: whether a batch may be under way before the one in front of it is done.
     """
     if allow_prefetch and context.sparse_dist is not None:
         return context.sparse_dist.batches(batches)
@@ -36,27 +41,27 @@ def batches_on_device(
 def copy_to_device(
     batches: Iterator[Batch], device: torch.device, *, depth: int = PREFETCH_DEPTH
 ) -> Generator[Batch, None, None]:
-    """The same batches, in the same order, on the device.
+    """Yield the same batches on the device, in the same order.
 
-    On CUDA from pinned memory by a stream of its own, so that copies run beside kernels; the
-    training stream waits for a batch's copy only. A batch carries its own position in the stream,
-    so that one that is under way when a checkpoint is written is not counted as seen.
+    To CUDA they are copied from pinned memory on a separate stream, so that copies run beside
+    kernels; the training stream waits only for the batch that it needs. A batch carries its
+    position in the data, so that one still under way at a checkpoint does not count as seen.
     """
     if device.type == "cpu":
         yield from batches
         return
-    copies = torch.cuda.Stream(device)
+    copy_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def begin(batch: Batch) -> FinishCopy:
         pinned = batch.pin_memory()
-        with torch.cuda.stream(copies):
+        with torch.cuda.stream(copy_stream):
             moved = pinned.to(device, non_blocking=True)
-            done = copies.record_event()
+            done = copy_stream.record_event()
 
         def finish() -> Batch:
             current = torch.cuda.current_stream(device)
             current.wait_event(done)
-            # its memory belongs to the copying stream, which must not take it back too early
+            # the memory belongs to the copy stream, which must not reuse it too early
             moved.record_stream(current)
             return moved
 
@@ -68,9 +73,17 @@ def copy_to_device(
 def prefetch(
     items: Iterator[T], begin: Callable[[T], Callable[[], T]], *, depth: int
 ) -> Iterator[T]:
-    """Each item begun while up to `depth` before it are not asked for yet, and then finished.
+    """Yield each item finished, with up to `depth` items after it begun already.
 
-    An error of the source is raised where its item would have come, after those before it.
+    An error of the source is raised in the place of its item, after all items before it.
+
+    Args:
+        items: the source.
+        begin: starts the work on an item; returns the function that finishes it.
+        depth: items that are under way beside the one that is out.
+
+    Raises:
+        Exception: whatever the source raises, in its turn.
     """
     under_way: deque[Callable[[], T]] = deque()
     error: BaseException | None = None
@@ -79,8 +92,8 @@ def prefetch(
         while error is None and len(under_way) <= depth:
             try:
                 under_way.append(begin(next(source)))
-            except Exception as found:  # StopIteration too: told when its turn has come
-                error = found
+            except Exception as raised:  # StopIteration too: it ends the stream in its turn
+                error = raised
         if not under_way:
             assert error is not None
             if isinstance(error, StopIteration):

@@ -1,4 +1,4 @@
-"""TorchRec's SparseDist pipeline: ids go to their ranks while the batch before is learnt from."""
+"""TorchRec's SparseDist pipeline: sends the ids of the next batch to their ranks early."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ GetIds = Callable[[Batch], list[KeyedJaggedTensor]]
 
 
 @dataclass
-class _PipelinedBatch(Pipelineable):
-    """A batch, and once it is on the device what each module of TorchRec's distributes of it."""
+class _PipelinedBatch(Pipelineable):  # type: ignore[misc]  # TorchRec has no types
+    """A batch and, once it is on the device, the ids that each module of TorchRec distributes."""
 
     batch: Batch
-    ids_of: GetIds
+    get_ids: GetIds
     ids: list[KeyedJaggedTensor]
 
     def to(self, device: torch.device, non_blocking: bool = False) -> _PipelinedBatch:
         moved = self.batch.to(device, non_blocking)
-        return _PipelinedBatch(moved, self.ids_of, self.ids_of(moved))
+        return _PipelinedBatch(moved, self.get_ids, self.get_ids(moved))
 
     def pin_memory(self) -> _PipelinedBatch:
-        return _PipelinedBatch(self.batch.pin_memory(), self.ids_of, self.ids)
+        return _PipelinedBatch(self.batch.pin_memory(), self.get_ids, self.ids)
 
     def record_stream(self, stream: torch.Stream) -> None:
         self.batch.record_stream(stream)
@@ -41,50 +41,56 @@ class _PipelinedBatch(Pipelineable):
 
 
 class _LookupModules(nn.Module):
-    """All that TorchRec has to know of a model: which module gets which ids."""
+    """What TorchRec has to know of a model: which module gets which ids."""
 
     def __init__(self, modules: list[nn.Module]) -> None:
         super().__init__()
         self.sharded = nn.ModuleList(modules)
 
-    def forward(self, fed: _PipelinedBatch) -> list[object]:
-        return [module(fed.ids[i]) for i, module in enumerate(self.sharded)]
+    def forward(self, batch: _PipelinedBatch) -> list[object]:
+        return [module(batch.ids[i]) for i, module in enumerate(self.sharded)]
 
 
-class _PipelineStages(TrainPipelineSparseDist[_PipelinedBatch, Batch]):
-    """TorchRec's stages with the update outside: `progress()` would run a forward, a backward and
-    an optimizer of its own, where ours is cut at the look-ups (`task.py`)."""
+class _PipelineStages(
+    TrainPipelineSparseDist[_PipelinedBatch, Batch]  # type: ignore[misc]  # TorchRec has no types
+):
+    """TorchRec's stages, without the update.
+
+    `progress()` would run a forward, a backward and an optimizer by itself, whereas our update is
+    cut at the look-ups (`task.py`).
+    """
 
     def iterate_batches(self, source: Iterator[_PipelinedBatch]) -> Iterator[Batch]:
-        """Batches whose ids have arrived, or are on their way. Collective.
+        """Yield the batches whose ids have arrived or are under way.
 
-        While a batch is out, `looked_up` is to be called once its look-ups are under way.
+        Collective. The consumer calls `start_next_dist` once the look-ups of its batch are under
+        way; for a consumer that does not, it is called when the batch comes back.
         """
         self.fill_pipeline(source)
         while self.batches:
             self._set_module_context(self.contexts[0])
             self._wait_for_batch()
-            if len(self.batches) > 1:  # how many ids will go where
+            if len(self.batches) > 1:  # exchange how many ids will go where
                 self.start_sparse_data_dist(self.batches[1], self.contexts[1])
-            self.enqueue_batch(source)  # copied to the device
-            fed = self.batches[0]
-            assert fed is not None
-            yield fed.batch
+            self.enqueue_batch(source)  # copy it to the device
+            pipelined = self.batches[0]
+            assert pipelined is not None
+            yield pipelined.batch
             self.start_next_dist()
             self.dequeue_batch()
 
     def start_next_dist(self) -> None:
-        """Sends the ids of the next batch on their way, behind this one's embeddings."""
+        """Send the ids of the next batch, behind the embeddings of this one."""
         if len(self.batches) > 1:
             self.wait_sparse_data_dist(self.contexts[1])
 
 
 class SparseDistPipeline:
-    """Batches through TorchRec's pipeline, for the look-ups of one model. Collective.
+    """Yields batches through TorchRec's pipeline, for the look-ups of one model.
 
-    A pass inside of a pass, such as an evaluation in the middle of a training, has a pipeline of
-    its own; the outer one keeps its batches. A look-up of any other batch than the one that was
-    handed out would get that one's embeddings without a word: it is refused.
+    Collective. A pass inside another, such as an evaluation in the middle of a training, has stages
+    of its own; the outer one keeps its batches. A look-up of any batch but the one handed out would
+    silently get the wrong embeddings, so it is refused.
     """
 
     def __init__(
@@ -99,10 +105,10 @@ class SparseDistPipeline:
         self._model.sharded[-1].register_forward_hook(self._start_next_dist)
 
     def batches(self, source: Iterator[Batch]) -> Generator[Batch, None, None]:
-        """The same batches in the same order, on the device.
+        """Yield the same batches in the same order, on the device.
 
-        An error of the source is raised when it is met, up to two batches early: the other ranks
-        would wait in vain for the ids that are not coming.
+        An error of the source is raised at once, up to two batches early: otherwise the other ranks
+        would wait for ids that never come.
         """
         stages = _PipelineStages(self._model, self._optimizer, self._device)
         with self._activate(stages):
@@ -121,7 +127,7 @@ class SparseDistPipeline:
     @contextmanager
     def _activate(self, stages: _PipelineStages) -> Iterator[None]:
         outer = self._running[-1] if self._running else None
-        before = self._handed_out
+        handed_out_before = self._handed_out
         if outer is not None:
             outer.detach()
         self._running.append(stages)
@@ -131,22 +137,26 @@ class SparseDistPipeline:
         finally:
             stages.detach()
             self._running.remove(stages)
-            self._handed_out = before
+            self._handed_out = handed_out_before
             if outer is None:
                 self._lookup.set_observer(None)
             elif outer is self._running[-1]:
-                outer.attach(sparse_dist=False)  # what is on its way stays on its way
+                outer.attach(sparse_dist=False)  # ids under way stay under way
 
     def _start_next_dist(self, *_: object) -> None:
         if self._running:
             self._running[-1].start_next_dist()
 
     def _check_lookup(self, batch: Batch) -> None:
-        """Raises: UserError for a look-up of another batch, or a second one of the same."""
+        """Check that a look-up is the first one of the batch that was handed out.
+
+        Raises:
+            UserError: for another batch, or a second look-up of the same.
+        """
         if batch is not self._handed_out:
             raise UserError(
-                "trainer.pipeline=sparse_dist: the ids of each batch are distributed ahead for one "
+                "trainer.pipeline=sparse_dist: the ids of each batch are distributed early for one "
                 "look-up of it, and this task or model looks up something else, or twice; "
-                "trainer.pipeline=none can do it"
+                "trainer.pipeline=none supports that"
             )
         self._handed_out = None

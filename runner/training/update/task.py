@@ -1,4 +1,4 @@
-"""What one update is. A task of one's own replaces `train_step` and keeps all the rest."""
+"""What one update does. A custom task replaces `train_step` and keeps everything else."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from runner.training.update.context import Context
 
 @dataclass(frozen=True)
 class StepOutput:
-    """One update. Tensors stay on the device: reading them synchronises."""
+    """The outcome of one update. Tensors stay on the device: reading them synchronises."""
 
     predictions: tuple[Prediction, ...]  # of each micro-batch, detached
     losses: tuple[dict[str, Tensor], ...]  # per row, by name, of each micro-batch, detached
-    rows_B: Tensor  # which examples it learnt from
+    rows_B: Tensor  # numbers of the examples that it used
     cursor: DataPosition
     applied: bool  # False: a gradient was not finite and nothing was changed
 
 
 class Task(Protocol):
-    """One return of `train_step` is one global step, however many optimizers stepped in it.
+    """What an update and an evaluation of a batch do.
 
-    A task may also have `setup(ctx)`, called once before anything is restored: there it gives the
-    context modules and optimizers of its own, and refuses what it cannot do with a ConfigError. And
-    `looks_up_once = True`, if it looks up each batch that it takes once and nothing else; a class
-    with methods of its own says it anew.
+    One return of `train_step` is one global step, however many optimizers stepped in it.
+
+    A task may also have `setup(ctx)`, called once before a checkpoint is restored: it adds modules
+    and optimizers of the task to the context, and raises ConfigError for what the task cannot do.
+    A class attribute `looks_up_once = True` declares that the task looks up each batch that it
+    takes once, and nothing else; a subclass with methods of its own must declare it anew.
     """
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput: ...
@@ -43,7 +45,7 @@ class Task(Protocol):
 
 @dataclass
 class StepCapture:
-    """What the forward passes of one update left behind, a micro-batch an entry."""
+    """What the forward passes of one update leave behind, one entry for each micro-batch."""
 
     boundaries: list[Embeddings] = field(default_factory=list)
     predictions: list[Prediction] = field(default_factory=list)
@@ -52,33 +54,37 @@ class StepCapture:
 
 
 class Supervised:
-    """A model, a loss, one update for each batch.
+    """One update of a model by a loss, for each batch.
 
     The tables are looked up once for the whole batch and the graph is cut there; the dense half
     runs over micro-batches; the gradient gathered at the cut goes through the tables once. So N
     micro-batches equal one batch of N times the size, also for optimizers fused into the backward
-    of the tables, and a gradient that is not finite reaches nothing.
+    of the tables, and a gradient that is not finite changes nothing.
     """
 
-    looks_up_once = True  # a batch, and nothing but it: so its ids can be sent ahead
+    looks_up_once = True  # so that the ids of a batch can be sent early
 
     def setup(self, ctx: Context) -> None:
-        """Raises: ConfigError where an optimizer's closure could not mean what it says."""
+        """Check the optimizers that need a closure.
+
+        Raises:
+            ConfigError: for one that this job cannot use.
+        """
         check_closure_optimizers(ctx)
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         batch = next(batches)
         embeddings = ctx.model.embed(batch)
-        # weighted by the whole update, so that a short last micro-batch counts for its rows only
+        # divided by the weight of the whole update, so a short micro-batch counts only its rows
         total_weight = ctx.total_weight(batch)
         if needs_closure(ctx.dense_optimizer):
-            seen, applied = self.update_with_closure(ctx, batch, embeddings, total_weight)
+            capture, applied = self.update_with_closure(ctx, batch, embeddings, total_weight)
         else:
-            seen = StepCapture()
-            self.forward_backward(ctx, batch, embeddings, total_weight, seen)
-            applied = ctx.update(embeddings, seen.boundaries)
+            capture = StepCapture()
+            self.forward_backward(ctx, batch, embeddings, total_weight, capture)
+            applied = ctx.update(embeddings, capture.boundaries)
         return StepOutput(
-            tuple(seen.predictions), tuple(seen.losses), batch.rows_B, batch.cursor, applied
+            tuple(capture.predictions), tuple(capture.losses), batch.rows_B, batch.cursor, applied
         )
 
     def forward_backward(
@@ -89,38 +95,52 @@ class Supervised:
         total_weight: Tensor,
         capture: StepCapture,
     ) -> None:
-        """Gathers the gradients of all micro-batches."""
+        """Gather the gradients of all micro-batches.
+
+        Args:
+            ctx: keeps the gradients of the dense half.
+            batch: of the whole update, on this rank.
+            embeddings: its look-ups.
+            total_weight: of the rows of the update, over all ranks.
+            capture: gets an entry for each micro-batch.
+        """
         penalties = penalty_values(ctx.penalties) if ctx.penalties else {}
-        for part, boundary in split_micro_batches(batch, embeddings, ctx.micro_batch_size):
+        for micro_batch, boundary in split_micro_batches(batch, embeddings, ctx.micro_batch_size):
             with ctx.autocast():
-                prediction = ctx.model.dense(boundary, part)
-            parts = dict(ctx.loss(prediction))
+                prediction = ctx.model.dense(boundary, micro_batch)
+            losses = dict(ctx.loss(prediction))
             row_loss_B = (
-                torch.stack(tuple(parts.values())).sum(0)
-                if len(parts) > 1
-                else (next(iter(parts.values())))
+                torch.stack(tuple(losses.values())).sum(0)
+                if len(losses) > 1
+                else next(iter(losses.values()))
             )
-            loss = torch.dot(row_loss_B, part.weights_B) / total_weight
+            loss = torch.dot(row_loss_B, micro_batch.weights_B) / total_weight
             ctx.backward(loss)
             capture.loss_shares.append(loss.detach())
             capture.boundaries.append(boundary)
             capture.predictions.append(prediction.detached())
-            detached = {name: loss.detach() for name, loss in parts.items()}
-            for name, value in penalties.items():  # of every row alike, so their mean is the value
+            detached = {name: loss_B.detach() for name, loss_B in losses.items()}
+            for name, value in penalties.items():  # the same in every row, so the mean is the value
                 detached[name] = value.to(row_loss_B.dtype).expand(len(row_loss_B))
             capture.losses.append(detached)
 
     def update_with_closure(
         self, ctx: Context, batch: Batch, embeddings: Embeddings, total_weight: Tensor
     ) -> tuple[StepCapture, bool]:
-        """Every evaluation goes over all micro-batches; the log has the first."""
+        """Step once by an optimizer that evaluates the loss several times.
+
+        Every evaluation goes over all micro-batches.
+
+        Returns:
+            The forward passes of the first evaluation, and whether the update was applied.
+        """
         evaluations: list[StepCapture] = []
 
         def closure() -> Tensor:
-            seen = StepCapture()
-            evaluations.append(seen)
-            self.forward_backward(ctx, batch, embeddings, total_weight, seen)
-            return torch.stack(seen.loss_shares).sum()
+            capture = StepCapture()
+            evaluations.append(capture)
+            self.forward_backward(ctx, batch, embeddings, total_weight, capture)
+            return torch.stack(capture.loss_shares).sum()
 
         applied = ctx.step(ctx.dense_optimizer, closure)
         return evaluations[0], applied
@@ -132,14 +152,15 @@ class Supervised:
 
 
 def check_closure_optimizers(ctx: Context) -> None:
-    """An optimizer that needs a closure moves the whole dense half on its own, or is refused.
+    """Check that an optimizer that needs a closure trains the whole dense half, and alone.
 
-    Raises: ConfigError with the reason.
+    Raises:
+        ConfigError: with the reason why its closure could not compute what it should.
     """
-    named = {name: o for name, o in ctx.optimizers().items() if needs_closure(o)}
-    if not named:
+    need_closure = {name: o for name, o in ctx.optimizers().items() if needs_closure(o)}
+    if not need_closure:
         return
-    [(name, optimizer), *others] = named.items()
+    [(name, optimizer), *others] = need_closure.items()
     kind = type(optimizer).__name__
     if name != "dense" or others or ctx.part_optimizers:
         raise ConfigError(

@@ -1,0 +1,1 @@
+"""Starts a run from the weights of other runs."""

@@ -1,8 +1,8 @@
-"""The optimizers' states of what a warm start takes: of a table and its group all, or none.
+"""Copies the optimizers' states of the weights that a warm start takes.
 
-Sums (Adagrad's) need nothing but the weights they belong to. Moments of tables need the number of
-updates behind them too, which is one for all tables of a rate: they go on from where the source
-was, or the whole group counts anew. The dense half's optimizers count by parameter.
+Sums (Adagrad's) need only the weights they belong to. Moments of tables also need the number of
+updates behind them, which all tables of one rate share: either all of them continue from the number
+of the source, or all start afresh. The optimizers of the dense half count for each parameter.
 """
 
 from __future__ import annotations
@@ -29,61 +29,66 @@ from runner.training.warm_start.source import (
 
 @dataclass(frozen=True)
 class MatchedWeights:
-    """Weights that were taken from one source: our names -> theirs, and rows that moved."""
+    """Weights that were taken from one source."""
 
     source: WarmStartSource
-    names: Mapping[str, str]
-    row_maps: Mapping[str, RowMap]
+    names: Mapping[str, str]  # ours -> in the source
+    row_maps: Mapping[str, RowMap]  # by our name, where rows change places
 
 
 @dataclass(frozen=True)
-class _Moved:
-    """The states of one table: our name -> (live tensor, their name)."""
+class _TableStates:
+    """The optimizer states of one table that can be taken."""
 
     source: WarmStartSource
-    states: Mapping[str, tuple[Tensor, str]]
-    rows: RowMap | None
+    states: Mapping[str, tuple[Tensor, str]]  # our name -> (our live tensor, name in the source)
+    rows: RowMap | None  # None: row for row
     updates: int  # that the source had applied
 
 
-def copy_optimizer_states(job: Job, takes: Sequence[MatchedWeights]) -> list[str]:
-    """Copies states where both runs keep the same ones; of a table taken twice, the last's.
+def copy_optimizer_states(job: Job, matches: Sequence[MatchedWeights]) -> list[str]:
+    """Copy the states that both runs keep; for a table taken twice, those of the last source.
 
-    Returns: lines of the report.
+    Returns:
+        Lines of the report.
     """
-    found, lines = _of_tables(job, takes)
+    found, lines = _match_table_states(job, matches)
     for tables in job.context.table_groups.values():
         if uses_step_count(tables):
-            lines += _continue_together(job, tables, found)
-    for moved in found.values():
-        rows = {} if moved.rows is None else dict.fromkeys(moved.states, moved.rows)
-        copy_matched_tensors(moved.source, moved.states, rows)
-    number = sum(len(moved.states) for moved in found.values())
-    for take in takes:
-        dense, more = _dense_states(job, take.source, take.names)
-        copy_matched_tensors(take.source, dense, {})
-        number, lines = number + len(dense), lines + more
-    return [*lines, f"  optimizer's: {number} states taken"]
+            lines += _continue_step_count(job, tables, found)
+    for table_states in found.values():
+        rows = table_states.rows
+        row_maps = {} if rows is None else dict.fromkeys(table_states.states, rows)
+        copy_matched_tensors(table_states.source, table_states.states, row_maps)
+    num_states = sum(len(table_states.states) for table_states in found.values())
+    for match in matches:
+        dense, dense_lines = _match_dense_states(job, match.source, match.names)
+        copy_matched_tensors(match.source, dense, {})
+        num_states += len(dense)
+        lines += dense_lines
+    return [*lines, f"  optimizer's: {num_states} states taken"]
 
 
-def _of_tables(job: Job, takes: Sequence[MatchedWeights]) -> tuple[dict[str, _Moved], list[str]]:
-    """By table what could be taken; a line for each state that is not there."""
-    last = {name: take for take in takes for name in take.names if is_table_weight(name)}
+def _match_table_states(
+    job: Job, matches: Sequence[MatchedWeights]
+) -> tuple[dict[str, _TableStates], list[str]]:
+    """Return the states that can be taken by table, and a line for each one that is missing."""
+    last = {name: match for match in matches for name in match.names if is_table_weight(name)}
     states: dict[str, dict[str, Tensor]] = {}
     for key, tensor in job.context.tables.state().items():
         table, _, state = key.rpartition("/")
         if state != "weight" and f"{TABLES_PREFIX}{table}/weight" in last:
             states.setdefault(table, {})[state] = tensor
-    found: dict[str, _Moved] = {}
+    found: dict[str, _TableStates] = {}
     lines = []
-    for table, own in states.items():
+    for table, table_states in states.items():
         weight = f"{TABLES_PREFIX}{table}/weight"
-        take = last[weight]
-        theirs = take.names[weight].removesuffix("weight")
-        shapes = take.source.shapes
+        match = last[weight]
+        theirs = match.names[weight].removesuffix("weight")
+        shapes = match.source.shapes
         missing = [
             state
-            for state, tensor in own.items()
+            for state, tensor in table_states.items()
             if f"{theirs}{state}" not in shapes
             or shapes[f"{theirs}{state}"][1:] != tuple(tensor.shape[1:])
         ]
@@ -92,69 +97,89 @@ def _of_tables(job: Job, takes: Sequence[MatchedWeights]) -> tuple[dict[str, _Mo
                 f"  optimizer's, not there: {TABLES_PREFIX}{table}/{state}" for state in missing
             ]
             continue
-        moved = {
-            f"{TABLES_PREFIX}{table}/{s}": (tensor, f"{theirs}{s}") for s, tensor in own.items()
+        matched = {
+            f"{TABLES_PREFIX}{table}/{state}": (tensor, f"{theirs}{state}")
+            for state, tensor in table_states.items()
         }
-        updates = count_source_updates(take.source, theirs.removeprefix(TABLES_PREFIX).rstrip("/"))
-        found[table] = _Moved(take.source, moved, take.row_maps.get(weight), updates)
+        source_table = theirs.removeprefix(TABLES_PREFIX).rstrip("/")
+        updates = count_source_updates(match.source, source_table)
+        found[table] = _TableStates(match.source, matched, match.row_maps.get(weight), updates)
     return found, lines
 
 
 def count_source_updates(source: WarmStartSource, table: str) -> int:
-    """Updates behind the moments of a table there, those before its own warm start included."""
+    """Return the updates behind a table's moments in the source, with those of its warm start."""
     values = source.saved.values
-    before = values.get("table_updates", {}).get(table, 0)
-    return before + values["step"] - values["skipped"]
+    prior = int(values.get("table_updates", {}).get(table, 0))
+    return prior + int(values["step"]) - int(values["skipped"])
 
 
-def _continue_together(job: Job, tables: EmbeddingTables, found: dict[str, _Moved]) -> list[str]:
-    """Lets a group's count go on from its source's; what cannot be is taken out of `found`."""
+def _continue_step_count(
+    job: Job, tables: EmbeddingTables, found: dict[str, _TableStates]
+) -> list[str]:
+    """Let the tables of one rate continue the step count of the source.
+
+    Where that is impossible, their states are removed from `found`.
+    """
     names = [spec.name for spec in tables.layout.tables]
     counts = {name: found[name].updates for name in names if name in found}
     if not counts:
         return []
     if len(counts) == len(names) and len(set(counts.values())) == 1:
         job.context.prior_table_updates |= counts
-        [behind] = set(counts.values())
-        these = f"{len(names)} table{'s' * (len(names) > 1)}"
-        return [f"  optimizer's: moments of {these} go on after {behind:,} updates"]
+        [count] = set(counts.values())
+        num_tables = f"{len(names)} table{'s' * (len(names) > 1)}"
+        return [f"  optimizer's: moments of {num_tables} go on after {count:,} updates"]
     for name in counts:
         del found[name]
-    each = describe_counts({name: counts.get(name) for name in names})
+    by_table = describe_counts({name: counts.get(name) for name in names})
     return [
         "  optimizer's, not taken: moments of tables, since those of one rate need one number of "
-        f"updates behind them, and there is: {each}; optimizer.parts gives some a rate of their own"
+        f"updates behind them, and there is: {by_table}; optimizer.parts gives some a rate of "
+        "their own"
     ]
 
 
-def _dense_states(
-    job: Job, source: WarmStartSource, taken: Mapping[str, str]
+def _match_dense_states(
+    job: Job, source: WarmStartSource, names: Mapping[str, str]
 ) -> tuple[dict[str, tuple[Tensor, str]], list[str]]:
-    """States made for the dense weights that were taken, and what they are called there."""
+    """Create the states of the dense weights that were taken, and match them to the source's.
+
+    Args:
+        job: its optimizers get the states.
+        source: where the weights were taken.
+        names: of all weights that were taken, ours -> in the source.
+
+    Returns:
+        our name -> (our live tensor, the name in the source), and a line for each weight whose
+        states cannot be taken.
+    """
     optimizers = list(job.context.optimizers().values())
     parameters = trained_parameters(job.context)
     saved = source.saved.values["dense_optimizer"]
-    states, others, lines = {}, {}, []
+    states, source_names, lines = {}, {}, []
     for optimizer in optimizers:
-        owned = {id(p): p.dim() for group in optimizer.param_groups for p in group["params"]}
-        kept = {dims: probe_state_names(optimizer, dims) for dims in set(owned.values())}
+        dims = {id(p): p.dim() for group in optimizer.param_groups for p in group["params"]}
+        states_by_dims = {d: probe_state_names(optimizer, d) for d in set(dims.values())}
         for name, parameter in parameters.items():
-            if id(parameter) not in owned or f"{DENSE_PREFIX}{name}" not in taken:
+            if id(parameter) not in dims or f"{DENSE_PREFIX}{name}" not in names:
                 continue
-            if not kept[parameter.dim()]:
+            state_names = states_by_dims[parameter.dim()]
+            if not state_names:
                 continue
-            others[name] = taken[f"{DENSE_PREFIX}{name}"].removeprefix(DENSE_PREFIX)
-            if set(saved.get(others[name], {})) == kept[parameter.dim()]:
-                states[name] = saved[others[name]]
+            source_name = names[f"{DENSE_PREFIX}{name}"].removeprefix(DENSE_PREFIX)
+            source_names[name] = source_name
+            if set(saved.get(source_name, {})) == state_names:
+                states[name] = saved[source_name]
             else:
                 lines.append(f"  optimizer's, not there or of another kind: {DENSE_PREFIX}{name}")
     if not states:
         return {}, lines
     create_dense_states(optimizers, parameters, states)
-    made = {k: t for o in optimizers for k, t in dense_state_tensors(o, parameters).items()}
-    found = {}
+    created = {k: t for o in optimizers for k, t in dense_state_tensors(o, parameters).items()}
+    matched = {}
     for name in states:
-        for key in (k for k in made if k.startswith(f"{name}/")):
-            other = f"dense_optimizer/{others[name]}{key[len(name) :]}"
-            found[f"dense_optimizer/{key}"] = (made[key], other)
-    return found, lines
+        for key in (k for k in created if k.startswith(f"{name}/")):
+            source_key = f"dense_optimizer/{source_names[name]}{key[len(name) :]}"
+            matched[f"dense_optimizer/{key}"] = (created[key], source_key)
+    return matched, lines

@@ -1,4 +1,4 @@
-"""What a warm start takes from: a checkpoint, the vocabularies behind its rows, and the copying."""
+"""The source of a warm start: a checkpoint, and the vocabularies that give its rows a meaning."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLES_PREFIX, DENSE_PREFIX = "tables/", "dense/"  # before the names of weights
 
 @dataclass(frozen=True)
 class RowMap:
-    """Rows of our table, and the rows of theirs that stand for the same."""
+    """Rows of a table of this run, and the rows of a table of the source for the same values."""
 
     ours: np.ndarray
     theirs: np.ndarray
@@ -34,69 +34,94 @@ class RowMap:
 
 @dataclass(frozen=True)
 class WarmStartSource:
-    """A checkpoint, and what the data of its run and of this one learnt."""
+    """A checkpoint, with the vocabularies of its run and of this one."""
 
     saved: Checkpoint
     shapes: Mapping[str, tuple[int, ...]]
-    own_vocabularies: Mapping[str, np.ndarray]  # vocabularies by table
+    own_vocabularies: Mapping[str, np.ndarray]  # by table
     source_vocabularies: Mapping[str, np.ndarray]
 
     @classmethod
     def open(cls, job: Job, path: Path) -> WarmStartSource:
+        """Open a run directory or a checkpoint folder."""
         saved = find_checkpoint(path)
         run = path if (path / "checkpoints").is_dir() else saved.path.parent.parent
         with tempfile.TemporaryDirectory() as folder:
             job.dataset.save_fitted_transforms(Path(folder))
-            mine = _vocabularies(Path(folder))
-        return cls(saved, tensor_shapes(saved), mine, _vocabularies(run / "data"))
+            ours = _vocabularies(Path(folder))
+        return cls(saved, tensor_shapes(saved), ours, _vocabularies(run / "data"))
 
     def map_rows(self, name: str, other: str, num_ours: int, num_theirs: int) -> RowMap | None:
-        """Of tables' weights. None: row for row. Raises: ConfigError if only one of the two has a
-        vocabulary."""
-        table, other = (n.split("/")[1].removesuffix(LINEAR_SUFFIX) for n in (name, other))
-        mine, theirs = self.own_vocabularies.get(table), self.source_vocabularies.get(other)
-        if (mine is None) != (theirs is None):
-            without = "here" if mine is None else "there"
-            raise ConfigError(f"table {table!r} has no vocabulary {without}: no row can be told")
-        if mine is None or theirs is None or np.array_equal(mine, theirs):
+        """Return which row of a table of the source each row of ours takes; None: the same row.
+
+        Args:
+            name: of our table's weight, as in a checkpoint.
+            other: of the weight in the source.
+            num_ours: rows of our table.
+            num_theirs: rows of the table of the source.
+
+        Raises:
+            ConfigError: if only one of the two tables has a vocabulary.
+        """
+        table, other_table = (n.split("/")[1].removesuffix(LINEAR_SUFFIX) for n in (name, other))
+        ours = self.own_vocabularies.get(table)
+        theirs = self.source_vocabularies.get(other_table)
+        if (ours is None) != (theirs is None):
+            without = "here" if ours is None else "there"
+            raise ConfigError(
+                f"table {table!r} has no vocabulary {without}: rows cannot be matched"
+            )
+        if ours is None or theirs is None or np.array_equal(ours, theirs):
             return None
-        _, at, found = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+        _, ours_at, theirs_at = np.intersect1d(
+            ours, theirs, assume_unique=True, return_indices=True
+        )
         special = np.arange(min(FIRST_VALUE_ID, num_ours, num_theirs))  # unknown and missing values
         return RowMap(
-            np.concatenate([special, at + FIRST_VALUE_ID]),
-            np.concatenate([special, found + FIRST_VALUE_ID]),
+            np.concatenate([special, ours_at + FIRST_VALUE_ID]),
+            np.concatenate([special, theirs_at + FIRST_VALUE_ID]),
         )
 
 
 def copy_matched_tensors(
-    source: WarmStartSource, taken: Mapping[str, tuple[Tensor, str]], row_maps: Mapping[str, RowMap]
+    source: WarmStartSource,
+    matched: Mapping[str, tuple[Tensor, str]],
+    row_maps: Mapping[str, RowMap],
 ) -> None:
-    """name -> (our live tensor, their name). Those with a row map are read whole, one by one."""
+    """Copy tensors of the source into tensors of this run, in place.
+
+    Args:
+        source: where they are read.
+        matched: our name -> (our live tensor, the name in the source).
+        row_maps: for tensors whose rows change places, by our name; those are read whole, one at a
+            time.
+    """
     whole: dict[str, Tensor] = {}
-    for name, (tensor, other) in taken.items():
+    for name, (tensor, other) in matched.items():
         if name not in row_maps:
-            if other in whole:  # two of ours begin as the same one of theirs
+            if other in whole:  # two of our tensors start from the same one
                 load_tensor_subset(source.saved, {other: tensor})
             whole.setdefault(other, tensor)
     load_tensor_subset(source.saved, whole)
-    for name, (tensor, other) in taken.items():
+    for name, (tensor, other) in matched.items():
         if name not in row_maps:
             continue
         rows = row_maps[name]
         theirs = read_tensors(source.saved, [other])[other]
-        pieces = tensor.shards if isinstance(tensor, LocalShards) else [LocalShard(tensor, (0, 0))]
-        for piece in pieces:
-            first, held = piece.offset[0], len(piece.tensor)
-            here = (rows.ours >= first) & (rows.ours < first + held)
-            values = theirs[torch.from_numpy(rows.theirs[here])]
-            if piece.tensor.dim() > 1:
-                values = values[:, piece.offset[1] : piece.offset[1] + piece.tensor.shape[1]]
-            at = torch.from_numpy(rows.ours[here] - first).to(piece.tensor.device)
+        shards = tensor.shards if isinstance(tensor, LocalShards) else [LocalShard(tensor, (0, 0))]
+        for shard in shards:
+            first, num_rows = shard.offset[0], len(shard.tensor)
+            in_shard = (rows.ours >= first) & (rows.ours < first + num_rows)
+            values = theirs[torch.from_numpy(rows.theirs[in_shard])]
+            if shard.tensor.dim() > 1:
+                values = values[:, shard.offset[1] : shard.offset[1] + shard.tensor.shape[1]]
+            targets = torch.from_numpy(rows.ours[in_shard] - first).to(shard.tensor.device)
             with torch.no_grad():
-                piece.tensor[at] = values.to(piece.tensor.device)
+                shard.tensor[targets] = values.to(shard.tensor.device)
 
 
 def is_table_weight(name: str) -> bool:
+    """Return whether a name in a checkpoint is that of a table's weight."""
     return name.startswith(TABLES_PREFIX) and name.endswith("/weight")
 
 

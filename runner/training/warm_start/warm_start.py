@@ -1,7 +1,7 @@
-"""Warm start: weights of other runs, in part, under other names, by the values behind the rows.
+"""Warm start: takes weights of other runs, all or some, also where their names differ.
 
-Where both runs have a vocabulary for a table, a row is taken for the value it stands for, whatever
-its number was there; where neither has one, row for row.
+Where both runs have a vocabulary for a table, a row is taken by the value that it stands for,
+whatever its number in the source; where neither has one, row for row.
 """
 
 from __future__ import annotations
@@ -29,161 +29,196 @@ from runner.training.warm_start.source import (
 
 
 def wants_warm_start(settings: CheckpointSettings) -> bool:
+    """Return whether a new run takes weights of others."""
     return bool(settings.init_from or settings.init_tables)
 
 
 def warm_start(job: Job) -> str:
-    """Copies what `checkpoint.init_*` asks for; the step stays at the start. Returns the report.
+    """Copy the weights that `checkpoint.init_*` names; the run still starts at step 0.
 
-    Raises: ConfigError for a name that is not there, and if nothing matches.
+    Returns:
+        A report: what was taken, and what was not.
+
+    Raises:
+        ConfigError: for a name that does not exist, and if nothing matches.
     """
     settings = job.checkpoint
     lines: list[str] = []
-    takes: list[MatchedWeights] = []
+    matches: list[MatchedWeights] = []
     if settings.init_from:
-        took, more = _from_run(job, Path(settings.init_from))
-        lines, takes = lines + more, [*takes, took]
-    for table, given in (settings.init_tables or {}).items():
-        took, more = _table_from(job, table, Path(given["from"]), given.get("table") or table)
-        lines, takes = lines + more, [*takes, took]
+        match, match_lines = _take_run(job, Path(settings.init_from))
+        matches.append(match)
+        lines += match_lines
+    for table, node in (settings.init_tables or {}).items():
+        match, match_lines = _take_table(job, table, Path(node["from"]), node.get("table") or table)
+        matches.append(match)
+        lines += match_lines
     if settings.init_optimizer:
-        lines += copy_optimizer_states(job, takes)
+        lines += copy_optimizer_states(job, matches)
     return "\n".join(lines)
 
 
 def map_weight_names(
-    names: Iterable[str], asked: Mapping[str, str | None]
+    names: Iterable[str], init_names: Mapping[str, str | None]
 ) -> dict[str, str | None]:
-    """Our names -> theirs; None: not to be taken. A key is a name or the beginning of some, the
-    longest that fits counts. Raises: ConfigError for a key that no name begins with."""
+    """Return the name in the source for each of our weights; None: it is not taken.
+
+    Args:
+        names: of our weights.
+        init_names: `checkpoint.init_names`: a name or a prefix of names -> its replacement. The
+            longest prefix that fits counts; names without one stay.
+
+    Raises:
+        ConfigError: for a key that is the prefix of no name.
+    """
     names = list(names)
-    for key in asked:
-        if not any(_begins(name, key) for name in names):
+    for key in init_names:
+        if not any(_has_prefix(name, key) for name in names):
             raise ConfigError(
                 f"checkpoint.init_names.{key}: no weight{nearest_hint(key, names, 3)}"
             )
-    found: dict[str, str | None] = {}
+    source_names: dict[str, str | None] = {}
     for name in names:
-        key = max((k for k in asked if _begins(name, k)), key=len, default="")
-        other = asked.get(key, "")
-        found[name] = None if other is None else other + name[len(key) :]
-    return found
+        key = max((k for k in init_names if _has_prefix(name, k)), key=len, default="")
+        other = init_names.get(key, "")
+        source_names[name] = None if other is None else other + name[len(key) :]
+    return source_names
 
 
-def _begins(name: str, key: str) -> bool:
+def _has_prefix(name: str, key: str) -> bool:
+    """Return whether a name begins with a key, which ends at a dot, a slash or the name's end."""
     return name.startswith(key) and (key[-1:] in "./" or name[len(key) :][:1] in ("", ".", "/"))
 
 
-def _from_run(job: Job, path: Path) -> tuple[MatchedWeights, list[str]]:
+def _take_run(job: Job, path: Path) -> tuple[MatchedWeights, list[str]]:
+    """Take all weights of a run that match by name and shape.
+
+    Raises:
+        ConfigError: for a replacement of `checkpoint.init_names` that the run does not have, and if
+            nothing matches.
+    """
     source, ours = WarmStartSource.open(job, path), weight_tensors(job.context)
-    asked = job.checkpoint.init_names or {}
-    names = map_weight_names(ours, asked)
-    for key, other in asked.items():
-        if other is not None and not any(_begins(name, other) for name in source.shapes):
+    init_names = job.checkpoint.init_names or {}
+    names = map_weight_names(ours, init_names)
+    for key, other in init_names.items():
+        if other is not None and not any(_has_prefix(name, other) for name in source.shapes):
             raise ConfigError(
                 f"checkpoint.init_names.{key}={other}: {path} has no such weight"
                 f"{nearest_hint(other, source.shapes, 3)}"
             )
     taken: dict[str, str] = {}
-    by_rows: dict[str, RowMap] = {}
+    row_maps: dict[str, RowMap] = {}
     lines = []
     for name, other in names.items():
         if other is None:
             lines.append(f"  left as it is: {name}")
             continue
-        problem, rows = _fit(source, name, other, ours[name])
+        problem, rows = _match(source, name, other, ours[name])
         if problem:
             lines.append(f"  {problem}")
             continue
         taken[name] = other
         if rows is not None:
-            by_rows[name] = rows
-            lines.append(_told(name, rows, len(ours[name])))
+            row_maps[name] = rows
+            lines.append(_describe_rows(name, rows, len(ours[name])))
     if not any(ours[name].dim() > 1 for name in taken):  # a bias of one number matches by chance
         raise ConfigError(
             f"checkpoint.init_from={path}: no table and no matrix of it matches by name and "
             f"shape; here, for example, {_example(ours)}, there {_example(source.shapes)}"
         )
-    averaged, more = _averages(job, source, taken)
-    copied = {n: (ours[n], averaged.get(n, other)) for n, other in taken.items()}
-    copy_matched_tensors(source, copied, by_rows)
+    averages, average_lines = _match_averages(job, source, taken)
+    matched = {n: (ours[n], averages.get(n, other)) for n, other in taken.items()}
+    copy_matched_tensors(source, matched, row_maps)
     unused = set(source.shapes) - set(taken.values())
     unused = {n for n in unused if n.startswith(DENSE_PREFIX) or is_table_weight(n)}
     head = f"warm start from {source.saved.path}: {len(taken)} of {len(ours)} weights taken"
-    lines = [head, *lines, *(f"  there, not used: {n}" for n in sorted(unused)), *more]
-    return MatchedWeights(source, taken, by_rows), lines
+    lines = [head, *lines, *(f"  there, not used: {n}" for n in sorted(unused))]
+    return MatchedWeights(source, taken, row_maps), lines + average_lines
 
 
-def _averages(
+def _match_averages(
     job: Job, source: WarmStartSource, taken: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Our names -> their moving averages, where those are asked for; and what is said of them."""
-    there = [name for name in source.shapes if name.startswith(EMA_PREFIX)]
+    """Return the moving averages to take in place of weights, by our names, and report lines.
+
+    Raises:
+        ConfigError: if averages are asked for and the source has none.
+    """
+    source_averages = [name for name in source.shapes if name.startswith(EMA_PREFIX)]
     if not job.checkpoint.init_average:
-        if not there:
+        if not source_averages:
             return {}, []
         return {}, [
-            f"  there, not used: moving averages of {len(there)} dense weights, which its "
-            "evaluations took unless its trainer.ema.evaluate was false; "
+            f"  there, not used: moving averages of {len(source_averages)} dense weights, which "
+            "its evaluations took unless its trainer.ema.evaluate was false; "
             "checkpoint.init_average=true starts from them"
         ]
-    if not there:
+    if not source_averages:
         raise ConfigError(
             f"checkpoint.init_average=true: {source.saved.path} holds no moving average: its run "
             "kept none; false takes its weights"
         )
-    found = {
+    averages = {
         name: f"{EMA_PREFIX}{other.removeprefix(DENSE_PREFIX)}" for name, other in taken.items()
     }
-    found = {name: other for name, other in found.items() if other in source.shapes}
-    dense = sum(other.startswith(DENSE_PREFIX) for other in taken.values())
-    return found, [f"  moving averages taken for {len(found)} of {dense} dense weights"]
+    averages = {name: other for name, other in averages.items() if other in source.shapes}
+    num_dense = sum(other.startswith(DENSE_PREFIX) for other in taken.values())
+    line = f"  moving averages taken for {len(averages)} of {num_dense} dense weights"
+    return averages, [line]
 
 
-def _fit(
+def _match(
     source: WarmStartSource, name: str, other: str, tensor: Tensor
 ) -> tuple[str, RowMap | None]:
-    """Why a weight cannot be taken, or nothing; and its rows, if not all are their own."""
+    """Return why a weight cannot be taken, or nothing; and its row map, if rows change places."""
     if other not in source.shapes:
         looked_for = f" ({other})" if other != name else ""
         return f"not there, initialised afresh: {name}{looked_for}", None
-    shape, theirs, rows = tuple(tensor.shape), source.shapes[other], None
-    if is_table_weight(name) and is_table_weight(other) and shape[1:] == theirs[1:]:
+    shape, source_shape, rows = tuple(tensor.shape), source.shapes[other], None
+    if is_table_weight(name) and is_table_weight(other) and shape[1:] == source_shape[1:]:
         try:
-            rows = source.map_rows(name, other, shape[0], theirs[0])
+            rows = source.map_rows(name, other, shape[0], source_shape[0])
         except ConfigError as error:
             return f"not taken: {error}", None
-    if shape != theirs and rows is None:
-        return f"shape differs: {name} ({theirs} there, {shape} here)", None
+    if shape != source_shape and rows is None:
+        return f"shape differs: {name} ({source_shape} there, {shape} here)", None
     return "", rows
 
 
-def _table_from(job: Job, table: str, path: Path, other: str) -> tuple[MatchedWeights, list[str]]:
-    """One table of this run from one of another, which may be wider spread or have fewer rows."""
+def _take_table(
+    job: Job, table: str, path: Path, source_table: str
+) -> tuple[MatchedWeights, list[str]]:
+    """Take one table from a run, which may have another sharding or another number of rows.
+
+    Raises:
+        ConfigError: if there is no such table here or in the source, or its rows do not fit.
+    """
     key = f"checkpoint.init_tables.{table}"
     source, ours = WarmStartSource.open(job, path), weight_tensors(job.context)
-    name, theirs = f"{TABLES_PREFIX}{table}/weight", f"{TABLES_PREFIX}{other}/weight"
+    name, theirs = f"{TABLES_PREFIX}{table}/weight", f"{TABLES_PREFIX}{source_table}/weight"
     for wanted, known, where in ((name, ours, key), (theirs, source.shapes, f"{key}.table")):
         if wanted not in known:
             tables = [n.split("/")[1] for n in known if is_table_weight(n)]
-            asked = wanted.split("/")[1]
-            raise ConfigError(f"{where}: no table {asked!r}{nearest_hint(asked, tables)}")
-    shape, found = tuple(ours[name].shape), source.shapes[theirs]
-    if shape[1:] != found[1:]:
-        raise ConfigError(f"{key}: is {shape[1]} wide, {other!r} of {path} {found[1]}")
+            missing = wanted.split("/")[1]
+            raise ConfigError(f"{where}: no table {missing!r}{nearest_hint(missing, tables)}")
+    shape, source_shape = tuple(ours[name].shape), source.shapes[theirs]
+    if shape[1:] != source_shape[1:]:
+        raise ConfigError(
+            f"{key}: is {shape[1]} wide, {source_table!r} of {path} {source_shape[1]}"
+        )
     try:
-        rows = source.map_rows(name, theirs, shape[0], found[0])
+        rows = source.map_rows(name, theirs, shape[0], source_shape[0])
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from error
-    both = np.arange(min(shape[0], found[0]))
-    rows = rows or RowMap(both, both)
-    taken, by_rows = {name: theirs}, {name: rows}
-    copy_matched_tensors(source, {name: (ours[name], theirs)}, by_rows)
+    shared = np.arange(min(shape[0], source_shape[0]))
+    row_maps = {name: rows or RowMap(shared, shared)}
+    copy_matched_tensors(source, {name: (ours[name], theirs)}, row_maps)
     head = f"warm start of {name} from {theirs} of {source.saved.path}"
-    return MatchedWeights(source, taken, by_rows), [head, _told(name, rows, shape[0])]
+    match = MatchedWeights(source, {name: theirs}, row_maps)
+    return match, [head, _describe_rows(name, row_maps[name], shape[0])]
 
 
-def _told(name: str, rows: RowMap, num_rows: int) -> str:
+def _describe_rows(name: str, rows: RowMap, num_rows: int) -> str:
     return f"  {name}: {len(rows.ours):,} of {num_rows:,} rows found there, the others afresh"
 
 

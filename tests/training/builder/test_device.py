@@ -13,7 +13,7 @@ from runner.training.builder.device import prepare_device, select_device
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    """As far as torch's Python asks before any kernel; yields the numbers that CUDA was given."""
+    """Pretends two GPUs to torch's Python; yields the device numbers that CUDA was given."""
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -45,7 +45,7 @@ def test_a_rank_takes_the_gpu_of_its_place_on_the_machine(two_gpus, monkeypatch)
     assert select_device(TrainerSettings(device="cpu")) == torch.device("cpu")
 
 
-def test_a_gpu_that_is_not_there_is_told(monkeypatch):
+def test_a_missing_gpu_is_an_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert select_device(TrainerSettings(device="auto")) == torch.device("cpu")
     with pytest.raises(ConfigError, match="no CUDA device is visible"):

@@ -1,4 +1,4 @@
-"""Parts of the parameters with optimizers of their own: one owner each, and what owners do."""
+"""Groups of `optimizer.parts`: each parameter has one owner, which decides how it is trained."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from runner.batch import Embeddings
+from runner.config.settings import LrScalingSettings
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.errors import ConfigError
 from runner.models.dlrm import DLRM
@@ -16,6 +17,7 @@ from runner.models.layers.embedding import TableLookup
 from runner.models.losses import BCE
 from runner.optim.param_groups import parse_parameter_groups
 from runner.optim.settings import parse_sparse
+from runner.training.builder.context import base_learning_rates
 from runner.training.builder.optimizers import (
     assign_parameters,
     build_dense_optimizers,
@@ -40,46 +42,42 @@ def optimizer_class(target: str) -> type:
     return getattr(torch.optim, target.rpartition(".")[2])
 
 
-def build(parts, schedules=None):
-    """A tiny DLRM whose parameters are owned as `optimizer.parts` says."""
+def build(parts):
+    """A tiny DLRM whose parameters are owned as `optimizer.parts` says, and its full rates."""
     torch.manual_seed(0)
     model, loss = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8]), BCE(SCHEMA)
     lookup = model.embedding
     assert isinstance(lookup, TableLookup)
     node = {"dense": DENSE, "sparse": SPARSE, "parts": parts}
     parameters = dense_parameters(model, loss)
-    owned = assign_parameters(
+    parameter_groups = assign_parameters(
         parse_parameter_groups(node), list(parameters), [s.name for s in lookup.specs]
     )
     sparse = parse_sparse(SPARSE)
     make = make_table_builder(
-        ShardingSettings(), None, owned, sparse, seed=0, device=CPU, batch_size=64
+        ShardingSettings(), None, parameter_groups, sparse, seed=0, device=CPU, batch_size=64
     )
-    tables, groups = build_table_groups(
-        lookup.specs, lookup.features, sparse, owned, make, device=CPU
+    built = build_table_groups(
+        lookup.specs, lookup.features, sparse, parameter_groups, make, device=CPU
     )
-    lookup.attach_tables(tables)
-    optimizers = build_dense_optimizers(DENSE, parameters, owned, optimizer_class)
+    lookup.attach_tables(built.tables)
+    optimizers = build_dense_optimizers(DENSE, parameters, parameter_groups, optimizer_class)
     context = Context(
         model=model,
         loss=loss,
-        tables=tables,
+        tables=built.tables,
         dense_optimizer=optimizers.pop("dense"),
         part_optimizers=optimizers,
-        trained_tables=groups,
+        trained_tables=built.trained,
         device=CPU,
         micro_batch_size=1 << 20,
     )
-    return context, owned
+    lrs = base_learning_rates(context, built.base_lrs, LrScalingSettings())
+    return context, parameter_groups, lrs
 
 
-def full_rates(context: Context) -> dict[str, float]:
-    full = {name: o.param_groups[0]["lr"] for name, o in context.optimizers().items()}
-    return full | {name: t.settings.lr for name, t in context.table_groups.items()}
-
-
-def train(context: Context, num_updates: int) -> None:
-    job = make_job(context, rates=LearningRates(full_rates(context), lambda k: 1.0))
+def train(context: Context, lrs: dict[str, float], num_updates: int) -> None:
+    job = make_job(context, rates=LearningRates(lrs, lambda k: 1.0))
     context.micro_batch_size = 1 << 20
     for step in range(num_updates):
         set_learning_rates(job, TrainState(step=step))
@@ -87,10 +85,10 @@ def train(context: Context, num_updates: int) -> None:
 
 
 NAMES = [*dense_parameters(DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8]), BCE(SCHEMA))]
-pieces = st.sampled_from(
+fragments = st.sampled_from(
     ["bottom", "top", r"\.0", r"\.", "weight", "bias", ".*", "^", "$", "tables", "a", "m", "b"]
 )
-patterns = st.lists(pieces, min_size=1, max_size=3).map("".join)
+patterns = st.lists(fragments, min_size=1, max_size=3).map("".join)
 
 
 @settings(deadline=None, max_examples=60)
@@ -98,10 +96,10 @@ patterns = st.lists(pieces, min_size=1, max_size=3).map("".join)
 def test_every_parameter_and_table_has_exactly_one_owner_whatever_the_patterns(entries):
     parts = [{"pattern": p, "frozen": frozen} for p, frozen in entries]
     try:
-        context, _ = build(parts)
+        context, _, lrs = build(parts)
     except ConfigError as error:
-        told = str(error)
-        if any(word in told for word in ("matches no", "owns nothing", "everything is frozen")):
+        message = str(error)
+        if any(word in message for word in ("matches no", "owns nothing", "everything is frozen")):
             return
         raise
     owned = [
@@ -118,7 +116,7 @@ def test_every_parameter_and_table_has_exactly_one_owner_whatever_the_patterns(e
     in_groups = [t.name for g in context.table_groups.values() for t in g.layout.tables]
     assert len(in_groups) == len(set(in_groups))
     before = snapshot(context)
-    train(context, 1)
+    train(context, lrs, 1)
     after = snapshot(context)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     trained = {n for n, p in all_dense.items() if p.requires_grad}
@@ -134,7 +132,7 @@ def test_parts_equal_optimizers_made_by_hand():
         {"pattern": "tables.a", "sparse": {"kind": "adam", "lr": 0.2}},
         {"pattern": "tables.m", "frozen": True},
     ]
-    context, _ = build(parts)
+    context, _, lrs = build(parts)
     twin = make_context("sgd")
     named = dict(twin.model.named_parameters())
     by_hand = [
@@ -148,7 +146,7 @@ def test_parts_equal_optimizers_made_by_hand():
     }
     rows = {n: torch.optim.SGD([bags["b"].weight], lr=0.1) for n in "b"}
     moments = [torch.zeros_like(bags["a"].weight) for _ in range(2)]
-    train(context, 3)
+    train(context, lrs, 3)
     for step in range(3):
         batch = random_batch(64, step)
         ids = batch.sparse.to_dict()
@@ -190,17 +188,30 @@ def test_each_group_follows_its_own_schedule():
         {"pattern": "^top", "name": "top", "schedule": {"kind": "linear"}},
         {"pattern": "(bottom|tables.a)", "name": "both"},
     ]
-    context, owned = build(parts)
-    found = group_schedules({"dense": {"kind": "cosine"}, "sparse": None}, owned)
+    _, parameter_groups, lrs = build(parts)
+    found = group_schedules({"dense": {"kind": "cosine"}, "sparse": None}, parameter_groups)
     assert found == {
         "top": ({"kind": "linear"}, "optimizer.parts[0].schedule"),
         "both/dense": ({"kind": "cosine"}, "optimizer.schedules.dense"),
     }
-    assert set(full_rates(context)) == {"dense", "top", "both/dense", "both/sparse", "sparse"}
-    rates = LearningRates(full_rates(context), lambda k: 1.0, {"top": lambda k: 1 / k})
+    assert set(lrs) == {"dense", "top", "both/dense", "both/sparse", "sparse"}
+    rates = LearningRates(lrs, lambda k: 1.0, {"top": lambda k: 1 / k})
     assert learning_rates_at(rates, 4) == pytest.approx(
         {"dense": 0.1, "top": 0.025, "both/dense": 0.1, "both/sparse": 0.1, "sparse": 0.1}
     )
+
+
+def test_the_rates_of_tables_are_those_of_the_configuration():
+    """Each once, under the name of its group; frozen tables have none."""
+    parts = [
+        {"pattern": "tables.a", "name": "first", "sparse": {"kind": "adam", "lr": 0.2}},
+        {"pattern": "tables.m", "frozen": True},
+        {"pattern": "^top", "name": "top", "dense": {"lr": 0.5}},
+    ]
+    context, _, lrs = build(parts)
+    assert lrs == {"dense": 0.1, "top": 0.5, "sparse": 0.1, "first": 0.2}
+    scaled = base_learning_rates(context, {"sparse": 0.3}, LrScalingSettings("linear", 4))
+    assert scaled == pytest.approx({"dense": 0.4, "top": 2.0, "sparse": 1.2})
 
 
 @pytest.mark.parametrize(
@@ -220,6 +231,6 @@ def test_each_group_follows_its_own_schedule():
         ([{"name": "top"}], "pattern: is missing"),
     ],
 )
-def test_mistakes_are_told_with_their_key(parts, message):
+def test_mistakes_are_reported_with_their_key(parts, message):
     with pytest.raises(ConfigError, match=message):
         build(parts)

@@ -1,4 +1,4 @@
-"""What is said beforehand of intervals and patiences that a run is too short for."""
+"""Warnings of intervals and patiences that a run is too short for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_interval_longer_than_the_run_is_named_and_one_that_fits_or_is_timed_
 @pytest.mark.parametrize(
     ("evaluate", "patience", "warned"),
     [
-        # evaluations at 10, ..., 90 are on the way; the first is the best; 8 are left to wait for
+        # evaluations before the end at 10, ..., 90: after the first, 8 can be worse than the best
         ("10", 8, False),
         ("10", 9, True),
         # at 30, 60, 90

@@ -32,15 +32,15 @@ def assert_same_updates(sizes: list[int], atol: float) -> None:
     assert not counters["graph_break"]
 
 
-def test_it_is_one_graph_for_all_sizes_with_the_results_of_eager(monkeypatch):
-    """Traced as ever; without the compiler, which takes its time."""
+def test_one_graph_serves_all_batch_sizes_with_the_results_of_eager(monkeypatch):
+    """Traced as usual, but without the compiler, which is slow."""
     eager = partial(torch.compile, backend="eager", fullgraph=True)
     monkeypatch.setattr(compilation.torch, "compile", eager)
     assert_same_updates([64, 64, 33], atol=0)
 
 
 @pytest.mark.slow
-def test_its_kernels_give_the_results_of_eager_to_rounding():
+def test_compiled_kernels_give_the_results_of_eager_to_rounding():
     assert_same_updates([64, 33, 64, 40], atol=1e-6)
 
 
@@ -51,7 +51,7 @@ def test_without_a_compiler_it_is_refused(monkeypatch):
         compile_dense(make_context().model, CPU)
 
 
-def test_debug_looks_into_modules_and_is_eager(runner):
+def test_a_debug_run_observes_modules_and_is_eager(runner):
     done = runner.run(*TINY, "loop=debug", "trainer.compile=true", "loop.statistics=true")
     assert done.code == 0, done.text
     assert "top.0" in done.text, "statistics of the modules inside"
@@ -62,7 +62,7 @@ def test_a_compiled_run_killed_and_resumed_equals_one_never_killed(runner, tmp_p
     run, quiet = tmp_path / "run", tmp_path / "quiet"
     words = (*TINY, "trainer.compile=true", "trainer.ema.decay=0.9", "model.net.dropout=0.1")
     traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
-    data = "dataset.rows={train: 1011, validation: 100, test: 100}"  # a short batch an epoch
+    data = "dataset.rows={train: 1011, validation: 100, test: 100}"  # a short batch ends each epoch
     for folder, kill in ((quiet, ""), (run, "step:34"), (run, "")):
         env = {"TRACE_FILE": f"{folder}.trace", "TRACE_KILL": kill}
         done = runner.run(*traced, *words, data, f"hydra.run.dir={folder}", env=env)

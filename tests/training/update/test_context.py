@@ -1,4 +1,4 @@
-"""What a task may do with its context: optimizers with and without closure, modules of its own."""
+"""What a task may do with its context: step optimizers with and without closure, add modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tiny import make_context, random_batch, snapshot
 
 
 def frozen_tables(**settings):
-    """A context of L-BFGS over a dense half whose tables do not move."""
+    """A context whose dense half is trained by L-BFGS and whose tables are frozen."""
     context = make_context(micro_batch_size=settings.pop("micro", 1 << 20))
     context.table_groups = {}
     inner = context.tables._pool
@@ -33,7 +33,7 @@ def frozen_tables(**settings):
 
 @pytest.mark.parametrize(
     ("line_search", "micro"),
-    [(None, 64), (None, 7), ("strong_wolfe", 64)],  # a line search makes much of a rounding
+    [(None, 64), (None, 7), ("strong_wolfe", 64)],  # a line search amplifies rounding
 )
 def test_lbfgs_makes_the_steps_of_plain_pytorch(line_search, micro):
     settings = {"lr": 0.5, "max_iter": 5, "history_size": 4, "line_search_fn": line_search}
@@ -98,7 +98,7 @@ def test_every_evaluation_of_a_closure_draws_the_same_numbers():
     assert len(drawn) > 1 and len({tuple(d) for d in drawn}) == 1
 
 
-def test_a_closure_is_refused_where_it_could_not_mean_what_it_says():
+def test_a_closure_is_refused_where_it_would_compute_something_else():
     context = make_context()
     check_closure_optimizers(context)
     context.dense_optimizer = torch.optim.LBFGS(context.dense_parameters)
@@ -150,7 +150,7 @@ def test_names_and_parameters_have_one_owner():
     with pytest.raises(ConfigError, match="has an optimizer already"):
         context.add_optimizer("mine", torch.optim.SGD(context.model.parameters(), lr=0.5))
     groups = [{"params": [other.weight], "lr": 0.1}, {"params": [other.bias], "lr": 0.2}]
-    with pytest.raises(ConfigError, match="one rate"):
+    with pytest.raises(ConfigError, match="has several rates"):
         context.add_optimizer("mine", torch.optim.SGD(groups, lr=0.5))
 
 

@@ -1,4 +1,4 @@
-"""The moving average against a twin that spells it out, in evaluations, and over a resume."""
+"""The moving average against torch's own, in evaluations, and over a resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def averaged(context, **settings) -> MovingAverage:
     return context.ema
 
 
-def test_it_is_torchs_own_average_after_every_update():
+def test_it_equals_torchs_own_average_after_every_update():
     context = make_context()
     average = averaged(context)
     twin = AveragedModel(context.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
@@ -63,7 +63,7 @@ def test_warm_up_starts_with_a_small_decay_by_the_updates_that_were_applied():
 
 
 @pytest.mark.parametrize("evaluate", [True, False])
-def test_an_evaluation_takes_what_it_is_told_and_the_weights_are_back_bit_for_bit(evaluate):
+def test_an_evaluation_uses_the_chosen_weights_and_then_restores_the_weights_bit_for_bit(evaluate):
     plain, context = make_context(), make_context()
     average = averaged(context, use_in_evaluation=evaluate)
     for tensor in average.tensors().values():
@@ -103,13 +103,13 @@ def validation(run) -> list[float]:
 
 
 def test_a_run_killed_and_resumed_has_the_same_averages_and_eval_takes_them(runner, tmp_path):
-    run, quiet = tmp_path / "run", tmp_path / "quiet"
+    run, unbroken = tmp_path / "run", tmp_path / "unbroken"
     traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
-    for folder, kill in ((quiet, ""), (run, "step:23"), (run, "")):
+    for folder, kill in ((unbroken, ""), (run, "step:23"), (run, "")):
         env = {"TRACE_FILE": f"{folder}.trace", "TRACE_KILL": kill}
         done = runner.run(*traced, *WORDS, f"hydra.run.dir={folder}", env=env)
         assert done.code == (-9 if kill else 0), done.text
-    assert differences(run, quiet) == []
+    assert differences(run, unbroken) == []
     saved = open_checkpoint(newest_checkpoint(run))
     ours, average = ("dense/top.0.weight", "ema/top.0.weight")
     found = read_tensors(saved, [ours, average])

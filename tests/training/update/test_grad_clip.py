@@ -23,7 +23,7 @@ from tests.tiny import make_context, random_batch, snapshot
 
 
 def gradients(context, batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Of the mean loss by plain autograd: of the dense half, and of what was looked up."""
+    """Gradients of the mean loss by plain autograd: of the dense half, and at the look-up."""
     pooled = context.model.embed(batch).pooled_BE.detach().requires_grad_()
     loss_B = context.loss(context.model.dense(Embeddings(pooled), batch))["click"]
     loss = torch.dot(loss_B, batch.weights_B) / batch.weights_B.sum()
@@ -108,7 +108,7 @@ def test_logged_norms_are_those_of_plain_autograd_before_clipping(micro, device)
     expected: dict[str, list[float]] = {}
     for seed in (0, 1):
         batch = random_batch(64, seed).to(device)
-        with torch.no_grad():  # the twin stands where ours does
+        with torch.no_grad():  # the twin gets our weights
             for ours, theirs in zip(context.model.parameters(), twin.model.parameters()):
                 theirs.copy_(ours)
             for name, tensor in twin.tables.state().items():
@@ -185,7 +185,7 @@ def test_penalties_are_a_part_of_the_loss_and_of_its_gradient(micro):
         (["top"], "write {pattern"),
     ],
 )
-def test_mistakes_in_penalties_are_told(entries, message):
+def test_mistakes_in_penalties_are_reported(entries, message):
     context = make_context()
     named = dense_parameters(context.model, context.loss)
     with pytest.raises(ConfigError, match=message):

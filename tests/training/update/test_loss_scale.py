@@ -1,4 +1,4 @@
-"""The loss scale: what it scales it unscales, how it adapts, and what an overflow may not touch."""
+"""The loss scale: it unscales what it scales, adapts, and skips an update that overflows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.tiny import make_context, random_batch, snapshot
 
 
 def trained(context, batches):
-    """The outputs of an update a batch, the last batch in micro-batches of its own size."""
+    """The outputs of one update for each batch."""
     outputs = []
     for step, batch in enumerate(batches, start=1):
         context.tables.set_lr_and_step(0.1, step)
@@ -51,8 +51,8 @@ def test_it_halves_on_overflow_and_doubles_after_a_streak():
     assert scale.state.tolist() == [4.0, 0.0]
 
 
-def test_two_players_of_one_update_are_unscaled_by_what_they_were_scaled_by():
-    """Both run backward before either steps; the first one's overflow lowers the scale after."""
+def test_two_players_of_one_update_are_unscaled_by_the_scale_of_their_backward():
+    """Both run backward before either steps; the overflow of the first lowers the scale later."""
     context = make_context()
     context.loss_scale = LossScale(CPU, initial=1024.0)
     players = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
@@ -68,7 +68,7 @@ def test_two_players_of_one_update_are_unscaled_by_what_they_were_scaled_by():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_overflow_of_the_scaled_loss_is_skipped_and_told(device):
+def test_an_update_whose_scaled_loss_overflows_is_skipped(device):
     context = make_context(device=device)
     context.loss_scale = LossScale(device, initial=1e39)
     before = snapshot(context)
@@ -79,7 +79,7 @@ def test_an_overflow_of_the_scaled_loss_is_skipped_and_told(device):
     assert context.loss_scale.state[0] == 5e38
 
 
-def in_half(kind, device, initial, **more):
+def in_fp16(kind, device, initial, **more):
     context = make_context(kind, device=device, amp=True, **more)
     context.amp_dtype, context.loss_scale = torch.float16, LossScale(device, initial=initial)
     return context
@@ -88,8 +88,8 @@ def in_half(kind, device, initial, **more):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
 def test_fp16_updates_are_those_of_float32_within_its_precision(kind, device):
-    """Row-wise Adagrad and Adam would hide a gradient that is a factor too large, SGD does not."""
-    full, half = make_context(kind, device=device), in_half(kind, device, 2.0**12)
+    """SGD shows a gradient that is too large by a factor, which the others would hide."""
+    full, half = make_context(kind, device=device), in_fp16(kind, device, 2.0**12)
     half.micro_batch_size = 24
     seen = []
     half.model.top[0].register_forward_hook(lambda m, i, o: seen.append(o.dtype))
@@ -106,9 +106,9 @@ def test_fp16_updates_are_those_of_float32_within_its_precision(kind, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["sgd", "rowwise_adagrad", "adam"])
-def test_an_overflow_in_half_skips_tables_and_dense_alike_and_lowers_the_scale(kind, device):
-    """Gradients beyond 65,504 do not exist there: the scale falls until they fit."""
-    context = in_half(kind, device, 2.0**60, micro_batch_size=24)
+def test_an_overflow_in_fp16_skips_tables_and_dense_alike_and_lowers_the_scale(kind, device):
+    """fp16 has no numbers beyond 65,504, so the scale falls until the gradients fit."""
+    context = in_fp16(kind, device, 2.0**60, micro_batch_size=24)
     before, applied = snapshot(context), []
     for step in range(80):
         context.tables.set_lr_and_step(0.1, sum(applied) + 1)

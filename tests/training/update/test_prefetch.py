@@ -19,7 +19,7 @@ from tests.tiny_job import START, make_job
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_items_come_in_order_each_begun_at_most_so_much_earlier(count, depth):
+def test_items_come_in_order_each_begun_at_most_depth_items_earlier(count, depth):
     begun, taken = [], []
 
     def begin(item):
@@ -58,10 +58,10 @@ def test_on_cpu_a_batch_is_the_very_same_and_nothing_is_read_ahead():
     assert read == [0]
 
 
-def test_a_training_that_looks_ahead_is_the_one_that_does_not(monkeypatch):
-    """The look-ahead of CUDA with copies on the CPU in place of the stream's."""
+def test_a_training_with_prefetch_equals_one_without(monkeypatch):
+    """As on CUDA, with copies on the CPU in place of those of the stream."""
 
-    def ahead(batches, device, *, depth):
+    def copy_early(batches, device, *, depth):
         def begin(batch: Batch):
             moved = batch._map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t)
             return lambda: moved
@@ -75,7 +75,7 @@ def test_a_training_that_looks_ahead_is_the_one_that_does_not(monkeypatch):
         return cursors, snapshot(context)
 
     cursors, weights = trained()
-    monkeypatch.setattr("runner.training.update.prefetch.copy_to_device", ahead)
+    monkeypatch.setattr("runner.training.update.prefetch.copy_to_device", copy_early)
     again, others = trained()
     assert again == cursors and cursors[4] == DataPosition(1, 0)
     assert all(torch.equal(t, others[name]) for name, t in weights.items())
@@ -88,7 +88,7 @@ def test_values_and_positions_are_those_of_a_plain_copy(device):
     for ours, theirs in zip(copy_to_device(iter(source), device), source):
         busy = torch.randn(300, 300, device=device)
         for _ in range(20 if device.type == "cuda" else 0):
-            busy = busy @ busy  # the training stream is behind, the copies run ahead
+            busy = busy @ busy  # keeps the training stream behind the copies
         assert ours.cursor == theirs.cursor
         for field in fields(Batch):
             one, two = getattr(ours, field.name), getattr(theirs, field.name)

@@ -32,12 +32,12 @@ class Renamed(Supervised):
 
 
 def sharded(monkeypatch, context):
-    """As on two ranks, where TorchRec holds the tables."""
+    """Pretend that TorchRec holds the tables, as it does on two ranks."""
     monkeypatch.setattr(context.tables, "torchrec_modules", lambda: [context.model])
 
 
 @pytest.mark.parametrize("kind", ["auto", "none"])
-def test_on_cpu_no_batch_is_ahead_unless_asked_for(monkeypatch, kind):
+def test_on_cpu_ids_are_sent_early_only_where_the_settings_say_so(monkeypatch, kind):
     context = make_context()
     sharded(monkeypatch, context)
     settings = TrainerSettings(pipeline=kind)
@@ -46,25 +46,27 @@ def test_on_cpu_no_batch_is_ahead_unless_asked_for(monkeypatch, kind):
     assert context.prefetch_to_device == (kind == "auto")
 
 
-def test_what_cannot_send_its_ids_ahead_is_told_why(monkeypatch):
-    context, wanted = make_context(), TrainerSettings(pipeline="sparse_dist")
+def test_a_refusal_of_sparse_dist_names_the_reason(monkeypatch):
+    context, settings = make_context(), TrainerSettings(pipeline="sparse_dist")
     lookup = context.model.embedding
     with pytest.raises(ConfigError, match="no table is held by TorchRec"):
-        choose_pipeline(wanted, context, lookup, Supervised())
+        choose_pipeline(settings, context, lookup, Supervised())
     sharded(monkeypatch, context)
-    with pytest.raises(ConfigError, match="Own does not say looks_up_once = True"):
-        choose_pipeline(wanted, context, lookup, Own())
+    with pytest.raises(ConfigError, match="Own does not declare looks_up_once = True"):
+        choose_pipeline(settings, context, lookup, Own())
     items = SequenceFeature("items", 50, 4, "a")
     draws = SequenceLookup(SCHEMA, 4, features=(), sequences=(items,), candidates="a")
     with pytest.raises(ConfigError, match="DLRM draws candidates"):
-        choose_pipeline(wanted, context, draws, Supervised())
+        choose_pipeline(settings, context, draws, Supervised())
     assert context.sparse_dist is None
-    choose_pipeline(wanted, context, lookup, Supervised())
+    choose_pipeline(settings, context, lookup, Supervised())
     assert context.sparse_dist is not None
 
 
-def test_what_a_task_says_of_its_steps_does_not_hold_for_those_of_a_subclass():
+def test_a_declaration_of_a_task_does_not_hold_for_methods_of_a_subclass():
     assert [declares_single_lookup(task) for task in (Supervised, Renamed)] == [True, True]
     assert [declares_single_lookup(task) for task in (Changed, Own)] == [False, False]
-    anew = [type("Anew", (Changed,), {"looks_up_once": said}) for said in (True, False)]
-    assert [declares_single_lookup(task) for task in anew] == [True, False]
+    redeclared = [
+        type("Anew", (Changed,), {"looks_up_once": declared}) for declared in (True, False)
+    ]
+    assert [declares_single_lookup(task) for task in redeclared] == [True, False]

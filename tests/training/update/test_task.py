@@ -118,7 +118,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_at_all(kind, bad, device)
     assert output.applied
 
 
-def test_a_row_of_weight_zero_teaches_nothing():
+def test_a_row_of_weight_zero_has_no_influence():
     batch = random_batch(64)
     weights = batch.weights_B.clone()
     weights[10:20] = 0
@@ -157,7 +157,7 @@ def test_bf16_autocast_runs_the_dense_half_low_and_returns_float32(device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("others", [1.0, 3e38])
-def test_only_a_value_that_is_not_finite_is_one_whatever_the_sum_comes_to(bad, others, device):
+def test_finite_values_are_finite_also_where_their_sum_overflows(bad, others, device):
     tensors = [torch.full((100,), others), torch.empty(0), torch.full((3, 4), -others)]
     tensors = [t.to(device) for t in tensors]
     assert all_finite(tensors)  # also where the sums overflow

@@ -1,4 +1,4 @@
-"""Random states of ranks: each its own, rank 0 that of one process, the same at every start."""
+"""Random states of ranks: each has its own, rank 0 that of one process, alike at every start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.training.rng_state import seed_rank
 
 
 def draws(rank: int, *, seed: int = 5, step: int = 0) -> tuple[list[float], ...]:
-    """What torch, Python and NumPy draw after a model was made from the seed, and ranks parted."""
+    """What torch, Python and NumPy draw after `seed_rank`, from the states that a seed gives."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
@@ -22,7 +22,7 @@ def draws(rank: int, *, seed: int = 5, step: int = 0) -> tuple[list[float], ...]
 
 def test_every_rank_draws_numbers_of_its_own_and_rank_0_those_of_one_process():
     with torch.random.fork_rng():
-        before = random.getstate(), np.random.get_state()
+        states = random.getstate(), np.random.get_state()
         torch.manual_seed(5)
         alone = torch.rand(4).tolist()
         assert draws(0)[0] == alone
@@ -30,5 +30,5 @@ def test_every_rank_draws_numbers_of_its_own_and_rank_0_those_of_one_process():
         assert draws(1) == draws(1)
         for kind in range(3):
             assert len({tuple(case[kind]) for case in cases}) == len(cases)
-        random.setstate(before[0])
-        np.random.set_state(before[1])
+        random.setstate(states[0])
+        np.random.set_state(states[1])
