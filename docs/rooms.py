@@ -17,9 +17,9 @@ WIDTH, BOX_WIDTH, BOX_HEIGHT, ROW_HEIGHT = 860, 112, 34, 74
 # Where a room's middle is, from left to right, chosen so that no arrow crosses a box.
 ACROSS = {
     **{"__main__": 0.26, "cli": 0.12, "remote": 0.4, "launch": 0.75, "worker": 0.85},
-    **{"sweep": 0.15, "training": 0.93, "config": 0.74, "models": 0.8, "reporting": 0.2},
-    **{"embeddings": 0.8, "rundir": 0.48},
-    **{"distributed": 0.25, "metrics": 0.5, "optim": 0.7, "data": 0.93},
+    **{"sweep": 0.15, "training": 0.93, "config": 0.56, "models": 0.8, "reporting": 0.2},
+    **{"embeddings": 0.8, "rundir": 0.36},
+    **{"distributed": 0.45, "metrics": 0.08, "optim": 0.65, "data": 0.93},
 }
 STYLE = """
 text { font: 15px sans-serif; text-anchor: middle; fill: #1f2328 }
