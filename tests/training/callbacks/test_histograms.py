@@ -25,7 +25,7 @@ from runner.training.update.task import Supervised
 from tests.conftest import TINY
 from tests.reporting.trackers.test_tensorboard import histograms
 from tests.tiny import CPU, make_context, random_batch
-from tests.training.callbacks.test_ours import Scene
+from tests.training.callbacks.test_shipped_callbacks import Scene
 from tests.whole.compare_runs import differences
 
 

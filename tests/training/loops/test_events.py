@@ -22,7 +22,7 @@ from runner.training.steps import steps
 from runner.training.stop_signal import StopSignal
 from tests.tiny import make_context, snapshot
 from tests.tiny_job import Rows, make_job
-from tests.training.callbacks.own import Asker, Collector, Diary, Gambler
+from tests.training.callbacks.user_callbacks import Asker, Diary, Gambler
 
 
 @pytest.fixture(autouse=True)
@@ -121,11 +121,6 @@ def test_the_others_are_still_called_after_one_has_raised(tmp_path):
     with pytest.raises(CallbackError):
         train(job_of(mine=Asker(step=3, what="raise"), diary=diary))
     assert [3, "update", 32] in [json.loads(s) for s in (tmp_path / "d.0").read_text().splitlines()]
-
-
-def test_a_state_that_nobody_saves_is_noticed_when_it_changes():
-    with pytest.raises(CallbackError, match=r"at on_update, step 1: changes self.seen"):
-        train(job_of(mine=Collector()))
 
 
 def test_what_a_callback_draws_at_random_changes_nothing():

@@ -30,7 +30,7 @@ from runner.training.steps import steps
 from runner.training.update.parameters import dense_parameters
 from tests.tiny import make_context, random_batch
 from tests.tiny_job import Rows, make_job
-from tests.training.loops.hungry import Hungry
+from tests.training.loops.memory_hungry_task import Hungry
 from tests.whole.test_online import weights
 
 SMALL = (
@@ -356,7 +356,7 @@ def test_running_out_of_memory_is_found_and_kept_away_from(runner, tmp_path):
     hungry = (
         "--allow",
         "tests",
-        "task._target_=tests.training.loops.hungry.Hungry",
+        "task._target_=tests.training.loops.memory_hungry_task.Hungry",
         "+task.most_rows=60",
     )
     more = ("loop.max_batch_size=1000", "loop.fall_off=0.9")

@@ -7,7 +7,7 @@ import re
 from runner.launch import disable_background_work
 from tests.conftest import TINY
 
-OWN = ("--allow", "tests", "task._target_=tests.training.loops.stepping.Pairs")
+OWN = ("--allow", "tests", "task._target_=tests.training.loops.breakpoint_task.Pairs")
 
 
 def test_nothing_reads_ahead_and_nothing_is_compiled():
@@ -26,7 +26,7 @@ def test_nothing_reads_ahead_and_nothing_is_compiled():
 def test_a_step_of_ones_own_stops_where_it_says_in_the_only_thread(runner):
     words = (*TINY, *OWN, "loop=debug", "loop.max_steps=2", "loop.statistics=true")
     ahead = ("dataset.prefetch=3", "dataset.workers=2", "loop.summary=true")
-    env = {"PYTHONBREAKPOINT": "tests.training.loops.stepping.at_breakpoint"}
+    env = {"PYTHONBREAKPOINT": "tests.training.loops.breakpoint_task.at_breakpoint"}
     done = runner.run(*words, *ahead, env=env)
     assert done.code == 0, done.text
     assert "dataset.prefetch=0, dataset.workers=0, for one thread of control" in done.text
@@ -39,7 +39,7 @@ def test_pdb_itself_stops_in_the_step(runner):
     """Its prompt gets no input here, so it quits, as at Ctrl-D: by then it has shown the line."""
     done = runner.run(*TINY, *OWN, "loop=debug", "loop.max_steps=2")
     assert "(Pdb)" in done.text
-    assert re.search(r"stepping\.py\(\d+\)train_step\(\)", done.text)
+    assert re.search(r"breakpoint_task\.py\(\d+\)train_step\(\)", done.text)
 
 
 def test_several_tasks_are_told_one_by_one_with_everything_on(runner):
