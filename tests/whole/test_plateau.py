@@ -37,7 +37,9 @@ SETTINGS = (
     "trainer.batch_on_plateau.min_delta=0.5",
     "trainer.batch_on_plateau.max_rows=192",
 )
-AVERAGED = "+callbacks.averager={_target_: tests.training.callbacks.user_callbacks.Averager, pull: 0.1}"
+AVERAGED = (
+    "+callbacks.averager={_target_: tests.training.callbacks.user_callbacks.Averager, pull: 0.1}"
+)
 
 
 def train(runner: Zygote, folder: Path, *more: str, kill: str = "", number: int = 9):

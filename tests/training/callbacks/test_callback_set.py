@@ -67,7 +67,10 @@ class SaysNo(Undeclared):
         (SavesOnly(), r"callbacks.mine \(SavesOnly\): has state\(\) but no load_state\(\)"),
         (LoadsOnly(), r"callbacks.mine \(LoadsOnly\): has load_state\(\) but no state\(\)"),
         (Saves({"what": object()}), r"state\(\) must return a dict of JSON values: .*object"),
-        (Saves({"loss": float("nan")}), r"state\(\) must return a dict of JSON values: Out of range float"),
+        (
+            Saves({"loss": float("nan")}),
+            r"state\(\) must return a dict of JSON values: Out of range float",
+        ),
         (Saves([1.0]), r"state\(\) must return a dict of JSON values: not a dict but list"),
         (Contradictory(), r"says stateless = True, but has state\(\); remove one of the two"),
         (SaysNo(), "does not say what a resumed run must know of it"),

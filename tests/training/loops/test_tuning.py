@@ -25,6 +25,7 @@ from runner.training.loops.tune_batch_size import (
     try_size,
 )
 from runner.training.loops.tune_lr import RangeTestPoint, range_test, suggest_point
+from runner.training.loops.tuner import TrialRow, TuningReport, show_report
 from runner.training.state import TrainState, checkpoint_tensors
 from runner.training.steps import steps
 from runner.training.update.parameters import dense_parameters
@@ -215,7 +216,7 @@ def test_a_size_that_torch_cannot_allocate_is_a_trial_that_failed_and_restored()
         failed = try_size(job, 32, pool, [])
         assert (failed.examples_per_s, failed.failure) == (None, "out of memory")
         foreseen = try_size(job, 64, pool, [(8, 1.0), (16, 1e18)])
-        assert foreseen.failure == "memory would not do, by the trials before"
+        assert foreseen.failure == "would not fit, judging by earlier trials"
     assert same(state_of(job), before)
 
 
@@ -225,6 +226,32 @@ def test_an_error_that_is_not_about_memory_is_raised():
     job = make_job(context, updates=3, margin=0.1)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), restored_after(job):
         try_size(job, 16, longest_rows(random_batch(40)), [])
+
+
+class Lines:
+    """A view that keeps its notes."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.note = self.lines.append
+
+
+def test_a_report_shows_a_bar_and_a_mark_beside_each_row():
+    job = replace(make_job(make_context()), view=Lines())
+    rows = [
+        TrialRow(["8", "50"], 50.0),
+        TrialRow(["16", "100"], 100.0, mark="chosen"),
+        TrialRow(["32", "failed"], 0.0),
+    ]
+    report = TuningReport("page", ["size", "speed"], rows, 100.0, "8 trials", "", "", {}, {})
+    show_report(job, report)
+    assert job.view.lines == [
+        "size   speed",
+        "8         50  " + 15 * "█",
+        "16       100  " + 30 * "█" + "  <- chosen",
+        "32    failed",
+        "ended by: 8 trials",
+    ]
 
 
 def test_the_range_test_sets_rates_evenly_in_logarithm_and_smooths_the_loss():
@@ -293,6 +320,7 @@ def test_then_train_goes_on_as_a_training_with_the_size_found(runner, tmp_path):
     done = runner.run(*SMALL, *TUNE_SIZE, "loop.then=train", f"hydra.run.dir={tuned}")
     assert done.code == 0, done.text
     assert "<- chosen" in done.text
+    assert "examples a second" in (tuned / "tune_batch_size.html").read_text()
     size = found(tuned)["batch_size"]
     assert size in (16, 24, 32, 40, 48, 56, 64)
     done = runner.run(*SMALL, f"trainer.batch_size={size}", f"hydra.run.dir={plain}")
@@ -319,7 +347,7 @@ def test_then_train_goes_on_with_the_rates_found_and_a_resumed_run_does_not_sear
     rates = found(tuned)
     done = runner.run(*words, env=env)
     assert done.code == 0, done.text
-    assert "tuned already" in done.text
+    assert "already tuned" in done.text
     assert found(tuned) == rates
     own = [f"optimizer.{side}.lr={rates[f'{side}_lr']!r}" for side in ("dense", "sparse")]
     done = runner.run(*SMALL, *own, f"hydra.run.dir={plain}")
@@ -337,6 +365,8 @@ def test_alone_it_tells_its_result_and_trains_nothing(runner, tmp_path):
     assert result["tuned"] == found(run)
     assert result["metrics"]["tune/factor"] == found(run)["factor"]
     assert not list((run / "checkpoints").glob("step-*"))
+    page = (run / "tune_lr.html").read_text()
+    assert all(f'"{name}"' in page for name in ("loss", "smoothed", "times the configured rates"))
 
 
 def test_ranks_agree_on_the_size(runner, tmp_path):
