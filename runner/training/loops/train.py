@@ -42,7 +42,8 @@ def _train(job: Job) -> Result:
             recorder.record_update(output)
             if recorder.log_due() or is_finished(job, state):
                 recorder.log()
-            may_stop = bool(job.callbacks.by_name)  # after the ranks agreed at the update's end
+            # since the ranks agreed at the end of the update, a callback or a sweep may have asked
+            may_stop = job.callbacks.exist_on_any_rank
             if recorder.evaluation_due() or is_finished(job, state):
                 evaluate_and_save(job, state, recorder, stop)
                 may_stop = True

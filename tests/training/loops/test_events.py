@@ -20,6 +20,7 @@ from runner.training.loops.train import train
 from runner.training.state import TrainState
 from runner.training.steps import steps
 from runner.training.stop_signal import StopSignal
+from tests.conftest import TINY
 from tests.tiny import make_context, snapshot
 from tests.tiny_job import Rows, make_job
 from tests.training.callbacks.user_callbacks import Asker, Diary, Gambler
@@ -134,6 +135,16 @@ def test_what_a_callback_draws_at_random_changes_nothing():
     (with_it, draws), (without, theirs) = weights_and_draws(g=Gambler()), weights_and_draws()
     assert draws == theirs
     assert all(torch.equal(with_it[n], without[n]) for n in without)
+
+
+def test_two_ranks_train_with_a_callback_that_only_rank_0_has(runner, tmp_path):
+    run = tmp_path / "run"
+    two = ("trainer.num_processes=2", "sharding=row_wise", "trainer.batch_size=16")
+    watch = ("callbacks=throughput", "callbacks.throughput.every=5", "trainer.max_steps=10")
+    done = runner.run(*TINY, *two, *watch, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    rows = [json.loads(line) for line in (run / "perf.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in rows if "throughput/examples_per_s" in r] == [5, 10]
 
 
 def test_without_callbacks_an_update_pays_for_nothing(monkeypatch):
