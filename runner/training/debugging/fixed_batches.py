@@ -32,7 +32,7 @@ class FixedBatches:
         self.save_fitted_transforms = dataset.save_fitted_transforms
 
     def batches(
-        self, split: str, *, start: DataPosition = START_POSITION, **how: Any
+        self, split: str, *, start: DataPosition = START_POSITION, **kwargs: Any
     ) -> Iterator[Batch]:
         batches = self._batches if start.epoch == 0 else self._batches[1:]
         for batch in batches:
@@ -101,11 +101,11 @@ class SingleBatchDataset:
         self.batch: Batch | None = None
 
     def batches(
-        self, split: str, *, start: DataPosition = START_POSITION, **how: Any
+        self, split: str, *, start: DataPosition = START_POSITION, **kwargs: Any
     ) -> Iterator[Batch]:
         if split != "train":
-            yield from self.dataset.batches(split, start=start, **how)
+            yield from self.dataset.batches(split, start=start, **kwargs)
             return
         if self.batch is None:
-            self.batch = next(self.dataset.batches(split, start=self.start, **how))
+            self.batch = next(self.dataset.batches(split, start=self.start, **kwargs))
         yield replace(self.batch, cursor=DataPosition(start.epoch + 1, 0))

@@ -220,8 +220,8 @@ class ObservedDataset:
         self.rest = dataset.rest
         self.save_fitted_transforms = dataset.save_fitted_transforms
 
-    def batches(self, split: str, **how: Any) -> Iterator[Batch]:
-        source = self.dataset.batches(split, **how)
+    def batches(self, split: str, **kwargs: Any) -> Iterator[Batch]:
+        source = self.dataset.batches(split, **kwargs)
         while True:
             self.dispatcher.dispatch("call_begins", DATA_PART, ())
             batch = next(source, None)

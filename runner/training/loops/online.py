@@ -30,7 +30,7 @@ def online(job: Job) -> Result:
     """Train on a stream to its end, `trainer.max_steps` or a signal; resume where it stopped.
 
     Order at update k: score, update, log, save. The metrics of a window (`trainer.log_every`) are
-    those of the model before it saw the rows: a validation that never ends, and shows drift.
+    those of the model before it saw the rows: a validation without end, which shows drift.
     A dataset with an end is read as one pass in the order of its files.
     """
     return run_and_report(job, lambda: _online(prepare_stream_job(job)))

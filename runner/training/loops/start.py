@@ -66,7 +66,7 @@ def restore_or_revert(job: Job, saved: Checkpoint) -> TrainState:
         changes = [] if job.run is None else list_resume_changes(job.run)
         if job.run is None or not changes:
             raise
-        heading = "settings that this resume changed, which are taken back"
+        heading = "settings that this resume changed, now taken back"
         reason = f"{error}\n{heading}:\n{format_changes(changes)}"
         revert_resume(job.run, reason)
         raise ConfigError(reason) from error

@@ -36,7 +36,7 @@ def _train(job: Job) -> Result:
         recorder = Recorder(job, state, CallbackRunner(job, state, stop))
         recorder.callback_runner.call_run_start()
         if state.evaluation_due:
-            recorder.saved_step = -1  # what was saved at this step lacks the evaluation
+            recorder.saved_step = -1  # the checkpoint of this step lacks its evaluation
             evaluate_and_save(job, state, recorder, stop)
         for output in () if stop.sync_ranks() else profile_steps(job, steps(job, state, stop)):
             recorder.record_update(output)

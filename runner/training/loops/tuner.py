@@ -1,4 +1,4 @@
-"""What both tuners share: a search without traces, its report, its file, and the training after it.
+"""What both tuners share: the search, its report, its file, and the training after it.
 
 The result of a search is kept in the run directory and applied to the job.
 """
@@ -70,7 +70,7 @@ def tune(
             write_json(job.run.dir / TUNED_FILE, dict(tuned))
     else:
         values = ", ".join(f"{key} {value}" for key, value in tuned.items())
-        job.view.note(f"already tuned: {values or 'nothing better was found'}")
+        job.view.note(f"already tuned: {values or 'no value was suggested'}")
     if job.loop_settings["then"] == "train":
         settings = {"final_splits": ["test"], **job.loop_settings}
         return train(replace(apply(job, tuned), loop_settings=settings))
