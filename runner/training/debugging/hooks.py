@@ -136,7 +136,7 @@ def attach_hooks(
     modules: Mapping[str, nn.Module],
     parameters: Mapping[str, nn.Parameter],
 ) -> Iterator[HookDispatcher]:
-    """Attach hooks to these modules and parameters and to all optimizers; remove them at the end."""
+    """Attach hooks to these modules and parameters and to all optimizers, and remove them."""
     hooks: list[Any] = []
     try:
         for name, module in modules.items():

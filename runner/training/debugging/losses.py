@@ -8,7 +8,7 @@ from runner.training.update.task import StepOutput
 
 
 def mean_losses(output: StepOutput) -> dict[str, float]:
-    """Return the weighted mean of each part of the loss over the rows of an update. Synchronises."""
+    """Return the weighted mean of each part of the loss over an update's rows. Synchronises."""
     totals: dict[str, float] = {}
     total_weight = 0.0
     for prediction, losses in zip(output.predictions, output.losses, strict=True):

@@ -34,7 +34,7 @@ def find_user_line() -> str:
 
 
 def find_user_line_in_traceback(traceback: str) -> str:
-    """Return the innermost such line of a printed traceback, as torch's anomaly detection has it."""
+    """Return the innermost such line of a traceback that torch's anomaly detection has printed."""
     for match in reversed(list(_TRACE_LINE.finditer(traceback))):
         if not _is_foreign(match["file"]):
             return _format_line(match["file"], int(match["line"]), match["name"])

@@ -78,8 +78,8 @@ def _lower_rates(job: Job, state: TrainState, rule: LrOnPlateau, reason: str) ->
     if scale == state.lr_scale:
         return False
     job.view.note(
-        f"step {state.step:,}: {reason}: learning rates are {scale:g} of the schedule's from here on "
-        f"(were {state.lr_scale:g})"
+        f"step {state.step:,}: {reason}: learning rates are {scale:g} of the schedule's from here "
+        f"on (were {state.lr_scale:g})"
     )
     state.lr_scale = scale
     return True

@@ -1,4 +1,4 @@
-"""Scores a batch before the model is trained on it, by the update's own forward or an earlier one."""
+"""Scores a batch before the update, by the forward of the update itself or an earlier one."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Recorder:
     def record_final_evaluation(
         self, split: str, step: int, metrics: Mapping[str, float], seconds: float
     ) -> None:
-        """Write the row of a split that is evaluated at the end of the run, with the best weights."""
+        """Write the row of a split that is evaluated with the best weights at the end."""
         examples = self.state.best.examples if self.state.best else self.state.examples
         write_metrics_row(self.job, split, step, examples, metrics)
         write_calibration(self.job, split, step, self._held_metrics)

@@ -75,7 +75,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(job: Job, name: str, value: Mapping[str, Any]) -> None:
-    """Replace a file atomically. Not synced: it is for people, and a resumed run writes it again."""
+    """Replace a file atomically. It is not synced, since a resumed run writes it again."""
     if job.run is None or not job.context.ranks.is_main:
         return
     path = job.run.dir / name

@@ -22,7 +22,7 @@ class Misspelt:
         """Would never be called."""
 
 
-class Deaf:
+class WithoutEvents:
     def update(self, training):
         """No event."""
 
@@ -57,13 +57,13 @@ class SaysNo(Undeclared):
 
 
 @pytest.mark.parametrize(
-    ("callback", "said"),
+    ("callback", "message"),
     [
         (
             Misspelt(),
             r"callbacks.mine \(Misspelt\): on_updates is not an event; nearest: 'on_update'",
         ),
-        (Deaf(), "has no event; there are on_run_start, on_update"),
+        (WithoutEvents(), "has no event; there are on_run_start, on_update"),
         (SavesOnly(), r"callbacks.mine \(SavesOnly\): has state\(\) but no load_state\(\)"),
         (LoadsOnly(), r"callbacks.mine \(LoadsOnly\): has load_state\(\) but no state\(\)"),
         (Saves({"what": object()}), r"state\(\) must return a dict of JSON values: .*object"),
@@ -81,8 +81,8 @@ class SaysNo(Undeclared):
         ),
     ],
 )
-def test_an_object_that_is_not_a_callback_is_refused_and_named(callback, said):
-    with pytest.raises(ConfigError, match=said):
+def test_an_object_that_is_not_a_callback_is_refused_and_named(callback, message):
+    with pytest.raises(ConfigError, match=message):
         make_callbacks(mine=callback)
 
 
@@ -116,7 +116,7 @@ def test_a_rank_that_did_not_exist_takes_the_state_of_rank_0():
     assert callbacks.by_name["a"].average == 1.0
 
 
-def test_states_come_back_by_name_and_one_that_is_new_starts_afresh():
+def test_states_are_loaded_by_name_and_a_new_callback_starts_afresh():
     before = make_callbacks(a=Averager(), b=Averager())
     before.by_name["a"].average = 3.0
     saved = before.state()
@@ -126,5 +126,5 @@ def test_states_come_back_by_name_and_one_that_is_new_starts_afresh():
     assert (after.by_name["a"].average, after.by_name["new"].average) == (3.0, 0.0)
 
 
-def test_without_callbacks_nothing_is_kept():
+def test_without_callbacks_the_state_is_empty():
     assert Callbacks(ranks=SINGLE_PROCESS).state() == {}

@@ -38,7 +38,7 @@ class WithSplits(Rows):
 
 
 def job_of(evaluate="5", **callbacks):
-    """5 updates an epoch, 2 epochs. One whose best weights are not its last needs a disk."""
+    """A job of 2 epochs of 5 updates. Its best weights must be its last: it has no disk."""
     job = make_job(
         make_context(),
         dataset=WithSplits(),
@@ -55,7 +55,7 @@ def job_of(evaluate="5", **callbacks):
     )
 
 
-def test_every_event_comes_at_its_place(tmp_path):
+def test_every_event_comes_at_its_time(tmp_path):
     train(job_of(diary=Diary(file=str(tmp_path / "d"))))
     lines = [json.loads(line) for line in (tmp_path / "d.0").read_text().splitlines()]
     assert lines == [
@@ -107,7 +107,7 @@ def test_a_callback_that_asks_for_a_pause_interrupts_as_sigterm_does(event):
         ("on_run_end", 10),
     ],
 )
-def test_one_that_raises_is_named_with_its_event_and_its_step(event, step):
+def test_a_callback_that_raises_is_named_with_its_event_and_step(event, step):
     every = None if event == "on_run_end" else "5"
     with pytest.raises(CallbackError) as caught:
         train(job_of(every, mine=Asker(step=step, what="raise", event=event)))
@@ -117,7 +117,7 @@ def test_one_that_raises_is_named_with_its_event_and_its_step(event, step):
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_the_others_are_still_called_after_one_has_raised(tmp_path):
+def test_other_callbacks_are_still_called_after_one_has_raised(tmp_path):
     diary = Diary(file=str(tmp_path / "d"))
     with pytest.raises(CallbackError):
         train(job_of(mine=Asker(step=3, what="raise"), diary=diary))
@@ -132,9 +132,12 @@ def test_what_a_callback_draws_at_random_changes_nothing():
         train(job)
         return snapshot(job.context), (torch.rand(3).tolist(), random.random(), np.random.rand())
 
-    (with_it, draws), (without, theirs) = weights_and_draws(g=Gambler()), weights_and_draws()
-    assert draws == theirs
-    assert all(torch.equal(with_it[n], without[n]) for n in without)
+    (with_callback, draws), (without, draws_without) = (
+        weights_and_draws(g=Gambler()),
+        weights_and_draws(),
+    )
+    assert draws == draws_without
+    assert all(torch.equal(with_callback[n], without[n]) for n in without)
 
 
 def test_two_ranks_train_with_a_callback_that_only_rank_0_has(runner, tmp_path):
@@ -148,7 +151,7 @@ def test_two_ranks_train_with_a_callback_that_only_rank_0_has(runner, tmp_path):
 
 
 def test_without_callbacks_an_update_pays_for_nothing(monkeypatch):
-    """Not one call beyond the two that find nothing listed."""
+    """It makes no call beyond the checks that find no callback listed."""
     job, state = job_of(), TrainState()
     events = CallbackRunner(job, state, StopSignal(SINGLE_PROCESS))
     output = next(steps(job, state))
