@@ -124,9 +124,7 @@ class HookDispatcher:
 
     def _seconds(self) -> float:
         if self.device.type == "cuda":
-            torch.cuda.synchronize(
-                self.device
-            )  # sync: else a kernel's time counts for the next part
+            torch.cuda.synchronize(self.device)  # sync: else a kernel counts for the next part
         return self.clock()
 
 

@@ -151,7 +151,8 @@ def _look_for_next(job: Job, followed: FollowState) -> Checkpoint | str | Except
 
 def next_checkpoint(job: Job, followed: FollowState) -> Checkpoint | str | None:
     """Return the checkpoint to evaluate next, or a reason to end, or None for nothing yet."""
-    result = read_result(followed.run)  # first: a training that has ended saves nothing after it
+    # read before pinning, so that all checkpoints of a training that has ended are pinned
+    result = read_result(followed.run)
     followed.pinned.pin_new()
     steps = followed.pinned.steps()
     if followed.latest_only:

@@ -49,7 +49,7 @@ def prepare_stream_job(job: Job) -> Job:
 
 
 def is_stream(job: Job) -> bool:
-    """Return whether the dataset goes on without an end."""
+    """Return whether the dataset is a stream, which has no end of its own."""
     return getattr(job.dataset, "is_stream", False)
 
 

@@ -90,10 +90,8 @@ def _enlarge_update(job: Job, state: TrainState, rule: BatchOnPlateau, reason: s
     multiplier = next_batch_multiplier(state.batch_multiplier, rule, rows_per_update(job))
     if multiplier == state.batch_multiplier:
         return False
-    old_rows, old_steps = (
-        rows_per_update(job, state.batch_multiplier),
-        current_total_steps(job, state),
-    )
+    old_rows = rows_per_update(job, state.batch_multiplier)
+    old_steps = current_total_steps(job, state)
     state.batch_multiplier = multiplier
     rows, steps = rows_per_update(job, multiplier), current_total_steps(job, state)
     length = f"{steps:,} updates"

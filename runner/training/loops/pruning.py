@@ -22,7 +22,7 @@ _TIMEOUT_S = 60  # the sweep may be gone while the job goes on elsewhere
 
 
 def should_prune(job: Job, step: int, stop: StopSignal) -> bool:
-    """Return whether the sweep stops this run. Only rank 0 asks, and tells the other ranks."""
+    """Return whether the sweep stops this run. Only rank 0 asks; `StopSignal` tells the others."""
     if "RUNNER_PRUNING" not in os.environ or job.run is None or not job.context.ranks.is_main:
         return False
     answer = ask_sweep(job.run.dir, step, stop)

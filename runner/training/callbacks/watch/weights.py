@@ -125,7 +125,9 @@ class Weights:
         training.log("weights", values)
 
     def _log_histograms(self, training: Any, gradients: Mapping[int, Tensor]) -> None:
-        """Send the histograms to the trackers. Collective.
+        """Send the histograms to the trackers.
+
+        Collective.
 
         Args:
             gradients: by `id()` of their parameter.
