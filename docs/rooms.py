@@ -17,7 +17,7 @@ WIDTH, BOX_WIDTH, BOX_HEIGHT, ROW_HEIGHT = 860, 112, 34, 74
 # Where a room's middle is, from left to right, chosen so that no arrow crosses a box.
 ACROSS = {
     **{"__main__": 0.26, "cli": 0.12, "remote": 0.4, "launch": 0.75, "worker": 0.85},
-    **{"sweep": 0.15, "training": 0.93, "config": 0.56, "models": 0.8, "reporting": 0.2},
+    **{"sweep": 0.15, "training": 0.93, "config": 0.5, "models": 0.8, "reporting": 0.2},
     **{"embeddings": 0.8, "rundir": 0.36},
     **{"distributed": 0.45, "metrics": 0.08, "optim": 0.65, "data": 0.93},
 }

@@ -92,7 +92,7 @@ def test_a_rank_killed_around_a_decision_and_resumed_decides_the_same(
 
 def asker(**settings: object) -> str:
     keys = ", ".join(f"{key}: {value}" for key, value in settings.items())
-    return f"+callbacks.asker={{_target_: tests.training.callbacks.own.Asker, {keys}}}"
+    return f"+callbacks.asker={{_target_: tests.training.callbacks.user_callbacks.Asker, {keys}}}"
 
 
 def test_a_stop_that_one_rank_requests_stops_all(runner, tmp_path):

@@ -37,7 +37,9 @@ SETTINGS = (
     "trainer.batch_on_plateau.min_delta=0.5",
     "trainer.batch_on_plateau.max_rows=192",
 )
-AVERAGED = "+callbacks.averager={_target_: tests.training.callbacks.own.Averager, pull: 0.1}"
+AVERAGED = (
+    "+callbacks.averager={_target_: tests.training.callbacks.user_callbacks.Averager, pull: 0.1}"
+)
 
 
 def train(runner: Zygote, folder: Path, *more: str, kill: str = "", number: int = 9):
@@ -168,7 +170,7 @@ def test_a_run_that_stopped_goes_on_if_it_is_asked_to_be_more_patient(runner, un
 
 def callback(name: str, **settings: object) -> str:
     keys = ", ".join(f"{key}: {value}" for key, value in settings.items())
-    return f"+callbacks.{name.lower()}={{_target_: tests.training.callbacks.own.{name}, {keys}}}"
+    return f"+callbacks.{name.lower()}={{_target_: tests.training.callbacks.user_callbacks.{name}, {keys}}}"
 
 
 def own(runner: Zygote, folder: Path, *callbacks: str, **env: str):

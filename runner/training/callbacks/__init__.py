@@ -1,4 +1,4 @@
-"""Code of one's own, called in the course of a training: see `listed.EVENTS` for when."""
+"""Callbacks: a user's own code, called while a training runs; `EVENTS` says when."""
 
 from runner.training.callbacks.callback_set import EVENTS, Callbacks, check_callback
 

@@ -1,34 +1,50 @@
-"""The callbacks of a job: what they may be, and the state that they keep over a resume.
+"""The callbacks of a job: what a callback may be, and the state that it keeps over a resume.
 
 A callback is any class with some of the methods in `EVENTS`. Its constructor takes the keys of its
-node in the configuration. It runs on rank 0, or with `on_every_rank = True` on all. What it draws
-at random is drawn from a copy of the generators, so that training draws what it would without it.
+node in the configuration. It runs on rank 0, or with `on_every_rank = True` on all ranks. Random
+numbers that it draws come from a copy of the generators, so that training draws the same numbers
+with and without it.
+
+A resumed run must go on as one that was never interrupted, so each callback declares what it keeps
+between its calls: it has `state()` and `load_state()`, or it sets `stateless = True`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from runner.distributed.ranks import Ranks
 from runner.errors import ConfigError, nearest_hint
-from runner.training.callbacks.statefulness import find_assigned_attributes
 
-# Method -> its arguments. `training` is a runner.training.loops.events.Training.
+# Method -> its arguments. `training` is a runner.training.loops.events.TrainingHandle.
 EVENTS: Mapping[str, str] = {
-    "on_run_start": "training",  # the state is there, also that of a resume; no update made yet
+    "on_run_start": "training",  # the state is there, also after a resume; no update was made yet
     "on_update": "training, output",  # after every update; output: a StepOutput
     "on_epoch": "training",  # after the last update of an epoch
     "on_evaluation": "training, split, metrics",  # of validation on the way, of test at the end
-    "on_checkpoint": "training",  # the state, its own too, is about to be copied
+    "on_checkpoint": "training",  # before the state, the callback's own included, is copied
     "on_run_end": "training, result",  # completed or interrupted; result: a Result
 }
-STATE_METHODS = ("state", "load_state")  # -> a dict of JSON values; a dict of them ->
+STATE_METHODS = ("state", "load_state")
+
+
+@runtime_checkable
+class StatefulCallback(Protocol):
+    """A callback whose state is saved in every checkpoint, for each rank on which it runs."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run must know, as a dict of JSON values."""
+        ...
+
+    def load_state(self, saved: dict[str, Any]) -> None:
+        """Take back what `state()` returned when the checkpoint was written."""
+        ...
 
 
 class Callbacks:
-    """Those of this rank, by the names that the configuration gives them."""
+    """The callbacks of this rank, by the names that the configuration gives them."""
 
     def __init__(
         self,
@@ -37,7 +53,14 @@ class Callbacks:
         ranks: Ranks,
         exist_on_any_rank: bool = False,
     ) -> None:
-        """Args: exist_on_any_rank: whether any rank has one. Raises: ConfigError for what is no callback."""
+        """Check every callback.
+
+        Args:
+            exist_on_any_rank: whether the configuration lists a callback, for whatever rank.
+
+        Raises:
+            ConfigError: if an object is not a callback; see `check_callback`.
+        """
         self.by_name = dict(callbacks or {})
         self.exist_on_any_rank = exist_on_any_rank
         self.ranks = ranks
@@ -45,73 +68,86 @@ class Callbacks:
             check_callback(name, callback)
 
     def state(self) -> dict[str, list[Any]]:
-        """Collective, if any is listed. What each keeps on each rank, for a checkpoint."""
+        """Return the states of all callbacks, a list by rank for each name.
+
+        Collective, if any callback is listed. Empty states are left out.
+        """
         if not self.exist_on_any_rank:
             return {}
-        mine = {
+        of_this_rank = {
             name: state
             for name, callback in self.by_name.items()
-            if has_state(callback) and (state := get_json_state(name, callback))
+            if isinstance(callback, StatefulCallback) and (state := get_json_state(name, callback))
         }
-        everyone = self.ranks.all_gather_object(mine)
-        names = dict.fromkeys(name for of_rank in everyone for name in of_rank)
-        return {name: [r[name] for r in everyone if name in r] for name in names}
+        by_rank = self.ranks.all_gather_object(of_this_rank)
+        names = dict.fromkeys(name for of_rank in by_rank for name in of_rank)
+        return {name: [r[name] for r in by_rank if name in r] for name in names}
 
     def load_state(self, saved: Mapping[str, list[Any]]) -> None:
-        """A callback that was not listed then starts afresh, and so does a rank that there was not
-        from what rank 0 had."""
+        """Give each callback the state of its rank.
+
+        A callback that was not listed when the checkpoint was written starts afresh. A rank that
+        did not exist then takes the state of rank 0.
+        """
         for name, callback in self.by_name.items():
-            if name in saved and has_state(callback):
+            if name in saved and isinstance(callback, StatefulCallback):
                 of_ranks = saved[name]
                 rank = self.ranks.rank if self.ranks.rank < len(of_ranks) else 0
                 callback.load_state(of_ranks[rank])
 
 
-def has_state(callback: Any) -> bool:
-    return hasattr(callback, STATE_METHODS[0])
+def get_json_state(name: str, callback: StatefulCallback) -> dict[str, Any]:
+    """Return the state of a callback.
 
-
-def get_json_state(name: str, callback: Any) -> dict[str, Any]:
-    """Raises: ConfigError if it is not what JSON can hold."""
+    Raises:
+        ConfigError: if the state is not a dict of JSON values.
+    """
+    rule = f"{_describe(name, callback)}: state() must return a dict of JSON values"
     state = callback.state()
+    if not isinstance(state, dict):
+        raise ConfigError(f"{rule}: not a dict but {type(state).__name__}")
     try:
-        if not isinstance(state, dict):
-            raise TypeError(f"not a dict but {type(state).__name__}")
         json.dumps(state, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"callbacks.{name} ({type(callback).__name__}): state() must return a dict of JSON "
-            f"values: {error}"
-        ) from error
+        raise ConfigError(f"{rule}: {error}") from error
     return state
 
 
 def check_callback(name: str, callback: Any) -> None:
-    """Raises: ConfigError if it has no event, a misspelt one, or a state that nobody would save."""
-    where = f"callbacks.{name} ({type(callback).__name__})"
-    own = [a for a in dir(callback) if a.startswith("on_") and callable(getattr(callback, a))]
-    for method in own:
+    """Check that an object has events and declares its state.
+
+    Raises:
+        ConfigError: if it has no event or a misspelt one, does not declare whether it has a state,
+            or returns a state that JSON cannot hold.
+    """
+    where = _describe(name, callback)
+    methods = [a for a in dir(callback) if a.startswith("on_") and callable(getattr(callback, a))]
+    for method in methods:
         if method not in EVENTS:
             raise ConfigError(
-                f"{where}: {method} is no event{nearest_hint(method, EVENTS)}; "
+                f"{where}: {method} is not an event{nearest_hint(method, EVENTS)}; "
                 f"there are {', '.join(EVENTS)}"
             )
-    if not own:
+    if not methods:
         raise ConfigError(f"{where}: has no event; there are {', '.join(EVENTS)}")
-    there = [method for method in STATE_METHODS if callable(getattr(callback, method, None))]
-    if len(there) == 1:
-        missing = next(method for method in STATE_METHODS if method not in there)
-        raise ConfigError(f"{where}: has {there[0]}() but no {missing}(); a state needs both")
-    if there:
+    present = [m for m in STATE_METHODS if callable(getattr(callback, m, None))]
+    stateless = getattr(callback, "stateless", False)
+    if stateless and present:
+        raise ConfigError(
+            f"{where}: says stateless = True, but has {present[0]}(); remove one of the two"
+        )
+    if len(present) == 1:
+        missing = next(method for method in STATE_METHODS if method not in present)
+        raise ConfigError(f"{where}: has {present[0]}() but no {missing}(); a state needs both")
+    if present:
         get_json_state(name, callback)
-    changed = [] if there else find_assigned_attributes(type(callback))
-    if changed:
-        raise ConfigError(f"{where}: {undeclared_state_message(changed[0])}")
+    elif not stateless:
+        raise ConfigError(
+            f"{where}: does not say what a resumed run must know of it; add state(), which returns "
+            "a dict of JSON values, and load_state(saved), or, if it keeps nothing that a resumed "
+            "run needs, the class attribute stateless = True"
+        )
 
 
-def undeclared_state_message(attribute: str) -> str:
-    """What is said of a callback that changes without anything to save it by."""
-    return (
-        f"changes self.{attribute} while it runs, and a resumed run would not know it: give it "
-        "state(), which returns a dict of JSON values, and load_state(saved); {} keeps nothing"
-    )
+def _describe(name: str, callback: Any) -> str:
+    return f"callbacks.{name} ({type(callback).__name__})"

@@ -1,4 +1,4 @@
-"""Stops, pauses or warns where the loss is not finite, spikes, or nothing is learnt any more."""
+"""Stops, pauses or warns if the loss is not finite or spikes, or if updates are skipped."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from runner.errors import ConfigError, nearest_hint
 from runner.training.debugging.losses import mean_losses
 
 ACTIONS = ("stop", "pause", "warn", "ignore")
-MAD_TO_STD = 1.4826  # of a normal distribution, times its median absolute deviation
+MAD_TO_STD = 1.4826  # standard deviation of a normal distribution / its median absolute deviation
 
 
 class LossGuard:
     """Looks at the loss of this rank's rows at every update, which costs a synchronisation.
 
-    A spike is a loss above the median of the last `window` losses by more than `spike` deviations,
-    the deviation being 1.4826 times the median absolute one: one outlier cannot hide the next.
-    A loss that is not finite does not enter the window. Each kind of thing is warned of once until
-    an update is well again.
+    A spike is a loss that lies more than `spike` deviations above the median of the last `window`
+    losses. The deviation is 1.4826 times the median absolute deviation, so that one outlier cannot
+    hide the next. A loss that is not finite does not enter the window. Each kind of problem is
+    warned of once, and again only after an update without any.
 
-    Args: max_skipped: updates in a row that a gradient which is not finite has made void; then
-    on_nonfinite holds. None: any number.
+    Args:
+        max_skipped: updates in a row that may be skipped because a gradient is not finite, before
+            `on_nonfinite` applies. None: any number.
+
+    Raises:
+        ConfigError: if an action is unknown or a number is out of its range.
     """
 
     on_every_rank = True
@@ -56,17 +60,19 @@ class LossGuard:
         parts = mean_losses(output)  # sync
         loss = sum(parts.values())
         if self.max_skipped is not None and self.skipped >= self.max_skipped:
-            what = f"{self.skipped} updates in a row were skipped: a gradient was not finite"
-            self._act(training, self.on_nonfinite, "skipped", what)
+            reason = f"{self.skipped} updates in a row were skipped: a gradient was not finite"
+            self._act(training, self.on_nonfinite, "skipped", reason)
         if not math.isfinite(loss):
-            named = ", ".join(f"{name} {part:.5g}" for name, part in parts.items())
-            what = f"the loss is {loss:g}" + (f" ({named})" if len(parts) > 1 else "")
-            self._act(training, self.on_nonfinite, "nonfinite", what)
+            by_name = ", ".join(f"{name} {part:.5g}" for name, part in parts.items())
+            reason = f"the loss is {loss:g}" + (f" ({by_name})" if len(parts) > 1 else "")
+            self._act(training, self.on_nonfinite, "nonfinite", reason)
             return
         if self._is_spike(loss):
-            typical = median(self.losses)
-            what = f"the loss is {loss:.5g}, and {typical:.5g} in the middle of the last"
-            self._act(training, self.on_spike, "spike", f"{what} {len(self.losses)} updates")
+            reason = (
+                f"the loss is {loss:.5g}; the median of the last {len(self.losses)} updates is "
+                f"{median(self.losses):.5g}"
+            )
+            self._act(training, self.on_spike, "spike", reason)
         elif not self.skipped:
             self.warned_kinds = []
         self.losses = [*self.losses, loss][-self.window :]
@@ -78,21 +84,19 @@ class LossGuard:
         deviation = MAD_TO_STD * median([abs(x - typical) for x in self.losses])
         return loss - typical > self.spike * deviation > 0
 
-    def _act(self, training: Any, action: str, kind: str, what: str) -> None:
+    def _act(self, training: Any, action: str, kind: str, reason: str) -> None:
         if action == "stop":
-            training.stop(f"loss_guard: {what}")
+            training.stop(f"loss_guard: {reason}")
         elif action == "pause":
-            training.pause(f"loss_guard: {what}")
+            training.pause(f"loss_guard: {reason}")
         elif action == "warn" and kind not in self.warned_kinds:
             self.warned_kinds = [*self.warned_kinds, kind]
-            training.warn(f"step {training.step:,}: loss_guard: {what}")
+            training.warn(f"step {training.step:,}: loss_guard: {reason}")
 
     def state(self) -> dict[str, Any]:
+        # the key `told` stands in the checkpoints of old runs
         return {"losses": self.losses, "skipped": self.skipped, "told": self.warned_kinds}
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        self.losses, self.skipped, self.warned_kinds = (
-            saved["losses"],
-            saved["skipped"],
-            saved["told"],
-        )
+        self.losses, self.skipped = saved["losses"], saved["skipped"]
+        self.warned_kinds = saved["told"]

@@ -1,1 +1,1 @@
-"""Looking inside an update: non-finite values, statistics, times. Used by loops, knows none."""
+"""Observes the inside of an update: non-finite values, statistics, times. Imports no loop."""

@@ -1,6 +1,6 @@
-"""Batches held in memory for trials: the rows with the longest lists, and some real ones.
+"""Datasets of a few batches that are held in memory, for trials.
 
-F features, B rows, N rows taken, V values.
+B rows, N chosen rows, V values.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class FixedBatches(DatasetWrapper):
         self._batches = [first, *(others or [first])]
 
     def batches(
-        self, split: str, *, start: DataPosition = START_POSITION, **how: Any
+        self, split: str, *, start: DataPosition = START_POSITION, **kwargs: Any
     ) -> Iterator[Batch]:
-        own = self._batches if start.epoch == 0 else self._batches[1:]
-        for batch in own:
+        batches = self._batches if start.epoch == 0 else self._batches[1:]
+        for batch in batches:
             yield replace(batch, cursor=DataPosition(start.epoch + 1, 0))
 
 
 def longest_rows(batch: Batch) -> Batch:
-    """The rows with the most ids, longest first, at most POOL_ROWS."""
+    """Return the rows with the most ids, longest first, at most POOL_ROWS."""
     jagged = [j for j in (batch.sparse, batch.sequences) if j is not None]
     lengths_B = torch.stack([j.lengths().view(-1, batch.size).sum(0) for j in jagged]).sum(0)
     order = torch.argsort(lengths_B, descending=True, stable=True)
@@ -43,17 +43,19 @@ def longest_rows(batch: Batch) -> Batch:
 
 
 def repeat_rows(pool: Batch, num_rows: int) -> Batch:
-    """So many rows of the pool, from its first one on, again and again."""
+    """Return rows of the pool, from the first on and over again until there are enough."""
     return take_rows(pool, torch.arange(num_rows) % pool.size)
 
 
 def take_rows(batch: Batch, rows_N: Tensor) -> Batch:
-    """Some rows of a batch, in this order."""
+    """Return some rows of a batch, in this order."""
     return replace(
         batch,
         dense_BD=batch.dense_BD[rows_N],
-        sparse=_take(batch.sparse, rows_N, batch.size),
-        sequences=None if batch.sequences is None else _take(batch.sequences, rows_N, batch.size),
+        sparse=_take_jagged(batch.sparse, rows_N, batch.size),
+        sequences=None
+        if batch.sequences is None
+        else _take_jagged(batch.sequences, rows_N, batch.size),
         labels_BT=batch.labels_BT[rows_N],
         weights_B=batch.weights_B[rows_N],
         rows_B=batch.rows_B[rows_N],
@@ -61,7 +63,7 @@ def take_rows(batch: Batch, rows_N: Tensor) -> Batch:
     )
 
 
-def _take(jagged: KeyedJaggedTensor, rows_N: Tensor, size: int) -> KeyedJaggedTensor:
+def _take_jagged(jagged: KeyedJaggedTensor, rows_N: Tensor, size: int) -> KeyedJaggedTensor:
     lengths = jagged.lengths().view(-1, size)[:, rows_N].flatten()
     starts = jagged.offsets()[:-1].view(-1, size)[:, rows_N].flatten()
     ends = lengths.cumsum(0)
@@ -77,10 +79,10 @@ def _take(jagged: KeyedJaggedTensor, rows_N: Tensor, size: int) -> KeyedJaggedTe
 
 
 class SingleBatchDataset(DatasetWrapper):
-    """Every epoch of the training split is the batch that comes first from `start` on.
+    """A dataset whose every training epoch is one batch, the first one from `start` on.
 
-    So positions stay what they are: the cursor after it is the start of the next epoch. Other
-    splits are the dataset's own.
+    Positions keep their meaning: the cursor after the batch is the start of the next epoch. Other
+    splits are those of the wrapped dataset.
     """
 
     def __init__(self, dataset: Dataset, start: DataPosition) -> None:
@@ -89,11 +91,11 @@ class SingleBatchDataset(DatasetWrapper):
         self.batch: Batch | None = None
 
     def batches(
-        self, split: str, *, start: DataPosition = START_POSITION, **how: Any
+        self, split: str, *, start: DataPosition = START_POSITION, **kwargs: Any
     ) -> Iterator[Batch]:
         if split != "train":
-            yield from self.dataset.batches(split, start=start, **how)
+            yield from self.dataset.batches(split, start=start, **kwargs)
             return
         if self.batch is None:
-            self.batch = next(self.dataset.batches(split, start=self.start, **how))
+            self.batch = next(self.dataset.batches(split, start=self.start, **kwargs))
         yield replace(self.batch, cursor=DataPosition(start.epoch + 1, 0))

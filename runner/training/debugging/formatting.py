@@ -1,4 +1,4 @@
-"""Numbers and tensors in few characters."""
+"""Describes numbers and tensors in few characters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def format_short_number(value: float | None) -> str:
-    """At most seven characters."""
+    """Format a number in at most seven characters; None as a dash."""
     if value is None:
         return "-"
     if not math.isfinite(value) or value == 0:
@@ -22,18 +22,20 @@ def format_short_number(value: float | None) -> str:
     return f"{digits}e{int(exponent)}"
 
 
-def format_percent(part: float) -> str:
-    if part == 0 or part == 1:
-        return f"{100 * part:.0f}%"
-    return "<0.1%" if part < 0.001 else f"{100 * part:.1f}%"
+def format_percent(fraction: float) -> str:
+    """Format a fraction as percent; only 0 and 1 themselves are shown as 0% and 100%."""
+    if fraction == 0 or fraction == 1:
+        return f"{100 * fraction:.0f}%"
+    return "<0.1%" if fraction < 0.001 else f"{100 * fraction:.1f}%"
 
 
 def format_shape(sizes: Sequence[int]) -> str:
+    """Format a shape such as `32x8`."""
     return "x".join(map(str, sizes)) or "scalar"
 
 
 def describe_non_finite(tensor: Tensor) -> str:
-    """How many values are not finite: `3 of 4,096 values (0.1%: 2 NaN, 1 infinite)`.
+    """Say how many values are not finite: `3 of 4,096 values (0.1%: 2 NaN, 1 infinite)`.
 
     Synchronises.
     """
@@ -42,10 +44,10 @@ def describe_non_finite(tensor: Tensor) -> str:
     kinds = [f"{num_nan:,} NaN"] if num_nan else []
     kinds += [f"{num_infinite:,} infinite"] if num_infinite else []
     bad = num_nan + num_infinite
-    part = format_percent(bad / max(values.numel(), 1))
-    return f"{bad:,} of {values.numel():,} values ({part}: {', '.join(kinds)})"
+    percent = format_percent(bad / max(values.numel(), 1))
+    return f"{bad:,} of {values.numel():,} values ({percent}: {', '.join(kinds)})"
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether no value is NaN or infinite; true of no values. Synchronises."""
+    """Return whether no value is NaN or infinite. Synchronises."""
     return bool(tensor.detach().isfinite().all())  # sync

@@ -1,8 +1,8 @@
-"""Watching an update at work: calls of modules forward, gradients backward, batches, optimizers.
+"""Observes an update by hooks: calls of modules, gradients, batches and optimizers.
 
-Everything is hooks: nothing of the model, the loss or the step is changed, and nothing is left
-behind. Gradients of activations are seen by tensor hooks, since those of modules
-(`register_full_backward_hook`) forbid layers that work in place.
+The model, the loss and the step are not changed, and no hook is left behind. Gradients of
+activations are seen by hooks on tensors, since those on modules (`register_full_backward_hook`)
+forbid layers that work in place.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from runner.batch import Batch
 from runner.data.core.dataset import Dataset, DatasetWrapper
 from runner.models.layers.embedding import TableLookup
 
-DATA_PART, OPTIMIZER_PART = "(data)", "(optimizer)"  # parts of an update that are no modules
+DATA_PART, OPTIMIZER_PART = "(data)", "(optimizer)"  # parts of an update that are not modules
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # compute nothing themselves
 
 
 class Observer(Protocol):
-    """Told of everything that is watched, in the order in which it happens.
+    """Is called for every event of an update, in the order in which they happen.
 
-    A part of an update is a module by its dotted name, `DATA` or `OPTIMIZER`. An observer may
-    raise: the error comes out of `steps()`.
+    A part of an update is the dotted name of a module, `DATA_PART` or `OPTIMIZER_PART`. An
+    observer may raise: the error leaves `steps()`.
     """
 
     def step_begins(self) -> None:
@@ -52,28 +52,29 @@ class Observer(Protocol):
         return
 
     def gradient_at_input(self, part: str, gradient: Tensor) -> None:
-        """Of everything that read the same tensor, not of this part alone."""
+        """Take the gradient from all parts that read this tensor, not from this part alone."""
         return
 
     def gradient_of_parameter(self, name: str, gradient: Tensor) -> None:
-        """The sum so far, over the micro-batches of the update."""
+        """Take the gradient summed over the micro-batches of the update so far."""
         return
 
 
 class HookDispatcher:
-    """Sends what hooks see to the observers, on a clock that stands still while they look."""
+    """Sends what hooks see to the observers, on a clock that stops while the observers run."""
 
     def __init__(self, observers: Sequence[Observer], *, device: torch.device) -> None:
         self.observers = observers
         self.device = device
         self.clock: Callable[[], float] = time.perf_counter
-        self.observing_s = 0.0  # what observers have taken so far
-        self.time_s = 0.0  # of the event they are being told of
-        self.step_s = 0.0  # the last update took, without what observers did
-        self.begun_s = 0.0
+        self.observing_s = 0.0  # time that the observers have taken so far
+        self.time_s = 0.0  # when the present event happened
+        self.step_s = 0.0  # duration of the last update, without the observers
+        self.step_start_s = 0.0
         self.activation_hooks: list[Any] = []
 
     def dispatch(self, event: str, *details: Any) -> None:
+        """Call the method `event` of every observer."""
         started = self._seconds()
         self.time_s = started - self.observing_s
         for observer in self.observers:
@@ -82,15 +83,15 @@ class HookDispatcher:
 
     def step_begins(self) -> None:
         self.dispatch("step_begins")
-        self.begun_s = self.time_s
+        self.step_start_s = self.time_s
 
     def step_ends(self) -> None:
         self.dispatch("step_ends")
-        self.step_s = self.time_s - self.begun_s
+        self.step_s = self.time_s - self.step_start_s
         self.remove_activation_hooks()
 
     def remove_activation_hooks(self) -> None:
-        """Takes the hooks off a step's tensors; one of them may be a parameter, and stay."""
+        """Remove the hooks on tensors of a step, some of which may be parameters, which stay."""
         for hook in self.activation_hooks:
             hook.remove()
         self.activation_hooks.clear()
@@ -99,8 +100,8 @@ class HookDispatcher:
         inputs = (args, kwargs)
         for tensor in iter_float_tensors(inputs):
             if tensor.requires_grad:
-                told = partial(self.dispatch, "gradient_at_input", name)
-                self.activation_hooks.append(tensor.register_hook(told))
+                hook = partial(self.dispatch, "gradient_at_input", name)
+                self.activation_hooks.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
         self.dispatch("call_begins", name, inputs)
 
     def after_call(
@@ -109,8 +110,8 @@ class HookDispatcher:
         self.dispatch("call_ends", name, (args, kwargs), outputs)
         for tensor in iter_float_tensors(outputs):
             if tensor.requires_grad:
-                told = partial(self.dispatch, "gradient_at_output", name)
-                self.activation_hooks.append(tensor.register_hook(told))
+                hook = partial(self.dispatch, "gradient_at_output", name)
+                self.activation_hooks.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
     def after_gradient(self, name: str, parameter: Tensor) -> None:
         self.dispatch("gradient_of_parameter", name, parameter.grad)
@@ -123,7 +124,7 @@ class HookDispatcher:
 
     def _seconds(self) -> float:
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # sync: or a kernel's time is the next one's
+            torch.cuda.synchronize(self.device)  # sync: else a kernel counts for the next part
         return self.clock()
 
 
@@ -133,7 +134,7 @@ def attach_hooks(
     modules: Mapping[str, nn.Module],
     parameters: Mapping[str, nn.Parameter],
 ) -> Iterator[HookDispatcher]:
-    """Hooks on these modules and parameters, and on all optimizers, until it is left."""
+    """Attach hooks to these modules and parameters and to all optimizers, and remove them."""
     hooks: list[Any] = []
     try:
         for name, module in modules.items():
@@ -143,7 +144,8 @@ def attach_hooks(
             hooks.append(module.register_forward_hook(after, with_kwargs=True))
         for name, parameter in parameters.items():
             after_gradient = partial(dispatcher.after_gradient, name)
-            hooks.append(parameter.register_post_accumulate_grad_hook(after_gradient))
+            handle = parameter.register_post_accumulate_grad_hook(after_gradient)  # type: ignore[no-untyped-call]
+            hooks.append(handle)
         hooks.append(register_optimizer_step_pre_hook(dispatcher.before_optimizer))
         hooks.append(register_optimizer_step_post_hook(dispatcher.after_optimizer))
         yield dispatcher
@@ -154,15 +156,15 @@ def attach_hooks(
 
 
 def collect_modules(roots: Mapping[str, object]) -> dict[str, nn.Module]:
-    """Modules that compute something, by dotted name below the name of their root.
+    """Return the modules that compute something, by dotted name below the name of their root.
 
-    Roots that are no modules are passed over. The root "" is the model: it is left out itself,
-    being called by its halves. A `TableLookup` counts as one.
+    Roots that are not modules are skipped. The root "" is the model, which is left out itself
+    since its halves are called one by one. A `TableLookup` counts as a single module.
     """
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     seen: set[int] = set()
     for root_name, root in _module_roots(roots):
-        inside: tuple[str, ...] = ()  # of look-ups
+        inside: tuple[str, ...] = ()  # prefixes of the names of look-ups' own modules
         for name, module in root.named_modules(prefix=root_name):
             if not name or isinstance(module, CONTAINERS) or name.startswith(inside):
                 continue
@@ -170,18 +172,18 @@ def collect_modules(roots: Mapping[str, object]) -> dict[str, nn.Module]:
                 inside += (f"{name}.",)
             if id(module) not in seen:
                 seen.add(id(module))
-                found[name] = module
-    return found
+                modules[name] = module
+    return modules
 
 
 def collect_parameters(roots: Mapping[str, object]) -> dict[str, nn.Parameter]:
-    """Trainable parameters, each once."""
-    found: dict[int, tuple[str, nn.Parameter]] = {}
+    """Return the trainable parameters by name, each once."""
+    parameters: dict[int, tuple[str, nn.Parameter]] = {}
     for root_name, root in _module_roots(roots):
         for name, parameter in root.named_parameters(prefix=root_name):
             if parameter.requires_grad:
-                found.setdefault(id(parameter), (name, parameter))
-    return dict(found.values())
+                parameters.setdefault(id(parameter), (name, parameter))
+    return dict(parameters.values())
 
 
 def _module_roots(roots: Mapping[str, object]) -> list[tuple[str, nn.Module]]:
@@ -189,7 +191,7 @@ def _module_roots(roots: Mapping[str, object]) -> list[tuple[str, nn.Module]]:
 
 
 def iter_float_tensors(value: Any) -> Iterator[Tensor]:
-    """Floating-point tensors in a module's inputs or outputs, however they are packed."""
+    """Yield the floating-point tensors in a module's inputs or outputs, however nested."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
             yield value
@@ -205,14 +207,14 @@ def iter_float_tensors(value: Any) -> Iterator[Tensor]:
 
 
 class ObservedDataset(DatasetWrapper):
-    """A dataset whose batches are told to a watch as calls of `DATA`."""
+    """A dataset that reports the reading of each batch as a call of `DATA_PART`."""
 
     def __init__(self, dataset: Dataset, dispatcher: HookDispatcher) -> None:
         super().__init__(dataset)
         self.dispatcher = dispatcher
 
-    def batches(self, split: str, **how: Any) -> Iterator[Batch]:
-        source = self.dataset.batches(split, **how)
+    def batches(self, split: str, **kwargs: Any) -> Iterator[Batch]:
+        source = self.dataset.batches(split, **kwargs)
         while True:
             self.dispatcher.dispatch("call_begins", DATA_PART, ())
             batch = next(source, None)

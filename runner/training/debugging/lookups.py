@@ -1,6 +1,6 @@
-"""Which rows of which table a batch reads, and which columns of the look-up they make.
+"""The rows of tables that a batch reads, and the columns of the look-up's output that they fill.
 
-E width of all pooled embeddings side by side, R rows of a table, U rows read.
+R rows of a table, D embedding width, U different rows that are read.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from runner.batch import Batch
 from runner.models.layers.embedding import TableLookup
 
 
-def looked_up_ids(lookup: TableLookup, batch: Batch, *more: Any) -> dict[str, Tensor]:
-    """The ids that a batch looks up, by table, with repetitions. more: that the look-up is given,
-    such as candidates."""
-    sparse = lookup.lookup_ids(batch, *more)
+def looked_up_ids(lookup: TableLookup, batch: Batch, *args: Any) -> dict[str, Tensor]:
+    """Return the ids that a batch looks up, by table, with repetitions.
+
+    Args:
+        args: further arguments of the look-up, such as candidates.
+    """
+    sparse = lookup.lookup_ids(batch, *args)
     return {
         spec.name: torch.cat([sparse[feature].values() for feature in spec.features])
         for spec in lookup.specs
@@ -25,7 +28,7 @@ def looked_up_ids(lookup: TableLookup, batch: Batch, *more: Any) -> dict[str, Te
 
 
 def pooled_columns(lookup: TableLookup) -> dict[str, list[slice]]:
-    """Columns of the pooled embeddings, by table: one slice for each feature that reads it."""
+    """Return the columns of the pooled embeddings, by table: a slice for each feature."""
     spec_of = {feature: spec for spec in lookup.specs for feature in spec.features}
     columns: dict[str, list[slice]] = {spec.name: [] for spec in lookup.specs}
     start = 0
@@ -37,22 +40,26 @@ def pooled_columns(lookup: TableLookup) -> dict[str, list[slice]]:
 
 
 def lookup_weights(lookup: TableLookup) -> dict[str, Tensor]:
-    """[R, D] by table: live tensors."""
+    """Return the weights of each table, [R, D]; the live tensors, not copies."""
     assert lookup.tables is not None
     state = lookup.tables.state()
     return {spec.name: state[f"{spec.name}/weight"] for spec in lookup.specs}
 
 
-def find_non_finite_rows(lookup: TableLookup, batch: Batch, *more: Any) -> dict[str, Tensor]:
-    """Rows among those read that hold a NaN or an infinity, by table; tables without are left out.
+def find_non_finite_rows(lookup: TableLookup, batch: Batch, *args: Any) -> dict[str, Tensor]:
+    """Return the rows that were read and hold a NaN or an infinity, by table. Synchronises.
 
-    Synchronises.
+    Args:
+        args: further arguments of the look-up, such as candidates.
+
+    Returns:
+        [U] row numbers by table; tables without such rows are left out.
     """
     weights = lookup_weights(lookup)
-    found = {}
-    for name, ids in looked_up_ids(lookup, batch, *more).items():
-        rows_U = ids.unique()
+    bad_rows = {}
+    for name, ids in looked_up_ids(lookup, batch, *args).items():
+        rows_U = torch.unique(ids)
         bad_U = ~weights[name].index_select(0, rows_U).isfinite().all(1)
         if bad_U.any():  # sync
-            found[name] = rows_U[bad_U]
-    return found
+            bad_rows[name] = rows_U[bad_U]
+    return bad_rows

@@ -1,4 +1,4 @@
-"""The loss of one update, as the rows and their weights make it."""
+"""The loss of one update, averaged over its rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from runner.training.update.task import StepOutput
 
 
 def mean_losses(output: StepOutput) -> dict[str, float]:
-    """Each part of the loss over the rows of the update, by their weights. Synchronises."""
+    """Return the weighted mean of each part of the loss over an update's rows. Synchronises."""
     totals: dict[str, float] = {}
     total_weight = 0.0
     for prediction, losses in zip(output.predictions, output.losses, strict=True):

@@ -1,4 +1,4 @@
-"""The first NaN or infinity of a training, and who made it: a batch, a module, or an update."""
+"""Finds the first NaN or infinity of a training, and what made it: a batch, a module, an update."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.training.update.task import StepOutput
 
 
 class NonFiniteError(Exception):
-    """A value is NaN or infinite; the message says where it came from."""
+    """A value is NaN or infinite; the message says where it comes from."""
 
 
 @dataclass
@@ -27,16 +27,17 @@ class BadGradient:
 
     gradient: Tensor
     location: str  # output, input, or the name of a parameter
-    description: str  # what it held, in words
-    source_modules: list[str]  # modules; several if they read the same tensor
+    description: str  # how many of its values are not finite
+    source_modules: list[str]  # several if they read the same tensor
 
 
 class NonFiniteDetector(Observer):
-    """Raises NonFiniteError at the first value that is not finite. Each look synchronises.
+    """Raises NonFiniteError at the first value that is not finite. Each event synchronises.
 
-    Forward, a module made it if its output is not finite and its inputs are. Backward goes
-    consumers first, so that the first gradient seen to be bad was made by the module it passed.
-    A bad gradient does not raise at once: with a loss scale it is how the scale is found.
+    In the forward pass, a module made the value if its output is not finite and its inputs are.
+    The backward pass visits consumers first, so that the first bad gradient was made by the module
+    that it has just passed. A bad gradient does not raise at once, since with a loss scale it is
+    the way in which the scale is found.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class NonFiniteDetector(Observer):
         self.modules, self.parameters, self.schema = modules, parameters, schema
         self.last_part = ""
         self.bad_gradient: BadGradient | None = None
-        self.lookup_calls: list[tuple[TableLookup, tuple[Any, ...]]] = []  # and what each was given
+        self.lookup_calls: list[tuple[TableLookup, tuple[Any, ...]]] = []  # with their arguments
 
     def step_begins(self) -> None:
         self.last_part = ""
@@ -63,12 +64,12 @@ class NonFiniteDetector(Observer):
         module = self.modules[part]
         bad = next((t for t in iter_float_tensors(outputs) if not is_finite(t)), None)
         if isinstance(module, TableLookup):
-            given, _ = inputs
-            self.lookup_calls.append((module, given))
+            args, _ = inputs
+            self.lookup_calls.append((module, args))
             if bad is not None:
-                raise NonFiniteError(_blame_tables(self._name(part), module, given, bad))
+                raise NonFiniteError(_explain_lookup(self._name(part), module, args, bad))
         elif bad is not None:
-            raise NonFiniteError(self._blame(part, module, inputs, bad))
+            raise NonFiniteError(self._explain_forward(part, module, inputs, bad))
         self.last_part = part
 
     def gradient_at_output(self, part: str, gradient: Tensor) -> None:
@@ -84,23 +85,26 @@ class NonFiniteDetector(Observer):
                 self.bad_gradient = BadGradient(
                     gradient, "input", describe_non_finite(gradient), [part]
                 )
-        elif bad.location in ("output", "input") and _same(bad.gradient, gradient):
-            # the hooks of one tensor: first as what a module put out, then as what others read
-            known = bad.source_modules if bad.location == "input" else []
-            outer = [name for name in known if part.startswith(f"{name}.")]
-            bad.source_modules = [name for name in known if name not in outer] + [part]
+        elif bad.location in ("output", "input") and _is_same(bad.gradient, gradient):
+            # hooks of one tensor run first for the module that made it, then for its readers
+            readers = bad.source_modules if bad.location == "input" else []
+            inner = [name for name in readers if not part.startswith(f"{name}.")]
+            bad.source_modules = [*inner, part]
             bad.location = "input"
 
     def gradient_of_parameter(self, name: str, gradient: Tensor) -> None:
         if self.bad_gradient is None and not is_finite(gradient):
-            owner = name.rpartition(".")[0]
-            self.bad_gradient = BadGradient(gradient, name, describe_non_finite(gradient), [owner])
+            module = name.rpartition(".")[0]
+            self.bad_gradient = BadGradient(gradient, name, describe_non_finite(gradient), [module])
 
     def check_update(self, output: StepOutput, *, scaled: bool) -> None:
-        """What only shows once the update is done.
+        """Check the losses, the gradients and the weights of an update that is done.
 
-        Args: scaled: a loss scale was on, so that a skipped update is not a mistake.
-        Raises: NonFiniteError.
+        Args:
+            scaled: whether a loss scale is on, so that a skipped update is not a mistake.
+
+        Raises:
+            NonFiniteError: if a value is not finite.
         """
         for losses in output.losses:
             for name, loss_B in losses.items():
@@ -112,12 +116,12 @@ class NonFiniteDetector(Observer):
         if scaled and not output.applied:
             return
         if self.bad_gradient is not None:
-            raise NonFiniteError(self._blame_backward(self.bad_gradient))
+            raise NonFiniteError(self._explain_backward(self.bad_gradient))
         if not output.applied:
             raise NonFiniteError(
-                "a gradient is not finite, and none that passed a module was: it was made outside "
-                "any module, on the way back to the embeddings; loop.anomaly=true names the "
-                "operation"
+                "a gradient is not finite, although all that passed a module are: it was made "
+                "outside any module, on the way back to the embeddings; loop.anomaly=true names "
+                "the operation"
             )
         self._check_weights()
 
@@ -129,46 +133,46 @@ class NonFiniteDetector(Observer):
                 f"the update made {bad[0]}{more} non-finite from finite gradients: "
                 f"{describe_non_finite(self.parameters[bad[0]])}; the learning rate may be too high"
             )
-        for look_up, given in self.lookup_calls:
-            for table, rows in find_non_finite_rows(look_up, *given).items():
+        for lookup, args in self.lookup_calls:
+            for table, rows in find_non_finite_rows(lookup, *args).items():
                 raise NonFiniteError(
                     f"the update made rows of table {table!r} non-finite from finite gradients: "
-                    f"{_rows(rows)}; the learning rate may be too high"
+                    f"{_describe_rows(rows)}; the learning rate may be too high"
                 )
 
-    def _blame(self, part: str, module: nn.Module, inputs: Any, bad: Tensor) -> str:
+    def _explain_forward(self, part: str, module: nn.Module, inputs: Any, bad: Tensor) -> str:
         place = f"; called at {find_user_line()}"
-        given = [t for t in iter_float_tensors(inputs) if t.numel()]
-        foul = next((t for t in given if not is_finite(t)), None)
-        if foul is not None:
+        tensors = [t for t in iter_float_tensors(inputs) if t.numel()]
+        bad_input = next((t for t in tensors if not is_finite(t)), None)
+        if bad_input is not None:
             since = f"after {self.last_part} " if self.last_part else ""
             return (
                 f"the first non-finite value was made outside any module, {since}and before "
-                f"{self._name(part)}, whose input holds {describe_non_finite(foul)}{place}"
+                f"{self._name(part)}, whose input holds {describe_non_finite(bad_input)}{place}"
             )
-        weights = [
+        facts = [
             f"its {name} holds {describe_non_finite(p)}"
             for name, p in module.named_parameters(recurse=False)
             if not is_finite(p)
         ]
-        if given:
-            largest = max(float(t.detach().abs().max()) for t in given)  # sync
-            weights.append(f"its inputs are finite, of magnitude {largest:.3g} at most")
+        if tensors:
+            largest = max(float(t.detach().abs().max()) for t in tensors)  # sync
+            facts.append(f"its inputs are finite, of magnitude {largest:.3g} at most")
         return (
             f"module {self._name(part)} made the first non-finite value: its output holds "
-            f"{describe_non_finite(bad)}; {'; '.join(weights)}{place}"
+            f"{describe_non_finite(bad)}; {'; '.join(facts)}{place}"
         )
 
-    def _blame_backward(self, bad: BadGradient) -> str:
-        makers = " or ".join(self._name(name) for name in bad.source_modules)
+    def _explain_backward(self, bad: BadGradient) -> str:
+        sources = " or ".join(self._name(name) for name in bad.source_modules)
         if bad.location == "output":
             return (
-                f"the first non-finite gradient was made outside any module, after {makers}, at "
+                f"the first non-finite gradient was made outside any module, after {sources}, at "
                 f"whose output it holds {bad.description}; loop.anomaly=true names the operation"
             )
         where = "at its input" if bad.location == "input" else f"of {bad.location}"
         return (
-            f"module {makers} made the first non-finite gradient, {where}: {bad.description}; the "
+            f"module {sources} made the first non-finite gradient, {where}: {bad.description}; the "
             "gradient at its output is finite; loop.anomaly=true names the operation"
         )
 
@@ -178,7 +182,11 @@ class NonFiniteDetector(Observer):
 
 
 def check_batch(batch: Batch, schema: Schema) -> None:
-    """Raises: NonFiniteError that names the column and an example of the split."""
+    """Check the values of a batch.
+
+    Raises:
+        NonFiniteError: if a value is not finite; names the column and the row of the split.
+    """
     columns: dict[str, tuple[Sequence[str], Tensor]] = {
         "dense": (schema.dense, batch.dense_BD),
         "label": ([task.name for task in schema.tasks], batch.labels_BT),
@@ -201,22 +209,22 @@ def check_batch(batch: Batch, schema: Schema) -> None:
         )
 
 
-def _blame_tables(name: str, look_up: TableLookup, given: tuple[Any, ...], bad: Tensor) -> str:
-    rows = find_non_finite_rows(look_up, *given)
-    if not rows:
+def _explain_lookup(name: str, lookup: TableLookup, args: tuple[Any, ...], bad: Tensor) -> str:
+    rows_by_table = find_non_finite_rows(lookup, *args)
+    if not rows_by_table:
         return (
-            f"module {name} made the first non-finite value: {describe_non_finite(bad)}; the rows it read are "
-            "finite: their sum overflows"
+            f"module {name} made the first non-finite value: {describe_non_finite(bad)}; the rows "
+            "it read are finite: their sum overflows"
         )
-    tables = "; ".join(f"table {table!r}, {_rows(found)}" for table, found in rows.items())
+    tables = "; ".join(f"table {t!r}, {_describe_rows(rows)}" for t, rows in rows_by_table.items())
     return f"module {name} made the first non-finite value, from its weights: {tables}"
 
 
-def _rows(rows: Tensor) -> str:
+def _describe_rows(rows: Tensor) -> str:
     first = ", ".join(f"{int(row):,}" for row in rows[:3])
     return f"row {first}" if len(rows) == 1 else f"{len(rows):,} of the rows read ({first}, ...)"
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether hooks of one tensor were given the same gradient; both are alive."""
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two hooks were given the same gradient, whose tensors are both alive."""
     return one.data_ptr() == other.data_ptr() and one.shape == other.shape

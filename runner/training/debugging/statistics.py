@@ -1,4 +1,7 @@
-"""Distributions of activations and gradients of one update, per module and per table."""
+"""Statistics of the activations and gradients of one update, by module and by table.
+
+R rows of a table, D embedding width, U different rows that are read.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,12 @@ from runner.training.debugging.lookups import looked_up_ids, lookup_weights, poo
 
 @dataclass
 class Moments:
-    """What is known of the values of one part, over all its calls. Of finite values only, but
-    for the counts."""
+    """Statistics of the values of one module, over all its calls.
 
-    shape: tuple[int, ...] = ()  # rows of all calls together
+    Except for the counts, they are those of the finite values.
+    """
+
+    shape: tuple[int, ...] = ()  # with the rows of all calls
     count: int = 0
     zeros: int = 0
     bad: int = 0  # NaN or infinite
@@ -31,21 +36,24 @@ class Moments:
 
     @property
     def mean(self) -> float:
+        """The mean; NaN if no value is finite, as for the other statistics."""
         return self.total / good if (good := self.count - self.bad) else math.nan
 
     @property
     def std(self) -> float:
-        """Standard deviation, of the population."""
+        """The standard deviation of the population."""
         if self.count == self.bad:
             return math.nan
         return math.sqrt(max(self.sum_squares / (self.count - self.bad) - self.mean**2, 0.0))
 
     @property
     def rms(self) -> float:
+        """The root of the mean square."""
         return math.sqrt(self.sum_squares / good) if (good := self.count - self.bad) else math.nan
 
     @property
     def norm(self) -> float:
+        """The L2 norm of all values."""
         return math.sqrt(self.sum_squares)
 
     @property
@@ -54,10 +62,10 @@ class Moments:
         return max(-self.least, self.most) if self.count > self.bad else math.nan
 
     def add(self, tensor: Tensor, scale: float = 1.0) -> None:
-        """Takes in the values times `scale`. Synchronises."""
+        """Add the values of a tensor times `scale`. Synchronises."""
         values = tensor.detach().double()
         finite = values[values.isfinite()] * scale
-        self.shape = _stacked(self.shape, tuple(tensor.shape))
+        self.shape = _concatenated_shape(self.shape, tuple(tensor.shape))
         self.count += values.numel()
         self.bad += values.numel() - finite.numel()
         if finite.numel():
@@ -71,18 +79,22 @@ class Moments:
 
 @dataclass
 class TableUsage:
-    """What one update did with a table."""
+    """What one update read of a table, and the gradient that it sent back."""
 
-    ids: int = 0  # look-ups
+    ids: int = 0  # number of look-ups
     rows: set[int] = field(default_factory=set)  # that were read
-    gradient: Moments = field(default_factory=Moments)  # of what was read, at the boundary
+    gradient: Moments = field(default_factory=Moments)  # at the output of the look-up
 
 
 class GradientNorms(Observer):
-    """Norm of each parameter's gradient in the update, before any clipping."""
+    """The norm of each parameter's gradient in the last update, before any clipping."""
 
     def __init__(self, scale: Callable[[], float]) -> None:
-        """scale: what the loss is multiplied by at the moment."""
+        """Start without norms.
+
+        Args:
+            scale: returns the present loss scale.
+        """
         self.scale = scale
         self.norms: dict[str, Tensor] = {}  # of the scaled gradients
         self.used_scale = 1.0
@@ -92,15 +104,15 @@ class GradientNorms(Observer):
         self.used_scale = self.scale()
 
     def gradient_of_parameter(self, name: str, gradient: Tensor) -> None:
-        # the gradient grows with each micro-batch: the last norm is the update's
+        # the gradient is summed over micro-batches: the last norm is that of the update
         self.norms[name] = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float64)
 
     def get(self, name: str) -> float | None:
-        """None: it got no gradient. Synchronises."""
+        """Return the norm of a parameter's gradient; None if it has none. Synchronises."""
         return float(self.norms[name]) / self.used_scale if name in self.norms else None
 
     def total(self) -> float | None:
-        """Of all parameters together. Synchronises."""
+        """Return the norm over all parameters; None if there is no gradient. Synchronises."""
         if not self.norms:
             return None
         total = torch.linalg.vector_norm(torch.stack(tuple(self.norms.values())))
@@ -108,7 +120,7 @@ class GradientNorms(Observer):
 
 
 class ActivationStatistics(Observer):
-    """Activations and their gradients in the last update, by part; each look synchronises."""
+    """Statistics of activations and their gradients in the last update; each event synchronises."""
 
     def __init__(self, modules: Mapping[str, nn.Module], scale: Callable[[], float]) -> None:
         self.modules = modules
@@ -129,40 +141,40 @@ class ActivationStatistics(Observer):
             self.outputs.setdefault(part, Moments()).add(tensor)
         module = self.modules[part]
         if isinstance(module, TableLookup):
-            given, _ = inputs
-            self._add_ids(part, module, looked_up_ids(module, *given))
+            args, _ = inputs
+            self._add_ids(part, module, looked_up_ids(module, *args))
 
     def gradient_at_output(self, part: str, gradient: Tensor) -> None:
         module = self.modules[part]
         if not isinstance(module, TableLookup):
             self.gradients.setdefault(part, Moments()).add(gradient, 1.0 / self.used_scale)
             return
-        # the update unscales the boundary's gradient before it sends it through the tables
+        # the update unscales this gradient before it sends it through the tables
         self.gradients.setdefault(part, Moments()).add(gradient)
-        if gradient.ndim != 2:  # of sequences, not pooled
+        if gradient.ndim != 2:  # that of sequences, which are not pooled
             return
-        uses = self.tables[part]
+        usages = self.tables[part]
         for table, columns in pooled_columns(module).items():
             for column in columns:
-                if column.stop <= gradient.shape[1]:  # behind it stand the places of sequences
-                    uses[table].gradient.add(gradient[:, column])
+                if column.stop <= gradient.shape[1]:  # behind them are the columns of sequences
+                    usages[table].gradient.add(gradient[:, column])
 
-    def _add_ids(self, part: str, look_up: TableLookup, found: Mapping[str, Tensor]) -> None:
-        uses = self.tables.setdefault(part, {spec.name: TableUsage() for spec in look_up.specs})
-        for table, ids in found.items():
-            uses[table].ids += ids.numel()
-            uses[table].rows.update(ids.unique().tolist())
+    def _add_ids(self, part: str, lookup: TableLookup, ids_by_table: Mapping[str, Tensor]) -> None:
+        usages = self.tables.setdefault(part, {spec.name: TableUsage() for spec in lookup.specs})
+        for table, ids in ids_by_table.items():
+            usages[table].ids += ids.numel()
+            usages[table].rows.update(torch.unique(ids).tolist())
 
 
-def compute_rows_norm(look_up: TableLookup, table: str, rows: set[int]) -> float:
-    """Norm of some rows of a table. Synchronises."""
-    weight_RD = lookup_weights(look_up)[table]
+def compute_rows_norm(lookup: TableLookup, table: str, rows: set[int]) -> float:
+    """Return the norm of some rows of a table. Synchronises."""
+    weight_RD = lookup_weights(lookup)[table]
     index_U = torch.tensor(sorted(rows), dtype=torch.int64, device=weight_RD.device)
     return float(weight_RD.index_select(0, index_U).double().norm())
 
 
-def _stacked(shape: tuple[int, ...], more: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of both, one on top of the other, where only their rows differ."""
+def _concatenated_shape(shape: tuple[int, ...], more: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of two tensors joined by rows; the second shape if they do not fit."""
     if shape and len(shape) == len(more) and shape[1:] == more[1:]:
         return (shape[0] + more[0], *shape[1:])
     return more

@@ -1,4 +1,4 @@
-"""What observers saw, as titled tables for 80 columns."""
+"""Shows what observers saw as tables with titles, for 80 columns."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ MODEL_ROW = "(model)"
 def activation_table(
     statistics: ActivationStatistics, modules: Mapping[str, nn.Module], step: int
 ) -> TitledTable:
-    """Outputs of each module. The column of non-finite values is there only where there are any."""
+    """Return a table of the outputs of each module.
+
+    It has a column of non-finite values only if there are any.
+    """
     outputs = {
         n: statistics.outputs.get(n) for n in order_by_first_call(statistics.outputs, modules)
     }
-    any_bad = any(seen is not None and seen.bad for seen in outputs.values())
+    any_bad = any(moments is not None and moments.bad for moments in outputs.values())
     header = ["module", "output", "mean", "std", "min", "max", "zeros"]
     header += ["bad"] if any_bad else []
-    rows = [[name, *_distribution(seen, any_bad)] for name, seen in outputs.items()]
+    rows = [[name, *_distribution(moments, any_bad)] for name, moments in outputs.items()]
     return f"activations in step {step:,}", TextTable(header, rows)
 
 
-def _distribution(seen: Moments | None, any_bad: bool) -> list[str]:
-    if seen is None:
+def _distribution(moments: Moments | None, any_bad: bool) -> list[str]:
+    if moments is None:
         return ["not called", *["-"] * (6 if any_bad else 5)]
-    ends = (seen.least, seen.most) if seen.count > seen.bad else (math.nan, math.nan)
-    cells = [
-        format_shape(seen.shape),
-        *(format_short_number(v) for v in (seen.mean, seen.std, *ends)),
-    ]
-    cells.append(format_percent(seen.zeros / max(seen.count, 1)))
-    return [*cells, format_percent(seen.bad / max(seen.count, 1))] if any_bad else cells
+    m = moments
+    ends = (m.least, m.most) if m.count > m.bad else (math.nan, math.nan)
+    cells = [format_shape(m.shape), *(format_short_number(v) for v in (m.mean, m.std, *ends))]
+    cells.append(format_percent(m.zeros / max(m.count, 1)))
+    return [*cells, format_percent(m.bad / max(m.count, 1))] if any_bad else cells
 
 
 def gradient_table(
@@ -56,22 +57,26 @@ def gradient_table(
     parameters: Mapping[str, nn.Parameter],
     step: int,
 ) -> TitledTable:
-    """Gradient at each module's output; norms of its own parameters and of their gradients."""
+    """Return a table of gradients by module.
+
+    It shows the gradient at each module's output, and the norms of the parameters of the module
+    itself and of their gradients.
+    """
     rows = []
-    owned: dict[str, list[str]] = {}
+    by_module: dict[str, list[str]] = {}
     for parameter in parameters:
-        owned.setdefault(parameter.rpartition(".")[0], []).append(parameter)
-    others = [name for name in owned if name not in modules]  # the model's own, such as a bias
+        by_module.setdefault(parameter.rpartition(".")[0], []).append(parameter)
+    others = [name for name in by_module if name not in modules]  # of the model, such as a bias
     for name in (*order_by_first_call(statistics.outputs, modules), *others):
-        seen = statistics.gradients.get(name)
-        own = owned.get(name, [])
-        weight = _norm([float(parameters[p].detach().double().norm()) for p in own])
-        gradient = _norm([g for p in own if (g := norms.get(p)) is not None])
+        moments = statistics.gradients.get(name)
+        names = by_module.get(name, [])
+        weight = _norm([float(parameters[p].detach().double().norm()) for p in names])
+        gradient = _norm([g for p in names if (g := norms.get(p)) is not None])
         ratio = gradient / weight if weight and gradient is not None else None
-        arriving = [None, None] if seen is None else [seen.rms, seen.abs_max]
-        zeros = "-" if seen is None else format_percent(seen.zeros / max(seen.count, 1))
+        output = [None, None] if moments is None else [moments.rms, moments.abs_max]
+        zeros = "-" if moments is None else format_percent(moments.zeros / max(moments.count, 1))
         cells = [format_short_number(v) for v in (weight, gradient, ratio)]
-        rows.append((name or MODEL_ROW, *(format_short_number(v) for v in arriving), zeros, *cells))
+        rows.append((name or MODEL_ROW, *(format_short_number(v) for v in output), zeros, *cells))
     header = ("module", "out rms", "out max", "out zeros", "weights", "gradient", "ratio")
     title = f"gradients in step {step:,}: at each module's output; norms of its own weights"
     return title, TextTable(header, rows)
@@ -80,59 +85,65 @@ def gradient_table(
 def lookup_tables(
     statistics: ActivationStatistics, modules: Mapping[str, nn.Module], step: int
 ) -> list[TitledTable]:
-    """For each look-up, what the update read of each table and sent back to it."""
-    found = []
-    for part, uses in statistics.tables.items():
-        look_up = modules[part]
-        assert isinstance(look_up, TableLookup)
+    """Return a table for each look-up: what the update read of each table, and sent back to it."""
+    tables = []
+    for part, usages in statistics.tables.items():
+        lookup = modules[part]
+        assert isinstance(lookup, TableLookup)
         rows = []
-        for spec in look_up.specs:
-            use = uses[spec.name]
-            gradient = use.gradient
+        for spec in lookup.specs:
+            usage = usages[spec.name]
+            gradient = usage.gradient
             rows.append(
                 (
                     spec.name,
                     f"{spec.num_rows:,}",
-                    f"{use.ids:,}",
-                    f"{len(use.rows):,}",
-                    format_percent(len(use.rows) / spec.num_rows),
-                    format_short_number(compute_rows_norm(look_up, spec.name, use.rows)),
+                    f"{usage.ids:,}",
+                    f"{len(usage.rows):,}",
+                    format_percent(len(usage.rows) / spec.num_rows),
+                    format_short_number(compute_rows_norm(lookup, spec.name, usage.rows)),
                     format_short_number(gradient.norm if gradient.count else None),
                 )
             )
         header = ("table", "rows", "ids", "rows read", "of all", "norm of these", "gradient")
-        found.append((f"tables of {part} in step {step:,}", TextTable(header, rows)))
-    return found
+        tables.append((f"tables of {part} in step {step:,}", TextTable(header, rows)))
+    return tables
 
 
 def summary_table(
-    modules: Mapping[str, nn.Module], parameters: Mapping[str, nn.Parameter], times: ModuleTimer
+    modules: Mapping[str, nn.Module], parameters: Mapping[str, nn.Parameter], timer: ModuleTimer
 ) -> TitledTable:
-    """Modules with output shape, parameters of their own, and share of an update's time."""
+    """Return a table of modules: output shape, own parameters, share of an update's time."""
     rows = []
     total = 0
-    for name in order_by_first_call(times.shapes, modules):
+    for name in order_by_first_call(timer.shapes, modules):
         module = modules[name]
         count = count_own_parameters(module)
         total += count
-        made = format_shape(times.shapes[name]) if name in times.shapes else "not called"
-        spent = [format_percent(times.time_fraction(name, way)) for way in ("forward", "backward")]
-        rows.append((name, type(module).__name__, made, f"{count:,}" if count else "-", *spent))
+        shape = format_shape(timer.shapes[name]) if name in timer.shapes else "not called"
+        counted = f"{count:,}" if count else "-"
+        rows.append((name, type(module).__name__, shape, counted, *_time_cells(timer, name)))
     if others := sum(
         p.numel() for n, p in parameters.items() if n.rpartition(".")[0] not in modules
     ):
         rows.append((MODEL_ROW, "", "", f"{others:,}", "", ""))
     for part in (OUTSIDE, OPTIMIZER_PART, DATA_PART):
-        spent = [format_percent(times.time_fraction(part, way)) for way in ("forward", "backward")]
-        rows.append((part, "", "", "", *spent))
-    per_step_ms = 1000 * times.total_s() / max(times.num_steps, 1)
+        rows.append((part, "", "", "", *_time_cells(timer, part)))
+    per_step_ms = 1000 * timer.total_s() / max(timer.num_steps, 1)
     rows.append(("an update", "", "", f"{total + others:,}", f"{per_step_ms:.1f} ms", ""))
     header = ("module", "type", "output", "parameters", "forward", "backward")
-    return f"modules, and share of time over {times.num_steps:,} updates", TextTable(header, rows)
+    return f"modules, and share of time over {timer.num_steps:,} updates", TextTable(header, rows)
+
+
+def _time_cells(timer: ModuleTimer, part: str) -> list[str]:
+    return [
+        format_percent(timer.time_fraction(part, "forward")),
+        format_percent(timer.time_fraction(part, "backward")),
+    ]
 
 
 def count_own_parameters(module: nn.Module) -> int:
-    """Of the module itself, without its children; of a look-up, its tables' weights."""
+    """Count the weights of a module without its children, or of the tables of a look-up."""
     if isinstance(module, TableLookup):
         return sum(spec.num_rows * spec.dim for spec in module.specs)
     return sum(p.numel() for p in module.parameters(recurse=False))
@@ -141,7 +152,7 @@ def count_own_parameters(module: nn.Module) -> int:
 def order_by_first_call(
     called: Mapping[str, object], modules: Mapping[str, nn.Module]
 ) -> Sequence[str]:
-    """Modules in the order of their first call, then those that were never called."""
+    """Return the names of modules in the order of their first call, then those never called."""
     return [n for n in called if n in modules] + [n for n in modules if n not in called]
 
 

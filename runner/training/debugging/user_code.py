@@ -1,4 +1,4 @@
-"""Where in someone's own code something happened."""
+"""Finds the line of a user's code in which something happened."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ _TRACE_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<na
 
 
 def find_user_line() -> str:
-    """The innermost line outside torch and this package: `runner/models/dlrm.py:88, in dense`."""
+    """Return the innermost calling line outside torch and this package.
+
+    Returns:
+        Such as `runner/models/dlrm.py:88, in dense`; empty if there is none.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_foreign(frame.f_code.co_filename):
         frame = frame.f_back
     return (
         ""
         if frame is None
-        else _say(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        else _format_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
     )
 
 
 def find_user_line_in_traceback(traceback: str) -> str:
-    """The same of a printed traceback, such as that of torch's anomaly detection; "" if none."""
-    for found in reversed(list(_TRACE_LINE.finditer(traceback))):
-        if not _is_foreign(found["file"]):
-            return _say(found["file"], int(found["line"]), found["name"])
+    """Return the innermost such line of a traceback that torch's anomaly detection has printed."""
+    for match in reversed(list(_TRACE_LINE.finditer(traceback))):
+        if not _is_foreign(match["file"]):
+            return _format_line(match["file"], int(match["line"]), match["name"])
     return ""
 
 
@@ -41,7 +45,7 @@ def _is_foreign(file: str) -> bool:
     return file.startswith((*_FOREIGN, "<"))
 
 
-def _say(file: str, line: int, name: str) -> str:
+def _format_line(file: str, line: int, name: str) -> str:
     path = Path(file)
     for root in (PACKAGE_ROOT.parent, Path.cwd()):
         if path.is_relative_to(root):

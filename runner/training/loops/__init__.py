@@ -1,0 +1,1 @@
+"""The loops: functions of a job that train, evaluate, debug or tune."""

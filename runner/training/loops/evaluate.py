@@ -1,4 +1,4 @@
-"""Evaluation: of a split in the middle of a training, and of a checkpoint as a loop of its own."""
+"""loop=eval: evaluates a checkpoint, or each new checkpoint of a training under way."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from runner.training.stop_signal import stop_on_signals
 
 
 def evaluate(job: Job) -> Result:
-    """loop=eval: one split with the weights of one checkpoint; the source is only read.
+    """Evaluate one split with the weights of one checkpoint; the source is only read.
 
-    With `loop.follow`: of all checkpoints of a training, as they come (`follow.py`).
+    With `loop.follow`, evaluate all checkpoints of a training as they come (`follow.py`).
     """
     if job.loop_settings["follow"]:
         return follow(job)
@@ -30,14 +30,14 @@ def _evaluate(job: Job) -> Result:
     restore_weights(job, job.source_checkpoint)
     state = train_state_from_values(job.source_checkpoint.values)
     split = select_split(job)
-    kept: list[Metrics] = []
+    measured: list[Metrics] = []
     with stop_on_signals() as stop, job.view.evaluation(job.dataset.num_rows[split]):
         metrics = evaluate_split(
             job,
             split,
             max_batches=job.loop_settings["max_batches"],
             stop=stop,
-            on_metrics=kept.append,
+            on_metrics=measured.append,
         )
     if metrics is None:
         return Result("interrupted", state.step, state.examples, signal=stop.signal)
@@ -46,6 +46,6 @@ def _evaluate(job: Job) -> Result:
     )
     job.trackers.log(split, state.step, metrics)
     job.view.log_evaluation(split, state.step, metrics)
-    write_calibration(job, split, state.step, kept[0])
+    write_calibration(job, split, state.step, measured[0])
     flat = {f"{split}/{name}": value for name, value in metrics.items()}
     return Result("completed", state.step, state.examples, metrics=flat)

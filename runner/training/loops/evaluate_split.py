@@ -1,4 +1,4 @@
-"""Metrics of one split: in the middle of a training, or of a checkpoint."""
+"""Computes the metrics of one split, during a training or for a checkpoint."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ def evaluate_split(
     stop: StopSignal | None = None,
     on_metrics: Callable[[Metrics], None] | None = None,
 ) -> dict[str, float] | None:
-    """Metrics of a split in file order, with dropout and the like off.
+    """Compute the metrics of a split in file order, with all modules in evaluation mode.
 
     Collective. Changes nothing of the training: weights, random states and train metrics stay.
-    Args: on_metrics: gets what was measured, which on rank 0 holds the rows of all ranks.
-    Returns: None if `stop` was requested before the end.
+
+    Args:
+        max_batches: evaluate so many batches at most. None: the whole split.
+        on_metrics: called with the metrics at the end; on rank 0 they hold the rows of all ranks.
+
+    Returns:
+        Metric[/task] -> value; None if `stop` was requested before the end.
     """
     context = job.context
     metrics = job.make_metrics(True)
@@ -48,9 +53,9 @@ def evaluate_split(
         context.evaluation_weights(),
         torch.no_grad(),
         open_catalogue(context.model, settings),
-        closing(batches_on_device(context, islice(batches, max_batches))) as arriving,
+        closing(batches_on_device(context, islice(batches, max_batches))) as device_batches,
     ):
-        for batch in arriving:
+        for batch in device_batches:
             if stop is not None and stop.sync_ranks():
                 return None
             prediction, losses = job.task.eval_step(context, batch)
@@ -69,9 +74,13 @@ def evaluate_split(
 
 
 def select_split(job: Job) -> str:
-    """The split asked for; else test if there is one, else validation. Raises: ConfigError."""
-    there = list(job.dataset.num_rows)
-    split = job.loop_settings["split"] or ("test" if "test" in there else "validation")
-    if split not in there:
-        raise ConfigError(f"loop.split={split}: the dataset has {', '.join(there)}")
+    """Return `loop.split`; by default test if the dataset has it, else validation.
+
+    Raises:
+        ConfigError: if the dataset has no such split.
+    """
+    splits = list(job.dataset.num_rows)
+    split: str = job.loop_settings["split"] or ("test" if "test" in splits else "validation")
+    if split not in splits:
+        raise ConfigError(f"loop.split={split}: the dataset has {', '.join(splits)}")
     return split

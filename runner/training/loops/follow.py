@@ -1,8 +1,8 @@
-"""loop=eval loop.follow=true: a second process beside a training evaluates its checkpoints.
+"""loop=eval loop.follow=true: evaluates the checkpoints of a training in a second process.
 
-It writes into the training's run directory, and only below `follow/`: a row a checkpoint in
-`follow/<split>.jsonl`. A row there is the mark that this checkpoint is done for this split, so a
-follower that was killed goes on where it was, and one for another split is not disturbed.
+It writes into the training's run directory, and only below `follow/`: one row for each checkpoint
+in `follow/<split>.jsonl`. A row marks this checkpoint as done for this split, so that a follower
+that was killed goes on where it was, and a follower of another split is not disturbed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.config.early_stopping import is_better
 from runner.config.signature import hash_fields
 from runner.data.prepare.fingerprint import fingerprint
 from runner.errors import UserError
@@ -26,7 +27,6 @@ from runner.rundir.run import read_config, read_meta, read_result
 from runner.training.job import Job, Result
 from runner.training.loops.evaluate_split import evaluate_split, select_split
 from runner.training.loops.pinned_checkpoints import PinnedCheckpoints
-from runner.training.loops.recorder import is_better
 from runner.training.state import restore_weights
 from runner.training.stop_signal import StopSignal, stop_on_signals
 
@@ -36,34 +36,38 @@ NON_METRIC_KEYS = ("split", "step", "examples", "signature", "evaluation")
 
 @dataclass
 class FollowState:
-    """One training, followed for one split. Rank 0 only."""
+    """What is known of one training that is followed for one split. On rank 0 only."""
 
     run: Path
     split: str
-    evaluation: str  # what else makes the numbers: data, metrics, rows taken
+    evaluation: str  # hash of all else that the numbers depend on: data, metrics, rows
     latest_only: bool
     pinned: PinnedCheckpoints
     log: JsonlFile
     lock: FolderLock
-    rows: list[dict[str, Any]]  # of this evaluation, in the order in which they were made
-    reported_status: str = ""
+    rows: list[dict[str, Any]]  # of this evaluation, in the order in which they were written
+    reported_status: str = ""  # of the training, as last shown
 
     @property
     def done(self) -> set[tuple[int, str]]:
+        """Step and signature of the checkpoints that are evaluated."""
         return {(row["step"], row["signature"]) for row in self.rows}
 
 
 def follow(job: Job) -> Result:
-    """Evaluates each new checkpoint until the training's last, a timeout or a signal. Collective.
+    """Evaluate each new checkpoint until the training's last, a timeout or a signal.
 
-    Raises: UserError if another process follows the same split.
+    Collective.
+
+    Raises:
+        UserError: if another process follows the same split.
     """
     split = select_split(job)
     followed = open_follow_state(job, split) if job.context.ranks.is_main else None
     status = "failed"
     try:
         with stop_on_signals() as stop, job.view.evaluation(job.dataset.num_rows[split]):
-            end = _until_the_end(job, split, followed, stop)
+            end = _evaluate_until_end(job, split, followed, stop)
         status = "interrupted" if stop.requested else "completed"
     finally:
         job.trackers.finish(status)
@@ -71,13 +75,13 @@ def follow(job: Job) -> Result:
             followed.log.close()
             followed.lock.release()
     rows = job.context.ranks.broadcast_object(followed.rows if followed else None)
-    result = _result(job, split, rows, status, stop.signal)
-    _tell_end(job, split, rows, result, end)
+    result = _make_result(job, split, rows, status, stop.signal)
+    _report_end(job, split, rows, result, end)
     return result
 
 
 def open_follow_state(job: Job, split: str) -> FollowState:
-    """Takes the lock of this split, reads what is done, and joins the training's tracker run."""
+    """Take the lock of this split, read what is done, and join the training's tracker run."""
     run = Path(job.config["run"])
     folder = run / FOLLOW_FOLDER / split
     folder.mkdir(parents=True, exist_ok=True)
@@ -115,18 +119,21 @@ def open_follow_state(job: Job, split: str) -> FollowState:
     )
 
 
-def _until_the_end(job: Job, split: str, followed: FollowState | None, stop: StopSignal) -> str:
-    """Collective. Why it ended, for people."""
+def _evaluate_until_end(
+    job: Job, split: str, followed: FollowState | None, stop: StopSignal
+) -> str:
+    """Collective. Returns why it ended, for people."""
     settings, ranks = job.loop_settings, job.context.ranks
     quiet_since = time.monotonic()
     while not stop.sync_ranks():
-        found = ranks.broadcast_object(_attempt(job, followed) if followed else None)
-        if isinstance(found, Exception):
-            raise found
-        if isinstance(found, str):
-            return found
-        if found is not None:
-            _evaluate_one(job, split, found, followed, stop)
+        # rank 0 looks, and the others wait for its answer, be it an error
+        answer = ranks.broadcast_object(_look_for_next(job, followed) if followed else None)
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, str):
+            return answer
+        if answer is not None:
+            _evaluate_one(job, split, answer, followed, stop)
             quiet_since = time.monotonic()
         elif ranks.all_reduce_max(time.monotonic() - quiet_since) > settings["timeout_s"]:
             return f"no new checkpoint for {settings['timeout_s']:g} s"
@@ -135,16 +142,17 @@ def _until_the_end(job: Job, split: str, followed: FollowState | None, stop: Sto
     return "interrupted"
 
 
-def _attempt(job: Job, followed: FollowState) -> Checkpoint | str | Exception | None:
+def _look_for_next(job: Job, followed: FollowState) -> Checkpoint | str | Exception | None:
     try:
         return next_checkpoint(job, followed)
-    except (UserError, OSError) as error:  # the other ranks wait for an answer
+    except (UserError, OSError) as error:
         return error
 
 
 def next_checkpoint(job: Job, followed: FollowState) -> Checkpoint | str | None:
-    """What to evaluate next; a reason to end; or None: nothing yet."""
-    result = read_result(followed.run)  # before the look: all that it had saved is there by then
+    """Return the checkpoint to evaluate next, or a reason to end, or None for nothing yet."""
+    # read before pinning, so that all checkpoints of a training that has ended are pinned
+    result = read_result(followed.run)
     followed.pinned.pin_new()
     steps = followed.pinned.steps()
     if followed.latest_only:
@@ -170,7 +178,7 @@ def next_checkpoint(job: Job, followed: FollowState) -> Checkpoint | str | None:
 
 
 def is_last(run: Path, row: Mapping[str, Any]) -> bool:
-    """Whether the training, as long as its configuration now makes it, ends at this row's step."""
+    """Return whether the training ends at this row's step by its present configuration."""
     max_steps = read_config(run)["trainer"]["max_steps"]
     return max_steps is not None and row["step"] >= max_steps
 
@@ -178,7 +186,7 @@ def is_last(run: Path, row: Mapping[str, Any]) -> bool:
 def _evaluate_one(
     job: Job, split: str, saved: Checkpoint, followed: FollowState | None, stop: StopSignal
 ) -> None:
-    """Collective. Evaluates a pinned checkpoint and writes its row, which marks it done."""
+    """Collective. Evaluates a pinned checkpoint and writes its row, which marks it as done."""
     restore_weights(job, saved)
     metrics = evaluate_split(job, split, max_batches=job.loop_settings["max_batches"], stop=stop)
     if metrics is None or followed is None:
@@ -195,12 +203,12 @@ def _evaluate_one(
     followed.rows.append({**row, **metrics})
     followed.pinned.release(saved.step)
     job.trackers.log(f"{FOLLOW_FOLDER}/{split}", saved.step, metrics)
-    is_best = _best(job, split, followed.rows) is followed.rows[-1]
+    is_best = _best_row(job, split, followed.rows) is followed.rows[-1]
     job.view.log_evaluation(split, saved.step, metrics, best=is_best)
 
 
-def _best(job: Job, split: str, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """By the monitored metric, measured here on whatever split; None if it is not measured."""
+def _best_row(job: Job, split: str, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the best row by the monitored metric, here of any split; None if it is missing."""
     name = job.checkpoint.monitor.metric.partition("/")[2]
     best: dict[str, Any] | None = None
     for row in rows:
@@ -211,26 +219,26 @@ def _best(job: Job, split: str, rows: list[dict[str, Any]]) -> dict[str, Any] | 
     return best
 
 
-def _result(
+def _make_result(
     job: Job, split: str, rows: list[dict[str, Any]], status: str, signal: int | None
 ) -> Result:
     if not rows:
         return Result(status, 0, 0, signal=signal)
-    last, best = rows[-1], _best(job, split, rows)
-    shown = {f"{split}/{k}": float(v) for k, v in last.items() if k not in NON_METRIC_KEYS}
+    last, best = rows[-1], _best_row(job, split, rows)
+    metrics = {f"{split}/{k}": float(v) for k, v in last.items() if k not in NON_METRIC_KEYS}
     name = job.checkpoint.monitor.metric.partition("/")[2]
     return Result(
         status,
         last["step"],
         last["examples"],
-        metrics=shown,
+        metrics=metrics,
         best=None if best is None else {"step": best["step"], "value": float(best[name])},
         signal=signal,
         notes={"evaluated": len(rows)},
     )
 
 
-def _tell_end(job: Job, split: str, rows: list[dict[str, Any]], result: Result, end: str) -> None:
+def _report_end(job: Job, split: str, rows: list[dict[str, Any]], result: Result, end: str) -> None:
     job.view.show_result(
         result.metrics,
         status=result.status,
@@ -243,7 +251,7 @@ def _tell_end(job: Job, split: str, rows: list[dict[str, Any]], result: Result, 
 
 
 def _sleep(seconds: float, stop: StopSignal) -> None:
-    """Woken early by a signal to this process; the ranks agree on it at their next look."""
+    """Sleep until a signal comes to this process; the ranks agree on it at their next look."""
     until = time.monotonic() + seconds
     while stop.local_signal is None and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, 0.2))

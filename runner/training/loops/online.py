@@ -1,10 +1,11 @@
-"""loop=online: each row of a stream is scored, then learnt from, once (progressive validation)."""
+"""loop=online: scores each row of a stream, then trains on it, once (progressive validation)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from runner.data.core.dataset import FileOrderDataset
 from runner.reporting.console.format import format_number
@@ -22,21 +23,24 @@ from runner.training.steps import is_finished, steps
 from runner.training.stop_signal import stop_on_signals
 
 PROGRESSIVE_SPLIT = "progressive"
-MAX_SHOWN_WINDOWS = 60  # windows in the picture at most
+MAX_SHOWN_WINDOWS = 60  # the picture has up to twice as many bars
 
 
 def online(job: Job) -> Result:
-    """Learns from a stream to its end, `trainer.max_steps` or a signal; resumes where it stopped.
+    """Train on a stream to its end, `trainer.max_steps` or a signal; resume where it stopped.
 
     Order at update k: score, update, log, save. The metrics of a window (`trainer.log_every`) are
-    those of the model before it saw the rows: a split that never runs out, in which drift shows.
-    A dataset with an end is taken as one pass in the order of its files.
+    those of the model before it saw the rows: a validation without end, which shows drift.
+    A dataset with an end is read as one pass in the order of its files.
     """
     return run_and_report(job, lambda: _online(prepare_stream_job(job)))
 
 
 def prepare_stream_job(job: Job) -> Job:
-    """The job on a stream, with a task that scores each batch first where that needs a forward."""
+    """Return the job on a stream, with a task that scores each batch before its update.
+
+    The task stays as it is if the forward of its update is such a score.
+    """
     if not is_stream(job):
         job = replace(job, dataset=FileOrderDataset(job.dataset))
     if job.loop_settings["score"] == "auto" and can_reuse_forward(job.task, job.context):
@@ -45,6 +49,7 @@ def prepare_stream_job(job: Job) -> Job:
 
 
 def is_stream(job: Job) -> bool:
+    """Return whether the dataset is a stream, which has no end of its own."""
     return getattr(job.dataset, "is_stream", False)
 
 
@@ -53,35 +58,35 @@ def _online(job: Job) -> Result:
         state = start_training(job)
         if is_stream(job):
             job.dataset.should_stop = lambda: stop.local_signal is not None  # type: ignore[attr-defined]
-        record = Recorder(job, state, CallbackRunner(job, state, stop), split=PROGRESSIVE_SPLIT)
-        record.callback_runner.call_run_start()
+        recorder = Recorder(job, state, CallbackRunner(job, state, stop), split=PROGRESSIVE_SPLIT)
+        recorder.callback_runner.call_run_start()
         updates = steps(job, state, allow_prefetch=False)
         for output in () if stop.sync_ranks() else profile_steps(job, updates):
-            record.record_update(output)
-            if record.log_due() or is_finished(job, state):
-                record.log()
-            if record.save_due():
-                record.save()
+            recorder.record_update(output)
+            if recorder.log_due() or is_finished(job, state):
+                recorder.log()
+            if recorder.save_due():
+                recorder.save()
             if stop.sync_ranks():
                 break
-        record.save(wait=True)
-        record.callback_runner.raise_failure()
+        recorder.save(wait=True)
+        recorder.callback_runner.raise_failure()
         ended = is_finished(job, state)
         interrupted = stop.sync_ranks() and not ended
     if job.run is not None:
         report_drift(job)
-    result = record.make_result(
+    result = recorder.make_result(
         "interrupted" if interrupted else "completed",
         {},
         signal=stop.signal if interrupted else None,
     )
     result = replace(result, notes={**result.notes, **stream_notes(job, state, ended)})
-    record.callback_runner.call_run_end(result)
+    recorder.callback_runner.call_run_end(result)
     return result
 
 
 def stream_notes(job: Job, state: TrainState, ended: bool) -> dict[str, object]:
-    """Where the stream was left, and whether a run of the same command may go on with it."""
+    """Return where the stream was left, and whether the same command may go on with it."""
     if not is_stream(job):
         return {}
     return {"stream_place": state.cursor.place, "stream_goes_on": not ended}
@@ -89,39 +94,43 @@ def stream_notes(job: Job, state: TrainState, ended: bool) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Drift:
-    """The loss by windows: of up to SHOWN stretches of the stream, of all of it, of its end."""
+    """The loss over a stream: by stretches of it, over all of it, and at its end."""
 
-    losses: list[float]
-    so_far: float
-    last: float
+    losses: list[float]  # of stretches with the same number of windows, in order
+    so_far: float  # over all windows
+    last: float  # of the last window
     num_windows: int
 
 
-def compute_drift(rows: Iterable[dict]) -> Drift | None:
-    """From rows of windows, one after another; holds no more of them than are shown."""
+def compute_drift(rows: Iterable[dict[str, Any]]) -> Drift | None:
+    """Compute the drift from the rows of windows, in their order; None if there is none.
+
+    Memory does not grow with the stream: a stretch holds one window at first, and twice as many
+    whenever there are `2 * MAX_SHOWN_WINDOWS` stretches.
+    """
     stretches: list[tuple[float, int]] = []  # sum of losses, examples
-    total, before, last, count, per_stretch, filled = 0.0, 0, 0.0, 0, 1, 0
+    total, examples, last, count, per_stretch, filled = 0.0, 0, 0.0, 0, 1, 0
     for row in rows:
-        size, last = row["examples"] - before, float(row["loss"])
-        before = row["examples"]
+        size, last = row["examples"] - examples, float(row["loss"])
+        examples = row["examples"]
         total += last * size
         count += 1
         if filled == 0:
             stretches.append((0.0, 0))
         stretches[-1] = (stretches[-1][0] + last * size, stretches[-1][1] + size)
         filled = (filled + 1) % per_stretch
-        if filled == 0 and len(stretches) == 2 * MAX_SHOWN_WINDOWS:  # twice as coarse
+        if filled == 0 and len(stretches) == 2 * MAX_SHOWN_WINDOWS:
             pairs = zip(stretches[::2], stretches[1::2])
             stretches = [(a[0] + b[0], a[1] + b[1]) for a, b in pairs]
             per_stretch *= 2
-    if not before:
+    if not examples:
         return None
     losses = [loss / size for loss, size in stretches if size]
-    return Drift(losses, total / before, last, count)
+    return Drift(losses, total / examples, last, count)
 
 
 def report_drift(job: Job) -> None:
-    """A picture of the windows' loss over the whole stream, restarts included."""
+    """Show the loss of the windows over the whole stream, restarts included."""
     assert job.run is not None
     drift = compute_drift(read_progressive_rows(job.run.metrics))
     if drift is None:
@@ -132,8 +141,8 @@ def report_drift(job: Job) -> None:
     )
 
 
-def read_progressive_rows(log: JsonlFile) -> Iterable[dict]:
-    """Rows of windows, read one by one."""
+def read_progressive_rows(log: JsonlFile) -> Iterable[dict[str, Any]]:
+    """Yield the rows of windows from a run's metrics."""
     if not log.path.exists():
         return
     with log.path.open(encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Checkpoints held fast while they are read: the training that wrote them removes old ones."""
+"""Keeps checkpoints readable although the training that wrote them removes old ones."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from runner.rundir.checkpoint.manifest import MANIFEST_FILE
 
 @dataclass
 class PinnedCheckpoints:
-    """Hard links, in a folder of our own, to the files of checkpoints that are to be read.
+    """A folder of hard links to the files of checkpoints that are to be read.
 
-    A link keeps a file's content when its other names are removed, and costs nothing where it lies
-    on the same disk; elsewhere it is a copy. One process uses the folder at a time.
+    A link keeps a file's content when its other names are removed, and takes no space. Where a
+    file cannot be linked, such as on another disk, it is copied. One process uses the folder at a
+    time.
     """
 
-    checkpoints: Path  # of the training
-    folder: Path  # ours
+    checkpoints: Path  # the training's folder of checkpoints
+    folder: Path  # where the links are made
     warn: Callable[[str], None]
-    seen: set[tuple[int, int]] = field(default_factory=set)  # step and inode of a manifest
+    seen: set[tuple[int, int]] = field(default_factory=set)  # step, inode of the manifest
 
     def pin_new(self) -> None:
-        """Pins every whole checkpoint that was not seen yet."""
+        """Pin every whole checkpoint that was not seen yet."""
         for step, path in step_folders(self.checkpoints).items():
             try:
                 key = (step, (path / MANIFEST_FILE).stat().st_ino)
@@ -40,7 +41,7 @@ class PinnedCheckpoints:
     def _pin(self, path: Path) -> bool:
         final = self.folder / path.name.removeprefix(".old-")
         temporary = self.folder / f"{TEMPORARY_PREFIX}{final.name}"
-        shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(temporary, ignore_errors=True)  # a killed process left it
         temporary.mkdir()
         try:
             for name in os.listdir(path):
@@ -54,17 +55,24 @@ class PinnedCheckpoints:
             shutil.rmtree(temporary)
             self.warn(f"{path.name} was removed before it could be read")
             return False
-        if final.exists():  # one of the same step that a resumed training has made anew
+        if final.exists():  # a resumed training has saved the same step again
             shutil.rmtree(final)
         os.rename(temporary, final)
         return True
 
     def steps(self) -> list[int]:
-        """Of the checkpoints pinned, ascending."""
+        """Return the steps of the pinned checkpoints, ascending."""
         return list(step_folders(self.folder))
 
     def open(self, step: int) -> Checkpoint | None:
-        """One of them, verified; a damaged one is told, let go, and None."""
+        """Open and verify a pinned checkpoint.
+
+        Returns:
+            None if it is damaged; it is then reported and released.
+
+        Raises:
+            UserError: if it cannot be used for another reason; it is released.
+        """
         try:
             return open_checkpoint(self.folder / f"step-{step}")
         except (DamagedError, OSError) as error:
@@ -76,4 +84,5 @@ class PinnedCheckpoints:
         return None
 
     def release(self, step: int) -> None:
+        """Remove the links to a checkpoint."""
         shutil.rmtree(self.folder / f"step-{step}", ignore_errors=True)

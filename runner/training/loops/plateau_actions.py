@@ -1,4 +1,4 @@
-"""What an evaluation decides: to stop early, and what changes on a plateau."""
+"""Decides after an evaluation whether to stop early, and what to change on a plateau."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from runner.training.steps import current_total_steps, is_finished, rows_per_upd
 
 
 def apply_plateau_rules(job: Job, state: TrainState, metrics: Mapping[str, float]) -> None:
-    """Feeds one evaluation to every rule that is on. In place; the same on all ranks, since they
-    have the same metrics. A run that is at its end anyway changes nothing more."""
+    """Apply every rule that is on to one evaluation, in place.
+
+    The result is the same on all ranks, since they have the same metrics. A run that is at its end
+    anyway changes nothing more.
+    """
     trainer = job.trainer
     rules: dict[str, PatienceRule] = {
         "early_stop": trainer.early_stop,
@@ -33,67 +36,70 @@ def apply_plateau_rules(job: Job, state: TrainState, metrics: Mapping[str, float
         "batch_on_plateau": trainer.batch_on_plateau,
     }
     for name, rule in rules.items():
-        good_enough = rule.threshold if isinstance(rule, EarlyStop) else None
-        if rule.patience is None and good_enough is None:
+        threshold = rule.threshold if isinstance(rule, EarlyStop) else None
+        if rule.patience is None and threshold is None:
             continue
         metric, direction = resolve_metric(rule, job.checkpoint.monitor)
         value = metrics[metric.removeprefix("validation/")]
-        wait = record_evaluation(
+        patience = record_evaluation(
             state.waits.get(name, PatienceState()),
             value,
             direction=direction,
             min_delta=rule.min_delta,
         )
-        state.waits[name] = wait
+        state.waits[name] = patience
         if is_finished(job, state):
             continue
-        why = _waited(metric, wait.since, rule.min_delta)
+        reason = _describe_plateau(metric, patience.since, rule.min_delta)
         if isinstance(rule, EarlyStop):
             if reaches_threshold(value, rule.threshold, direction):
                 _stop(job, state, f"{metric} has reached {rule.threshold:g}: {value:.5f}")
-            elif is_exhausted(wait, rule.patience):
-                _stop(job, state, why)
-        elif is_exhausted(wait, rule.patience, rule.max_times):
+            elif is_exhausted(patience, rule.patience):
+                _stop(job, state, reason)
+        elif is_exhausted(patience, rule.patience, rule.max_times):
             change = _lower_rates if isinstance(rule, LrOnPlateau) else _enlarge_update
-            if change(job, state, rule, why):  # type: ignore[arg-type]
-                state.waits[name] = reset(wait)
+            if change(job, state, rule, reason):  # type: ignore[arg-type]
+                state.waits[name] = reset(patience)
 
 
-def _waited(metric: str, since: int, min_delta: float) -> str:
+def _describe_plateau(metric: str, since: int, min_delta: float) -> str:
     by = f" by more than {min_delta:g}" if min_delta else ""
     return f"{metric} has not improved{by} in {since} evaluation{'s' * (since != 1)}"
 
 
-def _stop(job: Job, state: TrainState, why: str) -> None:
-    state.stopped = f"early_stop: {why}"
-    job.view.note(f"step {state.step:,}: stopping early: {why}")
+def _stop(job: Job, state: TrainState, reason: str) -> None:
+    state.stopped = f"early_stop: {reason}"
+    job.view.note(f"step {state.step:,}: stopping early: {reason}")
 
 
-def _lower_rates(job: Job, state: TrainState, rule: LrOnPlateau, why: str) -> bool:
-    """Returns: whether there was a lower rate to go to."""
+def _lower_rates(job: Job, state: TrainState, rule: LrOnPlateau, reason: str) -> bool:
+    """Return whether there was a lower rate to go to."""
     scale = next_lr_scale(state.lr_scale, rule)
     if scale == state.lr_scale:
         return False
     job.view.note(
-        f"step {state.step:,}: {why}: learning rates are {scale:g} of the schedule's from here on "
-        f"(were {state.lr_scale:g})"
+        f"step {state.step:,}: {reason}: learning rates are {scale:g} of the schedule's from here "
+        f"on (were {state.lr_scale:g})"
     )
     state.lr_scale = scale
     return True
 
 
-def _enlarge_update(job: Job, state: TrainState, rule: BatchOnPlateau, why: str) -> bool:
-    """Returns: whether there was a larger update to go to."""
+def _enlarge_update(job: Job, state: TrainState, rule: BatchOnPlateau, reason: str) -> bool:
+    """Return whether there was a larger update to go to."""
     multiplier = next_batch_multiplier(state.batch_multiplier, rule, rows_per_update(job))
     if multiplier == state.batch_multiplier:
         return False
-    rows, steps = rows_per_update(job, state.batch_multiplier), current_total_steps(job, state)
+    old_rows = rows_per_update(job, state.batch_multiplier)
+    old_steps = current_total_steps(job, state)
     state.batch_multiplier = multiplier
-    now = current_total_steps(job, state)
-    length = f"{now:,} updates in all (were {steps:,})" if now != steps else f"{now:,} updates"
+    rows, steps = rows_per_update(job, multiplier), current_total_steps(job, state)
+    length = f"{steps:,} updates"
+    if steps != old_steps:
+        length += f" in all (were {old_steps:,})"
     job.view.note(
-        f"step {state.step:,}: {why}: {rows_per_update(job, multiplier):,} rows an update from here on "
-        f"(were {rows:,}); {length}"
+        f"step {state.step:,}: {reason}: {rows:,} rows an update from here on "
+        f"(were {old_rows:,}); {length}"
     )
-    job.view.set_total_steps(now)
+    job.view.set_total_steps(steps)
     return True

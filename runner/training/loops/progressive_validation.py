@@ -1,4 +1,4 @@
-"""The score of a batch before it is learnt from: the update's own forward, or one before it."""
+"""Scores a batch before the update, by the forward of the update itself or an earlier one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from runner.training.update.task import StepOutput, Supervised, Task
 
 
 def can_reuse_forward(task: Task, context: Context) -> bool:
-    """Whether the forward of an update gives what an evaluation just before it would give.
+    """Return whether the forward of an update gives what an evaluation just before it would give.
 
-    It does where the task is the plain one, and no module of model or loss looks at whether it is
-    training, as dropout and batch normalisation do. A module that we cannot judge counts as one.
+    It does if the task is exactly `Supervised`, and no module of the model or the loss depends on
+    the training mode, as dropout and batch normalisation do. A module that cannot be judged counts
+    as one that does.
     """
     roots = [context.model, *([context.loss] if isinstance(context.loss, nn.Module) else [])]
     modules = (m for root in roots for m in _outside_tables(root))
     if context.ema is not None and context.ema.use_in_evaluation:
         return False
-    plain = type(task) is Supervised and not context.penalties  # which its losses contain
+    plain = type(task) is Supervised and not context.penalties  # its losses contain penalties
     return plain and not any(depends_on_training_mode(m) for m in modules)
 
 
@@ -39,7 +40,7 @@ def _outside_tables(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def depends_on_training_mode(module: nn.Module) -> bool:
-    """Whether any method of its classes below `nn.Module` names `training`, or it has hooks."""
+    """Return whether a method of the module's own classes names `training`, or it has hooks."""
     if module._forward_hooks or module._forward_pre_hooks:
         return True
     return any(
@@ -57,9 +58,9 @@ def _names_training(code: CodeType) -> bool:
 
 
 class PrequentialTask:
-    """A task whose output holds predictions made by `eval_step` before the update.
+    """Wraps a task: its output holds predictions that `eval_step` made before the update.
 
-    A task that takes several batches an update has each scored as it takes it.
+    If the task takes several batches for an update, each is scored when it is taken.
     """
 
     def __init__(self, task: Task, context: Context) -> None:
@@ -68,23 +69,23 @@ class PrequentialTask:
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         scores: list[tuple[Prediction, dict[str, Tensor]]] = []
-        output = self.task.train_step(ctx, self._scored(ctx, batches, scores))
+        output = self.task.train_step(ctx, self._score_batches(ctx, batches, scores))
         predictions, losses = zip(*scores)
         return replace(output, predictions=predictions, losses=losses)
 
-    def _scored(
+    def _score_batches(
         self,
         ctx: Context,
         batches: Iterator[Batch],
         scores: list[tuple[Prediction, dict[str, Tensor]]],
     ) -> Iterator[Batch]:
         for batch in batches:
-            before = [module.training for module in self._modules]
+            modes = [module.training for module in self._modules]
             for root in ctx.root_modules():
                 root.eval()
             with ctx.evaluation_weights(), torch.no_grad():
                 scores.append(self.task.eval_step(ctx, batch))
-            for module, training in zip(self._modules, before):
+            for module, training in zip(self._modules, modes):
                 module.training = training
             yield batch
 
@@ -92,5 +93,5 @@ class PrequentialTask:
         return self.task.eval_step(ctx, batch)
 
     def __getattr__(self, name: str) -> Any:
-        """All else that a task may have is the inner one's."""
+        """Return any other attribute of the wrapped task."""
         return getattr(self.__dict__["task"], name)

@@ -1,7 +1,7 @@
-"""A job of a search asks its sweep after each evaluation whether to go on.
+"""Lets a job of a search ask its sweep after each evaluation whether to go on.
 
-Both write a file into the run directory, so that it works wherever the job runs: the job which step
-it has evaluated (the numbers stand in `metrics.jsonl`), the sweep its answer to that.
+They exchange files in the run directory, so that it works wherever the job runs: the job writes
+which step it has evaluated (the numbers are in `metrics.jsonl`), and the sweep writes its answer.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from runner.training.job import Job
 from runner.training.stop_signal import StopSignal
 
 REQUEST_FILE, ANSWER_FILE = ".evaluated.json", ".answer.json"
-_LOOK_S = 0.01
-_PATIENCE_S = 60  # with a sweep that may be gone, while the job lives on elsewhere
+_POLL_S = 0.01
+_TIMEOUT_S = 60  # the sweep may be gone while the job goes on elsewhere
 
 
 def should_prune(job: Job, step: int, stop: StopSignal) -> bool:
-    """Whether the sweep has seen enough of this run. Only rank 0 asks; others learn it from it."""
+    """Return whether the sweep stops this run. Only rank 0 asks; `StopSignal` tells the others."""
     if "RUNNER_PRUNING" not in os.environ or job.run is None or not job.context.ranks.is_main:
         return False
     answer = ask_sweep(job.run.dir, step, stop)
     if answer is None and stop.local_signal is None:
-        job.view.warn(f"the sweep did not answer within {_PATIENCE_S} s; going on")
+        job.view.warn(f"the sweep did not answer within {_TIMEOUT_S} s; going on")
     return bool(answer)
 
 
 def ask_sweep(folder: Path, step: int, stop: StopSignal) -> bool | None:
-    """The sweep's answer; None if there is none, or a signal came while it was awaited."""
+    """Return whether the sweep stops the run; None if it does not answer or a signal comes."""
     write_json(folder / REQUEST_FILE, {"step": step})
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     stops = None
     while stops is None and stop.local_signal is None and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
-        with suppress(UserError):  # it is not there yet
+        time.sleep(_POLL_S)
+        with suppress(UserError):  # there is no answer yet
             answer = read_json(folder / ANSWER_FILE)
             stops = bool(answer["stop"]) if answer["step"] == step else None
     for name in (REQUEST_FILE, ANSWER_FILE):

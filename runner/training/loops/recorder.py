@@ -1,4 +1,4 @@
-"""What a training writes while it runs: metrics, speeds, checkpoints, and its result."""
+"""Writes what a training produces: metrics, speeds, checkpoints, and its result."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ from runner.training.update.task import StepOutput
 
 
 class Recorder:
-    """Keeps the cadence of one training and puts things where they go. Decides nothing else."""
+    """Knows when a training logs, evaluates and saves, and where each thing is written."""
 
     def __init__(
         self,
         job: Job,
         state: TrainState,
-        events: CallbackRunner | None = None,
+        callback_runner: CallbackRunner | None = None,
         *,
         split: str = "train",
     ) -> None:
         self.job, self.state, self.split = job, state, split
-        self.callback_runner = events or CallbackRunner(job, state, StopSignal(job.context.ranks))
-        self.before = self.now = current_progress(state)
+        self.callback_runner = callback_runner or CallbackRunner(
+            job, state, StopSignal(job.context.ranks)
+        )
+        self.before = self.now = current_progress(state)  # before and after the last update
         self.saved_step = state.step if state.step else -1
         self.logged_progress = self.now
         self.reported_skipped = state.skipped
-        self._pass: Metrics | None = None  # the last evaluation's
+        self._held_metrics: Metrics | None = None  # of the last evaluation, with its rows
         self.validation_metrics: Mapping[str, float] = {}  # of the last evaluation
 
     def record_update(self, output: StepOutput) -> None:
-        """Takes one update into the train metrics; no synchronisation. Tells the callbacks."""
+        """Add an update to the train metrics, without synchronisation, and call the callbacks."""
         for prediction, losses in zip(output.predictions, output.losses):
             self.job.train_metrics.update(prediction, losses)
         self.before, self.now = self.now, current_progress(self.state)
@@ -51,16 +53,25 @@ class Recorder:
         self.callback_runner.call_update(output)
 
     def log_due(self) -> bool:
+        """Return whether the last update reached a multiple of `trainer.log_every`."""
         return is_due(self.job.cadence.log_every, self.before, self.now)
 
     def evaluation_due(self) -> bool:
+        """Return whether the last update reached a multiple of `trainer.eval_every`."""
         return is_due(self.job.cadence.eval_every, self.before, self.now)
 
     def save_due(self) -> bool:
+        """Return whether the last update reached a multiple of `checkpoint.save_every`."""
         return is_due(self.job.cadence.save_every, self.before, self.now)
 
     def log(self) -> None:
-        """A row of train metrics since the last one, and a row of speeds."""
+        """Write a row of the train metrics since the last row, and a row of speeds.
+
+        Collective. Synchronises.
+
+        Raises:
+            ValueError: if the task logs a number under the name of a metric.
+        """
         job, state = self.job, self.state
         metrics, _ = reduce_metrics(job.train_metrics, job.context.ranks)  # sync
         job.train_metrics.reset()
@@ -70,16 +81,16 @@ class Recorder:
             rates["total_steps"] = current_total_steps(job, state)
         numbers = job.context.logged_means.means(job.context.ranks)  # sync
         job.context.logged_means.reset()
-        if taken := sorted(numbers.keys() & metrics.keys()):
-            raise ValueError(f"ctx.log({taken[0]!r}, ...): is the name of a metric")
+        if clashes := sorted(numbers.keys() & metrics.keys()):
+            raise ValueError(f"ctx.log({clashes[0]!r}, ...): is the name of a metric")
         metrics |= numbers
         state.train_metrics, state.logged_step = metrics, state.step
         write_metrics_row(job, self.split, state.step, state.examples, metrics | rates)
-        apart = {name for name in numbers if "/" in name}  # in the log, not on the line
+        hidden = {name for name in numbers if "/" in name}  # in the log, but not on the line
         speed = self._speed()
         if job.run is not None:
             job.run.perf.append({"step": state.step, "examples": state.examples, **speed})
-        job.view.log(state.step, {n: v for n, v in metrics.items() if n not in apart}, speed)
+        job.view.log(state.step, {n: v for n, v in metrics.items() if n not in hidden}, speed)
         if state.skipped > self.reported_skipped:
             job.view.warn(
                 f"{state.skipped - self.reported_skipped} updates skipped up to step {state.step}: "
@@ -101,11 +112,11 @@ class Recorder:
         return speed
 
     def hold_metrics(self, metrics: Metrics) -> None:
-        """Holds on to what an evaluation measured until it is known whether it is worth keeping."""
-        self._pass = metrics
+        """Hold the metrics of an evaluation until it is known whether their rows are needed."""
+        self._held_metrics = metrics
 
     def record_evaluation(self, metrics: Mapping[str, float]) -> bool:
-        """Writes a row of the validation split; returns whether it is the best so far."""
+        """Write a row of the validation split, and return whether it is the best so far."""
         job, state = self.job, self.state
         self.validation_metrics = metrics
         write_metrics_row(job, "validation", state.step, state.examples, metrics)
@@ -115,8 +126,8 @@ class Recorder:
         improved = is_better(value, best, monitor.direction)
         if improved:
             state.best = BestEvaluation(state.step, state.examples, value, dict(metrics))
-            write_calibration(job, "validation", state.step, self._pass)
-        self._pass = None  # its rows take memory
+            write_calibration(job, "validation", state.step, self._held_metrics)
+        self._held_metrics = None  # their rows take memory
         job.view.log_evaluation("validation", state.step, metrics, best=improved)
         self.callback_runner.call_evaluation("validation", metrics)
         return improved
@@ -124,23 +135,30 @@ class Recorder:
     def record_final_evaluation(
         self, split: str, step: int, metrics: Mapping[str, float], seconds: float
     ) -> None:
+        """Write the row of a split that is evaluated with the best weights at the end."""
         examples = self.state.best.examples if self.state.best else self.state.examples
         write_metrics_row(self.job, split, step, examples, metrics)
-        write_calibration(self.job, split, step, self._pass)
-        self._pass = None
+        write_calibration(self.job, split, step, self._held_metrics)
+        self._held_metrics = None
         self.callback_runner.call_evaluation(split, metrics)
         if self.job.run is not None:
             self.job.run.perf.append({"split": split, "step": step, "evaluation_s": seconds})
 
     def save(self, *, wait: bool = False) -> None:
-        """A checkpoint of this step, unless there is one; training goes on once it is copied."""
+        """Save a checkpoint of this step, unless there is one.
+
+        Collective. Training goes on once the state is copied.
+
+        Args:
+            wait: return only when all checkpoints are written.
+        """
         job, state = self.job, self.state
         if job.checkpointer is None or job.run is None:
             return
         if self.saved_step != state.step:
             self.callback_runner.call_checkpoint()
             started = time.perf_counter()
-            job.run.metrics.sync()  # the checkpoint counts on the rows before it
+            job.run.metrics.sync()  # the checkpoint refers to the rows before it
             job.checkpointer.save(
                 state.step,
                 checkpoint_tensors(job.context, job.train_metrics)
@@ -164,6 +182,12 @@ class Recorder:
     def make_result(
         self, status: str, splits: Mapping[str, Mapping[str, float]], *, signal: int | None = None
     ) -> Result:
+        """Return the result of the run.
+
+        Args:
+            splits: split -> its final metrics, beside those of the training.
+            signal: the signal that interrupted the run.
+        """
         state = self.state
         metrics = {self.split: state.train_metrics, **splits}
         flat = {f"{split}/{name}": v for split, m in metrics.items() for name, v in m.items()}
@@ -179,15 +203,17 @@ class Recorder:
 
 
 def reduce_metrics(metrics: Metrics, ranks: Ranks) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Collective. What the rows of all ranks give, the same on each, and what to say beside it.
+    """Return the metrics over the rows of all ranks, the same on each, and notes about them.
 
-    It uses the set up: on rank 0 it holds the rows of all afterwards, so reset or drop it.
+    Collective. On rank 0 `metrics` holds the rows of all ranks afterwards: reset or drop it.
     """
     if not ranks.is_distributed:
         return metrics.compute(), metrics.notes()
     states = ranks.gather_states(metrics.state())
+    reduced = None
     if states is not None:
         for state in states[1:]:
             metrics.merge(state)
-        return ranks.broadcast_object((metrics.compute(), metrics.notes()))
-    return ranks.broadcast_object(None)
+        reduced = metrics.compute(), metrics.notes()
+    result: tuple[dict[str, float], tuple[str, ...]] = ranks.broadcast_object(reduced)
+    return result

@@ -1,4 +1,4 @@
-"""Trial updates that leave no trace: all that they change is put back, bit for bit."""
+"""Restores all that trial updates change, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from runner.training.update.context import Context
 
 @contextmanager
 def restored_after(job: Job) -> Iterator[None]:
-    """Around trials: weights, optimizers, loss scale, random states, modes and micro-batch size
-    are afterwards what they were. The copies are in the host's memory.
+    """Restore the state of a training after the trial updates in this context.
 
-    Every rank keeps its own part; no collective.
+    Weights, optimizers, loss scale, logged means, random states, modes of modules and micro-batch
+    size are afterwards what they were. The copies are in the host's memory. Every rank keeps its
+    own part; there is no collective.
     """
     ctx = job.context
-    kept = [(live, live.detach().to("cpu", copy=True)) for live in _tensors(ctx)]
+    copies = [(live, live.detach().to("cpu", copy=True)) for live in _live_tensors(ctx)]
     optimizers = [(o, deepcopy(o.state_dict())) for o in ctx.optimizers().values()]
-    numbers = deepcopy(ctx.logged_means)
+    logged_means = deepcopy(ctx.logged_means)
     generators = {
         name: local_row(t).clone() for name, t in rng_state_tensors(job.device, ctx.ranks).items()
     }
@@ -39,12 +40,12 @@ def restored_after(job: Job) -> Iterator[None]:
         yield
     finally:
         with torch.no_grad():
-            for live, copy in kept:
+            for live, copy in copies:
                 live.copy_(copy)
         for optimizer, before in optimizers:
             restore_optimizer(optimizer, before)
-        ctx.zero_grad()  # gradients of a trial that broke off
-        ctx.logged_means = numbers
+        ctx.zero_grad()  # of a trial that failed half-way
+        ctx.logged_means = logged_means
         restore_rng_state(generators, values, job.device)
         for module, training in modes:
             module.training = training
@@ -53,30 +54,30 @@ def restored_after(job: Job) -> Iterator[None]:
 
 
 def free_memory(device: torch.device) -> None:
-    """Gives back what a trial that ran out of memory still holds."""
+    """Release what a trial that ran out of memory still holds."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def _tensors(ctx: Context) -> list[Tensor]:
-    """This rank's memory of all that an update may change in place, each once."""
+def _live_tensors(ctx: Context) -> list[Tensor]:
+    """Return this rank's part of all tensors that an update may change in place, each once."""
     roots = [*ctx.root_modules(), *([ctx.loss] if isinstance(ctx.loss, nn.Module) else [])]
-    found = [
+    tensors = [
         *weight_tensors(ctx).values(),
         *ema_tensors(ctx).values(),
         *ctx.tables.state().values(),
     ]
-    found += [buffer for root in roots for buffer in root.buffers()]
+    tensors += [buffer for root in roots for buffer in root.buffers()]
     if ctx.loss_scale is not None:
-        found.append(ctx.loss_scale.state)
-    local = [p.tensor for t in found if isinstance(t, LocalShards) for p in t.shards]
-    local += [t for t in found if not isinstance(t, LocalShards)]
+        tensors.append(ctx.loss_scale.state)
+    local = [s.tensor for t in tensors if isinstance(t, LocalShards) for s in t.shards]
+    local += [t for t in tensors if not isinstance(t, LocalShards)]
     return list({(t.data_ptr(), t.shape, t.dtype): t for t in local if t.numel()}.values())
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Its state as `state_dict` had it; a state that did not exist then is gone again."""
+    """Put an optimizer's state back; a state that did not exist then is removed."""
     if saved["state"]:
         optimizer.load_state_dict(saved)
         return

@@ -1,4 +1,4 @@
-"""What a run keeps for its report beside metrics: facts of its data, and its calibration."""
+"""Writes what a report shows beside metrics: facts about the data, and the calibration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALIBRATION_FILE = "calibration.json"
 
 
 def write_data_facts(job: Job) -> None:
-    """Rows, features and tasks of the dataset, and what is reachable on it."""
+    """Write the rows, features and tasks of the dataset, and the best reachable metrics."""
     dataset = job.dataset
     schema = dataset.schema
     _write(
@@ -53,28 +53,29 @@ def write_data_facts(job: Job) -> None:
 
 
 def write_calibration(job: Job, split: str, step: int, metrics: Metrics | None) -> None:
-    """The calibration of a split as this pass has it, beside those of other splits.
+    """Write the calibration of a split, beside those of other splits.
 
-    Args: metrics: after the pass, holding the rows of all ranks (loops/measured.py).
+    Args:
+        metrics: of a whole evaluation, with the rows of all ranks (`recorder.reduce_metrics`).
     """
     if metrics is None or job.run is None or not job.context.ranks.is_main:
         return
     tasks = compute_reliability(metrics.state(), job.dataset.schema.tasks)
     if tasks:
-        before = _read(job.run.dir / CALIBRATION_FILE)
-        _write(job, CALIBRATION_FILE, {**before, split: {"step": step, "tasks": tasks}})
+        splits = _read(job.run.dir / CALIBRATION_FILE)
+        _write(job, CALIBRATION_FILE, {**splits, split: {"step": step, "tasks": tasks}})
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # none yet, or torn by a power cut: this pass begins it anew
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # missing, or torn by a power cut: it is begun anew
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _write(job: Job, name: str, value: Mapping[str, Any]) -> None:
-    """Replaces a file whole. Not synced: it is for looking at, and made again by a resume."""
+    """Replace a file atomically. It is not synced, since a resumed run writes it again."""
     if job.run is None or not job.context.ranks.is_main:
         return
     path = job.run.dir / name

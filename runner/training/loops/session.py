@@ -1,4 +1,4 @@
-"""How a loop's end reaches people and trackers, whatever the end is."""
+"""Starts the trackers of a loop, and reports its end to them and to people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from runner.training.job import Job, Result
 
 
 def start_trackers(job: Job, step: int = 0, state: Mapping[str, Any] | None = None) -> None:
-    """step, state: of the checkpoint that the run continues."""
+    """Start the trackers of a run.
+
+    Args:
+        step: of the checkpoint that the run continues.
+        state: of the trackers, from that checkpoint.
+    """
     if job.run is None:
         return
     sweep = os.environ.get("RUNNER_SWEEP")  # set by the sweep for its jobs
@@ -28,7 +33,7 @@ def start_trackers(job: Job, step: int = 0, state: Mapping[str, Any] | None = No
 
 
 def run_and_report(job: Job, loop: Callable[[], Result]) -> Result:
-    """Runs a loop; its trackers are ended and its result is shown."""
+    """Run a loop, end its trackers whatever happens, and show its result."""
     try:
         result = loop()
     except BaseException:

@@ -1,4 +1,4 @@
-"""Where a training starts: afresh, from weights of another run, or from its newest checkpoint."""
+"""Starts a training: afresh, from the weights of another run, or from its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.training.warm_start.warm_start import wants_warm_start, warm_start
 
 
 def start_training(job: Job) -> TrainState:
-    """Resumes from the newest whole checkpoint; without one, begins at step 0."""
+    """Resume from the newest whole checkpoint, or begin at step 0 if there is none."""
     if job.checkpointer is not None:
         job.checkpointer.prepare(checkpoint_tensors(job.context, job.train_metrics))
     saved = job.checkpointer.open_latest() if job.checkpointer else None
@@ -30,8 +30,8 @@ def start_training(job: Job) -> TrainState:
         start_trackers(job, state.step, saved.values["trackers"])
         job.view.note(f"resuming from step {state.step:,} ({state.examples:,} examples)")
         changed = job.run is not None and saved.values["signature"] != job.run.signature
-        if state.stopped is not None and changed:  # by other settings it may not have ended
-            job.view.note(f"it had stopped ({state.stopped}); it goes on with what was changed")
+        if state.stopped is not None and changed:  # other settings may not have stopped it
+            job.view.note(f"it had stopped ({state.stopped}); it goes on with the changed settings")
             state.stopped = None
         if state.batch_multiplier > 1:
             job.view.set_total_steps(current_total_steps(job, state))
@@ -49,8 +49,15 @@ def start_training(job: Job) -> TrainState:
 
 
 def restore_or_revert(job: Job, saved: Checkpoint) -> TrainState:
-    """Raises: ConfigError that names the settings which the checkpoint does not fit any more; they
-    are taken back, so that a resume without them goes on."""
+    """Restore the checkpoint; if changed settings do not fit it, revert them.
+
+    A later resume without these settings then goes on.
+
+    Raises:
+        ConfigError: if settings that this resume changed do not fit the checkpoint; names them.
+        DamagedError: if the checkpoint is damaged.
+        UserError: if it cannot be restored although no setting was changed.
+    """
     try:
         return restore_checkpoint(job, saved)
     except DamagedError:
@@ -59,21 +66,23 @@ def restore_or_revert(job: Job, saved: Checkpoint) -> TrainState:
         changes = [] if job.run is None else list_resume_changes(job.run)
         if job.run is None or not changes:
             raise
-        told = "settings that this resume changed, and that are taken back"
-        reason = f"{error}\n{told}:\n{format_changes(changes)}"
+        heading = "settings that this resume changed, now taken back"
+        reason = f"{error}\n{heading}:\n{format_changes(changes)}"
         revert_resume(job.run, reason)
         raise ConfigError(reason) from error
 
 
 def list_resume_changes(run: Run) -> list[tuple[str, Any, Any]]:
-    """(key, before, now) of what the resume that goes on here laid on the run."""
-    notes = run.meta.get("resumes") or [{}]
-    return [(key, before, now) for key, before, now in notes[-1].get("changed", [])]
+    """Return (key, before, now) of the settings that the present resume has changed."""
+    resumes = run.meta.get("resumes") or [{}]
+    return [(key, before, now) for key, before, now in resumes[-1].get("changed", [])]
 
 
 def revert_resume(run: Run, reason: str) -> None:
-    """What a resume had changed, which the checkpoint does not fit: the run is as it was before,
-    but for a note. Of another rank's run nothing is done."""
+    """Put the files of a run back to what they were before its resume, and note the refusal.
+
+    On other ranks than 0 nothing is done.
+    """
     if run.before_resume is None:
         return
     text, meta = run.before_resume

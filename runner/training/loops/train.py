@@ -1,4 +1,4 @@
-"""Full training: update, log, evaluate, save, until the end of the run or a signal."""
+"""loop=train: updates, logs, evaluates and saves until the end of the run or a signal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.training.stop_signal import StopSignal, stop_on_signals
 
 
 def train(job: Job) -> Result:
-    """Trains to the end of the run, resuming from the run directory if it holds a checkpoint.
+    """Train to the end of the run, resuming from the run directory if it holds a checkpoint.
 
     Order at update k: update, log, evaluate, save; an improvement is saved at once.
     """
@@ -33,72 +33,78 @@ def _train(job: Job) -> Result:
     with stop_on_signals() as stop, job.view.training(job.total_steps):
         state = start_training(job)
         write_data_facts(job)
-        record = Recorder(job, state, CallbackRunner(job, state, stop))
-        record.callback_runner.call_run_start()
+        recorder = Recorder(job, state, CallbackRunner(job, state, stop))
+        recorder.callback_runner.call_run_start()
         if state.evaluation_due:
-            record.saved_step = -1  # what was saved at this step lacks the evaluation
-            evaluate_and_save(job, state, record, stop)
+            recorder.saved_step = -1  # the checkpoint of this step lacks its evaluation
+            evaluate_and_save(job, state, recorder, stop)
         for output in () if stop.sync_ranks() else profile_steps(job, steps(job, state, stop)):
-            record.record_update(output)
-            if record.log_due() or is_finished(job, state):
-                record.log()
-            asked = bool(job.callbacks.by_name)
-            if record.evaluation_due() or is_finished(job, state):
-                evaluate_and_save(job, state, record, stop)
-                asked = True
-            if record.save_due():
-                record.save()
-            # the ranks agreed at the end of the update; a callback or a sweep may have spoken since
-            if stop.sync_ranks() if asked else stop.requested:
+            recorder.record_update(output)
+            if recorder.log_due() or is_finished(job, state):
+                recorder.log()
+            # since the ranks agreed at the end of the update, a callback or a sweep may have asked
+            may_stop = job.callbacks.exist_on_any_rank
+            if recorder.evaluation_due() or is_finished(job, state):
+                evaluate_and_save(job, state, recorder, stop)
+                may_stop = True
+            if recorder.save_due():
+                recorder.save()
+            if stop.sync_ranks() if may_stop else stop.requested:
                 break
-        record.save(wait=True)
-        record.callback_runner.raise_failure()
+        recorder.save(wait=True)
+        recorder.callback_runner.raise_failure()
         if stop.requested and not (is_finished(job, state) and not state.evaluation_due):
-            result = finish_interrupted(job, state, record, stop)
+            result = finish_interrupted(job, state, recorder, stop)
         else:
-            result = finish_completed(job, state, record, stop)
-        record.callback_runner.call_run_end(result)
+            result = finish_completed(job, state, recorder, stop)
+        recorder.callback_runner.call_run_end(result)
         return result
 
 
-def evaluate_and_save(job: Job, state: TrainState, record: Recorder, stop: StopSignal) -> None:
-    """Evaluates the validation split; a signal puts it off until the run is resumed."""
+def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: StopSignal) -> None:
+    """Evaluate the validation split; a signal puts it off until the run is resumed.
+
+    Collective. An improvement is saved at once.
+    """
     state.evaluation_due = True
     if "validation" in job.dataset.num_rows:
-        metrics = evaluate_split(job, "validation", stop=stop, on_metrics=record.hold_metrics)
+        metrics = evaluate_split(job, "validation", stop=stop, on_metrics=recorder.hold_metrics)
         if metrics is None:
             return
-        improved = record.record_evaluation(metrics)
+        improved = recorder.record_evaluation(metrics)
         apply_plateau_rules(job, state, metrics)
     else:
         improved = False
     state.evaluation_due = False
     state.evaluated_step = state.step
     if is_finished(job, state) and state.logged_step != state.step:
-        record.log()  # it stops here by what was evaluated
+        recorder.log()  # the evaluation has ended the run
     if improved:
-        record.save()
+        recorder.save()
     if (
-        record.validation_metrics
+        recorder.validation_metrics
         and not is_finished(job, state)
         and should_prune(job, state.step, stop)
     ):
         stop.prune()
 
 
-def finish_interrupted(job: Job, state: TrainState, record: Recorder, stop: StopSignal) -> Result:
-    """The state is saved; what is evaluated now goes into the result only, so that the resumed
-    run equals one that was never interrupted. A pruned one has just been evaluated."""
+def finish_interrupted(job: Job, state: TrainState, recorder: Recorder, stop: StopSignal) -> Result:
+    """Evaluate for the result of an interrupted run, whose state is saved already.
+
+    The metrics go into the result only, so that the resumed run equals one that was never
+    interrupted. A pruned run has just been evaluated.
+    """
     if stop.pruned:
-        return record.make_result("pruned", {"validation": record.validation_metrics})
+        return recorder.make_result("pruned", {"validation": recorder.validation_metrics})
     metrics = {}
     if "validation" in job.dataset.num_rows:
         metrics = evaluate_split(job, "validation") or {}
-    return record.make_result("interrupted", {"validation": metrics}, signal=stop.signal)
+    return recorder.make_result("interrupted", {"validation": metrics}, signal=stop.signal)
 
 
-def finish_completed(job: Job, state: TrainState, record: Recorder, stop: StopSignal) -> Result:
-    """Takes the best weights back and evaluates with them what the loop's `final_splits` names."""
+def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: StopSignal) -> Result:
+    """Restore the best weights, and evaluate the loop's `final_splits` with them."""
     best = state.best
     step = state.step
     if best is not None and best.step != state.step:
@@ -120,9 +126,9 @@ def finish_completed(job: Job, state: TrainState, record: Recorder, stop: StopSi
         if split in results or split not in job.dataset.num_rows:
             continue
         started = time.perf_counter()
-        metrics = evaluate_split(job, split, stop=stop, on_metrics=record.hold_metrics)
+        metrics = evaluate_split(job, split, stop=stop, on_metrics=recorder.hold_metrics)
         if metrics is None:
-            return finish_interrupted(job, state, record, stop)
-        record.record_final_evaluation(split, step, metrics, time.perf_counter() - started)
+            return finish_interrupted(job, state, recorder, stop)
+        recorder.record_final_evaluation(split, step, metrics, time.perf_counter() - started)
         results[split] = metrics
-    return record.make_result("completed", results)
+    return recorder.make_result("completed", results)

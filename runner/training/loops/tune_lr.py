@@ -1,24 +1,32 @@
-"""loop=tune_lr: a range test. All rates grow by one factor from update to update, and the loss
-tells where learning is fastest and where it breaks (Smith, arXiv:1506.01186, section 3.3)."""
+"""loop=tune_lr: a range test, which finds a factor for the learning rates.
+
+All rates grow by one factor from update to update; the loss shows where learning is fastest and
+where it breaks (Smith, arXiv:1506.01186, section 3.3).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from runner.reporting.console.format import TextTable, format_number
-from runner.reporting.console.sparkline import bar
+from runner.reporting.console.format import format_number
 from runner.training.debugging.losses import mean_losses
 from runner.training.job import Job, LearningRates, Result
-from runner.training.loops.tuner import tune, with_lr_factor, write_plot
+from runner.training.loops.tuner import (
+    TrialRow,
+    TunedValues,
+    TuningReport,
+    show_report,
+    tune,
+    with_lr_factor,
+)
 from runner.training.state import TrainState
 from runner.training.steps import steps
 
-MAX_TABLE_ROWS = 24  # rows of the table
+MAX_TABLE_ROWS = 24
 SKIPPED_FRACTION = 0.1  # of the points, at the start, where the smoothed loss has not settled
 
 
@@ -32,11 +40,11 @@ class RangeTestPoint:
 
 
 def tune_lr(job: Job) -> Result:
-    """Suggests a factor for the learning rates of both sides. Collective."""
-    return tune(job, _search, lambda job, found: with_lr_factor(job, found.get("factor", 1.0)))
+    """Suggest a factor for the learning rates of both sides. Collective."""
+    return tune(job, _suggest_rates, lambda job, tuned: with_lr_factor(job, tuned.get("factor", 1)))
 
 
-def _search(job: Job) -> dict[str, Any]:
+def _suggest_rates(job: Job) -> TunedValues:
     settings = job.loop_settings
     points, end = range_test(
         job,
@@ -47,11 +55,11 @@ def _search(job: Job) -> dict[str, Any]:
         diverged=settings["diverged"],
     )
     chosen = suggest_point(points)
-    _tell(job, points, chosen, end)
+    show_report(job, _make_report(job, points, chosen, end))
     if chosen is None:
         job.view.warn(
-            "tune_lr: the loss fell nowhere, so no rate is suggested; another loop.low and "
-            "loop.high, or more loop.updates?"
+            "tune_lr: the loss never fell, so no rate is suggested; try another loop.low and "
+            "loop.high, or more loop.updates"
         )
         return {}
     rates = {f"{name}_lr": full * chosen.factor for name, full in job.learning_rates.base.items()}
@@ -61,13 +69,19 @@ def _search(job: Job) -> dict[str, Any]:
 def range_test(
     job: Job, *, low: float, high: float, updates: int, smoothing: float, diverged: float
 ) -> tuple[list[RangeTestPoint], str]:
-    """Collective. The points up to the last update or the divergence, and why it ended."""
+    """Make updates with growing rates until the last one or until the loss diverges.
+
+    Collective.
+
+    Returns:
+        The points, and why the test ended.
+    """
     ratio = high / low
 
     def factor(k: int) -> float:
-        return low * ratio ** ((k - 1) / max(1, updates - 1))
+        return float(low * ratio ** ((k - 1) / max(1, updates - 1)))
 
-    trial = replace(
+    trial_job = replace(
         job,
         learning_rates=LearningRates(job.learning_rates.base, factor),
         trainer=replace(job.trainer, max_steps=updates, max_epochs=None),
@@ -75,23 +89,29 @@ def range_test(
     points: list[RangeTestPoint] = []
     average, least = 0.0, math.inf
     state = TrainState()
-    for output in steps(trial, state):
+    for output in steps(trial_job, state):
         losses = job.context.ranks.all_gather_object(sum(mean_losses(output).values()))  # sync
         loss = sum(losses) / len(losses)
         if not (math.isfinite(loss) and output.applied):
-            return points, f"not finite at {factor(state.step):.3g} times the rates"
+            return points, f"a loss that is not finite at {factor(state.step):.3g} times the rates"
         average = smoothing * average + (1 - smoothing) * loss
-        smoothed = average / (1 - smoothing**state.step)  # as if it had begun at the first loss
+        smoothed = average / (1 - smoothing**state.step)  # corrects the bias of starting at 0
         points.append(RangeTestPoint(factor(state.step), loss, smoothed))
         job.view.step(state.step)
         if smoothed > diverged * least:
-            return points, f"diverged at {factor(state.step):.3g} times the rates"
+            return points, f"a loss that diverged at {factor(state.step):.3g} times the rates"
         least = min(least, smoothed)
     return points, f"{updates} updates"
 
 
 def suggest_point(points: Sequence[RangeTestPoint]) -> RangeTestPoint | None:
-    """Where the smoothed loss falls steepest, by the logarithm of the rate, before its least."""
+    """Return the point before the least loss where the loss falls fastest.
+
+    The slope is that of the smoothed loss over the logarithm of the rate.
+
+    Returns:
+        None if the loss falls nowhere.
+    """
     if len(points) < 3:
         return None
     smoothed = np.array([p.smoothed for p in points])
@@ -103,49 +123,44 @@ def suggest_point(points: Sequence[RangeTestPoint]) -> RangeTestPoint | None:
     return points[at] if slope[at] < 0 else None
 
 
-def _tell(
+def _make_report(
     job: Job, points: Sequence[RangeTestPoint], chosen: RangeTestPoint | None, end: str
-) -> None:
-    """The curve as a table with bars, and as a page."""
+) -> TuningReport:
     every = max(1, -(-len(points) // MAX_TABLE_ROWS))
     shown = [p for n, p in enumerate(points) if n % every == 0 or p is chosen]
-    names = list(job.learning_rates.base)
+    base = job.learning_rates.base
+    least = min((p.smoothed for p in points), default=0.0)
+    most = max((p.smoothed for p in shown), default=0.0)
+    # beside a loss that has diverged, the others would show no difference
+    most = min(most, 2 * points[0].smoothed if points else 0)
+    floor = 0.9 * least
     rows = [
-        [
-            f"{p.factor:.3g}",
-            *(f"{job.learning_rates.base[name] * p.factor:.3g}" for name in names),
-            format_number(p.smoothed),
-        ]
+        TrialRow(
+            cells=[
+                f"{p.factor:.3g}",
+                *(f"{rate * p.factor:.3g}" for rate in base.values()),
+                format_number(p.smoothed),
+            ],
+            value=min(p.smoothed, most) - floor,
+            mark="suggested" if p is chosen else "",
+        )
         for p in shown
     ]
-    least = min((p.smoothed for p in points), default=0.0)
-    # a loss that has diverged would leave the others without a visible difference
-    most = min(
-        max((p.smoothed for p in shown), default=0.0), 2 * points[0].smoothed if points else 0
-    )
-    lines = TextTable(["factor", *(f"{name} lr" for name in names), "loss"], rows).lines()
-    drawn = ["", *(bar(min(p.smoothed, most) - 0.9 * least, most - 0.9 * least) for p in shown)]
-    marks = ["", *("  <- suggested" if p is chosen else "" for p in shown)]
-    for line, picture, mark in zip(lines, drawn, marks):
-        job.view.note(f"{line}  {picture}{mark}".rstrip())
     if chosen is not None:
-        keys = ", ".join(f"{n} {job.learning_rates.base[n] * chosen.factor:.3g}" for n in names)
-        end = f"{end}; suggested learning rates: {keys}"
-    job.view.note(f"ended by: {end}")
-    write_plot(
-        job,
-        "tune_lr",
-        lambda go: go.Figure(
-            [
-                go.Scatter(x=[p.factor for p in points], y=[p.loss for p in points], name="loss"),
-                go.Scatter(
-                    x=[p.factor for p in points], y=[p.smoothed for p in points], name="smoothed"
-                ),
-            ],
-            {
-                "title": "range test" + (f": suggested {chosen.factor:.3g}" if chosen else ""),
-                "xaxis": {"title": "times the configured rates", "type": "log"},
-                "yaxis": {"title": "loss", "range": [0.8 * least, most + 0.2 * least]},
-            },
-        ),
+        rates = ", ".join(f"{name} {rate * chosen.factor:.3g}" for name, rate in base.items())
+        end = f"{end}; suggested learning rates: {rates}"
+    factors = [p.factor for p in points]
+    return TuningReport(
+        name="tune_lr",
+        header=["factor", *(f"{name} lr" for name in base), "loss"],
+        rows=rows,
+        largest=most - floor,
+        end=end,
+        title="range test" + (f": suggested {chosen.factor:.3g}" if chosen else ""),
+        x_title="times the configured rates",
+        y_axis={"title": "loss", "range": [0.8 * least, most + 0.2 * least]},
+        curves={
+            "loss": (factors, [p.loss for p in points]),
+            "smoothed": (factors, [p.smoothed for p in points]),
+        },
     )

@@ -15,8 +15,8 @@ from tests.conftest import TINY, Zygote
 from tests.tiny import make_context, random_batch
 
 
-class Scene:
-    """Stands for a `Training` of which three updates are made."""
+class FakeTraining:
+    """Stands for a `TrainingHandle` of which three updates are made."""
 
     def __init__(self, context, *, compiled=False) -> None:
         self.context, self.step, self.rows = context, 0, []
@@ -28,8 +28,8 @@ class Scene:
 
 def test_the_row_holds_the_update_that_every_divides_and_no_evaluation():
     context = make_context()
-    scene, callback = Scene(context), Activations(every=2, statistics=("rms", "mean"))
-    callback.on_run_start(scene)
+    training, callback = FakeTraining(context), Activations(every=2, statistics=("rms", "mean"))
+    callback.on_run_start(training)
     last = [name for name, _ in context.model.named_modules() if name.startswith("top.")][-1]
     for step in (1, 2, 3):
         batch = random_batch(8)
@@ -39,18 +39,18 @@ def test_the_row_holds_the_update_that_every_divides_and_no_evaluation():
         context.model(random_batch(8))  # an evaluation before the update
         context.model.train()
         Supervised().train_step(context, iter([batch]))
-        scene.step = step
-        callback.on_update(scene, None)
+        training.step = step
+        callback.on_update(training, None)
         if step == 2:
             expected_B = logits_B.double()
             slope_B = (expected_B.sigmoid() - batch.labels_BT[:, 0]) * batch.weights_B
             slope_B /= batch.weights_B.sum()
-    [(step, split, numbers)] = scene.rows
+    [(step, split, numbers)] = training.rows
     assert (step, split) == (2, "activations")
     assert numbers[f"{last}/output_rms"] == pytest.approx(float(expected_B.square().mean().sqrt()))
     assert numbers[f"{last}/output_mean"] == pytest.approx(float(expected_B.mean()))
     assert numbers[f"{last}/gradient_mean"] == pytest.approx(float(slope_B.mean()), rel=1e-4)
-    callback.on_run_end(scene, None)
+    callback.on_run_end(training, None)
     assert not any(module._forward_hooks for module in context.model.modules())
 
 
@@ -59,22 +59,22 @@ def test_the_row_holds_the_update_that_every_divides_and_no_evaluation():
     [
         ({"every": 0}, "at least 1"),
         ({"every": 1, "statistics": ["mena"]}, "nearest: 'mean'"),
-        ({"every": 1, "modules": ["topp.*"]}, "'topp.*' matches none"),
+        ({"every": 1, "modules": ["topp.*"]}, "'topp.*' matches no module"),
         ({"every": 1, "modules": ["("]}, "pattern"),
     ],
 )
 def test_mistakes_name_the_nearest_right_thing(settings, message):
     with pytest.raises(ConfigError) as error:
-        Activations(**settings).on_run_start(Scene(make_context()))
+        Activations(**settings).on_run_start(FakeTraining(make_context()))
     assert message in str(error.value)
 
 
-def test_a_compiled_half_is_refused():
+def test_a_compiled_dense_half_is_refused():
     with pytest.raises(ConfigError, match="compile=false"):
-        Activations(every=1).on_run_start(Scene(make_context(), compiled=True))
+        Activations(every=1).on_run_start(FakeTraining(make_context(), compiled=True))
 
 
-def test_a_run_that_is_looked_at_is_the_same_run_also_when_it_is_resumed(runner: Zygote, tmp_path):
+def test_an_observed_run_equals_a_plain_one_also_when_it_is_resumed(runner: Zygote, tmp_path):
     def rows(folder, split):
         lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()
         return [row for row in map(json.loads, lines) if row["split"] == split]
@@ -82,10 +82,10 @@ def test_a_run_that_is_looked_at_is_the_same_run_also_when_it_is_resumed(runner:
     def run(folder, *more):
         return runner.run(*TINY, f"hydra.run.dir={tmp_path / folder}", *more)
 
-    look = ("callbacks=activations", "callbacks.activations.every=6")
+    observe = ("callbacks=activations", "callbacks.activations.every=6")
     assert run("plain").code == 0
-    assert run("looked", *look).code == 0
-    assert run("cut", *look, "trainer.max_steps=17").code == 0
+    assert run("looked", *observe).code == 0
+    assert run("cut", *observe, "trainer.max_steps=17").code == 0
     assert runner.run("resume", str(tmp_path / "cut"), "trainer.max_steps=40").code == 0
     for split in ("train", "validation", "test"):
         assert rows("looked", split) == rows("plain", split)

@@ -1,21 +1,19 @@
-"""What may be a callback, and what is refused before anything is trained."""
+"""What a callback may be, and what is refused before anything is trained."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 
 from runner.distributed.ranks import SINGLE_PROCESS
 from runner.errors import ConfigError
 from runner.training.callbacks import Callbacks
-from runner.training.callbacks.statefulness import (
-    find_assigned_attributes,
-    first_difference,
-    snapshot,
-)
-from tests.training.callbacks.own import Averager, Collector, Diary, Forgetful, Gambler
+from tests.conftest import TINY
+from tests.training.callbacks.user_callbacks import Averager, Diary, Gambler, Undeclared
 
 
-def made(**callbacks):
+def make_callbacks(**callbacks):
     return Callbacks(callbacks, ranks=SINGLE_PROCESS, exist_on_any_rank=True)
 
 
@@ -24,83 +22,109 @@ class Misspelt:
         """Would never be called."""
 
 
-class Deaf:
+class WithoutEvents:
     def update(self, training):
         """No event."""
 
 
-class HalfSaved:
-    def on_update(self, training, output):
-        """Nothing."""
-
+class SavesOnly(Undeclared):
     def state(self):
         return {}
 
 
-class SavesAnObject:
-    def on_update(self, training, output):
-        """Nothing."""
+class LoadsOnly(Undeclared):
+    def load_state(self, saved):
+        """Would never be called."""
+
+
+class Saves(Undeclared):
+    def __init__(self, state):
+        self.returned = state
 
     def state(self):
-        return {"what": object()}
+        return self.returned
 
     def load_state(self, saved):
         """Nothing."""
 
 
+class Contradictory(Averager):
+    stateless = True
+
+
+class SaysNo(Undeclared):
+    stateless = False
+
+
 @pytest.mark.parametrize(
-    ("callback", "said"),
+    ("callback", "message"),
     [
-        (Misspelt(), r"callbacks.mine \(Misspelt\): on_updates is no event; nearest: 'on_update'"),
-        (Deaf(), "has no event; there are on_run_start, on_update"),
-        (HalfSaved(), r"has state\(\) but no load_state\(\)"),
-        (SavesAnObject(), r"state\(\) must return a dict of JSON values"),
-        (Forgetful(), r"changes self.count while it runs.*give it state\(\)"),
+        (
+            Misspelt(),
+            r"callbacks.mine \(Misspelt\): on_updates is not an event; nearest: 'on_update'",
+        ),
+        (WithoutEvents(), "has no event; there are on_run_start, on_update"),
+        (SavesOnly(), r"callbacks.mine \(SavesOnly\): has state\(\) but no load_state\(\)"),
+        (LoadsOnly(), r"callbacks.mine \(LoadsOnly\): has load_state\(\) but no state\(\)"),
+        (Saves({"what": object()}), r"state\(\) must return a dict of JSON values: .*object"),
+        (
+            Saves({"loss": float("nan")}),
+            r"state\(\) must return a dict of JSON values: Out of range float",
+        ),
+        (Saves([1.0]), r"state\(\) must return a dict of JSON values: not a dict but list"),
+        (Contradictory(), r"says stateless = True, but has state\(\); remove one of the two"),
+        (SaysNo(), "does not say what a resumed run must know of it"),
+        (
+            Undeclared(),
+            r"callbacks.mine \(Undeclared\): does not say what a resumed run must know of it; "
+            r"add state\(\).* and load_state\(saved\), or.* the class attribute stateless = True",
+        ),
     ],
 )
-def test_what_is_no_callback_is_refused_and_named(callback, said):
-    with pytest.raises(ConfigError, match=said):
-        made(mine=callback)
+def test_an_object_that_is_not_a_callback_is_refused_and_named(callback, message):
+    with pytest.raises(ConfigError, match=message):
+        make_callbacks(mine=callback)
 
 
-def test_what_keeps_or_needs_no_state_is_taken():
-    made(a=Averager(), b=Diary(file="x"), c=Gambler(), d=Collector())
+def test_callbacks_that_declare_a_state_or_none_are_taken():
+    make_callbacks(a=Averager(), b=Diary(file="x"), c=Gambler(), d=Saves({}))
 
 
-def test_states_come_back_by_name_and_one_that_is_new_starts_afresh():
-    before = made(a=Averager(), b=Averager())
+def test_a_run_with_a_callback_that_declares_nothing_ends_before_it_trains(runner, tmp_path):
+    run = tmp_path / "run"
+    mine = "+callbacks.mine={_target_: tests.training.callbacks.user_callbacks.Undeclared}"
+    done = runner.run(*TINY, "--allow", "tests", mine, f"hydra.run.dir={run}")
+    assert done.code == 2, done.text
+    assert "callbacks.mine (Undeclared): does not say what a resumed run must know" in done.text
+    assert not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").read_text()
+    assert not list(run.glob("checkpoints/step-*"))
+
+
+def test_stateless_callbacks_and_empty_states_leave_nothing_in_a_checkpoint():
+    assert make_callbacks(a=Gambler(), b=Diary(file="x"), c=Saves({})).state() == {}
+
+
+def test_a_state_of_an_earlier_run_is_passed_over_by_a_callback_that_is_stateless_now():
+    callbacks = make_callbacks(a=Gambler(), b=Averager())
+    callbacks.load_state({"a": [{"draws": 3}], "b": [{"average": 2.0}]})
+    assert callbacks.by_name["b"].average == 2.0
+
+
+def test_a_rank_that_did_not_exist_takes_the_state_of_rank_0():
+    callbacks = Callbacks({"a": Averager()}, ranks=SimpleNamespace(rank=2), exist_on_any_rank=True)
+    callbacks.load_state({"a": [{"average": 1.0}, {"average": 2.0}]})
+    assert callbacks.by_name["a"].average == 1.0
+
+
+def test_states_are_loaded_by_name_and_a_new_callback_starts_afresh():
+    before = make_callbacks(a=Averager(), b=Averager())
     before.by_name["a"].average = 3.0
     saved = before.state()
     assert saved == {"a": [{"average": 3.0}], "b": [{"average": 0.0}]}
-    after = made(a=Averager(), new=Averager(), diary=Diary(file="x"))
+    after = make_callbacks(a=Averager(), new=Averager(), diary=Diary(file="x"))
     after.load_state(saved)
     assert (after.by_name["a"].average, after.by_name["new"].average) == (3.0, 0.0)
 
 
-def test_without_callbacks_nothing_is_kept():
+def test_without_callbacks_the_state_is_empty():
     assert Callbacks(ranks=SINGLE_PROCESS).state() == {}
-
-
-def test_assignments_outside_the_constructor_are_found_in_the_code():
-    assert find_assigned_attributes(Forgetful) == ["count"]
-    assert find_assigned_attributes(Averager) == ["average"]
-    assert find_assigned_attributes(Collector) == find_assigned_attributes(Diary) == []
-
-
-def test_a_change_deep_inside_shows_and_none_does_not():
-    class Box:
-        def __init__(self):
-            self.deep = {"a": [1, {"b": {2.5, float("nan")}}]}
-            self.other = Collector()
-
-    box = Box()
-    before = snapshot(box)
-    assert first_difference(before, snapshot(box)) is None
-    box.other.seen.append(1)
-    assert first_difference(before, snapshot(box)) == "other"
-    before = snapshot(box)
-    box.deep["a"][1]["b"].add(3)
-    assert first_difference(before, snapshot(box)) == "deep"
-    before = snapshot(box)
-    box.new = 1
-    assert first_difference(before, snapshot(box)) == "new"

@@ -1,4 +1,4 @@
-"""Histograms of weights and gradients against NumPy's, over pieces, in whole runs read back."""
+"""Histograms of weights and gradients against NumPy's: of tensors, of shards and of whole runs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from runner.training.update.task import Supervised
 from tests.conftest import TINY
 from tests.reporting.trackers.test_tensorboard import histograms
 from tests.tiny import CPU, make_context, random_batch
-from tests.training.callbacks.test_ours import Scene
+from tests.training.callbacks.test_shipped_callbacks import FakeTraining
 from tests.whole.compare_runs import differences
 
 
 def assert_counts(found: Histogram | None, x: np.ndarray) -> None:
-    """Bins of NumPy's own choice, and its counts within ours: an edge may round to another."""
+    """The bins are those of NumPy, and so are the counts in them; rounding may move an edge."""
     assert found is not None
     x = np.sort(x[np.isfinite(x)].astype(np.float64).ravel())
     _, edges = np.histogram(x, HISTOGRAM_BINS)
@@ -55,7 +55,7 @@ def test_bins_and_sums_are_numpys():
     assert make_histogram([torch.empty(0)]) is None
 
 
-def test_rows_of_a_table_in_pieces_have_the_histogram_of_the_whole():
+def test_rows_of_a_sharded_table_have_the_histogram_of_the_whole():
     table = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
     rows_N = torch.tensor([0, 7, 19, 20, 33, 49])
     cuts = [
@@ -65,13 +65,13 @@ def test_rows_of_a_table_in_pieces_have_the_histogram_of_the_whole():
     ]
     assert_counts(make_row_histogram(table, rows_N, SINGLE_PROCESS), table[rows_N].numpy())
     for cut in cuts:
-        pieces = [LocalShard(table[r, c], (r.start, c.start)) for r, c in cut]
-        whole = LocalShards(table.shape, pieces, table.dtype, CPU)
+        shards = [LocalShard(table[r, c], (r.start, c.start)) for r, c in cut]
+        whole = LocalShards(table.shape, shards, table.dtype, CPU)
         assert_counts(make_row_histogram(whole, rows_N, SINGLE_PROCESS), table[rows_N].numpy())
 
 
-class Drawn(Scene):
-    """Keeps the histograms too."""
+class FakeTrainingWithHistograms(FakeTraining):
+    """Also keeps histograms."""
 
     shows_histograms = True
 
@@ -79,15 +79,15 @@ class Drawn(Scene):
         self.rows.append({"split": f"histograms of {split}", **found})
 
 
-def test_chosen_weights_and_sampled_rows_are_told_at_the_interval():
+def test_chosen_weights_and_sampled_rows_are_shown_at_the_interval():
     context = make_context()
     watch = Weights(every=2, histograms=[r"dense/top\..*weight", "tables/a"], sample_rows=20)
-    scene = Drawn(context=context)
-    watch.on_run_start(scene)
+    training = FakeTrainingWithHistograms(context=context)
+    watch.on_run_start(training)
     for _ in range(3):
-        scene.advance()
-        watch.on_update(scene, None)
-    [row] = [r for r in scene.rows if r["split"] == "histograms of weights"]
+        training.advance()
+        watch.on_update(training, None)
+    [row] = [r for r in training.rows if r["split"] == "histograms of weights"]
     assert set(row) == {"split", "dense/top.0.weight", "dense/top.2.weight", "tables/a"}
     assert_counts(row["dense/top.0.weight"], context.model.top[0].weight.detach().numpy())
     table, rows_N = context.tables.state()["a/weight"], sample_row_ids("a", 50, 20)
@@ -95,21 +95,21 @@ def test_chosen_weights_and_sampled_rows_are_told_at_the_interval():
     assert_counts(row["tables/a"], table[rows_N].numpy())
 
 
-def test_gradients_are_those_that_the_update_goes_by():
-    """After clipping; read off from what plain SGD does to the weights. None of a skipped one."""
+def test_gradients_are_those_that_the_update_was_made_with():
+    """They are clipped, and follow from what SGD does to the weights; a skipped update has none."""
     context = make_context(lr=0.5)
     context.clip = ClipSettings(global_norm=0.01)
     watch = Weights(every=1, gradient_histograms=["dense/top.*weight"])
-    scene = Drawn(context=context)
-    watch.on_run_start(scene)
+    training = FakeTrainingWithHistograms(context=context)
+    watch.on_run_start(training)
     for spoilt in (False, True):
         before = context.model.top[0].weight.detach().clone()
         batch = random_batch(32)
         batch.dense_BD[0] += float("nan") if spoilt else 0.0
-        scene.advance()
-        watch.on_update(scene, Supervised().train_step(context, iter([batch])))
-        rows = [r for r in scene.rows if r["split"] == "histograms of gradients"]
-        scene.rows.clear()
+        training.advance()
+        watch.on_update(training, Supervised().train_step(context, iter([batch])))
+        rows = [r for r in training.rows if r["split"] == "histograms of gradients"]
+        training.rows.clear()
         if spoilt:
             assert rows == []
             continue
@@ -120,33 +120,33 @@ def test_gradients_are_those_that_the_update_goes_by():
         assert found.sum_squares == pytest.approx(float(slope.double().square().sum()), rel=1e-3)
         assert found.edges[-1] == pytest.approx(float(slope.max()), rel=1e-3)
         assert 0 < found.sum_squares < 0.01**2
-    watch.on_run_end(scene, None)
+    watch.on_run_end(training, None)
     assert not context.dense_optimizer._optimizer_step_pre_hooks
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"histograms": ["tables/aa"]}, "histograms: 'tables/aa' matches.*nearest: 'tables/a'"),
         ({"histograms": ["("]}, r"histograms: pattern '\('"),
         ({"gradient_histograms": ["tables/a"]}, "gradient_histograms: 'tables/a' matches nothing"),
     ],
 )
-def test_a_pattern_that_matches_nothing_is_named(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        Weights(**settings).on_run_start(Drawn(context=make_context()))
+def test_a_pattern_that_matches_nothing_is_named(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Weights(**settings).on_run_start(FakeTrainingWithHistograms(context=make_context()))
 
 
 def test_a_tracker_that_shows_none_and_an_optimizer_that_has_none_are_refused():
-    scene = Drawn(context=make_context())
-    scene.shows_histograms = False
+    training = FakeTrainingWithHistograms(context=make_context())
+    training.shows_histograms = False
     with pytest.raises(ConfigError, match="no tracker of this run shows them"):
-        Weights(histograms=["tables/a"]).on_run_start(scene)
+        Weights(histograms=["tables/a"]).on_run_start(training)
     with pytest.raises(ConfigError, match="LBFGS evaluates gradients several times"):
         LastGradients().attach([torch.optim.LBFGS([torch.nn.Parameter(torch.zeros(2))])])
 
 
-ASKED = (
+WITH_HISTOGRAMS = (
     "callbacks=weights",
     "callbacks.weights.every=10",
     "callbacks.weights.histograms=[dense/top.0.weight,tables/C1]",
@@ -154,7 +154,7 @@ ASKED = (
 
 
 def test_without_a_tracker_that_shows_them_they_are_refused_before_torch_is_imported(runner):
-    done = runner.run(*TINY, *ASKED)
+    done = runner.run(*TINY, *WITH_HISTOGRAMS)
     assert done.code == 2
     assert "callbacks.weights.histograms" in done.text and "tracker=tensorboard" in done.text
 
@@ -162,13 +162,20 @@ def test_without_a_tracker_that_shows_them_they_are_refused_before_torch_is_impo
 def test_a_killed_and_resumed_run_shows_each_once_and_trains_as_without(runner, tmp_path):
     run, plain = tmp_path / "run", tmp_path / "plain"
     traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
-    on = (*ASKED, "callbacks.weights.gradient_histograms=[dense/top.*]", "tracker=tensorboard")
+    on = (
+        *WITH_HISTOGRAMS,
+        "callbacks.weights.gradient_histograms=[dense/top.*]",
+        "tracker=tensorboard",
+    )
     for kill in ("step:33", ""):
         env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
         done = runner.run(*traced, *TINY, *on, f"hydra.run.dir={run}", env=env)
         assert done.code == (-9 if kill else 0), done.text
     env = {"TRACE_FILE": f"{plain}.trace"}
-    assert runner.run(*traced, *TINY, *ASKED[:2], f"hydra.run.dir={plain}", env=env).code == 0
+    assert (
+        runner.run(*traced, *TINY, *WITH_HISTOGRAMS[:2], f"hydra.run.dir={plain}", env=env).code
+        == 0
+    )
     found = [d for d in differences(run, plain) if d != "values: trackers"]
     assert found == []
     read = histograms(run)
@@ -187,7 +194,7 @@ def test_a_killed_and_resumed_run_shows_each_once_and_trains_as_without(runner, 
 @pytest.mark.slow
 def test_two_ranks_show_the_histogram_of_one_process(runner, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
-    on = (*ASKED, "tracker=tensorboard", "trainer.max_steps=10", "trainer.batch_size=32")
+    on = (*WITH_HISTOGRAMS, "tracker=tensorboard", "trainer.max_steps=10", "trainer.batch_size=32")
     assert runner.run(*TINY, *on, f"hydra.run.dir={one}").code == 0
     split = ("trainer.num_processes=2", "trainer.batch_size=16", "sharding=row_wise")
     done = runner.run(*TINY, *on, *split, f"hydra.run.dir={two}")

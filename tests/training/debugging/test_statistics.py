@@ -31,7 +31,7 @@ def one_thread():
 
 
 def rows_of(text: str, title: str) -> dict[str, list[str]]:
-    """Cells of the printed table whose title begins so, by their first column."""
+    """Return the cells of the printed table with this title, by their first column."""
     block = text.split(f"\n{title}", 1)[1].split("\n\n")[0]
     lines = [line.split() for line in block.splitlines()[2:]]
     return {cells[0]: cells[1:] for cells in lines if cells}
@@ -66,7 +66,7 @@ def test_activations_are_those_of_all_rows_of_the_update(accumulate):
     trainer = TrainerSettings(batch_size=32 // accumulate, accumulate=accumulate)
     job = make_job(context, trainer=trainer, max_steps=1, statistics=True)
     assert debug(job).status == "completed"
-    told = rows_of(output(job), "activations in step 1")
+    table = rows_of(output(job), "activations in step 1")
 
     batch = next(Rows().batches("train", batch_size=32))
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_activations_are_those_of_all_rows_of_the_update(accumulate):
         pooled = twin.model.embed(batch).pooled_BE
     for name, x in {"bottom.0": hidden, "bottom.1": hidden.relu(), "embedding": pooled}.items():
         x = x.double()
-        shape, *numbers, zeros = told[name]
+        shape, *numbers, zeros = table[name]
         assert shape == f"32x{x.shape[1]}"
         expected = [x.mean(), x.std(correction=0), x.min(), x.max()]
         assert numbers == [format_short_number(float(value)) for value in expected]
@@ -89,24 +89,24 @@ def test_gradients_are_those_of_plain_pytorch_whatever_the_loss_scale(scale):
     weights = {name: p.detach().clone() for name, p in context.model.named_parameters()}
     rates_zero = make_job(context, max_steps=1, statistics=True)
     debug(rates_zero)
-    told = rows_of(output(rates_zero), "gradients in step 1")
+    table = rows_of(output(rates_zero), "gradients in step 1")
     tables = rows_of(output(rates_zero), "tables of embedding in step 1")
 
     batch = next(Rows().batches("train", batch_size=32))
-    kept = {}
+    outputs = {}
     for name in ("bottom.0", "top.2"):
         twin.model.get_submodule(name).register_forward_hook(
-            lambda m, i, o, name=name: (o.retain_grad(), kept.update({name: o}))[0]
+            lambda m, i, o, name=name: (o.retain_grad(), outputs.update({name: o}))[0]
         )
     boundary = twin.model.embed(batch).detached()
     loss_B = twin.loss(twin.model.dense(boundary, batch))["click"]
     (torch.dot(loss_B, batch.weights_B) / batch.weights_B.sum()).backward()
     after = dict(context.model.named_parameters())
-    for name, out in kept.items():
+    for name, out in outputs.items():
         module = twin.model.get_submodule(name)
         gradient = torch.cat([p.grad.flatten() for p in module.parameters()]).norm()
         own = [after[f"{name}.{n}"].detach().flatten() for n in ("weight", "bias")]
-        cells = told[name]
+        cells = table[name]
         assert float(cells[0]) == pytest.approx(float(out.grad.square().mean().sqrt()), rel=0.05)
         assert float(cells[1]) == pytest.approx(float(out.grad.abs().max()), rel=0.05)
         assert cells[2] == format_percent(float((out.grad == 0).double().mean()))
@@ -124,7 +124,7 @@ def test_gradients_are_those_of_plain_pytorch_whatever_the_loss_scale(scale):
         assert float(norm_gradient) == pytest.approx(float(gradient.norm()), rel=0.05)
 
 
-def test_modules_without_a_call_and_weights_of_the_model_itself_are_listed():
+def test_modules_that_are_never_called_and_weights_of_the_model_itself_are_listed():
     context = make_context()
     context.model.spare = nn.Linear(2, 2)
     context.model.bias = nn.Parameter(torch.ones(3))
@@ -142,7 +142,7 @@ def test_the_tables_fit_80_columns():
 
 
 class Slow(nn.Module):
-    """Takes so long forward and backward, by a clock of the test's."""
+    """Takes a given time forward and backward, by the clock of the test."""
 
     def __init__(self, clock: list[float], forward_s: float, backward_s: float) -> None:
         super().__init__()
@@ -187,13 +187,13 @@ def test_each_moment_of_an_update_is_counted_once_for_its_innermost_part(monkeyp
     job = make_job(context, dataset=SlowRows(), summary=True, statistics=True, max_steps=4)
     debug(job)
     assert "share of time over 3 updates" in output(job)
-    told = rows_of(output(job), "modules")
-    assert told["bottom.4"][-2:] == ["4.0%", "8.0%"]
-    assert told["top.0"][-2:] == ["12.0%", "16.0%"]
-    assert told["(optimizer)"] == ["20.0%", "0%"]
-    assert told["(data)"] == ["40.0%", "0%"]
-    assert told["an"][-2:] == ["25000.0", "ms"]
-    assert told["bottom.0"][-2:] == ["0%", "0%"]
+    table = rows_of(output(job), "modules")
+    assert table["bottom.4"][-2:] == ["4.0%", "8.0%"]
+    assert table["top.0"][-2:] == ["12.0%", "16.0%"]
+    assert table["(optimizer)"] == ["20.0%", "0%"]
+    assert table["(data)"] == ["40.0%", "0%"]
+    assert table["an"][-2:] == ["25000.0", "ms"]
+    assert table["bottom.0"][-2:] == ["0%", "0%"]
 
 
 def test_parameters_of_the_summary_add_up_to_the_model():
@@ -207,7 +207,7 @@ def test_parameters_of_the_summary_add_up_to_the_model():
     assert rows_of(output(job), "modules")["an"][1] == f"{in_tables + dense:,}"
 
 
-def test_what_is_watched_is_what_computes_and_each_once():
+def test_the_observed_modules_are_those_that_compute_each_once():
     context = make_context()
     context.model.again = context.model.top[0]
     roots = {"": context.model, "(loss)": context.loss, "(task)": object()}
@@ -241,6 +241,6 @@ def test_numbers_take_seven_characters_at_most(value, text):
     assert len(format_short_number(value)) <= 7
 
 
-def test_the_share_of_bad_values_tells_their_kinds():
+def test_the_share_of_bad_values_names_their_kinds():
     x = torch.tensor([1.0, float("nan"), float("inf"), -float("inf"), *[0.0] * 2996])
     assert describe_non_finite(x) == "3 of 3,000 values (0.1%: 1 NaN, 2 infinite)"

@@ -1,4 +1,4 @@
-"""loop=debug: the training's own updates, told in detail, and nothing left behind."""
+"""loop=debug: makes the updates of training, shows them in detail and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def one_thread():
 
 
 class Spoil(nn.Module):
-    """Puts a value into some outputs of its n-th call; otherwise nothing at all."""
+    """Puts a value into some outputs of its n-th call, and otherwise returns its input."""
 
     def __init__(self, call: int, value: float, rows: slice = slice(0, 4)) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Spoil(nn.Module):
 
 
 class SquareRoot(nn.Module):
-    """Of the positive part: its gradient at zero is infinite, and times zero NaN."""
+    """The root of the positive part: its gradient at 0 is infinite, and NaN times 0."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x * (x > 0)).sqrt()
@@ -77,48 +77,48 @@ def hooks_left(context) -> int:
 
 
 def losses_of(job, num_steps: int) -> list[float]:
-    """By the same steps, without any of debug's looking."""
+    """Make the same updates without observers."""
     job = replace(job, trainer=replace(job.trainer, max_steps=num_steps, max_epochs=None))
     return [sum(mean_losses(out).values()) for out in steps(job, TrainState())]
 
 
 @pytest.mark.parametrize("options", [{}, EVERYTHING], ids=["plain", "everything"])
 @pytest.mark.parametrize("kind", ["rowwise_adagrad", "adam"])
-def test_its_updates_are_those_of_training_to_the_last_bit(kind, options):
-    looked, bare = make_context(kind), make_context(kind)
+def test_the_updates_are_those_of_training_to_the_last_bit(kind, options):
+    observed, plain = make_context(kind), make_context(kind)
     trainer = TrainerSettings(batch_size=16, accumulate=2, max_epochs=2)
-    result = debug(make_job(looked, trainer=trainer, max_steps=7, **options))
-    expected = losses_of(make_job(bare, trainer=trainer), 7)
+    result = debug(make_job(observed, trainer=trainer, max_steps=7, **options))
+    expected = losses_of(make_job(plain, trainer=trainer), 7)
     assert result.status == "completed"
     assert result.step == 7
     assert result.examples == 7 * 32  # 160 rows are 5 full updates an epoch
     assert result.notes["losses"] == expected
-    after, twin = snapshot(looked), snapshot(bare)
+    after, twin = snapshot(observed), snapshot(plain)
     assert all(torch.equal(after[name], twin[name]) for name in twin)
 
 
-def test_a_line_for_each_update_tells_loss_gradient_and_speed():
+def test_a_line_for_each_update_shows_loss_gradient_and_speed():
     context, twin = make_context(), make_context()
     job = make_job(context, max_steps=2)
     result = debug(job)
     lines = [line for line in output(job).splitlines() if line.startswith("step ")]
     number = r"[\d.]+"
     pattern = rf"step (\d+)  loss ({number})  gradient ({number})  [\d,]+ examples/s"
-    told = [re.fullmatch(pattern, line) for line in lines]
-    assert [found[1] for found in told] == ["1", "2"]
-    assert [float(found[2]) for found in told] == pytest.approx(result.notes["losses"], abs=1e-5)
+    matches = [re.fullmatch(pattern, line) for line in lines]
+    assert [m[1] for m in matches] == ["1", "2"]
+    assert [float(m[2]) for m in matches] == pytest.approx(result.notes["losses"], abs=1e-5)
 
     batch = next(Rows().batches("train", batch_size=32))
     prediction = twin.model.dense(twin.model.embed(batch).detached(), batch)
     loss_B = twin.loss(prediction)["click"]
     (torch.dot(loss_B, batch.weights_B) / batch.weights_B.sum()).backward()
     norm = torch.cat([p.grad.flatten() for p in twin.dense_parameters]).norm()
-    assert float(told[0][3]) == pytest.approx(float(norm), rel=1e-3)
+    assert float(matches[0][3]) == pytest.approx(float(norm), rel=1e-3)
 
 
 @pytest.mark.parametrize("amp", [False, True], ids=["float32", "bf16"])
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_it_takes_several_tasks_autocast_and_accumulation(amp, accumulate):
+def test_several_tasks_autocast_and_accumulation_work(amp, accumulate):
     schema = replace(SCHEMA, tasks=(TaskSpec("click"), TaskSpec("buy")))
     context = make_context(amp=amp)
     torch.manual_seed(1)
@@ -134,7 +134,7 @@ def test_it_takes_several_tasks_autocast_and_accumulation(amp, accumulate):
     assert re.search(r"loss [\d.]+ \(click [\d.]+, buy [\d.]+\)", output(job))
 
 
-def test_layers_that_work_in_place_are_taken():
+def test_layers_that_work_in_place_can_be_observed():
     context = make_context()
     context.model.bottom[1] = nn.ReLU(inplace=True)
     assert debug(make_job(context, **EVERYTHING)).status == "completed"
@@ -166,12 +166,12 @@ def test_a_bad_activation_is_named_with_its_step_and_share():
     )
 
 
-def test_a_value_that_only_passes_through_a_module_is_not_laid_to_it(monkeypatch):
+def test_a_bad_value_that_a_module_only_receives_is_not_blamed_on_it(monkeypatch):
     context = make_context()
     interaction = type(context.model.interaction)
     forward = interaction.forward
     # the sum of squares is made by the interaction, but its input is what is bad
-    monkeypatch.setattr(torch, "cat", _cat_that_spoils(torch.cat))
+    monkeypatch.setattr(torch, "cat", _make_spoiling_cat(torch.cat))
     result = debug(make_job(context, max_steps=1))
     assert interaction.forward is forward
     assert result.error.startswith(
@@ -181,7 +181,7 @@ def test_a_value_that_only_passes_through_a_module_is_not_laid_to_it(monkeypatch
     assert re.search(r"called at runner/models/dlrm\.py:\d+, in dense", result.error)
 
 
-def _cat_that_spoils(cat):
+def _make_spoiling_cat(cat):
     def spoil(tensors, dim=0):
         joined = cat(tensors, dim=dim)
         called_by = sys._getframe(1).f_code.co_filename
@@ -203,19 +203,19 @@ def test_a_bad_row_of_a_table_is_named():
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda b: b.dense_BD[40:, 1].fill_(INF), "dense 'd1' of row 40 of the split is inf"),
         (lambda b: b.labels_BT[33].fill_(NAN), "label 'click' of row 33 of the split is nan"),
         (lambda b: b.weights_B[50].fill_(NAN), "weight of row 50 of the split is nan"),
     ],
 )
-def test_a_bad_value_in_the_data_is_named_with_its_column_and_row(spoil, told):
+def test_a_bad_value_in_the_data_is_named_with_its_column_and_row(spoil, message):
     dataset = Rows()
     spoil(dataset.all)
     result = debug(make_job(make_context(), dataset=dataset))
     assert (result.status, result.step) == ("failed", 1)
-    assert result.error.startswith("step 2: the batch holds the first non-finite value: " + told)
+    assert result.error.startswith("step 2: the batch holds the first non-finite value: " + message)
 
 
 def test_a_module_that_makes_a_bad_gradient_is_named():
@@ -230,7 +230,7 @@ def test_a_module_that_makes_a_bad_gradient_is_named():
 
 
 class Outer(nn.Module):
-    """Parts that all read its input, added up."""
+    """The sum of parts that all read the same input."""
 
     def __init__(self, **parts: nn.Module) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ class Outer(nn.Module):
         return sum(part(x) for part in self.parts.values())
 
 
-def test_of_nested_modules_the_innermost_is_named():
+def test_the_innermost_of_nested_modules_is_named():
     context = make_context()
     context.model.bottom[1] = Outer(root=SquareRoot())
     result = debug(make_job(context))
@@ -257,7 +257,7 @@ def test_modules_that_read_the_same_tensor_are_all_named():
     )
 
 
-def test_a_bad_gradient_of_a_parameter_is_laid_to_its_module():
+def test_a_bad_gradient_of_a_parameter_is_blamed_on_its_module():
     class Scale(nn.Module):
         def __init__(self):
             super().__init__()
@@ -277,7 +277,7 @@ def test_a_bad_gradient_of_a_parameter_is_laid_to_its_module():
     )
 
 
-def test_a_bad_gradient_from_outside_any_module_is_not_laid_to_one():
+def test_a_bad_gradient_from_outside_any_module_is_not_blamed_on_one():
     context = make_context()
     loss = context.loss
     # the square root of zero; finite forward, and no module: not even the loss is one here
@@ -290,7 +290,7 @@ def test_a_bad_gradient_from_outside_any_module_is_not_laid_to_one():
     )
 
 
-def test_a_bad_loss_that_is_no_module_is_named():
+def test_a_bad_loss_that_is_not_a_module_is_named():
     context = make_context()
     context.loss = lambda p: {"odd": p.logits_BT[:, 0].abs().neg().log()}
     result = debug(make_job(context))
@@ -339,7 +339,7 @@ def test_with_the_option_off_a_bad_value_stops_nothing():
     assert output(job).count("skipped: a gradient is not finite") == 1
 
 
-def test_an_overflow_that_the_loss_scale_meets_is_no_mistake():
+def test_an_overflow_under_a_loss_scale_is_not_an_error():
     context, twin = make_context(), make_context()
     context.loss_scale = LossScale(CPU, initial=2.0**130)
     job = make_job(context, max_steps=8, statistics=True)
@@ -354,7 +354,7 @@ def test_an_overflow_that_the_loss_scale_meets_is_no_mistake():
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_anomaly_detection_names_the_line_and_is_put_back(before):
+def test_anomaly_detection_names_the_line_and_is_restored(before):
     context = make_context()
     context.model.bottom[1] = SquareRoot()
     shown = warnings.showwarning
@@ -370,7 +370,7 @@ def test_anomaly_detection_names_the_line_and_is_put_back(before):
     )
 
 
-def test_an_error_of_the_model_itself_is_raised_as_it_is():
+def test_an_error_of_the_model_is_raised_unchanged():
     context = make_context()
     context.model.top[0] = nn.Linear(3, 8)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
@@ -392,7 +392,7 @@ def test_no_hook_is_left(spoilt):
 
 
 @pytest.mark.parametrize("on", [False, True])
-def test_modules_are_hooked_only_if_something_looks_inside(on):
+def test_modules_are_hooked_only_if_an_observer_needs_them(on):
     context = make_context()
     layer, seen = context.model.top[0], []
     context.model.top[2].register_forward_pre_hook(
@@ -430,14 +430,14 @@ def test_overfitting_one_batch_sees_only_that_batch_and_says_that_the_loss_fell(
     assert f"the loss fell from {losses[0]:.5f} to {losses[-1]:.5f}" in output(job)
 
 
-def test_a_loss_that_does_not_fall_is_told(capsys):
+def test_a_loss_that_does_not_fall_is_reported(capsys):
     rates = LearningRates({"dense": 0.0, "sparse": 0.0}, lambda step: 1.0)
     result = debug(make_job(make_context(), rates=rates, overfit_one_batch=True))
     assert result.status == "completed"
     assert "warning: the loss did not fall" in capsys.readouterr().err
 
 
-def test_a_signal_ends_it_after_the_update():
+def test_a_signal_ends_the_loop_after_the_update():
     context = make_context()
 
     def interrupt(module, inputs, outputs):
@@ -453,7 +453,7 @@ def test_a_signal_ends_it_after_the_update():
     assert (result.status, result.signal, result.step) == ("interrupted", signal.SIGINT, 2)
 
 
-def test_the_command_writes_no_run_and_exits_with_what_came_of_it(runner, tmp_path):
+def test_the_command_writes_no_run_and_its_exit_code_is_the_outcome(runner, tmp_path):
     tiny = [*TINY, "loop=debug", "loop.summary=true", "trainer.amp=true", "tracker=tensorboard"]
     good = runner.run(*tiny, cwd=tmp_path)
     assert good.code == 0, good.text

@@ -25,12 +25,13 @@ from runner.training.loops.tune_batch_size import (
     try_size,
 )
 from runner.training.loops.tune_lr import RangeTestPoint, range_test, suggest_point
+from runner.training.loops.tuner import TrialRow, TuningReport, show_report
 from runner.training.state import TrainState, checkpoint_tensors
 from runner.training.steps import steps
 from runner.training.update.parameters import dense_parameters
 from tests.tiny import make_context, random_batch
 from tests.tiny_job import Rows, make_job
-from tests.training.loops.hungry import Hungry
+from tests.training.loops.memory_hungry_task import Hungry
 from tests.whole.test_online import weights
 
 SMALL = (
@@ -56,7 +57,7 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-# sizes that fit and their speed; None does not fit; then what is tried and what is chosen
+# speed by size (None: it does not fit), cap, sizes tried, size chosen, why it ended
 SEARCHES = {
     "up to the cap": (lambda n: n, 64, [16, 32, 64], 64, "the cap of 64 rows"),
     "a cap between": (lambda n: n, 50, [16, 32, 50], 50, "the cap of 50 rows"),
@@ -93,19 +94,21 @@ SEARCHES = {
 
 
 @pytest.mark.parametrize(
-    ("speed", "cap", "tried", "chosen", "end"), SEARCHES.values(), ids=SEARCHES
+    ("speed", "cap", "expected_trials", "chosen", "end"), SEARCHES.values(), ids=SEARCHES
 )
-def test_it_doubles_stops_and_bisects_back(speed, cap, tried, chosen, end):
-    def attempt(size: int) -> BatchSizeTrial:
+def test_the_search_doubles_stops_and_bisects_back(speed, cap, expected_trials, chosen, end):
+    def run_trial(size: int) -> BatchSizeTrial:
         return BatchSizeTrial(size, speed(size), failure="out of memory")
 
-    found = search_batch_size(attempt, start=16, cap=cap, max_trials=16, fall_off=0.05, margin=0.1)
-    assert [t.size for t in found.trials] == tried
-    assert (found.size, found.end_reason) == (chosen, end)
+    search = search_batch_size(
+        run_trial, start=16, cap=cap, max_trials=16, fall_off=0.05, margin=0.1
+    )
+    assert [t.size for t in search.trials] == expected_trials
+    assert (search.size, search.end_reason) == (chosen, end)
 
 
 def test_no_more_trials_than_allowed_and_an_error_where_nothing_fits():
-    found = search_batch_size(
+    search = search_batch_size(
         lambda n: BatchSizeTrial(n, float(n)),
         start=1,
         cap=1 << 20,
@@ -113,8 +116,8 @@ def test_no_more_trials_than_allowed_and_an_error_where_nothing_fits():
         fall_off=0.1,
         margin=0,
     )
-    assert [t.size for t in found.trials] == [1, 2, 4, 8, 16]
-    assert (found.size, found.end_reason) == (16, "5 trials")
+    assert [t.size for t in search.trials] == [1, 2, 4, 8, 16]
+    assert (search.size, search.end_reason) == (16, "5 trials")
     with pytest.raises(UserError, match="a batch of 1 rows does not fit into memory"):
         search_batch_size(
             lambda n: BatchSizeTrial(n, None, failure="out of memory"),
@@ -126,7 +129,7 @@ def test_no_more_trials_than_allowed_and_an_error_where_nothing_fits():
         )
 
 
-def test_memory_is_foreseen_by_the_last_two_trials():
+def test_memory_is_predicted_from_the_last_two_trials():
     assert predict_peak_bytes([], 4) == predict_peak_bytes([(2, 5.0)], 4) == 0
     assert predict_peak_bytes([(1, 11.0), (2, 12.0), (4, 16.0)], 8) == 16 + 2 * 4
     assert predict_peak_bytes([(2, 12.0), (4, 12.0)], 8) == 12
@@ -156,26 +159,26 @@ def with_dropout(kind: str, cls: type, seed: int = 0):
     return context
 
 
-def state_of(job) -> dict[str, object]:
+def copy_state(job) -> dict[str, object]:
     held = checkpoint_tensors(job.context, job.train_metrics)
-    found: dict[str, object] = {n: t.clone() for n, t in held.items()}
-    found["torch"] = torch.get_rng_state()
-    found["others"] = (random.getstate(), str(np.random.get_state()))
-    found["rates"] = [g["lr"] for g in job.context.dense_optimizer.param_groups]
-    found["rows"] = job.context.micro_batch_size
-    return found
+    copies: dict[str, object] = {n: t.clone() for n, t in held.items()}
+    copies["torch"] = torch.get_rng_state()
+    copies["others"] = (random.getstate(), str(np.random.get_state()))
+    copies["rates"] = [g["lr"] for g in job.context.dense_optimizer.param_groups]
+    copies["rows"] = job.context.micro_batch_size
+    return copies
 
 
-def same(a: dict, b: dict) -> bool:
+def are_equal(a: dict, b: dict) -> bool:
     return a.keys() == b.keys() and all(
         torch.equal(a[n], b[n]) if isinstance(a[n], torch.Tensor) else a[n] == b[n] for n in a
     )
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["at the start", "after updates"])
+@pytest.mark.parametrize("trained", [False, True], ids=["at the start", "after updates"])
 @pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
 @pytest.mark.parametrize("kind", ["rowwise_adagrad", "adam", "sgd"])
-def test_trials_leave_no_trace_to_the_last_bit(kind, cls, begun):
+def test_trials_leave_no_trace_to_the_last_bit(kind, cls, trained):
     def job_of(context):
         trainer = TrainerSettings(batch_size=16, max_steps=100, max_epochs=None)
         return make_job(context, trainer=trainer, updates=3, margin=0.1)
@@ -188,35 +191,35 @@ def test_trials_leave_no_trace_to_the_last_bit(kind, cls, begun):
         np.random.seed(3)
         state = TrainState()
         stream = steps(one, state)
-        for _ in range(4 if begun else 0):
+        for _ in range(4 if trained else 0):
             next(stream)
         if one is job:
-            before = state_of(one)
+            before = copy_state(one)
             with restored_after(one):
                 try_size(one, 8, longest_rows(random_batch(40)), [])
                 range_test(one, low=1, high=50, updates=9, smoothing=0.5, diverged=1e9)
                 np.random.rand()
                 random.random()
-                assert not same(state_of(one), before)
-            assert same(state_of(one), before)
+                assert not are_equal(copy_state(one), before)
+            assert are_equal(copy_state(one), before)
         for _ in range(4):
             next(stream)
-        states.append(state_of(one))
-    assert same(*states)
+        states.append(copy_state(one))
+    assert are_equal(*states)
 
 
 def test_a_size_that_torch_cannot_allocate_is_a_trial_that_failed_and_restored():
     job = make_job(with_dropout("sgd", torch.optim.Adam), updates=3, margin=0.1)
     job = replace(job, task=Hungry(20))
-    before = state_of(job)
+    before = copy_state(job)
     pool = longest_rows(random_batch(40))
     with restored_after(job):
         assert try_size(job, 16, pool, []).examples_per_s > 0
         failed = try_size(job, 32, pool, [])
         assert (failed.examples_per_s, failed.failure) == (None, "out of memory")
         foreseen = try_size(job, 64, pool, [(8, 1.0), (16, 1e18)])
-        assert foreseen.failure == "memory would not do, by the trials before"
-    assert same(state_of(job), before)
+        assert foreseen.failure == "would not fit, judging by earlier trials"
+    assert are_equal(copy_state(job), before)
 
 
 def test_an_error_that_is_not_about_memory_is_raised():
@@ -225,6 +228,32 @@ def test_an_error_that_is_not_about_memory_is_raised():
     job = make_job(context, updates=3, margin=0.1)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), restored_after(job):
         try_size(job, 16, longest_rows(random_batch(40)), [])
+
+
+class Lines:
+    """A view that keeps its notes."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.note = self.lines.append
+
+
+def test_a_report_shows_a_bar_and_a_mark_beside_each_row():
+    job = replace(make_job(make_context()), view=Lines())
+    rows = [
+        TrialRow(["8", "50"], 50.0),
+        TrialRow(["16", "100"], 100.0, mark="chosen"),
+        TrialRow(["32", "failed"], 0.0),
+    ]
+    report = TuningReport("page", ["size", "speed"], rows, 100.0, "8 trials", "", "", {}, {})
+    show_report(job, report)
+    assert job.view.lines == [
+        "size   speed",
+        "8         50  " + 15 * "█",
+        "16       100  " + 30 * "█" + "  <- chosen",
+        "32    failed",
+        "ended by: 8 trials",
+    ]
 
 
 def test_the_range_test_sets_rates_evenly_in_logarithm_and_smooths_the_loss():
@@ -244,8 +273,8 @@ def test_the_range_test_sets_rates_evenly_in_logarithm_and_smooths_the_loss():
     assert seen == pytest.approx([0.001 * 10 ** (k / 2) for k in range(7)])
     assert [p.factor for p in points] == pytest.approx([0.01 * 10 ** (k / 2) for k in range(7)])
     for n, point in enumerate(points, start=1):  # the weighted mean, written out
-        weights_ = [0.8 ** (n - k) for k in range(1, n + 1)]
-        mean = sum(w * p.loss for w, p in zip(weights_, points)) / sum(weights_)
+        coefficients = [0.8 ** (n - k) for k in range(1, n + 1)]
+        mean = sum(w * p.loss for w, p in zip(coefficients, points)) / sum(coefficients)
         assert point.smoothed == pytest.approx(mean)
 
 
@@ -280,11 +309,11 @@ def test_the_suggestion_is_where_the_loss_falls_steepest_before_its_least():
     assert suggest_point(points(lambda f: 1.0)[:2]) is None
 
 
-def found(run) -> dict:
+def read_tuned(run) -> dict:
     return json.loads((run / "tuned.json").read_text())
 
 
-def log(run) -> bytes:
+def read_metrics(run) -> bytes:
     return (run / "metrics.jsonl").read_bytes()
 
 
@@ -293,12 +322,13 @@ def test_then_train_goes_on_as_a_training_with_the_size_found(runner, tmp_path):
     done = runner.run(*SMALL, *TUNE_SIZE, "loop.then=train", f"hydra.run.dir={tuned}")
     assert done.code == 0, done.text
     assert "<- chosen" in done.text
-    size = found(tuned)["batch_size"]
+    assert "examples a second" in (tuned / "tune_batch_size.html").read_text()
+    size = read_tuned(tuned)["batch_size"]
     assert size in (16, 24, 32, 40, 48, 56, 64)
     done = runner.run(*SMALL, f"trainer.batch_size={size}", f"hydra.run.dir={plain}")
     assert done.code == 0, done.text
     assert weights(tuned) == weights(plain)
-    assert log(tuned) == log(plain)
+    assert read_metrics(tuned) == read_metrics(plain)
     result = json.loads((tuned / "result.json").read_text())
     assert result["step"] == 30
     assert result["examples"] == 30 * size
@@ -316,27 +346,29 @@ def test_then_train_goes_on_with_the_rates_found_and_a_resumed_run_does_not_sear
     killed = runner.run(*words, env={**env, "TRACE_KILL": "step:47"})
     assert killed.code == -9, killed.text
     assert "<- suggested" in killed.text
-    rates = found(tuned)
+    rates = read_tuned(tuned)
     done = runner.run(*words, env=env)
     assert done.code == 0, done.text
-    assert "tuned already" in done.text
-    assert found(tuned) == rates
+    assert "already tuned" in done.text
+    assert read_tuned(tuned) == rates
     own = [f"optimizer.{side}.lr={rates[f'{side}_lr']!r}" for side in ("dense", "sparse")]
     done = runner.run(*SMALL, *own, f"hydra.run.dir={plain}")
     assert done.code == 0, done.text
     assert weights(tuned) == weights(plain)
-    assert log(tuned) == log(plain)
+    assert read_metrics(tuned) == read_metrics(plain)
 
 
-def test_alone_it_tells_its_result_and_trains_nothing(runner, tmp_path):
+def test_alone_a_tuner_reports_its_result_and_trains_nothing(runner, tmp_path):
     run = tmp_path / "run"
     done = runner.run(*SMALL, *TUNE_LR, f"hydra.run.dir={run}")
     assert done.code == 0, done.text
     result = json.loads((run / "result.json").read_text())
     assert (result["status"], result["step"]) == ("completed", 0)
-    assert result["tuned"] == found(run)
-    assert result["metrics"]["tune/factor"] == found(run)["factor"]
+    assert result["tuned"] == read_tuned(run)
+    assert result["metrics"]["tune/factor"] == read_tuned(run)["factor"]
     assert not list((run / "checkpoints").glob("step-*"))
+    page = (run / "tune_lr.html").read_text()
+    assert all(f'"{name}"' in page for name in ("loss", "smoothed", "times the configured rates"))
 
 
 def test_ranks_agree_on_the_size(runner, tmp_path):
@@ -344,26 +376,26 @@ def test_ranks_agree_on_the_size(runner, tmp_path):
     words = (*SMALL, *TUNE_SIZE, "trainer.num_processes=2", "sharding=row_wise", "loop.then=train")
     done = runner.run(*words, f"hydra.run.dir={run}")
     assert done.code == 0, done.text
-    size = found(run)["batch_size"]
+    size = read_tuned(run)["batch_size"]
     result = json.loads((run / "result.json").read_text())
     per_epoch = -(-3000 // (2 * size))  # the last batch of an epoch is shorter
     epochs, rest = divmod(30, per_epoch)
     assert result["examples"] == 3000 * epochs + 2 * size * rest
 
 
-def test_running_out_of_memory_is_found_and_kept_away_from(runner, tmp_path):
+def test_a_size_below_the_one_that_ran_out_of_memory_is_chosen(runner, tmp_path):
     run = tmp_path / "run"
     hungry = (
         "--allow",
         "tests",
-        "task._target_=tests.training.loops.hungry.Hungry",
+        "task._target_=tests.training.loops.memory_hungry_task.Hungry",
         "+task.most_rows=60",
     )
     more = ("loop.max_batch_size=1000", "loop.fall_off=0.9")
     done = runner.run(*hungry, *SMALL, *TUNE_SIZE, *more, f"hydra.run.dir={run}")
     assert done.code == 0, done.text
     assert "64 rows: out of memory" in done.text
-    assert found(run)["batch_size"] <= 56
+    assert read_tuned(run)["batch_size"] <= 56
     assert "ended by: out of memory" in done.text
 
 
@@ -379,25 +411,25 @@ def test_running_out_of_memory_is_found_and_kept_away_from(runner, tmp_path):
         (("loop=tune_lr", "loop.updats=10"), "nearest: 'loop.updates'"),
     ],
 )
-def test_wrong_settings_are_told(runner, words, message):
+def test_wrong_settings_are_named(runner, words, message):
     done = runner.run(*words)
     assert done.code == 2, done.text
     assert message in done.text
 
 
-def test_what_a_task_brings_and_logs_is_restored_as_well():
+def test_modules_optimizers_and_logged_means_of_a_task_are_restored_too():
     context = make_context()
     module = context.add_module("own", nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     optimizer = context.add_optimizer("own", torch.optim.Adam(module.parameters(), lr=0.1))
     context.log("norm", 3.0)
     job = make_job(context)
-    before = state_of(job)
+    before = copy_state(job)
     with restored_after(job):
         context.log("norm", 5.0)
         module(torch.randn(8, 2)).square().sum().backward()
         optimizer.step()
-        assert not same(state_of(job), before)
-    assert same(state_of(job), before)
+        assert not are_equal(copy_state(job), before)
+    assert are_equal(copy_state(job), before)
     assert optimizer.state == {}
     assert all(p.grad is None for p in module.parameters())
     assert context.logged_means.state() == {"norm": [3.0, 1]}

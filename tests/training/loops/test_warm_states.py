@@ -36,8 +36,8 @@ MOMENTS = ["adam", "lamb", "partial_rowwise_adam", "partial_rowwise_lamb"]
 BATCH = 32
 
 
-class From(Rows):
-    """Its batches from some update on; it has learnt nothing of its data."""
+class RowsFromBatch(Rows):
+    """Rows from some batch on; nothing was fitted to them."""
 
     def __init__(self, first: int = 0) -> None:
         super().__init__()
@@ -51,18 +51,18 @@ class From(Rows):
 
 
 def job_of(kind: str, *, first: int = 0, spoilt: bool = False, **init) -> Job:
-    """Dense Adam, and tables of a kind. spoilt: the second batch has a NaN."""
+    """A job with dense Adam and tables of a kind; if `spoilt`, its second batch has a NaN."""
     context = make_context(kind, lr=0.02)
     context.dense_optimizer = torch.optim.Adam(context.dense_parameters, lr=0.02, weight_decay=0.1)
-    data = From(first)
+    data = RowsFromBatch(first)
     if spoilt:
         data.all.dense_BD[BATCH + 1, 0] = float("nan")
     job = make_job(context, dataset=data)
     return replace(job, checkpoint=CheckpointSettings(**init))
 
 
-def spoil(context: Context) -> None:
-    """Other initial weights than the source's."""
+def perturb_weights(context: Context) -> None:
+    """Make the initial weights differ from the source's."""
     with torch.no_grad():
         for tensor in (*context.dense_parameters, *context.tables.state().values()):
             tensor.add_(0.01)
@@ -78,8 +78,8 @@ def save(job: Job, state: TrainState, folder: Path) -> Path:
     return folder / f"step-{state.step}"
 
 
-def learnt(kind: str, folder: Path, number: int = 3, **more) -> tuple[Path, Job, Iterator]:
-    """A source that was saved after so many updates, and goes on."""
+def train_source(kind: str, folder: Path, number: int = 3, **more) -> tuple[Path, Job, Iterator]:
+    """Train a source and save it after some updates; the iterator makes further ones."""
     job, state = job_of(kind, **more), TrainState()
     updates = steps(job, state)
     assert len(list(islice(updates, number))) == number
@@ -93,10 +93,10 @@ def assert_equal(ours: Context, theirs: Context) -> None:
 
 
 @pytest.mark.parametrize("kind", [*MOMENTS, "rowwise_adagrad", "adagrad", "lars_sgd", "sgd"])
-def test_the_first_update_is_what_the_sources_next_would_have_been(tmp_path, kind):
-    path, source, updates = learnt(kind, tmp_path)
+def test_the_first_update_is_what_the_next_one_of_the_source_would_have_been(tmp_path, kind):
+    path, source, updates = train_source(kind, tmp_path)
     job = job_of(kind, first=3, init_from=str(path), init_optimizer=True)
-    spoil(job.context)
+    perturb_weights(job.context)
     report = warm_start(job)
     assert ("moments of 3 tables go on after 3 updates" in report) == (kind in MOMENTS)
     assert_equal(job.context, source.context)
@@ -109,8 +109,8 @@ def test_the_first_update_is_what_the_sources_next_would_have_been(tmp_path, kin
     assert not torch.equal(snapshot(job.context)["tables/a/weight"], before["tables/a/weight"])
 
 
-def test_an_update_that_was_skipped_there_is_not_behind_the_moments(tmp_path):
-    path, source, updates = learnt("adam", tmp_path, spoilt=True)
+def test_an_update_that_the_source_skipped_does_not_count_for_the_moments(tmp_path):
+    path, source, updates = train_source("adam", tmp_path, spoilt=True)
     job = job_of("adam", first=3, spoilt=True, init_from=str(path), init_optimizer=True)
     assert "go on after 2 updates" in warm_start(job)
     next(updates)
@@ -120,8 +120,8 @@ def test_an_update_that_was_skipped_there_is_not_behind_the_moments(tmp_path):
 
 @pytest.mark.parametrize("kind", ["adam", "lamb", "partial_rowwise_adam"])
 def test_a_warm_start_from_a_warm_start_and_its_resume_count_all_updates(tmp_path, kind):
-    """3 updates, 1 of the next run, and one more: of a third run, and of the second resumed."""
-    path, _, _ = learnt(kind, tmp_path / "a")
+    """3 updates of a run, 1 of a second one, 1 more of a third run and of the second resumed."""
+    path, _, _ = train_source(kind, tmp_path / "a")
     second = job_of(kind, first=3, init_from=str(path), init_optimizer=True)
     warm_start(second)
     state = TrainState()
@@ -131,7 +131,7 @@ def test_a_warm_start_from_a_warm_start_and_its_resume_count_all_updates(tmp_pat
     third = job_of(kind, first=4, init_from=str(between), init_optimizer=True)
     assert "go on after 4 updates" in warm_start(third)
     resumed = job_of(kind, first=3)
-    spoil(resumed.context)
+    perturb_weights(resumed.context)
     again = restore_checkpoint(resumed, open_checkpoint(between))
     assert resumed.context.prior_table_updates == {"a": 3, "b": 3, "m": 3}
     next(updates)
@@ -142,9 +142,9 @@ def test_a_warm_start_from_a_warm_start_and_its_resume_count_all_updates(tmp_pat
     assert_equal(resumed.context, second.context)
 
 
-def test_a_group_with_different_numbers_behind_it_counts_anew_and_says_so(tmp_path):
-    short, _, _ = learnt("adam", tmp_path / "short", 2)
-    long, _, _ = learnt("adam", tmp_path / "long", 4)
+def test_moments_of_a_group_whose_tables_have_different_counts_are_left_out_with_a_reason(tmp_path):
+    short, _, _ = train_source("adam", tmp_path / "short", 2)
+    long, _, _ = train_source("adam", tmp_path / "long", 4)
     one = {"init_from": str(long), "init_optimizer": True}
     job = job_of("adam", **one, init_tables={"b": {"from": str(short)}})
     report = warm_start(job)
@@ -163,9 +163,9 @@ def test_a_group_with_different_numbers_behind_it_counts_anew_and_says_so(tmp_pa
     assert "go on after 4 updates" in warm_start(same)
 
 
-def test_moments_that_do_not_all_fit_are_none_of_them_taken(tmp_path):
-    """A first moment without its second one would make steps of any size."""
-    path, _, _ = learnt("partial_rowwise_adam", tmp_path)
+def test_if_one_moment_does_not_fit_none_is_taken(tmp_path):
+    """A first moment without its second one would make steps of arbitrary size."""
+    path, _, _ = train_source("partial_rowwise_adam", tmp_path)
     job = job_of("adam", init_from=str(path), init_optimizer=True)
     report = warm_start(job)
     assert report.count("optimizer's, not there: tables/") == 3
@@ -189,7 +189,7 @@ def test_moments_that_do_not_all_fit_are_none_of_them_taken(tmp_path):
         (torch.optim.Adafactor, {}),  # keeps other states of a matrix than of a bias
     ],
 )
-def test_states_of_the_dense_half_go_on_whatever_its_optimizer(tmp_path, optimizer, settings):
+def test_states_of_every_dense_optimizer_are_continued(tmp_path, optimizer, settings):
     def dense(job: Job) -> Job:
         job.context.dense_optimizer = optimizer(job.context.dense_parameters, lr=0.02, **settings)
         return job
@@ -199,7 +199,7 @@ def test_states_of_the_dense_half_go_on_whatever_its_optimizer(tmp_path, optimiz
     assert len(list(islice(updates, 3))) == 3
     path = save(source, state, tmp_path)
     job = dense(job_of("sgd", first=3, init_from=str(path), init_optimizer=True))
-    spoil(job.context)
+    perturb_weights(job.context)
     assert "of another kind" not in warm_start(job)
     next(updates)
     next(steps(job, TrainState()))
@@ -207,7 +207,7 @@ def test_states_of_the_dense_half_go_on_whatever_its_optimizer(tmp_path, optimiz
 
 
 def in_two_groups(kind: str, first: int, **init) -> Job:
-    """Table `b` under a rate of its own, as optimizer.parts would have it."""
+    """A job whose table `b` has a rate of its own, as with optimizer.parts."""
     job = job_of(kind, first=first, **init)
     context, lookup = job.context, job.context.model.embedding
     settings = parse_sparse({"kind": kind, "lr": 0.02})
@@ -227,9 +227,9 @@ def in_two_groups(kind: str, first: int, **init) -> Job:
     return replace(job, learning_rates=rates)
 
 
-def test_each_group_goes_on_from_its_own_number(tmp_path):
-    short, _, _ = learnt("adam", tmp_path / "short", 2)
-    long, _, _ = learnt("adam", tmp_path / "long", 3)
+def test_each_group_goes_on_from_its_own_count(tmp_path):
+    short, _, _ = train_source("adam", tmp_path / "short", 2)
+    long, _, _ = train_source("adam", tmp_path / "long", 3)
     init = {"init_from": str(long), "init_optimizer": True}
     job = in_two_groups("adam", 3, **init, init_tables={"b": {"from": str(short)}})
     report = warm_start(job)

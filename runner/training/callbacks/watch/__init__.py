@@ -1,5 +1,5 @@
-"""Callbacks that only watch: whatever they are set to, a run's signature and result are the same.
+"""Callbacks that only watch: they never change a run's signature or its result.
 
-What may change a result stands beside this package, not in it: `runner/config/signature.py`
-goes by that.
+`runner/config/signature.py` relies on it: a callback that may change a result belongs beside this
+package, not in it.
 """

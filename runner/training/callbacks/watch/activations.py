@@ -1,4 +1,4 @@
-"""Activations of every module and their gradients, as training goes on."""
+"""Statistics of the activations of modules and of their gradients during a training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATISTICS = ("mean", "std", "rms", "max", "zeros", "bad")
 
 
 class TrainingModeStatistics(ActivationStatistics):
-    """Leaves out what an evaluation between two updates computes."""
+    """Activation statistics without what an evaluation between two updates computes."""
 
     def call_ends(self, part: str, inputs: Any, outputs: Any) -> None:
         if part in self.modules and self.modules[part].training:
@@ -25,19 +25,25 @@ class TrainingModeStatistics(ActivationStatistics):
 
 
 class Activations:
-    """A row `activations` of metrics.jsonl for every update whose number `every` divides:
-    `<module>/output_<statistic>` and `<module>/gradient_<statistic>`, of the loss's gradient at the
-    module's output. On rank 0, of its own rows.
+    """Writes a row `activations` of metrics.jsonl for every update whose number `every` divides.
 
-    The update that is looked at is slower, the others pay nothing: hooks are put on before it and
-    taken off after it.
+    The row holds `<module>/output_<statistic>` and `<module>/gradient_<statistic>`, the latter of
+    the gradient of the loss at the module's output, both of the rows of rank 0.
+
+    Only the updates that are observed are slower: hooks are attached before such an update and
+    removed after it.
 
     Args:
-        every: updates. modules: patterns of whole dotted names, such as `top.*`.
-        statistics: of `STATISTICS`; max is the largest magnitude, zeros and bad (NaN or infinite)
-        are shares.
-    Raises: ConfigError; a pattern that matches nothing is one.
+        every: a number of updates.
+        modules: patterns that match whole dotted names, such as `top.*`.
+        statistics: some of `STATISTICS`; max is the largest magnitude, zeros and bad (NaN or
+            infinite) are shares.
+
+    Raises:
+        ConfigError: if a setting is wrong; at the start of the run, if a pattern matches nothing.
     """
+
+    stateless = True  # which update is observed next follows from the step
 
     def __init__(
         self, *, every: int, modules: Sequence[str] = (".*",), statistics: Sequence[str] = ("rms",)
@@ -54,21 +60,16 @@ class Activations:
         self.hooks = ExitStack()
         self.observer: TrainingModeStatistics | None = None
 
-    def state(self) -> dict[str, Any]:
-        """Nothing: what is looked at next follows from the step."""
-        return {}
-
-    def load_state(self, saved: Mapping[str, Any]) -> None:
-        return
-
     def on_run_start(self, training: Any) -> None:
         if training.job.trainer.compile:
-            raise ConfigError("a compiled half has no modules to look at; trainer.compile=false")
+            raise ConfigError(
+                "a compiled dense half has no modules to observe; trainer.compile=false"
+            )
         self._attach_hooks(training)
 
     def on_update(self, training: Any, output: Any) -> None:
         if self.observer is not None:
-            training.log("activations", self._numbers(self.observer))
+            training.log("activations", self._values(self.observer))
             self._detach_hooks()
         self._attach_hooks(training)
 
@@ -76,7 +77,7 @@ class Activations:
         self._detach_hooks()
 
     def _attach_hooks(self, training: Any) -> None:
-        """Puts hooks on for the next update, if it is one of those."""
+        """Attach hooks for the next update, if it is to be observed."""
         if (training.step + 1) % self.every:
             return
         context = training.context
@@ -87,19 +88,19 @@ class Activations:
         self.observer = TrainingModeStatistics(
             modules, lambda: 1.0 if scale is None else float(scale.state[0])
         )
-        watch = HookDispatcher([self.observer], device=context.device)
-        self.hooks.enter_context(attach_hooks(watch, modules, {}))
+        dispatcher = HookDispatcher([self.observer], device=context.device)
+        self.hooks.enter_context(attach_hooks(dispatcher, modules, {}))
 
     def _detach_hooks(self) -> None:
         self.hooks.close()
         self.observer = None
 
-    def _numbers(self, seen: ActivationStatistics) -> dict[str, float]:
+    def _values(self, observer: ActivationStatistics) -> dict[str, float]:
         return {
             f"{name}/{kind}_{statistic}": statistic_value(moments, statistic)
-            for name in seen.modules
-            for kind, found in (("output", seen.outputs), ("gradient", seen.gradients))
-            if (moments := found.get(name)) is not None
+            for name in observer.modules
+            for kind, by_module in (("output", observer.outputs), ("gradient", observer.gradients))
+            if (moments := by_module.get(name)) is not None
             for statistic in self.statistics
         }
 
@@ -107,12 +108,16 @@ class Activations:
 def select_modules(
     modules: Mapping[str, nn.Module], patterns: Sequence[str]
 ) -> dict[str, nn.Module]:
-    """Raises: ConfigError for a pattern that is none, or matches no module."""
+    """Return the modules whose names a pattern matches.
+
+    Raises:
+        ConfigError: if a pattern is malformed or matches no module.
+    """
     for pattern in patterns:
         try:
             if not any(re.fullmatch(pattern, name) for name in modules):
                 raise ConfigError(
-                    f"modules: {pattern!r} matches none{nearest_hint(pattern, modules)}"
+                    f"modules: {pattern!r} matches no module{nearest_hint(pattern, modules)}"
                 )
         except re.error as error:
             raise ConfigError(f"modules: pattern {pattern!r}: {error}") from error
@@ -120,6 +125,7 @@ def select_modules(
 
 
 def statistic_value(moments: Moments, statistic: str) -> float:
+    """Return one of `STATISTICS` from the moments of a module."""
     if statistic in ("zeros", "bad"):
-        return getattr(moments, statistic) / max(moments.count, 1)
+        return float(getattr(moments, statistic) / max(moments.count, 1))
     return float(getattr(moments, "abs_max" if statistic == "max" else statistic))

@@ -1,6 +1,6 @@
-"""Histograms of weights, also of tables that are spread over ranks, and of gradients.
+"""Histograms of weights, of tables that are sharded over ranks too, and of gradients.
 
-R rows of a table, N of them that are looked at, V values, K bins.
+R rows of a table, N sampled rows, V values, K bins.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ HISTOGRAM_BINS = 64
 
 
 def select_names(patterns: Sequence[str], names: Sequence[str], key: str) -> list[str]:
-    """Names that a pattern matches as a whole. Raises: ConfigError for one that matches none."""
+    """Return the names that a pattern matches as a whole.
+
+    Args:
+        key: the setting that holds the patterns, for messages.
+
+    Raises:
+        ConfigError: if a pattern is malformed or matches no name.
+    """
     for pattern in patterns:
         try:
             if not any(re.fullmatch(pattern, name) for name in names):
@@ -36,9 +43,12 @@ def select_names(patterns: Sequence[str], names: Sequence[str], key: str) -> lis
 
 
 def make_histogram(parts: Sequence[Tensor], ranks: Ranks = SINGLE_PROCESS) -> Histogram | None:
-    """Collective, with `ranks` of several, each of which has some of the values.
+    """Return the histogram of all finite values, in equal bins from the least to the largest.
 
-    Equal bins from the least to the largest value; None if no value is finite. Synchronises.
+    Collective, if `ranks` are several, each of which holds some of the values. Synchronises.
+
+    Returns:
+        None if no value is finite.
     """
     values_V = torch.cat([part.detach().double().flatten() for part in parts])
     values_V = values_V[torch.isfinite(values_V)]
@@ -61,22 +71,25 @@ def make_histogram(parts: Sequence[Tensor], ranks: Ranks = SINGLE_PROCESS) -> Hi
 
 
 def make_row_histogram(weight_RD: Tensor, rows_N: Tensor, ranks: Ranks) -> Histogram | None:
-    """Collective, where the table is spread over ranks. Of all weights in some of its rows."""
+    """Return the histogram of all weights in some rows of a table.
+
+    Collective, if the table is sharded over ranks.
+    """
     if not isinstance(weight_RD, LocalShards):
         return make_histogram([weight_RD.index_select(0, rows_N.to(weight_RD.device))])
-    parts = [torch.empty(0, device=weight_RD.device)]  # a rank may hold nothing of it
-    for piece in weight_RD.shards:
-        own_N = rows_N.to(piece.tensor.device) - piece.offset[0]
-        own_N = own_N[(own_N >= 0) & (own_N < len(piece.tensor))]
-        parts.append(piece.tensor.index_select(0, own_N))
+    parts = [torch.empty(0, device=weight_RD.device)]  # a rank may hold no row of it
+    for shard in weight_RD.shards:
+        local_N = rows_N.to(shard.tensor.device) - shard.offset[0]
+        local_N = local_N[(local_N >= 0) & (local_N < len(shard.tensor))]
+        parts.append(shard.tensor.index_select(0, local_N))
     return make_histogram(parts, ranks)
 
 
 class LastGradients:
-    """The gradients that the last update went by: summed over micro-batches and ranks, unscaled,
-    with penalties, clipped. Of an update that was skipped there are none.
+    """Holds the gradients that the last update was made with.
 
-    Optimizers that are listened to step as torch has them, a fraction of a millisecond slower.
+    They are summed over micro-batches and ranks, unscaled, clipped, and include penalties. A
+    skipped update has none. A hook on an optimizer's step costs a fraction of a millisecond.
     """
 
     def __init__(self) -> None:
@@ -84,25 +97,30 @@ class LastGradients:
         self._hooks: list[Any] = []
 
     def attach(self, optimizers: Sequence[Optimizer]) -> None:
-        """Raises: ConfigError for one that evaluates gradients within its step."""
+        """Hold the gradients of these optimizers from now on.
+
+        Raises:
+            ConfigError: if an optimizer evaluates gradients within its step.
+        """
         for optimizer in optimizers:
             if needs_closure(optimizer):
                 raise ConfigError(
                     f"gradient_histograms: {type(optimizer).__name__} evaluates gradients several "
-                    "times an update; there is not one that it goes by"
+                    "times an update, so that no single gradient belongs to it"
                 )
         self._hooks = [o.register_step_pre_hook(self._keep) for o in optimizers]
 
     def _keep(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        owned = (p for group in optimizer.param_groups for p in group["params"])
-        self._held |= {id(p): p.grad for p in owned if p.grad is not None}
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        self._held |= {id(p): p.grad for p in parameters if p.grad is not None}
 
     def take(self) -> dict[int, Tensor]:
-        """By the id of their parameter; they are let go."""
+        """Return the gradients by `id()` of their parameter, and let go of them."""
         held, self._held = self._held, {}
         return held
 
     def detach(self) -> None:
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._held, self._hooks = {}, []

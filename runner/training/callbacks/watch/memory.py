@@ -1,4 +1,4 @@
-"""What memory the process holds, and how much is left to it."""
+"""The memory that the process holds, and how much is left to it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,26 @@ CGROUP_FOLDER = Path("/sys/fs/cgroup")  # of a container, or of the machine
 
 
 class Memory:
-    """A row of perf.jsonl at each interval: the largest of each number over the ranks, and the
-    least that is free. Numbers that this machine does not tell are left out.
+    """Writes a row of perf.jsonl with the memory in use and the free memory, at each interval.
 
-    Args: every: no time, since all ranks must agree. warn_free_below: as a share of what the
-    process may use, on the host and on its GPU.
+    The row holds the largest use and the smallest free share over all ranks. Numbers that this
+    machine does not provide are left out.
+
+    Args:
+        every: an interval, but not a time, since all ranks must agree on it.
+        warn_free_below: warn when a smaller share of the memory that the process may use is free,
+            on the host or on its GPU.
     """
 
     on_every_rank = True
+    stateless = True  # memory is that of this process
 
     def __init__(self, *, every: int | str = 100, warn_free_below: float = 0.05) -> None:
         self.every = parse_interval(every, key="every")
         self.warn_free_below = check_fraction("warn_free_below", warn_free_below)
 
     def on_update(self, training: Any, output: Any) -> None:
-        """Collective, at each interval."""
+        """Write the row. Collective, at each interval."""
         if not training.due(self.every):
             return
         held = process_memory() | gpu_memory(training.context.device)
@@ -49,6 +54,7 @@ class Memory:
 
 
 def process_memory() -> dict[str, float]:
+    """Return the bytes that this process holds, and the most that it has held."""
     held = {}
     statm = Path("/proc/self/statm")
     if statm.exists():
@@ -58,6 +64,7 @@ def process_memory() -> dict[str, float]:
 
 
 def gpu_memory(device: torch.device) -> dict[str, float]:
+    """Return the bytes of PyTorch's allocator on a GPU; empty on another device."""
     if device.type != "cuda":
         return {}
     return {
@@ -68,7 +75,7 @@ def gpu_memory(device: torch.device) -> dict[str, float]:
 
 
 def gpu_free_fraction(device: torch.device) -> float:
-    """As a share; 2 if there is no GPU."""
+    """Return the share of a GPU's memory that is free; 2 if there is no GPU."""
     if device.type != "cuda":
         return 2.0
     free, total = torch.cuda.mem_get_info(device)
@@ -76,9 +83,14 @@ def gpu_free_fraction(device: torch.device) -> float:
 
 
 def host_free_fraction(cgroup: Path, meminfo: Path = Path("/proc/meminfo")) -> float:
-    """The scarcer of the machine's and the container's, as a share; 2 if neither is known.
+    """Return the free share of the machine's memory or the container's, whichever is smaller.
 
-    Args: cgroup: folder of a control group of version 2.
+    Args:
+        cgroup: the folder of a control group, version 2.
+        meminfo: the kernel's file of the machine's memory.
+
+    Returns:
+        A share; 2 if neither is known.
     """
     shares = [2.0]
     if meminfo.exists():

@@ -1,4 +1,4 @@
-"""Settings that several of these callbacks have."""
+"""Checks of settings that several of these callbacks share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from runner.errors import ConfigError
 
 
 def check_fraction(key: str, value: float) -> float:
-    """Raises: ConfigError."""
+    """Return the value.
+
+    Raises:
+        ConfigError: if it is not from 0 to 1.
+    """
     if not 0 <= value <= 1:
         raise ConfigError(f"{key}={value}: must be from 0 (never) to 1")
     return value
 
 
 def parse_seconds(key: str, value: int | str) -> int:
-    """Of a duration such as '30min'. Raises: ConfigError."""
+    """Return the seconds of a duration such as '30min'.
+
+    Raises:
+        ConfigError: if the value is not a duration.
+    """
     duration = parse_interval(value, key=key, allow_time=True)
     if duration is None or duration.unit != "seconds":
         raise ConfigError(f"{key}={value}: a time, such as '90s', '30min' or '6h'")

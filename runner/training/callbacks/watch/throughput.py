@@ -1,4 +1,4 @@
-"""How fast updates are, and what share of the time goes elsewhere."""
+"""The speed of updates, and the share of the time that is spent outside them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from runner.training.callbacks.watch.settings import check_fraction
 
 
 class Throughput:
-    """A row of perf.jsonl at each interval: examples and updates a second of the whole run's
-    ranks, the median, 95th percentile and largest time of an update, and the share of wall time
-    that was outside of updates (logs, evaluations, saves).
+    """Writes a row of perf.jsonl about speed at each interval.
 
-    Args: warn_below: of the fastest interval so far; 0: never.
+    The row holds examples and updates a second over all ranks, the median, 95th percentile and
+    largest time of an update, and the share of wall time that was spent outside updates (in logs,
+    evaluations and saves).
+
+    Args:
+        warn_below: warn when the speed is below this share of the fastest interval; 0: never.
     """
+
+    stateless = True  # the speed of another process, perhaps on another machine, does not compare
 
     def __init__(self, *, every: int | str = 100, warn_below: float = 0.5) -> None:
         self.every = parse_interval(every, key="every", allow_time=True)
@@ -31,14 +36,14 @@ class Throughput:
     def on_update(self, training: Any, output: Any) -> None:
         self.updates_s.append(training.now.active_s - training.before.active_s)
         if training.due(self.every):
-            self._tell(training)
+            self._report(training)
             self._begin(training)
 
     def _begin(self, training: Any) -> None:
         self.updates_s, self.examples = [], training.state.examples
         self.began_s = time.monotonic()
 
-    def _tell(self, training: Any) -> None:
+    def _report(self, training: Any) -> None:
         ordered = sorted(self.updates_s)
         active_s = max(sum(ordered), 1e-9)
         wall_s = max(time.monotonic() - self.began_s, active_s)
@@ -59,9 +64,3 @@ class Throughput:
                 f"{speed / self.best:.0%} of the best so far ({self.best:,.0f})"
             )
         self.best = max(self.best, speed)
-
-    def state(self) -> dict[str, Any]:
-        return {}  # speeds of another process on another machine say nothing of this one
-
-    def load_state(self, saved: dict[str, Any]) -> None:
-        """Nothing is kept."""

@@ -1,4 +1,4 @@
-"""Leaves before the machine is taken away."""
+"""Ends a training before the time that the machine is lent for is over."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ class TimeLimit:
     """Saves and leaves as at SIGTERM, so that the resumed run equals one never interrupted.
 
     It leaves `margin` before the limit, and earlier by the longest time that has passed between
-    two updates so far, in which evaluations and saves may lie: the next one may be as long.
+    two updates so far, evaluations and saves included, since the next one may take as long.
 
-    Args: limit: from when the job is built, seconds after the start of the process; a resume has
-    the whole of it again.
+    Args:
+        limit: a duration, counted from when the job is built, which is seconds after the start of
+            the process. A resumed run has the whole of it again.
+
+    Raises:
+        ConfigError: if a duration is malformed, or the margin is not below the limit.
     """
+
+    stateless = True  # the limit is that of this process
 
     def __init__(
         self,
@@ -45,9 +51,3 @@ class TimeLimit:
         left_s = self.limit_s - (now_s - self.began_s)
         if left_s <= self.margin_s + self.longest_s:
             training.pause(f"time_limit: {max(left_s, 0):,.0f} s of {self.text} are left")
-
-    def state(self) -> dict[str, Any]:
-        return {}  # the limit is one of this process
-
-    def load_state(self, saved: dict[str, Any]) -> None:
-        """Nothing is kept."""

@@ -1,6 +1,6 @@
 """Statistics and histograms of named parameters and of the rows of embedding tables.
 
-R rows of a table, N of them that are looked at.
+R rows of a table, N sampled rows.
 """
 
 from __future__ import annotations
@@ -37,20 +37,28 @@ STATISTICS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class Weights:
-    """A row `weights` of metrics.jsonl at each interval: `dense/<parameter>/<statistic>`, and of
-    the norms of a table's rows `tables/<table>/row_norm_<statistic>`. Histograms go to trackers
-    that show them, as `weights/<name>` and `gradients/<name>`.
+    """Writes a row `weights` of metrics.jsonl at each interval, and histograms to trackers.
+
+    The row holds `dense/<parameter>/<statistic>`, and `tables/<table>/row_norm_<statistic>` of the
+    norms of a table's rows. Histograms go to the trackers that show them, as `weights/<name>` and
+    `gradients/<name>`.
 
     Args:
-        parameters, tables: {pattern, statistics}; a pattern matches the whole name, and the first
-        that does decides. sample_rows: of a larger table so many rows are looked at, drawn once
-        for all times from its name (a row drawn twice counts once). None: all.
-        histograms: patterns of names such as `dense/top.0.weight`, `tables/<table>`.
-        gradient_histograms: of `dense/<parameter>`, whose last update's gradient is meant.
-    Raises: ConfigError; a pattern that matches nothing is one, a histogram that no tracker shows.
+        parameters: {pattern, statistics} for dense parameters. A pattern matches the whole name,
+            and the first that does decides.
+        tables: the same for embedding tables.
+        sample_rows: rows of a larger table that are looked at, always the same ones, drawn from
+            the table's name (a row drawn twice counts once). None: all rows.
+        histograms: patterns of names such as `dense/top.0.weight` and `tables/<table>`.
+        gradient_histograms: patterns of `dense/<parameter>`, for the gradients of the last update.
+
+    Raises:
+        ConfigError: if a setting is wrong; at the start of the run, if a pattern matches nothing
+            or no tracker shows the histograms.
     """
 
     on_every_rank = True
+    stateless = True  # gradients are looked at in the update that made them
 
     def __init__(
         self,
@@ -66,17 +74,12 @@ class Weights:
         self.parameters = [parse_selection(part, "parameters") for part in parameters]
         self.tables = [parse_selection(part, "tables") for part in tables]
         if sample_rows is not None and sample_rows < 1:
-            raise ConfigError(f"sample_rows={sample_rows}: must be at least 1; null: all")
+            raise ConfigError(
+                f"sample_rows={sample_rows}: must be at least 1, or null for all rows"
+            )
         self.sample_rows = sample_rows
         self.histograms, self.gradient_histograms = tuple(histograms), tuple(gradient_histograms)
         self.gradients = LastGradients()
-
-    def state(self) -> dict[str, Any]:
-        """Nothing: gradients are looked at in the update that made them."""
-        return {}
-
-    def load_state(self, saved: Mapping[str, Any]) -> None:
-        return
 
     def on_run_start(self, training: Any) -> None:
         context = training.context
@@ -92,67 +95,80 @@ class Weights:
             return
         if (self.histograms or self.gradient_histograms) and not training.shows_histograms:
             raise ConfigError(
-                "histograms: no tracker of this run shows them, and metrics.jsonl holds numbers "
-                "only; tracker=tensorboard, wandb or both"
+                "histograms: no tracker of this run shows them, and metrics.jsonl holds only "
+                "numbers; tracker=tensorboard, wandb or both"
             )
-        if self.gradient_histograms:  # the same on all ranks
+        if self.gradient_histograms:  # gradients are the same on all ranks
             self.gradients.attach([context.dense_optimizer, *context.part_optimizers.values()])
 
     def on_run_end(self, training: Any, result: Any) -> None:
         self.gradients.detach()
 
     def on_update(self, training: Any, output: Any) -> None:
-        """Collective, at each interval."""
+        """Write the row and the histograms. Collective, at each interval."""
         gradients = self.gradients.take()
         if not training.due(self.every):
             return
-        self._tell_histograms(training, gradients)
+        self._log_histograms(training, gradients)
         context = training.context
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         named = dense_parameters(context.model, context.loss)
         for name, statistics in match_statistics(self.parameters, named, "parameters").items():
-            values = named[name].detach().double()
-            found |= {f"dense/{name}/{s}": float(STATISTICS[s](values)) for s in statistics}  # sync
+            x = named[name].detach().double()
+            values |= {f"dense/{name}/{s}": float(STATISTICS[s](x)) for s in statistics}  # sync
         weights = table_weights(context.tables.state())
         for name, statistics in match_statistics(self.tables, weights, "tables").items():
             rows_N = sample_row_ids(name, weights[name].shape[0], self.sample_rows)
             norms_N = row_norms(weights[name], rows_N, training.ranks)
             for s in statistics:
-                found[f"tables/{name}/row_norm_{s}"] = float(STATISTICS[s](norms_N))  # sync
-        training.log("weights", found)
+                values[f"tables/{name}/row_norm_{s}"] = float(STATISTICS[s](norms_N))  # sync
+        training.log("weights", values)
 
-    def _tell_histograms(self, training: Any, gradients: Mapping[int, Tensor]) -> None:
-        """Collective. gradients: by the id of their parameter."""
+    def _log_histograms(self, training: Any, gradients: Mapping[int, Tensor]) -> None:
+        """Send the histograms to the trackers.
+
+        Collective.
+
+        Args:
+            gradients: by `id()` of their parameter.
+        """
         if not (self.histograms or self.gradient_histograms):
             return
         context = training.context
         parameters = named_parameters(context)
         tables = {f"tables/{n}": t for n, t in table_weights(context.tables.state()).items()}
-        found: dict[str, Any] = {}
+        histograms: dict[str, Any] = {}
         for name in select_names(self.histograms, [*parameters, *tables], "histograms"):
             if name in tables:
                 rows_N = sample_row_ids(
                     name.removeprefix("tables/"), tables[name].shape[0], self.sample_rows
                 )
-                found[name] = make_row_histogram(tables[name], rows_N, training.ranks)
+                histograms[name] = make_row_histogram(tables[name], rows_N, training.ranks)
             else:
-                found[name] = make_histogram([parameters[name]])
-        if found:
-            training.log_histograms("weights", found)
+                histograms[name] = make_histogram([parameters[name]])
+        if histograms:
+            training.log_histograms("weights", histograms)
         names = select_names(self.gradient_histograms, list(parameters), "gradient_histograms")
-        slopes = {n: gradients[id(parameters[n])] for n in names if id(parameters[n]) in gradients}
-        if slopes:
-            of_slopes = {name: make_histogram([slope]) for name, slope in slopes.items()}
-            training.log_histograms("gradients", of_slopes)
+        histograms = {
+            name: make_histogram([gradients[id(parameters[name])]])
+            for name in names
+            if id(parameters[name]) in gradients
+        }
+        if histograms:
+            training.log_histograms("gradients", histograms)
 
 
 def named_parameters(context: Any) -> dict[str, nn.Parameter]:
-    """Of the dense half and the loss, as `dense/<parameter>`."""
+    """Return the parameters of the dense half and the loss, as `dense/<parameter>`."""
     return {f"dense/{n}": p for n, p in dense_parameters(context.model, context.loss).items()}
 
 
 def parse_selection(part: Mapping[str, Any], key: str) -> tuple[str, tuple[str, ...]]:
-    """(pattern, statistics). Raises: ConfigError."""
+    """Return (pattern, statistics) of one entry of a setting.
+
+    Raises:
+        ConfigError: if the entry has other keys, a malformed pattern or an unknown statistic.
+    """
     if set(part) != {"pattern", "statistics"}:
         raise ConfigError(f"{key}: {dict(part)} must be {{pattern: ..., statistics: [...]}}")
     try:
@@ -171,47 +187,70 @@ def parse_selection(part: Mapping[str, Any], key: str) -> tuple[str, tuple[str, 
 def match_statistics(
     parts: Sequence[tuple[str, tuple[str, ...]]], names: Iterable[str], key: str
 ) -> dict[str, tuple[str, ...]]:
-    """Statistics by name. Raises: ConfigError for a pattern that matches nothing."""
+    """Return the statistics of each name, by the first pattern that matches it.
+
+    Raises:
+        ConfigError: if a pattern matches nothing.
+    """
     names = list(names)
     for pattern, _ in parts:
         if not any(re.fullmatch(pattern, name) for name in names):
             raise ConfigError(f"{key}: {pattern!r} matches nothing{nearest_hint(pattern, names)}")
-    found: dict[str, tuple[str, ...]] = {}
+    matched: dict[str, tuple[str, ...]] = {}
     for name in names:
         for pattern, statistics in parts:
             if re.fullmatch(pattern, name):
-                found[name] = statistics
+                matched[name] = statistics
                 break
-    return found
+    return matched
 
 
 def table_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of each table, from the state of all tables."""
     return {n.removesuffix("/weight"): t for n, t in state.items() if n.endswith("/weight")}
 
 
 def sample_row_ids(table: str, num_rows: int, limit: int | None) -> Tensor:
-    """[N]: numbers of rows, in order: all of a small table, else the same ones at every time."""
+    """Return the numbers of the rows to look at, ascending, the same ones at every call.
+
+    Args:
+        limit: the most rows. None: all of them.
+
+    Returns:
+        [N] int64.
+    """
     if limit is None or num_rows <= limit:
         return torch.arange(num_rows)
-    dice = torch.Generator().manual_seed(zlib.crc32(table.encode()))
-    return torch.randint(num_rows, (limit,), generator=dice).unique()
+    generator = torch.Generator().manual_seed(zlib.crc32(table.encode()))
+    rows: Tensor = torch.unique(torch.randint(num_rows, (limit,), generator=generator))
+    return rows
 
 
 def row_norms(weight_RD: Tensor, rows_N: Tensor, ranks: Ranks) -> Tensor:
-    """Collective, where the table is spread over ranks. [N] float64: the norms of some rows."""
+    """Return the norms of some rows of a table.
+
+    Collective, if the table is sharded over ranks.
+
+    Returns:
+        [N] float64.
+    """
     if not isinstance(weight_RD, LocalShards):
         return row_square_sums(LocalShard(weight_RD, (0, 0)), rows_N).sqrt()
     total_N = torch.zeros(len(rows_N), dtype=torch.float64, device=weight_RD.device)
-    for piece in weight_RD.shards:
-        total_N += row_square_sums(piece, rows_N)
+    for shard in weight_RD.shards:
+        total_N += row_square_sums(shard, rows_N)
     return ranks.all_reduce_sum(total_N).sqrt()
 
 
-def row_square_sums(piece: LocalShard, rows_N: Tensor) -> Tensor:
-    """[N]: sums of squares of the rows as far as they lie in a piece; 0 for others."""
-    rows_N = rows_N.to(piece.tensor.device) - piece.offset[0]
-    here_N = (rows_N >= 0) & (rows_N < len(piece.tensor))
-    sums_N = torch.zeros(len(rows_N), dtype=torch.float64, device=piece.tensor.device)
-    own = piece.tensor.index_select(0, rows_N[here_N]).double()
-    sums_N[here_N] = own.square().sum(1)
+def row_square_sums(shard: LocalShard, rows_N: Tensor) -> Tensor:
+    """Return the sums of squares of the parts of rows that lie in a shard; 0 for other rows.
+
+    Returns:
+        [N] float64.
+    """
+    rows_N = rows_N.to(shard.tensor.device) - shard.offset[0]
+    inside_N = (rows_N >= 0) & (rows_N < len(shard.tensor))
+    sums_N = torch.zeros(len(rows_N), dtype=torch.float64, device=shard.tensor.device)
+    parts = shard.tensor.index_select(0, rows_N[inside_N]).double()
+    sums_N[inside_N] = parts.square().sum(1)
     return sums_N

@@ -1,4 +1,4 @@
-"""loop=debug with several tasks and a step of one's own, and with a debugger in it."""
+"""loop=debug with several tasks, with a custom step, and with a debugger in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from runner.launch import disable_background_work
 from tests.conftest import TINY
 
-OWN = ("--allow", "tests", "task._target_=tests.training.loops.stepping.Pairs")
+PAIRS_TASK = ("--allow", "tests", "task._target_=tests.training.loops.breakpoint_task.Pairs")
 
 
 def test_nothing_reads_ahead_and_nothing_is_compiled():
@@ -15,18 +15,18 @@ def test_nothing_reads_ahead_and_nothing_is_compiled():
         "dataset": {"prefetch": 4, "workers": 2, "path": "x"},
         "trainer": {"compile": True, "batch_size": 8},
     }
-    changed, told = disable_background_work(config)
+    changed, notes = disable_background_work(config)
     assert changed["dataset"] == {"prefetch": 0, "workers": 0, "path": "x"}
     assert changed["trainer"] == {"compile": False, "batch_size": 8}
-    assert told == ["dataset.prefetch=0", "dataset.workers=0", "trainer.compile=false"]
+    assert notes == ["dataset.prefetch=0", "dataset.workers=0", "trainer.compile=false"]
     assert config["dataset"]["workers"] == 2
     assert disable_background_work({"dataset": {"workers": 0}, "trainer": {}})[1] == []
 
 
-def test_a_step_of_ones_own_stops_where_it_says_in_the_only_thread(runner):
-    words = (*TINY, *OWN, "loop=debug", "loop.max_steps=2", "loop.statistics=true")
+def test_a_custom_step_stops_at_its_breakpoint_in_the_only_thread(runner):
+    words = (*TINY, *PAIRS_TASK, "loop=debug", "loop.max_steps=2", "loop.statistics=true")
     ahead = ("dataset.prefetch=3", "dataset.workers=2", "loop.summary=true")
-    env = {"PYTHONBREAKPOINT": "tests.training.loops.stepping.at_breakpoint"}
+    env = {"PYTHONBREAKPOINT": "tests.training.loops.breakpoint_task.at_breakpoint"}
     done = runner.run(*words, *ahead, env=env)
     assert done.code == 0, done.text
     assert "dataset.prefetch=0, dataset.workers=0, for one thread of control" in done.text
@@ -35,14 +35,14 @@ def test_a_step_of_ones_own_stops_where_it_says_in_the_only_thread(runner):
     assert "step 2  loss" in done.text
 
 
-def test_pdb_itself_stops_in_the_step(runner):
-    """Its prompt gets no input here, so it quits, as at Ctrl-D: by then it has shown the line."""
-    done = runner.run(*TINY, *OWN, "loop=debug", "loop.max_steps=2")
+def test_pdb_stops_in_the_step(runner):
+    """The prompt gets no input here, so pdb quits as at Ctrl-D, after it has shown the line."""
+    done = runner.run(*TINY, *PAIRS_TASK, "loop=debug", "loop.max_steps=2")
     assert "(Pdb)" in done.text
-    assert re.search(r"stepping\.py\(\d+\)train_step\(\)", done.text)
+    assert re.search(r"breakpoint_task\.py\(\d+\)train_step\(\)", done.text)
 
 
-def test_several_tasks_are_told_one_by_one_with_everything_on(runner):
+def test_the_loss_of_each_task_is_shown_with_all_options_on(runner):
     words = (*TINY, "loop=debug", "dataset.num_tasks=2", "model=mmoe", "model.net.embedding_dim=4")
     words = tuple(w for w in words if not w.startswith(("model.net.bottom", "model.net.top")))
     words = (*words, "checkpoint.monitor={metric: validation/loss, direction: min}")

@@ -1,5 +1,5 @@
-"""A step of one's own, for loop=debug: two batches an update, a `breakpoint()` in each, and a look
-at who else is at work in this process."""
+"""A custom step for loop=debug: it takes two batches, stops at a `breakpoint()` and prints which
+threads there are and whether the model is compiled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.training.update.task import StepOutput, Supervised
 
 
 class Pairs:
-    """An update from two batches: the mean of their losses. Says what it finds."""
+    """Makes an update from two batches, of the mean of their losses."""
 
     def train_step(self, ctx: Context, batches: Iterator[Batch]) -> StepOutput:
         one, other = next(batches), next(batches)
@@ -39,6 +39,6 @@ class Pairs:
 
 
 def at_breakpoint() -> None:
-    """Named by PYTHONBREAKPOINT: what a debugger would see where the code has stopped."""
+    """Print what a debugger would see at the breakpoint; PYTHONBREAKPOINT names this function."""
     frame = sys._getframe(1)
     print(f"stopped in {frame.f_code.co_name}, rows {frame.f_locals['one'].size}")

@@ -1,4 +1,4 @@
-"""A task that asks torch for more memory than there is when a batch is larger than it likes."""
+"""A task that asks for more memory than there is if a batch has too many rows."""
 
 from __future__ import annotations
 

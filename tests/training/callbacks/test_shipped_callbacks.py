@@ -1,4 +1,4 @@
-"""The callbacks that ship, one by one, against sequences and numbers worked out another way."""
+"""The callbacks that ship, against sequences and numbers that are computed another way."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ NAN = float("nan")
 
 
 @dataclass
-class Scene:
-    """Stands for a `Training`, and keeps what a callback asks for and writes."""
+class FakeTraining:
+    """Stands for a `TrainingHandle`, and keeps what a callback asks for and writes."""
 
     context: Any = None
     state: Any = field(default_factory=lambda: SimpleNamespace(examples=0))
     before: Progress = field(default_factory=Progress)
     now: Progress = field(default_factory=Progress)
-    asked: list[tuple[int, str, str]] = field(default_factory=list)
+    requests: list[tuple[int, str, str]] = field(default_factory=list)
     rows: list[dict[str, float]] = field(default_factory=list)
     ranks: Any = SINGLE_PROCESS
 
@@ -53,13 +53,13 @@ class Scene:
         self.state.examples += rows
 
     def stop(self, reason: str) -> None:
-        self.asked.append((self.step, "stop", reason))
+        self.requests.append((self.step, "stop", reason))
 
     def pause(self, reason: str) -> None:
-        self.asked.append((self.step, "pause", reason))
+        self.requests.append((self.step, "pause", reason))
 
     def warn(self, text: str) -> None:
-        self.asked.append((self.step, "warn", text))
+        self.requests.append((self.step, "warn", text))
 
     def log(self, split: str, numbers: dict[str, float]) -> None:
         self.rows.append({"split": split, **numbers})
@@ -67,8 +67,8 @@ class Scene:
     log_speed = lambda self, numbers: self.rows.append(dict(numbers))
 
 
-def update_of(loss: float | dict[str, float], *, applied: bool = True) -> StepOutput:
-    """Two rows that weigh 1 and 3 whose mean is the loss, and one of weight 0 that is anything."""
+def make_update(loss: float | dict[str, float], *, applied: bool = True) -> StepOutput:
+    """Rows of weight 1 and 3 whose weighted mean is the loss, and a NaN of weight 0."""
     losses = loss if isinstance(loss, dict) else {"click": loss}
     rows = {n: torch.tensor([x - 0.3, x + 0.1, NAN]) for n, x in losses.items()}
     prediction = Prediction(
@@ -77,16 +77,16 @@ def update_of(loss: float | dict[str, float], *, applied: bool = True) -> StepOu
     return StepOutput((prediction,), (rows,), torch.arange(3), DataPosition(0, 3), applied)
 
 
-def guarded(losses, *, applied=(), **settings):
-    """(update, what, why) asked for by a guard that sees these losses."""
-    scene, guard = Scene(), LossGuard(**settings)
+def run_guard(losses, *, applied=(), **settings):
+    """Run a guard on these losses; return (update, request) of its requests, and the training."""
+    training, guard = FakeTraining(), LossGuard(**settings)
     for number, loss in enumerate(losses, start=1):
-        scene.advance()
-        guard.on_update(scene, update_of(loss, applied=number not in applied))
-    return [(step, what) for step, what, _ in scene.asked], scene
+        training.advance()
+        guard.on_update(training, make_update(loss, applied=number not in applied))
+    return [(step, what) for step, what, _ in training.requests], training
 
 
-# the middle of [1, 2, 3, 4] is 2.5, deviations from it 1.5, .5, .5, 1.5: their middle 1, times 1.48
+# the median of [1, 2, 3, 4] is 2.5; deviations are 1.5, .5, .5, 1.5, their median is 1, times 1.48
 FOUR = [1.0, 2.0, 3.0, 4.0]
 
 
@@ -112,36 +112,38 @@ FOUR = [1.0, 2.0, 3.0, 4.0]
 def test_the_guard_acts_where_a_loss_is_not_finite_or_far_above_the_others(
     losses, settings, expected
 ):
-    assert guarded(losses, **settings)[0] == expected
+    assert run_guard(losses, **settings)[0] == expected
 
 
 def test_the_guard_counts_updates_that_were_skipped_in_a_row():
     skipped = {2, 3, 5, 6, 7}
-    found, scene = guarded([1.0] * 8, applied=skipped, max_skipped=3)
+    found, training = run_guard([1.0] * 8, applied=skipped, max_skipped=3)
     assert found == [(7, "stop")]
-    assert "3 updates in a row were skipped" in scene.asked[0][2]
-    assert guarded([1.0] * 8, applied=skipped, max_skipped=None)[0] == []
+    assert "3 updates in a row were skipped" in training.requests[0][2]
+    assert run_guard([1.0] * 8, applied=skipped, max_skipped=None)[0] == []
 
 
 def test_the_guard_names_the_parts_of_a_loss_that_is_not_finite():
-    _, scene = guarded([{"click": 0.5, "like": NAN}])
-    assert "the loss is nan (click 0.5, like nan)" in scene.asked[0][2]
+    _, training = run_guard([{"click": 0.5, "like": NAN}])
+    assert "the loss is nan (click 0.5, like nan)" in training.requests[0][2]
 
 
 def test_a_guard_that_was_saved_in_between_goes_on_as_one_that_was_not():
     losses = [*FOUR, 99.0, 3.0, 2.0, 99.0]
-    whole = guarded(losses, spike=5, window=4)[0]
-    scene, guard = Scene(), LossGuard(spike=5, window=4)
+    whole = run_guard(losses, spike=5, window=4)[0]
+    training, guard = FakeTraining(), LossGuard(spike=5, window=4)
     for loss in losses:
-        scene.advance()
-        guard.on_update(scene, update_of(loss))
+        training.advance()
+        guard.on_update(training, make_update(loss))
         saved, guard = guard.state(), LossGuard(spike=5, window=4)
         guard.load_state(saved)
-    assert [(step, what) for step, what, _ in scene.asked] == whole == [(5, "warn"), (8, "warn")]
+    assert (
+        [(step, what) for step, what, _ in training.requests] == whole == [(5, "warn"), (8, "warn")]
+    )
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: LossGuard(on_spike="halt"), "on_spike=halt: one of stop, pause, warn, ignore"),
         (lambda: LossGuard(spike=0.0), "spike=0.0: must be a number above 0"),
@@ -164,48 +166,48 @@ def test_a_guard_that_was_saved_in_between_goes_on_as_one_that_was_not():
         ),
     ],
 )
-def test_wrong_settings_are_named(make, said):
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_settings_are_named(make, message):
+    with pytest.raises(ConfigError, match=message):
         make()
 
 
-def test_all_that_ship_are_callbacks():
+def test_all_that_ship_pass_the_check():
     limit = TimeLimit(limit="1h")
     for callback in (LossGuard(), Throughput(), Memory(), limit, Weights()):
         check_callback("it", callback)
 
 
 def test_throughput_is_examples_over_the_time_of_updates():
-    scene, watch = Scene(), Throughput(every=4, warn_below=0.5)
-    watch.on_run_start(scene)
+    training, watch = FakeTraining(), Throughput(every=4, warn_below=0.5)
+    watch.on_run_start(training)
     for seconds in (0.1, 0.1, 0.2, 0.4, 0.2, 0.2, 0.2, 0.2, 1.0, 1.0, 1.0, 1.0):
-        scene.advance(seconds=seconds)
-        watch.on_update(scene, None)
-    first, second, third = scene.rows
+        training.advance(seconds=seconds)
+        watch.on_update(training, None)
+    first, second, third = training.rows
     assert first["throughput/examples_per_s"] == pytest.approx(40 / 0.8)
     assert first["throughput/updates_per_s"] == pytest.approx(4 / 0.8)
     assert first["throughput/update_s_median"] == pytest.approx(0.15)
     assert first["throughput/update_s_max"] == pytest.approx(0.4)
     assert second["throughput/examples_per_s"] == pytest.approx(50)
     assert third["throughput/examples_per_s"] == pytest.approx(10)
-    [(step, what, text)] = scene.asked
+    [(step, what, text)] = training.requests
     assert (step, what) == (12, "warn")
     assert "10 examples/s, 20% of the best so far (50)" in text
 
 
-def test_memory_is_told_at_its_interval_and_a_warning_comes_before_it_runs_out():
-    scene = Scene(context=SimpleNamespace(device=CPU))
+def test_memory_is_logged_at_its_interval_and_a_warning_comes_before_it_runs_out():
+    training = FakeTraining(context=SimpleNamespace(device=CPU))
     watch = Memory(every=2, warn_free_below=1.0)
     for _ in range(4):
-        scene.advance()
-        watch.on_update(scene, None)
-    assert len(scene.rows) == 2
-    assert scene.rows[0]["memory/peak_bytes"] >= scene.rows[0]["memory/bytes"] > 50e6
-    assert 0 < scene.rows[0]["memory/host_free"] < 1
-    assert [(step, what) for step, what, _ in scene.asked] == [(2, "warn"), (4, "warn")]
+        training.advance()
+        watch.on_update(training, None)
+    assert len(training.rows) == 2
+    assert training.rows[0]["memory/peak_bytes"] >= training.rows[0]["memory/bytes"] > 50e6
+    assert 0 < training.rows[0]["memory/host_free"] < 1
+    assert [(step, what) for step, what, _ in training.requests] == [(2, "warn"), (4, "warn")]
 
 
-def test_what_is_free_is_the_scarcer_of_machine_and_container(tmp_path):
+def test_free_memory_is_the_smaller_share_of_machine_and_container(tmp_path):
     info = tmp_path / "meminfo"
     info.write_text("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 400 kB\n")
     assert host_free_fraction(tmp_path, info) == 0.4
@@ -218,7 +220,7 @@ def test_what_is_free_is_the_scarcer_of_machine_and_container(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("gaps", "left_at"),
+    ("gaps_s", "end_step"),
     [
         # limit 100 s, margin 10 s; after each update: left <= 10 + the longest gap so far?
         ([1] * 100, 89),  # at 89: 11 left <= 10 + 1
@@ -230,16 +232,16 @@ def test_what_is_free_is_the_scarcer_of_machine_and_container(tmp_path):
         ([89, 1], 1),
     ],
 )
-def test_the_time_limit_leaves_so_early_that_the_longest_gap_fits_in(gaps, left_at):
+def test_the_time_limit_leaves_time_for_the_longest_gap(gaps_s, end_step):
     clock = SimpleNamespace(now_s=1000.0)
     limit = TimeLimit(limit="100s", margin="10s", clock=lambda: clock.now_s)
-    scene = Scene()
-    limit.on_run_start(scene)
-    for gap in gaps:
+    training = FakeTraining()
+    limit.on_run_start(training)
+    for gap in gaps_s:
         clock.now_s += gap
-        scene.advance()
-        limit.on_update(scene, None)
-    assert scene.asked[0][:2] == (left_at, "pause")
+        training.advance()
+        limit.on_update(training, None)
+    assert training.requests[0][:2] == (end_step, "pause")
 
 
 def test_statistics_of_weights_are_those_of_numpy():
@@ -254,12 +256,12 @@ def test_statistics_of_weights_are_those_of_numpy():
         ],
         tables=[{"pattern": "a|b", "statistics": ["mean", "max"]}],
     )
-    scene = Scene(context=context)
-    watch.on_run_start(scene)
+    training = FakeTraining(context=context)
+    watch.on_run_start(training)
     for _ in range(2):
-        scene.advance()
-        watch.on_update(scene, None)
-    [row] = scene.rows
+        training.advance()
+        watch.on_update(training, None)
+    [row] = training.rows
     assert row.pop("split") == "weights"
     x = context.model.top[0].bias.detach().double().numpy()
     expected = {
@@ -284,10 +286,10 @@ def test_statistics_of_weights_are_those_of_numpy():
 def test_a_pattern_that_matches_nothing_is_an_error_naming_the_nearest():
     watch = Weights(tables=[{"pattern": "aa", "statistics": ["mean"]}])
     with pytest.raises(ConfigError, match="tables: 'aa' matches nothing; nearest: 'a'"):
-        watch.on_run_start(Scene(context=make_context()))
+        watch.on_run_start(FakeTraining(context=make_context()))
 
 
-def test_of_a_large_table_the_same_rows_are_looked_at_every_time():
+def test_the_same_rows_of_a_large_table_are_sampled_every_time():
     rows_N = sample_row_ids("item", 1_000_000, 5_000)
     assert torch.equal(rows_N, sample_row_ids("item", 1_000_000, 5_000))
     assert not torch.equal(rows_N[:50], sample_row_ids("user", 1_000_000, 5_000)[:50])
@@ -296,7 +298,7 @@ def test_of_a_large_table_the_same_rows_are_looked_at_every_time():
     assert torch.equal(sample_row_ids("item", 10, 5_000), torch.arange(10))
 
 
-def test_norms_of_rows_add_up_over_pieces_of_any_shape():
+def test_norms_of_rows_add_up_over_shards_of_any_shape():
     table = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
     rows_N = torch.tensor([0, 7, 19, 20, 33, 49])
     expected = table[rows_N].double().norm(dim=1)
@@ -306,7 +308,7 @@ def test_norms_of_rows_add_up_over_pieces_of_any_shape():
         [(slice(0, 33), slice(0, 8)), (slice(33, 50), slice(0, 2)), (slice(33, 50), slice(2, 8))],
     ]
     for cut in cuts:
-        pieces = [LocalShard(table[r, c], (r.start, c.start)) for r, c in cut]
-        whole = LocalShards(table.shape, pieces, table.dtype, CPU)
+        shards = [LocalShard(table[r, c], (r.start, c.start)) for r, c in cut]
+        whole = LocalShards(table.shape, shards, table.dtype, CPU)
         torch.testing.assert_close(row_norms(whole, rows_N, SINGLE_PROCESS), expected)
     torch.testing.assert_close(row_norms(table, rows_N, SINGLE_PROCESS), expected)

@@ -13,9 +13,10 @@ import torch
 
 
 class Diary:
-    """Writes down every event into the file DIARY, one line each, with the rank."""
+    """Writes a line for every event into a file a rank; DIARY names it, if `file` does not."""
 
     on_every_rank = True
+    stateless = True
 
     def __init__(self, *, file: str | None = None) -> None:
         self.file = file or os.environ["DIARY"]
@@ -44,12 +45,12 @@ class Diary:
 
 
 class Averager:
-    """Has a state that makes the result: pulls a bias towards its own moving average."""
+    """Has a state that changes the result: pulls a bias towards its own moving average."""
+
+    on_every_rank = True
 
     def __init__(self, *, pull: float = 0.5) -> None:
         self.pull, self.average = pull, 0.0
-
-    on_every_rank = True
 
     def on_update(self, training: Any, output: Any) -> None:
         bias = training.context.model.top[-1].bias
@@ -68,6 +69,7 @@ class Gambler:
     """Draws from every generator there is."""
 
     on_every_rank = True
+    stateless = True
 
     def on_update(self, training: Any, output: Any) -> None:
         torch.rand(5), random.random(), np.random.rand(3)
@@ -75,6 +77,8 @@ class Gambler:
 
 class Sleeper:
     """Makes every update longer."""
+
+    stateless = True
 
     def __init__(self, *, seconds: float) -> None:
         self.seconds = seconds
@@ -84,9 +88,10 @@ class Sleeper:
 
 
 class Asker:
-    """Asks for what it is told to, or raises, at an event of a step, on one rank."""
+    """Calls a method of the training, or raises, at one event of one step on one rank."""
 
     on_every_rank = True
+    stateless = True
 
     def __init__(self, *, step: int, what: str, event: str = "on_update", rank: int = 0) -> None:
         self.step, self.what, self.event, self.rank = step, what, event, rank
@@ -118,21 +123,8 @@ class Asker:
         self._at(training, "on_run_end")
 
 
-class Forgetful:
-    """Changes, and has nothing to save it by."""
-
-    def __init__(self) -> None:
-        self.count = 0
+class Undeclared:
+    """Has no state to save, and does not say so."""
 
     def on_update(self, training: Any, output: Any) -> None:
-        self.count += 1
-
-
-class Collector:
-    """Changes in a way that its code does not show."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    def on_update(self, training: Any, output: Any) -> None:
-        self.seen.append(training.step)
+        return

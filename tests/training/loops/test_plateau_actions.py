@@ -1,4 +1,4 @@
-"""What evaluations change: rates, the size of updates, the length of the run, its end."""
+"""What evaluations change: the rates, the size of updates, the length and the end of the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def job_of(num_rows=160, **trainer):
     return replace(job, total_steps=total, learning_rates=rates)
 
 
-# auc at each evaluation -> (rates' scale, growth, stopped) after it
+# auc at each evaluation -> (scale of the rates, batch multiplier, stopped) after it
 TABLE = [
     (0.50, (1.0, 1, False)),
     (0.52, (1.0, 1, False)),  # better, but not by more than 0.05: 1 without
@@ -64,10 +64,10 @@ def test_every_rule_decides_as_the_table_says():
     assert state.stopped == (
         "early_stop: validation/auc has not improved by more than 0.05 in 5 evaluations"
     )
-    said = output(job)
-    assert "step 3: validation/auc has not improved by more than 0.05 in 2 evaluations" in said
-    assert "learning rates are 0.25 of the schedule's from here on (were 0.5)" in said
-    assert "64 rows an update from here on (were 32); " in said
+    text = output(job)
+    assert "step 3: validation/auc has not improved by more than 0.05 in 2 evaluations" in text
+    assert "learning rates are 0.25 of the schedule's from here on (were 0.5)" in text
+    assert "64 rows an update from here on (were 32); " in text
 
 
 def test_without_rules_an_evaluation_decides_nothing():
@@ -77,7 +77,7 @@ def test_without_rules_an_evaluation_decides_nothing():
     assert state == TrainState()
 
 
-def test_a_rule_goes_by_its_own_metric_and_what_is_better_of_it():
+def test_a_rule_uses_its_own_metric_and_its_direction():
     job = job_of(early_stop=EarlyStop(patience=1, metric="validation/log_loss"))
     state = TrainState()
     for loss in (0.7, 0.6, 0.5):
@@ -105,11 +105,11 @@ def test_a_run_at_its_end_changes_nothing_more_but_still_counts():
     assert state.waits["early_stop"].since == 1  # a longer run goes on from here
 
 
-def simulated(job, growths):
-    """Plays a run whose updates grow: (update -> growth). Counts what `steps` does."""
+def simulate(job, multipliers):
+    """Make a run whose updates grow by `multipliers` (update -> multiplier), and record them."""
     state, seen = TrainState(), []
     for out in steps(job, state):
-        state.batch_multiplier = growths.get(state.step, state.batch_multiplier)
+        state.batch_multiplier = multipliers.get(state.step, state.batch_multiplier)
         seen.append(
             (out.rows_B.numel(), state.cursor, state.rates["dense"], state.batch_multiplier)
         )
@@ -117,22 +117,24 @@ def simulated(job, growths):
 
 
 @pytest.mark.parametrize("num_rows", [160, 150, 33])
-@pytest.mark.parametrize("growths", [{3: 2}, {1: 4}, {2: 3, 4: 6}, {5: 2, 6: 4}, {7: 8}])
-def test_larger_updates_learn_every_example_as_often_and_the_length_was_told(num_rows, growths):
+@pytest.mark.parametrize("multipliers", [{3: 2}, {1: 4}, {2: 3, 4: 6}, {5: 2, 6: 4}, {7: 8}])
+def test_larger_updates_use_every_example_as_often_and_the_length_is_foreseen(
+    num_rows, multipliers
+):
     job = job_of(num_rows)
-    state, seen = simulated(job, growths)
+    state, seen = simulate(job, multipliers)
     assert state.examples == sum(size for size, *_ in seen) == 3 * num_rows
     assert state.cursor == DataPosition(3, 0)
-    for number, (_, cursor, _, growth) in enumerate(seen, start=1):
-        at = TrainState(step=number, cursor=cursor, batch_multiplier=growth)
-        if growth == seen[-1][-1] and growth > 1:  # nothing changes any more
+    for number, (_, cursor, _, multiplier) in enumerate(seen, start=1):
+        at = TrainState(step=number, cursor=cursor, batch_multiplier=multiplier)
+        if multiplier == seen[-1][-1] and multiplier > 1:  # nothing changes any more
             assert current_total_steps(job, at) == state.step, number
 
 
-def test_the_schedule_of_a_run_of_epochs_is_gone_through_by_examples():
+def test_the_schedule_of_a_run_of_epochs_advances_by_examples():
     job = job_of(160)  # 5 updates of 32 an epoch, 15 in all; linear from 0.1 to 0
-    _, seen = simulated(job, {5: 2})
-    #  the original updates that each of the run's ends at: then 64 rows at a time, 32 at the end
+    _, seen = simulate(job, {5: 2})
+    # the original update at which each one ends: at first 32 rows, then 64, and 32 at the end
     ends = [1, 2, 3, 4, 5, 7, 9, 10, 12, 14, 15]
     assert [rate for _, _, rate, _ in seen] == pytest.approx(
         [0.1 * job.learning_rates.factor(k) for k in ends], abs=1e-15
@@ -142,7 +144,7 @@ def test_the_schedule_of_a_run_of_epochs_is_gone_through_by_examples():
 
 def test_a_run_of_updates_keeps_its_length_and_its_schedule():
     job = job_of(max_epochs=None, max_steps=12)
-    state, seen = simulated(job, {4: 2})
+    state, seen = simulate(job, {4: 2})
     assert state.step == 12
     assert [schedule_step(job, TrainState(step=k, batch_multiplier=2)) for k in (4, 11)] == [5, 12]
     assert current_total_steps(job, TrainState(step=5, batch_multiplier=2)) == 12
