@@ -29,7 +29,7 @@ def test_the_first_match_wins_and_the_rest_belong_to_nobody():
     [
         ([r"botom\.0\.weight"], r"parts\[0\]\.pattern .* matches no parameter; nearest: 'bottom"),
         ([r"bias", r"over.*bias"], r"parts\[1\]\.pattern .* owns nothing: .*'over\.0\.bias'"),
-        ([r"(bias"], r"parts\[0\]\.pattern '\(bias' is no regular expression"),
+        ([r"(bias"], r"parts\[0\]\.pattern '\(bias' is not a regular expression"),
     ],
 )
 def test_mistakes_are_named(patterns, message):
