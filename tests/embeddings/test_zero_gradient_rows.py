@@ -9,7 +9,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.embeddings.factory import CpuTables, FbgemmTables
 from runner.embeddings.interface import Layout, TableSpec, make_layout
-from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES
+from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES, UpdateStep
 from runner.embeddings.zero_gradient_rows import NORM_SCALED_KINDS, protect_zero_gradient_rows
 from runner.optim.settings import SPARSE_KINDS, SparseSettings
 from tests.devices import CPU, DEVICES
@@ -56,9 +56,8 @@ class Dividing(nn.Module):
             norm_U = grad[rows_U].norm(dim=1)
             if "lamb" in self.settings.kind:
                 norm_U = norm_U + states[0].norm(dim=1)
-            UPDATE_RULES[self.settings.kind](
-                weight, states, grad[rows_U], self.settings, 0.1, self.step
-            )
+            update = UpdateStep(self.settings, 0.1, self.step)
+            UPDATE_RULES[self.settings.kind](weight, states, grad[rows_U], update)
             weight[norm_U == 0] = torch.nan
             if self.settings.kind == "lars_sgd":
                 states[0][norm_U == 0] = torch.nan
