@@ -56,10 +56,10 @@ def check_memory(used_bytes: Sequence[int], budget_bytes: int, sharding: Shardin
     key = reserve if memory is None else f"sharding.device_memory_gb={memory}"
     device = "its device" if memory is None else f"{memory} GB"
     raise ConfigError(
-        f"{key}: rank {used_bytes.index(most)} would hold {_format_bytes(most)} of tables and their "
-        f"optimizers' states, but it has {_format_bytes(budget_bytes)} for them ({device} less "
-        f"{reserve} of it); row_wise on more ranks, narrower tables, or an optimizer with fewer "
-        "states take less memory"
+        f"{key}: rank {used_bytes.index(most)} would hold {_format_bytes(most)} of tables and "
+        f"their optimizers' states, but it has {_format_bytes(budget_bytes)} for them ({device} "
+        f"less {reserve} of it); row_wise on more ranks, narrower tables, or an optimizer with "
+        "fewer states take less memory"
     )
 
 

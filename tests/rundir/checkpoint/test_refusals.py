@@ -61,7 +61,7 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(tmp_path: Path, name:
     path = save(tmp_path, 1)
     shutil.copy(path / "state.json", tmp_path / "outside")
     rewrite_manifest(path, lambda step, files: (step, {**files, name: files["state.json"]}))
-    with pytest.raises(DamagedError, match="no file of its folder"):
+    with pytest.raises(DamagedError, match="not a file of its folder"):
         open_checkpoint(path)
     assert saved_steps(tmp_path) == []
 
