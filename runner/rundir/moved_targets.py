@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# First name -> today's name. A name stands for a module or package and all that is in it. Of several
-# names that match, the longest applies.
+# First name -> today's name. A name stands for a module or package with all that is in it, and the
+# longest name that matches applies.
 MOVED = {
     "runner.callbacks": "runner.training.callbacks",
     "runner.data.amazon": "runner.data.sets.amazon",
