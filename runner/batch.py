@@ -1,13 +1,13 @@
-"""What flows through a run: batches, their position in the stream, and what a dataset promises.
+"""The types that flow through a run: batches, their position in the data, schemas, predictions.
 
-Shape legend, used in names all over the package:
+Shape legend, used in names throughout the package:
 B batch, D dense features, F sparse features, T tasks, G group columns, L sequence length,
 E width of all pooled embeddings side by side, V values of a jagged tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -19,23 +19,25 @@ from torchrec.streamable import Pipelineable
 
 @dataclass(frozen=True)
 class DataPosition:
-    """Position in the global sequence of examples: what a checkpoint keeps of the data.
+    """A position in the global sequence of examples, which a checkpoint keeps.
 
-    It counts examples, not batches, so that it survives another batch size or number of ranks.
-    The end of epoch e is written as the start of the next: (e + 1, 0). A stream cannot be sought by
-    a number of examples, so it adds a place of its own: a file and a row, offsets of partitions.
+    It counts examples, not batches, so that it stays valid under another batch size or number of
+    ranks. The end of epoch e is written as the start of the next one: (e + 1, 0). A stream cannot
+    seek to a number of examples, so it adds its own `place`, such as a file and a row, or the
+    offsets of its partitions.
     """
 
     epoch: int = 0
     offset: int = 0
-    place: Mapping[str, Any] | None = None  # of a stream; JSON
+    place: Mapping[str, Any] | None = None  # only of streams; JSON
 
 
 @dataclass(frozen=True)
-class Batch(Pipelineable):
-    """One batch of one rank. Plain attributes, so that TorchRec's pipelines can trace it.
+class Batch(Pipelineable):  # type: ignore[misc]  # torchrec has no types
+    """One batch of one rank.
 
-    A row that was skipped as bad, or pads a batch, has weight 0 and keeps its slot.
+    It has plain attributes, so that TorchRec's pipelines can trace it. A row that was skipped as
+    bad, or that pads the batch, has weight 0 and keeps its slot.
     """
 
     dense_BD: Tensor  # float32
@@ -43,9 +45,9 @@ class Batch(Pipelineable):
     sequences: KeyedJaggedTensor | None
     labels_BT: Tensor  # float32
     weights_B: Tensor  # float32
-    rows_B: Tensor  # int64: number of the example in its split, before shuffling
+    rows_B: Tensor  # int64: the example's number in its split, before shuffling
     groups_BG: Tensor  # int64: ids for grouped metrics; G may be 0
-    cursor: DataPosition  # of the stream AFTER this batch: prefetching cannot skew it
+    cursor: DataPosition  # the position AFTER this batch, so that prefetching cannot skew it
 
     @property
     def size(self) -> int:
@@ -63,7 +65,7 @@ class Batch(Pipelineable):
             if isinstance(value, Tensor | KeyedJaggedTensor):
                 value.record_stream(stream)
 
-    def _map(self, move) -> Batch:
+    def _map(self, move: Callable[[Any], Any]) -> Batch:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         moved = {k: move(v) for k, v in values.items() if isinstance(v, Tensor | KeyedJaggedTensor)}
         return replace(self, **moved)
@@ -71,11 +73,11 @@ class Batch(Pipelineable):
 
 @dataclass(frozen=True)
 class SparseFeature:
-    """A pooled look-up: every example has zero or more ids in [0, num_rows) of one table."""
+    """A pooled feature: every example has zero or more ids in [0, num_rows) of one table."""
 
     name: str
     num_rows: int
-    table: str = ""  # features of the same table share its rows; empty: a table of its own
+    table: str = ""  # features of the same table share its rows; "": a table of its own
     weighted: bool = False
     mean_length: float = 1.0  # pooling factor, for the planner
     pooling: Literal["sum", "mean"] = "sum"
@@ -87,7 +89,7 @@ class SparseFeature:
 
 @dataclass(frozen=True)
 class SequenceFeature:
-    """Ids in time order, looked up one by one."""
+    """A feature whose ids are in time order and looked up one by one."""
 
     name: str
     num_rows: int
@@ -101,13 +103,15 @@ class SequenceFeature:
 
 @dataclass(frozen=True)
 class TaskSpec:
+    """A label that the model predicts."""
+
     name: str
     kind: Literal["binary", "regression"] = "binary"
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What a dataset promises and a model consumes. Holds names and sizes, never data."""
+    """The columns that a dataset promises and a model consumes: names and sizes, never data."""
 
     dense: tuple[str, ...]
     sparse: tuple[SparseFeature, ...]
@@ -118,9 +122,9 @@ class Schema:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the dense half of a model returns, with all that the loss and the metrics need.
+    """The output of a model's dense half, with all that the loss and the metrics need.
 
-    TorchRec's pipelines return the model's output and nothing else, so the labels travel along.
+    TorchRec's pipelines return the model's output and nothing else, so it carries the labels.
     """
 
     logits_BT: Tensor
@@ -131,7 +135,7 @@ class Prediction:
 
     @classmethod
     def of(cls, logits_BT: Tensor, batch: Batch, **aux: Tensor) -> Prediction:
-        """The logits in float32, whatever autocast made of them, beside the batch's labels."""
+        """Join the logits, in float32 whatever autocast made of them, with the batch's labels."""
         return cls(logits_BT.float(), batch.labels_BT, batch.weights_B, batch.groups_BG, aux)
 
     def detached(self) -> Prediction:
@@ -141,15 +145,15 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """All table look-ups of a batch: the boundary where the graph is cut for exact gradients.
+    """All look-ups of a batch: the boundary at which the graph is cut for exact gradients.
 
-    `rows` and `whole` are what a model knows of the look-ups beside their values, such as ids and
-    lengths: no gradient, with a first dimension of rows or not.
+    `per_row` and `per_batch` hold what a model needs of the look-ups besides their values, such as
+    ids and lengths. They have no gradient; those of `per_row` have the rows as first dimension.
     """
 
     pooled_BE: Tensor  # widths side by side, in the schema's order of sparse features
     sequences_BLD: tuple[Tensor, ...] = ()  # padded with zeros, in the schema's order
-    shared_CD: tuple[Tensor, ...] = ()  # of no row: every micro-batch has them whole
+    shared_CD: tuple[Tensor, ...] = ()  # belong to no row: every micro-batch has them whole
     per_row: Mapping[str, Tensor] = field(default_factory=dict)
     per_batch: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -160,7 +164,7 @@ class Embeddings:
         return (self.pooled_BE, *self.sequences_BLD)
 
     def detached(self, rows: slice = slice(None)) -> Embeddings:
-        """Some rows' values as leaves that collect the gradient at the boundary."""
+        """Copy some rows' values into leaves that collect the gradient at the boundary."""
         pooled, *sequences = (t.detach()[rows].requires_grad_() for t in self.row_lookups())
         return Embeddings(
             pooled,
@@ -174,16 +178,16 @@ class Embeddings:
 def split_micro_batches(
     batch: Batch, embeddings: Embeddings, num_rows: int
 ) -> Iterator[tuple[Batch, Embeddings]]:
-    """Micro-batches of at most `num_rows`, each with leaves that collect its boundary gradient.
+    """Yield micro-batches of at most `num_rows`, with leaves that collect the boundary gradient.
 
-    The ids stay whole in every part: they are looked up already.
+    The ids stay whole in every micro-batch, since they have been looked up already.
     """
     if num_rows >= batch.size:
         yield batch, embeddings.detached()
         return
     for start in range(0, batch.size, num_rows):
         rows = slice(start, start + num_rows)
-        part = replace(
+        micro_batch = replace(
             batch,
             dense_BD=batch.dense_BD[rows],
             labels_BT=batch.labels_BT[rows],
@@ -191,4 +195,4 @@ def split_micro_batches(
             rows_B=batch.rows_B[rows],
             groups_BG=batch.groups_BG[rows],
         )
-        yield part, embeddings.detached(rows)
+        yield micro_batch, embeddings.detached(rows)

@@ -1,4 +1,4 @@
-"""Errors that a user can cause. Everything else is a bug or the machine, and exits with 1."""
+"""Errors that a user can cause. Every other error is a bug or the machine's, and exits with 1."""
 
 from __future__ import annotations
 
@@ -7,41 +7,64 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Configuration or input is wrong: one clear message, no traceback, exit code 2."""
+    """The configuration or the input is wrong: one clear message, no traceback, exit code 2."""
 
 
 class ConfigError(UserError):
-    """A key, value or combination in the configuration."""
+    """A key, a value or a combination in the configuration is wrong."""
 
 
 class DataError(UserError):
-    """A file, column, row or value in the data; the message names it."""
+    """A file, column, row or value in the data is wrong; the message names it."""
 
 
 def nearest_hint(name: str, known: Iterable[str], count: int = 1) -> str:
-    """`; nearest: 'x'` for an error message, or nothing when no known name is alike."""
+    """Return `; nearest: 'x'` for an error message, or "" if no known name is similar."""
     close = difflib.get_close_matches(str(name), [str(k) for k in known], n=count, cutoff=0.5)
     return f"; nearest: {', '.join(repr(c) for c in close)}" if close else ""
 
 
+def unknown_choice(key: str, value: object, known: Iterable[str]) -> str:
+    """Return the message for a value that is not one of the known ones."""
+    known = list(known)
+    return f"{key}={value}: must be one of {', '.join(known)}{nearest_hint(str(value), known)}"
+
+
+def unknown_setting(key: str, name: str, owner: str, known: Iterable[str]) -> str:
+    """Return the message for a key `name` below `key` that its owner does not have.
+
+    Args:
+        key: the dotted key of the group, such as `optimizer.sparse`.
+        name: the last part of the unknown key.
+        owner: what the settings belong to, such as `adam`.
+        known: the names of its settings.
+    """
+    known = list(known)
+    near = nearest_hint(name, known)
+    return f"{key}.{name} is not a setting of {owner}{near}; known: {', '.join(known)}"
+
+
 def combined_error(problems: Iterable[str]) -> ConfigError:
-    """One error out of several messages, so that all mistakes of a command are told at once."""
-    found = list(dict.fromkeys(problems))
-    if len(found) == 1:
-        return ConfigError(found[0])
-    listed = "\n".join(f"  {i}. {p}" for i, p in enumerate(found, 1))
-    return ConfigError(f"{len(found)} mistakes\n{listed}")
+    """Make one error out of several messages, so that a command shows all its mistakes at once."""
+    messages = list(dict.fromkeys(problems))
+    if len(messages) == 1:
+        return ConfigError(messages[0])
+    numbered = "\n".join(f"  {i}. {message}" for i, message in enumerate(messages, 1))
+    return ConfigError(f"{len(messages)} mistakes\n{numbered}")
 
 
 def nearest_keys(key: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Dotted keys alike, best first, judged by the whole and by the last part: `lr` is nearest to
-    `optimizer.dense.lr`, `trainer.max_step` to `trainer.max_steps`."""
+    """Return the most similar dotted keys, best first.
+
+    Both the whole key and its last part are compared: `lr` is nearest to `optimizer.dense.lr`, and
+    `trainer.max_step` to `trainer.max_steps`.
+    """
     last = key.split(".")[-1]
 
-    def alike(other: str) -> float:
+    def similarity(other: str) -> float:
         whole = difflib.SequenceMatcher(None, key, other).ratio()
         ends = difflib.SequenceMatcher(None, last, other.split(".")[-1]).ratio()
         return max(whole, 0.95 * ends + 0.05 * whole)
 
-    scored = sorted(((alike(k), k) for k in known), reverse=True)
+    scored = sorted(((similarity(k), k) for k in known), reverse=True)
     return [k for score, k in scored[:count] if score >= 0.6 and score >= scored[0][0] - 0.02]

@@ -1,4 +1,4 @@
-"""What of the host's memory may still be taken."""
+"""The free memory of the host, and errors that say that there is none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.machine import available_memory_bytes, is_out_of_memory
 MEMINFO = "MemTotal:       24000000 kB\nMemAvailable:    1000 kB\n"
 
 
-def test_it_is_what_is_free_or_a_containers_share_of_it(tmp_path):
+def test_it_is_the_free_memory_or_a_containers_share_of_it(tmp_path):
     meminfo, nothing = tmp_path / "meminfo", tmp_path / "nothing"
     meminfo.write_text(MEMINFO)
     assert available_memory_bytes(meminfo, nothing) == 1_024_000
@@ -25,7 +25,7 @@ def test_it_is_what_is_free_or_a_containers_share_of_it(tmp_path):
     assert 0 < available_memory_bytes() < math.inf  # this machine's
 
 
-def test_torchs_refusal_is_known_and_other_errors_are_not():
+def test_torchs_out_of_memory_error_is_known_and_others_are_not():
     with pytest.raises(RuntimeError) as refused:
         torch.empty(1 << 50, dtype=torch.uint8)
     assert is_out_of_memory(refused.value)

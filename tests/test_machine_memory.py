@@ -1,5 +1,4 @@
-"""Freed memory stays with the process: no page faults for what the last update had already.
-Large tables lie in huge pages, their values untouched."""
+"""Freed memory stays with the process, and large tables move to huge pages with their values."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def test_arrow_takes_its_memory_from_the_same_place():
 
 
 def in_huge_pages(tensor: torch.Tensor) -> int:
-    """Bytes of huge pages in the blocks of memory that the tensor lies in, as the system says."""
+    """Return the bytes of huge pages in the memory blocks of a tensor, as the system reports."""
     start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
     found, inside = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():

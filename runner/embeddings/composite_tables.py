@@ -1,4 +1,4 @@
-"""Tables of several engines as one, such as those of parts with optimizers of their own.
+"""Tables of several engines as one, such as those of groups with different optimizers.
 
 E width of all pooled embeddings.
 """
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.embeddings.interface import EmbeddingTables, Layout, PermuteColumns, Placement
+from runner.embeddings.interface import EmbeddingTables, Layout, Placement, permute_columns
 from runner.optim.settings import SparseSettings
 
 
 class CompositeTables(EmbeddingTables):
-    """Several kinds of tables as one; each has some of the features."""
+    """Several `EmbeddingTables` as one, each with some of the features."""
 
     def __init__(
         self,
@@ -27,43 +27,45 @@ class CompositeTables(EmbeddingTables):
         device: torch.device,
     ) -> None:
         super().__init__(layout, settings, device)
-        self._parts = list(members)
-        place = {name: i for i, name in enumerate(layout.feature_order)}
-        self._features = [[place[name] for name in part.layout.feature_order] for part in members]
-        # beside the lists: a list goes to a GPU by a copy that the host waits for
-        self._places = [torch.tensor(f, dtype=torch.int32, device=device) for f in self._features]
+        self._members = list(members)
+        index = {name: i for i, name in enumerate(layout.feature_order)}
+        self._features = [[index[name] for name in m.layout.feature_order] for m in members]
+        # as tensors, too: the host would wait for the copy of a list to a GPU
+        self._features_F = [
+            torch.tensor(f, dtype=torch.int32, device=device) for f in self._features
+        ]
         widths = {name: t.dim for t in layout.tables for name in t.features}
-        order = [name for part in members for name in part.layout.feature_order]
+        order = [name for member in members for name in member.layout.feature_order]
         ends = torch.tensor([widths[name] for name in order]).cumsum(0).tolist()
         columns = {name: range(end - widths[name], end) for name, end in zip(order, ends)}
         flat = [c for name in layout.feature_order for c in columns[name]]
-        self._to_features = torch.tensor(flat, device=device)
-        self._to_parts = torch.argsort(self._to_features)
+        self._to_output_E = torch.tensor(flat, device=device)
+        self._to_members_E = torch.argsort(self._to_output_E)
 
     def set_lr_and_step(self, lr: float, step: int) -> None:
-        for part in self._parts:
-            part.set_lr_and_step(lr, step)
+        for member in self._members:
+            member.set_lr_and_step(lr, step)
 
     def state(self) -> dict[str, Tensor]:
-        return {key: t for part in self._parts for key, t in part.state().items()}
+        return {key: t for member in self._members for key, t in member.state().items()}
 
     def placement(self) -> list[Placement]:
-        return [p for part in self._parts for p in part.placement()]
+        return [shard for member in self._members for shard in member.placement()]
 
     def torchrec_modules(self) -> list[nn.Module]:
-        return [module for part in self._parts for module in part.torchrec_modules()]
+        return [module for member in self._members for module in member.torchrec_modules()]
 
     def torchrec_inputs(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
-        ids: list[KeyedJaggedTensor] = []
-        for part, own in zip(self._parts, self._shares(kjt)):
-            if part.torchrec_modules():
-                ids += part.torchrec_inputs(own)
-        return ids
+        inputs: list[KeyedJaggedTensor] = []
+        for member, member_kjt in zip(self._members, self._member_inputs(kjt)):
+            if member.torchrec_modules():
+                inputs += member.torchrec_inputs(member_kjt)
+        return inputs
 
-    def _shares(self, kjt: KeyedJaggedTensor) -> Iterator[KeyedJaggedTensor]:
-        """What each part looks up, made when it is asked for."""
-        return (kjt.permute(f, places) for f, places in zip(self._features, self._places))
+    def _member_inputs(self, kjt: KeyedJaggedTensor) -> Iterator[KeyedJaggedTensor]:
+        """Yield the features of each member."""
+        return (kjt.permute(f, f_F) for f, f_F in zip(self._features, self._features_F))
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
-        pooled = [part(own) for part, own in zip(self._parts, self._shares(kjt))]
-        return PermuteColumns.apply(torch.cat(pooled, dim=1), self._to_features, self._to_parts)
+        pooled = [member(ids) for member, ids in zip(self._members, self._member_inputs(kjt))]
+        return permute_columns(torch.cat(pooled, dim=1), self._to_output_E, self._to_members_E)

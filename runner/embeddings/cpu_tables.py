@@ -1,7 +1,7 @@
-"""Tables on CPU with row updates of our own, for the rules that FBGEMM's CPU kernels lack.
+"""Tables on CPU with our own row updates, for the optimizers that FBGEMM's CPU kernels lack.
 
 The look-up is FBGEMM's. The backward sorts (row, bag) pairs, sums the gradients of equal rows in
-that order, and updates the rows of the batch: the same on any number of threads, bit for bit.
+that order, and updates the rows of the batch: the same bits on any number of threads.
 B batch, F features, V values, R rows stored, U distinct rows of a batch, D width.
 """
 
@@ -17,19 +17,20 @@ from torch.nn.functional import embedding_bag
 
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.interface import EmbeddingTables, Layout
-from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES
+from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES, UpdateStep
 from runner.optim.settings import SparseSettings
 
-# Weights updated at a time: a chunk of rows, its states and gradients stay in a core's cache.
-_CHUNK = 65_536
+# Weights of the rows that are updated at a time: they, their states and their gradients stay in a
+# core's cache.
+_CHUNK_WEIGHTS = 65_536
 
 
 @dataclass(frozen=True)
-class _Group:
-    """The tables of one width, stacked: row r of a table is row first_row + r here."""
+class _WidthGroup:
+    """The tables of one width, stacked into one matrix with their states."""
 
     dim: int
-    first_row: int  # among the rows of all groups
+    first_row: int  # its number among the rows of all groups
     features: slice
     columns: slice
     weight: Tensor
@@ -37,26 +38,26 @@ class _Group:
 
     @property
     def num_features(self) -> int:
-        return self.features.stop - self.features.start
+        return int(self.features.stop - self.features.start)
 
 
 class CpuTables(EmbeddingTables):
-    """Row-wise updates on CPU, with the results of FBGEMM's CUDA kernels."""
+    """Tables on CPU whose updates have the results of FBGEMM's CUDA kernels."""
 
     def __init__(self, layout: Layout, settings: SparseSettings, device: torch.device) -> None:
         super().__init__(layout, settings, device)
         assert device.type == "cpu", "on CUDA every kind has a kernel"
-        # SGD keeps no states; its backward is never used
+        # SGD keeps no states, and its backward is never used; in a list: hidden from nn.Module
         self._lookup = [FbgemmTables(layout, replace(settings, kind="sgd"), device)]
-        self._groups = _groups(layout, settings, self._lookup[0].state())
+        self._groups = _width_groups(layout, settings, self._lookup[0].state())
         self._first_row_F1 = _first_rows(layout)[:, None]
         self._anchor = torch.zeros(0, requires_grad=True)  # makes the output differentiable
-        self._rate = (settings.lr, 0)
+        self._next_update = UpdateStep(settings, settings.lr, 0)
         self._first_rows_G = torch.tensor([group.first_row for group in self._groups])
-        self._of_batch_size = (-1, torch.empty(0), torch.empty(0))
+        self._rows_and_bags_cache = (-1, torch.empty(0), torch.empty(0))  # first: its batch size
 
     def set_lr_and_step(self, lr: float, step: int) -> None:
-        self._rate = (lr, step)
+        self._next_update = UpdateStep(self.settings, lr, step)
 
     def state(self) -> dict[str, Tensor]:
         names = STATE_NAMES[self.settings.kind]
@@ -75,14 +76,17 @@ class CpuTables(EmbeddingTables):
         return tensors
 
     def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
-        return _LookupWithUpdate.apply(self._anchor, self, values_V, offsets, weights_V)
+        pooled_BE: Tensor = _LookupWithUpdate.apply(  # type: ignore[no-untyped-call]
+            self._anchor, self, values_V, offsets, weights_V
+        )
+        return pooled_BE
 
-    def _pooled(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
+    def _look_up_only(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
         return self._lookup[0]._look_up(values_V, offsets, weights_V)
 
     def _update(
         self,
-        rate: tuple[float, int],
+        update: UpdateStep,
         values_V: Tensor,
         offsets: Tensor,
         weights_V: Tensor | None,
@@ -90,15 +94,15 @@ class CpuTables(EmbeddingTables):
     ) -> None:
         if values_V.numel() == 0:
             return
-        assert rate[1] > 0, "set_lr_and_step() comes before the look-up"
-        rows_V, bags_V, weights_V = self._sorted(values_V, offsets, weights_V, grad_BE.shape[0])
+        assert update.step > 0, "set_lr_and_step() comes before the look-up"
+        rows_V, bags_V, weights_V = self._sort_ids(values_V, offsets, weights_V, grad_BE.shape[0])
         rows_U, counts_U = torch.unique_consecutive(rows_V, return_counts=True)
         ends_U = counts_U.cumsum(0)
         starts_U = ends_U - counts_U
         bounds = [*torch.searchsorted(rows_U, self._first_rows_G).tolist(), rows_U.numel()]
         for group, low, high in zip(self._groups, bounds, bounds[1:]):
-            grads_ND = grad_BE[:, group.columns].reshape(-1, group.dim)  # a row a bag
-            chunk = max(1, _CHUNK // group.dim)
+            grads_ND = grad_BE[:, group.columns].reshape(-1, group.dim)  # one row for a bag
+            chunk = max(1, _CHUNK_WEIGHTS // group.dim)
             for start in range(low, high, chunk):
                 stop = min(start + chunk, high)
                 first, last = int(starts_U[start]), int(ends_U[stop - 1])
@@ -109,49 +113,48 @@ class CpuTables(EmbeddingTables):
                     mode="sum",
                     per_sample_weights=None if weights_V is None else weights_V[first:last],
                 )
-                self._step_rows(group, rows_U[start:stop] - group.first_row, grad_UD, rate)
+                self._step_rows(group, rows_U[start:stop] - group.first_row, grad_UD, update)
 
-    def _sorted(
+    def _sort_ids(
         self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None, batch_size: int
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Row, bag and weight of every id, in ascending order of row, then bag, then place."""
+        """Return row, bag and weight of every id, ordered by row, then bag, then position."""
         rows_FB, bags_FB = self._rows_and_bags(batch_size)
         lengths = offsets.diff()
-        single = values_V.numel() == lengths.numel() and int(lengths.min()) == 1
+        is_one_id_a_bag = values_V.numel() == lengths.numel() and int(lengths.min()) == 1
 
-        def spread(bag_FB: Tensor) -> Tensor:
-            flat = bag_FB.reshape(-1)
-            if single:
+        def repeat_for_ids(values_FB: Tensor) -> Tensor:
+            flat = values_FB.reshape(-1)
+            if is_one_id_a_bag:
                 return flat
             return flat.repeat_interleave(lengths, output_size=values_V.numel())
 
-        rows_V = values_V + spread(rows_FB)
+        rows_V = values_V + repeat_for_ids(rows_FB)
         if weights_V is None:
-            return *_sort_pairs(rows_V, spread(bags_FB), bags_FB.numel()), None
+            return *_sort_pairs(rows_V, repeat_for_ids(bags_FB), bags_FB.numel()), None
         rows_V, order_V = _sort_pairs(rows_V, torch.arange(values_V.numel()), values_V.numel())
-        return rows_V, spread(bags_FB)[order_V], weights_V[order_V]
+        return rows_V, repeat_for_ids(bags_FB)[order_V], weights_V[order_V]
 
     def _step_rows(
-        self, group: _Group, rows_U: Tensor, grad_UD: Tensor, rate: tuple[float, int]
+        self, group: _WidthGroup, rows_U: Tensor, grad_UD: Tensor, update: UpdateStep
     ) -> None:
         stored = (group.weight, *group.states)
         weight_UD, *states = (tensor.index_select(0, rows_U) for tensor in stored)
-        update = UPDATE_RULES[self.settings.kind]
-        update(weight_UD, states, grad_UD, self.settings, *rate)
+        UPDATE_RULES[self.settings.kind](weight_UD, states, grad_UD, update)
         for tensor, rows in zip(stored, (weight_UD, *states), strict=True):
             tensor.index_copy_(0, rows_U, rows)
 
     def _rows_and_bags(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """[F, B] each: first row of the table, and the bag's row among the group's gradients."""
-        if self._of_batch_size[0] != batch_size:
+        """Return, [F, B] each, the table's first row and the bag's row in the group's gradients."""
+        if self._rows_and_bags_cache[0] != batch_size:
             bags = [
                 torch.arange(batch_size * g.num_features).view(batch_size, -1).t()
                 for g in self._groups
             ]
             bags_FB = torch.cat(bags).contiguous()
             rows_FB = self._first_row_F1.expand(bags_FB.shape).contiguous()
-            self._of_batch_size = (batch_size, rows_FB, bags_FB)
-        return self._of_batch_size[1:]
+            self._rows_and_bags_cache = (batch_size, rows_FB, bags_FB)
+        return self._rows_and_bags_cache[1:]
 
 
 class _LookupWithUpdate(torch.autograd.Function):
@@ -167,22 +170,22 @@ class _LookupWithUpdate(torch.autograd.Function):
         weights_V: Tensor | None,
     ) -> Tensor:
         ctx.tables = tables
-        ctx.looked_up = (tables._rate, values_V, offsets, weights_V)
-        return tables._pooled(values_V, offsets, weights_V)
+        ctx.looked_up = (tables._next_update, values_V, offsets, weights_V)
+        return tables._look_up_only(values_V, offsets, weights_V)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_BE: Tensor) -> tuple[None, ...]:  # type: ignore[override]
-        assert not ctx.needs_input_grad[4], "weights of ids get no gradient from these tables"
+    def backward(ctx: Any, grad_BE: Tensor) -> tuple[None, ...]:
+        assert not ctx.needs_input_grad[4], "the weights of ids get no gradient from these tables"
         ctx.tables._update(*ctx.looked_up, grad_BE)
         return None, None, None, None, None
 
 
 def _sort_pairs(high_V: Tensor, low_V: Tensor, num_low: int) -> tuple[Tensor, Tensor]:
-    """Pairs of int64 in ascending order; low ones in [0, num_low). Packed into one key each.
+    """Sort pairs of int64 in ascending order, with the low ones in [0, num_low).
 
-    NumPy's sort of int64 is vectorised, three times as fast as torch's. Equal keys are equal
-    pairs, so it need not be stable.
+    A pair is packed into one key. NumPy's sort of int64 is vectorised and three times as fast as
+    torch's. Equal keys are equal pairs, so the sort need not be stable.
     """
     bits = num_low.bit_length()
     key_V = (high_V << bits).bitwise_or_(low_V)
@@ -190,17 +193,17 @@ def _sort_pairs(high_V: Tensor, low_V: Tensor, num_low: int) -> tuple[Tensor, Te
     return key_V >> bits, key_V.bitwise_and_((1 << bits) - 1)
 
 
-def _groups(
+def _width_groups(
     layout: Layout, settings: SparseSettings, weights: dict[str, Tensor]
-) -> tuple[_Group, ...]:
-    groups: list[_Group] = []
+) -> tuple[_WidthGroup, ...]:
+    groups: list[_WidthGroup] = []
     row = feature = column = 0
     for dim in dict.fromkeys(layout.widths):
         tables = [t for t in layout.tables if t.dim == dim]
         num_rows = sum(t.num_rows for t in tables)
         num_features = layout.widths.count(dim)
         first = weights[f"{tables[0].name}/weight"]
-        # FBGEMM lays the tables of one call end to end, so those of a width are one matrix
+        # FBGEMM stores the tables of one module end to end, so those of one width form a matrix
         weight_RD = first.as_strided((num_rows, dim), (dim, 1))
         last = weights[f"{tables[-1].name}/weight"]
         assert last.data_ptr() == weight_RD[num_rows - tables[-1].num_rows].data_ptr()
@@ -209,7 +212,7 @@ def _groups(
             (num_rows,) if n in rowwise else (num_rows, dim) for n in STATE_NAMES[settings.kind]
         ]
         groups.append(
-            _Group(
+            _WidthGroup(
                 dim=dim,
                 first_row=row,
                 features=slice(feature, feature + num_features),
@@ -225,6 +228,6 @@ def _groups(
 
 
 def _first_rows(layout: Layout) -> Tensor:
-    """[F]: the first row of each feature's table among the rows of all groups."""
+    """Return, [F], the first row of each feature's table among the rows of all groups."""
     sizes = torch.tensor([0] + [t.num_rows for t in layout.tables])
     return sizes.cumsum(0)[torch.tensor(layout.table_of)]

@@ -1,4 +1,4 @@
-"""Embedding tables with their optimizer inside, by the fastest engine of the device."""
+"""Construction of embedding tables in one process, with the fastest engine of the device."""
 
 from __future__ import annotations
 
@@ -27,9 +27,17 @@ def build_tables(
     seed: int,
     device: torch.device,
 ) -> EmbeddingTables:
-    """Tables with initial weights. `feature_order` is that of the batches' keys and the output.
+    """Build tables with their initial weights.
 
-    Raises: ConfigError for no table at all, or widths that FBGEMM cannot hold.
+    Args:
+        specs: the tables.
+        feature_order: the features in the order of the batches' keys and of the output.
+        settings: the optimizer of the tables.
+        seed: determines the initial weights.
+        device: where the tables are.
+
+    Raises:
+        ConfigError: if there are no tables, or if FBGEMM cannot store their widths.
     """
     check_table_specs(specs)
     tables = build_uninitialized_tables(specs, feature_order, settings, device)
@@ -52,7 +60,7 @@ def build_uninitialized_tables(
     settings: SparseSettings,
     device: torch.device,
 ) -> EmbeddingTables:
-    """The fastest engine of the device, its weights not yet set."""
+    """Build tables on the fastest engine of the device, with their weights not yet set."""
     if device.type == "cpu" and settings.kind not in FBGEMM_FASTER_ON_CPU:
         return CpuTables(make_layout(specs, feature_order, by_dim=True), settings, device)
     tables = FbgemmTables(make_layout(specs, feature_order, by_dim=False), settings, device)
@@ -62,9 +70,13 @@ def build_uninitialized_tables(
 
 
 def check_table_specs(specs: Sequence[TableSpec]) -> None:
-    """Raises: ConfigError for no table at all, or widths that FBGEMM cannot hold."""
+    """Check that there are tables, and that FBGEMM can store their widths.
+
+    Raises:
+        ConfigError: if not.
+    """
     if not specs:
-        raise ConfigError("the model looks nothing up: the dataset has no sparse feature")
+        raise ConfigError("the model has no table to look up: the dataset has no sparse feature")
     odd = [f"{spec.name} ({spec.dim})" for spec in specs if spec.dim % 4]
     if odd:
         raise ConfigError(f"widths of tables must be multiples of 4: {', '.join(odd)}")

@@ -1,4 +1,4 @@
-"""Tables on FBGEMM's fused kernels: one call looks all tables up, its backward updates them."""
+"""Tables on FBGEMM's fused kernels: one call looks up all tables, and its backward updates them."""
 
 from __future__ import annotations
 
@@ -37,25 +37,27 @@ FBGEMM_OPTIMIZERS = {
 
 
 class FbgemmTables(EmbeddingTables):
-    """All tables in one FBGEMM table-batched embedding.
-
-    Raises: ConfigError for a kind without a kernel on the device.
-    """
+    """All tables in one FBGEMM table-batched embedding."""
 
     def __init__(self, layout: Layout, settings: SparseSettings, device: torch.device) -> None:
+        """Build the tables with their weights not yet set.
+
+        Raises:
+            ConfigError: for an optimizer without a kernel on the device.
+        """
         super().__init__(layout, settings, device)
         if device.type == "cpu" and settings.kind not in FBGEMM_CPU_KINDS:
             raise ConfigError(f"FBGEMM has no CPU kernel for {settings.kind}")
         self._tbe = [_kernel(layout, settings, device)]  # in a list: hidden from nn.Module
         self._counts_steps = device.type != "cpu"
-        self._rate = math.nan  # what the kernel has; NaN: not known
+        self._kernel_lr = math.nan  # NaN: not known
         self._step = 1
 
     def set_lr_and_step(self, lr: float, step: int) -> None:
         (tbe,) = self._tbe
-        if lr != self._rate:
+        if lr != self._kernel_lr:
             tbe.learning_rate_tensor.fill_(lr)
-            self._rate = lr
+            self._kernel_lr = lr
         self._step = step
 
     def state(self) -> dict[str, Tensor]:
@@ -73,12 +75,16 @@ class FbgemmTables(EmbeddingTables):
         (tbe,) = self._tbe
         if self._counts_steps:
             set_kernel_step(tbe, self._step)
-        return tbe(values_V, offsets, per_sample_weights=weights_V)
+        pooled_BE: Tensor = tbe(values_V, offsets, per_sample_weights=weights_V)
+        return pooled_BE
 
 
 def set_kernel_step(tbe: SplitTableBatchedEmbeddingBagsCodegen, step: int) -> None:
-    """The coming look-up is one of update `step`. Before each of them: the kernel adds 1 at every
-    look-up, also where an update has several, such as a score before it."""
+    """Tell a kernel that its next look-up belongs to update `step`, counted from 1.
+
+    Call it before each look-up: the kernel adds 1 at every look-up, even if an update has several,
+    such as one for a score before it.
+    """
     tbe.iter_cpu.fill_(step - 1)
     tbe.iter.fill_(step - 1)
 
@@ -98,12 +104,12 @@ def _kernel(
         beta1=settings.betas[0],
         beta2=settings.betas[1],
         weight_decay=settings.weight_decay,
-        weight_decay_mode=WeightDecayMode.NONE,  # read by row-wise Adagrad alone
+        weight_decay_mode=WeightDecayMode.NONE,  # only row-wise Adagrad reads it
         momentum=settings.momentum,
         eta=settings.eta,
         stochastic_rounding=False,
         pooling_mode=PoolingMode.SUM,
-        # the CPU look-up refuses an id outside its table by itself; on CUDA it would read on
+        # on CPU the look-up itself refuses an id outside its table; on CUDA it would read beyond
         bounds_check_mode=BoundsCheckMode.NONE if on_cpu else BoundsCheckMode.FATAL,
         device=device,
     )

@@ -1,4 +1,4 @@
-"""Tables that nothing updates: looked up without a gradient, with no optimizer's state."""
+"""Tables that are never updated: their look-ups have no gradient, and they have no states."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.embeddings.interface import EmbeddingTables, Placement
 from runner.optim.settings import SparseSettings
 
-# the rule that keeps no state, for the engine under the tables; its backward is never reached
+# For the engine under frozen tables: SGD keeps no state, and its backward is never called.
 FROZEN_SETTINGS = SparseSettings(kind="sgd", lr=0.0)
 
 
 class FrozenTables(EmbeddingTables):
-    """Another engine's tables with their weights as they are. Collective where that one's are.
+    """The tables of another engine with fixed weights.
 
-    Args: engine: tables made with the settings `FROZEN`.
+    Its methods are collective where those of the engine are.
     """
 
     def __init__(self, engine: EmbeddingTables, *, device: torch.device) -> None:
+        """Wrap tables that were built with `FROZEN_SETTINGS`."""
         assert engine.settings == FROZEN_SETTINGS, engine.settings
         super().__init__(engine.layout, engine.settings, device)
         self._engine = engine

@@ -1,6 +1,6 @@
-"""Initial weights of embedding tables: a function of (seed, table, row block) and nothing else.
+"""Initial weights of embedding tables, as a function of (seed, table, row block) alone.
 
-So any sharding plan, device and order of building starts from the same weights.
+So training starts from the same weights under any sharding plan, device and order of construction.
 R rows, D width.
 """
 
@@ -24,10 +24,15 @@ def init_rows_(
     first_row: int = 0,
     bound: float | None = None,
 ) -> None:
-    """Write rows [first_row, first_row + R) of a table in place: uniform(-bound, bound).
+    """Write uniform(-bound, bound) weights of rows [first_row, first_row + R) of a table in place.
 
-    Args: weight_RD: [R, D], any device; a shard of the table or all of it. num_rows: of the table.
-    bound: None for num_rows^-1/2.
+    Args:
+        weight_RD: [R, D] on any device, a shard of the table or all of it.
+        seed: the seed of the run.
+        table: the name of the table.
+        num_rows: rows of the whole table.
+        first_row: the first row of the shard.
+        bound: None for num_rows^-1/2.
     """
     if weight_RD.numel() == 0:
         return
@@ -40,7 +45,7 @@ def init_rows_(
     for block in range(first_row // BLOCK_ROWS, (last_row - 1) // BLOCK_ROWS + 1):
         start = block * BLOCK_ROWS
         stop = min(start + BLOCK_ROWS, num_rows)
-        # a whole block is always drawn: rows of it must not depend on where a shard begins
+        # a whole block is always drawn, so that its rows do not depend on where a shard begins
         rows_BD = torch.empty(stop - start, weight_RD.shape[1])
         rows_BD.uniform_(-bound, bound, generator=_generator(seed, table, block))
         low, high = max(start, first_row), min(stop, last_row)
@@ -50,5 +55,5 @@ def init_rows_(
 def _generator(seed: int, table: str, block: int) -> torch.Generator:
     digest = hashlib.sha256(f"{seed}/{table}/{block}".encode()).digest()
     generator = torch.Generator()
-    generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)  # takes 63 bits
+    generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)  # a seed has 63 bits
     return generator

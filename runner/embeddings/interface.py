@@ -1,4 +1,4 @@
-"""What the table engines share: which feature reads which table, in which order, and pooling.
+"""The interface of the table engines, the order of tables and features in them, and pooling.
 
 B batch, F features, E width of all pooled embeddings, V values of a jagged tensor.
 """
@@ -25,11 +25,11 @@ class TableSpec:
     dim: int
     features: tuple[str, ...]
     pooling: str = "sum"  # or mean: the sum (weighted or not) divided by the number of ids
-    init_bound: float | None = (
-        None  # initial weights are uniform(-bound, bound); None: num_rows^-1/2
-    )
-    weighted: bool = False  # ids come with weights, as those of all tables of a batch then do
-    mean_lengths: tuple[float, ...] = ()  # ids a row of each feature, for the planner; (): 1
+    # initial weights are uniform(-init_bound, init_bound); None: num_rows^-1/2
+    init_bound: float | None = None
+    weighted: bool = False  # ids have weights; then those of all tables of a batch have them
+    # mean number of ids in a row of each feature, for the planner; (): 1 for each
+    mean_lengths: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,50 +38,60 @@ class Layout:
 
     tables: tuple[TableSpec, ...]
     feature_order: tuple[str, ...]  # of the batches and of the output
-    engine_order: tuple[int, ...]  # places in feature_order, in the engine's order
-    table_of: tuple[int, ...]  # for each feature in the engine's order: its place in `tables`
+    engine_order: tuple[int, ...]  # indices into feature_order, in the engine's order
+    table_of: tuple[int, ...]  # index into `tables` for each feature, in the engine's order
 
     @property
     def widths(self) -> list[int]:
-        """Of the features in the engine's order."""
+        """The widths of the features, in the engine's order."""
         return [self.tables[t].dim for t in self.table_of]
 
     @property
     def is_permuted(self) -> bool:
+        """Whether the engine's order differs from that of the batches."""
         return self.engine_order != tuple(range(len(self.engine_order)))
 
 
 def make_layout(
     specs: Sequence[TableSpec], feature_order: Sequence[str], *, by_dim: bool
 ) -> Layout:
-    """Tables by first use, features of one table side by side; `by_dim`: equal widths too.
+    """Order tables by first use, with the features of a table side by side.
 
     FBGEMM's CPU kernels step a table once for each run of its features, so a table whose features
-    stand apart would be stepped twice in one update.
+    are not side by side would be stepped twice in one update.
+
+    Args:
+        specs: the tables.
+        feature_order: the features in the order of the batches.
+        by_dim: whether tables of equal width are side by side, too.
     """
     table_of = {name: spec for spec in specs for name in spec.features}
-    assert len(table_of) == sum(len(s.features) for s in specs), "a feature reads one table"
-    assert set(table_of) == set(feature_order), "every feature reads a table and none is left over"
-    assert len({s.name for s in specs}) == len(specs), "tables of equal name"
+    assert len(table_of) == sum(len(s.features) for s in specs), (
+        "a feature reads more than one table"
+    )
+    assert set(table_of) == set(feature_order), (
+        "the features of the tables are not those of the batches"
+    )
+    assert len({s.name for s in specs}) == len(specs), "several tables have the same name"
     assert all(s.features and s.num_rows > 0 and s.dim > 0 for s in specs), specs
     tables = list(dict.fromkeys(table_of[name] for name in feature_order))
     if by_dim:
         dims = list(dict.fromkeys(t.dim for t in tables))
         tables.sort(key=lambda t: dims.index(t.dim))
-    place = {spec.name: i for i, spec in enumerate(tables)}
-    places = [place[table_of[name].name] for name in feature_order]
-    order = sorted(range(len(places)), key=lambda f: places[f])
+    index = {spec.name: i for i, spec in enumerate(tables)}
+    indices = [index[table_of[name].name] for name in feature_order]
+    order = sorted(range(len(indices)), key=lambda f: indices[f])
     return Layout(
         tables=tuple(tables),
         feature_order=tuple(feature_order),
         engine_order=tuple(order),
-        table_of=tuple(places[f] for f in order),
+        table_of=tuple(indices[f] for f in order),
     )
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A piece of a table: rows [first_row, first_row + num_rows), and columns likewise."""
+    """A shard of a table: rows [first_row, first_row + num_rows) and columns likewise."""
 
     table: str
     plan: str
@@ -95,8 +105,8 @@ class Placement:
 class EmbeddingTables(nn.Module):
     """Embedding tables with their optimizer inside: the backward of a look-up updates the rows.
 
-    Weights and optimizer states are no parameters or buffers of the module: no dense optimizer,
-    `state_dict` or `.to()` sees them. They are reached through `state()`.
+    Weights and optimizer states are not parameters or buffers of the module, so that no dense
+    optimizer, `state_dict` or `.to()` sees them. They are accessible through `state()`.
     """
 
     def __init__(self, layout: Layout, settings: SparseSettings, device: torch.device) -> None:
@@ -111,17 +121,22 @@ class EmbeddingTables(nn.Module):
 
     @property
     def output_width(self) -> int:
+        """The width E of all pooled embeddings."""
         return sum(self.layout.widths)
 
     def forward(self, kjt: KeyedJaggedTensor) -> Tensor:
-        """Pooled embeddings, [B, E] float32, widths side by side in the order of the features.
+        """Look up and pool the embeddings of a batch.
 
-        Args: kjt: keys in `feature_order`, int64 ids in [0, num_rows) of the feature's table;
-        with weights, the pooled sum is weighted. An empty bag gives zeros.
+        Args:
+            kjt: keys in `feature_order`, int64 ids in [0, num_rows) of the feature's table. With
+                weights, the pooled sum is weighted. An empty bag gives zeros.
+
+        Returns:
+            [B, E] float32, the features side by side in `feature_order`.
         """
-        assert kjt.keys() == self._keys, f"keys {kjt.keys()} are not {self._keys}"
+        assert kjt.keys() == self._keys, f"the keys are {kjt.keys()}, not {self._keys}"
         if torch.is_inference_mode_enabled():
-            # FBGEMM's operators exist behind autograd only, which inference mode leaves out
+            # FBGEMM's operators exist behind autograd only, which inference mode skips
             with torch.inference_mode(False), torch.no_grad():
                 return self._pool(kjt)
         return self._pool(kjt)
@@ -132,45 +147,62 @@ class EmbeddingTables(nn.Module):
             kjt = kjt.permute(self._order, self._order_F)
         pooled_BE = self._look_up(kjt.values(), kjt.offsets(), kjt.weights_or_none())
         if self.layout.is_permuted:
-            pooled_BE = PermuteColumns.apply(pooled_BE, self._to_output, self._to_engine)
+            pooled_BE = permute_columns(pooled_BE, self._to_output, self._to_engine)
         return self._apply_mean_pooling(pooled_BE, lengths_FB)
 
     def _apply_mean_pooling(self, pooled_BE: Tensor, lengths_FB: Tensor) -> Tensor:
-        """Sums become means where the table says so."""
+        """Turn the sums of mean-pooled tables into means."""
         if self._scale_row_E is None:
             return pooled_BE
         return pooled_BE * _mean_scale(lengths_FB, self._scale_row_E)
 
     def set_lr_and_step(self, lr: float, step: int) -> None:
-        """Rate and number (from 1) of the coming update. Call it before the look-up.
+        """Set rate and number (from 1) of the coming update. Call it before the look-up.
 
-        FBGEMM's kernels take both when they look up, not when they update; so do all tables here.
+        FBGEMM's kernels read both when they look up, not when they update, and so do all tables.
         """
         raise NotImplementedError
 
     def state(self) -> dict[str, Tensor]:
-        """Live tensors: `<table>/weight`, and the optimizer's, such as `<table>/exp_avg`."""
+        """Return the live tensors: `<table>/weight`, and states such as `<table>/exp_avg`."""
         raise NotImplementedError
 
     def placement(self) -> list[Placement]:
-        """Which rank has which piece of which table; empty: this process has all of them."""
+        """Return the shards of all ranks; an empty list if this process has all tables whole."""
         return []
 
     def torchrec_modules(self) -> list[nn.Module]:
-        """TorchRec's sharded modules under these tables, in the order in which they look up."""
+        """Return TorchRec's sharded modules in these tables, in the order of their look-ups."""
         return []
 
     def torchrec_inputs(self, kjt: KeyedJaggedTensor) -> list[KeyedJaggedTensor]:
-        """Collective. What each of `torchrec_modules` is called with where these get `kjt`."""
+        """Return the input of each of `torchrec_modules` when these tables look up `kjt`.
+
+        Collective.
+        """
         return []
 
     def _look_up(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> Tensor:
-        """Sum pooling in the engine's order of features; offsets are feature-major, F x B + 1."""
+        """Look up and pool by sum in the engine's order of features.
+
+        Args:
+            values_V: the ids.
+            offsets: F x B + 1, feature-major.
+            weights_V: the weights of the ids, if they have any.
+        """
         raise NotImplementedError
 
 
-class PermuteColumns(torch.autograd.Function):
-    """Columns in another order. Both ways are gathers; index_select's own backward scatters."""
+def permute_columns(x_BE: Tensor, order_E: Tensor, inverse_E: Tensor) -> Tensor:
+    """Return the columns in another order, [B, E]; `inverse_E` is the inverse of `order_E`."""
+    permuted_BE: Tensor = _PermuteColumns.apply(  # type: ignore[no-untyped-call]
+        x_BE, order_E, inverse_E
+    )
+    return permuted_BE
+
+
+class _PermuteColumns(torch.autograd.Function):
+    """A gather whose backward is a gather too, where the backward of index_select scatters."""
 
     @staticmethod
     def forward(ctx: Any, x_BE: Tensor, order_E: Tensor, inverse_E: Tensor) -> Tensor:
@@ -178,22 +210,24 @@ class PermuteColumns(torch.autograd.Function):
         return x_BE.index_select(1, order_E)
 
     @staticmethod
-    def backward(ctx: Any, grad_BE: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_BE: Tensor) -> tuple[Tensor, None, None]:
         return grad_BE.index_select(1, ctx.inverse_E), None, None
 
 
 def _column_orders(layout: Layout, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Column numbers (engine -> output, output -> engine)."""
+    """Return the column orders (engine -> output, output -> engine)."""
     widths = layout.widths
     starts = [sum(widths[:i]) for i in range(len(widths))]
-    place = {f: i for i, f in enumerate(layout.engine_order)}
-    columns = [starts[place[f]] + d for f in range(len(widths)) for d in range(widths[place[f]])]
+    position = {f: i for i, f in enumerate(layout.engine_order)}
+    columns = [
+        starts[position[f]] + d for f in range(len(widths)) for d in range(widths[position[f]])
+    ]
     to_output = torch.tensor(columns, device=device)
     return to_output, torch.argsort(to_output)
 
 
 def _scale_rows(layout: Layout, device: torch.device) -> Tensor | None:
-    """[E]: the feature of each output column, or F where pooling is a sum; None if all are."""
+    """Return, [E], the feature of each output column, or F if it is sum-pooled; None if all are."""
     specs = {name: spec for spec in layout.tables for name in spec.features}
     pooling = {specs[name].pooling for name in layout.feature_order}
     assert pooling <= {"sum", "mean"}, pooling
@@ -207,7 +241,7 @@ def _scale_rows(layout: Layout, device: torch.device) -> Tensor | None:
 
 
 def _mean_scale(lengths_FB: Tensor, scale_row_E: Tensor) -> Tensor:
-    """[B, E]: one over the number of ids in mean-pooled columns, 1 elsewhere."""
+    """Return, [B, E], one over the number of ids in mean-pooled columns, and 1 elsewhere."""
     scale_FB = lengths_FB.clamp(min=1).to(torch.float32).reciprocal()
     ones_1B = scale_FB.new_ones(1, lengths_FB.shape[1])
     return torch.cat([scale_FB, ones_1B]).t().index_select(1, scale_row_E)

@@ -1,6 +1,7 @@
 """The memory that tables take on each rank, and whether a device has it.
 
-TorchRec's planner asks this of the tables that it places; those of our own exchange are asked here.
+TorchRec's planner checks the tables that it places; the tables of our own exchange are checked
+here.
 """
 
 from __future__ import annotations
@@ -21,34 +22,44 @@ _FLOAT_BYTES = 4
 
 
 def table_memory_budget(sharding: ShardingSettings, ranks: Ranks, device: torch.device) -> int:
-    """Of a rank's device, for tables: what is left of it over the storage reserve."""
+    """Return the bytes of a rank's device that tables may take: all but the storage reserve."""
     return int(_device_bytes(sharding, ranks, device) * (1 - sharding.storage_reserve))
 
 
 def table_bytes_per_rank(placement: Iterable[Placement], kind: str, world_size: int) -> list[int]:
-    """What each rank holds of these pieces: weights, and the states of the optimizer `kind`."""
+    """Return the bytes that each rank needs for weights, and for the states of optimizer `kind`."""
     rowwise = ROWWISE_STATES.get(kind, ())
-    full = 1 + sum(name not in rowwise for name in STATE_NAMES[kind])
-    held = [0] * world_size
-    for piece in placement:
-        numbers = piece.num_rows * (full * piece.num_columns + len(rowwise))
-        held[piece.rank] += numbers * _FLOAT_BYTES
-    return held
+    num_full = 1 + sum(name not in rowwise for name in STATE_NAMES[kind])
+    needed = [0] * world_size
+    for shard in placement:
+        numbers = shard.num_rows * (num_full * shard.num_columns + len(rowwise))
+        needed[shard.rank] += numbers * _FLOAT_BYTES
+    return needed
 
 
 def check_memory(used_bytes: Sequence[int], budget_bytes: int, sharding: ShardingSettings) -> None:
-    """Args: used_bytes: bytes of every rank; budget_bytes: of each. Raises: ConfigError if they do not fit."""
+    """Check that the tables of every rank fit.
+
+    Args:
+        used_bytes: the bytes that each rank needs.
+        budget_bytes: the bytes that any rank may take.
+        sharding: the settings from which the budget comes, for the message.
+
+    Raises:
+        ConfigError: if they do not fit.
+    """
     most = max(used_bytes)
     if most <= budget_bytes:
         return
-    memory, reserve = sharding.device_memory_gb, sharding.storage_reserve
-    said = f"sharding.storage_reserve={reserve}"
+    memory = sharding.device_memory_gb
+    reserve = f"sharding.storage_reserve={sharding.storage_reserve}"
+    key = reserve if memory is None else f"sharding.device_memory_gb={memory}"
+    device = "its device" if memory is None else f"{memory} GB"
     raise ConfigError(
-        f"{said if memory is None else f'sharding.device_memory_gb={memory}'}: rank "
-        f"{used_bytes.index(most)} would hold {_shown(most)} of tables and their optimizers' states, "
-        f"and {_shown(budget_bytes)} are for them ({'its device' if memory is None else f'{memory} GB'} "
-        f"less {said} of it); row_wise on more ranks, narrower tables, or an optimizer with fewer "
-        "states take less of each"
+        f"{key}: rank {used_bytes.index(most)} would hold {_format_bytes(most)} of tables and "
+        f"their optimizers' states, but it has {_format_bytes(budget_bytes)} for them ({device} "
+        f"less {reserve} of it); row_wise on more ranks, narrower tables, or an optimizer with "
+        "fewer states take less memory"
     )
 
 
@@ -61,8 +72,8 @@ def _device_bytes(sharding: ShardingSettings, ranks: Ranks, device: torch.device
     return machine // ranks.local_world_size
 
 
-def _shown(size: int) -> str:
-    """Bytes in the unit that leaves a few digits of them."""
+def _format_bytes(size: int) -> str:
+    """Format bytes in the largest unit in which they are at least 1."""
     for unit, name in ((_GB, "GB"), (10**6, "MB"), (1000, "kB")):
         if size >= unit:
             return f"{size / unit:.1f} {name}"

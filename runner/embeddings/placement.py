@@ -1,4 +1,4 @@
-"""Tables of several ranks: which engine holds which table, and the weights they start from."""
+"""Construction of tables on several ranks: which engine has which table, and initial weights."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from runner.distributed.shards import LocalShard, LocalShards
 from runner.embeddings.composite_tables import CompositeTables
 from runner.embeddings.exchanged_tables import (
     ReplicatedTables,
+    RowRange,
     RowShardedTables,
     even_row_ranges,
     whole_table_ranges,
@@ -39,136 +40,152 @@ def shard_tables(
     batch_size: int,
     used_bytes: Sequence[int] = (),
 ) -> EmbeddingTables:
-    """Collective. Tables with the initial weights of one process, as the settings spread them.
+    """Build tables over ranks, with the same initial weights as in one process.
 
-    Args: batch_size: rows a rank looks up at once, for the planner. used_bytes: bytes that each rank has
-    of other tables already; none by default.
-    Raises: ConfigError for a plan that cannot be had, and for tables that do not fit.
+    Collective.
+
+    Args:
+        specs: the tables.
+        feature_order: the features in the order of the batches' keys and of the output.
+        settings: the optimizer of the tables.
+        sharding: the `sharding` group.
+        ranks: all ranks.
+        seed: determines the initial weights.
+        device: the device of this rank.
+        batch_size: rows that a rank looks up at once, for the planner.
+        used_bytes: bytes that other tables take already on each rank; none by default.
+
+    Raises:
+        ConfigError: for a plan that is refused, and for tables that do not fit.
     """
     check_table_specs(specs)
     names = [spec.name for spec in specs]
     check_table_names(sharding, names)
     on_cpu = device.type == "cpu"
     check_plans(sharding, names, TableRules(settings.kind), on_cpu=on_cpu)
-    by_us = engine_name("auto", settings.kind, on_cpu=on_cpu) == "ours"
-    copied = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
-    others = [s for s in specs if s not in copied]
-    plans, spans = _spans(others if by_us else [], sharding, ranks)
-    taken = _ours(copied, specs, spans, settings.kind, ranks.world_size)
+    uses_exchange = engine_name("auto", settings.kind, on_cpu=on_cpu) == "ours"
+    replicated = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
+    sharded = [s for s in specs if s not in replicated]
+    plans, row_ranges = _exchange_plans(sharded if uses_exchange else [], sharding, ranks)
+    needed = _exchange_bytes(replicated, specs, row_ranges, settings.kind, ranks.world_size)
     if used_bytes:
-        taken = [a + b for a, b in zip(taken, used_bytes, strict=True)]
-    free = table_memory_budget(sharding, ranks, device)
-    check_memory(taken, free, sharding)
-    parts: list[EmbeddingTables] = []
-    if others:
-        layout = make_layout(others, _features(others, feature_order), by_dim=False)
-        if by_us:
-            parts.append(
+        needed = [a + b for a, b in zip(needed, used_bytes, strict=True)]
+    budget = table_memory_budget(sharding, ranks, device)
+    check_memory(needed, budget, sharding)
+    members: list[EmbeddingTables] = []
+    if sharded:
+        layout = make_layout(sharded, _features(sharded, feature_order), by_dim=False)
+        if uses_exchange:
+            members.append(
                 RowShardedTables(
-                    layout, settings, ranks, device=device, plans=plans, row_ranges=spans
+                    layout, settings, ranks, device=device, plans=plans, row_ranges=row_ranges
                 )
             )
         else:
-            sharded = TorchRecTables(
+            by_torchrec = TorchRecTables(
                 layout,
                 settings,
                 sharding,
                 ranks,
                 device=device,
-                free_bytes=free - max(taken),
+                free_bytes=budget - max(needed),
                 batch_size=batch_size,
             )
-            for kernel, _ in sharded._kernels():
+            for kernel, _ in by_torchrec._kernels():
                 protect_zero_gradient_rows(kernel, settings)
-            parts.append(sharded)
-    if copied:
-        layout = make_layout(copied, _features(copied, feature_order), by_dim=False)
-        parts.append(ReplicatedTables(layout, settings, ranks, device=device))
-    tables = parts[0]
-    if len(parts) > 1:
+            members.append(by_torchrec)
+    if replicated:
+        layout = make_layout(replicated, _features(replicated, feature_order), by_dim=False)
+        members.append(ReplicatedTables(layout, settings, ranks, device=device))
+    tables = members[0]
+    if len(members) > 1:
         layout = make_layout(specs, feature_order, by_dim=False)
-        tables = CompositeTables(layout, settings, parts, device=device)
-    _fill(tables, specs, seed)
+        tables = CompositeTables(layout, settings, members, device=device)
+    _init_weights(tables, specs, seed)
     return tables
 
 
 def describe_placement(placement: Sequence[Placement], world_size: int) -> str:
-    """A line a table: its plan and what each rank has of it; then the weights of each rank."""
+    """Describe each table's plan and its shards in a line, then the weights of each rank."""
     tables: dict[str, list[Placement]] = {}
     totals = [0] * world_size
-    for piece in placement:
-        tables.setdefault(piece.table, []).append(piece)
-        totals[piece.rank] += piece.num_rows * piece.num_columns
+    for shard in placement:
+        tables.setdefault(shard.table, []).append(shard)
+        totals[shard.rank] += shard.num_rows * shard.num_columns
     width = max(len("weights"), *map(len, tables))
     lines = [f"tables on {world_size} ranks:"]
-    for name, pieces in tables.items():
-        held = [f"rank {p.rank}: {_part(p)}" for p in pieces if p.num_rows]
-        if len({_part(p) for p in pieces}) == 1 < len(pieces):
-            held = [f"every rank: {_part(pieces[0])}"]
-        lines.append(f"  {name:<{width}}  {pieces[0].plan:<14}  {', '.join(held)}")
+    for name, shards in tables.items():
+        located = [f"rank {s.rank}: {_describe_shard(s)}" for s in shards if s.num_rows]
+        if len({_describe_shard(s) for s in shards}) == 1 < len(shards):
+            located = [f"every rank: {_describe_shard(shards[0])}"]
+        lines.append(f"  {name:<{width}}  {shards[0].plan:<14}  {', '.join(located)}")
     weights = ", ".join(f"rank {rank}: {total:,}" for rank, total in enumerate(totals))
     lines.append(f"  {'weights':<{width}}  {'':<14}  {weights}")
     return "\n".join(lines)
 
 
-def _part(piece: Placement) -> str:
-    rows = f"rows {piece.first_row:,} to {piece.first_row + piece.num_rows - 1:,}"
-    if piece.first_column == 0 and piece.plan != "column_wise":
+def _describe_shard(shard: Placement) -> str:
+    rows = f"rows {shard.first_row:,} to {shard.first_row + shard.num_rows - 1:,}"
+    if shard.first_column == 0 and shard.plan != "column_wise":
         return rows
-    return f"{rows} of columns {piece.first_column} to {piece.first_column + piece.num_columns - 1}"
+    return f"{rows} of columns {shard.first_column} to {shard.first_column + shard.num_columns - 1}"
 
 
 def _features(specs: Sequence[TableSpec], feature_order: Sequence[str]) -> list[str]:
-    own = {name for spec in specs for name in spec.features}
-    return [name for name in feature_order if name in own]
+    names = {name for spec in specs for name in spec.features}
+    return [name for name in feature_order if name in names]
 
 
-def _spans(
+def _exchange_plans(
     specs: Sequence[TableSpec], sharding: ShardingSettings, ranks: Ranks
-) -> tuple[dict[str, str], dict[str, list[tuple[int, int]]]]:
-    """Plans and rows of our own exchange: whole tables where asked for, else rows of equal blocks.
+) -> tuple[dict[str, str], dict[str, list[RowRange]]]:
+    """Return the plans and row ranges of our own exchange.
 
-    Its ranks all exchange with all, so a table over the ranks of one machine is one over all.
+    A table stays whole if its plan is table_wise; otherwise its rows are split in equal blocks. All
+    ranks exchange with all others, so table_row_wise is the same as row_wise here.
     """
     whole = {s.name: s.num_rows for s in specs if sharding.plan_of(s.name) == "table_wise"}
-    spans = whole_table_ranges(whole, ranks.world_size)
-    spans |= {
+    row_ranges = whole_table_ranges(whole, ranks.world_size)
+    row_ranges |= {
         s.name: even_row_ranges(s.num_rows, ranks.world_size) for s in specs if s.name not in whole
     }
-    return {s.name: "table_wise" if s.name in whole else "row_wise" for s in specs}, spans
+    return {s.name: "table_wise" if s.name in whole else "row_wise" for s in specs}, row_ranges
 
 
-def _ours(
-    copied: Sequence[TableSpec],
+def _exchange_bytes(
+    replicated: Sequence[TableSpec],
     specs: Sequence[TableSpec],
-    spans: Mapping[str, Sequence[tuple[int, int]]],
+    row_ranges: Mapping[str, Sequence[RowRange]],
     kind: str,
     world_size: int,
 ) -> list[int]:
-    """Bytes of every rank: copies of some tables, and spans of the rows of others."""
-    rows = {s.name: [s.num_rows] * world_size for s in copied}
-    rows |= {name: [stop - start for start, stop in ends] for name, ends in spans.items()}
-    pieces = [
+    """Return the bytes that each rank needs for replicated tables, and for its ranges of others."""
+    rows = {s.name: [s.num_rows] * world_size for s in replicated}
+    rows |= {name: [stop - start for start, stop in ends] for name, ends in row_ranges.items()}
+    shards = [
         Placement(s.name, "", rank, 0, num_rows, 0, s.dim)
         for s in specs
         for rank, num_rows in enumerate(rows.get(s.name, ()))
     ]
-    return table_bytes_per_rank(pieces, kind, world_size)
+    return table_bytes_per_rank(shards, kind, world_size)
 
 
-def _fill(tables: EmbeddingTables, specs: Sequence[TableSpec], seed: int) -> None:
-    """Initial weights, equal under any plan. A piece is made block by block, in its full width."""
+def _init_weights(tables: EmbeddingTables, specs: Sequence[TableSpec], seed: int) -> None:
+    """Write initial weights, which are the same under any plan.
+
+    A shard is filled block by block, each of which is drawn in the full width of the table.
+    """
     state = tables.state()
     advise_huge_pages(state.values())
     for spec in specs:
         weight = state[f"{spec.name}/weight"]
-        pieces = weight.shards if isinstance(weight, LocalShards) else (LocalShard(weight, (0, 0)),)
-        for piece in pieces:
-            first_row, first_column = piece.offset
-            columns = slice(first_column, first_column + piece.tensor.shape[1])
-            for start in range(0, piece.tensor.shape[0], BLOCK_ROWS):
-                part = piece.tensor[start : start + BLOCK_ROWS]
-                rows = torch.empty(len(part), spec.dim)
+        shards = weight.shards if isinstance(weight, LocalShards) else (LocalShard(weight, (0, 0)),)
+        for shard in shards:
+            first_row, first_column = shard.offset
+            columns = slice(first_column, first_column + shard.tensor.shape[1])
+            for start in range(0, shard.tensor.shape[0], BLOCK_ROWS):
+                block = shard.tensor[start : start + BLOCK_ROWS]
+                rows = torch.empty(len(block), spec.dim)
                 init_rows_(
                     rows,
                     seed=seed,
@@ -177,4 +194,4 @@ def _fill(tables: EmbeddingTables, specs: Sequence[TableSpec], seed: int) -> Non
                     first_row=first_row + start,
                     bound=spec.init_bound,
                 )
-                part.copy_(rows[:, columns])
+                block.copy_(rows[:, columns])

@@ -1,4 +1,4 @@
-"""TorchRec's plan of tables on ranks, by its planner within our settings."""
+"""The plan of TorchRec's planner for tables on ranks, within our settings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from runner.errors import ConfigError
 
 _GB = 10**9
 _AUTO = (ShardingType.TABLE_WISE.value, ShardingType.ROW_WISE.value)
-# Their sums are put together by a reduce-scatter, which wants batches of one size.
+# Their sums are combined by a reduce-scatter, which needs batches of equal size.
 ROW_SHARDING_TYPES = (ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value)
 
 
-class FusedSharder(EmbeddingBagCollectionSharder):
-    """TorchRec's, which on CPU offers no row-wise sharding although that works on gloo."""
+class FusedSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]  # torchrec has no types
+    """TorchRec's sharder with row-wise sharding on CPU, which it lacks although gloo can do it."""
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         return [t.value for t in ShardingType if t is not ShardingType.DATA_PARALLEL]
@@ -43,17 +43,23 @@ def make_sharding_plan(
     topology: Topology,
     batch_size: int,
 ) -> ShardingPlan:
-    """Collective. TorchRec's plan within the settings. Raises: ConfigError with its reason."""
+    """Make TorchRec's plan within the settings.
+
+    Collective.
+
+    Raises:
+        ConfigError: if there is no plan, with the planner's reason.
+    """
     planner = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=batch_size,
-        # TorchRec's own leaves the memory of a CPU out; the topology has the reserve taken off
+        # TorchRec's reservation ignores the memory of a CPU; the topology is less the reserve
         storage_reservation=FixedPercentageStorageReservation(0.0),
         constraints={s.name: _constraint(s, sharding, topology.world_size) for s in layout.tables},
         debug=False,
     )
     try:
-        return planner.collective_plan(collection, [sharder], world_group())  # type: ignore[list-item]
+        return planner.collective_plan(collection, [sharder], world_group())
     except PlannerError as error:
         first = str(error).strip().splitlines()[0]
         raise ConfigError(
@@ -69,7 +75,7 @@ def _constraint(
     kinds = list(_AUTO) if plan == "auto" else [plan]
     block = -(-spec.num_rows // world_size)
     if block * (world_size - 1) >= spec.num_rows:
-        # the last rank would get no row, which FBGEMM's kernels on CPU cannot have: it stays whole
+        # the last rank would get no rows, which FBGEMM's CPU kernels refuse: the table stays whole
         kinds = [ShardingType.TABLE_WISE.value if k in ROW_SHARDING_TYPES else k for k in kinds]
     return ParameterConstraints(
         sharding_types=list(dict.fromkeys(kinds)),
@@ -82,7 +88,8 @@ def _constraint(
 def make_topology(
     sharding: ShardingSettings, ranks: Ranks, device: torch.device, free_bytes: int
 ) -> Topology:
-    logging.getLogger("torchrec.distributed").setLevel(logging.ERROR)  # it is chatty about it
+    """Describe the ranks, their memory for tables and the speeds between them to the planner."""
+    logging.getLogger("torchrec.distributed").setLevel(logging.ERROR)  # it logs every topology
     memory = {"hbm_cap" if device.type == "cuda" else "ddr_cap": free_bytes}
     speeds = {"intra_host_bw": sharding.intra_host_gb_per_s}
     speeds |= {"inter_host_bw": sharding.inter_host_gb_per_s}
@@ -97,20 +104,22 @@ def make_topology(
 
 
 def placements_of_plan(plan: ShardingPlan) -> list[Placement]:
-    found = []
+    """Return the shards of a plan."""
+    placements = []
     for module in plan.plan.values():
-        for table, parameter in module.items():  # type: ignore[attr-defined]
+        for table, parameter in module.items():
             assert parameter.sharding_spec is not None
             for shard in parameter.sharding_spec.shards:
                 (row, column), (rows, columns) = shard.shard_offsets, shard.shard_sizes
                 rank = shard.placement.rank()
-                found.append(
+                placements.append(
                     Placement(table, parameter.sharding_type, rank, row, rows, column, columns)
                 )
-    return found
+    return placements
 
 
 def world_group() -> dist.ProcessGroup:
+    """Return the group of all ranks."""
     group = dist.group.WORLD
-    assert group is not None, "sharded tables live in a process group"
+    assert group is not None, "sharded tables need a process group"
     return group

@@ -1,9 +1,9 @@
-"""Update rules of embedding rows: pure functions of gathered rows, one for each optimizer.
+"""Update rules of embedding rows: one function of gathered rows for each optimizer.
 
 Each takes the rows of the batch, their states and their summed gradients, and writes weights and
-states in place. Formulas are those of FBGEMM's CUDA kernels (fbgemm_gpu 1.8,
-codegen/genscript/optimizers.py): only rows of the batch move, an id in the batch counts even when
-its gradient is zero, bias correction is by the number of the update, weight decay is decoupled.
+states in place. The formulas are those of FBGEMM's CUDA kernels (fbgemm_gpu 1.8,
+codegen/genscript/optimizers.py): only rows of the batch move, an id in the batch counts even if its
+gradient is zero, bias correction uses the number of the update, and weight decay is decoupled.
 U rows of the batch, D width.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,100 +29,82 @@ STATE_NAMES: dict[str, tuple[str, ...]] = {
     "partial_rowwise_adam": ("exp_avg", "exp_avg_sq"),
     "partial_rowwise_lamb": ("exp_avg", "exp_avg_sq"),
 }
-# States that hold one number a row, not one a weight.
+# States that hold one number for a row, not one for each weight.
 ROWWISE_STATES: dict[str, tuple[str, ...]] = {
     "rowwise_adagrad": ("sum",),
     "partial_rowwise_adam": ("exp_avg_sq",),
     "partial_rowwise_lamb": ("exp_avg_sq",),
 }
 
-UpdateRule = Callable[[Tensor, Sequence[Tensor], Tensor, SparseSettings, float, int], None]
+
+@dataclass(frozen=True)
+class UpdateStep:
+    """The settings of an update, its rate, and its number, counted from 1."""
+
+    settings: SparseSettings
+    lr: float
+    step: int
 
 
-def sgd(
-    weight_UD: Tensor,
-    states: Sequence[Tensor],
-    grad_UD: Tensor,
-    settings: SparseSettings,
-    lr: float,
-    step: int,
-) -> None:
-    """w -= lr g."""
-    weight_UD.add_(grad_UD, alpha=-lr)
+UpdateRule = Callable[[Tensor, Sequence[Tensor], Tensor, UpdateStep], None]
+
+
+def sgd(weight_UD: Tensor, states: Sequence[Tensor], grad_UD: Tensor, update: UpdateStep) -> None:
+    """Apply plain SGD: w -= lr g."""
+    weight_UD.add_(grad_UD, alpha=-update.lr)
 
 
 def lars_sgd(
-    weight_UD: Tensor,
-    states: Sequence[Tensor],
-    grad_UD: Tensor,
-    settings: SparseSettings,
-    lr: float,
-    step: int,
+    weight_UD: Tensor, states: Sequence[Tensor], grad_UD: Tensor, update: UpdateStep
 ) -> None:
-    """Layer-wise adaptive rates (arXiv:1708.03888), a row taken as a layer.
+    """Apply LARS (layer-wise adaptive rates, arXiv:1708.03888) with each row as a layer.
 
     r = lr eta |w| / (|g| + wd |w|); m = momentum m + r (g + wd w); w -= m.
-    A row without gradient and decay gets r = 0; the CUDA kernel alone divides by zero there, see
-    still_rows.
+    A row without gradient and decay gets r = 0. The CUDA kernel divides by zero there, see
+    `zero_gradient_rows`.
     """
     (momentum_UD,) = states
-    decay = settings.weight_decay
+    settings, decay = update.settings, update.settings.weight_decay
     norm_U1 = torch.linalg.vector_norm(weight_UD, dim=1, keepdim=True)
-    below_U1 = torch.linalg.vector_norm(grad_UD, dim=1, keepdim=True).add_(norm_U1, alpha=decay)
-    rate_U1 = _ratio(norm_U1, below_U1).mul_(lr * settings.eta)
+    divisor_U1 = torch.linalg.vector_norm(grad_UD, dim=1, keepdim=True).add_(norm_U1, alpha=decay)
+    rate_U1 = _ratio(norm_U1, divisor_U1).mul_(update.lr * settings.eta)
     direction_UD = grad_UD.add(weight_UD, alpha=decay) if decay else grad_UD
     momentum_UD.mul_(settings.momentum).addcmul_(direction_UD, rate_U1)
     weight_UD.sub_(momentum_UD)
 
 
 def adagrad(
-    weight_UD: Tensor,
-    states: Sequence[Tensor],
-    grad_UD: Tensor,
-    settings: SparseSettings,
-    lr: float,
-    step: int,
+    weight_UD: Tensor, states: Sequence[Tensor], grad_UD: Tensor, update: UpdateStep
 ) -> None:
-    """Adagrad (Duchi et al. 2011): s += g^2; w -= lr g / (sqrt(s) + eps)."""
+    """Apply Adagrad (Duchi et al. 2011): s += g^2; w -= lr g / (sqrt(s) + eps)."""
     (sum_UD,) = states
     sum_UD.addcmul_(grad_UD, grad_UD)
-    weight_UD.addcdiv_(grad_UD, sum_UD.sqrt().add_(settings.eps), value=-lr)
+    weight_UD.addcdiv_(grad_UD, sum_UD.sqrt().add_(update.settings.eps), value=-update.lr)
 
 
 def rowwise_adagrad(
-    weight_UD: Tensor,
-    states: Sequence[Tensor],
-    grad_UD: Tensor,
-    settings: SparseSettings,
-    lr: float,
-    step: int,
+    weight_UD: Tensor, states: Sequence[Tensor], grad_UD: Tensor, update: UpdateStep
 ) -> None:
-    """Adagrad with one accumulator a row: s += mean(g^2); w -= lr g / (sqrt(s) + eps)."""
+    """Apply Adagrad with one accumulator a row: s += mean(g^2); w -= lr g / (sqrt(s) + eps)."""
     (sum_U,) = states
     sum_U.add_(_mean_square(grad_UD))
-    rate_U = sum_U.sqrt().add_(settings.eps).reciprocal_().mul_(-lr)
+    rate_U = sum_U.sqrt().add_(update.settings.eps).reciprocal_().mul_(-update.lr)
     weight_UD.addcmul_(grad_UD, rate_U[:, None])
 
 
-def adam(
-    weight_UD: Tensor,
-    states: Sequence[Tensor],
-    grad_UD: Tensor,
-    settings: SparseSettings,
-    lr: float,
-    step: int,
-) -> None:
-    """Adam (arXiv:1412.6980) with decoupled decay: w -= lr (m' / (sqrt(v') + eps) + wd w)."""
+def adam(weight_UD: Tensor, states: Sequence[Tensor], grad_UD: Tensor, update: UpdateStep) -> None:
+    """Apply Adam (arXiv:1412.6980) with decoupled decay: w -= lr (m' / (sqrt(v') + eps) + wd w)."""
     average_UD, square_UD = states
-    # one pass over the rows: the kernel behind torch.optim.AdamW(fused=True)
+    settings = update.settings
+    # the kernel behind torch.optim.AdamW(fused=True), which passes over the rows once
     torch._fused_adamw_(
         [weight_UD],
         [grad_UD],
         [average_UD],
         [square_UD],
         [],
-        [torch.tensor(float(step))],
-        lr=lr,
+        [torch.tensor(float(update.step))],
+        lr=update.lr,
         beta1=settings.betas[0],
         beta2=settings.betas[1],
         weight_decay=settings.weight_decay,
@@ -132,52 +115,38 @@ def adam(
 
 
 def partial_rowwise_adam(
-    weight_UD: Tensor,
-    states: Sequence[Tensor],
-    grad_UD: Tensor,
-    settings: SparseSettings,
-    lr: float,
-    step: int,
+    weight_UD: Tensor, states: Sequence[Tensor], grad_UD: Tensor, update: UpdateStep
 ) -> None:
-    """Adam with one second moment a row, of mean(g^2)."""
+    """Apply Adam with one second moment a row, of mean(g^2)."""
     average_UD, square_U = states
-    below_U = _rowwise_moments(average_UD, square_U, grad_UD, settings, step)
+    settings, lr = update.settings, update.lr
+    divisor_U = _update_rowwise_moments(average_UD, square_U, grad_UD, update)
     if settings.weight_decay:
         weight_UD.mul_(1 - lr * settings.weight_decay)
-    weight_UD.addcdiv_(average_UD, below_U[:, None], value=-lr / (1 - settings.betas[0] ** step))
+    correction = 1 - settings.betas[0] ** update.step
+    weight_UD.addcdiv_(average_UD, divisor_U[:, None], value=-lr / correction)
 
 
-def lamb(
-    weight_UD: Tensor,
-    states: Sequence[Tensor],
-    grad_UD: Tensor,
-    settings: SparseSettings,
-    lr: float,
-    step: int,
-) -> None:
-    """LAMB (arXiv:1904.00962), a row taken as a layer: w -= lr |w|/|d| d, d Adam's direction."""
+def lamb(weight_UD: Tensor, states: Sequence[Tensor], grad_UD: Tensor, update: UpdateStep) -> None:
+    """Apply LAMB (arXiv:1904.00962) with each row as a layer: w -= lr |w|/|d| d, d as in Adam."""
     average_UD, square_UD = states
-    beta1, beta2 = settings.betas
+    (beta1, beta2), step = update.settings.betas, update.step
     average_UD.lerp_(grad_UD, 1 - beta1)
     square_UD.mul_(beta2).addcmul_(grad_UD, grad_UD, value=1 - beta2)
-    below_UD = square_UD.sqrt().div_(math.sqrt(1 - beta2**step)).add_(settings.eps)
-    direction_UD = average_UD.div(below_UD).mul_(1 / (1 - beta1**step))
-    _step_by_trust(weight_UD, direction_UD, settings, lr)
+    divisor_UD = square_UD.sqrt().div_(math.sqrt(1 - beta2**step)).add_(update.settings.eps)
+    direction_UD = average_UD.div(divisor_UD).mul_(1 / (1 - beta1**step))
+    _apply_trust_ratio(weight_UD, direction_UD, update)
 
 
 def partial_rowwise_lamb(
-    weight_UD: Tensor,
-    states: Sequence[Tensor],
-    grad_UD: Tensor,
-    settings: SparseSettings,
-    lr: float,
-    step: int,
+    weight_UD: Tensor, states: Sequence[Tensor], grad_UD: Tensor, update: UpdateStep
 ) -> None:
-    """LAMB with one second moment a row, of mean(g^2)."""
+    """Apply LAMB with one second moment a row, of mean(g^2)."""
     average_UD, square_U = states
-    below_U = _rowwise_moments(average_UD, square_U, grad_UD, settings, step)
-    direction_UD = average_UD.div(below_U[:, None]).mul_(1 / (1 - settings.betas[0] ** step))
-    _step_by_trust(weight_UD, direction_UD, settings, lr)
+    divisor_U = _update_rowwise_moments(average_UD, square_U, grad_UD, update)
+    correction = 1 - update.settings.betas[0] ** update.step
+    direction_UD = average_UD.div(divisor_U[:, None]).mul_(1 / correction)
+    _apply_trust_ratio(weight_UD, direction_UD, update)
 
 
 UPDATE_RULES: dict[str, UpdateRule] = {
@@ -196,27 +165,25 @@ def _mean_square(grad_UD: Tensor) -> Tensor:
     return torch.einsum("ud,ud->u", grad_UD, grad_UD).div_(grad_UD.shape[1])
 
 
-def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    """above / below, and 0 where below is 0."""
-    return torch.where(below > 0, above / below, 0.0)
+def _ratio(dividend: Tensor, divisor: Tensor) -> Tensor:
+    """Divide, with 0 as result where the divisor is 0."""
+    return torch.where(divisor > 0, dividend / divisor, 0.0)
 
 
-def _rowwise_moments(
-    average_UD: Tensor, square_U: Tensor, grad_UD: Tensor, settings: SparseSettings, step: int
+def _update_rowwise_moments(
+    average_UD: Tensor, square_U: Tensor, grad_UD: Tensor, update: UpdateStep
 ) -> Tensor:
-    """Moves both moments; returns sqrt of the corrected second one plus eps, [U]."""
-    beta1, beta2 = settings.betas
+    """Update both moments and return the root of the corrected second one plus eps, [U]."""
+    beta1, beta2 = update.settings.betas
     average_UD.lerp_(grad_UD, 1 - beta1)
     square_U.mul_(beta2).add_(_mean_square(grad_UD), alpha=1 - beta2)
-    return square_U.sqrt().div_(math.sqrt(1 - beta2**step)).add_(settings.eps)
+    return square_U.sqrt().div_(math.sqrt(1 - beta2**update.step)).add_(update.settings.eps)
 
 
-def _step_by_trust(
-    weight_UD: Tensor, direction_UD: Tensor, settings: SparseSettings, lr: float
-) -> None:
-    """w -= lr |w| / |d| d, d with decay, and nothing where d is 0; see still_rows."""
-    if settings.weight_decay:
-        direction_UD.add_(weight_UD, alpha=settings.weight_decay)
+def _apply_trust_ratio(weight_UD: Tensor, direction_UD: Tensor, update: UpdateStep) -> None:
+    """Apply w -= lr |w| / |d| d, where d includes decay; a row whose d is 0 stays."""
+    if update.settings.weight_decay:
+        direction_UD.add_(weight_UD, alpha=update.settings.weight_decay)
     norm_U1 = torch.linalg.vector_norm(weight_UD, dim=1, keepdim=True)
     ratio_U1 = _ratio(norm_U1, torch.linalg.vector_norm(direction_UD, dim=1, keepdim=True))
-    weight_UD.addcmul_(direction_UD, ratio_U1, value=-lr)
+    weight_UD.addcmul_(direction_UD, ratio_U1, value=-update.lr)

@@ -1,4 +1,4 @@
-"""The `sharding` group: how tables lie on several ranks, and what cannot be had. No torch here."""
+"""The `sharding` group: how tables lie on several ranks, and what is refused. No torch here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.errors import ConfigError, nearest_hint
+from runner.errors import ConfigError, nearest_hint, unknown_choice
 from runner.optim.settings import SPARSE_KINDS
 
 PLANS = (
@@ -17,66 +17,65 @@ PLANS = (
     "table_row_wise",
     "data_parallel",
 )
-# Column-wise splits a row, so each rank would see a part of what these take over a whole row.
-_WHOLE_ROWS = {
+# Column-wise sharding splits a row, so no rank would see the whole row that these kinds need.
+_WHOLE_ROW_KINDS = {
     "rowwise_adagrad": "its accumulator is one number for a whole row",
     "lars_sgd": "its rate is the norm of a whole row",
     "lamb": "its rate is the norm of a whole row",
     "partial_rowwise_adam": "its second moment is one number for a whole row",
     "partial_rowwise_lamb": "its second moment is one number for a whole row",
 }
-# Of these the one that is the faster on CPU, by measurement: its Adagrad is scalar code and 1.1 to
-# 1.5 times slower than our row updates.
+# Kinds for which FBGEMM's CPU kernel is faster than our row updates, by measurement. Its Adagrad is
+# scalar code, 1.1 to 1.5 times slower than ours.
 FBGEMM_FASTER_ON_CPU = ("sgd", "rowwise_adagrad")
-FBGEMM_CPU_KINDS = ("sgd", "adagrad", "rowwise_adagrad")  # of FBGEMM; the others are ours
+FBGEMM_CPU_KINDS = ("sgd", "adagrad", "rowwise_adagrad")  # on CPU only we have the other kinds
 BANDWIDTH_KEYS = ("intra_host_gb_per_s", "inter_host_gb_per_s")
 
 
 @dataclass(frozen=True)
 class ShardingSettings:
-    """The `sharding` group. One process has all tables whole, whatever it says."""
+    """The `sharding` group. A single process has all tables whole, whatever the settings."""
 
     plan: str = "auto"
-    tables: dict[str, str] = field(default_factory=dict)  # a plan of its own for a table
-    min_columns: int = 16  # of a column-wise piece
-    storage_reserve: float = 0.15  # of a device's memory that tables leave free
-    device_memory_gb: float | None = None  # null: what the GPU, or this machine, has
+    tables: dict[str, str] = field(default_factory=dict)  # other plans for single tables
+    min_columns: int = 16  # smallest width of a column-wise shard
+    storage_reserve: float = 0.15  # fraction of a device's memory that tables leave free
+    device_memory_gb: float | None = None  # None: the memory of the GPU, or of this machine
     intra_host_gb_per_s: float | None = None  # between ranks of one machine
-    inter_host_gb_per_s: float | None = None
+    inter_host_gb_per_s: float | None = None  # between machines
 
     def plan_of(self, table: str) -> str:
+        """Return the plan of a table."""
         return self.tables.get(table, self.plan)
 
 
 @dataclass(frozen=True)
 class TableRule:
-    """By which optimizer a table is updated, and the key that says so."""
+    """The kind of optimizer that updates a table, and the key that determines it."""
 
     kind: str
     key: str = "optimizer.sparse.kind"
 
     @property
     def is_configured(self) -> bool:
-        """Whether the key holds the kind; what is frozen has the one that keeps no state."""
+        """Whether the key holds the kind; a frozen table has a kind that no key holds."""
         return self.key.endswith(".kind")
 
 
 def check_sharding(node: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the values of the group, a message each."""
-    problems = []
-    named = {"sharding.plan": node.get("plan")}
+    """Check the values of the group, and return a message for each wrong one."""
+    plans = {"sharding.plan": node.get("plan")}
     tables = node.get("tables") or {}
-    named |= {f"sharding.tables.{table}": plan for table, plan in tables.items()}
-    for key, plan in named.items():
-        if plan not in PLANS:
-            near = nearest_hint(str(plan), PLANS)
-            problems.append(f"{key}={plan}: one of {', '.join(PLANS)}{near}")
+    plans |= {f"sharding.tables.{table}": plan for table, plan in tables.items()}
+    problems = [
+        unknown_choice(key, plan, PLANS) for key, plan in plans.items() if plan not in PLANS
+    ]
     reserve = node.get("storage_reserve")
     if isinstance(reserve, int | float) and not 0 <= reserve < 1:
-        problems.append(f"sharding.storage_reserve={reserve}: a fraction from 0, below 1")
+        problems.append(f"sharding.storage_reserve={reserve}: must be at least 0 and below 1")
     columns = node.get("min_columns")
     if isinstance(columns, int) and (columns < 4 or columns % 4):
-        problems.append(f"sharding.min_columns={columns}: a multiple of 4")
+        problems.append(f"sharding.min_columns={columns}: must be a multiple of 4")
     for key in ("device_memory_gb", *BANDWIDTH_KEYS):
         value = node.get(key)
         if isinstance(value, int | float) and value <= 0:
@@ -85,25 +84,29 @@ def check_sharding(node: Mapping[str, Any]) -> list[str]:
 
 
 def refusal_reason(key: str, plan: Any, rule: TableRule, *, on_cpu: bool) -> str | None:
-    """Why tables of this rule cannot have the plan that `key` gives them; None: they can."""
+    """Return why tables of this rule cannot have the plan that `key` gives them, or None."""
     if plan != "column_wise":
         return None
-    if rule.kind in _WHOLE_ROWS:
+    if rule.kind in _WHOLE_ROW_KINDS:
         return (
             f"{key}=column_wise: would change what {rule.key}={rule.kind} does: "
-            f"{_WHOLE_ROWS[rule.kind]}; row_wise and table_wise keep rows whole, and sgd, adagrad "
-            "and adam allow column_wise"
+            f"{_WHOLE_ROW_KINDS[rule.kind]}; row_wise and table_wise keep rows whole, and sgd, "
+            "adagrad and adam allow column_wise"
         )
     if on_cpu and rule.kind not in FBGEMM_CPU_KINDS:
         return (
-            f"{key}=column_wise: on CPU {rule.key}={rule.kind} has no kernel of FBGEMM, and ours "
+            f"{key}=column_wise: on CPU FBGEMM has no kernel for {rule.key}={rule.kind}, and ours "
             "keeps rows whole; row_wise and table_wise work"
         )
     return None
 
 
 def check_table_names(settings: ShardingSettings, tables: Sequence[str]) -> None:
-    """Raises: ConfigError for an entry of a table that the model does not have."""
+    """Check that the model has every table that the settings name.
+
+    Raises:
+        ConfigError: for a table that it does not have.
+    """
     for name in settings.tables:
         if name not in tables:
             raise ConfigError(
@@ -113,7 +116,7 @@ def check_table_names(settings: ShardingSettings, tables: Sequence[str]) -> None
 
 
 def engine_name(plan: str, kind: str, *, on_cpu: bool) -> str | None:
-    """Who holds such tables on several ranks: TorchRec or our own exchange; None: refused."""
+    """Return the engine of such tables on several ranks: "TorchRec", "ours", or None: refused."""
     if plan not in PLANS or refusal_reason("", plan, TableRule(kind), on_cpu=on_cpu):
         return None
     if plan == "data_parallel" or (on_cpu and kind not in FBGEMM_CPU_KINDS):
@@ -122,7 +125,7 @@ def engine_name(plan: str, kind: str, *, on_cpu: bool) -> str | None:
 
 
 def support_matrix() -> str:
-    """Who updates the tables, as Markdown: a row an optimizer, on CPU / on CUDA."""
+    """Return a Markdown table of the engines by optimizer and plan, on CPU / on CUDA."""
     lines = [f"| | one process | {' | '.join(PLANS)} |", f"|---|---{'|---' * len(PLANS)}|"]
     for kind in SPARSE_KINDS:
         cells = ["FBGEMM" if kind in FBGEMM_FASTER_ON_CPU else "ours / FBGEMM"]

@@ -1,7 +1,7 @@
-"""The updates that moments of tables have behind them: Adam's bias correction goes by their number.
+"""The number of updates that the moments of tables have had, which Adam's bias correction needs.
 
-One number holds for all tables of a rate, since their kernels take one. It is this run's number of
-updates, and after a warm start with the optimizer's state those of the source before it.
+All tables of one rate have one number, since their kernel takes one. It counts the updates of this
+run, and after a warm start with the optimizer's state also those of the source run.
 """
 
 from __future__ import annotations
@@ -12,37 +12,50 @@ from runner.embeddings.interface import EmbeddingTables
 from runner.embeddings.row_updates import STATE_NAMES
 from runner.errors import ConfigError
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+_MOMENT_NAMES = ("exp_avg", "exp_avg_sq")
 
 
 def uses_step_count(tables: EmbeddingTables) -> bool:
-    """Whether the rule of these tables goes by the number of the update."""
-    return any(state in MOMENTS for state in STATE_NAMES[tables.settings.kind])
+    """Return whether the optimizer of these tables uses the number of the update."""
+    return any(state in _MOMENT_NAMES for state in STATE_NAMES[tables.settings.kind])
 
 
 def initial_step_count(tables: EmbeddingTables, counts: Mapping[str, int]) -> int:
-    """Updates behind the moments of these tables when their run began. counts: by table."""
+    """Return how many updates the moments of these tables had before their run began.
+
+    Args:
+        tables: tables of one rate.
+        counts: the number of updates by table; a missing one is 0.
+    """
     return counts.get(tables.layout.tables[0].name, 0)
 
 
 def check_step_counts(groups: Mapping[str, EmbeddingTables], counts: Mapping[str, int]) -> None:
-    """Raises: ConfigError if tables of one rate do not have the same number behind them."""
+    """Check that the moments of all tables of a rate have had the same number of updates.
+
+    Args:
+        groups: the tables of each rate.
+        counts: the number of updates by table; a missing one is 0.
+
+    Raises:
+        ConfigError: if the numbers differ.
+    """
     for tables in groups.values():
-        found = {spec.name: counts.get(spec.name, 0) for spec in tables.layout.tables}
-        if uses_step_count(tables) and len(set(found.values())) > 1:
+        table_counts = {spec.name: counts.get(spec.name, 0) for spec in tables.layout.tables}
+        if uses_step_count(tables) and len(set(table_counts.values())) > 1:
             raise ConfigError(
-                "optimizer.parts: puts tables under one rate whose moments have different numbers "
-                f"of updates behind them, from a warm start: {describe_counts(found)}"
+                "optimizer.parts: tables of one rate have moments with different numbers of "
+                f"updates from a warm start: {describe_counts(table_counts)}"
             )
 
 
 def describe_counts(counts: Mapping[str, int | None]) -> str:
-    """By table, those of one number together; None: begins afresh."""
+    """List tables by their number of updates, with None for tables that start afresh."""
     by_count: dict[int | None, list[str]] = {}
     for name, count in counts.items():
         by_count.setdefault(count, []).append(name)
-    parts = []
+    descriptions = []
     for count, (first, *others) in by_count.items():
         more = f" and {len(others)} other{'s' * (len(others) > 1)}" if others else ""
-        parts.append(f"{first}{more} " + ("afresh" if count is None else f"{count:,}"))
-    return ", ".join(parts)
+        descriptions.append(f"{first}{more} " + ("afresh" if count is None else f"{count:,}"))
+    return ", ".join(descriptions)

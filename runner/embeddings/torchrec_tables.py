@@ -1,4 +1,4 @@
-"""Tables in pieces over ranks, by TorchRec: its planner, DistributedModelParallel, fused kernels.
+"""Tables sharded over ranks by TorchRec: its planner, DistributedModelParallel, fused kernels.
 
 B batch of this rank, F features, E width of all pooled embeddings, R rows, D width.
 """
@@ -23,7 +23,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.embeddings.fbgemm_tables import FBGEMM_OPTIMIZERS, set_kernel_step
-from runner.embeddings.interface import EmbeddingTables, Layout, PermuteColumns, Placement
+from runner.embeddings.interface import EmbeddingTables, Layout, Placement, permute_columns
 from runner.embeddings.planner import (
     ROW_SHARDING_TYPES,
     FusedSharder,
@@ -38,12 +38,10 @@ from runner.optim.settings import SparseSettings
 
 
 class TorchRecTables(EmbeddingTables):
-    """TorchRec's sharded collection of embedding bags behind the interface of `Tables`.
+    """TorchRec's sharded collection of embedding bags behind the interface `EmbeddingTables`.
 
-    Collective: making it, every look-up and its backward. The gradients of all ranks are summed.
-
-    Args: free_bytes: of each device, for these tables. batch_size: rows a rank looks up at once.
-    Raises: ConfigError if the tables do not fit, or if no plan obeys the settings.
+    Collective: the constructor, every look-up and its backward. The gradients of all ranks are
+    summed.
     """
 
     def __init__(
@@ -57,15 +55,29 @@ class TorchRecTables(EmbeddingTables):
         free_bytes: int,
         batch_size: int,
     ) -> None:
+        """Plan the tables and build the shards of this rank, with their weights not yet set.
+
+        Args:
+            layout: the whole tables.
+            settings: their optimizer.
+            sharding: the `sharding` group.
+            ranks: all ranks that share the tables.
+            device: the device of this rank.
+            free_bytes: bytes of each device for these tables.
+            batch_size: rows that a rank looks up at once, for the planner.
+
+        Raises:
+            ConfigError: if the tables do not fit, or if no plan obeys the settings.
+        """
         super().__init__(layout, settings, device)
         self._ranks = ranks
-        # the loss of a rank is divided by the weight of all, so gradients add up to their mean
+        # the loss of a rank is divided by the weight of all ranks, so gradients sum to their mean
         set_gradient_division(False)
         collection = _collection(layout)
         sharder = FusedSharder(fused_params=_fused_params(settings, device))
         topology = make_topology(sharding, ranks, device, free_bytes)
         plan = make_sharding_plan(collection, sharder, layout, sharding, topology, batch_size)
-        # the kernels draw initial weights, of which we make no use: no generator may notice
+        # the kernels draw initial weights that we overwrite; this must not move a generator
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             parallel = DistributedModelParallel(
@@ -73,7 +85,7 @@ class TorchRecTables(EmbeddingTables):
                 env=ShardingEnv.from_process_group(world_group()),
                 device=device,
                 plan=plan,
-                sharders=[sharder],  # type: ignore[list-item]
+                sharders=[sharder],
                 init_data_parallel=False,
             )
         self._parallel = [parallel]  # in a list: hidden from nn.Module
@@ -92,7 +104,7 @@ class TorchRecTables(EmbeddingTables):
 
     def state(self) -> dict[str, Tensor]:
         names = STATE_NAMES[self.settings.kind]
-        found: dict[str, list[LocalShard]] = {}
+        local: dict[str, list[LocalShard]] = {}
         for kernel, shards in self._kernels():
             weights = kernel.split_embedding_weights()
             states = kernel.split_optimizer_states() or [[] for _ in weights]
@@ -101,21 +113,21 @@ class TorchRecTables(EmbeddingTables):
                 for name, tensor in zip(("weight", *names), (weight, *moments), strict=True):
                     offset = (first_row, first_column)[: tensor.dim()]
                     key = f"{shard.name}/{name}"
-                    found.setdefault(key, []).append(LocalShard(tensor.detach(), offset))
+                    local.setdefault(key, []).append(LocalShard(tensor.detach(), offset))
         tensors: dict[str, Tensor] = {}
         for spec in self.layout.tables:
             for name in ("weight", *names):
                 rowwise = name in ROWWISE_STATES.get(self.settings.kind, ())
                 shape = (spec.num_rows,) if rowwise else (spec.num_rows, spec.dim)
                 key = f"{spec.name}/{name}"
-                tensors[key] = LocalShards(shape, found.get(key, []), torch.float32, self._device)
+                tensors[key] = LocalShards(shape, local.get(key, []), torch.float32, self._device)
         return tensors
 
     def placement(self) -> list[Placement]:
         return self._placement
 
     def _kernels(self) -> Iterator[tuple[Any, list[Any]]]:
-        """FBGEMM's modules of this rank, each with TorchRec's descriptions of its tables."""
+        """Yield FBGEMM's modules of this rank, each with TorchRec's descriptions of its tables."""
         for lookup in self._parallel[0].module._lookups:
             for module in lookup._emb_modules:
                 yield module.emb_module, module.config.embedding_tables
@@ -134,15 +146,18 @@ class TorchRecTables(EmbeddingTables):
         module = self._parallel[0].module
         for kernel, _ in self._kernels() if self._counts_steps else ():
             set_kernel_step(kernel, self._step)
-        # TorchRec's pipeline has the ids already, and its forward takes no notice of what it gets
+        # TorchRec's pipeline has the ids already, and the forward that it sets ignores its input
         pooled = module(kjt if _is_pipelined(module) else self.torchrec_inputs(kjt)[0])
         if self._column_orders is None:
             self._column_orders = self._orders(pooled.keys(), pooled.length_per_key())
-        pooled_BE = PermuteColumns.apply(pooled.values()[:size], *self._column_orders)
+        pooled_BE = permute_columns(pooled.values()[:size], *self._column_orders)
         return self._apply_mean_pooling(pooled_BE, lengths_FB)
 
     def _orders(self, keys: Sequence[str], widths: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Columns come in the order of the plan: (plan -> features, features -> plan)."""
+        """Return the column orders (plan -> features, features -> plan).
+
+        TorchRec returns the columns in the order of its plan.
+        """
         ends = torch.tensor(widths).cumsum(0).tolist()
         columns = {k: range(end - width, end) for k, end, width in zip(keys, ends, widths)}
         order = torch.tensor([c for k in self._keys for c in columns[k]], device=self._device)
@@ -186,7 +201,7 @@ def _fused_params(settings: SparseSettings, device: torch.device) -> dict[str, A
 
 
 def _padded(kjt: KeyedJaggedTensor, size: int) -> KeyedJaggedTensor:
-    """The same with empty bags behind each feature's own, up to `size` of them."""
+    """Append empty bags to each feature, up to `size` of them."""
     missing = size - kjt.stride()
     if missing == 0:
         return kjt
@@ -197,5 +212,5 @@ def _padded(kjt: KeyedJaggedTensor, size: int) -> KeyedJaggedTensor:
         weights=kjt.weights_or_none(),
         lengths=functional.pad(lengths_FB, (0, missing)).flatten(),
         stride=size,
-        length_per_key=kjt.length_per_key_or_none(),  # on the host: a GPU would be waited for
+        length_per_key=kjt.length_per_key_or_none(),  # from the host, not to wait for a GPU
     )

@@ -1,4 +1,4 @@
-"""The settings that a class of torch.optim takes, read in its source: torch is not imported."""
+"""The settings that a class of torch.optim takes, read from its source without importing torch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ PACKAGE = "torch.optim"
 
 
 def accepted_arguments(target: str) -> list[str] | None:
-    """Names of a class's settings but for its parameters; None if the source does not say."""
+    """Return the names of a class's settings, without its parameters.
+
+    Returns:
+        None if the class is not one of torch.optim, or if its source does not list them all.
+    """
     package, _, name = target.rpartition(".")
-    spec = importlib.util.find_spec("torch")  # does not run it
+    spec = importlib.util.find_spec("torch")  # does not import it
     if not f"{package}.".startswith(f"{PACKAGE}.") or spec is None:
         return None
-    for place in spec.submodule_search_locations or []:
-        for path in sorted(Path(place, "optim").glob("*.py")):
+    for folder in spec.submodule_search_locations or []:
+        for path in sorted(Path(folder, "optim").glob("*.py")):
             text = path.read_text()
             if f"class {name}(" in text:
                 return _settings(ast.parse(text), name)
@@ -28,9 +32,9 @@ def _settings(module: ast.Module, name: str) -> list[str] | None:
         if isinstance(node, ast.ClassDef) and node.name == name:
             for function in node.body:
                 if isinstance(function, ast.FunctionDef) and function.name == "__init__":
-                    given = function.args
-                    if given.kwarg is not None:
+                    args = function.args
+                    if args.kwarg is not None:
                         return None
-                    names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+                    names = [a.arg for a in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
                     return [n for n in names if n not in ("self", "params")]
     return None

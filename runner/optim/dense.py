@@ -1,8 +1,8 @@
-"""The dense half's optimizer: any torch.optim class, and its state as named tensors and JSON.
+"""The optimizer of the dense half: any torch.optim class, its state as named tensors and JSON.
 
-torch makes most states at the first step, each class in its own way, so a fresh optimizer has no
-tensors to load into. `dense_values` therefore writes down which states there are; before loading,
-`create_dense_state` makes exactly these.
+torch creates most states at the first step, each class in its own way, so a fresh optimizer has no
+tensors to load into. `dense_state_values` therefore describes the states that exist, and
+`create_dense_state` creates exactly these before tensors are loaded.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from runner.errors import ConfigError, nearest_hint
+from runner.errors import ConfigError, nearest_hint, unknown_setting
 
-# Classes with a fused kernel, and the devices that have it. Several times faster than the others on
-# CPU, and never chosen by torch itself.
+# Classes with a fused kernel, and the devices that have it. It is several times faster than the
+# others on CPU, and torch never chooses it by itself.
 _FUSED = {
     torch.optim.Adam: ("cpu", "cuda"),
     torch.optim.AdamW: ("cpu", "cuda"),
@@ -36,26 +36,24 @@ def build_dense_optimizer(
     *,
     where: str = "optimizer.dense",
 ) -> Optimizer:
-    """An optimizer over named parameters, fused where torch can and `settings` do not say.
+    """Build an optimizer of named parameters, fused if torch can and `settings` do not forbid it.
 
-    Raises: ConfigError for an unknown setting (with the nearest name) or a value that the class
-    refuses.
+    Raises:
+        ConfigError: for an unknown setting (with the nearest name), or a value that the class
+            refuses.
     """
     if not (isinstance(cls, type) and issubclass(cls, Optimizer)):
-        raise ConfigError(f"{where}._target_: {cls!r} is no torch optimizer class")
+        raise ConfigError(f"{where}._target_: {cls!r} is not a torch optimizer class")
     accepted = inspect.signature(cls.__init__).parameters
     known = [name for name in accepted if name not in ("self", "params")]
     if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         wrong = [key for key in settings if key not in known]
         if wrong:
-            out = ""
-            if "[" not in where:  # of a list, as parts are, the command line can take nothing
+            hint = ""
+            if "[" not in where:  # the command line cannot delete keys in a list, such as parts
                 keys = " ".join(f"~{where}.{key}" for key in wrong)
-                out = f"; {keys} {'leaves it' if len(wrong) == 1 else 'leave them'} out"
-            raise ConfigError(
-                f"{where}.{wrong[0]} is no setting of {cls.__name__}{nearest_hint(wrong[0], known)}; "
-                f"known: {', '.join(known)}{out}"
-            )
+                hint = f"; {keys} {'leaves it' if len(wrong) == 1 else 'leave them'} out"
+            raise ConfigError(unknown_setting(where, wrong[0], cls.__name__, known) + hint)
     options: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()
     }
@@ -63,7 +61,7 @@ def build_dense_optimizer(
     if devices <= set(_FUSED.get(cls, ())) and not any(options.get(k) for k in _NOT_WITH_FUSED):
         options.setdefault("fused", True)
     try:
-        # a group, since torch refuses an empty list, and a model may be tables and nothing else
+        # as a group, since torch refuses an empty list, and a model may consist of tables alone
         return cls([{"params": list(parameters.values())}], **options)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{where}: {cls.__name__}: {error}") from error
@@ -72,7 +70,11 @@ def build_dense_optimizer(
 def dense_state_tensors(
     optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> dict[str, Tensor]:
-    """Live tensors of the states that exist now: `<parameter>/<state>`, list items `/<i>` below."""
+    """Return the live tensors of the states that exist now.
+
+    Returns:
+        Tensors by `<parameter>/<state>`, with `/<i>` behind it for the items of a list.
+    """
     tensors: dict[str, Tensor] = {}
     for name, state in _states(optimizer, parameters).items():
         for key, value in state.items():
@@ -83,7 +85,7 @@ def dense_state_tensors(
 def dense_state_values(
     optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> dict[str, dict[str, Any]]:
-    """JSON of the states: numbers as they are, tensors by shape, for `create_dense_state`."""
+    """Describe the states in JSON for `create_dense_state`: numbers by value, tensors by shape."""
     return {
         name: {key: _to_json(value, f"{name}/{key}") for key, value in state.items()}
         for name, state in _states(optimizer, parameters).items()
@@ -95,9 +97,10 @@ def create_dense_state(
     parameters: Mapping[str, nn.Parameter],
     values: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Gives the optimizer the states of `dense_values`: numbers set, tensors to be loaded into.
+    """Create the states that `dense_state_values` described: numbers set, tensors zero.
 
-    Raises: ConfigError for a parameter that the optimizer does not have.
+    Raises:
+        ConfigError: for a parameter that the optimizer does not have.
     """
     names = list(parameters)
     for name in values:
@@ -106,9 +109,9 @@ def create_dense_state(
                 f"the checkpoint's optimizer state is for a parameter {name!r} that the model "
                 f"does not have{nearest_hint(name, names)}"
             )
-    # through load_state_dict, since it knows on which device and in which type a class keeps what
+    # load_state_dict knows on which device and in which type a class keeps each state
     described = optimizer.state_dict()
-    numbers = _numbers(optimizer)
+    numbers = _parameter_numbers(optimizer)
     described["state"] = {
         numbers[id(parameters[name])]: {k: _from_json(v) for k, v in state.items()}
         for name, state in values.items()
@@ -121,19 +124,25 @@ def create_dense_states(
     parameters: Mapping[str, nn.Parameter],
     values: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """`create_dense_state` for several optimizers, each of which has parameters of its own."""
-    left = dict(values)
+    """Call `create_dense_state` for several optimizers, each with its own parameters."""
+    remaining = dict(values)
     for optimizer in optimizers[1:]:
-        owned = _numbers(optimizer)
-        mine = {n: v for n, v in left.items() if n in parameters and id(parameters[n]) in owned}
-        create_dense_state(optimizer, parameters, mine)
-        left = {name: v for name, v in left.items() if name not in mine}
-    create_dense_state(optimizers[0], parameters, left)
+        numbers = _parameter_numbers(optimizer)
+        owned = {
+            name: value
+            for name, value in remaining.items()
+            if name in parameters and id(parameters[name]) in numbers
+        }
+        create_dense_state(optimizer, parameters, owned)
+        remaining = {name: value for name, value in remaining.items() if name not in owned}
+    create_dense_state(optimizers[0], parameters, remaining)
 
 
 def probe_state_names(optimizer: Optimizer, num_dims: int) -> set[str]:
-    """Names of the states that such an optimizer keeps of a parameter with so many dimensions,
-    tried on one of its own."""
+    """Return the names of the states that such an optimizer keeps for a parameter.
+
+    It makes a step with a parameter of its own that has `num_dims` dimensions.
+    """
     [first, *_] = (p for group in optimizer.param_groups for p in group["params"])
     weight = nn.Parameter(torch.zeros((2,) * num_dims, device=first.device))
     weight.grad = torch.zeros_like(weight)
@@ -149,8 +158,8 @@ def probe_state_names(optimizer: Optimizer, num_dims: int) -> set[str]:
 def _states(
     optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> dict[str, dict[str, Any]]:
-    """States by parameter name; those that have none are left out."""
-    owned = _numbers(optimizer)
+    """Return the states by parameter name, without parameters that have none."""
+    owned = _parameter_numbers(optimizer)
     return {
         name: optimizer.state[p]
         for name, p in parameters.items()
@@ -158,8 +167,8 @@ def _states(
     }
 
 
-def _numbers(optimizer: Optimizer) -> dict[int, int]:
-    """How state_dict() numbers the parameters: in the order of the groups."""
+def _parameter_numbers(optimizer: Optimizer) -> dict[int, int]:
+    """Return id(parameter) -> its number in state_dict(), which follows the order of the groups."""
     ordered = (p for group in optimizer.param_groups for p in group["params"])
     return {id(p): i for i, p in enumerate(ordered)}
 
@@ -181,7 +190,7 @@ def _to_json(value: Any, name: str) -> Any:
         return {"float": str(value)}  # JSON has no NaN and no infinity
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"{name}: a {type(value).__name__} cannot be kept in a checkpoint")
+    raise TypeError(f"{name}: a {type(value).__name__} cannot be saved in a checkpoint")
 
 
 def _from_json(node: Any) -> Any:

@@ -1,29 +1,32 @@
-"""Reads a schedule's settings: numbers, and lengths in updates, fractions of the run or epochs."""
+"""Reading a schedule's settings: numbers, and lengths as updates, fractions or epochs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import ConfigError, nearest_hint
+from runner.errors import ConfigError
+from runner.optim.setting_checks import check_choice, check_number
 
 
 @dataclass(frozen=True)
 class ScheduleReader:
-    """The settings of one schedule, with the run's lengths where they are known.
+    """The settings of one schedule, with the lengths of the run where they are known.
 
-    A length is whole updates; a number below 1 is that fraction of the run; "2ep" is two epochs.
+    A length is a number of updates, a number below 1 is that fraction of the run, and "2ep" means
+    two epochs.
     """
 
     settings: Mapping[str, Any]
     where: str
     total_steps: int | None
     steps_per_epoch: int | None
-    check_only: bool = False  # only names and ranges: lengths of the run are not known yet
+    check_only: bool = False  # names and ranges alone: the run's lengths are not known yet
 
     def error(self, key: str, rule: str) -> ConfigError:
+        """Make the error for a setting that breaks a rule."""
         return ConfigError(f"{self.where}.{key}={self.settings.get(key)!r}: {rule}")
 
     def number(
@@ -33,26 +36,24 @@ class ScheduleReader:
         *,
         low: float = 0.0,
         high: float = math.inf,
-        above: bool = False,
+        above_low: bool = False,
     ) -> float:
+        """Return a setting that is a number from `low` to `high`."""
         value = self.settings.get(key, default)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
-            raise self.error(key, "must be a number")
-        if not (low < value if above else low <= value) or value > high:
-            upper = "" if high == math.inf else f" and at most {high:g}"
-            raise self.error(key, f"must be {'above' if above else 'at least'} {low:g}{upper}")
-        return float(value)
+        return check_number(value, f"{self.where}.{key}", low=low, high=high, above_low=above_low)
 
     def length(self, key: str, default: float | None = None, *, low: int = 1) -> int:
+        """Return a setting that is a length, in updates; null stands for the default."""
         value = self.settings.get(key)
         return self.to_updates(key, default if value is None else value, low=low)
 
     def to_updates(self, key: str, value: Any, *, low: int) -> int:
-        """Updates from a count, a fraction of the run, or epochs such as "2ep"."""
+        """Convert a count, a fraction of the run, or epochs such as "2ep", to updates.
+
+        Raises:
+            ConfigError: if the value is not a length of at least `low`, or if it needs a length of
+                the run that is not known.
+        """
         if isinstance(value, str) and value.endswith("ep") and _is_number(value[:-2]):
             if self.steps_per_epoch is None:
                 if self.check_only:
@@ -72,23 +73,29 @@ class ScheduleReader:
         return count
 
     def require_total_steps(self) -> int:
+        """Return the updates of the run.
+
+        Raises:
+            ConfigError: if the run is endless.
+        """
         if self.total_steps is None:
             kind = self.settings["kind"]
             raise ConfigError(
-                f"{self.where}.kind={kind} as set needs the length of the run: set "
+                f"{self.where}.kind={kind}: needs the length of the run with these settings: set "
                 "trainer.max_steps, or use a schedule in updates such as constant"
             )
         return self.total_steps
 
-    def choice(self, key: str, default: str, known: Sequence[str]) -> str:
-        value = self.settings.get(key, default)
-        if value not in known:
-            raise self.error(
-                key, f"must be one of {', '.join(known)}{nearest_hint(str(value), known)}"
-            )
-        return value
+    def choice(self, key: str, default: str, known: Iterable[str]) -> str:
+        """Return a setting that is one of the known words."""
+        return check_choice(self.settings.get(key, default), f"{self.where}.{key}", known)
 
     def items(self, key: str) -> list[Any]:
+        """Return a setting that is a list.
+
+        Raises:
+            ConfigError: if it is not a list.
+        """
         value = self.settings.get(key)
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise self.error(key, "must be a list")

@@ -1,8 +1,8 @@
-"""Learning rates by the number of batches that an update adds up. No torch here.
+"""Scaling of learning rates by the number of batches that an update adds up. No torch here.
 
-An update of N batches (ranks x accumulated micro-batches) has a gradient N times less noisy than
-one of a single batch, so that its rates may be larger: N times (`linear`, arXiv:1706.02677) or the
-square root of N times (`sqrt`, arXiv:1404.5997).
+The gradient of an update of N batches (ranks x accumulated micro-batches) has 1/N of the variance
+of a single batch's, so its rates may be larger: N times (`linear`, arXiv:1706.02677) or the square
+root of N times (`sqrt`, arXiv:1404.5997).
 """
 
 from __future__ import annotations
@@ -21,34 +21,50 @@ LR_SCALING_RULES: dict[str, Callable[[int], float]] = {
 
 
 def lr_scale_factor(rule: str, batches: int | None) -> float:
-    """What all full rates are multiplied by; batches: as `resolve_lr_batches` has found them."""
+    """Return the factor of all full rates.
+
+    Args:
+        rule: a name in `LR_SCALING_RULES`.
+        batches: batches of an update, as `resolve_lr_batches` has set them.
+    """
     assert rule == "constant" or batches is not None
     return LR_SCALING_RULES[rule](batches or 1)
 
 
 def resolve_lr_batches(config: dict[str, Any], record: dict[str, Any]) -> None:
-    """Writes into a configuration how many batches its rates are scaled by. In place.
+    """Write into a configuration, in place, by how many batches its rates are scaled.
 
-    Once: a resume takes the number from its run, so that other ranks with the same rows an update
-    leave the rates as they were. It makes the result, and is therefore signed.
+    A number that is set already stays. So a resume takes the number of its run, and other ranks
+    with the same rows an update leave the rates as they were. The number determines the result and
+    is therefore part of the signature.
+
+    Args:
+        config: the configuration with its references resolved.
+        record: the same configuration as it is recorded, which gets the same number.
     """
-    trainer, kept = config.get("trainer"), record.get("trainer")
-    if not isinstance(trainer, dict) or not isinstance(kept, dict):
+    trainer, recorded_trainer = config.get("trainer"), record.get("trainer")
+    if not isinstance(trainer, dict) or not isinstance(recorded_trainer, dict):
         return
-    scaling, noted = trainer.get("lr_scaling"), kept.get("lr_scaling")
-    if not isinstance(scaling, dict) or not isinstance(noted, dict):
+    scaling, recorded = trainer.get("lr_scaling"), recorded_trainer.get("lr_scaling")
+    if not isinstance(scaling, dict) or not isinstance(recorded, dict):
         return
     if scaling.get("rule") == "constant" or scaling.get("batches") is not None:
         return
-    accumulate, num_ranks = trainer.get("accumulate", 1), trainer.get("num_processes", 1)
-    if all(type(n) is int and n > 0 for n in (accumulate, num_ranks)):
-        scaling["batches"] = noted["batches"] = batches_per_update(accumulate, num_ranks)
+    counts = [trainer.get("accumulate", 1), trainer.get("num_processes", 1)]
+    if all(type(n) is int and n > 0 for n in counts):
+        scaling["batches"] = recorded["batches"] = batches_per_update(*counts)
 
 
-def describe_lr_scaling(rule: str, batches: int | None, full: Mapping[str, float]) -> str:
-    """For the log; empty if nothing is scaled. full: the rates after scaling."""
+def describe_lr_scaling(rule: str, batches: int | None, full_rates: Mapping[str, float]) -> str:
+    """Describe the scaling for the log; "" if nothing is scaled.
+
+    Args:
+        rule: a name in `LR_SCALING_RULES`.
+        batches: batches of an update.
+        full_rates: the full rates after scaling, by name.
+    """
     scale = lr_scale_factor(rule, batches)
     if rule == "constant":
         return ""
-    rates = ", ".join(f"{name} {rate / scale:g} -> {rate:g}" for name, rate in full.items())
+    rates = ", ".join(f"{name} {rate / scale:g} -> {rate:g}" for name, rate in full_rates.items())
     return f"full learning rates x {scale:g} ({rule}, {batches} batches an update): {rates}"

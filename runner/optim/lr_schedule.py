@@ -1,13 +1,13 @@
-"""Learning-rate schedules: pure functions of the update number. No torch, no state, nothing saved.
+"""Learning-rate schedules as pure functions of the update number. No torch, no state to save.
 
 A schedule gives the factor of the full rate for update k, counted from 1. With W updates of warm-up
-and T in all:
+and T updates in all:
 
-    k <= W:  k / W                       so the first update never has rate 0, and update W is full
-    k >  W:  shape(i, n)                 i = k - 1 - W updates done since, n = T - W in all
+    k <= W:  k / W                     so the first update never has rate 0, and update W is full
+    k >  W:  shape(i, n)               with i = k - 1 - W updates done since, of n = T - W
 
-Shapes are in `shapes.py`. Those over the run reach `final` at i = n, that is after update T, so the
-last update still moves. Past T (an endless run) the factor stays.
+The shapes are in `lr_shapes.py`. A shape that spans the run reaches `final` at i = n, which is
+after update T, so the last update still moves. The factor stays the same after T.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runner.errors import ConfigError, nearest_hint
 from runner.optim.lr_lengths import ScheduleReader
 from runner.optim.lr_shapes import SCHEDULE_KINDS
+from runner.optim.setting_checks import check_choice, check_keys
 
 LRFactor = Callable[[int], float]
 
@@ -29,46 +29,45 @@ def build_schedule(
     steps_per_epoch: int | None = None,
     where: str = "scheduler",
 ) -> LRFactor:
-    """The factor of the full rate as a function of the update number, from 1.
+    """Build the factor of the full rate as a function of the update number, counted from 1.
 
-    Args: settings: `kind` and its own keys. total_steps: updates of the run; None if endless.
-    Raises: ConfigError below `where`, also when a schedule needs a length that is not known.
+    Args:
+        settings: `kind` and its own keys.
+        total_steps: updates of the run; None if it is endless.
+        steps_per_epoch: updates of an epoch; None if that is not known.
+        where: the dotted key of the settings, for messages.
+
+    Raises:
+        ConfigError: for a wrong setting, or if the schedule needs a length that is not known.
     """
     kind = _check_keys(settings, where)
     return _factor(kind, ScheduleReader(settings, where, total_steps, steps_per_epoch))
 
 
 def check_schedule(settings: Mapping[str, Any], *, where: str = "scheduler") -> None:
-    """Names, types and ranges, before the run's length is known. Raises: ConfigError."""
+    """Check names, types and ranges before the length of the run is known.
+
+    Raises:
+        ConfigError: for a wrong setting.
+    """
     kind = _check_keys(settings, where)
     _factor(kind, ScheduleReader(settings, where, None, None, check_only=True))
 
 
 def _check_keys(settings: Mapping[str, Any], where: str) -> str:
-    kind = settings.get("kind")
-    if kind not in SCHEDULE_KINDS:
-        raise ConfigError(
-            f"{where}.kind={kind!r} is no schedule{nearest_hint(str(kind), SCHEDULE_KINDS)}; "
-            f"known: {', '.join(SCHEDULE_KINDS)}"
-        )
-    known = ("kind", "warmup", *SCHEDULE_KINDS[kind].keys)
-    for key in settings:
-        if key not in known:
-            raise ConfigError(
-                f"{where}.{key} is no setting of {kind}{nearest_hint(key, known)}; "
-                f"known: {', '.join(known)}"
-            )
+    kind = check_choice(settings.get("kind"), f"{where}.kind", SCHEDULE_KINDS)
+    check_keys(settings, ("kind", "warmup", *SCHEDULE_KINDS[kind].keys), where, kind)
     return kind
 
 
-def _factor(kind: str, read: ScheduleReader) -> LRFactor:
-    warmup = read.length("warmup", 0, low=0)
-    shape = SCHEDULE_KINDS[kind].build(read, warmup)
-    total = read.total_steps
-    if total is None and SCHEDULE_KINDS[kind].needs_total_steps and not read.check_only:
-        read.require_total_steps()  # raises, and says so
+def _factor(kind: str, reader: ScheduleReader) -> LRFactor:
+    warmup = reader.length("warmup", 0, low=0)
+    shape = SCHEDULE_KINDS[kind].build(reader, warmup)
+    total = reader.total_steps
+    if total is None and SCHEDULE_KINDS[kind].needs_total_steps and not reader.check_only:
+        reader.require_total_steps()  # raises, with the reason
     if total is not None and warmup > total:
-        raise read.error("warmup", f"is longer than the run of {total} updates")
+        raise reader.error("warmup", f"is longer than the run of {total} updates")
     rest = None if total is None else total - warmup
 
     def factor(k: int) -> float:

@@ -1,7 +1,7 @@
-"""Which optimizer owns which parameter: regular expressions on names, the first match wins.
+"""Which group of settings owns which parameter: regular expressions on names, first match wins.
 
-Names are those of the model's parameters (`top.0.weight`), of a loss's (`loss.log_variances`) and
-of its tables (`tables.user`). No torch here.
+The names are those of the model's parameters (`top.0.weight`), of the parameters of its loss
+(`loss.log_variances`) and of its tables (`tables.user`). No torch here.
 """
 
 from __future__ import annotations
@@ -13,110 +13,122 @@ from typing import Any
 
 from runner.errors import ConfigError, nearest_hint
 from runner.optim.lr_schedule import check_schedule
+from runner.optim.setting_checks import check_pattern_entry
 from runner.optim.settings import parse_sparse
 
 TABLE_PREFIX = "tables."  # before the names of tables
 _KEYS = ("pattern", "name", "frozen", "dense", "sparse", "schedule")
-_TAKEN = ("dense", "sparse")  # names of rates, of what no part owns
+_TAKEN = ("dense", "sparse")  # the rates of parameters that no group owns have these names
 
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """An entry of `optimizer.parts`: what its pattern matches first has these settings."""
+    """An entry of `optimizer.parts`: settings for the parameters that its pattern matches first."""
 
-    name: str  # in the log: lr/<name>
+    name: str  # its rate is logged as lr/<name>
     pattern: str
     frozen: bool = False
-    dense: Mapping[str, Any] | None = None  # None: no settings of its own
-    sparse: Mapping[str, Any] | None = None
-    schedule: Mapping[str, Any] | None = None  # None: that of what no part owns
+    dense: Mapping[str, Any] | None = None  # None: the settings of `optimizer.dense`
+    sparse: Mapping[str, Any] | None = None  # None: the settings of `optimizer.sparse`
+    schedule: Mapping[str, Any] | None = None  # None: the schedule of the dense half or tables
 
 
 def parse_parameter_groups(
     optimizer: Mapping[str, Any], *, where: str = "optimizer"
 ) -> tuple[ParameterGroup, ...]:
-    """Checked parts of an optimizer group, their settings laid over those of the group.
+    """Check the entries of `parts`, and complete their settings from those of the optimizer.
 
-    `dense` without a `_target_` and `sparse` without a `kind` change only the keys they name.
-    Raises: ConfigError that names the key, the rule and the nearest right name.
+    `dense` without a `_target_` and `sparse` without a `kind` change only the keys that they name.
+
+    Args:
+        optimizer: the `optimizer` group.
+        where: its dotted key, for messages.
+
+    Raises:
+        ConfigError: with the key, the rule and the nearest right name.
     """
-    parts: list[ParameterGroup] = []
+    groups: list[ParameterGroup] = []
     for i, entry in enumerate(optimizer.get("parts") or []):
         key = f"{where}.parts[{i}]"
-        part = _part(entry, optimizer, i, key)
-        if part.name in _TAKEN or part.name in [other.name for other in parts]:
-            raise ConfigError(f"{key}.name={part.name}: is taken; each part has a name of its own")
-        parts.append(part)
-    return tuple(parts)
+        group = _parse_group(entry, optimizer, i, key)
+        if group.name in _TAKEN or group.name in [other.name for other in groups]:
+            raise ConfigError(f"{key}.name={group.name}: is taken; each part has a name of its own")
+        groups.append(group)
+    return tuple(groups)
 
 
-def _part(entry: Any, optimizer: Mapping[str, Any], i: int, key: str) -> ParameterGroup:
-    if not isinstance(entry, Mapping):
-        raise ConfigError(f"{key}={entry!r}: write {{pattern: REGEX, ...}}")
-    for name in entry:
-        if name not in _KEYS:
-            raise ConfigError(
-                f"{key}.{name}: is no key of a part{nearest_hint(name, _KEYS)}; known: "
-                f"{', '.join(_KEYS)}"
-            )
-    if not isinstance(entry.get("pattern"), str) or not entry["pattern"]:
-        raise ConfigError(f"{key}.pattern: is missing; a regular expression on parameter names")
-    _compile(entry["pattern"], f"{key}.pattern")
+def _parse_group(entry: Any, optimizer: Mapping[str, Any], i: int, key: str) -> ParameterGroup:
+    pattern = check_pattern_entry(entry, _KEYS, key, "a part", example="pattern: REGEX, ...")
+    _compile(pattern, f"{key}.pattern")
     name, frozen = entry.get("name", f"part_{i}"), entry.get("frozen", False)
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
-        raise ConfigError(f"{key}.name={name!r}: letters, digits and . _ - only")
+        raise ConfigError(f"{key}.name={name!r}: must consist of letters, digits and . _ -")
     if not isinstance(frozen, bool):
-        raise ConfigError(f"{key}.frozen={frozen!r}: true or false")
+        raise ConfigError(f"{key}.frozen={frozen!r}: must be true or false")
     given = [k for k in ("dense", "sparse", "schedule") if entry.get(k) is not None]
     if frozen and given:
-        raise ConfigError(f"{key}.{given[0]}: what is frozen has no optimizer and no schedule")
+        raise ConfigError(f"{key}.{given[0]}: a frozen part has no optimizer and no schedule")
     for k in given:
         if not isinstance(entry[k], Mapping):
-            raise ConfigError(f"{key}.{k}={entry[k]!r}: a group of keys")
-    own = {k: dict(entry[k]) for k in given}
-    if "dense" in own and "_target_" not in own["dense"]:
-        own["dense"] = {**optimizer["dense"], **own["dense"]}
-    if "sparse" in own and "kind" not in own["sparse"]:
-        own["sparse"] = {**optimizer["sparse"], **own["sparse"]}
-    if "sparse" in own:
-        parse_sparse(own["sparse"], f"{key}.sparse")
-    if "schedule" in own:
-        check_schedule(own["schedule"], where=f"{key}.schedule")
-    return ParameterGroup(name, entry["pattern"], frozen, **own)
+            raise ConfigError(f"{key}.{k}={entry[k]!r}: must be a group of keys")
+    settings = {k: dict(entry[k]) for k in given}
+    for side, required in (("dense", "_target_"), ("sparse", "kind")):
+        if side in settings and required not in settings[side]:
+            settings[side] = {**optimizer[side], **settings[side]}
+    if "sparse" in settings:
+        parse_sparse(settings["sparse"], f"{key}.sparse")
+    if "schedule" in settings:
+        check_schedule(settings["schedule"], where=f"{key}.schedule")
+    return ParameterGroup(name, pattern, frozen, **settings)
 
 
 def check_schedules(optimizer: Mapping[str, Any], *, where: str = "optimizer") -> None:
-    """Schedules of the tables and of the dense half. Raises: ConfigError."""
+    """Check the schedules of the tables and of the dense half.
+
+    Raises:
+        ConfigError: for a wrong setting.
+    """
     for kind, node in (optimizer.get("schedules") or {}).items():
         if node is not None:
             check_schedule(node, where=f"{where}.schedules.{kind}")
 
 
 def check_group_settings(
-    parts: Sequence[ParameterGroup],
+    groups: Sequence[ParameterGroup],
     owner: Mapping[str, int | None],
     *,
     where: str = "optimizer.parts",
 ) -> None:
-    """Raises: ConfigError for settings of a kind of which a part owns nothing."""
-    for i, part in enumerate(parts):
-        names = [name for name, place in owner.items() if place == i]
+    """Check that a group with settings for tables, or for dense parameters, owns any of them.
+
+    Args:
+        groups: the groups.
+        owner: for every parameter and table, the number of the group that owns it.
+        where: the dotted key of the groups, for messages.
+
+    Raises:
+        ConfigError: for a group that has settings for parameters of which it owns none.
+    """
+    for i, group in enumerate(groups):
+        names = [name for name, number in owner.items() if number == i]
         tables = [name for name in names if name.startswith(TABLE_PREFIX)]
-        if part.sparse is not None and not tables:
-            raise ConfigError(f"{where}[{i}].sparse: {part.pattern!r} owns no table")
-        if part.dense is not None and len(names) == len(tables):
-            raise ConfigError(f"{where}[{i}].dense: {part.pattern!r} owns tables only")
+        if group.sparse is not None and not tables:
+            raise ConfigError(f"{where}[{i}].sparse: {group.pattern!r} owns no table")
+        if group.dense is not None and len(names) == len(tables):
+            raise ConfigError(f"{where}[{i}].dense: {group.pattern!r} owns tables only")
 
 
 def match_patterns(
     names: Iterable[str], patterns: Sequence[str], *, where: str = "optimizer.parts"
 ) -> dict[str, int | None]:
-    """For every name the place of the first pattern found in it, or None if there is none.
+    """Return, for every name, the number of the first pattern that it matches, or None.
 
     A pattern may match anywhere in a name; anchor it with ^ and $. The key of pattern i in error
     messages is `where[i].pattern`.
-    Raises: ConfigError for a pattern that is no regular expression, matches no name, or owns none
-    because earlier patterns took all that it matches.
+
+    Raises:
+        ConfigError: for a pattern that is not a regular expression, that matches no name, or that
+            owns none because earlier patterns own all that it matches.
     """
     compiled = [_compile(p, f"{where}[{i}].pattern") for i, p in enumerate(patterns)]
     matches = {
@@ -128,14 +140,18 @@ def match_patterns(
             first = matches[matched[0]][0]
             raise ConfigError(
                 f"{where}[{i}].pattern {pattern!r} owns nothing: all that it matches, such as "
-                f"{matched[0]!r}, goes to {where}[{first}].pattern {patterns[first]!r}; "
+                f"{matched[0]!r}, belongs to {where}[{first}].pattern {patterns[first]!r}; "
                 "the first match wins, so put it earlier"
             )
-    return {name: found[0] if found else None for name, found in matches.items()}
+    return {name: numbers[0] if numbers else None for name, numbers in matches.items()}
 
 
 def matching_names(names: Iterable[str], pattern: str, where: str) -> list[str]:
-    """The names in which a pattern is found. Raises: ConfigError if there is none."""
+    """Return the names that a pattern matches.
+
+    Raises:
+        ConfigError: if it matches none.
+    """
     names = list(names)
     compiled = _compile(pattern, where)
     matched = [name for name in names if compiled.search(name)]
@@ -151,4 +167,4 @@ def _compile(pattern: str, where: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f"{where} {pattern!r} is no regular expression: {error}") from error
+        raise ConfigError(f"{where} {pattern!r} is not a regular expression: {error}") from error

@@ -1,7 +1,7 @@
 """Settings of the table (sparse) optimizer, checked by name and range. No torch here.
 
-Every kind lists exactly the settings that its kernels honour on every device. What a kernel would
-take and silently ignore is refused with the reason.
+Every kind lists exactly the settings that its kernels honour on every device. A setting that a
+kernel would take and silently ignore is refused with the reason.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import ConfigError, nearest_hint
+from runner.errors import ConfigError
+from runner.optim.setting_checks import check_choice, check_keys, check_number
 
 _ADAM = ("betas", "eps", "weight_decay")
 SPARSE_KINDS: dict[str, tuple[str, ...]] = {
@@ -25,9 +26,11 @@ SPARSE_KINDS: dict[str, tuple[str, ...]] = {
     "partial_rowwise_lamb": _ADAM,
 }
 
-# Settings of other optimizers that people carry over, and why they cannot be honoured here.
+# Settings that users know from other optimizers, and why the tables cannot honour them.
 _REFUSED = {
-    "momentum": "the table kernels of {kind} have no momentum and would ignore it; lars_sgd has",
+    "momentum": (
+        "the table kernels of {kind} have no momentum and would ignore it; lars_sgd has momentum"
+    ),
     "nesterov": "no table kernel has it",
     "dampening": "no table kernel has it",
     "weight_decay": "the table kernels of {kind} ignore it on CPU; adam and lamb honour it",
@@ -42,25 +45,26 @@ class SparseSettings:
     """The update rule of all embedding tables. Build it with `parse_sparse`, which checks it."""
 
     kind: str
-    lr: float  # full rate; the schedule multiplies it
+    lr: float  # the full rate, which the schedule multiplies
     eps: float = 1e-8
     betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = 0.0  # decoupled: taken from the rows of the batch, times the rate
+    weight_decay: float = 0.0  # decoupled; applied to the rows of the batch, times the rate
     momentum: float = 0.9  # lars_sgd
-    eta: float = 0.001  # lars_sgd: trust coefficient
+    eta: float = 0.001  # lars_sgd: the trust coefficient
 
 
 @dataclass(frozen=True)
 class ClipSettings:
-    """`trainer.clip`: null does not clip. With several: value, parameter_norm, global_norm.
+    """The bounds of `trainer.clip`; null does not clip.
 
-    In this order each bound still holds at the end, since every later one only scales down.
+    Several bounds are applied in the order value, parameter_norm, global_norm. Each then still
+    holds at the end, since every later one only scales down.
     """
 
     global_norm: float | None = None
-    parameter_norm: float | None = None  # of each parameter, and of each table's look-ups
+    parameter_norm: float | None = None  # for each parameter, and for each table's look-ups
     value: float | None = None
-    tables: bool = True  # their gradient at the look-up is clipped as well, and joins the norm
+    tables: bool = True  # whether gradients at the look-ups are clipped and join the norm
 
     @property
     def is_enabled(self) -> bool:
@@ -68,62 +72,51 @@ class ClipSettings:
 
 
 def check_clip(settings: ClipSettings, where: str = "trainer.clip") -> None:
-    """Raises: ConfigError for a bound that is not above 0."""
+    """Check the bounds.
+
+    Raises:
+        ConfigError: for a bound that is not above 0.
+    """
     for key in ("global_norm", "parameter_norm", "value"):
         bound = getattr(settings, key)
         if bound is not None and not 0 < bound < math.inf:
-            raise ConfigError(f"{where}.{key}={bound}: a bound is above 0; null does not clip")
+            raise ConfigError(f"{where}.{key}={bound}: must be above 0; null does not clip")
 
 
 def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -> SparseSettings:
-    """Checked settings from a mapping with `kind`, `lr` and the kind's own keys.
+    """Check a mapping with `kind`, `lr` and the kind's own keys.
 
-    Raises: ConfigError that names the key below `where`, the rule, and the nearest right name.
+    Raises:
+        ConfigError: with the key below `where`, the rule and the nearest right name.
     """
-    kind = settings.get("kind")
-    if kind not in SPARSE_KINDS:
-        raise ConfigError(
-            f"{where}.kind {kind!r} is no table optimizer{nearest_hint(str(kind), SPARSE_KINDS)}; "
-            f"known: {', '.join(SPARSE_KINDS)}"
-        )
+    kind = check_choice(settings.get("kind"), f"{where}.kind", SPARSE_KINDS)
     known = ("kind", "lr", *SPARSE_KINDS[kind])
     for key in settings:
-        if key in known:
-            continue
-        if key in _REFUSED:
+        if key in _REFUSED and key not in known:
             raise ConfigError(f"{where}.{key}: {_REFUSED[key].format(kind=kind)}")
-        raise ConfigError(
-            f"{where}.{key} is no setting of {kind}{nearest_hint(key, known)}; known: {', '.join(known)}"
-        )
+    check_keys(settings, known, where, kind)
     if "lr" not in settings:
         raise ConfigError(f"{where}.lr is missing")
     values = {key: settings[key] for key in known if key in settings}
     if "betas" in values:
-        values["betas"] = _betas(values["betas"], f"{where}.betas")
+        values["betas"] = _check_betas(values["betas"], f"{where}.betas")
     for key in ("lr", "weight_decay", "eta"):
         if key in values:
-            values[key] = _number(values[key], f"{where}.{key}", low=0.0)
+            values[key] = check_number(values[key], f"{where}.{key}")
     if "momentum" in values:
-        values["momentum"] = _number(values["momentum"], f"{where}.momentum", low=0.0, below=1.0)
+        values["momentum"] = _check_fraction(values["momentum"], f"{where}.momentum")
     if "eps" in values:
-        values["eps"] = _number(values["eps"], f"{where}.eps", low=0.0)
-        if values["eps"] == 0:
-            # a row whose gradient is zero would become 0 / 0
-            raise ConfigError(f"{where}.eps must be above 0")
+        # at 0 a row whose gradient is zero would become 0 / 0
+        values["eps"] = check_number(values["eps"], f"{where}.eps", above_low=True)
     return SparseSettings(**values)
 
 
-def _number(value: Any, where: str, *, low: float, below: float = math.inf) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{where} must be a number, not {value!r}")
-    if not (math.isfinite(value) and low <= value < below):
-        upper = "" if below == math.inf else f" and below {below:g}"
-        raise ConfigError(f"{where} must be at least {low:g}{upper}, not {value!r}")
-    return float(value)
+def _check_fraction(value: Any, key: str) -> float:
+    return check_number(value, key, high=1.0, below_high=True)
 
 
-def _betas(value: Any, where: str) -> tuple[float, float]:
+def _check_betas(value: Any, key: str) -> tuple[float, float]:
     if isinstance(value, str) or not hasattr(value, "__len__") or len(value) != 2:
-        raise ConfigError(f"{where} must be two numbers, not {value!r}")
-    first, second = (_number(v, f"{where}[{i}]", low=0.0, below=1.0) for i, v in enumerate(value))
+        raise ConfigError(f"{key}={value!r}: must be two numbers")
+    first, second = (_check_fraction(beta, f"{key}[{i}]") for i, beta in enumerate(value))
     return first, second

@@ -1,4 +1,4 @@
-"""Differences between two nested mappings of settings, and how they are told."""
+"""Differences between two nested mappings of settings, and their description."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def diff_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """(key, before, now) of every dotted key that differs; an absent one counts as None."""
+    """Return (key, before, now) of every dotted key that differs; a missing key counts as None."""
     old, new = dict(flatten(before)), dict(flatten(now))
     keys = [*old, *(k for k in new if k not in old)]
     return [(k, old.get(k), new.get(k)) for k in keys if old.get(k) != new.get(k)]
 
 
 def format_changes(changes: list[tuple[str, Any, Any]]) -> str:
-    """`key: before -> now` lines."""
+    """Format changes as lines of `key: before -> now`."""
     return "\n".join(f"  {key}: {_text(before)} -> {_text(now)}" for key, before, now in changes)
 
 
@@ -23,7 +23,7 @@ def _text(value: Any) -> str:
 
 
 def flatten(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a nested mapping with its dotted key; an empty mapping is a value."""
+    """Yield every value of a nested mapping with its dotted key; an empty mapping is a value."""
     if isinstance(node, Mapping) and (node or not key):
         for name, value in node.items():
             yield from flatten(value, f"{key}.{name}".lstrip("."))

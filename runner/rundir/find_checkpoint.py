@@ -1,4 +1,4 @@
-"""Which checkpoint of a run is meant: the best, the last, or one by its step."""
+"""The choice of a checkpoint of a run: the best, the last, or one by its step."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from runner.rundir.checkpoint import Checkpoint, open_checkpoint, saved_steps
 
 
 def find_checkpoint(path: Path, step: int | str = "best") -> Checkpoint:
-    """A checkpoint folder itself, or the chosen checkpoint of a run directory.
+    """Open the chosen checkpoint of a run directory.
 
-    Args: step: `best`, `last`, or a number.
-    Raises: ConfigError if there is none, naming those there are.
+    Args:
+        path: a run directory, or a checkpoint's own folder, which is opened itself.
+        step: `best`, `last`, or the number of a step.
+
+    Raises:
+        ConfigError: if there is no such checkpoint, with those that exist.
     """
     if (path / "manifest.json").exists():
         return open_checkpoint(path)
     folder = path / "checkpoints"
     steps = saved_steps(folder)
     if not steps:
-        raise ConfigError(f"{path}: holds no whole checkpoint; needed is a run directory that does")
+        raise ConfigError(f"{path}: holds no whole checkpoint; give a run directory that has one")
     if step == "last":
         return open_checkpoint(folder / f"step-{steps[-1]}")
     if step == "best":

@@ -1,4 +1,4 @@
-"""JSON on disk: logs that only grow, files that are replaced whole; NaN and infinity as text."""
+"""JSON on disk: logs that only grow, and files that are replaced atomically."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from runner.errors import UserError
 
-_LONGEST_ROW = 1 << 20  # bytes
+_MAX_ROW_BYTES = 1 << 20
 
 
 def stringify_non_finite(value: Any) -> Any:
-    """The same with NaN and infinity written as strings, so that every JSON reader takes it."""
+    """Replace NaN and infinity by strings, so that every JSON reader accepts the value."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -26,17 +26,23 @@ def stringify_non_finite(value: Any) -> Any:
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
+    """Write standard JSON, with NaN and infinity as strings."""
     return json.dumps(
         stringify_non_finite(value), indent=indent, allow_nan=False, ensure_ascii=False, default=str
     )
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replaces a file whole: a reader, or a crash at any instant, sees the old or the new one."""
+    """Replace a file atomically: at any instant readers, and crashes, see the old or new one."""
     write_text(path, dumps(value, indent=2) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
+    """Replace a file atomically, as `write_json` does.
+
+    Raises:
+        OSError: if it cannot be written; the old file then stays.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -51,7 +57,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a rename in it last through a power cut."""
+    """Make a rename in a folder survive a power cut."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -60,7 +66,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Raises: UserError naming the file if it is absent or damaged."""
+    """Read a JSON file.
+
+    Raises:
+        UserError: if it is missing or damaged, with its name.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -70,9 +80,9 @@ def read_json(path: Path) -> Any:
 
 
 class JsonlFile:
-    """Rows of a `.jsonl` file, each written to the system at once, so that a kill loses none.
+    """A `.jsonl` file whose rows are each written to the system at once, so that a kill loses none.
 
-    Opened at the first append, so that a reader of a run directory makes no file.
+    The file is opened at the first append, so that a reader of a run directory creates no file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,26 +90,28 @@ class JsonlFile:
         self._file: Any = None
 
     def append(self, row: Mapping[str, Any]) -> None:
+        """Write a row."""
         if self._file is None:
-            self._drop_torn_row()  # of a process that was killed; ours must not continue its line
+            self._drop_torn_row()  # a process that was killed may have left half a line
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
         rest = memoryview(f"{dumps(row)}\n".encode())
-        while rest:  # a nearly full disk takes a part, and raises at the next attempt
+        while rest:  # a nearly full disk takes only a part, and raises at the next attempt
             rest = rest[self._file.write(rest) :]
 
     def size(self) -> int:
-        """Bytes so far; what a checkpoint keeps, for `cut`."""
+        """Return the bytes so far, which a checkpoint keeps for `truncate`."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def sync(self) -> None:
-        """To the disk, before a checkpoint that counts on these rows is declared whole."""
+        """Write the rows to the disk, before a checkpoint that relies on them is complete."""
         if self._file is not None:
             os.fsync(self._file.fileno())
 
     def truncate(self, num_bytes: int) -> int:
-        """Takes the file back to what a checkpoint had seen.
+        """Cut the file back to its size at a checkpoint.
 
-        Returns: how many bytes it lacks: 0 unless rows were lost, as by a power cut.
+        Returns:
+            How many bytes are missing: 0 unless rows were lost, for example by a power cut.
         """
         size = self.size()
         if size > num_bytes:
@@ -113,20 +125,21 @@ class JsonlFile:
         if size == 0:
             return
         with self.path.open("rb") as file:
-            start = max(0, size - _LONGEST_ROW)
+            start = max(0, size - _MAX_ROW_BYTES)
             file.seek(start)
             tail = file.read()
         if not tail.endswith(b"\n"):
             os.truncate(self.path, start + tail.rfind(b"\n") + 1)
 
     def close(self) -> None:
+        """Close the file; a later append opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Whole rows of a `.jsonl` file; a torn last row is left out."""
+    """Read the complete rows of a `.jsonl` file; an incomplete last row is left out."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")

@@ -1,4 +1,4 @@
-"""Where run directories lie: names, the folder itself, whether it can be written."""
+"""Where run directories lie: their names, and how their folders are created and locked."""
 
 from __future__ import annotations
 
@@ -12,20 +12,37 @@ from runner.errors import UserError
 from runner.rundir.lock import FolderLock
 
 DEFAULT_RUN_DIR = "outputs/{name}/{time}_{signature}"  # as conf/config.yaml has it
-# What lies in a folder before a run has its meta.json: traces of a start that was killed, or what
-# a sweep puts beside. Anything else means that the folder is somebody's.
-_EARLY = {".lock", "config.yaml", ".config.yaml.tmp", ".meta.json.tmp", "log.txt", "job.log"}
+# Files that a folder may have before its run has a meta.json: those of a start that was killed, and
+# those of a sweep. Any other file means that the folder belongs to somebody else.
+_FILES_BEFORE_META = {
+    ".lock",
+    "config.yaml",
+    ".config.yaml.tmp",
+    ".meta.json.tmp",
+    "log.txt",
+    "job.log",
+}
 
 
 def create_and_lock(template: str, *, name: str, signature: str) -> tuple[Path, FolderLock]:
-    """The folder, made and locked. A template with placeholders never names an existing one."""
+    """Create and lock the folder of a run.
+
+    Args:
+        template: a folder, which may exist; with {name}, {time} or {signature} in it, the folder is
+            always a new one.
+        name: the value of {name}.
+        signature: the value of {signature}.
+
+    Raises:
+        UserError: if the folder cannot be written, belongs to somebody else, or is locked.
+    """
     text = template
-    for mark, value in (
+    for placeholder, value in (
         ("{name}", name),
         ("{time}", time.strftime("%Y-%m-%d_%H-%M-%S")),
         ("{signature}", signature),
     ):
-        text = text.replace(mark, value)
+        text = text.replace(placeholder, value)
     is_fresh = text != template
     for attempt in range(1, 1000):
         folder = Path(text if attempt == 1 else f"{text}_{attempt}")
@@ -36,56 +53,66 @@ def create_and_lock(template: str, *, name: str, signature: str) -> tuple[Path, 
                 raise UserError(f"{folder}: is a file, not a folder") from None
             continue
         except OSError as error:
-            raise _unwritable(folder, error) from error
+            raise UserError(_unwritable(folder, error)) from error
         check_not_foreign(folder)
         return folder, lock_folder(folder)
     raise UserError(f"{text}: a thousand runs of this name exist already")
 
 
 def check_not_foreign(folder: Path) -> None:
-    """A folder that is empty, a run directory, or one whose beginning was cut short.
+    """Check that a folder is empty, a run directory, or one whose start was interrupted.
 
-    Raises: UserError, before anything is written into somebody's folder.
+    Raises:
+        UserError: if it is not; nothing has been written into it then.
     """
     names = {p.name for p in folder.iterdir()}
-    strangers = sorted(names - _EARLY)
-    if strangers and "meta.json" not in names:
+    foreign = sorted(names - _FILES_BEFORE_META)
+    if foreign and "meta.json" not in names:
         raise UserError(
-            f"{folder}: not a run directory and not empty ({', '.join(strangers[:5])}); "
+            f"{folder}: not a run directory and not empty ({', '.join(foreign[:5])}); "
             "nothing was changed"
         )
 
 
 def lock_folder(folder: Path) -> FolderLock:
+    """Lock a folder.
+
+    Raises:
+        UserError: if it is locked already, or cannot be written.
+    """
     try:
         return FolderLock(folder)
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise UserError(_unwritable(folder, error)) from error
 
 
 def check_writable(template: str) -> None:
-    """Fails early where the folder cannot be made, before any data is read. Makes nothing.
+    """Check that a run directory can be created, before any data is read. Creates nothing.
 
-    Raises: UserError.
+    Raises:
+        UserError: if it cannot.
     """
     folder = Path(template.split("{")[0] or ".").absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():
-        raise _unwritable(folder, NotADirectoryError(errno.ENOTDIR, "is a file, not a folder"))
+        error = NotADirectoryError(errno.ENOTDIR, "is a file, not a folder")
+        raise UserError(_unwritable(folder, error))
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise _unwritable(folder, PermissionError(errno.EACCES, "no permission to write"))
+        raise UserError(
+            _unwritable(folder, PermissionError(errno.EACCES, "no permission to write"))
+        )
 
 
-def _unwritable(folder: Path, error: OSError) -> UserError:
+def _unwritable(folder: Path, error: OSError) -> str:
     reason = error.strerror or str(error)
-    return UserError(
+    return (
         f"{folder}: cannot write the run directory: {reason}; hydra.run.dir=DIR puts it elsewhere"
     )
 
 
 def update_latest_link(folder: Path) -> None:
-    """The link `latest` in the nearest `outputs/` above the run, if there is one."""
+    """Point the link `latest` in the nearest `outputs/` above a run to it, if there is one."""
     outputs = next((p for p in folder.absolute().parents if p.name == "outputs"), None)
     if outputs is None:
         return
@@ -95,5 +122,5 @@ def update_latest_link(folder: Path) -> None:
     try:
         fresh.symlink_to(folder.absolute().relative_to(outputs))
         os.replace(fresh, link)
-    except OSError as error:  # a file system without links; only a convenience is lost
-        logging.getLogger("runner").info("no link %s: %s", link, error)
+    except OSError as error:  # a file system without links: only a convenience is lost
+        logging.getLogger("runner").info("the link %s was not made: %s", link, error)

@@ -1,4 +1,4 @@
-"""One writer a run directory: a lock that dies with its process, and says who holds it."""
+"""The lock of a run directory, which ends with its process and says which process has it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,17 @@ class FolderLock:
     """An exclusive lock on a folder, held until `release` or the end of the process.
 
     The system drops it when the process dies, however it dies, so there is nothing to clean up.
-    Forked children (reader processes) let go of it, so that one left over cannot hold it.
+    Forked children (reader processes) let go of it, so that one that outlives the run cannot keep
+    it locked.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises: UserError naming the process that holds it."""
+        """Lock a folder.
+
+        Raises:
+            UserError: if another process has the lock, with that process.
+            OSError: if the folder cannot be written.
+        """
         self.path = folder / LOCK_FILE
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -36,18 +42,19 @@ class FolderLock:
                     f"{folder}: another run is writing here: {describe_holder(folder)}"
                 ) from None
             raise
-        me = {
+        holder = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "start": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps(me).encode(), 0)
+        os.pwrite(self._fd, json.dumps(holder).encode(), 0)
         os.register_at_fork(after_in_child=self._close)
 
     def release(self) -> None:
+        """Release the lock."""
         if self._fd >= 0:
-            os.ftruncate(self._fd, 0)  # before the lock goes, or the next holder's text would
+            os.ftruncate(self._fd, 0)  # while locked: afterwards it could be the next one's text
             self._close()
 
     def _close(self) -> None:
@@ -57,7 +64,7 @@ class FolderLock:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a live process writes into a run directory. Changes nothing."""
+    """Return whether a live process writes into a run directory. Changes nothing."""
     try:
         fd = os.open(folder / LOCK_FILE, os.O_RDONLY)
     except OSError:
@@ -72,9 +79,9 @@ def is_locked(folder: Path) -> bool:
 
 
 def describe_holder(folder: Path) -> str:
-    """`process 123 on host, since ...`, as far as the lock tells."""
+    """Describe the holder of a lock as `process 123 on host, since ...`."""
     try:
-        who: dict[str, Any] = json.loads((folder / LOCK_FILE).read_text())
-        return f"process {who['pid']} on {who['host']}, since {who['start']}"
+        holder: dict[str, Any] = json.loads((folder / LOCK_FILE).read_text())
+        return f"process {holder['pid']} on {holder['host']}, since {holder['start']}"
     except (OSError, ValueError, KeyError):
         return "its lock does not say which"

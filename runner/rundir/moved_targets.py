@@ -1,8 +1,9 @@
-"""Old dotted names of parts, for configurations of runs made when they still lay there.
+"""Earlier dotted names of targets, so that the configurations of old runs stay valid.
 
-A run's `config.yaml` names its parts by `_target_`, and a `_target_` is part of the run's
-signature. So a part that moves keeps, in signatures, the first name it was released under: an old
-run and its repetition by today's code are known as the same. Whoever moves a part adds a line here.
+A run's `config.yaml` names its components by `_target_`, and a `_target_` is part of the run's
+signature. In signatures a component that moves therefore keeps the first name under which it was
+released, so that an old run and its repetition by today's code have the same signature. Whoever
+moves a component adds a line here.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# First name -> today's. A name stands for the module or package and all that lies in it; the
-# longest one that fits counts.
+# First name -> today's name. A name stands for a module or package with all that is in it, and the
+# longest name that matches applies.
 MOVED = {
     "runner.callbacks": "runner.training.callbacks",
     "runner.data.amazon": "runner.data.sets.amazon",
@@ -26,46 +27,46 @@ MOVED = {
     "runner.task": "runner.training.update.task",
     "runner.trackers": "runner.reporting.trackers",
 }
-_FIRST = {today: first for first, today in MOVED.items()}
+_FIRST_NAMES = {today: first for first, today in MOVED.items()}
 
 
 def current_target(path: str) -> str:
-    """Today's name of the part that an old configuration calls `path`."""
-    return _replaced(path, MOVED)
+    """Return today's name of the target that an old configuration calls `path`."""
+    return _rename(path, MOVED)
 
 
 def signed_target(path: str) -> str:
-    """The name under which a part is signed: the first that it was released under."""
-    return _replaced(path, _FIRST)
+    """Return the name of a target in signatures: the first under which it was released."""
+    return _rename(path, _FIRST_NAMES)
 
 
 def with_current_targets(node: Any) -> Any:
-    """A copy of a configuration's node in which every `_target_` has today's name."""
-    return _mapped(node, MOVED)
+    """Copy a node of a configuration, with every `_target_` by today's name."""
+    return _rename_targets(node, MOVED)
 
 
 def with_signed_targets(node: Any) -> Any:
-    """A copy of a configuration's node in which every `_target_` is as it is signed."""
-    return _mapped(node, _FIRST)
+    """Copy a node of a configuration, with every `_target_` by its name in signatures."""
+    return _rename_targets(node, _FIRST_NAMES)
 
 
-def _mapped(node: Any, names: Mapping[str, str]) -> Any:
+def _rename_targets(node: Any, names: Mapping[str, str]) -> Any:
     if isinstance(node, Mapping):
         return {
-            key: _replaced(value, names)
+            key: _rename(value, names)
             if key == "_target_" and isinstance(value, str)
-            else _mapped(value, names)
+            else _rename_targets(value, names)
             for key, value in node.items()
         }
     if isinstance(node, list | tuple):
-        return [_mapped(value, names) for value in node]
+        return [_rename_targets(value, names) for value in node]
     return node
 
 
-def _replaced(path: str, names: Mapping[str, str]) -> str:
+def _rename(path: str, names: Mapping[str, str]) -> str:
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
-        known = names.get(".".join(parts[:length]))
-        if known is not None:
-            return ".".join([known, *parts[length:]])
+        new_name = names.get(".".join(parts[:length]))
+        if new_name is not None:
+            return ".".join([new_name, *parts[length:]])
     return path

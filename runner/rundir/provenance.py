@@ -1,4 +1,4 @@
-"""Where a run comes from: code, versions, machine, command. Imports none of what it names."""
+"""Provenance of a run: code, versions, machine, command. Imports none of the packages it lists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GIT_TIMEOUT_S = 10
 
 
 def collect_provenance(project: Path, command: list[str]) -> dict[str, Any]:
-    """Git state of the project, versions, host and command: what `meta.json` keeps of them."""
+    """Collect what `meta.json` keeps: git state of the project, versions, host and command."""
     return {
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": command,
@@ -45,17 +45,22 @@ def collect_provenance(project: Path, command: list[str]) -> dict[str, Any]:
 
 
 def package_versions() -> dict[str, str]:
-    found = {}
+    """Return the versions of those of `PACKAGES` that are installed."""
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def git_state(project: Path) -> dict[str, Any] | None:
-    """Commit, patch of what is not committed, and untracked files; None outside a repository."""
+    """Return the commit, a patch of uncommitted changes, and the untracked files.
+
+    Returns:
+        None outside of a repository.
+    """
     if _git(project, "rev-parse", "--is-inside-work-tree") != "true\n":
         return None
     commit = _git(project, "rev-parse", "--verify", "--quiet", "HEAD")
@@ -68,7 +73,7 @@ def git_state(project: Path) -> dict[str, Any] | None:
 
 
 def _git(project: Path, *args: str) -> str | None:
-    """Output of a git command, or None where there is no git or it fails."""
+    """Return the output of a git command, or None if it fails or git is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(project), *args],

@@ -1,4 +1,4 @@
-"""The run directory: who writes it, what it is, what came of it. Made before torch is imported."""
+"""The run directory: how it is opened, what it says of a run, and its result. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,20 +24,16 @@ from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, secret_v
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What a run directory is to hold.
+    """What a run directory says of its run."""
 
-    config: with references to the environment, for files and trackers; identity: what makes the
-    result, from that; signature: of the same with the environment's values, which no file holds.
-    """
-
-    config: Mapping[str, Any]
-    signature_fields: Mapping[str, Any]
-    signature: str
+    config: Mapping[str, Any]  # references to the environment kept, for files and trackers
+    signature_fields: Mapping[str, Any]  # the settings of `config` that determine the result
+    signature: str  # hash of these fields with the environment's values, which no file has
     name: str
     choices: Mapping[str, str | None]
     command: Sequence[str]
     kind: str = "train"  # or eval
-    source: Mapping[str, Any] | None = None  # of an evaluation: run, its signature
+    source: Mapping[str, Any] | None = None  # of an evaluation: its run and that run's signature
     overrides: Sequence[str] = ()
 
 
@@ -46,14 +43,15 @@ class Run:
 
     dir: Path
     signature: str
-    config: Mapping[str, Any]  # `${oc.env:...}` kept: trackers get this one
+    config: Mapping[str, Any]  # with `${oc.env:...}` kept; trackers get this one
     meta: Mapping[str, Any]
     metrics: JsonlFile
     perf: JsonlFile
-    lock: FolderLock | None  # None: another process has it
+    lock: FolderLock | None  # None: another process has the lock
     resumed: bool = False
-    finished_result: Mapping[str, Any] | None = None  # the result of a run that is done already
+    finished_result: Mapping[str, Any] | None = None  # of a run that has completed already
     log_handler: logging.Handler | None = field(default=None, repr=False)
+    # the text of config.yaml and the content of meta.json that a resume has replaced
     before_resume: tuple[str, Mapping[str, Any]] | None = field(default=None, repr=False)
 
     @property
@@ -61,6 +59,7 @@ class Run:
         return self.dir.name
 
     def close(self) -> None:
+        """Close the files and release the lock."""
         self.metrics.close()
         self.perf.close()
         if self.log_handler is not None:
@@ -71,41 +70,47 @@ class Run:
 
 
 class _NullJsonlFile(JsonlFile):
-    """A log of which nothing is written."""
+    """A log that writes nothing, for ranks other than 0."""
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Nothing: another rank writes it."""
+        """Do nothing, since rank 0 writes the row."""
 
     def size(self) -> int:
         return 0
 
     def sync(self) -> None:
-        """Nothing: there is nothing to sync."""
+        """Do nothing, since nothing was written."""
 
     def truncate(self, num_bytes: int) -> int:
         return 0
 
 
 def read_only_run(folder: Path, signature: str, meta: Mapping[str, Any]) -> Run:
-    """The run that another process has opened, for a rank that writes nothing into it."""
+    """Return the run that another process has opened, for a rank that writes nothing into it."""
     metrics, perf = _NullJsonlFile(folder / "metrics.jsonl"), _NullJsonlFile(folder / "perf.jsonl")
     return Run(folder, signature, {}, meta, metrics, perf, lock=None)
 
 
 def open_run(template: str, spec: RunSpec, *, project: Path) -> Run:
-    """Opens a run directory for a new run; one with the same signature is resumed.
+    """Open a run directory for a new run; a directory with the same signature is resumed.
 
-    Args: template: a folder; with {name}, {time} or {signature} in it, always a new one.
-    Raises: UserError if it cannot be written, is another run's, or is being written by another.
+    Args:
+        template: a folder; with {name}, {time} or {signature} in it, always a new one.
+        spec: what the directory says of the run.
+        project: the project's folder, for its git state.
+
+    Raises:
+        UserError: if the directory cannot be written, belongs to another run, or is being written
+            by another process.
     """
     folder, lock = create_and_lock(template, name=spec.name, signature=spec.signature)
-    with _released_on_error(lock):
+    with _release_on_error(lock):
         if not (folder / "meta.json").exists():
             return _start_run(folder, lock, spec, project)
         meta = read_meta(folder)
         if meta["signature"] != spec.signature:
             changes = signature_changes(folder, meta, spec)
-            what = f":\n{format_changes(changes)}" if changes else " (values from the environment)"
+            what = f":\n{format_changes(changes)}" if changes else " values from the environment"
             raise UserError(
                 f"{folder} holds another run ({meta.get('signature')}, not {spec.signature}); "
                 f"nothing was changed. It differs in{what}\n"
@@ -115,18 +120,20 @@ def open_run(template: str, spec: RunSpec, *, project: Path) -> Run:
 
 
 def reopen_run(folder: Path, spec: RunSpec) -> Run:
-    """Opens a run directory for `resume`: what the overrides changed is written down in it.
+    """Open a run directory for `resume`, and note in it what the overrides have changed.
 
-    Raises: UserError as `open_run`.
+    Raises:
+        UserError: if it is not a run directory, cannot be written, or is being written by another
+            process.
     """
-    with _released_on_error(held := lock_folder(folder)):
-        return _continue_run(folder, held, read_meta(folder), spec)
+    with _release_on_error(lock := lock_folder(folder)):
+        return _continue_run(folder, lock, read_meta(folder), spec)
 
 
 def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec: RunSpec) -> Run:
     result = read_result(folder)
     same = result is not None and result.get("signature") == spec.signature
-    # a stream that had ended may have more by now
+    # a stream that had ended may have more rows by now
     if result and same and result["status"] == "completed" and not result.get("stream_goes_on"):
         return _make_run(folder, lock, spec, meta, finished_result=result)
     note: dict[str, Any] = {
@@ -141,11 +148,16 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
         note["signature_before"] = meta["signature"]
         note["changed"] = [list(c) for c in signature_changes(folder, meta, spec)]
     replaced = ((folder / "config.yaml").read_text(encoding="utf-8"), meta)
-    own = {"signature": spec.signature, "identity": spec.signature_fields, "choices": spec.choices}
-    meta = {**meta, **own, "resumes": [*meta.get("resumes", []), note]}
+    meta = {
+        **meta,
+        "signature": spec.signature,
+        "identity": spec.signature_fields,
+        "choices": spec.choices,
+        "resumes": [*meta.get("resumes", []), note],
+    }
     write_text(folder / "config.yaml", to_yaml(spec.config))
     write_json(folder / "meta.json", meta)
-    # The note keeps it; the run is open again.
+    # the note has kept the result, and the run is open again
     (folder / "result.json").unlink(missing_ok=True)
     return _attach_log_file(
         replace(_make_run(folder, lock, spec, meta, resumed=True), before_resume=replaced)
@@ -155,12 +167,15 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
 def signature_changes(
     folder: Path, meta: Mapping[str, Any], spec: RunSpec
 ) -> list[tuple[str, Any, Any]]:
-    """(key, before, now) of what makes the results differ; of data, also the settings."""
+    """Return (key, before, now) of the changes in what determines the result.
+
+    For data, which is signed by its fingerprint, the changed settings are listed, too.
+    """
     changes = diff_settings(meta.get("identity", {}), spec.signature_fields)
     if any(key == "data" for key, _, _ in changes):
         before = read_config(folder).get("dataset", {})
         settings = diff_settings(before, spec.config.get("dataset", {}))
-        changes += [(f"dataset.{key}", was, now) for key, was, now in settings]
+        changes += [(f"dataset.{key}", old, new) for key, old, new in settings]
     return changes
 
 
@@ -207,7 +222,7 @@ def _make_run(
 
 
 def _attach_log_file(run: Run) -> Run:
-    """Lets everything that is logged, warnings of libraries included, reach `log.txt` too."""
+    """Write all that is logged, including warnings of libraries, to `log.txt` as well."""
     handler = logging.FileHandler(run.dir / "log.txt", encoding="utf-8")
     layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     handler.setFormatter(SecretMaskingFormatter(layout, secret_values(run.config)))
@@ -215,30 +230,32 @@ def _attach_log_file(run: Run) -> Run:
     logging.getLogger().addHandler(handler)
     logging.getLogger("runner").setLevel(logging.INFO)
     logging.captureWarnings(True)
-    logging.raiseExceptions = False  # a full disk must not fill the terminal as well
+    logging.raiseExceptions = False  # a full disk must not fill the terminal with tracebacks
     return replace(run, log_handler=handler)
 
 
-class _released_on_error:  # noqa: N801  (reads as a statement)
-    def __init__(self, lock: FolderLock) -> None:
-        self.lock = lock
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None:
-            self.lock.release()
+@contextmanager
+def _release_on_error(lock: FolderLock) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        lock.release()
+        raise
 
 
 def to_yaml(config: Mapping[str, Any]) -> str:
+    """Write a configuration as YAML, with its references kept."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.create(dict(config)), resolve=False)
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Raises: UserError if the folder is no run directory, naming what is missing."""
+    """Read `meta.json`.
+
+    Raises:
+        UserError: if the folder is not a run directory, with what is missing.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such run directory")
     path = folder / "meta.json"
@@ -248,7 +265,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         if folder.parent.name == "checkpoints":
             hint = f"; this is a checkpoint, its run is {folder.parent.parent}"
         elif (folder / "study.db").exists():
-            hint = "; this is a sweep, of which each job is a run; `resume` goes on with all of it"
+            hint = "; this is a sweep, whose jobs are runs; `resume` continues the whole sweep"
         raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
     meta = read_json(path)
     if not isinstance(meta, dict) or "signature" not in meta:
@@ -257,26 +274,30 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a run, with today's names of its parts.
+    """Read the configuration of a run, with today's names of its targets.
 
-    References to the environment stay references. Raises: UserError if the file is damaged.
+    References to the environment stay references.
+
+    Raises:
+        UserError: if the file is damaged.
     """
     from omegaconf import OmegaConf
 
     config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"), resolve=False)
     if not isinstance(config, dict):
-        raise UserError(f"{folder / 'config.yaml'}: damaged: not a mapping")
-    return with_current_targets({str(k): v for k, v in config.items()})
+        raise UserError(f"{folder / 'config.yaml'}: damaged: it is not a mapping")
+    current: dict[str, Any] = with_current_targets({str(k): v for k, v in config.items()})
+    return current
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """What `result.json` says; None if the run has not ended."""
+    """Read `result.json`; None if the run has not ended."""
     path = folder / "result.json"
     return read_json(path) if path.exists() else None
 
 
 def write_result(run: Run, result: Mapping[str, Any]) -> None:
-    """Writes `result.json` whole or not at all. What it says of an error holds no secret."""
+    """Write `result.json` atomically, with the secrets in its error masked."""
     if isinstance(result.get("error"), str):
         result = {**result, "error": mask_secrets(result["error"], secret_values(run.config))}
     write_json(run.dir / "result.json", {**result, "signature": run.signature})

@@ -1,4 +1,4 @@
-"""Values of the environment that a configuration refers to: whatever is told, no file has them."""
+"""Masking of secrets: no file has the environment values to which a configuration refers."""
 
 from __future__ import annotations
 
@@ -9,27 +9,33 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*([A-Za-z_][A-Za-z0-9_]*)")
-MIN_SECRET_LENGTH = 4  # characters; shorter ones are no secrets, and come up in any text
+MIN_SECRET_LENGTH = 4  # characters; shorter values are not secrets and occur in any text
 
 
 def secret_values(config: Mapping[str, Any]) -> dict[str, str]:
-    """Value -> the reference that stands for it, of every `${oc.env:KEY}` in a configuration whose
-    references are not resolved. Longer values first, since one may be part of another."""
+    """Find the values of every `${oc.env:KEY}` in a configuration.
+
+    Args:
+        config: a configuration whose references are not resolved.
+
+    Returns:
+        Value -> the reference for it, with longer values first, since one may contain another.
+    """
     keys = dict.fromkeys(key for text in _texts(config) for key in _REFERENCE.findall(text))
-    found = {os.environ[key]: f"${{oc.env:{key}}}" for key in keys if key in os.environ}
-    return {
-        v: found[v] for v in sorted(found, key=len, reverse=True) if len(v) >= MIN_SECRET_LENGTH
-    }
+    references = {os.environ[key]: f"${{oc.env:{key}}}" for key in keys if key in os.environ}
+    longest_first = sorted(references, key=len, reverse=True)
+    return {v: references[v] for v in longest_first if len(v) >= MIN_SECRET_LENGTH}
 
 
 def mask_secrets(text: str, values: Mapping[str, str]) -> str:
+    """Replace secret values in a text by their references."""
     for value, reference in values.items():
         text = text.replace(value, reference)
     return text
 
 
 class SecretMaskingFormatter(logging.Formatter):
-    """Of messages and tracebacks."""
+    """A formatter that masks secrets in messages and tracebacks."""
 
     def __init__(self, layout: str, values: Mapping[str, str]) -> None:
         super().__init__(layout)

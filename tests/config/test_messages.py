@@ -58,7 +58,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["trainer.device=gpu"], ["trainer.device=gpu: one of auto, cpu, cuda"]),
         (["scheduler.kind=cosin"], ["nearest: 'cosine'"]),
         (["scheduler.warmup=50", "trainer.max_steps=10"], ["longer than the run"]),
-        (["optimizer.sparse.kind=adm"], ["no table optimizer", "nearest: 'adam'"]),
+        (["optimizer.sparse.kind=adm"], ["must be one of sgd", "nearest: 'adam'"]),
         (["optimizer=sgd", "optimizer.sparse.momentum=0.9"], ["would ignore it"]),
         (["+optimizer.sparse.weight_decay=0.1"], ["ignore it on CPU"]),
         (["optimizer.dense._target_=torch.nn.Linear"], ["not an optimizer"]),

@@ -66,7 +66,7 @@ def test_a_plan_is_checked_against_the_part_that_has_the_table(runner, tmp_path)
         (("sharding.tables={C1: table_wse}",), "nearest: 'table_wise'"),
         (
             ("optimizer=adam", "sharding.inter_host_gb_per_s=1"),
-            "our own exchange holds all tables",
+            "our own exchange has all tables",
         ),
         (
             ("optimizer=adam", LAMB_ON_C1, "trainer.pipeline=sparse_dist"),

@@ -1,4 +1,4 @@
-"""What tables take on each rank, and what a device has for them."""
+"""The memory that tables need on each rank, and that a device has for them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_rank_takes_what_lies_on_it():
     assert table_bytes_per_rank(pieces, "sgd", 3) == [4 * 40, 0, 4 * (20 + 24)]
 
 
-def test_a_device_has_what_it_is_said_to_have_but_for_the_reserve():
+def test_a_device_has_its_configured_memory_less_the_reserve():
     sharding = ShardingSettings(device_memory_gb=2.0, storage_reserve=0.25)
     assert table_memory_budget(sharding, TWO, CPU) == 1_500_000_000
     machine = table_memory_budget(ShardingSettings(storage_reserve=0.0), Ranks(), CPU)
@@ -50,9 +50,9 @@ def test_the_rank_with_most_is_named():
     check_memory([850, 850], 850, sharding)
     with pytest.raises(ConfigError) as caught:
         check_memory([10, 2_500_000], 850, sharding)
-    said = str(caught.value)
-    assert said.startswith("sharding.device_memory_gb=1e-06: rank 1 would hold 2.5 MB")
-    assert "850 bytes" in said and "storage_reserve=0.15" in said
+    message = str(caught.value)
+    assert message.startswith("sharding.device_memory_gb=1e-06: rank 1 would hold 2.5 MB")
+    assert "850 bytes" in message and "storage_reserve=0.15" in message
 
 
 SPECS = [TableSpec(name, 1000, 8, (name,)) for name in ("C1", "C2", "C3")]
@@ -60,7 +60,7 @@ WEIGHTS = 1000 * 8 * 4  # bytes of each
 
 
 def builder(free: int, kind: str, second: str, **sharding):
-    """How two ranks place C1 and C3 by one rule and C2 by another, in `free` bytes of each."""
+    """Build tables of two ranks with `free` bytes: C1 and C3 by one rule, C2 by another."""
     parts = [{"pattern": "C2", "sparse": {"kind": second, "lr": 0.1}}]
     sparse = {"kind": kind, "lr": 0.1}
     node = {"dense": {"_target_": "torch.optim.Adam"}, "sparse": sparse, "parts": parts}
@@ -73,7 +73,7 @@ def builder(free: int, kind: str, second: str, **sharding):
     return make_table_builder(settings, TWO, owned, rules[0], **where), rules
 
 
-def test_what_one_rule_has_taken_is_no_room_for_the_next():
+def test_memory_of_one_rule_is_not_available_to_the_next():
     taken = (2 * 3 + 3) * WEIGHTS // 2  # three numbers a weight, half the rows on each rank
     for free, fits in ((taken, True), (taken - 1, False)):
         build, rules = builder(free, "adam", "lamb")
@@ -85,7 +85,7 @@ def test_what_one_rule_has_taken_is_no_room_for_the_next():
             build([SPECS[1]], ["C2"], rules[1])
 
 
-def test_torchrecs_planner_gets_what_copies_and_other_rules_leave(monkeypatch):
+def test_torchrecs_planner_gets_the_memory_that_copies_and_other_rules_leave(monkeypatch):
     seen = []
 
     class Sharded:

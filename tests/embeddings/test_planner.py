@@ -1,4 +1,4 @@
-"""What the `sharding` group says reaches TorchRec's planner, without a process group."""
+"""The `sharding` group reaches TorchRec's planner, checked without a process group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """Each rank makes the same plan; rank 0's is shared, which needs the others."""
+    """Plan without the broadcast of rank 0's plan; every rank makes the same plan."""
     monkeypatch.setattr(planner, "world_group", lambda: None)
     monkeypatch.setattr(
         EmbeddingShardingPlanner,
@@ -33,7 +33,7 @@ def alone(monkeypatch):
 
 
 def placed(specs: list[TableSpec], **settings) -> list[Placement]:
-    """The pieces of tables on two ranks, in the order of the tables."""
+    """Return the shards of tables on two ranks, in the order of the tables."""
     names = [name for spec in specs for name in spec.features]
     layout = make_layout(specs, names, by_dim=True)
     params = torchrec_tables._fused_params(SparseSettings(kind="rowwise_adagrad", lr=0.01), CPU)
@@ -48,13 +48,13 @@ def placed(specs: list[TableSpec], **settings) -> list[Placement]:
         4096,
     )
     order = [spec.name for spec in specs]
-    return sorted(planner.placements_of_plan(found), key=lambda piece: order.index(piece.table))
+    return sorted(planner.placements_of_plan(found), key=lambda shard: order.index(shard.table))
 
 
 def plan(rows: list[int], dim: int, **settings) -> list[str]:
-    """How each table is placed on two ranks."""
+    """Return the plan of each table on two ranks."""
     specs = [TableSpec(f"t{n}", count, dim, (f"f{n}",)) for n, count in enumerate(rows)]
-    return list({piece.table: piece.plan for piece in placed(specs, **settings)}.values())
+    return list({shard.table: shard.plan for shard in placed(specs, **settings)}.values())
 
 
 BIG = [4_000_000, 1000]  # the first takes 1 GB
@@ -84,7 +84,7 @@ def test_bandwidths_move_tables():
 
 
 def test_the_planner_knows_how_many_ids_a_row_has():
-    """One table is looked up with fifty ids a row, three with one: it has a rank to itself."""
+    """Of four tables, the one with fifty ids a row has a rank to itself."""
     lengths = (1.0, 50.0, 1.0, 1.0)
     specs = make_table_specs(
         [SparseFeature(f"f{n}", 100_000, mean_length=x) for n, x in enumerate(lengths)], 16
@@ -104,5 +104,5 @@ def test_features_of_one_table_have_a_length_each():
     [spec] = make_table_specs(shared, 4)
     settings = ShardingSettings()
     assert planner._constraint(spec, settings, 2).pooling_factors == [3.0, 0.5]
-    unsaid = replace(spec, mean_lengths=())
-    assert planner._constraint(unsaid, settings, 2).pooling_factors == [1.0, 1.0]
+    without_lengths = replace(spec, mean_lengths=())
+    assert planner._constraint(without_lengths, settings, 2).pooling_factors == [1.0, 1.0]

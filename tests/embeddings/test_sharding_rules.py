@@ -1,4 +1,4 @@
-"""Plans are judged by the optimizer that will own each table, as early as it can be known."""
+"""Plans are checked against the optimizer of each table, as early as it is known."""
 
 from __future__ import annotations
 
@@ -57,38 +57,43 @@ def test_a_table_has_the_rule_of_the_first_part_that_matches_its_name():
             {"C1": "column_wise"},
             ["optimizer.parts[0].sparse.kind=lamb"],
         ),
-        # some table is the part's, or the run is refused for that
+        # the part owns some table, or the run is refused for that reason
         (
             rules("adagrad", owns("C1", "lamb")),
             {"plan": "column_wise"},
             ["optimizer.parts[0].sparse.kind=lamb"],
         ),
-        # all the part's may have this one's plan, and all of the rest may be the part's
+        # the part may own C1 alone, or own all tables
         (rules("adagrad", owns("C", "lamb")), {"plan": "column_wise", "C1": "row_wise"}, []),
         (rules("lamb", owns("C", "adagrad")), {"plan": "column_wise"}, []),
         (rules("lamb", FROZEN), {"plan": "column_wise"}, []),
-        (rules("adam"), {"plan": "column_wise"}, ["no kernel of FBGEMM"]),
+        (
+            rules("adam"),
+            {"plan": "column_wise"},
+            ["FBGEMM has no kernel for optimizer.sparse.kind=adam"],
+        ),
     ],
 )
-def test_before_the_data_only_what_no_data_can_make_right_is_refused(given, node, named):
+def test_without_the_data_only_plans_that_no_data_allows_are_refused(given, node, named):
     group = {"plan": node.pop("plan", "auto"), "tables": node}
     messages = list(early_plan_problems(group, given, on_cpu=True))
     assert len(messages) == len(named), messages
     assert all(name in message for name, message in zip(named, messages))
 
 
-def test_with_the_tables_known_each_is_judged_by_its_owner():
+def test_with_the_data_each_table_is_checked_against_its_owner():
     given = rules("adagrad", owns("^tables.C[12]$", "lamb"))
     sharding = ShardingSettings(plan="column_wise", tables={"C1": "row_wise"})
     check_plans(sharding, ["C1", "C3"], given, on_cpu=True)
     with pytest.raises(ConfigError) as caught:
         check_plans(sharding, ["C1", "C2", "C3"], given, on_cpu=True)
-    said = str(caught.value)
-    assert said.count("\n") == 0
-    assert "sharding.plan=column_wise" in said and "optimizer.parts[0].sparse.kind=lamb" in said
+    message = str(caught.value)
+    assert message.count("\n") == 0
+    assert "sharding.plan=column_wise" in message
+    assert "optimizer.parts[0].sparse.kind=lamb" in message
 
 
-def test_speeds_between_ranks_are_refused_where_the_planner_has_nothing_to_place():
+def test_bandwidths_are_refused_where_the_planner_has_nothing_to_place():
     speed = {"intra_host_gb_per_s": 10.0}
 
     def refused(given: TableRules, *, on_cpu: bool = True, **node: str) -> list[str]:

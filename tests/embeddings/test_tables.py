@@ -1,4 +1,4 @@
-"""Tables against plain PyTorch twins that spell every update out, in float64."""
+"""Tables against plain PyTorch twins that compute every update row by row in float64."""
 
 from __future__ import annotations
 
@@ -303,8 +303,7 @@ def test_tables_step_with_the_rate_of_their_look_up():
 
 
 def test_every_look_up_of_an_update_has_its_number():
-    """FBGEMM's modules on CUDA count look-ups, and a module that only counts stands for one here:
-    the bias correction of Adam goes by that number."""
+    """FBGEMM's modules on CUDA count look-ups for Adam's bias correction; here one only counts."""
     seen = []
 
     class Counting:

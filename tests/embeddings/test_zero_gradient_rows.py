@@ -1,4 +1,4 @@
-"""Rows that LARS and LAMB would divide by zero, with a kernel that does so as FBGEMM's on CUDA."""
+"""Rows without gradient under LARS and LAMB, with a kernel that divides by zero as on CUDA."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.embeddings.factory import CpuTables, FbgemmTables
 from runner.embeddings.interface import Layout, TableSpec, make_layout
-from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES
+from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES, UpdateStep
 from runner.embeddings.zero_gradient_rows import NORM_SCALED_KINDS, protect_zero_gradient_rows
 from runner.optim.settings import SPARSE_KINDS, SparseSettings
 from tests.devices import CPU, DEVICES
@@ -18,9 +18,11 @@ SPECS = (TableSpec("shared", 7, 8, ("s1", "s2")), TableSpec("a", 5, 8, ("a",)))
 FEATURES = ("s1", "s2", "a")
 
 
-class Dividing(nn.Module):
-    """Sum-pooled tables with the parts of FBGEMM's interface that are asked for. Its update is the
-    rule of the CPU, but NaN where the CUDA kernel has 0 / 0."""
+class DividingKernel(nn.Module):
+    """Sum-pooled tables with FBGEMM's interface, as far as it is used.
+
+    Its update is the rule of the CPU, but gives NaN where the CUDA kernel has 0 / 0.
+    """
 
     def __init__(self, layout: Layout, settings: SparseSettings, like: CpuTables) -> None:
         super().__init__()
@@ -42,12 +44,12 @@ class Dividing(nn.Module):
         return _LookUp.apply(self.anchor, self, indices, offsets)
 
     def bags(self, indices: Tensor, offsets: Tensor):
-        """Table, ids and bag of each id, of every feature."""
+        """Yield the table, the ids, the bag of each id and the batch size of every feature."""
         size = (len(offsets) - 1) // len(self.feature_table_map)
         for f, table in enumerate(self.feature_table_map):
-            own = offsets[f * size : (f + 1) * size + 1]
-            bag_V = torch.repeat_interleave(torch.arange(size), own.diff())
-            yield table, indices[own[0] : own[-1]], bag_V, size
+            feature_offsets = offsets[f * size : (f + 1) * size + 1]
+            bag_V = torch.repeat_interleave(torch.arange(size), feature_offsets.diff())
+            yield table, indices[feature_offsets[0] : feature_offsets[-1]], bag_V, size
 
     def update(self, grads: list[Tensor], touched: list[Tensor]) -> None:
         for table, (grad, ids_V) in enumerate(zip(grads, touched)):
@@ -56,9 +58,8 @@ class Dividing(nn.Module):
             norm_U = grad[rows_U].norm(dim=1)
             if "lamb" in self.settings.kind:
                 norm_U = norm_U + states[0].norm(dim=1)
-            UPDATE_RULES[self.settings.kind](
-                weight, states, grad[rows_U], self.settings, 0.1, self.step
-            )
+            update = UpdateStep(self.settings, 0.1, self.step)
+            UPDATE_RULES[self.settings.kind](weight, states, grad[rows_U], update)
             weight[norm_U == 0] = torch.nan
             if self.settings.kind == "lars_sgd":
                 states[0][norm_U == 0] = torch.nan
@@ -97,16 +98,16 @@ def ids(seed: int) -> KeyedJaggedTensor:
 
 
 @pytest.mark.parametrize("kind", NORM_SCALED_KINDS)
-def test_rows_of_examples_without_weight_are_left_to_the_rule_of_the_cpu(kind):
+def test_rows_of_examples_without_weight_follow_the_rule_of_the_cpu(kind):
     settings = SparseSettings(kind, 0.1, eps=1e-3)
     layout = make_layout(SPECS, FEATURES, by_dim=False)
     exact = CpuTables(layout, settings, CPU)
     for name, tensor in exact.state().items():
         if name.endswith("/weight"):
             tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(3)))
-    bare, mended = (Dividing(layout, settings, exact) for _ in range(2))
-    protect_zero_gradient_rows(mended, settings)
-    broke = False
+    bare, protected = (DividingKernel(layout, settings, exact) for _ in range(2))
+    protect_zero_gradient_rows(protected, settings)
+    became_nan = False
     for step in (1, 2, 3):
         kjt = ids(step)
         grad = torch.randn(5, 24, generator=torch.Generator().manual_seed(step))
@@ -114,18 +115,18 @@ def test_rows_of_examples_without_weight_are_left_to_the_rule_of_the_cpu(kind):
         exact.set_lr_and_step(0.1, step)
         expected = exact(kjt)
         expected.backward(grad)
-        for kernel in (bare, mended):
+        for kernel in (bare, protected):
             kernel.step = step
             kernel(indices=kjt.values(), offsets=kjt.offsets()).backward(grad)
         with torch.no_grad():
-            mended(kjt.values(), kjt.offsets())  # an evaluation updates nothing
-        broke |= any(bool(weight.isnan().any()) for weight in bare.weights)
+            protected(kjt.values(), kjt.offsets())  # an evaluation updates nothing
+        became_nan |= any(bool(weight.isnan().any()) for weight in bare.weights)
         state = exact.state()
-        for spec, weight, states in zip(SPECS, mended.weights, mended.states):
+        for spec, weight, states in zip(SPECS, protected.weights, protected.states):
             torch.testing.assert_close(weight, state[f"{spec.name}/weight"])
             for name, moment in zip(STATE_NAMES[kind], states):
                 torch.testing.assert_close(moment, state[f"{spec.name}/{name}"])
-    assert broke, "the kernel alone has rows of NaN"
+    assert became_nan, "the kernel alone has rows of NaN"
 
 
 @pytest.mark.parametrize("kind", sorted(set(SPARSE_KINDS) - set(NORM_SCALED_KINDS)))
@@ -137,7 +138,7 @@ def test_optimizers_that_divide_by_no_norm_are_left_alone(kind):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_fbgemm_has_updated_its_tables_when_the_hook_of_its_node_is_called(device):
-    """What the mending counts on: nothing stands between the update and the module's output."""
+    """The protection relies on this: nothing lies between the update and the module's output."""
     layout = make_layout(SPECS, FEATURES, by_dim=False)
     tables = FbgemmTables(layout, SparseSettings("adagrad", 0.1), device)
     for tensor in tables.state().values():

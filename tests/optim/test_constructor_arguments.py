@@ -1,4 +1,4 @@
-"""What a class of torch.optim takes, as its source says it, against the class itself."""
+"""Arguments of torch.optim's classes as read from their source, against the classes themselves."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CLASSES = [
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_the_source_says_what_the_class_takes(name):
+def test_the_source_gives_the_arguments_of_the_class(name):
     signature = inspect.signature(getattr(torch.optim, name).__init__).parameters
     assert accepted_arguments(f"torch.optim.{name}") == [
         key for key in signature if key not in ("self", "params")
     ]
 
 
-def test_of_other_classes_it_says_nothing():
+def test_other_classes_give_none():
     assert len(CLASSES) > 10
     assert accepted_arguments("torch.optim.rmsprop.RMSprop") == accepted_arguments(
         "torch.optim.RMSprop"

@@ -162,10 +162,10 @@ def test_a_model_of_tables_alone_has_an_optimizer_that_does_nothing():
     ("cls", "settings", "message"),
     [
         (optim.Adam, {"lr": 0.1, "beta": 1}, r"optimizer\.dense\.beta.*Adam; nearest: 'betas'"),
-        (optim.Adam, {"lr": 0.1, "params": []}, r"optimizer\.dense\.params is no setting"),
+        (optim.Adam, {"lr": 0.1, "params": []}, r"optimizer\.dense\.params is not a setting"),
         (optim.Adam, {"lr": -1.0}, r"optimizer\.dense: Adam: Invalid learning rate"),
         (optim.Adam, {"lr": "fast"}, r"optimizer\.dense: Adam"),
-        (nn.Linear, {}, "is no torch optimizer class"),
+        (nn.Linear, {}, "is not a torch optimizer class"),
     ],
 )
 def test_mistakes_are_named(cls, settings, message):

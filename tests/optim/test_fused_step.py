@@ -1,4 +1,4 @@
-"""The short way to the kernel does what torch's own step does."""
+"""The direct call of the kernel does what torch's own step does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def net() -> nn.Sequential:
 
 
 def after(update, cls, *, num_updates: int = 4, **settings):
-    """Parameters and states after updates whose rate changes, the last layer never used."""
+    """Return parameters and states after updates with changing rates; the last layer is unused."""
     model = net()
     groups = [
         {"params": list(model[0].parameters())},
@@ -67,15 +67,15 @@ def test_a_step_goes_on_from_loaded_states():
     assert [s["step"].item() for s in second.state.values()] == [2.0, 2.0]
 
 
-def test_hooks_hear_of_every_step():
+def test_hooks_are_called_at_every_step():
     model = net()[:1]
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    heard: list[str] = []
-    optimizer.register_step_post_hook(lambda *_: heard.append("after"))
+    calls: list[str] = []
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
     for _ in range(3):
         model(torch.ones(2, 5)).sum().backward()
         step_optimizer(optimizer)
-    assert heard == ["after"] * 3
+    assert calls == ["after"] * 3
 
 
 def test_a_profiler_sees_every_step():
@@ -95,7 +95,9 @@ def test_the_kernel_is_reached_without_torchs_own_step(monkeypatch):
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     model(torch.ones(2, 5)).sum().backward()
     step_optimizer(optimizer)  # makes the states
-    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: pytest.fail("the long way"))
+    monkeypatch.setattr(
+        torch.optim.Adam, "step", lambda self: pytest.fail("torch's own step was called")
+    )
     before = model[0].weight.detach().clone()
     step_optimizer(optimizer)
     assert not torch.equal(before, model[0].weight)

@@ -1,4 +1,4 @@
-"""Rates by the batches an update: the rules by hand, settled once, signed, told, and used."""
+"""Scaling of rates by the batches of an update: its rules, its number, the signature, the log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def config(rule: str = "linear", batches: int | None = None, ranks: int = 2, acc
     }
 
 
-def settled(**more) -> dict:
+def resolved(**more) -> dict:
     ours = config(**more)
     record = deepcopy(ours)
     resolve_lr_batches(ours, record)
@@ -39,14 +39,14 @@ def settled(**more) -> dict:
 
 
 def test_the_number_is_ranks_times_micro_batches_and_a_run_that_has_one_keeps_it():
-    assert settled()["trainer"]["lr_scaling"]["batches"] == 6
-    assert settled(ranks=1, batches=6)["trainer"]["lr_scaling"]["batches"] == 6
-    assert settled(rule="constant")["trainer"]["lr_scaling"]["batches"] is None
+    assert resolved()["trainer"]["lr_scaling"]["batches"] == 6
+    assert resolved(ranks=1, batches=6)["trainer"]["lr_scaling"]["batches"] == 6
+    assert resolved(rule="constant")["trainer"]["lr_scaling"]["batches"] is None
 
 
-def test_it_is_part_of_the_signature_where_it_makes_the_rates():
+def test_the_number_is_signed_where_it_determines_the_rates():
     def signed(**more):
-        return compute_signature(settled(**more), "data")
+        return compute_signature(resolved(**more), "data")
 
     same_rows = {"ranks": 1, "accumulate": 6}
     assert signed(rule="constant") == signed(rule="constant", **same_rows)
@@ -55,7 +55,7 @@ def test_it_is_part_of_the_signature_where_it_makes_the_rates():
     assert signed() != signed(ranks=1, accumulate=3), "three batches an update"
 
 
-def test_the_note_tells_every_rate_before_and_after():
+def test_the_note_lists_every_rate_before_and_after():
     note = describe_lr_scaling("linear", 4, {"dense": 0.004, "sparse": 0.08})
     assert note == (
         "full learning rates x 4 (linear, 4 batches an update): "
@@ -64,7 +64,7 @@ def test_the_note_tells_every_rate_before_and_after():
     assert describe_lr_scaling("constant", None, {"dense": 0.004}) == ""
 
 
-def test_a_run_tells_it_logs_the_scaled_rates_and_keeps_them_on_resume(runner, tmp_path):
+def test_a_run_logs_the_scaled_rates_and_keeps_them_on_resume(runner, tmp_path):
     run = tmp_path / "run"
     more = ("optimizer=sgd", "optimizer.dense.lr=0.01", "optimizer.sparse.lr=0.1")
     words = (*TINY, *BATCH, *more, "trainer.log_every=1", "trainer.lr_scaling.rule=sqrt")

@@ -137,15 +137,15 @@ def test_an_endless_run_takes_what_counts_updates_alone():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "cosin"}, r"scheduler\.kind='cosin'.*nearest: 'cosine'"),
+        ({"kind": "cosin"}, r"scheduler\.kind=cosin: must be one of.*nearest: 'cosine'"),
         ({}, r"scheduler\.kind=None"),
         ({"kind": "cosine", "warmpu": 3}, r"scheduler\.warmpu.*nearest: 'warmup'"),
-        ({"kind": "constant", "final": 0.1}, r"scheduler\.final is no setting of constant"),
+        ({"kind": "constant", "final": 0.1}, r"scheduler\.final is not a setting of constant"),
         ({"kind": "cosine", "warmup": -1}, r"scheduler\.warmup=-1"),
         ({"kind": "cosine", "warmup": 1.5}, "whole updates"),
         ({"kind": "cosine", "warmup": True}, "must be updates"),
         ({"kind": "cosine", "warmup": "ep"}, "must be updates"),
-        ({"kind": "cosine", "final": "low"}, "must be a number"),
+        ({"kind": "cosine", "final": "low"}, "must be a finite number"),
         ({"kind": "cosine", "final": -0.1}, "at least 0"),
         ({"kind": "step"}, r"scheduler\.every=None"),
         ({"kind": "step", "every": 0}, "at least 1 update"),

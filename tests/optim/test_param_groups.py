@@ -14,7 +14,7 @@ from runner.optim.param_groups import match_patterns
 NAMES = ["bottom.0.weight", "bottom.0.bias", "over.0.weight", "over.0.bias", "head.weight"]
 
 
-def test_the_first_match_wins_and_the_rest_belong_to_nobody():
+def test_the_first_match_wins_and_the_rest_have_no_owner():
     assert match_patterns(NAMES, [r"bias$", r"^bottom\."]) == {
         "bottom.0.weight": 1,
         "bottom.0.bias": 0,
@@ -29,7 +29,7 @@ def test_the_first_match_wins_and_the_rest_belong_to_nobody():
     [
         ([r"botom\.0\.weight"], r"parts\[0\]\.pattern .* matches no parameter; nearest: 'bottom"),
         ([r"bias", r"over.*bias"], r"parts\[1\]\.pattern .* owns nothing: .*'over\.0\.bias'"),
-        ([r"(bias"], r"parts\[0\]\.pattern '\(bias' is no regular expression"),
+        ([r"(bias"], r"parts\[0\]\.pattern '\(bias' is not a regular expression"),
     ],
 )
 def test_mistakes_are_named(patterns, message):
@@ -37,16 +37,16 @@ def test_mistakes_are_named(patterns, message):
         match_patterns(NAMES, patterns)
 
 
-pieces = st.sampled_from(
+fragments = st.sampled_from(
     ["bottom", "over", "head", r"\.", "weight", "bias", ".*", "^", "$", "[0-9]"]
 )
-expressions = st.lists(pieces, min_size=1, max_size=3).map("".join)
+expressions = st.lists(fragments, min_size=1, max_size=3).map("".join)
 
 
 @given(st.lists(expressions, max_size=4), st.lists(st.sampled_from(NAMES), unique=True))
 def test_every_parameter_has_at_most_one_owner_and_every_pattern_owns_one(patterns, names):
-    found = {n: [i for i, p in enumerate(patterns) if re.search(p, n)] for n in names}
-    owned = {n: f[0] for n, f in found.items() if f}
+    matches = {n: [i for i, p in enumerate(patterns) if re.search(p, n)] for n in names}
+    owned = {n: numbers[0] for n, numbers in matches.items() if numbers}
     try:
         result = match_patterns(names, patterns)
     except ConfigError:

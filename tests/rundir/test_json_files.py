@@ -26,7 +26,7 @@ def test_a_number_survives_to_the_last_digit(tmp_path):
     assert read_jsonl(tmp_path / "m.jsonl")[0]["v"] == value
 
 
-def test_cut_takes_the_log_back_to_the_byte(tmp_path):
+def test_truncate_takes_the_log_back_to_the_byte(tmp_path):
     log = JsonlFile(tmp_path / "m.jsonl")
     for step in range(5):
         log.append({"step": step})
@@ -39,7 +39,7 @@ def test_cut_takes_the_log_back_to_the_byte(tmp_path):
     assert [r["step"] for r in read_jsonl(log.path)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_cut_says_how_many_bytes_were_lost(tmp_path):
+def test_truncate_returns_how_many_bytes_were_lost(tmp_path):
     log = JsonlFile(tmp_path / "m.jsonl")
     log.append({"step": 1})
     assert log.truncate(1000) == 1000 - log.size()

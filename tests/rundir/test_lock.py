@@ -32,7 +32,7 @@ def other(tmp_path):
     process.wait()
 
 
-def test_a_second_writer_is_refused_and_told_who_the_first_is(tmp_path, other):
+def test_a_second_writer_is_refused_with_the_name_of_the_first(tmp_path, other):
     with pytest.raises(UserError, match=f"process {other.pid} on "):
         FolderLock(tmp_path)
     assert is_locked(tmp_path)

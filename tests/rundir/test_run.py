@@ -13,7 +13,7 @@ from runner.rundir.provenance import collect_provenance, git_state
 from runner.rundir.run import RunSpec, open_run, read_config, read_meta, reopen_run, write_result
 
 
-def plan(**changes):
+def run_spec(**changes):
     identity = {"seed": 0, **changes}
     return RunSpec(
         config={"seed": identity["seed"], "key": "${oc.env:KEY}"},
@@ -26,47 +26,47 @@ def plan(**changes):
 
 
 def test_a_run_is_refused_while_it_is_open_and_free_when_closed(tmp_path):
-    run = open_run(str(tmp_path / "run"), plan(), project=tmp_path)
+    run = open_run(str(tmp_path / "run"), run_spec(), project=tmp_path)
     with pytest.raises(UserError, match="another run is writing here: process"):
-        open_run(str(tmp_path / "run"), plan(), project=tmp_path)
+        open_run(str(tmp_path / "run"), run_spec(), project=tmp_path)
     run.close()
-    open_run(str(tmp_path / "run"), plan(), project=tmp_path).close()
+    open_run(str(tmp_path / "run"), run_spec(), project=tmp_path).close()
     assert len(read_meta(tmp_path / "run")["resumes"]) == 1
 
 
 def test_references_to_the_environment_stay_references(tmp_path):
-    open_run(str(tmp_path / "run"), plan(), project=tmp_path).close()
+    open_run(str(tmp_path / "run"), run_spec(), project=tmp_path).close()
     assert read_config(tmp_path / "run") == {"seed": 0, "key": "${oc.env:KEY}"}
 
 
 def test_a_refusal_gives_the_lock_back(tmp_path):
-    open_run(str(tmp_path / "run"), plan(), project=tmp_path).close()
+    open_run(str(tmp_path / "run"), run_spec(), project=tmp_path).close()
     for _ in range(2):
         with pytest.raises(UserError, match="seed: 0 -> 1"):
-            open_run(str(tmp_path / "run"), plan(seed=1), project=tmp_path)
+            open_run(str(tmp_path / "run"), run_spec(seed=1), project=tmp_path)
 
 
 @pytest.mark.parametrize("half", ["meta.json", "config.yaml"])
-def test_half_a_run_directory_is_none_and_what_lacks_is_named(tmp_path, half):
-    open_run(str(tmp_path / "run"), plan(), project=tmp_path).close()
+def test_an_incomplete_run_directory_is_refused_with_what_is_missing(tmp_path, half):
+    open_run(str(tmp_path / "run"), run_spec(), project=tmp_path).close()
     (tmp_path / "run" / half).unlink()
     with pytest.raises(UserError, match=f"it has no {half}"):
-        reopen_run(tmp_path / "run", plan())
+        reopen_run(tmp_path / "run", run_spec())
 
 
 @pytest.mark.parametrize("text", ['{"signature": "ab', "[]", "{}"])
 def test_a_damaged_meta_is_an_error_that_names_it(tmp_path, text):
-    open_run(str(tmp_path / "run"), plan(), project=tmp_path).close()
+    open_run(str(tmp_path / "run"), run_spec(), project=tmp_path).close()
     (tmp_path / "run" / "meta.json").write_text(text)
     with pytest.raises(UserError, match=r"meta\.json"):
-        open_run(str(tmp_path / "run"), plan(), project=tmp_path)
+        open_run(str(tmp_path / "run"), run_spec(), project=tmp_path)
     assert (tmp_path / "run" / "meta.json").read_text() == text
 
 
 def test_warnings_and_errors_reach_log_txt_and_stop_with_the_run(tmp_path):
     import logging
 
-    run = open_run(str(tmp_path / "run"), plan(), project=tmp_path)
+    run = open_run(str(tmp_path / "run"), run_spec(), project=tmp_path)
     logging.getLogger("somebody.else").warning("careful %d", 7)
     run.close()
     logging.getLogger("somebody.else").warning("after")
@@ -76,13 +76,13 @@ def test_warnings_and_errors_reach_log_txt_and_stop_with_the_run(tmp_path):
 
 
 def test_a_result_that_belongs_to_a_shorter_run_does_not_count_as_done(tmp_path):
-    run = open_run(str(tmp_path / "run"), plan(max_steps=5), project=tmp_path)
+    run = open_run(str(tmp_path / "run"), run_spec(max_steps=5), project=tmp_path)
     write_result(run, {"status": "completed", "step": 5})
     run.close()
-    done = reopen_run(tmp_path / "run", plan(max_steps=5))
+    done = reopen_run(tmp_path / "run", run_spec(max_steps=5))
     assert done.finished_result["step"] == 5
     done.close()
-    longer = reopen_run(tmp_path / "run", plan(max_steps=9))
+    longer = reopen_run(tmp_path / "run", run_spec(max_steps=9))
     assert longer.finished_result is None
     assert not (tmp_path / "run" / "result.json").exists()
     longer.close()
@@ -95,10 +95,12 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "mkdir", read_only)
     with pytest.raises(UserError, match="Read-only file system"):
-        open_run(str(tmp_path / "run"), plan(), project=tmp_path)
+        open_run(str(tmp_path / "run"), run_spec(), project=tmp_path)
 
 
-def test_a_place_that_cannot_be_written_is_told_before_anything_is_made(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_reported_before_anything_is_created(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(location.os, "access", lambda path, mode: path != tmp_path)
     with pytest.raises(UserError, match="no permission to write"):
         check_writable(str(tmp_path / "outputs" / "{name}" / "{time}"))

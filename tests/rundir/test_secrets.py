@@ -19,7 +19,7 @@ def test_values_of_the_environment_are_replaced_by_their_references(monkeypatch)
     assert mask_secrets(text, values) == "at ${oc.env:LONGER}/x and ${oc.env:TOKEN}, no"
 
 
-def test_a_traceback_in_a_log_is_hidden_too(monkeypatch):
+def test_secrets_in_a_logged_traceback_are_masked(monkeypatch):
     monkeypatch.setenv("TOKEN", "abcd1234")
     formatter = SecretMaskingFormatter("%(message)s", secret_values({"a": "${oc.env:TOKEN}"}))
     try:

@@ -1,14 +1,14 @@
-"""Checkpoints: written whole or not at all, verified before they are believed, and never pickled.
+"""Checkpoints: written atomically, verified before they are used, and never pickled.
 
-checkpoints/step-N/          a checkpoint, named by one rename when all of it is on the disk
-    shard-00001.safetensors  tensors of rank 0, with their place in the whole in the header
+checkpoints/step-N/          a checkpoint, which gets its name by one rename once it is on the disk
+    shard-00001.safetensors  the tensors of rank 0, with their offsets in the whole in the header
     state.json               everything that is not a tensor
-    manifest.json            size and sha256 of the others, written last
-checkpoints/.tmp-*           a save or a removal that has not ended; swept away at the next start
-checkpoints/.old-step-N      the one that a second save of step N is replacing
+    manifest.json            size and sha256 of the other files, written last
+checkpoints/.tmp-*           a save or a removal that has not ended; removed at the next start
+checkpoints/.old-step-N      a checkpoint that a second save of step N is replacing
 
-What reads no tensors (`folder`, `manifest`, `peek`) imports no torch, so the names below that do
-are imported when they are first asked for.
+The modules that read no tensors (`folder`, `manifest`, `peek`) import no torch. The names below
+that need torch are therefore imported when they are first used.
 """
 
 from __future__ import annotations

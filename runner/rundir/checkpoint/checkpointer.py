@@ -1,4 +1,4 @@
-"""Saving beside training: the state is copied, the rest happens in a thread."""
+"""Saving during training: the state is copied, and a thread does the rest."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ from runner.rundir.json_files import sync_folder
 
 @dataclass(frozen=True)
 class _PendingSave:
+    """A save whose tensors have been copied."""
+
     step: int
     temporary: Path
     files: list[StagedFile]
@@ -49,33 +51,43 @@ class _PendingSave:
 
 
 class Checkpointer:
-    """The only writer of a folder of checkpoints. At most one save is under way.
+    """The only writer of a folder of checkpoints, with at most one save under way.
 
-    Collective: with several ranks, all make it and call each method alike; rank 0 renames.
-    Making it clears up after a writer that died. A save that failed removes its temporary files and
-    is told as CheckpointError by the next `save`, `finish` or `discard_after`, once.
+    Collective: with several ranks, all construct it and call the same methods; rank 0 renames.
+    The constructor removes what a writer that died has left. A save that fails removes its
+    temporary files; the next call of a method then raises its CheckpointError, once.
     """
 
     def __init__(
         self, folder: Path, *, keep: int, warn: Callable[[str], None] = warnings.warn
     ) -> None:
+        """Create the folder if there is none, and clear it up.
+
+        Args:
+            folder: the folder of checkpoints.
+            keep: how many of the newest checkpoints stay.
+            warn: is called with warnings.
+
+        Raises:
+            ValueError: if `keep` is below 1.
+        """
         if keep < 1:
             raise ValueError(f"checkpoint.keep is {keep}; at least one must be kept")
         self.folder = folder
         self._keep = keep
         self._warn = warn
-        # a group of its own: the writing thread talks to the others while training uses theirs
+        # a separate group, since the writing threads communicate while training uses the other one
         self._ranks = current_ranks().with_new_group()
         self._buffer = HostBuffer()
         self._writer: Thread | None = None
         self._failure: Exception | None = None
-        self._notes: list[str] = []  # warnings of the thread, told by the caller's
+        self._notes: list[str] = []  # warnings of the thread, which `finish` gives to `warn`
         if self._ranks.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             remove_stale(folder)
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> None:
-        """Get the memory for copying these, in a thread, so that the first save need not."""
+        """Allocate the memory for copying these tensors in a thread, ahead of the first save."""
         self.finish()
         self._start(lambda: self._buffer.prepare(tensors.values()))
 
@@ -88,26 +100,38 @@ class Checkpointer:
         protect: Collection[int] = (),
         wait: bool = False,
     ) -> None:
-        """Copy the state, then write it in a thread; a save under way is waited for first.
+        """Copy the state and write it in a thread, after a save under way has ended.
 
-        Once the new one is whole, all others go but the `keep` newest and the steps in `protect`.
-        A checkpoint of the same step is replaced.
+        Once the new checkpoint is complete, all others are removed but the `keep` newest and the
+        steps in `protect`. A checkpoint of the same step is replaced.
 
-        Raises: CheckpointError for the save before, with `wait` for this one too; TypeError for
-        values that JSON cannot hold.
+        Args:
+            step: the update after which the state is saved.
+            tensors: the tensors by name.
+            values: everything else, as JSON.
+            protect: steps whose checkpoints stay.
+            wait: whether to return only when the checkpoint is on the disk.
+
+        Raises:
+            CheckpointError: if the save before failed, or with `wait` this one.
+            TypeError: for values that JSON cannot represent, or tensors that cannot be saved.
         """
         assert step >= 0
         self.finish()
         name = self._ranks.broadcast_object(f"{TEMPORARY_PREFIX}step-{step}-{secrets.token_hex(4)}")
         text = dump_json(values)
         files = stage_tensors(tensors, self._buffer, self._ranks)
-        job = _PendingSave(step, self.folder / name, files, text, tuple(protect))
-        self._start(lambda: self._run(job))
+        pending = _PendingSave(step, self.folder / name, files, text, tuple(protect))
+        self._start(lambda: self._write(pending))
         if wait:
             self.finish()
 
     def finish(self) -> None:
-        """Wait for the save under way. Raises: CheckpointError if it failed."""
+        """Wait for the save under way.
+
+        Raises:
+            CheckpointError: if it failed.
+        """
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -119,26 +143,31 @@ class Checkpointer:
             raise failure
 
     def saved_steps(self) -> list[int]:
-        """Steps of the checkpoints with a whole manifest and files of the right size, ascending."""
+        """Return the steps, ascending, whose manifest is intact and whose files have their size."""
         return saved_steps(self.folder)
 
     def open_latest(self) -> Checkpoint | None:
-        """The newest that verifies (`find_latest`); rank 0 reads it for all."""
-        found: Checkpoint | Exception | None = None
+        """Open the newest checkpoint that is intact; rank 0 reads it for all ranks.
+
+        Raises:
+            UserError: on every rank, as `find_latest`.
+            OSError: on every rank, if the folder cannot be read.
+        """
+        latest: Checkpoint | UserError | OSError | None = None
         if self._ranks.rank == 0:
             try:
-                found = find_latest(self.folder, self._warn)
+                latest = find_latest(self.folder, self._warn)
             except (UserError, OSError) as error:
-                found = error
-        found = self._ranks.broadcast_object(found)
-        if isinstance(found, Exception):
-            raise found
-        return found
+                latest = error
+        latest = self._ranks.broadcast_object(latest)
+        if isinstance(latest, UserError | OSError):
+            raise latest
+        return latest
 
     def remove_after(self, step: int) -> None:
-        """Remove all later checkpoints, whole or not: a run goes on from `step` and makes its own.
+        """Remove all later checkpoints, intact or not, when a run continues from `step`.
 
-        To be called before the logs are cut back to `step`, which later ones would not fit.
+        Call it before the logs are cut back to `step`, since later checkpoints would not fit them.
         """
         self.finish()
         if self._ranks.rank == 0:
@@ -149,52 +178,54 @@ class Checkpointer:
         self._ranks.broadcast_object(None)
 
     def _start(self, work: Callable[[], None]) -> None:
-        # no daemon: a program that ends without `finish` still ends its last save
+        # not a daemon, so that a program that ends without `finish` still completes its last save
         self._writer = Thread(target=work, name="checkpoint-writer")
         self._writer.start()
 
-    def _run(self, job: _PendingSave) -> None:
-        """The thread: every rank writes its tensors, rank 0 all else."""
-        mine: tuple[dict[str, FileDigest], Exception | None]
+    def _write(self, pending: _PendingSave) -> None:
+        """Write the tensors of this rank and, on rank 0, all else. Runs in the thread."""
+        result: tuple[dict[str, FileDigest], Exception | None]
         try:
-            job.temporary.mkdir(exist_ok=True)
-            mine = write_staged(job.files, self._buffer, job.temporary), None
+            pending.temporary.mkdir(exist_ok=True)
+            result = write_staged(pending.files, self._buffer, pending.temporary), None
         except Exception as error:
-            mine = {}, error
+            result = {}, error
         try:
-            everyone = self._ranks.all_gather_object(mine)
-            failure = self._seal(job, everyone) if self._ranks.rank == 0 else None
+            results = self._ranks.all_gather_object(result)
+            failure = self._complete(pending, results) if self._ranks.rank == 0 else None
             self._failure = self._ranks.broadcast_object(failure)
-        except RuntimeError as error:  # of the exchange: this thread's error would be seen by none
+        except RuntimeError as error:  # of the exchange; nobody would see this thread's error
             self._failure = CheckpointError(
-                f"the checkpoint of step {job.step} was not saved in {self.folder}: another rank "
-                f"is gone or does not answer ({_reason(error)})"
+                f"the checkpoint of step {pending.step} was not saved in {self.folder}: another "
+                f"rank is gone or does not answer ({_reason(error)})"
             )
 
-    def _seal(
-        self, job: _PendingSave, everyone: list[tuple[dict[str, FileDigest], Exception | None]]
+    def _complete(
+        self, pending: _PendingSave, results: list[tuple[dict[str, FileDigest], Exception | None]]
     ) -> CheckpointError | None:
-        """Make the files of all ranks a checkpoint, or leave no trace of them."""
-        sums = {name: s for files, _ in everyone for name, s in files.items()}
+        """Make a checkpoint of the files of all ranks, or remove them and return the error."""
+        digests = {name: digest for files, _ in results for name, digest in files.items()}
+        folder = pending.temporary
         try:
-            for _, error in everyone:
+            for _, error in results:
                 if error is not None:
                     raise error
-            sums[VALUES_FILE] = write_file(job.temporary / VALUES_FILE, [job.values])
-            manifest = encode_manifest(Manifest(job.step, sums))
-            write_file(job.temporary / MANIFEST_FILE, [manifest])
-            sync_folder(job.temporary)
-            commit_checkpoint(job.temporary, self.folder / f"step-{job.step}")
+            digests[VALUES_FILE] = write_file(folder / VALUES_FILE, [pending.values])
+            manifest = encode_manifest(Manifest(pending.step, digests))
+            write_file(folder / MANIFEST_FILE, [manifest])
+            sync_folder(folder)
+            commit_checkpoint(folder, self.folder / f"step-{pending.step}")
         except Exception as error:
-            return self._abandon(job, error)
+            return self._abandon(pending, error)
         try:
             remove_stale(self.folder)
-            remove_old(self.folder, newest=job.step, keep=self._keep, protect=job.protect)
+            remove_old(self.folder, newest=pending.step, keep=self._keep, protect=pending.protect)
         except OSError as error:
             self._notes.append(f"an old checkpoint was not removed: {_reason(error)}")
         return None
 
-    def _abandon(self, job: _PendingSave, error: Exception) -> CheckpointError:
+    def _abandon(self, pending: _PendingSave, error: Exception) -> CheckpointError:
+        """Remove the files of a save that failed, and return the error for the caller."""
         try:
             remove_stale(self.folder)
             free = f"{shutil.disk_usage(self.folder).free:,}"
@@ -202,11 +233,11 @@ class Checkpointer:
         except OSError as further:  # the disk may be gone altogether
             self._notes.append(f"temporary files may be left: {_reason(further)}")
             free, last = "an unknown number of", None
-        needed = sum(f.end - f.begin + len(f.header) for f in job.files) + len(job.values)
+        needed = sum(f.end - f.begin + len(f.header) for f in pending.files) + len(pending.values)
         intact = "no earlier one was found" if last is None else f"the one of step {last} is intact"
         failure = CheckpointError(
-            f"the checkpoint of step {job.step} was not saved in {self.folder}: {_reason(error)}. "
-            f"It needs {needed:,} bytes, {free} bytes are free; {intact}"
+            f"the checkpoint of step {pending.step} was not saved in {self.folder}: "
+            f"{_reason(error)}. It needs {needed:,} bytes, {free} bytes are free; {intact}"
         )
         failure.__cause__ = error
         return failure

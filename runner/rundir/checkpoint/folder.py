@@ -1,9 +1,9 @@
-"""The folder of checkpoints: which are there, which can be believed, how one comes and goes.
+"""The folder of checkpoints: which exist, which are intact, how they are committed and removed.
 
-At every instant each step is either wholly there under a name that readers look at, or not there
-at all. Only renames change that: `.tmp-...` to `step-N` for a new one; `step-N` to `.tmp-...` for
-one that goes; and for one that is replaced `step-N` to `.old-step-N` first, which readers take for
-step N as long as there is no other.
+At every instant each step either exists completely under a name that readers know, or does not
+exist. Only renames change that: `.tmp-...` becomes `step-N` for a new checkpoint, `step-N` becomes
+`.tmp-...` for one that is removed, and for one that is replaced `step-N` first becomes
+`.old-step-N`, which readers take for step N as long as there is no other.
 """
 
 from __future__ import annotations
@@ -31,32 +31,37 @@ _STEP = re.compile(r"(\.old-)?step-(0|[1-9][0-9]*)")
 
 
 def step_folders(folder: Path) -> dict[int, Path]:
-    """Every step that has a folder, whole or not, ascending."""
-    found: dict[int, Path] = {}
+    """Return the folder of every step, intact or not, ascending by step."""
+    folders: dict[int, Path] = {}
     for entry in folder.iterdir() if folder.exists() else ():
         match = _STEP.fullmatch(entry.name)
         if match and match[1]:
-            found.setdefault(int(match[2]), entry)
+            folders.setdefault(int(match[2]), entry)
         elif match:
-            found[int(match[2])] = entry
-    return dict(sorted(found.items()))
+            folders[int(match[2])] = entry
+    return dict(sorted(folders.items()))
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """Steps with a whole manifest and files of the right size, ascending. Reads no tensors."""
-    return [step for step, path in step_folders(folder).items() if _is_whole(path)]
+    """Return the steps, ascending, whose manifest is intact and whose files have their size.
+
+    It reads no tensors.
+    """
+    return [step for step, path in step_folders(folder).items() if _is_intact(path)]
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Verify size and sha256 of every file of one checkpoint, and read its values.
+    """Verify size and sha256 of every file of a checkpoint, and read its values.
 
-    Raises: DamagedError that names the file; UserError for a format of another version.
+    Raises:
+        DamagedError: if a file is damaged, with its name.
+        UserError: if there is no such checkpoint, or it has the format of another version.
     """
     if not path.is_dir() and path.with_name(f".old-{path.name}").is_dir():
         path = path.with_name(f".old-{path.name}")
     if not path.is_dir():
         near = nearest_hint(path.name, [p.name for p in step_folders(path.parent).values()])
-        raise UserError(f"no checkpoint at {path}{near}")
+        raise UserError(f"there is no checkpoint at {path}{near}")
     manifest = read_manifest(path)
     named = _STEP.fullmatch(path.name)
     if named and int(named[2]) != manifest.step:
@@ -66,18 +71,24 @@ def open_checkpoint(path: Path) -> Checkpoint:
         check_sizes(path, manifest)
         check_contents(path, manifest)
         values = parse_json((path / VALUES_FILE).read_bytes())
+    except DamagedError:
+        raise
     except (OSError, ValueError, TypeError) as error:
-        if isinstance(error, DamagedError):
-            raise
         raise DamagedError(f"{path} cannot be read: {error}") from error
     return Checkpoint(manifest.step, path, values)
 
 
 def find_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that verifies; None if there is none. Changes nothing in the folder.
+    """Open the newest checkpoint that is intact. Changes nothing in the folder.
 
-    A damaged one is passed over with a warning. Raises: UserError if there are some and none is
-    good, or if one has the format of another version (older ones must not silently stand for it).
+    A damaged checkpoint is passed over with a warning.
+
+    Returns:
+        None if there are no checkpoints.
+
+    Raises:
+        UserError: if there are checkpoints and none is intact, or if one has the format of another
+            version, for which an older one must not silently be taken.
     """
     folders = step_folders(folder)
     for step in reversed(folders):
@@ -95,9 +106,12 @@ def find_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
 
 
 def commit_checkpoint(temporary: Path, final: Path) -> None:
-    """Give a written and synced folder its name, in place of what may have it already.
+    """Give a written and synced folder its name, in place of a folder that has the name already.
 
-    That is left aside for `sweep`.
+    The old folder is set aside, and `remove_stale` removes it.
+
+    Raises:
+        OSError: if a rename fails; the old folder then has its name again.
     """
     aside = final.with_name(f".old-{final.name}")
     replaces = os.path.lexists(final)
@@ -115,19 +129,20 @@ def commit_checkpoint(temporary: Path, final: Path) -> None:
 
 
 def remove_old(folder: Path, *, newest: int, keep: int, protect: Collection[int]) -> None:
-    """Remove all but the `keep` newest whole ones, `protect` and `newest`, which was just written.
+    """Remove all checkpoints but `newest`, the `keep` newest intact ones and those in `protect`.
 
-    One that is not whole goes when it is older; a newer one stays, to be looked at.
+    A checkpoint that is not intact is removed if it is older than `newest`, which was just written.
+    A newer one stays for inspection.
     """
-    whole = saved_steps(folder)
-    kept = {newest, *whole[-keep:], *protect}
+    intact = saved_steps(folder)
+    kept = {newest, *intact[-keep:], *protect}
     for step, path in step_folders(folder).items():
-        if step not in kept and (step < newest or step in whole):
+        if step not in kept and (step < newest or step in intact):
             remove_checkpoint(path)
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Remove a checkpoint; killed in between, it is wholly there or is swept away later."""
+    """Remove a checkpoint. After a kill meanwhile it is complete, or `remove_stale` removes it."""
     leaving = path.with_name(f"{TEMPORARY_PREFIX}gone-{path.name}")
     if os.path.lexists(leaving):
         remove_path(leaving)
@@ -136,7 +151,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def remove_stale(folder: Path) -> None:
-    """Clear up what no reader needs. No other writer may be at work in this folder."""
+    """Remove the leftovers of saves. No other writer may be at work in this folder."""
     for entry in list(folder.iterdir()):
         if entry.name.startswith(TEMPORARY_PREFIX):
             remove_path(entry)
@@ -148,7 +163,7 @@ def remove_stale(folder: Path) -> None:
                 os.rename(entry, final)
 
 
-def _is_whole(path: Path) -> bool:
+def _is_intact(path: Path) -> bool:
     try:
         manifest = read_manifest(path)
         check_names(path, manifest)

@@ -1,7 +1,7 @@
-"""The manifest: what a checkpoint consists of, and whether that is still what was written.
+"""The manifest: the files of a checkpoint, and whether they still are what was written.
 
-Its bytes are checked too: they must be the canonical spelling of their content, and the content
-must match a sha256 of its own. `format` and this rule stay the same in every later format.
+The bytes of the manifest are checked, too: they must be the canonical spelling of their content,
+and the content must match its own sha256. `format` and this rule stay in every later format.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ MANIFEST_FILE = "manifest.json"
 VALUES_FILE = "state.json"
 TENSORS_SUFFIX = ".safetensors"
 
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # so neither "..", nor a path
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # neither ".." nor a path
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be written; those that were there are as they were."""
+    """A checkpoint could not be written; the earlier ones are unchanged."""
 
 
 class DamagedError(UserError):
-    """A checkpoint is not what was written: an older one may do."""
+    """A checkpoint is not what was written; an older one may be intact."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose manifest holds."""
+    """A checkpoint whose files match its manifest."""
 
     step: int
     path: Path
@@ -44,19 +44,24 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Manifest:
+    """The step of a checkpoint and the digests of its files."""
+
     step: int
     files: Mapping[str, FileDigest]
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    files = {name: {"size": s.size, "sha256": s.sha256} for name, s in manifest.files.items()}
-    return _sealed({"format": FORMAT, "step": manifest.step, "files": files})
+    """Write a manifest as the bytes of `manifest.json`."""
+    files = {name: {"size": d.size, "sha256": d.sha256} for name, d in manifest.files.items()}
+    return _encode({"format": FORMAT, "step": manifest.step, "files": files})
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Parse and check `manifest.json` alone.
 
-    Raises: DamagedError; UserError for a format of another version, which no older one may replace.
+    Raises:
+        DamagedError: if it is missing or damaged.
+        UserError: if it has the format of another version; no older checkpoint may replace it.
     """
     path = folder / MANIFEST_FILE
     try:
@@ -67,11 +72,11 @@ def read_manifest(folder: Path) -> Manifest:
         raise DamagedError(f"{path} cannot be read: {error.strerror}") from error
     try:
         content = parse_json(raw)
-        told = content.pop("sha256")
-        sealed = _sealed(content)
+        sha256 = content.pop("sha256")
+        canonical = _encode(content)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise DamagedError(f"{path} is damaged: {error}") from error
-    if sealed != raw or told != _digest(content):
+    if canonical != raw or sha256 != _digest(content):
         raise DamagedError(f"{path} is damaged: it does not match its own sha256")
     if content.get("format") != FORMAT:
         raise UserError(
@@ -80,55 +85,69 @@ def read_manifest(folder: Path) -> Manifest:
         )
     try:
         files = {name: FileDigest(**entry) for name, entry in content["files"].items()}
-        if type(content["step"]) is not int:
-            raise TypeError("step is no whole number")
-        return Manifest(content["step"], files)
+        step = content["step"]
     except (KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{path} is damaged: {error!r}") from error
+    if type(step) is not int:
+        raise DamagedError(f"{path} is damaged: its step is not a whole number")
+    return Manifest(step, files)
 
 
 def check_names(folder: Path, manifest: Manifest) -> None:
-    """Only plain names of files of the folder, and no tensors besides. Raises: DamagedError."""
+    """Check that the manifest names only files of its folder, and all of its files of tensors.
+
+    Raises:
+        DamagedError: if it does not.
+    """
     for name in manifest.files:
         if not _PLAIN_NAME.fullmatch(name) or name == MANIFEST_FILE:
-            raise DamagedError(f"{folder / MANIFEST_FILE} names {name!r}, no file of its folder")
+            raise DamagedError(
+                f"{folder / MANIFEST_FILE} names {name!r}, which is not a file of its folder"
+            )
     if VALUES_FILE not in manifest.files:
         raise DamagedError(f"{folder / MANIFEST_FILE} names no {VALUES_FILE}")
-    # The reader of tensors takes every such file that it finds.
-    extra = {e.name for e in folder.iterdir() if e.name.endswith(TENSORS_SUFFIX)} - set(
-        manifest.files
-    )
+    # torch's reader reads every file of tensors in the folder
+    tensor_files = {e.name for e in folder.iterdir() if e.name.endswith(TENSORS_SUFFIX)}
+    extra = tensor_files - set(manifest.files)
     if extra:
         raise DamagedError(f"{folder} holds {sorted(extra)[0]!r}, which its manifest does not name")
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:
-    """Raises: DamagedError, naming the file."""
-    for name, told in manifest.files.items():
+    """Check the size of every file.
+
+    Raises:
+        DamagedError: if one is missing or has another size, with its name.
+    """
+    for name, digest in manifest.files.items():
         try:
             size = os.lstat(folder / name).st_size
         except FileNotFoundError as error:
             raise DamagedError(f"{folder / name} is missing") from error
         except OSError as error:
             raise DamagedError(f"{folder / name} cannot be read: {error}") from error
-        if size != told.size:
-            raise DamagedError(f"{folder / name} has {size} bytes instead of {told.size}")
+        if size != digest.size:
+            raise DamagedError(f"{folder / name} has {size} bytes instead of {digest.size}")
 
 
 def check_contents(folder: Path, manifest: Manifest) -> None:
-    """Read every file once. Raises: DamagedError, naming the file."""
-    for name, told in manifest.files.items():
+    """Check the sha256 of every file, which reads each of them once.
+
+    Raises:
+        DamagedError: if one cannot be read or has changed, with its name.
+    """
+    for name, digest in manifest.files.items():
         try:
-            found = digest_file(folder / name)
+            current = digest_file(folder / name)
         except OSError as error:
             raise DamagedError(f"{folder / name} cannot be read: {error}") from error
-        if found != told:
+        if current != digest:
             raise DamagedError(
                 f"{folder / name} is damaged: its sha256 is not the one it was saved with"
             )
 
 
-def _sealed(content: Mapping[str, Any]) -> bytes:
+def _encode(content: Mapping[str, Any]) -> bytes:
     return dump_json({**content, "sha256": _digest(content)}, "manifest", indent=1)
 
 

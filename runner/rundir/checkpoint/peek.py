@@ -1,4 +1,4 @@
-"""What a checkpoint holds, without its tensors and without torch: for rules that come before it."""
+"""A look into a checkpoint without its tensors and without torch, for checks before torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.rundir.checkpoint.manifest import MANIFEST_FILE, TENSORS_SUFFIX, VAL
 
 @dataclass(frozen=True)
 class CheckpointSummary:
-    """Of a checkpoint that no sha256 has been taken of yet. names: of all its tensors."""
+    """The values of a checkpoint and the names of its tensors, without a check of its sha256."""
 
     path: Path
     values: Mapping[str, Any]
@@ -24,9 +24,14 @@ class CheckpointSummary:
 
 
 def peek_checkpoint(path: Path, step: str = "best") -> CheckpointSummary | None:
-    """Of a checkpoint folder itself, or of a run directory's `best` or `last` one.
+    """Summarise a checkpoint.
 
-    None if there is none, or none that can be read: who reads the tensors says what is wrong.
+    Args:
+        path: a checkpoint's own folder, or a run directory.
+        step: `best` or `last`, for a run directory.
+
+    Returns:
+        None if there is none that can be read. The reason is reported when the tensors are read.
     """
     try:
         if (path / MANIFEST_FILE).exists():
@@ -49,7 +54,7 @@ def _read_summary(folder: Path) -> CheckpointSummary:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
             if length > file.stat().st_size:
-                raise ValueError(f"{file}: no safetensors file")
+                raise ValueError(f"{file}: not a safetensors file")
             names |= json.loads(opened.read(length)).keys() - {"__metadata__"}
     return CheckpointSummary(
         folder, parse_json((folder / VALUES_FILE).read_bytes()), frozenset(names)

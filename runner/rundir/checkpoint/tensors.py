@@ -1,10 +1,10 @@
-"""Tensors on their way to disk and back, in the format of torch's distributed checkpoint.
+"""Writing and reading of tensors in the format of torch's distributed checkpoint.
 
-Torch's planner says what each rank has to write, sharded tensors included, and its
+Torch's planner determines what each rank has to write, including sharded tensors, and its
 `HuggingFaceStorageReader` reads it back into any other sharding. Only the writing is ours: torch's
-`HuggingFaceStorageWriter` builds each file in memory twice over while it holds the interpreter
-(3.2 s without a training step for 1 GB), refuses tensors that are not contiguous, and of two parts
-of one tensor on the same rank keeps one. Our files have the layout of its files.
+`HuggingFaceStorageWriter` builds each file in memory twice while it holds the interpreter (for 1 GB
+no training step is made for 3.2 s), refuses tensors that are not contiguous, and of two shards of
+one tensor on the same rank keeps only one. Our files have the layout of its files.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import WriteItem
 
 from runner.distributed.ranks import Ranks
@@ -50,7 +52,7 @@ _DTYPE_NAMES = {
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One file to be: its header, and where in the host buffer its data lies."""
+    """A file that is yet to be written: its header, and where in the host buffer its data is."""
 
     name: str
     header: bytes
@@ -59,53 +61,56 @@ class StagedFile:
 
 
 class HostBuffer:
-    """Host memory that outlives a save, so that the next one allocates nothing."""
+    """Host memory that is kept after a save, so that the next one allocates nothing."""
 
     def __init__(self) -> None:
         self.bytes = torch.empty(0, dtype=torch.uint8)
 
     def reserve(self, num_bytes: int, *, pinned: bool) -> None:
+        """Allocate memory if there is too little, or if it must be pinned and is not."""
         if self.bytes.numel() < num_bytes or (pinned and not self.bytes.is_pinned()):
-            self.bytes = torch.empty(0, dtype=torch.uint8)  # the old one goes first
+            self.bytes = torch.empty(0, dtype=torch.uint8)  # free the old one first
             self.bytes = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
 
     def prepare(self, tensors: Iterable[Tensor]) -> None:
-        """Have the memory for a copy of these ready, every page of it; of a tensor in pieces only
-        those of this rank."""
-        held = [part for tensor in tensors for part in _local_tensors(tensor)]
-        num_bytes = sum(t.nbytes for t in held) + _ALIGN_BYTES
-        self.reserve(num_bytes, pinned=any(t.is_cuda for t in held))
-        self.bytes.zero_()  # the system hands out a page only when it is first written to
+        """Allocate every page of the memory for a copy of these tensors (of this rank's shards)."""
+        local = [shard for tensor in tensors for shard in _local_tensors(tensor)]
+        num_bytes = sum(t.nbytes for t in local) + _ALIGN_BYTES
+        self.reserve(num_bytes, pinned=any(t.is_cuda for t in local))
+        self.bytes.zero_()  # the system provides a page only when it is first written to
 
     def view(self, begin: int, like: Tensor) -> Tensor:
-        """`[*like.shape]`, of the dtype of `like`, on the bytes from `begin` on."""
+        """Return a view of the bytes from `begin` on, in the shape and dtype of `like`."""
         return self.bytes[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
 
 
 def _local_tensors(tensor: Tensor) -> list[Tensor]:
-    return [p.tensor for p in tensor.shards] if isinstance(tensor, LocalShards) else [tensor]
+    return [s.tensor for s in tensor.shards] if isinstance(tensor, LocalShards) else [tensor]
 
 
 def stage_tensors(
     tensors: Mapping[str, Tensor], buffer: HostBuffer, ranks: Ranks
 ) -> list[StagedFile]:
-    """Collective. Copy what this rank has to write into the buffer; training may go on afterwards.
+    """Copy what this rank has to write into the buffer; training may continue afterwards.
 
-    Raises: TypeError for what is no tensor or has a dtype that safetensors does not know.
+    Collective.
+
+    Raises:
+        TypeError: for values that are not tensors, or dtypes that safetensors does not know.
     """
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name!r} is of type {type(tensor).__name__}, not a tensor")
         if tensor.dtype not in _DTYPE_NAMES or tensor.layout != torch.strided:
             raise TypeError(f"{name!r} is {tensor.dtype}, {tensor.layout}: it cannot be saved")
-    planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
+    planner = DefaultSavePlanner(flatten_state_dict=False)
     planner.set_up_planner(dict(tensors), is_coordinator=ranks.rank == 0)
     plans = ranks.all_gather_object(planner.create_local_plan())
     if ranks.rank == 0:
-        plans, _ = planner.create_global_plan(plans)  # what several ranks hold, one writes
+        plans, _ = planner.create_global_plan(plans)  # one rank writes what several have
     items = planner.finish_plan(ranks.broadcast_object(plans)[ranks.rank]).items
     data = [cast(Tensor, planner.resolve_data(item)).detach() for item in items]
-    begins, files, num_bytes = _lay_out(items, data, ranks.rank)
+    begins, files, num_bytes = _plan_files(items, data, ranks.rank)
     on_cuda = {t.device for t in data if t.is_cuda}
     buffer.reserve(num_bytes, pinned=bool(on_cuda))
     for tensor, begin in zip(data, begins, strict=True):
@@ -118,60 +123,80 @@ def stage_tensors(
 def write_staged(
     files: Iterable[StagedFile], buffer: HostBuffer, folder: Path
 ) -> dict[str, FileDigest]:
-    """Write and sync the staged files of this rank. Raises: OSError that names the file."""
+    """Write and sync the staged files of this rank.
+
+    Raises:
+        OSError: if one cannot be written, with its name.
+    """
     data = buffer.bytes.numpy().data
     return {f.name: write_file(folder / f.name, (f.header, data[f.begin : f.end])) for f in files}
 
 
 def tensor_shapes(saved: Checkpoint) -> dict[str, tuple[int, ...]]:
-    """Names and (unsharded) shapes of all tensors of a checkpoint."""
+    """Return the names and (unsharded) shapes of all tensors of a checkpoint."""
     entries: Mapping[str, Any] = _open(saved)[1].state_dict_metadata
     return {name: tuple(entry.size) for name, entry in entries.items()}
 
 
 def load_tensors(saved: Checkpoint, into: Mapping[str, Tensor], *, partial: bool = False) -> None:
-    """Copy the tensors of a checkpoint into those given, in place; of sharded ones the own part.
+    """Copy the tensors of a checkpoint into existing ones, in place.
 
-    Args: partial: the checkpoint may hold others, which are left there.
-    Raises: UserError, before any is touched, if names, shapes or dtypes are not the same.
+    Args:
+        saved: the checkpoint.
+        into: the tensors by name; of a sharded one only the local shards are read.
+        partial: whether the checkpoint may have other tensors, which are ignored.
+
+    Raises:
+        UserError: if names, shapes or dtypes differ; no tensor has been changed then.
     """
-    reader, known = _open(saved)
-    _check(saved, known.state_dict_metadata, into, partial=partial)
-    _read(saved, reader, known, into)
+    reader, metadata = _open(saved)
+    _check(saved, metadata.state_dict_metadata, into, partial=partial)
+    _read(saved, reader, metadata, into)
 
 
 def read_tensors(saved: Checkpoint, names: Iterable[str]) -> dict[str, Tensor]:
-    """Some tensors of a checkpoint, whole, in host memory. Raises: UserError for unknown names."""
-    reader, known = _open(saved)
-    entries: Mapping[str, Any] = known.state_dict_metadata
+    """Read some tensors of a checkpoint, unsharded, into host memory.
+
+    Raises:
+        UserError: for names that the checkpoint does not have.
+    """
+    reader, metadata = _open(saved)
+    entries: Mapping[str, Any] = metadata.state_dict_metadata
     into = {}
     for name in names:
         if name not in entries:
             raise UserError(f"{saved.path} has no tensor {name!r}{nearest_hint(name, entries)}")
         into[name] = torch.empty(entries[name].size, dtype=entries[name].properties.dtype)
-    _read(saved, reader, known, into)
+    _read(saved, reader, metadata, into)
     return into
 
 
-def _lay_out(
+def _plan_files(
     items: list[WriteItem], data: list[Tensor], rank: int
 ) -> tuple[list[int], list[StagedFile], int]:
-    """Places in the buffer: file after file, and in a file the widest dtypes first: aligned."""
-    parts: list[list[int]] = []  # of one name a file can hold one part only
-    seen: dict[str, int] = {}
+    """Plan the files of this rank in the buffer, one after another.
+
+    In a file the widest dtypes come first, so that all are aligned. A file can have only one shard
+    of a name; further shards go to further files.
+
+    Returns:
+        Where each item begins in the buffer, the files, and the bytes of the buffer.
+    """
+    items_by_file: list[list[int]] = []
+    last_file: dict[str, int] = {}  # by name
     for i, item in enumerate(items):
-        part = seen[item.index.fqn] = seen.get(item.index.fqn, -1) + 1
-        if part == len(parts):
-            parts.append([])
-        parts[part].append(i)
+        number = last_file[item.index.fqn] = last_file.get(item.index.fqn, -1) + 1
+        if number == len(items_by_file):
+            items_by_file.append([])
+        items_by_file[number].append(i)
     begins, files, end = [0] * len(items), [], 0
-    for part, members in enumerate(parts):
+    for number, members in enumerate(items_by_file):
         members.sort(key=lambda i: (-data[i].element_size(), items[i].index.fqn))
         begin = end
         for i in members:
             begins[i], end = end, end + data[i].nbytes
-        header = _header([(items[i], data[i], begins[i] - begin) for i in members])
-        suffix = f"-{part + 1}" if part else ""
+        header = _encode_header([(items[i], data[i], begins[i] - begin) for i in members])
+        suffix = f"-{number + 1}" if number else ""
         files.append(
             StagedFile(f"shard-{rank + 1:05d}{suffix}{TENSORS_SUFFIX}", header, begin, end)
         )
@@ -179,13 +204,13 @@ def _lay_out(
     return begins, files, end
 
 
-def _header(entries: list[tuple[WriteItem, Tensor, int]]) -> bytes:
-    """The head of a safetensors file, with torch's note of where each part lies in its tensor."""
+def _encode_header(entries: list[tuple[WriteItem, Tensor, int]]) -> bytes:
+    """Encode the header of a safetensors file, with torch's note of each shard's offsets."""
     offsets = {}
     for item, _, _ in entries:
         assert item.tensor_data is not None
         offsets[item.index.fqn] = {"saved_offsets": list(item.tensor_data.chunk.offsets)}
-    head: dict[str, Any] = {
+    header: dict[str, Any] = {
         "__metadata__": {
             "DCP_SHARDING_INFO": json.dumps(offsets),
             "DCP_VERSION": "1.0",
@@ -193,18 +218,18 @@ def _header(entries: list[tuple[WriteItem, Tensor, int]]) -> bytes:
         }
     }
     for item, tensor, begin in entries:
-        head[item.index.fqn] = {
+        header[item.index.fqn] = {
             "dtype": _DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [begin, begin + tensor.nbytes],
         }
-    text = json.dumps(head).encode()
-    text += b" " * (-len(text) % 8)  # the data starts aligned
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that the data starts aligned
     return len(text).to_bytes(8, "little") + text
 
 
-def _open(saved: Checkpoint) -> tuple[dcp.HuggingFaceStorageReader, dcp.Metadata]:
-    reader = dcp.HuggingFaceStorageReader(str(saved.path))
+def _open(saved: Checkpoint) -> tuple[HuggingFaceStorageReader, Metadata]:
+    reader = HuggingFaceStorageReader(str(saved.path))
     try:
         return reader, reader.read_metadata()
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
@@ -212,24 +237,24 @@ def _open(saved: Checkpoint) -> tuple[dcp.HuggingFaceStorageReader, dcp.Metadata
 
 
 def _check(
-    saved: Checkpoint, known: Mapping[str, Any], into: Mapping[str, Tensor], *, partial: bool
+    saved: Checkpoint, entries: Mapping[str, Any], into: Mapping[str, Tensor], *, partial: bool
 ) -> None:
-    missing = sorted(into.keys() - known.keys())
+    missing = sorted(into.keys() - entries.keys())
     if missing:
-        near = nearest_hint(missing[0], known)
+        near = nearest_hint(missing[0], entries)
         raise UserError(
             f"{saved.path} lacks {len(missing)} tensors of this run, "
             f"the first is {missing[0]!r}{near}"
         )
     for name, tensor in into.items():
-        size, dtype = known[name].size, known[name].properties.dtype
+        size, dtype = entries[name].size, entries[name].properties.dtype
         if tuple(size) != tuple(tensor.size()):
             raise UserError(
                 f"{name!r} is {tuple(size)} in {saved.path}, but {tuple(tensor.size())} in this run"
             )
         if dtype != tensor.dtype:
             raise UserError(f"{name!r} is {dtype} in {saved.path}, but {tensor.dtype} in this run")
-    unexpected = [] if partial else sorted(known.keys() - into.keys())
+    unexpected = [] if partial else sorted(entries.keys() - into.keys())
     if unexpected:
         near = nearest_hint(unexpected[0], into)
         raise UserError(
@@ -240,14 +265,20 @@ def _check(
 
 def _read(
     saved: Checkpoint,
-    reader: dcp.HuggingFaceStorageReader,
-    known: dcp.Metadata,
+    reader: HuggingFaceStorageReader,
+    metadata: Metadata,
     into: Mapping[str, Tensor],
 ) -> None:
-    """What `dcp.load` does, without its collectives: every rank reads what it needs by itself."""
-    planner = dcp.DefaultLoadPlanner(flatten_state_dict=False)
-    planner.set_up_planner(dict(into), known, is_coordinator=True)
-    reader.set_up_storage_reader(known, is_coordinator=True)
+    """Do what `torch.distributed.checkpoint.load` does, but without its collectives.
+
+    Every rank reads what it needs by itself.
+
+    Raises:
+        DamagedError: if the files cannot be read.
+    """
+    planner = DefaultLoadPlanner(flatten_state_dict=False)
+    planner.set_up_planner(dict(into), metadata, is_coordinator=True)
+    reader.set_up_storage_reader(metadata, is_coordinator=True)
     try:
         reader.read_data(planner.finish_plan(planner.create_local_plan()), planner).wait()
     except (OSError, SafetensorError, KeyError, ValueError) as error:

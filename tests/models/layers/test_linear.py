@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from runner.embeddings.factory import build_tables
-from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES
+from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES, UPDATE_RULES, UpdateStep
 from runner.models.layers.embedding import LINEAR_COLUMNS, TableLookup
 from runner.models.layers.linear import FirstOrder
 from runner.optim.settings import SPARSE_KINDS, parse_sparse
@@ -55,7 +55,7 @@ class WidthOne:
             grad_U = torch.stack([grads_V[jagged.values() == row].sum() for row in rows])
             held, states = weight[rows], [state[rows] for state in self.states[name]]
             rule = UPDATE_RULES[self.settings.kind]
-            rule(held, states, grad_U[:, None], self.settings, RATE, step)
+            rule(held, states, grad_U[:, None], UpdateStep(self.settings, RATE, step))
             weight[rows] = held
             for state, moved in zip(self.states[name], states):
                 state[rows] = moved

@@ -1,4 +1,4 @@
-"""Ways in which a checkpoint's folder goes bad. Each returns what it did, in words."""
+"""Ways to damage the folder of a checkpoint. Each returns a description of what it did."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def delete_all(rng: random.Random, folder: Path) -> str:
 
 
 def zero_page(rng: random.Random, folder: Path) -> str:
-    """A page that never reached the disk."""
+    """Zero a page, as if it had never reached the disk."""
     path = _any_file(rng, folder)
     raw = bytearray(path.read_bytes())
     begin = rng.randrange(0, len(raw), 512)
@@ -65,7 +65,7 @@ def append(rng: random.Random, folder: Path) -> str:
 
 
 def exchange(rng: random.Random, folder: Path) -> str:
-    """A file of the checkpoint before, of the same name."""
+    """Replace a file by that of the checkpoint before."""
     path = _any_file(rng, folder)
     shutil.copy(folder.with_name("step-1") / path.name, path)
     return f"{path.name} taken from step 1"

@@ -1,6 +1,6 @@
-"""Real processes for the checkpointer's faults: forks that are killed, traced, or cut off.
+"""Real processes for the checkpointer's faults: forks that are killed or traced.
 
-The process that forks must have no threads, so that a child can do all that it could.
+The process that forks must have no threads, so that a child can do all that its parent could.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOT_SAVED = 7  # exit code of a child whose save raised CheckpointError
 
 
 def fork(work: Callable[[], None]) -> int:
-    """Run in a child. Returns: its pid."""
+    """Run in a child, and return its pid."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -30,32 +30,32 @@ def fork(work: Callable[[], None]) -> int:
             work()
             code = 0
         except CheckpointError as error:
-            tell(str(error))
+            write_error(str(error))
             code = NOT_SAVED
         except BaseException as error:
-            tell(f"child: {type(error).__name__}: {error}")
+            write_error(f"child: {type(error).__name__}: {error}")
         finally:
             os._exit(code)
     return pid
 
 
-def tell(message: str) -> None:
-    """To stderr, but not by `write`, in which a fault may be injected."""
+def write_error(message: str) -> None:
+    """Write to stderr with `writev`, since a fault may be injected into `write`."""
     os.writev(2, [f"{message}\n".encode()])
 
 
-def ended(pid: int) -> int:
-    """Exit code, or minus the signal."""
+def wait_for_exit(pid: int) -> int:
+    """Wait for a child, and return its exit code, or minus its signal."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def heard(work: Callable[[], None]) -> tuple[int, str]:
-    """Run in a child. Returns: its exit code and its stderr."""
-    ear, mouth = os.pipe()  # no file: the disk may be full, or files forbidden to grow
-    pid = fork(lambda: (os.dup2(mouth, 2), work())[1])
-    os.close(mouth)
-    with open(ear) as pipe:
-        return ended(pid), pipe.read()
+def run_captured(work: Callable[[], None]) -> tuple[int, str]:
+    """Run in a child, and return its exit code and its stderr."""
+    reader, writer = os.pipe()  # not a file: the disk may be full, or file sizes limited
+    pid = fork(lambda: (os.dup2(writer, 2), work())[1])
+    os.close(writer)
+    with open(reader) as pipe:
+        return wait_for_exit(pid), pipe.read()
 
 
 def kill_at(k: int, *, torn: bool) -> None:
@@ -81,7 +81,7 @@ def kill_at(k: int, *, torn: bool) -> None:
 
 
 def strace(work: Callable[[], None], *options: str) -> tuple[int, str, str]:
-    """Run a fork under strace. Returns: its exit code, its stderr, the trace."""
+    """Run a fork under strace, and return its exit code, its stderr and the trace."""
     gate, opener = os.pipe()
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115
 
@@ -98,11 +98,11 @@ def strace(work: Callable[[], None], *options: str) -> tuple[int, str, str]:
         while "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text():
             if tracer.poll() is not None:
                 os.kill(pid, signal.SIGKILL)
-                ended(pid)
+                wait_for_exit(pid)
                 raise PermissionError("strace cannot attach to a process here")
             time.sleep(0.002)
         os.write(opener, b"x")
-        code = ended(pid)
+        code = wait_for_exit(pid)
         tracer.wait()
         os.close(gate)
         os.close(opener)
@@ -110,7 +110,8 @@ def strace(work: Callable[[], None], *options: str) -> tuple[int, str, str]:
         return code, log.read(), trace.read()
 
 
-def no_strace() -> str:
+def why_no_strace() -> str:
+    """Return the reason why strace cannot be used, or ""."""
     if shutil.which("strace") is None:
         return "strace is not installed"
     try:

@@ -10,15 +10,15 @@ from torch import Tensor
 from runner.rundir.checkpoint import Checkpointer
 
 
-def make(folder: Path, keep: int = 2) -> Checkpointer:
-    return Checkpointer(folder, keep=keep, warn=refuse)
+def make_checkpointer(folder: Path, keep: int = 2) -> Checkpointer:
+    return Checkpointer(folder, keep=keep, warn=fail_on_warning)
 
 
-def refuse(message: str) -> None:
+def fail_on_warning(message: str) -> None:
     raise AssertionError(f"unexpected warning: {message}")
 
 
 def save(folder: Path, step: int, tensors: dict[str, Tensor] | None = None, **values) -> Path:
     tensors = {"w": torch.full((4, 3), float(step))} if tensors is None else tensors
-    make(folder, keep=99).save(step, tensors, values, wait=True)
+    make_checkpointer(folder, keep=99).save(step, tensors, values, wait=True)
     return folder / f"step-{step}"

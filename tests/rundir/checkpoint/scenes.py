@@ -1,4 +1,4 @@
-"""What a folder of checkpoints holds before a fault, and what must hold after it."""
+"""The content of a folder of checkpoints before a fault, and the checks after it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from runner.rundir.checkpoint import Checkpointer, find_latest, load_tensors, open_checkpoint
-from tests.rundir.checkpoint.processes import tell
+from tests.rundir.checkpoint.processes import write_error
 
 
 def state(content: int) -> dict[str, torch.Tensor]:
-    """Tensors that differ in every element from those of another content."""
+    """Make tensors that differ in every element from those of another content."""
     rows = torch.arange(3000).view(-1, 4) + content * 7919
     return {
         "tables/item.id/weight": rows.float(),
@@ -25,16 +25,16 @@ def state(content: int) -> dict[str, torch.Tensor]:
 
 
 def save(folder: Path, step: int, content: int, *, keep: int = 2) -> None:
-    checkpointer = Checkpointer(folder, keep=keep, warn=tell)
+    checkpointer = Checkpointer(folder, keep=keep, warn=write_error)
     checkpointer.save(step, state(content), {"content": content}, wait=True)
 
 
-def refuse(message: str) -> None:
+def fail_on_warning(message: str) -> None:
     raise AssertionError(f"unexpected warning: {message}")
 
 
-def newest(folder: Path, warn: Callable[[str], None] = refuse) -> int:
-    """The content of the newest checkpoint, checked bit by bit."""
+def newest_content(folder: Path, warn: Callable[[str], None] = fail_on_warning) -> int:
+    """Return the content of the newest checkpoint, after checking it bit by bit."""
     saved = find_latest(folder, warn)
     assert saved is not None, "no checkpoint at all"
     content = saved.values["content"]
@@ -45,22 +45,22 @@ def newest(folder: Path, warn: Callable[[str], None] = refuse) -> int:
     return content
 
 
-def goes_on(folder: Path, allowed: set[int]) -> int:
-    """After a fault: readers see old or new, a start clears up, and the next save works."""
-    content = newest(folder)
+def check_recovery(folder: Path, allowed: set[int]) -> int:
+    """Check that readers see old or new, a start clears up, and the next save works."""
+    content = newest_content(folder)
     assert content in allowed, f"found {content}, allowed {allowed}"
-    Checkpointer(folder, keep=2, warn=refuse)
-    assert newest(folder) == content, "clearing up changed the newest checkpoint"
+    Checkpointer(folder, keep=2, warn=fail_on_warning)
+    assert newest_content(folder) == content, "clearing up changed the newest checkpoint"
     left = [p.name for p in folder.iterdir() if not p.name.startswith("step-")]
     assert not left, f"left after clearing up: {left}"
     for path in folder.iterdir():
         open_checkpoint(path)
     save(folder, 9, 99)
-    assert newest(folder) == 99
+    assert newest_content(folder) == 99
     return content
 
 
-# Scenes: what the folder holds, what the child does, and which contents may be found after a kill.
+# A scene prepares the folder and returns what the child does.
 def scene_new(folder: Path) -> Callable[[], None]:
     save(folder, 1, 1)
     return lambda: save(folder, 2, 2, keep=1)
@@ -72,7 +72,7 @@ def scene_replace(folder: Path) -> Callable[[], None]:
 
 
 def scene_start(folder: Path) -> Callable[[], None]:
-    """What two kills before may have left: an unfinished save, and a half-done replacement."""
+    """Prepare the leftovers of two kills: an unfinished save and an unfinished replacement."""
     save(folder, 2, 1)
     (folder / "step-2").rename(folder / ".old-step-2")
     shutil.copytree(folder / ".old-step-2", folder / ".tmp-step-3-dead")

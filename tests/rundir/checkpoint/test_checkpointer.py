@@ -1,4 +1,4 @@
-"""What a save leaves in the folder, and how a save and training go side by side."""
+"""What a save leaves in the folder, and how it runs during training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runner.rundir.checkpoint import (
 from runner.rundir.checkpoint import checkpointer as checkpointer_module
 from runner.rundir.checkpoint import files as checkpoint_files
 from runner.rundir.checkpoint.files import FileDigest
-from tests.rundir.checkpoint.saving import make, refuse, save
+from tests.rundir.checkpoint.saving import fail_on_warning, make_checkpointer, save
 
 
 def test_values_come_back_equal_and_are_standard_json(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_values_come_back_equal_and_are_standard_json(tmp_path: Path) -> None:
 )
 def test_values_that_json_would_lose_are_refused_with_their_place(tmp_path: Path, value) -> None:
     with pytest.raises(TypeError, match=r"values\['a'\]\[1\]"):
-        make(tmp_path).save(1, {}, {"a": [0, value]})
+        make_checkpointer(tmp_path).save(1, {}, {"a": [0, value]})
 
 
 def test_a_further_save_waits_for_the_former(tmp_path: Path, monkeypatch) -> None:
@@ -64,7 +64,7 @@ def test_a_further_save_waits_for_the_former(tmp_path: Path, monkeypatch) -> Non
         return checkpoint_files.write_file(path, contents)
 
     monkeypatch.setattr(checkpointer_module, "write_file", slow)
-    checkpointer = make(tmp_path)
+    checkpointer = make_checkpointer(tmp_path)
     checkpointer.save(1, {"w": torch.ones(3)}, {})
     assert not written  # save returned, and its values are not even written
     threading.Timer(0.2, gate.set).start()
@@ -106,7 +106,7 @@ def test_everything_is_synced_before_the_rename_and_the_manifest_is_last(
 
 
 def test_old_ones_go_but_the_newest_and_the_protected(tmp_path: Path) -> None:
-    checkpointer = make(tmp_path, keep=2)
+    checkpointer = make_checkpointer(tmp_path, keep=2)
     for step in range(1, 8):
         checkpointer.save(step, {"w": torch.ones(2)}, {}, protect=(3,) if step >= 3 else ())
     checkpointer.finish()
@@ -117,7 +117,7 @@ def test_old_ones_go_but_the_newest_and_the_protected(tmp_path: Path) -> None:
 def test_a_step_saved_again_replaces_the_former(tmp_path: Path) -> None:
     save(tmp_path, 5, {"w": torch.zeros(2), "gone": torch.zeros(1)}, turn=1)
     save(tmp_path, 5, {"w": torch.ones(2)}, turn=2)
-    saved = make(tmp_path).open_latest()
+    saved = make_checkpointer(tmp_path).open_latest()
     assert saved is not None
     assert saved.values == {"turn": 2}
     assert tensor_shapes(saved) == {"w": (2,)}
@@ -129,8 +129,8 @@ def test_a_replacement_cut_short_is_read_and_put_right(tmp_path: Path) -> None:
     path.rename(tmp_path / ".old-step-5")
     assert saved_steps(tmp_path) == [5]
     assert open_checkpoint(path).values == {"turn": 1}
-    assert find_latest(tmp_path, refuse).values == {"turn": 1}
-    assert make(tmp_path).open_latest().path == path
+    assert find_latest(tmp_path, fail_on_warning).values == {"turn": 1}
+    assert make_checkpointer(tmp_path).open_latest().path == path
     assert [p.name for p in tmp_path.iterdir()] == ["step-5"]
 
 
@@ -143,7 +143,7 @@ def test_a_start_removes_what_dead_saves_left_and_follows_no_link(tmp_path: Path
     (folder / ".tmp-step-2-dead" / "shard-00001.safetensors").write_bytes(b"half")
     (folder / ".tmp-link").symlink_to(outside)
     (folder / ".tmp-file").write_text("")
-    make(folder)
+    make_checkpointer(folder)
     assert [p.name for p in folder.iterdir()] == ["step-1"]
     assert (outside / "file").read_text() == "mine"
 
@@ -152,7 +152,7 @@ def test_reading_changes_nothing_in_the_folder(tmp_path: Path) -> None:
     folder = save(tmp_path, 1).parent
     (folder / ".tmp-step-2-alive").mkdir()
     before = sorted((p, p.stat().st_mtime_ns) for p in [folder, *folder.rglob("*")])
-    saved = find_latest(folder, refuse)
+    saved = find_latest(folder, fail_on_warning)
     load_tensors(saved, {"w": torch.zeros(4, 3)})
     assert sorted((p, p.stat().st_mtime_ns) for p in [folder, *folder.rglob("*")]) == before
 
@@ -161,13 +161,13 @@ def test_going_on_from_an_earlier_step_removes_the_later_ones(tmp_path: Path) ->
     for step in (1, 2, 3):
         save(tmp_path, step)
     (tmp_path / "step-3" / "manifest.json").unlink()
-    checkpointer = make(tmp_path)
+    checkpointer = make_checkpointer(tmp_path)
     checkpointer.remove_after(1)
     assert checkpointer.open_latest().step == 1
     assert [p.name for p in tmp_path.iterdir()] == ["step-1"]
 
 
-def test_a_failed_save_is_told_once_by_the_next_call(tmp_path: Path) -> None:
+def test_a_failed_save_is_reported_once_by_the_next_call(tmp_path: Path) -> None:
     notes: list[str] = []
     checkpointer = Checkpointer(tmp_path / "c", keep=2, warn=notes.append)
     checkpointer.save(1, {"w": torch.ones(2)}, {}, wait=True)

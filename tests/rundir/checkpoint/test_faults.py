@@ -1,6 +1,6 @@
-"""A short tier of each fault against the checkpointer; the full count is in its script.
+"""A few cases of each fault against the checkpointer; `faults.py` runs all of them.
 
-All run in one process that has no threads, so that its forks can be killed for real.
+They run in one process without threads, so that its forks can be killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_kills_at_random_instants_never_go_back(table) -> None:
     check(table, "random_kills", 8)
 
 
-def test_an_io_error_is_told_and_leaves_the_old_one(table) -> None:
+def test_an_io_error_is_reported_and_leaves_the_old_one(table) -> None:
     check(table, "io_errors", 8)
 
 
@@ -42,12 +42,12 @@ def test_a_checkpoint_that_cannot_be_read_is_passed_over(table) -> None:
     check(table, "read_errors", 5)
 
 
-def test_a_full_disk_is_told_and_leaves_the_old_one(table) -> None:
+def test_a_full_disk_is_reported_and_leaves_the_old_one(table) -> None:
     check(table, "full_disk", 5)
     assert table["full_disk"]["cases"]["refused"]
 
 
-def test_a_write_cut_short_is_told_and_leaves_the_old_one(table) -> None:
+def test_an_incomplete_write_is_reported_and_leaves_the_old_one(table) -> None:
     check(table, "file_limit", 5)
     assert table["file_limit"]["cases"]["refused"]
 

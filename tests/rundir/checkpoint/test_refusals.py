@@ -1,4 +1,4 @@
-"""What is damaged, hostile, or of another kind is refused."""
+"""Checkpoints that are damaged, hostile or of another format are refused."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from runner.rundir.checkpoint import (
 from runner.rundir.checkpoint import files as checkpoint_files
 from runner.rundir.checkpoint.files import FileDigest
 from runner.rundir.checkpoint.manifest import Manifest, encode_manifest
-from tests.rundir.checkpoint.saving import make, refuse, save
+from tests.rundir.checkpoint.saving import fail_on_warning, make_checkpointer, save
 
 
 def test_a_damaged_one_is_passed_over_with_a_warning_and_none_good_is_an_error(
     tmp_path: Path,
 ) -> None:
-    assert make(tmp_path).open_latest() is None
+    assert make_checkpointer(tmp_path).open_latest() is None
     for step in (1, 2, 10):
         save(tmp_path, step)
     warnings: list[str] = []
@@ -49,7 +49,7 @@ def test_a_damaged_one_is_passed_over_with_a_warning_and_none_good_is_an_error(
 
 
 def rewrite_manifest(path: Path, change) -> None:
-    """A manifest that is right by its own sums, as only a hostile hand makes it."""
+    """Write a manifest that is valid but wrong, as an attacker would."""
     old = json.loads((path / "manifest.json").read_text())
     files = {n: FileDigest(f["size"], f["sha256"]) for n, f in old["files"].items()}
     step, files = change(old["step"], files)
@@ -61,7 +61,7 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(tmp_path: Path, name:
     path = save(tmp_path, 1)
     shutil.copy(path / "state.json", tmp_path / "outside")
     rewrite_manifest(path, lambda step, files: (step, {**files, name: files["state.json"]}))
-    with pytest.raises(DamagedError, match="no file of its folder"):
+    with pytest.raises(DamagedError, match="not a file of its folder"):
         open_checkpoint(path)
     assert saved_steps(tmp_path) == []
 
@@ -93,7 +93,7 @@ def test_another_format_is_refused_and_no_older_one_taken_instead(
     save(tmp_path, 2)
     monkeypatch.undo()
     with pytest.raises(UserError, match=r"format 2; this version reads 1"):
-        find_latest(tmp_path, refuse)
+        find_latest(tmp_path, fail_on_warning)
 
 
 def test_a_path_that_is_no_checkpoint_names_the_nearest(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_nothing_in_a_checkpoint_is_ever_unpickled(tmp_path: Path) -> None:
     for name in (".metadata", "__0.metadata", "__0_0.distcp", "data.pkl", "model.pt", "state.pkl"):
         (path / name).write_bytes(bomb)
         (folder / name).write_bytes(bomb)
-    saved = make(folder).open_latest()
+    saved = make_checkpointer(folder).open_latest()
     load_tensors(saved, {"w": torch.zeros(4, 3)})
     assert read_tensors(saved, ["w"]).keys() == tensor_shapes(saved).keys() == {"w"}
     for name in ("shard-00001.safetensors", "state.json"):  # in the place of what is read

@@ -1,4 +1,4 @@
-"""What goes in comes out, bit for bit, and in the format of torch."""
+"""Tensors come back bit for bit, in the format of torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.rundir.checkpoint import (
     tensor_shapes,
 )
 from runner.rundir.checkpoint.tensors import HostBuffer, stage_tensors
-from tests.rundir.checkpoint.saving import make, save
+from tests.rundir.checkpoint.saving import make_checkpointer, save
 
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
@@ -35,7 +35,7 @@ def bits(tensor: Tensor) -> bytes:
 
 
 def every_kind_of_tensor() -> dict[str, Tensor]:
-    """Random bits, so signalling NaNs and subnormals too, in all dtypes and awkward shapes."""
+    """Make tensors of random bits, with NaNs and subnormals, in all dtypes and odd shapes."""
     torch.manual_seed(0)
     state = {}
     for dtype in DTYPES:
@@ -72,10 +72,12 @@ def test_tensors_are_loaded_in_place(tmp_path: Path) -> None:
     assert whole.sum() == torch.arange(12.0).sum()
 
 
-def test_what_is_no_storable_tensor_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_value_that_cannot_be_stored_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
     for wrong in (torch.eye(2).to_sparse(), torch.zeros(1, dtype=torch.complex64), 3.0):
         with pytest.raises(TypeError, match="'w'"):
-            make(tmp_path).save(1, {"w": wrong}, {})  # type: ignore[dict-item]
+            make_checkpointer(tmp_path).save(1, {"w": wrong}, {})  # type: ignore[dict-item]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -100,7 +102,7 @@ def test_the_files_are_those_of_torchs_own_safetensors_storage(tmp_path: Path) -
 
 
 def test_training_may_change_the_state_once_save_has_returned(tmp_path: Path) -> None:
-    checkpointer = make(tmp_path)
+    checkpointer = make_checkpointer(tmp_path)
     weight, values = torch.zeros(1 << 20), {"seen": [1]}
     for step in (1, 2, 3):
         weight.fill_(step)
@@ -114,7 +116,10 @@ def test_training_may_change_the_state_once_save_has_returned(tmp_path: Path) ->
 
 
 def test_the_second_save_copies_into_the_memory_of_the_first(tmp_path: Path) -> None:
-    checkpointer, state = make(tmp_path), {"w": torch.randn(1000), "b": torch.randn(())}
+    checkpointer, state = (
+        make_checkpointer(tmp_path),
+        {"w": torch.randn(1000), "b": torch.randn(())},
+    )
     checkpointer.prepare(state)
     checkpointer.finish()
     places = [checkpointer._buffer.bytes.data_ptr()]
@@ -150,7 +155,7 @@ def test_states_that_do_not_fit_are_refused_before_any_is_changed(tmp_path: Path
         read_tensors(saved, ["tables/item/wait"])
 
 
-def test_memory_is_made_ready_for_the_pieces_of_this_rank_and_not_for_the_whole():
+def test_memory_is_allocated_for_the_shards_of_this_rank_and_not_for_whole_tensors():
     here = [LocalShard(torch.ones(3, 8), (4, 0)), LocalShard(torch.ones(0, 8), (0, 0))]
     table = LocalShards((1_000_000, 8), here, torch.float32, torch.device("cpu"))
     state = {"table": table, "dense": torch.full((5, 2), 2.0), "step": torch.ones(3).double()}

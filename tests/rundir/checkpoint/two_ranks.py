@@ -51,15 +51,15 @@ def main(rank: int, folder: Path) -> None:
     assert isinstance(columns, DTensor)
     assert torch.equal(columns.full_tensor(), ROWS)
 
-    if rank == 1:  # the disk of one rank is full: both are told, and nothing is left
+    if rank == 1:  # the disk of one rank is full: both get the error, and nothing is left
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
     checkpointer.save(3, state, {})
-    told = ""
+    message = ""
     try:
         checkpointer.finish()
     except CheckpointError as error:
-        told = str(error)
-    assert "EFBIG" in told
+        message = str(error)
+    assert "EFBIG" in message
     dist.barrier()
     assert [p.name for p in (folder / "checkpoints").iterdir()] == ["step-2"]
     dist.destroy_process_group()

@@ -179,8 +179,8 @@ def test_penalties_are_a_part_of_the_loss_and_of_its_gradient(micro):
         ([{"pattern": "top", "l2": 1}, {"pattern": "x", "l1": 1}], r"penalties\[1\].pattern 'x'"),
         ([{"pattern": "^tables", "l2": 1}], "matches the table 'tables.a': .* weight_decay"),
         ([{"pattern": "top"}], "neither l1 nor l2"),
-        ([{"pattern": "top", "l3": 1}], r"penalties\[0\].l3: is no key .* 'l2'"),
-        ([{"pattern": "top", "l1": -1}], "a number from 0"),
+        ([{"pattern": "top", "l3": 1}], r"penalties\[0\].l3 is not a setting of a penalty.* 'l2'"),
+        ([{"pattern": "top", "l1": -1}], "l1=-1: must be at least 0"),
         ([{"l1": 1}], "pattern: is missing"),
         (["top"], "write {pattern"),
     ],
@@ -194,5 +194,5 @@ def test_mistakes_in_penalties_are_reported(entries, message):
 
 @pytest.mark.parametrize("bound", [0, -1.0, math.nan, math.inf])
 def test_a_bound_is_above_0(bound):
-    with pytest.raises(ConfigError, match=r"trainer.clip.value=.*: a bound is above 0"):
+    with pytest.raises(ConfigError, match=r"trainer.clip.value=.*: must be above 0"):
         check_clip(ClipSettings(value=bound))
