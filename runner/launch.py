@@ -18,6 +18,7 @@ from runner.config.compose import ComposedConfig
 from runner.config.locations import PROJECT
 from runner.config.rules import check_config, get_key
 from runner.config.rules.resume import check_resumable
+from runner.config.settings import DEBUG_LOOP, EVALUATE_LOOP
 from runner.config.signature import hash_fields, signature_fields
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import run_under_torchrun
@@ -36,8 +37,6 @@ from runner.rundir.run import (
 )
 from runner.worker import release_ranks, run_job
 
-DEBUG_LOOP = "runner.training.loops.debug.debug"
-EVALUATE_LOOP = "runner.training.loops.evaluate.evaluate"
 log = logging.getLogger("runner")
 _fingerprints: dict[str, str] = {}
 

@@ -19,13 +19,13 @@ from typing import Any
 
 from runner.config.compose import ComposedConfig
 from runner.config.rules import check_config
+from runner.config.settings import TRAIN_LOOP
 from runner.errors import ConfigError, UserError, combined_error
 from runner.launch import print_status
 from runner.rundir.location import check_writable, create_and_lock
 from runner.sweep.local_process import last_line
 
 RECORD_FILES = ("config.yaml", "meta.json", "metrics.jsonl", "perf.jsonl", "result.json", "log.txt")
-_TRAIN_LOOP = "runner.training.loops.train.train"
 
 
 def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequence[str]) -> int:
@@ -44,7 +44,7 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
         problems.append("remote=ray: Ray is not installed: pip install '.[ray]'")
     if composed.problems or problems:
         raise combined_error([*composed.problems, *problems])
-    if (composed.config.get("loop") or {}).get("_target_") != _TRAIN_LOOP:
+    if (composed.config.get("loop") or {}).get("_target_") != TRAIN_LOOP:
         raise ConfigError("remote=ray: trains; evaluate and export where the run's folder is")
     settings = composed.config["remote"]
     check_writable(composed.run_dir)

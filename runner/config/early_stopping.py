@@ -9,49 +9,87 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
+from runner.config_key import Key
 from runner.errors import nearest_hint
 from runner.metrics.settings import find_metric
 
 DIRECTIONS = ("max", "min")
 
 
+Patience = Annotated[
+    int | None,
+    Key(
+        "evaluations without an improvement; null: off",
+        ge=1,
+        note="null turns it off",
+        unit="evaluations",
+    ),
+]
+MinDelta = Annotated[
+    float, Key("an evaluation improves if it beats the best by more than this", ge=0, lt=math.inf)
+]
+MaxTimes = Annotated[int | None, Key("null: no limit", ge=1, note="null sets no limit")]
+MetricName = Annotated[
+    str | None, Key("split/metric, such as validation/log_loss; null: checkpoint.monitor's")
+]
+Direction = Annotated[
+    str | None,
+    Key("max or min; null: what is better by the metric's nature", choices=DIRECTIONS),
+]
+
+
 @dataclass(frozen=True)
 class EarlyStop:
     """trainer.early_stop: ends a run that no longer improves, or that is good enough."""
 
-    patience: int | None = None  # evaluations; None: off
-    min_delta: float = 0.0
-    threshold: float | None = None  # ends the run when the metric reaches it
-    metric: str | None = None  # split/metric; None: the monitored one
-    direction: str | None = None  # max or min; None: what is better by the metric's nature
+    patience: Patience = None
+    min_delta: MinDelta = 0.0
+    threshold: Annotated[
+        float | None, Key("end as soon as the metric reaches this; null: never")
+    ] = None
+    metric: MetricName = None
+    direction: Direction = None
 
 
 @dataclass(frozen=True)
 class LrOnPlateau:
-    """trainer.lr_on_plateau: all learning rates times `factor`, on top of the schedule."""
+    """trainer.lr_on_plateau: multiplies all learning rates, on top of the schedule."""
 
-    patience: int | None = None
-    min_delta: float = 0.0
-    factor: float = 0.5
-    max_times: int | None = None
-    min_scale: float = 0.0  # the schedule's rates are never multiplied by less
-    metric: str | None = None
-    direction: str | None = None
+    patience: Patience = None
+    min_delta: MinDelta = 0.0
+    factor: Annotated[
+        float, Key("of all learning rates", gt=0, lt=1, note="it reduces a rate")
+    ] = 0.5
+    max_times: MaxTimes = None
+    min_scale: Annotated[
+        float, Key("the schedule's rates are never multiplied by less", ge=0, lt=1)
+    ] = 0.0
+    metric: MetricName = None
+    direction: Direction = None
 
 
 @dataclass(frozen=True)
 class BatchOnPlateau:
-    """trainer.batch_on_plateau: the rows of an update times `factor`."""
+    """trainer.batch_on_plateau: multiplies the rows of an update."""
 
-    patience: int | None = None
-    min_delta: float = 0.0
-    factor: int = 2
-    max_times: int | None = None
-    max_rows: int | None = None  # of an update, over all ranks
-    metric: str | None = None
-    direction: str | None = None
+    patience: Patience = None
+    min_delta: MinDelta = 0.0
+    factor: Annotated[
+        int,
+        Key(
+            "whole, so that the ranks that share an update can share the larger one",
+            ge=2,
+            note="it makes an update larger",
+        ),
+    ] = 2
+    max_times: MaxTimes = None
+    max_rows: Annotated[
+        int | None, Key("of an update, over all ranks; null: no limit", unit="rows")
+    ] = None
+    metric: MetricName = None
+    direction: Direction = None
 
 
 PatienceRule = EarlyStop | LrOnPlateau | BatchOnPlateau
@@ -166,7 +204,7 @@ def check_monitored_metrics(config: Mapping[str, Any]) -> Iterator[str]:
                 f"{where}.direction=null: is missing: what is better of {own['metric']} is not "
                 "known; max or min"
             )
-        yield from _check_numbers(where, node, rows)
+        yield from _check_max_rows(where, node, rows)
 
 
 def is_enabled(node: Mapping[str, Any] | None) -> bool:
@@ -205,26 +243,9 @@ def _check_metric(where: str, node: Mapping[str, Any], eval_names: list[str]) ->
         yield f"{where}.direction={direction}: of {metric} {own} is better; {where}.direction={own}"
 
 
-def _check_numbers(where: str, node: Mapping[str, Any], rows: int) -> Iterator[str]:
-    patience, direction = node["patience"], node["direction"]
-    if patience is not None and patience < 1:
-        yield f"{where}.patience={patience}: must be at least 1 evaluation; null turns it off"
-    if direction is not None and direction not in DIRECTIONS:
-        yield f"{where}.direction={direction}: one of max, min{nearest_hint(direction, DIRECTIONS)}"
-    if not 0 <= node["min_delta"] < math.inf:
-        yield f"{where}.min_delta={node['min_delta']}: must be a number from 0"
-    if node.get("max_times") is not None and node["max_times"] < 1:
-        yield f"{where}.max_times={node['max_times']}: must be at least 1; null: no limit"
-    if "min_scale" in node:
-        if not 0 < node["factor"] < 1:
-            yield f"{where}.factor={node['factor']}: must be above 0 and below 1, to reduce a rate"
-        if not 0 <= node["min_scale"] < 1:
-            yield f"{where}.min_scale={node['min_scale']}: must be from 0 to below 1"
-    if "max_rows" in node:
-        if node["factor"] < 2:
-            yield f"{where}.factor={node['factor']}: must be at least 2, to make an update larger"
-        if node["max_rows"] is not None and node["max_rows"] < 2 * rows:
-            yield (
-                f"{where}.max_rows={node['max_rows']}: leaves no room to grow: an update has "
-                f"{rows:,} rows over all ranks, and the next larger one has {2 * rows:,}"
-            )
+def _check_max_rows(where: str, node: Mapping[str, Any], rows: int) -> Iterator[str]:
+    if node.get("max_rows") is not None and node["max_rows"] < 2 * rows:
+        yield (
+            f"{where}.max_rows={node['max_rows']}: leaves no room to grow: an update has "
+            f"{rows:,} rows over all ranks, and the next larger one has {2 * rows:,}"
+        )

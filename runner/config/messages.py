@@ -9,7 +9,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.rules import ALLOWED_VALUES
+from runner.config.declarations import choices_by_key
 from runner.errors import nearest_hint, nearest_keys
 
 
@@ -49,7 +49,7 @@ def unknown_option(
     text = f"{group}={option}: no such option of {group}{nearest_hint(option, options)}"
     meant = [
         k
-        for k, allowed in ALLOWED_VALUES.items()
+        for k, allowed in choices_by_key().items()
         if k.startswith(f"{group}.") and option in allowed
     ]
     number = isinstance(option, int) and [
@@ -67,7 +67,8 @@ def unknown_option(
 def value_for_group(text: str, node: DictConfig, value: Any) -> str:
     keys = [str(k) for k in node]
     key = text.split("=")[0].lstrip("+~")
-    meant = [k for k in keys if value in ALLOWED_VALUES.get(f"{key}.{k}", ())]
+    choices = choices_by_key()
+    meant = [k for k in keys if value in choices.get(f"{key}.{k}", ())]
     hint = f"; perhaps {key}.{meant[0]}={value}" if meant else ""
     listed = f" ({', '.join(keys)})" if keys else ""
     return f"{text}: {key} is a group of keys{listed}, not one value{hint}"

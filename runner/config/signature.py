@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from runner.config.early_stopping import PATIENCE_RULES, is_enabled
+from runner.config.declarations import keys_signed
+from runner.config.early_stopping import is_enabled
 from runner.models.row_scope import (
     GLOBAL_BATCH_KEYS,
     MICRO_BATCH_SCOPE,
@@ -17,39 +18,21 @@ from runner.models.row_scope import (
 from runner.rundir.diff import flatten
 from runner.rundir.moved_targets import with_signed_targets
 
-UNSIGNED_CALLBACKS = (
-    "runner.training.callbacks.watch."  # callbacks that change nothing of the training
-)
-# empty: none
-WARM_START_KEYS = ("init_names", "init_tables", "init_optimizer", "init_average")
-# Keys that change how a run is watched, stored or computed, but not what comes out of it.
-UNSIGNED_KEYS = (
-    "name",
-    "run",
-    "report",
+UNSIGNED_CALLBACKS = "runner.training.callbacks.watch."  # they change nothing of the training
+# Nodes that change how a run is watched, stored or computed, but not what comes out of it. Keys of
+# other groups say in their declarations whether they are signed.
+UNSIGNED_NODES = (
     "tracker",
     "launcher",
     "search",
     "remote",
     "sharding",
-    "dataset",  # the fingerprint stands for its content, settings and order
-    "trainer.device",
-    "trainer.num_threads",
-    "trainer.num_processes",
-    "trainer.rank_timeout_s",
-    "trainer.pipeline",
-    "trainer.batch_size",  # with the next one in the global batch
-    "trainer.accumulate",
-    "trainer.log_every",
-    "trainer.log_gradients",
-    "trainer.traceback",
-    "trainer.compile",
-    "trainer.profile",
-    "checkpoint.save_every",
-    "checkpoint.keep",
-    "checkpoint.step",
-    "checkpoint.path",
+    "dataset",  # the fingerprint of the data stands for its content, settings and order
 )
+
+
+def _unsigned_keys() -> list[str]:
+    return [*UNSIGNED_NODES, *keys_signed("no", "in global_batch")]
 
 
 def signature_fields(
@@ -59,10 +42,12 @@ def signature_fields(
 
     Args: source: of an evaluation, which checkpoint of which run it takes.
     """
+    unsigned = _unsigned_keys()
+    prefixes = tuple(f"{key}." for key in unsigned)
     kept = {
         key: value
         for key, value in flatten(with_signed_targets(active_settings(config)))
-        if not any(key == left or key.startswith(f"{left}.") for left in UNSIGNED_KEYS)
+        if key not in unsigned and not key.startswith(prefixes)
     }
     trainer = config["trainer"]
     kept["global_batch"] = (
@@ -75,14 +60,19 @@ def signature_fields(
 
 
 def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Without rules that are off and callbacks that only watch: with or without them, the result
-    is the same."""
-    trainer = config["trainer"]
-    idle = [n for n in PATIENCE_RULES if not is_enabled(trainer.get(n))]
-    kept = {**config, "trainer": {k: v for k, v in trainer.items() if k not in idle}}
-    if "checkpoint" in config:
-        own = config["checkpoint"]
-        kept["checkpoint"] = {k: v for k, v in own.items() if v or k not in WARM_START_KEYS}
+    """Return the configuration without what has no effect on the result.
+
+    That is: rules that are off, keys that count only when they are set, callbacks that only watch,
+    and the row scope that a loss had before there was a choice.
+    """
+    kept = dict(config)
+    rules = keys_signed("when on")
+    for key in [*rules, *keys_signed("when set")]:
+        group, _, name = key.partition(".")
+        node = kept.get(group) or {}
+        is_active = is_enabled(node.get(name)) if key in rules else node.get(name)
+        if name in node and not is_active:
+            kept[group] = {k: v for k, v in node.items() if k != name}
     model = config.get("model") or {}
     loss = model.get("loss") or {}
     if loss.get("within") == UPDATE_SCOPE:  # what it was before there was a choice

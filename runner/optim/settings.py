@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from runner.config_key import Key
 from runner.errors import ConfigError, nearest_hint
 
 _ADAM = ("betas", "eps", "weight_decay")
@@ -57,22 +58,32 @@ class ClipSettings:
     In this order each bound still holds at the end, since every later one only scales down.
     """
 
-    global_norm: float | None = None
-    parameter_norm: float | None = None  # of each parameter, and of each table's look-ups
-    value: float | None = None
-    tables: bool = True  # their gradient at the look-up is clipped as well, and joins the norm
+    global_norm: Annotated[
+        float | None,
+        Key("of all gradients together", gt=0, lt=math.inf, note="null does not clip"),
+    ] = None
+    parameter_norm: Annotated[
+        float | None,
+        Key(
+            "of each parameter, and of each table's look-ups",
+            gt=0,
+            lt=math.inf,
+            note="null does not clip",
+        ),
+    ] = None
+    value: Annotated[
+        float | None, Key("of every element", gt=0, lt=math.inf, note="null does not clip")
+    ] = None
+    tables: Annotated[
+        bool,
+        Key(
+            "tables by their gradient at the look-up, part of the global norm; false: dense only"
+        ),
+    ] = True
 
     @property
     def is_enabled(self) -> bool:
         return any(b is not None for b in (self.global_norm, self.parameter_norm, self.value))
-
-
-def check_clip(settings: ClipSettings, where: str = "trainer.clip") -> None:
-    """Raises: ConfigError for a bound that is not above 0."""
-    for key in ("global_norm", "parameter_norm", "value"):
-        bound = getattr(settings, key)
-        if bound is not None and not 0 < bound < math.inf:
-            raise ConfigError(f"{where}.{key}={bound}: a bound is above 0; null does not clip")
 
 
 def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -> SparseSettings:

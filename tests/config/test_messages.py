@@ -26,7 +26,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["model.net.embedding_dim=wide"], ["model.net.embedding_dim=wide: expected whole number"]),
         (["model.net.top=[64,wide]"], ["model.net.top", "expected list of whole number"]),
         (["optimizer.dense.lr=fast"], ["optimizer.dense.lr=fast: expected number"]),
-        (["seed=-1"], ["seed=-1: must not be negative"]),
+        (["seed=-1"], ["seed=-1: must be at least 0 and below 2**63"]),
         (["seed=null"], ["seed=null: expected whole number, got null"]),
         (["trainer.batch_size=0"], ["trainer.batch_size=0: must be at least 1"]),
         (["checkpoint=best"], ["checkpoint=best: no such option", "checkpoint.step=best"]),

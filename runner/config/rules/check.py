@@ -14,16 +14,7 @@ from runner.config.rules.hardware import (
     check_pipeline,
     check_precision,
 )
-from runner.config.rules.keys import (
-    ALLOWED_VALUES,
-    INTERVAL_KEYS,
-    NON_NEGATIVE_KEYS,
-    POSITIVE_KEYS,
-    REQUIRED_NODES,
-    SPLITS,
-    Config,
-    get_key,
-)
+from runner.config.rules.keys import REQUIRED_NODES, Config, get_key
 from runner.config.rules.lbfgs import check_lbfgs
 from runner.config.rules.loops import (
     check_loop,
@@ -34,6 +25,7 @@ from runner.config.rules.loops import (
 )
 from runner.config.rules.sharding import check_sharding_rules, check_sparse_dist
 from runner.config.rules.warm_start import check_warm_start_sources
+from runner.config.settings import SPLITS
 from runner.config.targets import check_target_names, is_in_packages
 from runner.config.typecheck import check_types
 from runner.errors import ConfigError, nearest_hint
@@ -42,7 +34,7 @@ from runner.models.row_scope import check_loss_row_scope
 from runner.optim.lr_schedule import check_schedule
 from runner.optim.param_groups import check_schedules, parse_parameter_groups
 from runner.optim.penalty_settings import parse_penalties
-from runner.optim.settings import ClipSettings, check_clip, parse_sparse
+from runner.optim.settings import parse_sparse
 
 
 def check_config(
@@ -90,35 +82,10 @@ def _check_required_nodes(config: Config) -> Iterator[str]:
             yield f"{key}: is missing, and every job needs it; `ls {group}` lists its options"
 
 
-def _check_numbers(config: Config) -> Iterator[str]:
-    for key in POSITIVE_KEYS:
-        value = get_key(config, key)
-        if isinstance(value, int | float) and value < 1:
-            yield f"{key}={value}: must be at least 1"
-    for key in NON_NEGATIVE_KEYS:
-        value = get_key(config, key)
-        if isinstance(value, int | float) and not value >= 0:
-            yield f"{key}={value}: must not be negative"
+def _check_dense_lr(config: Config) -> Iterator[str]:
     rate = get_key(config, "optimizer.dense.lr")
     if isinstance(rate, int | float) and not 0 <= rate < float("inf"):
         yield f"optimizer.dense.lr={rate}: a learning rate is a number from 0"
-    seed = get_key(config, "seed")
-    if isinstance(seed, int) and seed >= 2**63:
-        yield f"seed={seed}: must be below 2**63"
-
-
-def _check_choices(config: Config) -> Iterator[str]:
-    for key, known in ALLOWED_VALUES.items():
-        value = get_key(config, key)
-        if value is None or value in known:
-            continue
-        if key == "checkpoint.step" and isinstance(value, int):
-            if value < 0:
-                yield f"{key}={value}: the number of an update, or best, or last"
-        elif key == "trainer.device" and re.fullmatch(r"cuda:\d+", str(value)):
-            continue
-        else:
-            yield f"{key}={value}: one of {', '.join(known)}{nearest_hint(str(value), known)}"
 
 
 def _check_length(config: Config) -> Iterator[str]:
@@ -130,14 +97,6 @@ def _check_length(config: Config) -> Iterator[str]:
             f"trainer.max_steps={steps} and trainer.max_epochs={epochs}: exactly one may hold; "
             "set the other to null"
         )
-
-
-def _check_intervals(config: Config) -> Iterator[str]:
-    for key, timed in INTERVAL_KEYS.items():
-        try:
-            parse_interval(get_key(config, key), key=key, allow_time=timed)
-        except ConfigError as error:
-            yield str(error)
 
 
 def _check_monitor(config: Config) -> Iterator[str]:
@@ -175,7 +134,6 @@ def _check_parsed_nodes(config: Config) -> Iterator[str]:
         lambda: check_schedule(config["scheduler"]),
         lambda: check_schedules(config["optimizer"]),
         lambda: parse_parameter_groups(config["optimizer"]),
-        lambda: check_clip(ClipSettings(**config["trainer"].get("clip", {}))),
         lambda: parse_penalties(config["trainer"].get("penalties")),
         lambda: MetricSettings(**config["metrics"]),
     ):
@@ -201,12 +159,6 @@ def _check_warmup(config: Config) -> Iterator[str]:
         yield f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps})"
 
 
-def _check_ema(config: Config) -> Iterator[str]:
-    decay = config["trainer"]["ema"]["decay"]
-    if decay is not None and not 0 <= decay < 1:
-        yield f"trainer.ema.decay={decay}: from 0 (the weights themselves), below 1; null: none"
-
-
 def _check_name(config: Config) -> Iterator[str]:
     name = config.get("name")
     if isinstance(name, str) and not re.fullmatch(r"[\w][\w.+-]*", name):
@@ -215,10 +167,8 @@ def _check_name(config: Config) -> Iterator[str]:
 
 CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _check_required_nodes,
-    _check_numbers,
-    _check_choices,
+    _check_dense_lr,
     _check_length,
-    _check_intervals,
     _check_monitor,
     check_monitored_metrics,
     _check_callbacks,
@@ -230,7 +180,6 @@ CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     check_sharding_rules,
     check_pipeline,
     check_sparse_dist,
-    _check_ema,
     _check_name,
     check_warm_start,
     check_stream,

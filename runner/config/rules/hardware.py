@@ -6,13 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runner.config.rules.keys import Config, get_key
-from runner.config.rules.loops import (
-    DEBUG_LOOP,
-    EVALUATE_LOOP,
-    ONLINE_LOOP,
-    TRAIN_LOOP,
-    TUNING_LOOPS,
-)
+from runner.config.rules.loops import TUNING_LOOPS
+from runner.config.settings import DEBUG_LOOP, EVALUATE_LOOP, ONLINE_LOOP, TRAIN_LOOP
 
 
 def check_precision(config: Config) -> Iterator[str]:

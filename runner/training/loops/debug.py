@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from runner.config.settings import DebugLoopSettings
 from runner.models.layers.embedding import TableLookup
 from runner.reporting.console.format import format_number
 from runner.training.debugging.fixed_batches import SingleBatchDataset
@@ -45,18 +46,6 @@ _ANOMALY_FOUND = "returned nan values"  # and its error
 
 
 @dataclass(frozen=True)
-class DebugOptions:
-    """What to look at; see conf/loop/debug.yaml."""
-
-    max_steps: int
-    anomaly: bool
-    statistics: bool
-    overfit_one_batch: bool
-    stop_at_nonfinite: bool
-    summary: bool
-
-
-@dataclass(frozen=True)
 class DebugObservers:
     """The observers of one debugging; None where the options do not ask for one."""
 
@@ -86,7 +75,7 @@ def debug(job: Job) -> Result:
     its updates are those that the training made after it. Writes no file. The status is failed if
     a value was not finite and the options say to stop there.
     """
-    options = DebugOptions(**job.loop_settings)
+    options = DebugLoopSettings(**job.loop_settings)
     job = replace(job, run=None, checkpointer=None)
     with stop_on_signals() as stop:
         state = (
@@ -118,7 +107,7 @@ def debug(job: Job) -> Result:
     )
 
 
-def prepare_debug_job(job: Job, state: TrainState, options: DebugOptions) -> Job:
+def prepare_debug_job(job: Job, state: TrainState, options: DebugLoopSettings) -> Job:
     """The job with the loop's own length and batches."""
     last_step = state.step + options.max_steps
     trainer = replace(job.trainer, max_steps=last_step, max_epochs=None)
@@ -128,7 +117,7 @@ def prepare_debug_job(job: Job, state: TrainState, options: DebugOptions) -> Job
     return replace(job, trainer=trainer, dataset=dataset)
 
 
-def make_observers(job: Job, options: DebugOptions) -> DebugObservers:
+def make_observers(job: Job, options: DebugLoopSettings) -> DebugObservers:
     """The observers that the options ask for."""
     context = job.context
     roots = {"": context.model, "(loss)": context.loss, "(task)": job.task}
@@ -151,7 +140,7 @@ def make_observers(job: Job, options: DebugOptions) -> DebugObservers:
 
 
 def run_updates(
-    job: Job, state: TrainState, look: DebugObservers, options: DebugOptions, stop: StopSignal
+    job: Job, state: TrainState, look: DebugObservers, options: DebugLoopSettings, stop: StopSignal
 ) -> DebugOutcome:
     """All updates, or those up to the first value that is not finite."""
     seen = DebugOutcome([])
