@@ -56,7 +56,7 @@ class Key:
     def range(self) -> str:
         """The values that are allowed, in a few words; empty: all of the type."""
         if self.interval:
-            return "updates, '5000ex', '2ep'" + (", '30min'" * (self.interval != "progress"))
+            return "an interval" if self.interval == "progress" else "an interval, also a time"
         return "; ".join(filter(None, [", ".join(self.choices), " and ".join(self._bounds)]))
 
     def find_problem(self, key: str, value: Any) -> str | None:

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "runner"
 
-EVERYWHERE = {"errors", "machine", "batch", "config_key"}  # modules at the top that serve every room
+EVERYWHERE = {"errors", "machine", "batch", "config_key"}  # modules that serve every room
 # Room, or module at the top -> the rooms and modules that it may import beside itself
 MAY_IMPORT: Mapping[str, set[str]] = {
     "errors": set(),

@@ -124,9 +124,9 @@ def complete_overrides(before: Sequence[str], current: str) -> Iterator[str]:
 def _known_options(before: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Options of each group; types of the keys of the options that are chosen."""
     from runner.cli.flags import extract_config_dirs
-    from runner.cli.list_options import list_groups
-    from runner.cli.option_fields import read_fields
     from runner.config.locations import CONF
+    from runner.config.option_fields import read_fields
+    from runner.config.options import list_groups
 
     try:
         folders, _ = extract_config_dirs(before)
@@ -162,7 +162,7 @@ def _complete_value(
 
 
 def _complete_group(current: str) -> Iterator[str]:
-    from runner.cli.list_options import list_groups
+    from runner.config.options import list_groups
 
     group, equals, option = current.partition("=")
     for name, options in list_groups():

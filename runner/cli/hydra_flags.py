@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 
 from runner.cli.commands import VERBS
 from runner.cli.flags import Flags
-from runner.cli.list_options import list_groups
 from runner.config.compose import ComposedConfig, compose_job
 from runner.config.groups import register_search_path
 from runner.config.locations import CONF
+from runner.config.options import list_groups
 from runner.errors import ConfigError, combined_error
 
 HELP_TEMPLATE = """\

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from runner.config.intervals import parse_interval
 from runner.config.settings import SETTINGS_BY_NODE, SETTINGS_BY_TARGET
@@ -46,7 +46,7 @@ def _declaration(annotated: Any, field: Any) -> Declaration:
         hint, *notes = typing.get_args(annotated)
         key = next((n for n in notes if isinstance(n, Key)), _UNDECLARED)
     default = field.default if field.default_factory is MISSING else field.default_factory()
-    return Declaration(hint, key, default, hint if is_dataclass(hint) else None)
+    return Declaration(hint, key, default, cast(type, hint) if is_dataclass(hint) else None)
 
 
 def settings_of(node: str, target: object = None) -> type | None:

@@ -21,7 +21,7 @@ DIRECTIONS = ("max", "min")
 Patience = Annotated[
     int | None,
     Key(
-        "evaluations without an improvement; null: off",
+        "evaluations without an improvement before the rule acts; null: off",
         ge=1,
         note="null turns it off",
         unit="evaluations",
@@ -30,7 +30,9 @@ Patience = Annotated[
 MinDelta = Annotated[
     float, Key("an evaluation improves if it beats the best by more than this", ge=0, lt=math.inf)
 ]
-MaxTimes = Annotated[int | None, Key("null: no limit", ge=1, note="null sets no limit")]
+MaxTimes = Annotated[
+    int | None, Key("how often the rule may act; null: no limit", ge=1, note="null sets no limit")
+]
 MetricName = Annotated[
     str | None, Key("split/metric, such as validation/log_loss; null: checkpoint.monitor's")
 ]
@@ -60,7 +62,7 @@ class LrOnPlateau:
     patience: Patience = None
     min_delta: MinDelta = 0.0
     factor: Annotated[
-        float, Key("of all learning rates", gt=0, lt=1, note="it reduces a rate")
+        float, Key("of all learning rates, each time", gt=0, lt=1, note="it reduces a rate")
     ] = 0.5
     max_times: MaxTimes = None
     min_scale: Annotated[
@@ -86,7 +88,8 @@ class BatchOnPlateau:
     ] = 2
     max_times: MaxTimes = None
     max_rows: Annotated[
-        int | None, Key("of an update, over all ranks; null: no limit", unit="rows")
+        int | None,
+        Key("largest number of rows of an update, over all ranks; null: no limit", unit="rows"),
     ] = None
     metric: MetricName = None
     direction: Direction = None

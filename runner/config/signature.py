@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from runner.config.declarations import keys_signed
+from runner.config.declarations import all_declarations, keys_signed
 from runner.config.early_stopping import is_enabled
+from runner.config_key import Signed
 from runner.models.row_scope import (
     GLOBAL_BATCH_KEYS,
     MICRO_BATCH_SCOPE,
@@ -29,6 +30,16 @@ UNSIGNED_NODES = (
     "sharding",
     "dataset",  # the fingerprint of the data stands for its content, settings and order
 )
+
+
+def signed_as(key: str) -> Signed:
+    """Return how a dotted key enters the signature; a key inherits what its group declares."""
+    if key.split(".")[0] in UNSIGNED_NODES:
+        return "no"
+    for above, declaration in all_declarations():
+        if declaration.key.signed != "yes" and f"{key}.".startswith(f"{above}."):
+            return declaration.key.signed
+    return "yes"
 
 
 def _unsigned_keys() -> list[str]:

@@ -58,27 +58,31 @@ class ClipSettings:
     In this order each bound still holds at the end, since every later one only scales down.
     """
 
-    global_norm: Annotated[
+    value: Annotated[
         float | None,
-        Key("of all gradients together", gt=0, lt=math.inf, note="null does not clip"),
+        Key("largest magnitude of an element", gt=0, lt=math.inf, note="null does not clip"),
     ] = None
     parameter_norm: Annotated[
         float | None,
         Key(
-            "of each parameter, and of each table's look-ups",
+            "largest norm of each parameter's gradient, and of each table's look-ups",
             gt=0,
             lt=math.inf,
             note="null does not clip",
         ),
     ] = None
-    value: Annotated[
-        float | None, Key("of every element", gt=0, lt=math.inf, note="null does not clip")
+    global_norm: Annotated[
+        float | None,
+        Key(
+            "largest norm of all gradients together",
+            gt=0,
+            lt=math.inf,
+            note="null does not clip",
+        ),
     ] = None
     tables: Annotated[
         bool,
-        Key(
-            "tables by their gradient at the look-up, part of the global norm; false: dense only"
-        ),
+        Key("also clip tables, by the gradients at their look-ups; false: the dense half only"),
     ] = True
 
     @property

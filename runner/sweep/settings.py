@@ -1,4 +1,4 @@
-"""The launcher's settings: keys of `conf/launcher/`, declared in runner/config/settings/sweep.py."""
+"""The launcher's settings: keys of conf/launcher/, declared in config/settings/sweep.py."""
 
 from __future__ import annotations
 

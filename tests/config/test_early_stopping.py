@@ -185,7 +185,10 @@ MISTAKES = [
         ["one of max, min; nearest: 'max'"],
     ),
     (["lr_on_plateau.patience=2", "lr_on_plateau.factor=1.0"], ["above 0 and below 1"]),
-    (["lr_on_plateau.patience=2", "lr_on_plateau.min_scale=1.0"], ["min_scale=1.0: must be at least 0 and below 1"]),
+    (
+        ["lr_on_plateau.patience=2", "lr_on_plateau.min_scale=1.0"],
+        ["min_scale=1.0: must be at least 0 and below 1"],
+    ),
     (["lr_on_plateau.patience=2", "lr_on_plateau.max_times=0"], ["max_times=0: must be at least"]),
     (["batch_on_plateau.patience=2", "batch_on_plateau.factor=1"], ["must be at least 2"]),
     (["batch_on_plateau.patience=2", "batch_on_plateau.factor=1.5"], ["expected whole number"]),

@@ -36,11 +36,11 @@ class WeightsSettings:
     parameters: Annotated[
         list[dict[str, Any]],
         Key(
-            "of the dense half and the loss, the first match wins; statistics: norm, rms, mean, "
-            "std, min, max, zeros (the share of them)"
+            "of the dense half and the loss; the first match wins; norm, rms, mean, std, min, "
+            "max, zeros (a share)"
         ),
     ] = field(default_factory=lambda: [{"pattern": ".*", "statistics": ["norm", "rms"]}])
-    tables: Annotated[list[dict[str, Any]], Key("of the norms of a table's rows")] = field(
+    tables: Annotated[list[dict[str, Any]], Key("the same of the norms of a table's rows")] = field(
         default_factory=lambda: [{"pattern": ".*", "statistics": ["mean", "max"]}]
     )
     sample_rows: Annotated[
@@ -54,7 +54,7 @@ class WeightsSettings:
     histograms: Annotated[
         list[str],
         Key(
-            "patterns of dense/top.0.weight or tables/C1, whose weights are drawn by "
+            "patterns such as dense/top.0.weight, tables/C1: weights drawn by "
             "tracker=tensorboard or wandb"
         ),
     ] = field(default_factory=list)

@@ -67,7 +67,7 @@ class OnlineLoopSettings:
         str,
         Key(
             "before: by a forward of its own before the update; auto: by the update's own forward "
-            "where that is exact",
+            "where that is exact, else as before",
             choices=("auto", "before"),
         ),
     ] = "auto"
@@ -80,9 +80,7 @@ class DebugLoopSettings:
     max_steps: Annotated[int, Key("updates, whatever the trainer says", ge=1, unit="updates")] = 5
     anomaly: Annotated[
         bool,
-        Key(
-            "torch's anomaly detection: names the operation and line that made a NaN gradient"
-        ),
+        Key("torch's anomaly detection: names the operation and line that made a NaN gradient"),
     ] = False
     statistics: Annotated[
         bool, Key("tables of activations, gradients and table rows of the last update")
@@ -130,9 +128,7 @@ class TuneBatchSizeSettings:
     max_batch_size: Annotated[
         int | None, Key("null: 65,536 on CPU, no cap on CUDA", ge=1, unit="rows")
     ] = None
-    max_trials: Annotated[
-        int, Key("doublings and bisections together", ge=1, unit="trials")
-    ] = 16
+    max_trials: Annotated[int, Key("doublings and bisections together", ge=1, unit="trials")] = 16
     then: Annotated[
         str | None,
         Key(
@@ -152,9 +148,7 @@ class TuneLrSettings:
         int,
         Key("updates of the range test", ge=3, note="fewer tell nothing", unit="updates"),
     ] = 100
-    smoothing: Annotated[
-        float, Key("of the loss: the share of what was before", ge=0, lt=1)
-    ] = 0.9
+    smoothing: Annotated[float, Key("of the loss: the share of what was before", ge=0, lt=1)] = 0.9
     diverged: Annotated[
         float, Key("stop where the smoothed loss is so many times its least", gt=1)
     ] = 4.0

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 from runner.config_key import Key
 
+SAMPLERS = ("tpe", "random", "grid", "quasi-random", "gp", "nsga2")
+
 
 @dataclass(frozen=True)
 class SearchSettings:
@@ -25,10 +27,7 @@ class SearchSettings:
     ]
     sampler: Annotated[
         str,
-        Key(
-            "how values are chosen from the space",
-            choices=("tpe", "random", "grid", "quasi-random", "gp", "nsga2"),
-        ),
+        Key("one of the samplers, of which each has an option of its own", choices=SAMPLERS),
     ] = "tpe"
     pruner: Annotated[
         str,
@@ -106,9 +105,7 @@ class RemoteSettings:
 
     address: Annotated[
         str | None,
-        Key(
-            "of the cluster: auto, ray://host:10001; null: RAY_ADDRESS, or a Ray of this machine"
-        ),
+        Key("of the cluster: auto, ray://host:10001; null: RAY_ADDRESS, or a Ray of this machine"),
     ] = None
     num_cpus: Annotated[
         float, Key("that the job asks the cluster for", ge=0, lt=math.inf, unit="CPUs")

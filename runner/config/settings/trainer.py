@@ -45,12 +45,10 @@ class EmaSettings:
 class ProfilerSettings:
     """A window of updates that torch's profiler records."""
 
-    updates: Annotated[
-        int, Key("how many are recorded; 0: the profiler is off", ge=0, unit="updates")
-    ] = 0
-    after: Annotated[
-        int, Key("updates of this process that come before", ge=0, unit="updates")
-    ] = 10
+    updates: Annotated[int, Key("updates that are recorded; 0: none", ge=0, unit="updates")] = 0
+    after: Annotated[int, Key("updates of this process that come before", ge=0, unit="updates")] = (
+        10
+    )
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class TrainerSettings:
     max_steps: Annotated[
         int | None,
         Key(
-            "exactly one of max_steps and max_epochs is set; the command line's one wins",
+            "updates; exactly one of max_steps and max_epochs is set, the command line's one wins",
             ge=1,
             unit="updates",
         ),
@@ -137,7 +135,7 @@ class TrainerSettings:
     ] = "1ep"
     clip: Annotated[
         ClipSettings,
-        Key("bounds of the gradients of a whole update, in this order, so that each one holds"),
+        Key("bounds of an update's gradients, applied in this order; null: no bound"),
     ] = field(default_factory=ClipSettings)
     penalties: Annotated[
         list[dict[str, Any]],
@@ -170,9 +168,7 @@ class TrainerSettings:
     ] = field(default_factory=ProfilerSettings)
     early_stop: Annotated[
         EarlyStop,
-        Key(
-            "end the run; the best weights are then tested as at any other end", signed="when on"
-        ),
+        Key("end the run; the best weights are then tested as at any other end", signed="when on"),
     ] = field(default_factory=EarlyStop)
     lr_on_plateau: Annotated[
         LrOnPlateau,

@@ -1,0 +1,72 @@
+"""The groups and options that lie on disk, found without Hydra: conf/, experiments/, the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.config.locations import CONF, PROJECT
+
+
+@dataclass(frozen=True)
+class Option:
+    name: str  # `base/small` for one in a folder of its group
+    description: str
+    is_default: bool  # by conf/config.yaml
+    path: Path = PROJECT
+
+
+def list_groups(config_dirs: Sequence[str] = ()) -> Iterator[tuple[str, list[Option]]]:
+    """Every group of conf/, the user's folders, and `experiments`, with its options by name."""
+    chosen = _read_defaults(CONF / "config.yaml")
+    sources = [CONF, *map(Path, config_dirs)]
+    names = {p.name for s in sources for p in s.iterdir() if p.is_dir() and p.name != "hydra"}
+    in_order = [g for g in chosen if g in names and g != "experiments"]
+    for group in [*in_order, *sorted(names - set(chosen))]:
+        yield from _options(sources, group, chosen.get(group))
+    yield from _options([PROJECT, *sources[1:]], "experiments", None)
+
+
+def _options(
+    sources: Sequence[Path], group: str, chosen: str | None
+) -> Iterator[tuple[str, list[Option]]]:
+    """A group, then those inside it: folders that the defaults list of an option chooses from."""
+    folders = [s / group for s in sources]
+    files = {
+        str(path.relative_to(folder).with_suffix("")): path
+        for folder in reversed(folders)
+        for path in sorted(folder.rglob("*.yaml"))
+    }
+    inner: dict[str, str | None] = {}
+    for name, path in files.items():
+        for folder_name, preset in _read_defaults(path).items():
+            if any((f / folder_name).is_dir() for f in folders):
+                inner[folder_name] = preset if name == chosen else inner.get(folder_name)
+    names = [n for n in sorted(files) if not n.startswith(tuple(f"{i}/" for i in inner))]
+    yield group, [Option(n, read_first_comment(files[n]), n == chosen, files[n]) for n in names]
+    for folder_name, option in sorted(inner.items()):
+        yield from _options(sources, f"{group}/{folder_name}", option)
+
+
+def read_first_comment(path: Path) -> str:
+    """The leading comment lines of a YAML, Hydra's `# @package` lines left out, as one text."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        text = line.lstrip("#").strip()
+        if not text.startswith("@"):
+            lines.append(text)
+    return " ".join(lines).strip()
+
+
+def _read_defaults(path: Path) -> dict[str, str]:
+    """Group -> option of a defaults list. Read by lines: YAML's parser costs more than all else."""
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.split("#")[0].strip()
+        if text.startswith("- ") and ": " in text and "override " not in text:
+            group, _, option = text[2:].partition(": ")
+            found[group.strip()] = option.strip()
+    return found
