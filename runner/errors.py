@@ -33,6 +33,18 @@ def combined_error(problems: Iterable[str]) -> ConfigError:
     return ConfigError(f"{len(found)} mistakes\n{listed}")
 
 
+def raise_combined(problems: Iterable[str]) -> None:
+    """Raise one error with all messages, or nothing if there is none.
+
+    Raises:
+        ConfigError: with every message.
+    """
+    found = list(problems)
+    if found:
+        error = combined_error(found)
+        raise error
+
+
 def nearest_keys(key: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Dotted keys alike, best first, judged by the whole and by the last part: `lr` is nearest to
     `optimizer.dense.lr`, `trainer.max_step` to `trainer.max_steps`."""

@@ -1,5 +1,4 @@
-"""`ls [GROUP[=OPTION]]`: groups and options with what the first comment of their YAML says, and the
-fields of an option."""
+"""`ls [GROUP[=OPTION]]`: groups, options with the first comment of their YAML, and their fields."""
 
 from __future__ import annotations
 
@@ -14,6 +13,11 @@ from runner.errors import UserError, nearest_hint
 
 
 def ls(words: Sequence[str], allow: Sequence[str]) -> int:
+    """List all groups, one group, or one option.
+
+    Raises:
+        UserError: for a group or an option that does not exist, naming the nearest.
+    """
     folders, words = _extract_config_dirs(words)
     groups = dict(list_groups(folders))
     if len(words) > 1:
@@ -43,16 +47,16 @@ def ls(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def _show_option(group: str, options: Sequence[Option]) -> None:
-    """Fields of the only option, or of the default."""
-    one = next((o for o in options if o.is_default), options[0] if len(options) == 1 else None)
-    if one is not None:
-        found = read_fields(one.path, group.replace("/", "."))
-        _print_fields(f"fields of {group}={one.name}", found)
+    """Show the fields of the only option, or of the default."""
+    option = next((o for o in options if o.is_default), options[0] if len(options) == 1 else None)
+    if option is not None:
+        fields = read_fields(option.path, group.replace("/", "."))
+        _print_fields(f"fields of {group}={option.name}", fields)
 
 
-def _print_fields(heading: str, found: Sequence[OptionField]) -> None:
-    """Key, default, type and comment; as a table whose comments fold on a terminal."""
-    if not found:
+def _print_fields(heading: str, fields: Sequence[OptionField]) -> None:
+    """Print key, default, type and description as a table whose cells fold on a terminal."""
+    if not fields:
         return
     from rich.console import Console
     from rich.table import Table
@@ -62,18 +66,18 @@ def _print_fields(heading: str, found: Sequence[OptionField]) -> None:
     table.add_column("  key", no_wrap=True)
     for name in ("default", "type", ""):
         table.add_column(name, overflow="fold")
-    for one in found:
-        cells = (f"  {one.key}", one.default, _type_and_range(one), one.description)
+    for field in fields:
+        cells = (f"  {field.key}", field.default, _type_and_range(field), field.description)
         table.add_row(*(Text(cell) for cell in cells))
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
     print(f"\n{heading}")
     Console(highlight=False, width=width).print(table)
 
 
-def _type_and_range(one: OptionField) -> str:
-    if one.declared is None or not one.range or one.declared.interval:
-        return one.type_name
-    return f"{one.type_name}{':' if one.declared.choices else ','} {one.range}"
+def _type_and_range(field: OptionField) -> str:
+    if field.declared is None or not field.range or field.declared.interval:
+        return field.type_name
+    return f"{field.type_name}{':' if field.declared.choices else ','} {field.range}"
 
 
 def _print_table(groups: dict[str, list[Option]]) -> None:

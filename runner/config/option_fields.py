@@ -1,7 +1,7 @@
-"""Fields of an option: key, type, default and what its comment says, from the YAML and the code.
+"""The fields of an option: key, type, default and comment, from its YAML and from the code.
 
-Read without composing: nothing is imported of what a `_target_` names, its annotations are read
-from its source.
+Nothing is composed, and nothing that a `_target_` names is imported: the annotations of its
+arguments are read from its source.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.config.locations import PROJECT
 from runner.config.typecheck import type_name
 from runner.config_key import Key
 
-_WORDS = (  # Python's words for types, as errors call them
+_WORDS = (  # Python's names of types -> what messages call them
     (r"Sequence\[|list\[|tuple\[", "list of "),
     (r"Mapping\[.*|dict\[.*|Mapping|dict", "group of keys"),
     (r", \.\.\.|\]", ""),
@@ -105,7 +105,7 @@ def _fields(node: yaml.MappingNode, prefix: str, lines: Sequence[str]) -> Iterat
 
 
 def read_annotations(target: str) -> dict[str, str]:
-    """Types of the arguments of one of our own classes or functions, in words."""
+    """Return the types of the arguments of one of our own classes or functions, in words."""
     module, _, name = target.rpartition(".")
     path = PROJECT / (module.replace(".", "/") + ".py")
     if not path.exists():
@@ -114,13 +114,14 @@ def read_annotations(target: str) -> dict[str, str]:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return _arguments(node)
         if isinstance(node, ast.ClassDef) and node.name == name:
-            made = [n for n in node.body if isinstance(n, ast.FunctionDef)]
-            init = next((n for n in made if n.name == "__init__"), None)
+            methods = [n for n in node.body if isinstance(n, ast.FunctionDef)]
+            init = next((n for n in methods if n.name == "__init__"), None)
             if init is not None:
                 return _arguments(init)
-            own = [n for n in node.body if isinstance(n, ast.AnnAssign)]
+            fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]
             return {
-                ast.unparse(n.target): describe_annotation(ast.unparse(n.annotation)) for n in own
+                ast.unparse(n.target): describe_annotation(ast.unparse(n.annotation))
+                for n in fields
             }
     return {}
 
@@ -134,7 +135,7 @@ def _arguments(function: ast.FunctionDef) -> dict[str, str]:
 
 
 def describe_annotation(annotation: str) -> str:
-    """`int | None` as `whole number or null`; "" for what has no plain word."""
+    """Return `int | None` as `whole number or null`; empty if a type has no plain word."""
     for pattern, word in _WORDS:
         annotation = re.sub(pattern, word, annotation)
     return annotation if re.fullmatch(r"[a-z ]+", annotation) else ""
@@ -153,20 +154,21 @@ def _kind(value: yaml.Node) -> str:
 
 
 def _source_text(value: yaml.Node, lines: Sequence[str]) -> str:
-    """The value as it is written, in one line."""
+    """Return the value as it is written, in one line."""
     start, end = value.start_mark, value.end_mark
+    first: str = lines[start.line]
     if start.line == end.line:
-        return lines[start.line][start.column : end.column].strip()
-    parts = [lines[start.line][start.column :], *lines[start.line + 1 : end.line]]
+        return first[start.column : end.column].strip()
+    parts = [first[start.column :], *lines[start.line + 1 : end.line]]
     parts.append(lines[end.line][: end.column] if end.line < len(lines) else "")
     return " ".join(p.split(" #")[0].strip() for p in parts).strip()
 
 
 def _comment(lines: Sequence[str], node: yaml.MappingNode, name: str, value: yaml.Node) -> str:
-    """What stands above a key and behind its value."""
+    """Return the comment above a key and behind its value."""
     line = next(k.start_mark.line for k, v in node.value if v is value and k.value == name)
     if node.flow_style:
-        return ""  # on one line with others: the comment is the parent's
+        return ""  # several keys share the line, whose comment belongs to their parent
     above: list[str] = []
     for text in reversed(lines[:line]):
         if not text.strip().startswith("#"):

@@ -11,6 +11,8 @@ from runner.config.locations import CONF, PROJECT
 
 @dataclass(frozen=True)
 class Option:
+    """One option of a group."""
+
     name: str  # `base/small` for one in a folder of its group
     description: str
     is_default: bool  # by conf/config.yaml
@@ -18,7 +20,7 @@ class Option:
 
 
 def list_groups(config_dirs: Sequence[str] = ()) -> Iterator[tuple[str, list[Option]]]:
-    """Every group of conf/, the user's folders, and `experiments`, with its options by name."""
+    """Yield every group of conf/, of the user's folders, and `experiments`, with its options."""
     chosen = _read_defaults(CONF / "config.yaml")
     sources = [CONF, *map(Path, config_dirs)]
     names = {p.name for s in sources for p in s.iterdir() if p.is_dir() and p.name != "hydra"}
@@ -31,7 +33,7 @@ def list_groups(config_dirs: Sequence[str] = ()) -> Iterator[tuple[str, list[Opt
 def _options(
     sources: Sequence[Path], group: str, chosen: str | None
 ) -> Iterator[tuple[str, list[Option]]]:
-    """A group, then those inside it: folders that the defaults list of an option chooses from."""
+    """Yield a group, then the groups inside it, which the defaults list of an option names."""
     folders = [s / group for s in sources]
     files = {
         str(path.relative_to(folder).with_suffix("")): path
@@ -50,7 +52,7 @@ def _options(
 
 
 def read_first_comment(path: Path) -> str:
-    """The leading comment lines of a YAML, Hydra's `# @package` lines left out, as one text."""
+    """Return the leading comment lines of a YAML as one text, without Hydra's `# @package`."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -62,11 +64,14 @@ def read_first_comment(path: Path) -> str:
 
 
 def _read_defaults(path: Path) -> dict[str, str]:
-    """Group -> option of a defaults list. Read by lines: YAML's parser costs more than all else."""
-    found = {}
+    """Return group -> option of a defaults list.
+
+    It is read line by line, because a YAML parser would take longer than everything else here.
+    """
+    defaults = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         text = line.split("#")[0].strip()
         if text.startswith("- ") and ": " in text and "override " not in text:
             group, _, option = text[2:].partition(": ")
-            found[group.strip()] = option.strip()
-    return found
+            defaults[group.strip()] = option.strip()
+    return defaults

@@ -78,6 +78,7 @@ def _signed(field: OptionField) -> str:
 
 
 def main() -> None:
+    """Write the page."""
     PAGE.write_text(render_reference(), encoding="utf-8")
     print(f"wrote {Path(PAGE).relative_to(PROJECT)}")
 

@@ -1,4 +1,7 @@
-"""What makes a result, and its short hash: how a run is known, whatever its folder is called."""
+"""The signature of a run: a short hash of everything that makes its result.
+
+A run is known by it, whatever its folder is called.
+"""
 
 from __future__ import annotations
 
@@ -49,25 +52,28 @@ def _unsigned_keys() -> list[str]:
 def signature_fields(
     config: Mapping[str, Any], data_fingerprint: str, source: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Everything that makes the result, by dotted key.
+    """Return everything that makes the result, by dotted key.
 
-    Args: source: of an evaluation, which checkpoint of which run it takes.
+    Args:
+        config: resolved.
+        data_fingerprint: of the dataset.
+        source: for an evaluation, which checkpoint of which run it takes.
     """
     unsigned = _unsigned_keys()
     prefixes = tuple(f"{key}." for key in unsigned)
-    kept = {
+    signed = {
         key: value
         for key, value in flatten(with_signed_targets(active_settings(config)))
         if key not in unsigned and not key.startswith(prefixes)
     }
     trainer = config["trainer"]
-    kept["global_batch"] = (
+    signed["global_batch"] = (
         trainer["batch_size"] * trainer.get("accumulate", 1) * (trainer.get("num_processes") or 1)
     )
     if loss_row_scope(config) == MICRO_BATCH_SCOPE:
-        kept |= {f"trainer.{name}": trainer.get(name) or 1 for name in GLOBAL_BATCH_KEYS}
-    kept["data"] = data_fingerprint
-    return {**kept, **{f"source.{k}": v for k, v in (source or {}).items()}}
+        signed |= {f"trainer.{name}": trainer.get(name) or 1 for name in GLOBAL_BATCH_KEYS}
+    signed["data"] = data_fingerprint
+    return {**signed, **{f"source.{k}": v for k, v in (source or {}).items()}}
 
 
 def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,20 +92,20 @@ def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
             kept[group] = {k: v for k, v in node.items() if k != name}
     model = config.get("model") or {}
     loss = model.get("loss") or {}
-    if loss.get("within") == UPDATE_SCOPE:  # what it was before there was a choice
-        own = {k: v for k, v in loss.items() if k != "within"}
-        kept["model"] = {**model, "loss": own}
+    if loss.get("within") == UPDATE_SCOPE:
+        without_scope = {k: v for k, v in loss.items() if k != "within"}
+        kept["model"] = {**model, "loss": without_scope}
     callbacks = kept.pop("callbacks", None) or {}
     acting = {
-        name: own
-        for name, own in callbacks.items()
-        if not str(own.get("_target_")).startswith(UNSIGNED_CALLBACKS)
+        name: node
+        for name, node in callbacks.items()
+        if not str(node.get("_target_")).startswith(UNSIGNED_CALLBACKS)
     }
     return {**kept, "callbacks": acting} if acting else kept
 
 
 def hash_fields(fields: Mapping[str, Any]) -> str:
-    """8 hexadecimal digits of an identity."""
+    """Return 8 hexadecimal digits for the fields of a signature."""
     text = json.dumps(fields, sort_keys=True, default=str, allow_nan=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -107,4 +113,5 @@ def hash_fields(fields: Mapping[str, Any]) -> str:
 def compute_signature(
     config: Mapping[str, Any], data_fingerprint: str, source: Mapping[str, Any] | None = None
 ) -> str:
+    """Return the signature of a run; the arguments are those of `signature_fields`."""
     return hash_fields(signature_fields(config, data_fingerprint, source))

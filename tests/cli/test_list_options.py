@@ -70,8 +70,13 @@ def table(out: str) -> dict[str, str]:
 
 def test_a_group_shows_the_fields_of_its_default(command):
     shown = table(command("ls", "trainer")[1])
-    assert shown["trainer.batch_size"] == "4096 whole number, at least 1 rows of one rank and micro-batch"
-    assert shown["trainer.max_steps"].startswith("null whole number or null, at least 1 updates; exactly")
+    assert (
+        shown["trainer.batch_size"]
+        == "4096 whole number, at least 1 rows of one rank and micro-batch"
+    )
+    assert shown["trainer.max_steps"].startswith(
+        "null whole number or null, at least 1 updates; exactly"
+    )
     assert "trainer._target_" not in shown
 
 

@@ -166,7 +166,7 @@ MISTAKES = [
     (["early_stop.patience=2", "early_stop.metric=auc"], ["such as validation/auc"]),
     (
         ["early_stop.patience=2", "early_stop.metric=test/auc"],
-        ["only the validation split is evaluated on the way: validation/auc"],
+        ["a training evaluates the validation split only: validation/auc"],
     ),
     (
         ["lr_on_plateau.patience=2", "lr_on_plateau.metric=validation/calibration"],
@@ -178,7 +178,7 @@ MISTAKES = [
             "lr_on_plateau.metric=validation/log_loss",
             "lr_on_plateau.direction=max",
         ],
-        ["of validation/log_loss min is better"],
+        ["min is better for validation/log_loss"],
     ),
     (
         ["lr_on_plateau.patience=2", "lr_on_plateau.direction=mxa"],

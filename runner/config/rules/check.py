@@ -1,4 +1,4 @@
-"""The rules between and within fields that a type cannot say. Checked before torch is imported."""
+"""Checks a whole configuration, before torch is imported."""
 
 from __future__ import annotations
 
@@ -46,20 +46,22 @@ def check_config(
     from_run: bool = False,
     source_config: Config | None = None,
 ) -> list[str]:
-    """Every mistake in a resolved configuration, a message each. Imports no torch.
+    """Return a message for every mistake in a resolved configuration. Imports no torch.
 
-    Args: default_config: the same options without overrides (for types); added_keys: keys given with `+`;
-    allowed: packages a `_target_` may lie in; from_run: whether it was taken from a run directory;
-    source_config: that run's own.
+    Args:
+        config: resolved.
+        default_config: the same options without overrides, for the types.
+        added_keys: keys given with `+`.
+        allowed: packages that a `_target_` may lie in.
+        from_run: whether the configuration was taken from a run directory.
+        source_config: the configuration of that run.
     """
     problems = check_types(config, default_config, added_keys)
-    wrong = {p.split("=")[0].split(":")[0] for p in problems}
+    reported_keys = {_key_of(p) for p in problems}
     problems += check_target_names(config, allowed)
     for rule in CONFIG_RULES:
-        # A rule would trip over, or repeat, what the type check has already said of the same key.
-        problems += [
-            p for p in _run_rule(rule, config) if p.split("=")[0].split(":")[0] not in wrong
-        ]
+        # A rule would repeat what the type check has already said about the same key.
+        problems += [p for p in _run_rule(rule, config) if _key_of(p) not in reported_keys]
     problems += list(check_loop(config, from_run))
     problems += _run_rule(partial(check_profiler_window, source_config=source_config or {}), config)
     problems += _run_rule(partial(check_warm_start_sources, from_run=from_run), config)
@@ -68,11 +70,16 @@ def check_config(
     return list(dict.fromkeys(problems))
 
 
+def _key_of(problem: str) -> str:
+    return problem.split("=")[0].split(":")[0]
+
+
 def _run_rule(rule: Callable[[Config], Iterator[str]], config: Config) -> list[str]:
     try:
         return list(rule(config))
     except (TypeError, AttributeError, KeyError):
-        return []  # of a wrong type, or missing: said already, or said by `_whole`
+        # A value is missing or of a wrong type, which another message says.
+        return []
 
 
 def _check_required_nodes(config: Config) -> Iterator[str]:
@@ -128,7 +135,7 @@ def _check_callbacks(config: Config) -> Iterator[str]:
 
 
 def _check_parsed_nodes(config: Config) -> Iterator[str]:
-    """Groups with a parser of their own, which knows why it refuses what a kernel would ignore."""
+    """Ask the groups' own parsers, which give the reason for what they refuse."""
     for parse in (
         lambda: parse_sparse(config["optimizer"]["sparse"]),
         lambda: check_schedule(config["scheduler"]),

@@ -1,4 +1,4 @@
-"""Rules of the loops: what each starts from, and what it cannot do."""
+"""Rules for the loops: what each starts from, and what it cannot do."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ NEW_RUN_LOOPS = (TRAIN_LOOP, ONLINE_LOOP, *TUNING_LOOPS)
 
 
 def check_loop(config: Config, from_run: bool) -> Iterator[str]:
+    """Check what the loop starts from: nothing, a run or a checkpoint."""
     target = get_key(config, "loop._target_")
     if target == EVALUATE_LOOP and not from_run:
         yield "loop=eval: needs what to evaluate: run=DIR (a run directory) or checkpoint.path=DIR"
@@ -43,11 +44,11 @@ def check_loop(config: Config, from_run: bool) -> Iterator[str]:
 
 def _check_follow(config: Config) -> Iterator[str]:
     if get_key(config, "checkpoint.path") is not None or config.get("run") is None:
-        yield "loop.follow=true: follows a training as it goes on: run=DIR, its run directory"
+        yield "loop.follow=true: follows a training under way: run=DIR, its run directory"
 
 
 def check_stream(config: Config) -> Iterator[str]:
-    """What is learnt from once, in its order, and what has no end."""
+    """Check that a stream has a loop that can learn from it, and that loop=online can run."""
     target = get_key(config, "loop._target_")
     dataset = str(get_key(config, "dataset._target_"))
     if dataset.startswith(STREAM_DATASETS) and target not in (ONLINE_LOOP, DEBUG_LOOP):
@@ -61,7 +62,7 @@ def check_stream(config: Config) -> Iterator[str]:
     for name in ("early_stop", "lr_on_plateau", "batch_on_plateau"):
         rule = get_key(config, f"trainer.{name}") or {}
         if rule.get("patience") or rule.get("threshold") is not None:
-            yield f"trainer.{name}: waits for evaluations of a split, and loop=online makes none"
+            yield f"trainer.{name}: waits for evaluations of a split, and loop=online has none"
     if get_key(config, "dataset.mix"):
         yield (
             "dataset.mix=true: stores train rows in random order, and loop=online takes them in "
@@ -70,8 +71,12 @@ def check_stream(config: Config) -> Iterator[str]:
 
 
 def check_profiler_window(config: Config, source_config: Config) -> Iterator[str]:
-    """A profile that nothing would record. Args: source_config: of the run it starts from, whose own
-    window is no matter of this loop."""
+    """Refuse a profiler window in a loop that would not record it.
+
+    Args:
+        config: of this job.
+        source_config: of the run that it starts from; a window that was set there is ignored.
+    """
     key = "trainer.profile.updates"
     updates, loop = get_key(config, key), str(get_key(config, "loop._target_"))
     if (
@@ -81,7 +86,7 @@ def check_profiler_window(config: Config, source_config: Config) -> Iterator[str
     ):
         return
     instead = {
-        DEBUG_LOOP: "loop.summary=true times the modules of its few",
+        DEBUG_LOOP: "loop.summary=true times the modules in its few updates",
         EVALUATE_LOOP: "an evaluation has none",
         **dict.fromkeys(TUNING_LOOPS, "with loop.then=train the training that follows is recorded"),
     }
@@ -105,6 +110,7 @@ def check_tuning(config: Config) -> Iterator[str]:
 
 
 def check_warm_start(config: Config) -> Iterator[str]:
+    """Check the keys of a warm start against each other."""
     init, target = get_key(config, "checkpoint.init_from"), get_key(config, "loop._target_")
     if target not in NEW_RUN_LOOPS:
         return
@@ -116,24 +122,34 @@ def check_warm_start(config: Config) -> Iterator[str]:
     if init is None and names:
         yield "checkpoint.init_names: renames weights of checkpoint.init_from, which is not set"
     if init is None and not tables and get_key(config, "checkpoint.init_optimizer"):
-        yield "checkpoint.init_optimizer=true: of what checkpoint.init_from or init_tables take"
+        yield (
+            "checkpoint.init_optimizer=true: takes the optimizers' states of what "
+            "checkpoint.init_from or init_tables name, and neither is set"
+        )
     if init is None and get_key(config, "checkpoint.init_average"):
-        yield "checkpoint.init_average=true: of checkpoint.init_from, which is not set"
+        yield (
+            "checkpoint.init_average=true: takes the averages of checkpoint.init_from, which is "
+            "not set"
+        )
     for name, other in names.items():
         if not (other is None or (isinstance(other, str) and other)):
-            yield f"checkpoint.init_names.{name}={other}: the name there, or null to leave it out"
+            yield (
+                f"checkpoint.init_names.{name}={other}: needed is the name in the source, or null "
+                "to leave the weight out"
+            )
     for table, given in tables.items():
         yield from _check_table_source(f"checkpoint.init_tables.{table}", given)
 
 
 def _check_table_source(key: str, given: Any) -> Iterator[str]:
     if not isinstance(given, Mapping) or not isinstance(given.get("from"), str):
-        yield f"{key}={given}: needed is {{from: DIR}}, and with another name table: NAME"
+        yield f"{key}={given}: write {{from: DIR}}, or {{from: DIR, table: NAME}} for another name"
         return
     for name in given:
         if name not in ("from", "table"):
-            yield f"{key}.{name}: is no key of it{nearest_hint(str(name), ('from', 'table'))}"
+            near = nearest_hint(str(name), ("from", "table"))
+            yield f"{key}.{name}: there is no such key{near}; known: from, table"
     if not isinstance(given.get("table", ""), str):
-        yield f"{key}.table={given['table']}: needed is the name of a table there"
+        yield f"{key}.table={given['table']}: needed is the name of a table in the source"
     if not os.path.isdir(given["from"]):
         yield f"{key}.from={given['from']}: no such folder"
