@@ -108,7 +108,7 @@ def is_follow_evaluation(composed: ComposedConfig) -> bool:
 
 
 def _write_report(folder: Path) -> None:
-    """Write `report.html` of a run that has outcome. A failure here does not make the run a failure."""
+    """Write `report.html` of a run that has ended; a failure here is not one of the run."""
     from runner.reporting.report.write import write_report
 
     try:
@@ -233,7 +233,7 @@ def _evaluation_source(composed: ComposedConfig) -> dict[str, Any]:
 
 
 def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> int:
-    """Run the job in this process or on ranks of its own, and record how it outcome."""
+    """Run the job in this process or on ranks of its own, and record how it ended."""
     trainer = composed.config["trainer"]
     size = trainer["num_processes"]
     set_thread_environment(trainer["num_threads"] or max(1, usable_cores() // size))

@@ -1,4 +1,4 @@
-"""A run's life seen from the command line, with a job that only pretends to train."""
+"""The command line around a run, with a job that only pretends to train."""
 
 import json
 import os

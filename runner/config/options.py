@@ -21,17 +21,17 @@ class Option:
 
 def list_groups(config_dirs: Sequence[str] = ()) -> Iterator[tuple[str, list[Option]]]:
     """Yield every group of conf/, of the user's folders, and `experiments`, with its options."""
-    chosen = _read_defaults(CONF / "config.yaml")
+    defaults = _read_defaults(CONF / "config.yaml")
     sources = [CONF, *map(Path, config_dirs)]
     names = {p.name for s in sources for p in s.iterdir() if p.is_dir() and p.name != "hydra"}
-    in_order = [g for g in chosen if g in names and g != "experiments"]
-    for group in [*in_order, *sorted(names - set(chosen))]:
-        yield from _options(sources, group, chosen.get(group))
+    in_order = [g for g in defaults if g in names and g != "experiments"]
+    for group in [*in_order, *sorted(names - set(defaults))]:
+        yield from _options(sources, group, defaults.get(group))
     yield from _options([PROJECT, *sources[1:]], "experiments", None)
 
 
 def _options(
-    sources: Sequence[Path], group: str, chosen: str | None
+    sources: Sequence[Path], group: str, default: str | None
 ) -> Iterator[tuple[str, list[Option]]]:
     """Yield a group, then the groups inside it, which the defaults list of an option names."""
     folders = [s / group for s in sources]
@@ -44,9 +44,9 @@ def _options(
     for name, path in files.items():
         for folder_name, preset in _read_defaults(path).items():
             if any((f / folder_name).is_dir() for f in folders):
-                inner[folder_name] = preset if name == chosen else inner.get(folder_name)
+                inner[folder_name] = preset if name == default else inner.get(folder_name)
     names = [n for n in sorted(files) if not n.startswith(tuple(f"{i}/" for i in inner))]
-    yield group, [Option(n, read_first_comment(files[n]), n == chosen, files[n]) for n in names]
+    yield group, [Option(n, read_first_comment(files[n]), n == default, files[n]) for n in names]
     for folder_name, option in sorted(inner.items()):
         yield from _options(sources, f"{group}/{folder_name}", option)
 

@@ -1,23 +1,11 @@
 import pytest
 
-from runner.config.options import list_groups, read_first_comment
 from tests.fake_job import fake_command
 
 
 @pytest.fixture
 def command(monkeypatch, capsys, tmp_path):
     return fake_command(monkeypatch, capsys, tmp_path)
-
-
-def test_every_option_of_the_project_says_what_it_is():
-    groups = dict(list_groups())
-    assert {"model", "dataset", "optimizer", "scheduler", "loop", "tracker", "experiments"} <= set(
-        groups
-    )
-    silent = [
-        f"{g}={o.name}" for g, options in groups.items() for o in options if not o.description
-    ]
-    assert silent == []
 
 
 def test_the_default_of_each_group_is_marked(command):
@@ -42,14 +30,6 @@ def test_the_users_own_folder_is_listed_too(command, tmp_path):
     assert "experiments=try  A try" in command("ls", "--config-dir", "own")[1]
 
 
-def test_the_first_comment_ends_where_the_yaml_begins(tmp_path):
-    path = tmp_path / "x.yaml"
-    path.write_text("# @package _global_\n# One\n# two\nkey: 1\n# not this\n")
-    assert read_first_comment(path) == "One two"
-    path.write_text("key: 1\n")
-    assert read_first_comment(path) == ""
-
-
 def test_a_group_inside_a_group_is_listed_by_itself_and_not_among_its_options(command, tmp_path):
     (tmp_path / "own" / "model" / "loss").mkdir(parents=True)
     (tmp_path / "own" / "model" / "loss" / "mine.yaml").write_text("# My loss\na: 1\n")
@@ -63,7 +43,7 @@ def test_a_group_inside_a_group_is_listed_by_itself_and_not_among_its_options(co
 
 
 def table(out: str) -> dict[str, str]:
-    """Key -> the rest of its line, of the fields below the options."""
+    """Return key -> the rest of its line, for the fields below the options."""
     lines = out.partition("fields of ")[2].splitlines()[2:]
     return {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
 
@@ -87,34 +67,8 @@ def test_an_option_shows_its_own_fields_with_types_from_the_code_that_takes_them
     assert "model=dlrm" not in command("ls", "model=dcn")[1]
 
 
-def test_every_field_has_a_type_or_is_free_and_every_option_can_be_shown(command):
-    from runner.config.option_fields import read_fields
-
-    for group, options in list_groups():
-        for option in options:
-            fields = read_fields(option.path, group.replace("/", "."))
-            assert all(f.key and (f.type_name or f.default == "null") for f in fields), option.name
-
-
 def test_keys_of_no_group_and_unknown_options_are_told(command):
     assert "report  true" in command("ls")[1]
     assert "ls optimizer=adamm: no such option; nearest: 'adam" in command.refused(
         "ls", "optimizer=adamm"
     )
-
-
-def test_comments_above_a_key_and_behind_it_are_its_documentation(tmp_path):
-    from runner.config.option_fields import read_fields
-
-    path = tmp_path / "x.yaml"
-    path.write_text(
-        "# What it is\na: 1  # behind\n# above\nb: {c: 'x # y', d: [1, 2]}  # of b\ne:\n  f: null\n"
-    )
-    found = {f.key: (f.type_name, f.default, f.description) for f in read_fields(path, "g")}
-    assert found == {
-        "g.a": ("whole number", "1", "behind"),
-        "g.b": ("group of keys", "", "above of b"),
-        "g.b.c": ("text", "'x # y'", ""),
-        "g.b.d": ("list of whole number", "[1, 2]", ""),
-        "g.e.f": ("", "null", ""),
-    }

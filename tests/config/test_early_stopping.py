@@ -25,7 +25,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def decisions(values, *, patience, min_delta=0.0, direction="max", max_times=None, once=False):
-    """At which evaluations, from 1, a rule acts; `once`: it ends the run."""
+    """Return at which evaluations, from 1, a rule acts; with `once` it ends the run."""
     wait, found = PatienceState(), []
     for number, value in enumerate(values, start=1):
         wait = record_evaluation(wait, value, direction=direction, min_delta=min_delta)

@@ -1,4 +1,4 @@
-"""Mistakes of a command line: what is said, before anything is made."""
+"""Messages about mistakes in a command line, before anything is written."""
 
 import pytest
 

@@ -30,7 +30,7 @@ from runner.config.typecheck import check_types, matches_type, type_name
         (object(), Any, True),
     ],
 )
-def test_fits(value, hint, expected):
+def test_a_value_matches_a_type_or_not(value, hint, expected):
     assert matches_type(value, hint) is expected
 
 
