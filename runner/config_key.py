@@ -64,7 +64,7 @@ class Key:
 
         Args:
             key: the dotted name of the key, for the message.
-            value: as it stands in the configuration; null is always allowed, or not of the type.
+            value: as it stands in the configuration; whether it may be null is said by the type.
         """
         if isinstance(value, str):
             if not self.choices or value in self.choices or self._matches_pattern(value):

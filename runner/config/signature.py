@@ -23,8 +23,8 @@ from runner.rundir.diff import flatten
 from runner.rundir.moved_targets import with_signed_targets
 
 UNSIGNED_CALLBACKS = "runner.training.callbacks.watch."  # they change nothing of the training
-# Nodes that change how a run is watched, stored or computed, but not what comes out of it. Keys of
-# other groups say in their declarations whether they are signed.
+# Nodes that change how a run is watched, stored or computed, but not its result. The declarations
+# of the keys of other groups say which of them are signed.
 UNSIGNED_NODES = (
     "tracker",
     "launcher",

@@ -68,9 +68,13 @@ def type_name(hint: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(type_name(a) for a in args)
     if origin in (list, tuple):
-        return f"list of {type_name(args[0])}" if args else "list"
+        return f"list of {type_name(args[0])}" if args and args[0] is not Any else "list"
     if hint is type(None):
         return "null"
+    if hint is Any:
+        return "anything"
+    if origin is dict:
+        return _TYPE_NAMES[dict]
     return _TYPE_NAMES.get(hint, getattr(hint, "__name__", str(hint)))
 
 

@@ -138,7 +138,7 @@ class TrainerSettings:
         Key("bounds of an update's gradients, applied in this order; null: no bound"),
     ] = field(default_factory=ClipSettings)
     penalties: Annotated[
-        list[dict[str, Any]],
+        list[Any],  # its own parser gives better reasons for a refusal
         Key(
             "{pattern: REGEX on names, l1: 0.0, l2: 0.0}: added to the train loss, logged as l1 "
             "and l2"
