@@ -120,7 +120,7 @@ class _Walk:
         """
         target = node.get("_target_")
         if settings is None and target != default.get("_target_"):
-            return  # another class has arguments of its own; its constructor judges them
+            return  # another class has arguments of its own; its constructor checks them
         inside_target = inside_target or target is not None
         declared = read_declarations(settings) if settings is not None else {}
         for name, value in node.items():
@@ -134,7 +134,7 @@ class _Walk:
             elif name == "_target_" and settings is not None:
                 continue
             elif key in FREELY_NAMED_NODES and isinstance(value, dict) and "_target_" in value:
-                continue  # its constructor judges it
+                continue  # its constructor checks it
             elif not (inside_target and settings is None and _is_added(full, self.added)):
                 yield _unknown(full, value, self.known)
         for name, declaration in declared.items():

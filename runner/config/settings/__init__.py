@@ -103,7 +103,7 @@ SETTINGS_BY_TARGET: dict[str, type] = {
     "runner.training.callbacks.watch.weights.Weights": WeightsSettings,
     "runner.training.callbacks.watch.activations.Activations": ActivationsSettings,
 }
-# Nodes that a parser of their own judges in runner/config/rules/, with the reason for each refusal.
+# Nodes that have parsers of their own, which give a reason for each refusal (config/rules/).
 NODES_WITH_OWN_PARSER = (
     "optimizer.sparse",
     "optimizer.schedules.sparse",

@@ -1,4 +1,4 @@
-"""The keys of conf/search/, conf/launcher/ and conf/remote/: jobs beside this process.
+"""The keys of conf/search/, conf/launcher/ and conf/remote/: jobs in other processes.
 
 None of them enters a signature (see config/signature.py).
 """
