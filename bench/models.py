@@ -60,17 +60,13 @@ def profiled(job: Job) -> DebugObservers:
     """Time the updates of `loop=debug` by processor time of this thread, without the first one."""
     from dataclasses import replace
 
+    from runner.config.settings import DebugLoopSettings
     from runner.training.debugging.hooks import ObservedDataset, attach_hooks
-    from runner.training.loops.debug import (
-        DebugOptions,
-        make_observers,
-        prepare_debug_job,
-        run_updates,
-    )
+    from runner.training.loops.debug import make_observers, prepare_debug_job, run_updates
     from runner.training.loops.start import start_training
     from runner.training.stop_signal import stop_on_signals
 
-    options = DebugOptions(**job.loop_settings)
+    options = DebugLoopSettings(**job.loop_settings)
     with stop_on_signals() as stop:
         state = start_training(job)
         job = prepare_debug_job(job, state, options)

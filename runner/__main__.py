@@ -1,4 +1,4 @@
-"""`python -m runner`: verbs first, then Hydra; errors are rendered for people. No torch here.
+"""`python -m runner`: runs a verb, or what Hydra's grammar asks for. No torch here.
 
 Exit codes: 0 done, 1 failed while running, 2 configuration or input wrong, 130 and 143 after
 SIGINT and SIGTERM.
@@ -17,13 +17,13 @@ from runner.errors import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line; returns its exit code."""
+    """Run one command line; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         words, allow = extract_allow(words)
         if words and is_verb(words[0]):
             return run_verb(words, allow)
-        return _hydra(words, allow)
+        return _run_overrides(words, allow)
     except UserError as error:
         if "trainer.traceback=true" in words:
             traceback.print_exc()
@@ -35,13 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print_error("interrupted")
         return 130
-    except Exception as error:  # ours or the machine's; a job's own are caught in runner/launch.py
+    except Exception as error:  # a bug or the machine; runner/worker.py catches those of a job
         traceback.print_exc()
         print_error(f"{type(error).__name__}: {error}")
         return 1
 
 
-def _hydra(words: Sequence[str], allow: Sequence[str]) -> int:
+def _run_overrides(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.cli.flags import parse_flags
     from runner.config.targets import allowed_packages
 
@@ -78,14 +78,14 @@ def _multirun(flags: Flags, allowed: Sequence[str], allow: Sequence[str]) -> int
 
     if (launched_world_size() or 1) > 1:
         raise UserError(
-            "-m: a sweep starts its jobs itself: leave torchrun out, and trainer.num_processes=N "
-            "gives each job N ranks"
+            "-m: a sweep starts its jobs itself: start it without torchrun, and "
+            "trainer.num_processes=N gives each job N ranks"
         )
     return multirun(flags, allowed, allow)
 
 
 def print_error(message: str) -> None:
-    """One message on stderr, coloured on a terminal; of torchrun's ranks by the first only."""
+    """Print one message on stderr, coloured on a terminal. Under torchrun only rank 0 prints."""
     if os.environ.get("RANK", "0") != "0":
         return
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ

@@ -53,6 +53,18 @@ def combined_error(problems: Iterable[str]) -> ConfigError:
     return ConfigError(f"{len(messages)} mistakes\n{numbered}")
 
 
+def raise_combined(problems: Iterable[str]) -> None:
+    """Raise one error with all messages, or nothing if there is none.
+
+    Raises:
+        ConfigError: with every message.
+    """
+    found = list(problems)
+    if found:
+        error = combined_error(found)
+        raise error
+
+
 def nearest_keys(key: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Return the most similar dotted keys, best first.
 

@@ -1,7 +1,7 @@
-"""One job from a composed configuration to an exit code. torch is imported late, on purpose.
+"""Runs one job, from a composed configuration to an exit code.
 
-Order: check everything, fingerprint the data, sign, open the run directory, and only then import
-what is heavy. A mistake is told in a fraction of a second and touches nothing.
+The order is: check everything, fingerprint the data, sign, open the run directory, and only then
+import torch. So a mistake is reported in a fraction of a second, and nothing has been written.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from runner.config.compose import ComposedConfig
 from runner.config.locations import PROJECT
 from runner.config.rules import check_config, get_key
 from runner.config.rules.resume import check_resumable
+from runner.config.settings import DEBUG_LOOP, EVALUATE_LOOP
 from runner.config.signature import hash_fields, signature_fields
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import run_under_torchrun
 from runner.distributed.world_size import launched_rank, launched_world_size
-from runner.errors import DataError, UserError, combined_error
+from runner.errors import DataError, UserError, raise_combined
 from runner.machine import set_thread_environment, usable_cores
 from runner.rundir.json_files import dumps, read_jsonl
 from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
@@ -36,8 +37,6 @@ from runner.rundir.run import (
 )
 from runner.worker import release_ranks, run_job
 
-DEBUG_LOOP = "runner.training.loops.debug.debug"
-EVALUATE_LOOP = "runner.training.loops.evaluate.evaluate"
 log = logging.getLogger("runner")
 _fingerprints: dict[str, str] = {}
 
@@ -49,9 +48,16 @@ def launch(
     command: Sequence[str],
     resume: Path | None = None,
 ) -> int:
-    """Runs one job; returns the exit code. Raises: UserError before it starts.
+    """Run one job; return its exit code.
 
-    Args: allowed: packages a `_target_` may lie in; resume: the run directory to continue.
+    Args:
+        composed: the configuration, not yet checked.
+        allowed: packages that a `_target_` may lie in.
+        command: the words of the command line, for the run's record.
+        resume: the run directory to continue.
+
+    Raises:
+        UserError: for mistakes, before the job starts.
     """
     check_composed(composed, allowed)
     if launched_rank() > 0:
@@ -73,21 +79,23 @@ def launch(
         raise
     try:
         if run.finished_result is not None:
-            print_status(f"{run.dir} is done already: {_summary(run.finished_result)}")
+            print_status(f"{run.dir} is done already: {_summarize(run.finished_result)}")
             release_ranks(composed, 0)
             return 0
         code = _execute(composed, run, allowed)
+        # A job of a sweep has no page of its own: each has 5 MB of plotly.js.
         if get_key(composed.config, "report") is not False and "RUNNER_SWEEP" not in os.environ:
-            _write_page(run.dir)
+            _write_report(run.dir)
         return code
     finally:
         run.close()
 
 
 def is_follow_evaluation(composed: ComposedConfig) -> bool:
-    """Whether it evaluates beside a training, in whose run directory it writes its own rows.
+    """Return whether the job follows a training, in whose run directory it writes its rows.
 
-    Raises: UserError for a run directory of its own.
+    Raises:
+        UserError: if it was given a run directory of its own.
     """
     if not get_key(composed.config, "loop.follow"):
         return False
@@ -99,9 +107,8 @@ def is_follow_evaluation(composed: ComposedConfig) -> bool:
     return True
 
 
-def _write_page(folder: Path) -> None:
-    """`report.html` of the run that has ended. Jobs of a sweep have the sweep's own instead:
-    plotly.js makes each page 5 MB. Whatever goes wrong with it, the run has gone well."""
+def _write_report(folder: Path) -> None:
+    """Write `report.html` of a run that has ended; a failure here is not one of the run."""
     from runner.reporting.report.write import write_report
 
     try:
@@ -114,21 +121,28 @@ def _write_page(folder: Path) -> None:
 def _open_run_dir(
     composed: ComposedConfig, command: Sequence[str], resume: Path | None, loop: str
 ) -> Run:
-    """The run directory, made or found. Raises: UserError, and nothing was changed."""
+    """Make a run directory, or open the one that exists.
+
+    Raises:
+        UserError: if that is not possible; nothing was changed then.
+    """
     template = _run_dir_template(composed, loop)
     if resume is None:
         check_writable(template)
-    plan = run_spec(composed, command)
+    spec = run_spec(composed, command)
     if resume is not None:
-        check_resumable(resume, plan)
-        return reopen_run(resume, plan)
-    return open_run(template, plan, project=PROJECT)
+        check_resumable(resume, spec)
+        return reopen_run(resume, spec)
+    return open_run(template, spec, project=PROJECT)
 
 
 def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
-    """Raises: ConfigError with every mistake."""
-    problems = [*composed.problems]
-    problems += check_config(
+    """Check a configuration.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    problems = check_config(
         composed.config,
         composed.default_config,
         added_keys=composed.added_keys,
@@ -137,11 +151,11 @@ def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
         or bool(get_key(composed.config, "checkpoint.path")),
         source_config=composed.source_config,
     )
-    if problems:
-        raise combined_error(problems)
+    raise_combined([*composed.problems, *problems])
 
 
 def print_status(text: str) -> None:
+    """Print a line on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -152,9 +166,16 @@ def _run_dir_template(composed: ComposedConfig, loop: str) -> str:
 
 
 def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
-    """What the run directory will say of this job. Reads the data's fingerprint; writes nothing.
+    """Return what the run directory will say about this job.
 
-    Raises: UserError for data that is not there.
+    It reads the fingerprint of the data, and writes nothing.
+
+    Args:
+        composed: the configuration.
+        command: the words of the command line.
+
+    Raises:
+        UserError: for data that cannot be found or read.
     """
     kind = "eval" if get_key(composed.config, "loop._target_") == EVALUATE_LOOP else "train"
     data = _fingerprint(composed.config["dataset"])
@@ -173,7 +194,11 @@ def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
 
 
 def _fingerprint(dataset: Mapping[str, Any]) -> str:
-    """Of the same settings it is asked once a process: the jobs of a sweep mostly share it."""
+    """Return the fingerprint of the data, cached, since the jobs of a sweep mostly share it.
+
+    Raises:
+        DataError: for a file that cannot be read.
+    """
     from runner.data.prepare.fingerprint import fingerprint
 
     key = dumps(dataset)
@@ -187,7 +212,10 @@ def _fingerprint(dataset: Mapping[str, Any]) -> str:
 
 
 def _evaluation_source(composed: ComposedConfig) -> dict[str, Any]:
-    """What an evaluation takes: a run goes on, so its newest checkpoint is part of what it is."""
+    """Return which checkpoint of which run an evaluation takes.
+
+    The newest checkpoint is a part of it, because the run may go on after this evaluation.
+    """
     step = get_key(composed.config, "checkpoint.step")
     path = get_key(composed.config, "checkpoint.path")
     if composed.source_run is None:
@@ -205,44 +233,47 @@ def _evaluation_source(composed: ComposedConfig) -> dict[str, Any]:
 
 
 def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> int:
-    """Builds the job and runs its loop, here or on ranks of its own. Whatever happens, the run
-    directory says what."""
+    """Run the job in this process or on ranks of its own, and record how it ended."""
     trainer = composed.config["trainer"]
     size = trainer["num_processes"]
     set_thread_environment(trainer["num_threads"] or max(1, usable_cores() // size))
     if launched_world_size() is not None:
-        ended = run_under_torchrun(lambda: run_job(composed, run, allowed))
+        outcome = run_under_torchrun(lambda: run_job(composed, run, allowed))
     elif size > 1:
-        ended = run_on_ranks(size, lambda: run_job(composed, run, allowed))
+        outcome = run_on_ranks(size, lambda: run_job(composed, run, allowed))
     else:
-        ended = run_job(composed, run, allowed)
-    return _record_outcome(composed, run, ended)
+        outcome = run_job(composed, run, allowed)
+    return _record_outcome(composed, run, outcome)
 
 
-def _record_outcome(composed: ComposedConfig, run: Run | None, ended: ProcessResult) -> int:
-    """Tells a person and the run directory how it ended. Raises: UserError for their mistakes."""
+def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessResult) -> int:
+    """Say on the terminal and in the run directory how the job ended; return the exit code.
+
+    Raises:
+        UserError: for a mistake of the user that the job has found.
+    """
     rank = launched_rank()
-    if (ended.is_ok and not ended.message) or ended.status == "dismissed":
-        return ended.code
+    if (outcome.is_ok and not outcome.message) or outcome.status == "dismissed":
+        return outcome.code
     if rank > 0:
-        print_status(f"rank {rank}: {ended.message}")
-        return ended.code
-    if ended.status == "interrupted":
-        _record_failure(run, ended.message, "", status="interrupted")
+        print_status(f"rank {rank}: {outcome.message}")
+        return outcome.code
+    if outcome.status == "interrupted":
+        _record_failure(run, outcome.message, "", status="interrupted")
         print_status("interrupted")
-        return ended.code
-    if not ended.message:  # it has told its result, which is a failure
-        return ended.code
-    _record_failure(run, ended.message, ended.trace)
-    if ended.status == "refused":
+        return outcome.code
+    if not outcome.message:  # the failure is its result, which it has printed
+        return outcome.code
+    _record_failure(run, outcome.message, outcome.trace)
+    if outcome.status == "refused":
         if get_key(composed.config, "trainer.traceback"):
-            print(ended.trace, file=sys.stderr)
-        raise UserError(ended.message)
-    where = f"; the traceback is in {run.dir / 'log.txt'}" if run and ended.trace else ""
-    if ended.trace and (run is None or get_key(composed.config, "trainer.traceback")):
-        print(ended.trace, file=sys.stderr)
-    print_status(f"failed: {ended.message}{where}")
-    return ended.code
+            print(outcome.trace, file=sys.stderr)
+        raise UserError(outcome.message)
+    where = f"; the traceback is in {run.dir / 'log.txt'}" if run and outcome.trace else ""
+    if outcome.trace and (run is None or get_key(composed.config, "trainer.traceback")):
+        print(outcome.trace, file=sys.stderr)
+    print_status(f"failed: {outcome.message}{where}")
+    return outcome.code
 
 
 def _record_failure(run: Run | None, message: str, trace: str, *, status: str = "failed") -> None:
@@ -254,17 +285,17 @@ def _record_failure(run: Run | None, message: str, trace: str, *, status: str = 
     result = {"status": status, "step": last.get("step"), "examples": last.get("examples")}
     try:
         write_result(run, {**result, "metrics": {}, "best": None, "error": message})
-    except OSError as error:  # a full disk must not hide what went wrong first
+    except OSError as error:  # a full disk must not hide the first error
         print_status(f"result.json could not be written: {error}")
 
 
-def _summary(result: Mapping[str, Any]) -> str:
+def _summarize(result: Mapping[str, Any]) -> str:
     metrics = result.get("metrics") or {}
     shown = [f"{k} {float(v):.5f}" for k, v in metrics.items() if k.startswith("test/")]
     return ", ".join([f"step {result.get('step')}", *shown[:4]])
 
 
-# What else computes, or hides, the lines that one wants to step through; and its value without.
+# Settings that move work into other threads or compiled code, with the values that do not.
 BACKGROUND_SETTINGS: dict[tuple[str, str], Any] = {
     ("dataset", "prefetch"): 0,
     ("dataset", "workers"): 0,
@@ -273,14 +304,17 @@ BACKGROUND_SETTINGS: dict[tuple[str, str], Any] = {
 
 
 def disable_background_work(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The same configuration without threads that read ahead and without compiled code.
+    """Turn off threads that read ahead and compiled code, so that a debugger sees every line.
 
-    None of them changes a number. Returns: it, and what was turned off, to be told.
+    No number changes.
+
+    Returns:
+        The configuration, and the settings that were changed, as `key=value`.
     """
-    changed, told = dict(config), []
+    changed, disabled = dict(config), []
     for (group, key), value in BACKGROUND_SETTINGS.items():
         node = changed.get(group)
         if isinstance(node, Mapping) and node.get(key):
             changed[group] = {**node, key: value}
-            told.append(f"{group}.{key}={str(value).lower()}")
-    return changed, told
+            disabled.append(f"{group}.{key}={str(value).lower()}")
+    return changed, disabled

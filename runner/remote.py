@@ -1,7 +1,7 @@
 """`remote=ray`: one training as a job of a Ray cluster. This process needs no GPU and no torch.
 
-What comes back is rank 0's record of the run: configuration, result, metrics, log. It is laid into
-a run directory here. Checkpoints stay where the job ran, in `remote.dir`.
+Rank 0's record of the run comes back: configuration, result, metrics and log. It is written into a
+run directory on this machine. Checkpoints stay where the job ran, in `remote.dir`.
 """
 
 from __future__ import annotations
@@ -19,33 +19,40 @@ from typing import Any
 
 from runner.config.compose import ComposedConfig
 from runner.config.rules import check_config
-from runner.errors import ConfigError, UserError, combined_error
+from runner.config.settings import TRAIN_LOOP
+from runner.errors import ConfigError, UserError, raise_combined
 from runner.launch import print_status
 from runner.rundir.location import check_writable, create_and_lock
 from runner.sweep.local_process import last_line
 
 RECORD_FILES = ("config.yaml", "meta.json", "metrics.jsonl", "perf.jsonl", "result.json", "log.txt")
-_TRAIN_LOOP = "runner.training.loops.train.train"
 
 
 def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequence[str]) -> int:
-    """Runs the composed command line on a cluster; returns its exit code.
+    """Run the composed command line on a cluster; return its exit code.
 
-    Args: flags: words that are no overrides, such as `--allow PACKAGE`; allowed: the packages that
-    a `_target_` may lie in.
-    Raises: UserError if Ray is not there, or the cluster cannot be reached.
+    Args:
+        composed: the configuration, not yet checked.
+        flags: words that are no overrides, such as `--allow PACKAGE`.
+        allowed: packages that a `_target_` may lie in.
+
+    Raises:
+        ConfigError: for mistakes in the configuration, and for another loop than train.
+        UserError: if Ray is not installed, or the cluster cannot be reached.
     """
-    found = check_config(
+    all_problems = check_config(
         composed.config, composed.default_config, added_keys=composed.added_keys, allowed=allowed
     )
-    # what this machine lacks, the cluster may have; it is asked again there
-    problems = [p for p in found if not p.startswith(("trainer.device=", "trainer.amp_dtype="))]
+    # The cluster may have a device that this machine lacks; the job checks it again there.
+    local_keys = ("trainer.device=", "trainer.amp_dtype=")
+    problems = [p for p in all_problems if not p.startswith(local_keys)]
     if find_spec("ray") is None:
         problems.append("remote=ray: Ray is not installed: pip install '.[ray]'")
-    if composed.problems or problems:
-        raise combined_error([*composed.problems, *problems])
-    if (composed.config.get("loop") or {}).get("_target_") != _TRAIN_LOOP:
-        raise ConfigError("remote=ray: trains; evaluate and export where the run's folder is")
+    raise_combined([*composed.problems, *problems])
+    if (composed.config.get("loop") or {}).get("_target_") != TRAIN_LOOP:
+        raise ConfigError(
+            "remote=ray: is for trainings; evaluate and export where the run's folder is"
+        )
     settings = composed.config["remote"]
     check_writable(composed.run_dir)
     request = {
@@ -63,7 +70,7 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
 
 
 def _is_local_override(override: str) -> bool:
-    """Whether an override is about this machine's part, not the job's."""
+    """Return whether an override is for this process and not for the job."""
     key = override.split("=", 1)[0].lstrip("+~")
     return key.split(".")[0] == "remote" or key in ("hydra.run.dir", "hydra.mode")
 
@@ -78,7 +85,7 @@ def _submit_to_ray(settings: Mapping[str, Any], request: Mapping[str, Any]) -> d
             log_to_driver=True,
             include_dashboard=False if settings["address"] is None else None,
         )
-    except Exception as error:  # Ray raises plain ones too
+    except Exception as error:  # Ray raises errors of many classes
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"remote.address={settings['address']}: {reason}") from error
     try:
@@ -94,11 +101,11 @@ def _submit_to_ray(settings: Mapping[str, Any], request: Mapping[str, Any]) -> d
 
 
 def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
-    """On the cluster: the training as a process of its own, and rank 0's record of it."""
+    """Run the training in a process of its own; return rank 0's record of it. On the cluster."""
     with _job_folder(request["dir"]) as folder:
-        place = Path(folder) / "run"
+        run_dir = Path(folder) / "run"
         log = Path(folder) / "job.log"
-        words = [*request["words"], f"hydra.run.dir={json.dumps(str(place))}"]
+        words = [*request["words"], f"hydra.run.dir={json.dumps(str(run_dir))}"]
         with log.open("ab") as output:
             done = subprocess.run(
                 [sys.executable, "-m", "runner", *words],
@@ -107,11 +114,11 @@ def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
                 stderr=subprocess.STDOUT,
                 check=False,
             )
-        files = {n: (place / n).read_bytes() for n in RECORD_FILES if (place / n).exists()}
+        files = {n: (run_dir / n).read_bytes() for n in RECORD_FILES if (run_dir / n).exists()}
         return {
             "code": done.returncode,
             "files": files,
-            "place": str(place) if request["dir"] else None,
+            "place": str(run_dir) if request["dir"] else None,
             "last": last_line(log),
         }
 
@@ -127,7 +134,7 @@ def _job_folder(given: str | None) -> Any:
 
 
 def _write_run_dir(composed: ComposedConfig, files: Mapping[str, bytes]) -> Path:
-    """Lays the record into a run directory of this machine."""
+    """Write the record into a run directory on this machine."""
     meta = json.loads(files["meta.json"])
     folder, lock = create_and_lock(
         composed.run_dir, name=composed.name, signature=str(meta["signature"])

@@ -1,6 +1,6 @@
-"""The part of a job that needs torch, in this process: from a checked configuration to its end.
+"""The part of a job that needs torch: builds it from a checked configuration and runs its loop.
 
-Imports what is heavy late: what comes before must not wait for it.
+torch is imported inside the functions, so that nothing before them waits for it.
 """
 
 from __future__ import annotations
@@ -24,43 +24,48 @@ from runner.rundir.run import Run, read_only_run, write_result
 
 
 def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> ProcessResult:
-    """Collective, where ranks were started. The job from its parts to its result.
+    """Build the job and run its loop; return how that ended.
 
-    Args: run: on ranks other than 0 one that another process has opened, or None if only rank 0
-    knows it.
+    Collective, where ranks were started.
+
+    Args:
+        composed: the configuration, checked.
+        run: the open run directory. On ranks other than 0 it was opened by another process, or is
+            None if only rank 0 knows it.
+        allowed: packages that a `_target_` may lie in.
     """
     try:
         from runner.reporting.console import View
         from runner.training.builder import build_job
 
-        is_chief, started = launched_rank() == 0, launched_world_size() is not None
-        if started:
+        is_main, is_launched = launched_rank() == 0, launched_world_size() is not None
+        if is_launched:
             run = _broadcast_run(run, _join_process_group(composed))
-        with nullcontext() if is_chief else redirect_to_log(run.dir if run else None):
-            view = View() if is_chief else View(open(os.devnull, "w"))  # noqa: SIM115
+        with nullcontext() if is_main else redirect_to_log(run.dir if run else None):
+            view = View() if is_main else View(open(os.devnull, "w"))  # noqa: SIM115
             job = build_job(composed.config, run, view=view, allowed=allowed, name=composed.name)
             result = job.loop(job)
-        if started:
-            ignore_sigterm()  # another rank may fail at its end, and this one has a result
-        if run is not None and is_chief:
+        if is_launched:
+            ignore_sigterm()  # another rank may still fail, but this one has a result
+        if run is not None and is_main:
             values = {k: v for k, v in vars(result).items() if k != "notes"}
             write_result(run, {**values, **result.notes})
-        if started:
+        if is_launched:
             _leave_process_group()
-    except _ReleasedError as told:
-        return ProcessResult(told.code, "dismissed")
+    except _ReleasedError as released:
+        return ProcessResult(released.code, "dismissed")
     except UserError as error:
         return ProcessResult(2, "refused", str(error), traceback.format_exc())
     except KeyboardInterrupt:
         return ProcessResult(130, "interrupted", "interrupted before it had begun")
     except Exception as error:
-        return ProcessResult(1, "failed", _short(error), traceback.format_exc())
+        return ProcessResult(1, "failed", _describe_error(error), traceback.format_exc())
     code = exit_code(result)
     return ProcessResult(code, "failed" if code == 1 else result.status)
 
 
 class _ReleasedError(Exception):
-    """Rank 0 has no job for the others: it is done already, or cannot be."""
+    """Rank 0 has no job for the other ranks: it is done already, or was refused."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}")
@@ -68,17 +73,21 @@ class _ReleasedError(Exception):
 
 
 def _broadcast_run(run: Run | None, ranks: Any) -> Run | None:
-    """Collective. The open run directory, of which torchrun's ranks know only on rank 0."""
-    told = ranks.broadcast_object(None if run is None else (run.dir, run.signature, dict(run.meta)))
+    """Collective. Send the open run directory, which under torchrun only rank 0 knows.
+
+    Raises:
+        _ReleasedError: on the other ranks, if rank 0 has sent an exit code instead.
+    """
+    sent = ranks.broadcast_object(None if run is None else (run.dir, run.signature, dict(run.meta)))
     if ranks.is_main or not ranks.is_distributed:
         return run
-    if isinstance(told, int):
-        raise _ReleasedError(told)
-    return None if told is None else read_only_run(*told)
+    if isinstance(sent, int):
+        raise _ReleasedError(sent)
+    return None if sent is None else read_only_run(*sent)
 
 
 def release_ranks(composed: ComposedConfig, code: int) -> None:
-    """Ends the ranks that torchrun has started beside this one and that wait for a run."""
+    """End the other ranks that torchrun has started, which wait for a run."""
     if (launched_world_size() or 1) == 1:
         return
     _join_process_group(composed).broadcast_object(code)
@@ -86,7 +95,7 @@ def release_ranks(composed: ComposedConfig, code: int) -> None:
 
 
 def _join_process_group(composed: ComposedConfig) -> Any:
-    """Collective. The ranks that were started with this process."""
+    """Collective. Join the ranks that were started with this process."""
     from runner.config.settings import TrainerSettings, make_settings
     from runner.training.builder import join_ranks
 
@@ -101,39 +110,39 @@ def _leave_process_group() -> None:
 
 @contextmanager
 def redirect_to_log(folder: Path | None) -> Iterator[None]:
-    """What is printed here, warnings of libraries included, goes into the run's `log.txt`."""
+    """Redirect what is printed, warnings of libraries included, into the run's `log.txt`."""
     logging.getLogger("runner.reporting.console").setLevel(logging.CRITICAL)  # rank 0 logs the same
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    to = os.open(folder / "log.txt" if folder else os.devnull, flags, 0o644)
+    log_file = os.open(folder / "log.txt" if folder else os.devnull, flags, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()
-    before = [os.dup(1), os.dup(2)]
+    originals = [os.dup(1), os.dup(2)]
     try:
-        os.dup2(to, 1)
-        os.dup2(to, 2)
+        os.dup2(log_file, 1)
+        os.dup2(log_file, 2)
         yield
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, kept in enumerate(before, start=1):
-            os.dup2(kept, number)
-            os.close(kept)
-        os.close(to)
+        for number, original in enumerate(originals, start=1):
+            os.dup2(original, number)
+            os.close(original)
+        os.close(log_file)
 
 
 def exit_code(result: Any) -> int:
-    """0 completed or pruned, 1 failed, 128 + the signal that interrupted it."""
+    """Return 0 for a completed or pruned job, 1 for a failed one, else 128 + the signal."""
     if result.status in ("completed", "pruned"):
         return 0
     return 128 + result.signal if result.signal else 1
 
 
-def _short(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     text = str(error).strip()
     first = text.splitlines()[0] if text else ""
     if is_out_of_memory(error):
         return (
             f"out of memory: {first or type(error).__name__}; a smaller trainer.batch_size with a "
-            "larger trainer.accumulate gives the same result in less"
+            "larger trainer.accumulate gives the same result in less memory"
         )
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -15,12 +15,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "runner"
 
-EVERYWHERE = {"errors", "machine", "batch"}  # modules at the top that serve every room
+EVERYWHERE = {"errors", "machine", "batch", "config_key"}  # modules that serve every room
 # Room, or module at the top -> the rooms and modules that it may import beside itself
 MAY_IMPORT: Mapping[str, set[str]] = {
     "errors": set(),
     "machine": set(),
     "batch": set(),
+    "config_key": {"errors"},
     "distributed": set(),
     "metrics": set(),
     "data": set(),

@@ -1,4 +1,4 @@
-"""A run's life seen from the command line, with a job that only pretends to train."""
+"""The command line around a run, with a job that only pretends to train."""
 
 import json
 import os
@@ -215,13 +215,13 @@ def test_a_group_override_on_a_run_composes_that_option_and_replaces_the_node(co
     message = command.refused("loop=eval", "run=run", "optimizer=adm")
     assert "nearest: 'adam'" in message
     message = command.refused("loop=eval", "run=run", "experiments=x")
-    assert "not on a run that exists" in message
+    assert "experiments=x: is for a new run" in message
 
 
 def test_an_evaluation_can_be_neither_evaluated_nor_resumed(command):
     command("hydra.run.dir=run")
     command("loop=eval", "run=run", "hydra.run.dir=seen")
-    assert "is an evaluation itself" in command.refused("loop=eval", "run=seen")
+    assert "is itself an evaluation of" in command.refused("loop=eval", "run=seen")
     assert "nothing to resume" in command.refused("resume", "seen")
 
 

@@ -1,4 +1,4 @@
-"""`python -m runner` as a process: what it imports, what it answers, how it ends."""
+"""`python -m runner` as a process: what it imports, what it prints, how it ends."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.fake_job import fake_command
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"torch", "torchrec", "fbgemm_gpu", "pandas", "wandb", "tensorboard", "sklearn"}
 
-# Runs command lines one after the other in one process and says which modules they brought.
+# Runs command lines one after the other in one process, and lists the modules imported so far.
 WATCH = """
 import contextlib, io, json, sys
 from runner.__main__ import main

@@ -1,0 +1,1 @@
+"""The command line: flags, verbs, and what each verb does."""

@@ -1,4 +1,4 @@
-"""`clean [DIR...]`: takes away runs that came to nothing. Shows them first; --yes deletes."""
+"""`clean [DIR...]`: lists runs without a result; with --yes deletes them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ _SECONDS = {"min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def clean(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Failed runs and those that ended before their first checkpoint; with --interrupted also
-    those that could be resumed, with --older-than AGE also finished ones of that age."""
+    """List or delete failed runs and runs that ended before their first checkpoint.
+
+    With --interrupted also those that could be resumed, with --older-than AGE also finished ones of
+    that age.
+
+    Raises:
+        UserError: for a flag that does not exist, or a folder that does not.
+    """
     from runner.cli.report import parse_verb_flags
     from runner.reporting.report.cleanup import delete_runs, plan_cleanup, show_cleanup
 
@@ -26,18 +32,22 @@ def clean(words: Sequence[str], allow: Sequence[str]) -> int:
         if not folder.is_dir():
             raise UserError(f"clean {folder}: no such folder; clean [DIR...], outputs by default")
     age_s = _age(flags["--older-than"]) if "--older-than" in flags else None
-    found = plan_cleanup(folders, interrupted="--interrupted" in flags, older_than_s=age_s)
-    show_cleanup(found)
-    if not found.removable:
+    plan = plan_cleanup(folders, interrupted="--interrupted" in flags, older_than_s=age_s)
+    show_cleanup(plan)
+    if not plan.removable:
         return 0
     if "--yes" not in flags:
         print("nothing was deleted; --yes deletes them")
         return 0
-    return 0 if delete_runs(found.removable) else 1
+    return 0 if delete_runs(plan.removable) else 1
 
 
 def _age(text: str) -> float:
-    """Seconds. Raises: UserError."""
+    """Return an age in seconds.
+
+    Raises:
+        UserError: if the text is no age.
+    """
     match = _AGE.fullmatch(text)
     if match is None:
         raise UserError(f"clean --older-than {text}: an age such as 30min, 12h, 7d or 4w")

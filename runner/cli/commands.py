@@ -1,4 +1,4 @@
-"""Verbs: a bare first word on the command line, handled before Hydra is imported."""
+"""Verbs: a first word without `=` on the command line, handled before Hydra is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.errors import UserError, nearest_hint
 VERBS: dict[str, tuple[str, str]] = {
     "resume": (
         "runner.cli.resume:resume",
-        "DIR [overrides]: go on with a run, or a sweep, where it stopped",
+        "DIR [overrides]: continue a run, or a sweep, where it stopped",
     ),
     "schema": (
         "runner.cli.schema:schema",
@@ -25,16 +25,16 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "report": (
         "runner.cli.report:report",
-        "DIR... [--sort KEY] [--html FILE]: what runs and sweeps came to",
+        "DIR... [--sort KEY] [--html FILE]: the results of runs and sweeps",
     ),
     "diff": ("runner.cli.diff:diff", "A B: settings and results of two runs side by side"),
     "reproduce": (
         "runner.cli.reproduce:reproduce",
-        "DIR: run a run again elsewhere, and say whether the same comes out",
+        "DIR: repeat a run elsewhere, and say whether the result is the same",
     ),
     "clean": (
         "runner.cli.clean:clean",
-        "[DIR...] [--older-than AGE] [--interrupted] [--yes]: delete runs that came to nothing",
+        "[DIR...] [--older-than AGE] [--interrupted] [--yes]: delete runs without a result",
     ),
     "completion": ("runner.cli.completion:completion", "bash|zsh: a script for the shell"),
     "ls": ("runner.cli.list_options:ls", "[GROUP[=OPTION]]: groups, options, fields"),
@@ -42,19 +42,23 @@ VERBS: dict[str, tuple[str, str]] = {
 
 
 def is_verb(word: str) -> bool:
-    """Whether the first word is meant as a verb, right or wrong."""
+    """Return whether the first word is meant as a verb, known or not."""
     return bool(word) and not word.startswith(("-", "~", "+")) and "=" not in word
 
 
 def run_verb(argv: Sequence[str], allow: Sequence[str]) -> int:
-    """Raises: UserError for a verb that does not exist, naming the nearest."""
+    """Run a verb; return its exit code.
+
+    Raises:
+        UserError: for a verb that does not exist, naming the nearest.
+    """
     word, *rest = argv
     if word not in VERBS:
         listed = ", ".join(VERBS)
         where = " (a folder? write resume DIR, or run=DIR)" if os.path.exists(word) else ""
         raise UserError(
-            f"{word!r}: no such verb{nearest_hint(word, VERBS)}{where}. Verbs: {listed}; everything "
-            "else is key=value, or one of Hydra's flags (--help)"
+            f"{word!r}: no such verb{nearest_hint(word, VERBS)}{where}. Verbs: {listed}; "
+            "everything else is key=value, or one of Hydra's flags (--help)"
         )
     module, function = VERBS[word][0].split(":")
     return int(getattr(importlib.import_module(module), function)(rest, allow))

@@ -1,4 +1,4 @@
-"""`completion bash|zsh`: a script for the shell; it asks `completion candidates WORDS...` back."""
+"""`completion bash|zsh`: a script for the shell, which calls `completion candidates WORDS...`."""
 
 from __future__ import annotations
 
@@ -71,6 +71,11 @@ SCRIPTS = {"bash": BASH_SCRIPT, "zsh": ZSH_SCRIPT}
 
 
 def completion(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Print the script for a shell, or the candidates for the last word.
+
+    Raises:
+        UserError: for another shell.
+    """
     if words[:1] == ["candidates"]:
         for text in sorted(set(complete_words(words[1:] or [""]))):
             print(text)
@@ -84,7 +89,10 @@ def completion(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def complete_words(words: Sequence[str]) -> Iterator[str]:
-    """What the last word could become, given those before it. Nothing: the shell's own files."""
+    """Yield what the last word may become, given those before it.
+
+    Nothing at all lets the shell complete files.
+    """
     from runner.cli.commands import VERBS
 
     *before, current = words
@@ -105,7 +113,7 @@ def complete_words(words: Sequence[str]) -> Iterator[str]:
 
 
 def complete_overrides(before: Sequence[str], current: str) -> Iterator[str]:
-    """`group=option` and `key=value`, a dotted level at a time."""
+    """Yield `group=option` and `key=value`, one dotted level at a time."""
     sign = current[: len(current) - len(current.lstrip("+~"))]
     key, equals, value = current[len(sign) :].partition("=")
     groups, keys = _known_options(before)
@@ -122,33 +130,33 @@ def complete_overrides(before: Sequence[str], current: str) -> Iterator[str]:
 
 
 def _known_options(before: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Options of each group; types of the keys of the options that are chosen."""
+    """Return the options of each group, and the types of the keys of the chosen options."""
     from runner.cli.flags import extract_config_dirs
-    from runner.cli.list_options import list_groups
-    from runner.cli.option_fields import read_fields
     from runner.config.locations import CONF
+    from runner.config.option_fields import read_fields
+    from runner.config.options import list_groups
 
     try:
         folders, _ = extract_config_dirs(before)
-    except UserError:  # the folder is still to be typed
+    except UserError:  # the folder has not been typed yet
         folders = []
     given = dict(w.lstrip("+").partition("=")[::2] for w in before if "=" in w)
     groups: dict[str, list[str]] = {}
     keys = {f.key: f.type_name for f in read_fields(CONF / "config.yaml", "")}
     for group, options in list_groups([f for f in folders if Path(f).is_dir()]):
         groups[group] = [o.name for o in options]
-        one = next((o for o in options if o.name == given.get(group)), None)
-        one = one or next((o for o in options if o.is_default), None)
-        if one is not None:
-            found = read_fields(one.path, group.replace("/", "."))
-            keys |= {f.key: f.type_name for f in found if f.type_name != "group of keys"}
+        chosen = next((o for o in options if o.name == given.get(group)), None)
+        chosen = chosen or next((o for o in options if o.is_default), None)
+        if chosen is not None:
+            fields = read_fields(chosen.path, group.replace("/", "."))
+            keys |= {f.key: f.type_name for f in fields if f.type_name != "group of keys"}
     return groups, keys
 
 
 def _complete_value(
     key: str, value: str, groups: dict[str, list[str]], keys: dict[str, str]
 ) -> Iterator[str]:
-    done, comma, rest = value.rpartition(",")  # of a sweep: optimizer=adam,sgd
+    done, comma, rest = value.rpartition(",")  # a sweep: optimizer=adam,sgd
     if key in groups:
         yield from (f"{done}{comma}{o}" for o in groups[key] if o.startswith(rest))
     elif keys.get(key) == "true or false":
@@ -162,7 +170,7 @@ def _complete_value(
 
 
 def _complete_group(current: str) -> Iterator[str]:
-    from runner.cli.list_options import list_groups
+    from runner.config.options import list_groups
 
     group, equals, option = current.partition("=")
     for name, options in list_groups():

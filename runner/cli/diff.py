@@ -1,4 +1,4 @@
-"""`diff A B`: how two runs differ, in what made them and in what came out."""
+"""`diff A B`: how two runs differ in their settings and in their results."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from runner.rundir.run import read_config, read_meta
 
 
 def diff(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Exit code 0, whether they differ or not: a difference is no failure."""
+    """Show how two runs differ; return 0, since a difference is no failure.
+
+    Raises:
+        UserError: for anything but two run directories.
+    """
     from runner.cli.report import parse_verb_flags
     from runner.reporting.report.diff import show_diff
 
     folders, _ = parse_verb_flags("diff", words, ())
     if len(folders) != 2:
-        raise UserError("diff: of which two runs? diff A B")
-    one, two = (Path(f) for f in folders)
-    metas = [read_meta(one), read_meta(two)]
-    show_diff((one, two), _diff_runs(one, two, metas))
+        raise UserError("diff: name two runs: diff A B")
+    first, second = (Path(f) for f in folders)
+    metas = [read_meta(first), read_meta(second)]
+    show_diff((first, second), _diff_runs(first, second, metas))
     return 0
 
 
 def _diff_runs(
-    one: Path, two: Path, metas: Sequence[Mapping[str, Any]]
+    first: Path, second: Path, metas: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[tuple[str, Any, Any]]]:
-    """What differs, by heading: configuration, data, where they come from."""
+    """Return the differences in configuration, data and origin, by heading."""
     before, after = metas
     data = [(m.get("identity") or {}).get("data") for m in metas]
     commits = [(m.get("git") or {}).get("commit") for m in metas]
@@ -44,7 +48,7 @@ def _diff_runs(
         ("resumes", len(before.get("resumes") or ()), len(after.get("resumes") or ())),
     ]
     return {
-        "configuration": diff_settings(read_config(one), read_config(two)),
+        "configuration": diff_settings(read_config(first), read_config(second)),
         "data": [("fingerprint", data[0], data[1])] if data[0] != data[1] else [],
         "where they come from": [(k, a, b) for k, a, b in origin if a != b],
     }

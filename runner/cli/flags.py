@@ -1,4 +1,4 @@
-"""Flags of the command line: ours are taken out, Hydra's are read by Hydra's own parser."""
+"""The flags of the command line: ours are read here, Hydra's by Hydra's own parser."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.errors import UserError, nearest_hint
 
 @dataclass(frozen=True)
 class Flags:
-    """A command line taken apart."""
+    """The flags and overrides of a command line."""
 
     overrides: tuple[str, ...]
     config_dirs: tuple[str, ...]
@@ -20,14 +20,18 @@ class Flags:
     package: str | None
     resolve: bool
     help: bool
-    dry_run: bool  # ours: list the jobs of a sweep and what is done
-    rerun: bool  # ours: `--rerun changed`: jobs that other code has done are run again
+    dry_run: bool  # ours: list the jobs of a sweep, and which are done
+    rerun: bool  # ours: `--rerun changed` repeats jobs that other code has run
     is_hydra_only: bool  # --hydra-help, --info and --shell-completion, which Hydra answers alone
     argv: tuple[str, ...]  # flags before overrides, as Hydra's parser wants it
 
 
 def extract_allow(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words without `--allow PACKAGE`, and those packages."""
+    """Return the words without `--allow PACKAGE`, and those packages.
+
+    Raises:
+        UserError: for a flag without a package.
+    """
     rest: list[str] = []
     allow: list[str] = []
     words = iter(argv)
@@ -35,7 +39,7 @@ def extract_allow(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         if word == "--allow":
             package = next(words, None)
             if package is None:
-                raise UserError("--allow: names a package, such as --allow mymodels")
+                raise UserError("--allow: needs a package, such as --allow mymodels")
             allow.append(package)
         elif word.startswith("--allow="):
             allow.append(word.removeprefix("--allow="))
@@ -45,13 +49,17 @@ def extract_allow(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def parse_flags(argv: Sequence[str]) -> Flags:
-    """Raises: UserError for a flag that neither we nor Hydra know, naming the nearest."""
+    """Parse a command line without a verb and without `--allow`.
+
+    Raises:
+        UserError: for a flag that neither we nor Hydra know, naming the nearest.
+    """
     from hydra._internal.utils import get_args_parser
 
     parser: argparse.ArgumentParser = get_args_parser()
     parser.prog = "python -m runner"
     parser.exit_on_error = False
-    # One flag may come twice, and between overrides; Hydra's parser takes neither.
+    # --config-dir may come twice, and between overrides, which Hydra's parser does not allow.
     dirs, words = extract_config_dirs(argv)
     dry_run = "--dry-run" in words
     words, rerun = extract_rerun([w for w in words if w != "--dry-run"])
@@ -88,19 +96,27 @@ def parse_flags(argv: Sequence[str]) -> Flags:
 
 
 def extract_rerun(argv: Sequence[str]) -> tuple[list[str], bool]:
-    """The words without `--rerun changed`, and whether that was among them."""
+    """Return the words without `--rerun changed`, and whether that was among them.
+
+    Raises:
+        UserError: for another value than `changed`.
+    """
     words = [part for w in argv for part in (w.split("=", 1) if w.startswith("--rerun=") else [w])]
     if "--rerun" not in words:
         return words, False
     place = words.index("--rerun")
     what = words[place + 1] if place + 1 < len(words) else ""
     if what != "changed":
-        raise UserError(f"--rerun {what}: --rerun changed runs again what other code has done")
+        raise UserError(f"--rerun {what}: --rerun changed repeats jobs that other code has run")
     return [*words[:place], *words[place + 2 :]], True
 
 
 def extract_config_dirs(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The folders of `--config-dir`, which may come several times, and the other words."""
+    """Return the folders of `--config-dir`, which may come several times, and the other words.
+
+    Raises:
+        UserError: for a flag without a folder.
+    """
     dirs: list[str] = []
     rest: list[str] = []
     words = iter(argv)
@@ -108,7 +124,7 @@ def extract_config_dirs(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         if word in ("--config-dir", "-cd"):
             folder = next(words, None)
             if folder is None:
-                raise UserError("--config-dir: names a folder")
+                raise UserError("--config-dir: needs a folder")
             dirs.append(folder)
         elif word.startswith("--config-dir="):
             dirs.append(word.removeprefix("--config-dir="))
@@ -118,10 +134,11 @@ def extract_config_dirs(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def is_search(overrides: Sequence[str]) -> bool:
-    """Whether the command line asks for a search, and does not forbid it (as jobs of one do)."""
+    """Return whether a command line asks for a search. The jobs of a search forbid it."""
     words = [o.lstrip("+") for o in overrides]
     return any(w.startswith("search=") for w in words) and not is_single_run(overrides)
 
 
 def is_single_run(overrides: Sequence[str]) -> bool:
+    """Return whether a command line forbids several jobs."""
     return "hydra.mode=RUN" in overrides

@@ -1,4 +1,4 @@
-"""Hydra's questions about a configuration: `--cfg`, `--help`, `--info` and the like."""
+"""Flags that only show something: `--cfg`, `--help`, and Hydra's own such as `--info`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from omegaconf import OmegaConf
 
 from runner.cli.commands import VERBS
 from runner.cli.flags import Flags
-from runner.cli.list_options import list_groups
 from runner.config.compose import ComposedConfig, compose_job
 from runner.config.groups import register_search_path
 from runner.config.locations import CONF
-from runner.errors import ConfigError, combined_error
+from runner.config.options import list_groups
+from runner.errors import ConfigError, raise_combined
 
 HELP_TEMPLATE = """\
 python -m runner [key=value | group=option ...]    one job; -m: a job for each of several values
@@ -38,12 +38,13 @@ Keys (key=value)
 
 
 def answer_hydra_flags(flags: Flags) -> int:
+    """Show what the flags ask for; return the exit code."""
     if flags.help:
         return show_help(flags)
     if flags.cfg:
         return show_config(flags)
     register_search_path(flags.config_dirs)
-    # Hydra would print a search path and exit 1; its exceptions are rendered by our own main.
+    # Without it Hydra prints an error and exits with 1; our own main renders its exceptions.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv = ["runner", *flags.argv]
     hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_never)()
@@ -51,7 +52,10 @@ def answer_hydra_flags(flags: Flags) -> int:
 
 
 def show_help(flags: Flags) -> int:
-    """Hydra's own help copies its sources for every group, which takes longer than all else."""
+    """Print verbs, flags, groups and keys.
+
+    Hydra's own help is slow, because it copies its sources for every group.
+    """
     composed = compose_or_raise(flags)
     groups = [
         f"  {group}: {', '.join(f'{o.name}*' if o.is_default else o.name for o in options)}"
@@ -66,15 +70,22 @@ def show_help(flags: Flags) -> int:
 
 
 def compose_or_raise(flags: Flags) -> ComposedConfig:
-    """Raises: ConfigError for overrides that cannot be laid on; rules are not asked."""
+    """Compose a configuration without checking the rules.
+
+    Raises:
+        ConfigError: for overrides that cannot be applied.
+    """
     composed = compose_job(flags.overrides, config_dirs=flags.config_dirs)
-    if composed.problems:
-        raise combined_error(composed.problems)
+    raise_combined(composed.problems)
     return composed
 
 
 def show_config(flags: Flags) -> int:
-    """`--cfg job|hydra|all`: what would run, overrides of the run's own base included."""
+    """Print what would run: `--cfg job|hydra|all`.
+
+    Raises:
+        ConfigError: if `--package` names no node.
+    """
     composed = compose_or_raise(flags)
     shown = OmegaConf.create()
     if flags.cfg in ("job", "all"):

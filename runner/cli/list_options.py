@@ -1,28 +1,23 @@
-"""`ls [GROUP[=OPTION]]`: groups and options with what the first comment of their YAML says, and the
-fields of an option."""
+"""`ls [GROUP[=OPTION]]`: groups, options with the first comment of their YAML, and their fields."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
-from runner.cli.option_fields import OptionField, read_fields
-from runner.config.locations import CONF, PROJECT
+from runner.config.locations import CONF
+from runner.config.option_fields import OptionField, read_fields
+from runner.config.options import Option, list_groups
 from runner.errors import UserError, nearest_hint
 
 
-@dataclass(frozen=True)
-class Option:
-    name: str  # `base/small` for one in a folder of its group
-    description: str
-    is_default: bool  # by conf/config.yaml
-    path: Path = PROJECT
-
-
 def ls(words: Sequence[str], allow: Sequence[str]) -> int:
+    """List all groups, one group, or one option.
+
+    Raises:
+        UserError: for a group or an option that does not exist, naming the nearest.
+    """
     folders, words = _extract_config_dirs(words)
     groups = dict(list_groups(folders))
     if len(words) > 1:
@@ -52,16 +47,16 @@ def ls(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def _show_option(group: str, options: Sequence[Option]) -> None:
-    """Fields of the only option, or of the default."""
-    one = next((o for o in options if o.is_default), options[0] if len(options) == 1 else None)
-    if one is not None:
-        found = read_fields(one.path, group.replace("/", "."))
-        _print_fields(f"fields of {group}={one.name}", found)
+    """Show the fields of the only option, or of the default."""
+    option = next((o for o in options if o.is_default), options[0] if len(options) == 1 else None)
+    if option is not None:
+        fields = read_fields(option.path, group.replace("/", "."))
+        _print_fields(f"fields of {group}={option.name}", fields)
 
 
-def _print_fields(heading: str, found: Sequence[OptionField]) -> None:
-    """Key, default, type and comment; as a table whose comments fold on a terminal."""
-    if not found:
+def _print_fields(heading: str, fields: Sequence[OptionField]) -> None:
+    """Print key, default, type and description as a table whose cells fold on a terminal."""
+    if not fields:
         return
     from rich.console import Console
     from rich.table import Table
@@ -71,67 +66,18 @@ def _print_fields(heading: str, found: Sequence[OptionField]) -> None:
     table.add_column("  key", no_wrap=True)
     for name in ("default", "type", ""):
         table.add_column(name, overflow="fold")
-    for one in found:
-        cells = (f"  {one.key}", one.default, one.type_name, one.description)
+    for field in fields:
+        cells = (f"  {field.key}", field.default, _type_and_range(field), field.description)
         table.add_row(*(Text(cell) for cell in cells))
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
     print(f"\n{heading}")
     Console(highlight=False, width=width).print(table)
 
 
-def list_groups(config_dirs: Sequence[str] = ()) -> Iterator[tuple[str, list[Option]]]:
-    """Every group of conf/, the user's folders, and `experiments`, with its options by name."""
-    chosen = _read_defaults(CONF / "config.yaml")
-    sources = [CONF, *map(Path, config_dirs)]
-    names = {p.name for s in sources for p in s.iterdir() if p.is_dir() and p.name != "hydra"}
-    in_order = [g for g in chosen if g in names and g != "experiments"]
-    for group in [*in_order, *sorted(names - set(chosen))]:
-        yield from _options(sources, group, chosen.get(group))
-    yield from _options([PROJECT, *sources[1:]], "experiments", None)
-
-
-def _options(
-    sources: Sequence[Path], group: str, chosen: str | None
-) -> Iterator[tuple[str, list[Option]]]:
-    """A group, then those inside it: folders that the defaults list of an option chooses from."""
-    folders = [s / group for s in sources]
-    files = {
-        str(path.relative_to(folder).with_suffix("")): path
-        for folder in reversed(folders)
-        for path in sorted(folder.rglob("*.yaml"))
-    }
-    inner: dict[str, str | None] = {}
-    for name, path in files.items():
-        for folder_name, preset in _read_defaults(path).items():
-            if any((f / folder_name).is_dir() for f in folders):
-                inner[folder_name] = preset if name == chosen else inner.get(folder_name)
-    names = [n for n in sorted(files) if not n.startswith(tuple(f"{i}/" for i in inner))]
-    yield group, [Option(n, read_first_comment(files[n]), n == chosen, files[n]) for n in names]
-    for folder_name, option in sorted(inner.items()):
-        yield from _options(sources, f"{group}/{folder_name}", option)
-
-
-def read_first_comment(path: Path) -> str:
-    """The leading comment lines of a YAML, Hydra's `# @package` lines left out, as one text."""
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        text = line.lstrip("#").strip()
-        if not text.startswith("@"):
-            lines.append(text)
-    return " ".join(lines).strip()
-
-
-def _read_defaults(path: Path) -> dict[str, str]:
-    """Group -> option of a defaults list. Read by lines: YAML's parser costs more than all else."""
-    found = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = line.split("#")[0].strip()
-        if text.startswith("- ") and ": " in text and "override " not in text:
-            group, _, option = text[2:].partition(": ")
-            found[group.strip()] = option.strip()
-    return found
+def _type_and_range(field: OptionField) -> str:
+    if field.declared is None or not field.range or field.declared.interval:
+        return field.type_name
+    return f"{field.type_name}{':' if field.declared.choices else ','} {field.range}"
 
 
 def _print_table(groups: dict[str, list[Option]]) -> None:

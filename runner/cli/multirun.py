@@ -1,4 +1,4 @@
-"""`-m` and `search=NAME`: one command line into many jobs, each a process of its own."""
+"""`-m` and `search=NAME`: many jobs from one command line, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from runner.cli.flags import Flags
 from runner.config.compose import ComposedConfig, compose_job
 from runner.config.overrides import parse_overrides
 from runner.config.rules import get_key
-from runner.errors import ConfigError, combined_error
+from runner.config.settings import SearchSettings
+from runner.errors import ConfigError, raise_combined
 from runner.launch import check_composed, print_status, run_spec
 from runner.sweep.hydra_launcher import parse_launcher
 from runner.sweep.local_process import JobStarter
 from runner.sweep.plan import CheckedJob, SweepPlan
 from runner.sweep.run import SweepOptions, run_search, run_sweep
 from runner.sweep.search import read_search_settings
-from runner.sweep.space import read_space
+from runner.sweep.space import Space, read_space
 from runner.sweep.start_jobs import choose_launcher
 
 
 def expand_grid(overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of each job of a grid, as Hydra's users know it: the last key varies fastest.
+    """Return the overrides of each job of a grid. As in Hydra the last key varies fastest.
 
-    Raises: ConfigError for a grid with nothing in it, or overrides that cannot be read.
+    Raises:
+        ConfigError: for a grid without a job, or overrides that cannot be read.
     """
     parsed: list[Override] = [
         o for o in parse_overrides(overrides) if o.key_or_group != "hydra.mode"
@@ -43,8 +45,7 @@ def expand_grid(overrides: Sequence[str]) -> list[list[str]]:
         for o in parsed
         if o.is_interval_sweep()
     ]
-    if empty or endless:
-        raise combined_error([*empty, *endless])
+    raise_combined([*empty, *endless])
     try:
         batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
     except Exception as error:
@@ -62,9 +63,16 @@ def multirun(
     allow: Sequence[str],
     make_starter: Callable[[SweepPlan, Sequence[str], str], JobStarter] = choose_launcher,
 ) -> int:
-    """Composes and checks every job, then hands them over; each starts as its own process.
+    """Compose and check every job, then run the sweep or search; return its exit code.
 
-    Args: make_starter: how. Raises: UserError before anything has started or been written.
+    Args:
+        flags: of the command line.
+        allowed: packages that a `_target_` may lie in.
+        allow: those of them that `--allow` named, for the command lines of the jobs.
+        make_starter: makes what starts the jobs.
+
+    Raises:
+        UserError: before anything has started or been written.
     """
 
     def check(overrides: Sequence[str]) -> CheckedJob:
@@ -94,29 +102,34 @@ def multirun(
 
 
 def _may_search(parsed: Sequence[Override]) -> bool:
-    """Only a group choice of the search, or an experiment that may make one, can."""
+    """Return whether a search may be chosen: by its group, or inside an experiment."""
     return any(o.key_or_group in ("search", "experiments") for o in parsed)
 
 
 def _split_search(
     base: ComposedConfig, parsed: Sequence[Override], allowed: Sequence[str]
-) -> tuple:
-    """What is held fixed, the space and the settings. Raises: ConfigError."""
-    many = [str(o.input_line) for o in parsed if o.is_sweep_override() and _is_sweep_wide(o)]
-    if many:
-        raise combined_error(
-            f"{text}: holds for the whole sweep; give it one value" for text in many
-        )
+) -> tuple[list[str], Space, SearchSettings]:
+    """Return the overrides that are fixed, the space, and the settings of a search.
+
+    Raises:
+        ConfigError: for several values of a key that holds for the whole sweep, and for every
+            other mistake.
+    """
+    raise_combined(
+        f"{o.input_line}: holds for the whole sweep; give it one value"
+        for o in parsed
+        if o.is_sweep_override() and _is_sweep_wide(o)
+    )
     check_composed(base, allowed)
     settings = read_search_settings(base.config["search"])
     space, notes = read_space(settings.space, parsed)
     for note in notes:
         print_status(note)
-    taken = {d.key for d in space}
+    searched_keys = {d.key for d in space}
     fixed = [
         str(o.input_line)
         for o in parsed
-        if o.key_or_group not in taken and not o.is_sweep_override()
+        if o.key_or_group not in searched_keys and not o.is_sweep_override()
     ]
     return fixed, space, settings
 

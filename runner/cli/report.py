@@ -1,4 +1,4 @@
-"""`report DIR... [--sort KEY] [--html FILE]`: what runs and sweeps came to."""
+"""`report DIR... [--sort KEY] [--html FILE]`: the results of runs and sweeps."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ _FLAGS = ("--sort", "--html")
 
 
 def report(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Tables in the terminal, and a page: in FILE, or as `report.html` of the one run or sweep."""
+    """Print tables, and write a page to FILE or as `report.html` of the one run or sweep.
+
+    Raises:
+        UserError: for a flag that does not exist, or a folder that is no run or sweep.
+    """
     from runner.reporting.report.write import make_report
 
     folders, flags = parse_verb_flags("report", words, _FLAGS)
     if not folders:
-        raise UserError("report: of what? report DIR... [--sort KEY] [--html FILE]")
+        raise UserError("report: name a run or sweep: report DIR... [--sort KEY] [--html FILE]")
     file = flags.get("--html")
     make_report(
         [Path(f) for f in folders], sort=flags.get("--sort"), file=Path(file) if file else None
@@ -27,9 +31,16 @@ def report(words: Sequence[str], allow: Sequence[str]) -> int:
 def parse_verb_flags(
     verb: str, words: Sequence[str], known: Sequence[str], switches: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
-    """The words without flags, and the flags with their values; switches have none.
+    """Return the words without flags, and the flags with their values.
 
-    Raises: UserError for a flag that the verb does not know, or one without its value.
+    Args:
+        verb: named in errors.
+        words: those after the verb.
+        known: flags with a value.
+        switches: flags without one.
+
+    Raises:
+        UserError: for a flag that the verb does not know, or one without its value.
     """
     rest: list[str] = []
     flags: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""`reproduce DIR`: runs a run again, elsewhere, and says whether the same comes out."""
+"""`reproduce DIR`: repeats a run in another directory and compares the results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from runner.rundir.run import read_meta, read_result
 if TYPE_CHECKING:
     from runner.config.compose import ComposedConfig
 
-# Keys that a repetition may have otherwise: they make no result (and the place makes it a new one).
 _RUN_DIR_KEY = "hydra.run.dir"
 
 
 def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Exit code: 0 if it is the same bit for bit, 1 if not, else that of the run.
+    """Repeat a run.
 
-    Raises: UserError before anything is started.
+    Returns:
+        0 if the result is the same bit for bit, 1 if it is not, else the exit code of the run.
+
+    Raises:
+        UserError: before anything is started.
     """
     from runner.cli.flags import parse_flags
     from runner.config.targets import allowed_packages
@@ -31,21 +34,21 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
 
     flags = parse_flags(words)
     if not flags.overrides or "=" in flags.overrides[0]:
-        raise UserError(f"reproduce: which run? reproduce DIR [{_RUN_DIR_KEY}=NEW]")
+        raise UserError(f"reproduce: name a run: reproduce DIR [{_RUN_DIR_KEY}=NEW]")
     folder, overrides = Path(flags.overrides[0]), flags.overrides[1:]
     meta = read_meta(folder)
-    composed = _composed(folder, meta, overrides, flags.config_dirs)
-    plan = run_spec(composed)
+    composed = _compose(folder, meta, overrides, flags.config_dirs)
+    spec = run_spec(composed)
     if any(not o.startswith("hydra.") for o in overrides):
-        alone = run_spec(_composed(folder, meta, [], flags.config_dirs))
-        _check_same_signature(folder, alone.signature_fields, plan.signature_fields)
-    for line in list_drift(meta, plan.signature_fields):
+        original = run_spec(_compose(folder, meta, [], flags.config_dirs))
+        _check_same_signature(folder, original.signature_fields, spec.signature_fields)
+    for line in list_drift(meta, spec.signature_fields):
         print_status(f"drift: {line}")
     result = read_result(folder)
     if result is None or result.get("status") != "completed":
         status = "has no result" if result is None else f"is {result.get('status')}"
-        print_status(f"drift: {folder} {status}: what comes out will be of another length")
-    target = _new_run_dir(composed, plan.signature)
+        print_status(f"drift: {folder} {status}: the repetition will have another length")
+    target = _new_run_dir(composed, spec.signature)
     print_status(f"running {folder} again in {target}")
     code = launch(
         replace(composed, run_dir=str(target)),
@@ -55,27 +58,37 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     return code or _compare(folder, target)
 
 
-def _composed(
+def _compose(
     folder: Path, meta: Mapping[str, Any], overrides: Sequence[str], config_dirs: Sequence[str]
 ) -> ComposedConfig:
-    """The run's own configuration; of an evaluation with the run that it is of."""
+    """Return the run's own configuration, for an evaluation with the run that it evaluates.
+
+    Raises:
+        UserError: if that run does not exist any more.
+    """
     from runner.config.compose import compose_from_run
 
     composed = compose_from_run(folder, overrides, config_dirs=config_dirs)
-    of = (meta.get("source") or {}).get("path")
-    if meta.get("kind") != "eval" or of is None:
+    source = (meta.get("source") or {}).get("path")
+    if meta.get("kind") != "eval" or source is None:
         return composed
-    if not Path(of).exists():
-        raise UserError(f"{folder}: an evaluation of {of}, which is not there any more")
-    run = Path(of) if (Path(of) / "meta.json").exists() else None
+    if not Path(source).exists():
+        raise UserError(f"{folder}: an evaluation of {source}, which does not exist any more")
+    run = Path(source) if (Path(source) / "meta.json").exists() else None
     return replace(composed, source_run=run)
 
 
-def _check_same_signature(folder: Path, alone: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises: UserError where the overrides make it another run. Args: alone: without them."""
+def _check_same_signature(
+    folder: Path, original: Mapping[str, Any], changed: Mapping[str, Any]
+) -> None:
+    """Check that overrides do not make it another run.
+
+    Raises:
+        UserError: naming the signed settings that differ.
+    """
     from runner.rundir.diff import diff_settings, format_changes
 
-    changes = diff_settings(alone, now)
+    changes = diff_settings(original, changed)
     if changes:
         raise UserError(
             f"reproduce repeats {folder} as it is, and this would be another run:\n"
@@ -84,52 +97,63 @@ def _check_same_signature(folder: Path, alone: Mapping[str, Any], now: Mapping[s
 
 
 def list_drift(meta: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
-    """What has changed since the run and may make another result: code, versions, data, machine."""
+    """List what has changed since the run and may change its result.
+
+    That is code, versions of packages, data, machine, and what counts as a setting.
+
+    Args:
+        meta: of the run.
+        fields: signed settings of the repetition.
+    """
     from runner.config.locations import PROJECT
     from runner.rundir.diff import diff_settings
     from runner.rundir.provenance import git_state, package_versions
 
-    told = [*_list_code_drift(meta.get("git") or {}, git_state(PROJECT) or {})]
+    drift = [*_list_code_drift(meta.get("git") or {}, git_state(PROJECT) or {})]
     here = {"python": ".".join(map(str, sys.version_info[:3])), **package_versions()}
     then = {"python": meta.get("python"), **(meta.get("versions") or {})}
-    told += [
+    drift += [
         f"{name}: {then.get(name) or 'not there'} then, {here.get(name) or 'not there'} now"
         for name in dict.fromkeys([*then, *here])
         if then.get(name) != here.get(name)
     ]
     for key, before, now in diff_settings(meta.get("identity") or {}, fields):
         if key == "data":
-            told.append(f"the data: fingerprint {before} then, {now} now")
-        elif not key.startswith("source."):  # what this version of the runner counts as a setting
-            told.append(f"{key}: {before} then, {now} now")
+            drift.append(f"the data: fingerprint {before} then, {now} now")
+        elif not key.startswith("source."):  # settings that another version of the runner lacks
+            drift.append(f"{key}: {before} then, {now} now")
     if meta.get("cpus") != os.cpu_count():
-        told.append(f"the machine: {meta.get('cpus')} CPUs then, {os.cpu_count()} now")
+        drift.append(f"the machine: {meta.get('cpus')} CPUs then, {os.cpu_count()} now")
     changed = [r for r in meta.get("resumes") or () if r.get("changed")]
     if changed:
-        told.append(
+        drift.append(
             f"settings were changed at {len(changed)} of its resumes; the repetition has the last "
             "ones from the start"
         )
-    return told
+    return drift
 
 
 def _list_code_drift(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    told = []
+    drift = []
     commits = [str(git.get("commit") or "not in git")[:12] for git in (then, now)]
     if commits[0] != commits[1]:
-        told.append(f"the code: commit {commits[0]} then, {commits[1]} now")
+        drift.append(f"the code: commit {commits[0]} then, {commits[1]} now")
     if (then.get("patch") or "") != (now.get("patch") or ""):
         words = ["with" if git.get("patch") else "without" for git in (then, now)]
         same = " other" if words == ["with", "with"] else ""
-        told.append(
+        drift.append(
             f"the code: {words[0]} uncommitted changes then, {words[1]}{same} ones now"
             + ("; the patch is in meta.json" if then.get("patch") else "")
         )
-    return told
+    return drift
 
 
 def _new_run_dir(composed: ComposedConfig, signature: str) -> Path:
-    """A directory that is not there yet."""
+    """Return a directory that does not exist yet.
+
+    Raises:
+        UserError: if the directory that was asked for exists.
+    """
     text = composed.run_dir
     for mark, value in (
         ("{name}", composed.name),
@@ -140,7 +164,7 @@ def _new_run_dir(composed: ComposedConfig, signature: str) -> Path:
     target, number = Path(text), 1
     if text == composed.run_dir and target.exists():
         raise UserError(
-            f"{_RUN_DIR_KEY}={target}: is there already; a repetition needs a new directory"
+            f"{_RUN_DIR_KEY}={target}: exists already; a repetition needs a new directory"
         )
     while target.exists():
         number += 1

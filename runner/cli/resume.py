@@ -1,4 +1,4 @@
-"""`resume DIR [overrides]`: go on with a run in its own directory, from its newest checkpoint."""
+"""`resume DIR [overrides]`: continues a run in its own directory, from its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from runner.sweep.plan import override_key
 
 
 def resume(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Only the overrides given are laid on the run's own configuration."""
+    """Continue a run or a sweep. Only the given overrides change the run's own configuration.
+
+    Raises:
+        UserError: for what cannot be resumed, before anything is changed.
+    """
     from runner.config.compose import compose_from_run
     from runner.config.targets import allowed_packages
     from runner.launch import launch, print_status
@@ -26,7 +30,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
 
     flags = parse_flags(words)
     if not flags.overrides or "=" in flags.overrides[0]:
-        raise UserError("resume: which run? resume DIR [key=value ...]")
+        raise UserError("resume: name a run: resume DIR [key=value ...]")
     folder = Path(flags.overrides[0])
     if (folder / "study.db").exists():
         return _resume_sweep(folder, flags, allow)
@@ -45,9 +49,12 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
-    """The command that made a sweep, again, in its own directory.
+    """Give the command of a sweep again, in its own directory.
 
-    Only what belongs to the sweep as a whole can be said anew: slots, retries, number of trials.
+    Only what belongs to the sweep as a whole can be changed: slots, retries, number of trials.
+
+    Raises:
+        UserError: for other overrides, or if the sweep's command is not known.
     """
     from runner.cli.multirun import multirun
     from runner.config.targets import allowed_packages
@@ -56,41 +63,47 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
     place = folder.absolute()
     facts = read_facts(place)
     if not isinstance(facts.get("words"), list):
-        raise UserError(f"{folder}: says no command; give the one that made it again")
-    fresh = [w for w in flags.overrides[1:] if not re.match(r"launcher\.|search\.num_trials=", w)]
-    if fresh:
+        raise UserError(f"{folder}: its command was not recorded; give that command again")
+    others = [w for w in flags.overrides[1:] if not re.match(r"launcher\.|search\.num_trials=", w)]
+    if others:
         raise UserError(
-            f"{fresh[0]}: another sweep; resume takes launcher.KEY=... and search.num_trials=N; "
-            "the command of a grid with more values runs what is new"
+            f"{others[0]}: another sweep; resume takes launcher.KEY=... and search.num_trials=N; "
+            "the command of a grid with more values runs only the new jobs"
         )
-    again = parse_flags([w for w in facts["words"] if override_key(w) != "hydra.sweep.dir"])
+    original = parse_flags([w for w in facts["words"] if override_key(w) != "hydra.sweep.dir"])
     words = [
-        w for w in again.overrides if override_key(w) not in map(override_key, flags.overrides[1:])
+        w
+        for w in original.overrides
+        if override_key(w) not in map(override_key, flags.overrides[1:])
     ]
     words += [*flags.overrides[1:], f"hydra.sweep.dir={quote_hydra_value(str(place))}"]
     if Path(facts["cwd"]).is_dir():
-        os.chdir(facts["cwd"])  # paths of the command are meant from there
-    own = replace(again, overrides=tuple(words), dry_run=flags.dry_run, rerun=flags.rerun)
-    return multirun(own, allowed_packages(allow), allow)
+        os.chdir(facts["cwd"])  # relative paths of the command count from there
+    repeated = replace(original, overrides=tuple(words), dry_run=flags.dry_run, rerun=flags.rerun)
+    return multirun(repeated, allowed_packages(allow), allow)
 
 
 def _check_flags(folder: Path, flags: Flags) -> None:
-    """A resume is the same run in the same place. Raises: UserError for what says otherwise."""
+    """Check that the words ask for the same run in the same place.
+
+    Raises:
+        UserError: for a word that does not.
+    """
     if flags.multirun or flags.cfg or flags.help:
-        raise UserError("resume: goes on with one run; -m, --cfg and --help are for new ones")
+        raise UserError("resume: continues one run; -m, --cfg and --help are for new ones")
     for word in flags.overrides[1:]:
         key = word.split("=", 1)[0].lstrip("+~")
         if key == "hydra.run.dir":
-            raise UserError(f"{word}: resume goes on in {folder} itself")
+            raise UserError(f"{word}: resume continues in {folder} itself")
         if key in ("run", "loop", "loop._target_"):
             raise UserError(
-                f"{word}: resume goes on training; `python -m runner loop=eval run={folder}` "
+                f"{word}: resume continues the training; `python -m runner loop=eval run={folder}` "
                 "evaluates"
             )
 
 
 def describe_schedule_change(config: Mapping[str, Any], changed: set[str]) -> str:
-    """What another length makes of the schedule; empty if nothing."""
+    """Return a note on what another length does to the schedule; empty if nothing."""
     scheduler = config.get("scheduler") or {}
     kind, warmup = scheduler.get("kind"), scheduler.get("warmup") or 0
     if not changed & {"trainer.max_steps", "trainer.max_epochs"}:
@@ -99,5 +112,6 @@ def describe_schedule_change(config: Mapping[str, Any], changed: set[str]) -> st
         return ""
     return (
         f"the schedule ({kind}) is that of a run of the new length from the next update on: the "
-        "learning rate may jump, and the result is not that of a run that had this length at once"
+        "learning rate may jump, and the result is not that of a run which had this length from "
+        "its start"
     )

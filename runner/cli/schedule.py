@@ -1,6 +1,6 @@
 """`schedule`: draws the learning rates of a configuration, or of a run, over its updates.
 
-torch is not imported, but where an epoch counts and only the prepared data know its length.
+torch is imported only where the length of an epoch is needed and only the prepared data tell it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.reporting.console.format import TextTable
 
 FLAGS = ("--rows", "--out")
 USAGE = "schedule [DIR] [overrides] [--rows N] [--out FILE.png|.svg|.html]"
-MAX_POINTS = 20_000  # of a curve that are looked at
+MAX_POINTS = 20_000  # of a curve
 SYNTHETIC_DATASET = "runner.data.sets.synthetic.synthetic"
 
 
@@ -32,9 +32,9 @@ class LearningRate:
     """The learning rate of one optimizer."""
 
     name: str
-    base_lr: float | None  # None: the default of its class, which torch alone knows
+    base_lr: float | None  # None: the default of its class, which only torch knows
     factor: LRFactor
-    warmup: Any  # as set
+    warmup: Any  # as in the configuration
     kind: str
 
     def lr_at(self, update: int) -> float:
@@ -43,14 +43,17 @@ class LearningRate:
 
 @dataclass(frozen=True)
 class ScheduleLength:
+    """The length of a run."""
+
     num_updates: int
-    updates_per_epoch: int | None  # None: not known, and not needed
+    updates_per_epoch: int | None  # None: neither known nor needed
 
 
 def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Prints a chart and the rates at key points; `--out` writes the chart to a file.
+    """Print a chart and the rates at key points; `--out` writes the chart to a file.
 
-    Raises: UserError for mistakes of the configuration, and for words that are none of these.
+    Raises:
+        UserError: for mistakes in the configuration, in the flags, or in writing the file.
     """
     from runner.cli.flags import parse_flags
     from runner.config.compose import compose_from_run, compose_job
@@ -83,23 +86,24 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def build_learning_rates(config: Mapping[str, Any], length: ScheduleLength) -> list[LearningRate]:
-    """Of every optimizer of the configuration, as the training will set them."""
+    """Return the rates of every optimizer of a configuration, as the training will set them."""
     optimizer = config["optimizer"]
     scaling = config["trainer"].get("lr_scaling") or {"rule": "constant", "batches": None}
     scale = lr_scale_factor(scaling["rule"], scaling["batches"])
     schedules = optimizer.get("schedules") or {}
-    found = []
+    rates = []
     for name in ("dense", "sparse"):
-        own = schedules.get(name)
-        node = own or config["scheduler"]
-        where = f"optimizer.schedules.{name}" if own else "scheduler"
-        found.append(
+        own_schedule = schedules.get(name)
+        node = own_schedule or config["scheduler"]
+        where = f"optimizer.schedules.{name}" if own_schedule else "scheduler"
+        rates.append(
             _build_learning_rate(name, optimizer[name].get("lr"), node, where, length, scale)
         )
     for i, part in enumerate(parse_parameter_groups(optimizer)):
         if part.frozen:
             continue
-        # only the model knows what a pattern owns; what it is given tells of tables or others
+        # Only the model knows which parameters a pattern owns. Its settings, or else its text, tell
+        # whether these are tables.
         sides = [s for s in ("dense", "sparse") if getattr(part, s) is not None]
         for side in sides or ["sparse" if TABLE_PREFIX.rstrip(".") in part.pattern else "dense"]:
             settings = getattr(part, side) or optimizer[side]
@@ -107,8 +111,8 @@ def build_learning_rates(config: Mapping[str, Any], length: ScheduleLength) -> l
             if node is None:
                 node, where = schedules.get(side) or config["scheduler"], "scheduler"
             name = part.name if len(sides) < 2 else f"{part.name}/{side}"
-            found.append(_build_learning_rate(name, settings.get("lr"), node, where, length, scale))
-    return found
+            rates.append(_build_learning_rate(name, settings.get("lr"), node, where, length, scale))
+    return rates
 
 
 def _build_learning_rate(
@@ -127,7 +131,11 @@ def _build_learning_rate(
 
 
 def _flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Ours, and the other words."""
+    """Return our flags with their values, and the other words.
+
+    Raises:
+        UserError: for a flag that does not exist, or a value that it does not take.
+    """
     flags: dict[str, str] = {}
     rest: list[str] = []
     left = list(words)
@@ -153,7 +161,7 @@ def _flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _length(config: Mapping[str, Any], rows: str | None, allowed: Sequence[str]) -> ScheduleLength:
-    """Updates of the run, and of an epoch where the configuration speaks of epochs."""
+    """Return the updates of the run, and of an epoch where the configuration counts in epochs."""
     trainer = config["trainer"]
     dataset = config["dataset"]
     if rows is not None:
@@ -178,7 +186,7 @@ def _counts_epochs(node: Any) -> bool:
 
 def _count_rows(dataset: Mapping[str, Any], allowed: Sequence[str]) -> int:
     print(
-        "reading the dataset for the length of its epochs; --rows N tells it at once",
+        "reading the dataset for the length of its epochs; --rows N makes this unnecessary",
         file=sys.stderr,
     )
     from runner.training.builder import instantiate
@@ -187,14 +195,17 @@ def _count_rows(dataset: Mapping[str, Any], allowed: Sequence[str]) -> int:
 
 
 def _sampled_updates(total: int) -> list[int]:
-    """The updates that are looked at: all, or evenly among very many."""
+    """Return the updates that are drawn: all of them, or an even sample of very many."""
     if total <= MAX_POINTS:
         return list(range(1, total + 1))
     return sorted({1 + round(i * (total - 1) / (MAX_POINTS - 1)) for i in range(MAX_POINTS)})
 
 
 def _chart(rates: Sequence[LearningRate], length: ScheduleLength) -> Chart:
-    """Lines in parts of the full rate, since full rates may lie far apart; equal ones once."""
+    """Draw each rate as a fraction of its full rate, since full rates may differ very much.
+
+    Equal curves are drawn once.
+    """
     updates = _sampled_updates(length.num_updates)
     curves: dict[tuple[float, ...], list[LearningRate]] = {}
     for rate in rates:
@@ -224,11 +235,11 @@ def _print_schedule(rates: Sequence[LearningRate], length: ScheduleLength) -> No
     print()
     print("\n".join(_key_points_table(rates, length).lines()))
     if any(rate.base_lr is None for rate in rates):
-        print("a rate without optimizer.dense.lr is that of its class: shown is its factor")
+        print("without optimizer.dense.lr the rate is that of the class: shown is its factor")
 
 
 def _key_points_table(rates: Sequence[LearningRate], length: ScheduleLength) -> TextTable:
-    """A row for the first update, ends of warm-up, the peak, quarters and the last update."""
+    """Make a row for the first update, ends of warm-up, the peak, quarters and the last update."""
     total = length.num_updates
     marks: dict[int, list[str]] = {}
 
@@ -262,7 +273,7 @@ def _key_points_table(rates: Sequence[LearningRate], length: ScheduleLength) -> 
 
 
 def warmup_end(rate: LearningRate, length: ScheduleLength) -> int:
-    """The update that has the full rate for the first time; 0 without a warm-up."""
+    """Return the first update that has the full rate; 0 without a warm-up."""
     warmup = rate.warmup
     if isinstance(warmup, str):
         return round(float(warmup[:-2]) * (length.updates_per_epoch or 0))

@@ -1,4 +1,4 @@
-"""`schema PATH`: looks at a table and proposes the YAML that declares its columns."""
+"""`schema PATH`: reads a table and proposes the YAML that declares its columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.data.tabular.propose_schema import SchemaProposal, format_schema_yam
 from runner.errors import UserError, nearest_hint
 
 FLAGS = ("--validation", "--test", "--out")
-# the usual loss and the metric that decides which checkpoint is best are for labels of 0 and 1
+# The default loss and the default metric of checkpoint.monitor are for labels of 0 and 1.
 REGRESSION_OVERRIDES = (
     ' model/loss=by_kind "checkpoint.monitor={metric: validation/loss, direction: min}"'
 )
@@ -19,11 +19,12 @@ USAGE = "schema PATH [--validation PATH] [--test PATH] [--out FILE]"
 
 
 def schema(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Prints a table of the columns and writes the proposal to FILE, or prints it.
+    """Print a table of the columns, and write the proposal to FILE or print it.
 
-    Raises: UserError for words that are none of these, files that cannot be read or differ.
+    Raises:
+        UserError: for flags that do not exist, and for files that cannot be read or differ.
     """
-    path, flags = _parsed(words)
+    path, flags = _parse(words)
     proposal = propose_schema(path, flags.get("--validation"), flags.get("--test"))
     text = format_schema_yaml(proposal, " ".join(["schema", *words]))
     out = flags.get("--out")
@@ -39,7 +40,7 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
     return 0
 
 
-def _parsed(words: Sequence[str]) -> tuple[str, dict[str, str]]:
+def _parse(words: Sequence[str]) -> tuple[str, dict[str, str]]:
     flags: dict[str, str] = {}
     paths: list[str] = []
     rest = list(words)
@@ -55,14 +56,18 @@ def _parsed(words: Sequence[str]) -> tuple[str, dict[str, str]]:
         else:
             flags[name] = value if equals else rest.pop(0)
     if len(paths) != 1:
-        raise UserError(f"schema: needed is one path, not {len(paths)}; {USAGE}")
+        raise UserError(f"schema: name one path, not {len(paths)}; {USAGE}")
     return paths[0], flags
 
 
 def _write(path: Path, text: str) -> None:
-    """Never over a file that is there: it may have been written by hand."""
+    """Write a new file. A file that exists may have been written by hand, and so is kept.
+
+    Raises:
+        UserError: if the file exists or cannot be written.
+    """
     if path.exists():
-        raise UserError(f"--out {path}: is there already; nothing was written")
+        raise UserError(f"--out {path}: exists already; nothing was written")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -78,21 +83,22 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
     for name in ("column", "type", "values", "missing", "range or examples", "proposed as"):
         right = name in ("values", "missing")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for found, role, why, settings in proposal.columns:
+    for column, role, why, settings in proposal.columns:
         shown = [str(k) if v is True else f"{k}={v}" for k, v in settings.items()]
-        what = " ".join([role or "-", *shown]) + (f" ({why})" if why else "")
-        low, high = found.low, found.high
-        span = ", ".join(found.examples) if low is None else f"{low:g} .. {high:g}"
-        missing = f"{found.missing_share:.1%}" if found.missing_share else ""
-        cells = (found.name, str(found.type), f"{found.num_distinct:,}", missing, span[:40], what)
+        proposed = " ".join([role or "-", *shown]) + (f" ({why})" if why else "")
+        low, high = column.low, column.high
+        span = ", ".join(column.examples) if low is None else f"{low:g} .. {high:g}"
+        missing = f"{column.missing_share:.1%}" if column.missing_share else ""
+        distinct = f"{column.num_distinct:,}"
+        cells = (column.name, str(column.type), distinct, missing, span[:40], proposed)
         table.add_row(*(_plain(cell) for cell in cells))
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "140"))
     console = Console(stderr=to_stderr, width=width, highlight=False)
     console.print(table)
     rows = f"{proposal.num_rows:,} rows, " if proposal.num_rows else ""
     split = proposal.places.get("split")
-    told = f"split: {split}" if split else "all splits have their paths"
-    console.print(f"{rows}{len(proposal.columns)} columns; {told}", markup=False)
+    splits = f"split: {split}" if split else "all splits have their paths"
+    console.print(f"{rows}{len(proposal.columns)} columns; {splits}", markup=False)
 
 
 def _plain(text: str) -> str:

@@ -1,6 +1,6 @@
 """Composes, checks and signs a configuration. Imports no torch.
 
-What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+The public names stand in `__init__.pyi`; each is imported when it is first used.
 """
 
 import lazy_loader

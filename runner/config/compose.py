@@ -1,14 +1,14 @@
-"""From a command line to one configuration, through Hydra's compose API. Touches no disk.
+"""Makes one configuration from a command line, through Hydra's compose API. Writes nothing.
 
-Group choices come first; the other overrides are laid on what they gave. A loop over a run, and a
-resume, start from that run's own configuration instead, never from today's defaults.
+Hydra composes the chosen groups; then the other overrides are applied to the result. A loop over a
+run and a resume start from the configuration of that run, never from today's defaults.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,10 +34,7 @@ from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.location import DEFAULT_RUN_DIR
 from runner.rundir.run import read_config, read_meta
 
-NEW_RUN_ONLY_GROUPS = (
-    "experiments",
-    "search",
-)  # groups that say how to compose, not what a node holds
+NEW_RUN_ONLY_GROUPS = ("experiments", "search")  # they change how a new run is composed
 PATH_KEYS = (
     ("dataset", "path"),
     ("dataset", "validation_path"),
@@ -49,17 +46,28 @@ PATH_KEYS = (
     ("checkpoint", "init_from"),
 )
 
+ComposeChoices = Callable[[Sequence[str]], GroupComposition]
+
 
 @dataclass(frozen=True)
 class ComposedConfig:
-    """One job's configuration, not yet checked by the rules.
+    """The configuration of one job, not yet checked by the rules.
 
-    config: resolved, what the builder gets. record: the same with `${oc.env:...}` left as it is,
-    for files and trackers. plain: what the options say without any override, for the type checks.
-    raw, hydra: unresolved, for `--cfg`. choices: group -> option. problems: mistakes found so far,
-    to be told with the rest. added: keys that came with a `+`. run_dir, sweep_dir: Hydra's
-    templates, with {name}, {time} and {signature} in them. source: the run directory it was taken
-    from (eval and resume); before: that run's own record.
+    Args:
+        config: resolved, for the builder.
+        saved_config: the same with `${oc.env:...}` left as it is, for files and trackers.
+        default_config: what the options say without any override, for the type checks.
+        unresolved_config: with all interpolations, for `--cfg`.
+        hydra: Hydra's own node, unresolved, for `--cfg`.
+        choices: group -> option.
+        problems: mistakes found so far, which are reported together with those of the rules.
+        overrides: the words of the command line.
+        added_keys: keys that came with a `+`.
+        notes: what a user is told before the job starts.
+        run_dir: Hydra's template, with {name}, {time} and {signature} in it.
+        sweep_dir: the same for a sweep.
+        source_run: the run directory that the configuration was taken from (eval and resume).
+        source_config: the saved configuration of that run.
     """
 
     config: dict[str, Any]
@@ -89,9 +97,11 @@ class ComposedConfig:
 
 
 def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) -> ComposedConfig:
-    """The configuration of one job: a new run's, or with `run=DIR` that of a loop over a run.
+    """Compose the configuration of a new run, or with `run=DIR` of a loop over that run.
 
-    Raises: ConfigError for overrides that cannot be read, UserError for a folder that is no run.
+    Raises:
+        ConfigError: for overrides that cannot be read, and for a loop that takes no run.
+        UserError: for a folder that is no run directory.
     """
     given = {o.key_or_group: o.value() for o in parse_job_overrides(overrides) if not o.is_delete()}
     run, loop, checkpoint = (given.get(k) for k in ("run", "loop", "checkpoint.path"))
@@ -123,31 +133,39 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
 
 
 def compose(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) -> ComposedConfig:
-    """The configuration of a new run."""
-    return _composed(overrides, config_dirs, from_run=None)
+    """Compose the configuration of a new run."""
+    return _compose(overrides, config_dirs, from_run=None)
 
 
 def compose_from_run(
     run_dir: Path, overrides: Sequence[str], *, config_dirs: Sequence[str] = ()
 ) -> ComposedConfig:
-    """A run's own configuration with only these overrides laid on it.
+    """Return a run's own configuration with only these overrides applied to it.
 
-    An override of a group composes that option freshly and replaces the node.
+    An override of a group composes that option anew and replaces the node.
     """
-    return _composed(overrides, config_dirs, from_run=run_dir.absolute())
+    return _compose(overrides, config_dirs, from_run=run_dir.absolute())
 
 
 def require_trained_run(folder: Path) -> Path:
-    """The absolute path of a run that was trained. Raises: UserError saying what it is instead."""
+    """Return the absolute path of the directory of a training.
+
+    Raises:
+        ConfigError: for the directory of an evaluation; the message names the training.
+    """
     meta = read_meta(folder)
     if meta.get("kind") == "eval":
-        of = (meta.get("source") or {}).get("path")
-        raise ConfigError(f"run={folder}: is an evaluation itself, of {of}; name that one")
+        training = (meta.get("source") or {}).get("path")
+        raise ConfigError(f"run={folder}: is itself an evaluation of {training}; name that run")
     return folder.absolute()
 
 
 def find_run_of_checkpoint(checkpoint: Path) -> Path | None:
-    """The run directory that a checkpoint folder lies in; None if it lies alone."""
+    """Return the run directory that a checkpoint folder lies in; None if it lies in none.
+
+    Raises:
+        ConfigError: if there is no such folder.
+    """
     if not checkpoint.is_dir():
         raise ConfigError(f"checkpoint.path={checkpoint}: no such folder")
     folder = checkpoint.absolute().parent.parent
@@ -155,16 +173,16 @@ def find_run_of_checkpoint(checkpoint: Path) -> Path | None:
 
 
 def _training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what says which evaluation it is."""
-    kept = {k: v for k, v in config.items() if k not in ("loop", "run", "name")}
+    """Leave out the keys that only say which evaluation it is."""
+    settings = {k: v for k, v in config.items() if k not in ("loop", "run", "name")}
     checkpoint = config.get("checkpoint") or {}
-    kept["checkpoint"] = {k: v for k, v in checkpoint.items() if k not in ("step", "path")}
-    return kept
+    settings["checkpoint"] = {k: v for k, v in checkpoint.items() if k not in ("step", "path")}
+    return settings
 
 
 @dataclass(frozen=True)
 class _BaseConfig:
-    """What the overrides of keys are laid on."""
+    """The configuration that the overrides of keys are applied to."""
 
     config: DictConfig
     default_config: Mapping[str, Any]
@@ -173,111 +191,121 @@ class _BaseConfig:
     source_config: dict[str, Any] = field(default_factory=dict)
 
 
-def _composed(
+def _compose(
     overrides: Sequence[str], config_dirs: Sequence[str], from_run: Path | None
 ) -> ComposedConfig:
     problems: list[str] = []
     parsed, displaced = drop_displaced_length(parse_job_overrides(overrides), problems)
     for_hydra = [str(o.input_line) for o in parsed if o.is_hydra_override()]
     groups = load_groups(tuple(for_hydra), tuple(config_dirs))
-    own = [o for o in parsed if not o.is_hydra_override()]
-    chosen = [o for o in own if groups.is_group_choice(o)]
-    values = [o for o in own if o not in chosen]
+    job_overrides = [o for o in parsed if not o.is_hydra_override()]
+    group_choices = [o for o in job_overrides if groups.is_group_choice(o)]
+    key_overrides = [o for o in job_overrides if o not in group_choices]
 
-    def hydra(choices: Sequence[str]) -> GroupComposition:
+    def compose_choices(choices: Sequence[str]) -> GroupComposition:
         return compose_groups([*for_hydra, *choices], config_dirs)
 
     if from_run is None:
-        start = _base_of_new_run(chosen, hydra, groups, problems)
+        base = _base_of_new_run(group_choices, compose_choices, groups, problems)
     else:
-        start = _base_of_saved_run(from_run, chosen, hydra, groups, problems)
-    notes = describe_displaced_length(displaced, start.config)
-    dense = OmegaConf.select(start.config, "optimizer.dense._target_")
+        base = _base_of_saved_run(from_run, group_choices, compose_choices, groups, problems)
+    notes = describe_displaced_length(displaced, base.config)
+    dense_target = OmegaConf.select(base.config, "optimizer.dense._target_")
     problems += [
-        p + groups.suggest_group_option(o) for o in values if (p := apply_override(start.config, o))
+        p + groups.suggest_group_option(o)
+        for o in key_overrides
+        if (p := apply_override(base.config, o))
     ]
-    notes += drop_unsupported_arguments(start.config, values, dense)
-    config, record, unresolved = resolve_interpolations(start.config)
-    make_paths_absolute(config, record)
-    wrong, told = resolve_world_size(
+    notes += drop_unsupported_arguments(base.config, key_overrides, dense_target)
+    config, saved_config, unresolved = resolve_interpolations(base.config)
+    make_paths_absolute(config, saved_config)
+    size_problems, size_notes = resolve_world_size(
         config,
-        record,
-        previous_config=start.source_config,
-        overridden_keys=[o.key_or_group for o in values],
+        saved_config,
+        previous_config=base.source_config,
+        overridden_keys=[o.key_or_group for o in key_overrides],
         started_ranks=launched_world_size(),
     )
-    resolve_lr_batches(config, record)
+    resolve_lr_batches(config, saved_config)
     return ComposedConfig(
         config=config,
-        saved_config=record,
-        default_config=start.default_config,
-        unresolved_config=start.config,
-        hydra=start.hydra,
-        choices=start.choices,
-        problems=(*problems, *unresolved, *wrong),
+        saved_config=saved_config,
+        default_config=base.default_config,
+        unresolved_config=base.config,
+        hydra=base.hydra,
+        choices=base.choices,
+        problems=(*problems, *unresolved, *size_problems),
         overrides=tuple(overrides),
         added_keys=tuple(
             o.key_or_group
-            for o in values
+            for o in key_overrides
             if o.is_add() or o.is_force_add() or replaces_dense_optimizer(o)
         ),
-        notes=(*notes, *told),
-        run_dir=start.hydra.run.dir,
-        sweep_dir=start.hydra.sweep.dir,
+        notes=(*notes, *size_notes),
+        run_dir=base.hydra.run.dir,
+        sweep_dir=base.hydra.sweep.dir,
         source_run=from_run,
-        source_config=start.source_config,
+        source_config=base.source_config,
     )
 
 
 def _base_of_new_run(
-    chosen: Sequence[Override], hydra: Any, groups: ConfigGroups, problems: list[str]
+    group_choices: Sequence[Override],
+    compose_choices: ComposeChoices,
+    groups: ConfigGroups,
+    problems: list[str],
 ) -> _BaseConfig:
-    """Today's defaults with the groups chosen."""
-    default = hydra([])
-    bad = {id(o): p for o in chosen if (p := groups.check_choice(o, default.config))}
+    """Compose today's defaults with the chosen options."""
+    default = compose_choices([])
+    bad = {id(o): p for o in group_choices if (p := groups.check_choice(o, default.config))}
     problems += bad.values()
-    good = [str(o.input_line) for o in chosen if id(o) not in bad]
-    base = hydra(good) if good else default
+    good = [str(o.input_line) for o in group_choices if id(o) not in bad]
+    base = compose_choices(good) if good else default
     plain = base
     if base.choices.get("experiments"):
         options = [f"{g}={o}" for g, o in base.choices.items() if o and g != "experiments"]
-        plain = hydra(["~experiments", *options])
+        plain = compose_choices(["~experiments", *options])
     return _BaseConfig(deepcopy(base.config), plain.resolved_config, base.choices, base.hydra)
 
 
 def _base_of_saved_run(
-    run_dir: Path, chosen: Sequence[Override], hydra: Any, groups: ConfigGroups, problems: list[str]
+    run_dir: Path,
+    group_choices: Sequence[Override],
+    compose_choices: ComposeChoices,
+    groups: ConfigGroups,
+    problems: list[str],
 ) -> _BaseConfig:
-    """A run's configuration, the groups chosen composed freshly in place of its nodes."""
+    """Read a run's configuration, and replace the nodes of the chosen groups by new ones."""
     meta = read_meta(run_dir)
     loaded = OmegaConf.create(read_config(run_dir))
-    before = resolve_interpolations(loaded)[1]
+    source_config = resolve_interpolations(loaded)[1]
     choices: dict[str, str | None] = dict(meta.get("choices", {}))
-    for override in chosen:
+    for override in group_choices:
         group, text = override.key_or_group, str(override.input_line)
         if group in NEW_RUN_ONLY_GROUPS:
-            problems.append(f"{text}: lays itself on today's defaults, not on a run that exists")
+            problems.append(f"{text}: is for a new run; this one has a configuration of its own")
         elif problem := groups.check_choice(override, loaded):
             problems.append(problem)
         else:
-            fresh = hydra([text])
+            fresh = compose_choices([text])
             node = group.replace("/", ".")
             value = OmegaConf.select(fresh.config, node)
             OmegaConf.update(loaded, node, value, merge=False, force_add=True)
             choices[group] = fresh.choices.get(group)
     OmegaConf.set_struct(loaded, True)
-    return _BaseConfig(loaded, resolve_interpolations(loaded)[0], choices, hydra([]).hydra, before)
+    default_config = resolve_interpolations(loaded)[0]
+    return _BaseConfig(loaded, default_config, choices, compose_choices([]).hydra, source_config)
 
 
 def make_paths_absolute(config: dict[str, Any], saved_config: dict[str, Any]) -> None:
-    """Paths hold wherever a later command on the run directory is typed. In place."""
+    """Make paths absolute in place, so that they hold in whatever folder a later command runs."""
     for *groups, name in [*PATH_KEYS, *_table_source_keys(config)]:
-        node, kept = (_select_node(values, groups) for values in (config, saved_config))
+        node, saved_node = (_select_node(values, groups) for values in (config, saved_config))
         value = node.get(name) if isinstance(node, dict) else None
-        if isinstance(value, str) and "://" not in value and isinstance(kept, dict):
-            node[name] = os.path.abspath(os.path.expanduser(value))  # type: ignore[index]
-            if kept[name] == value:
-                kept[name] = node[name]  # type: ignore[index]
+        if isinstance(value, str) and "://" not in value and isinstance(saved_node, dict):
+            node[name] = os.path.abspath(os.path.expanduser(value))
+            if saved_node[name] == value:
+                saved_node[name] = node[name]
 
 
 def _table_source_keys(config: Mapping[str, Any]) -> list[tuple[str, ...]]:

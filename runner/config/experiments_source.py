@@ -1,7 +1,7 @@
-"""Hydra's view of the top-level folder `experiments/`: the group `experiments` and nothing else.
+"""Shows Hydra the top-level folder `experiments/` as the group `experiments`, and nothing else.
 
-The project's root as an ordinary search path would make groups of `outputs/`, `.venv/` and all
-else beside it, and `--help` would walk through them.
+If the project's root were an ordinary search path, `outputs/`, `.venv/` and every other folder
+there would become a group, and `--help` would walk through all of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ EXPERIMENTS_GROUP = "experiments"
 
 
 class ExperimentsSource(FileConfigSource):
+    """A source of configurations that has the one group `experiments`."""
+
     @staticmethod
     def scheme() -> str:
         return "experiments"
@@ -24,7 +26,7 @@ class ExperimentsSource(FileConfigSource):
         return _inside(config_path) and super().is_config(config_path)
 
     def available(self) -> bool:
-        return True  # a project without experiments is whole
+        return True  # a project may have no experiments
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         if config_path.strip("/") == "":

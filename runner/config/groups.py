@@ -1,7 +1,7 @@
-"""Hydra's side of composing: where groups are found, which there are, what a choice of them gives.
+"""Hydra's part of composing: where groups lie, which there are, and what chosen options give.
 
-What Hydra composes depends on nothing but the group choices, so it is kept: a sweep composes each
-combination of groups once, not each job.
+What Hydra composes depends on nothing but the chosen options, so it is cached: a sweep composes
+each combination of options once, not once for each job.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from runner.errors import ConfigError
 
 @dataclass(frozen=True)
 class GroupComposition:
-    """What Hydra made of a choice of groups, before other overrides. Shared: never changed."""
+    """What Hydra made of the chosen options, before other overrides. Shared, so never changed."""
 
     config: DictConfig  # the job's own part, closed to unknown keys
     hydra: DictConfig
 
     @cached_property
     def resolved_config(self) -> dict[str, Any]:
-        """Resolved, as far as that is possible without the overrides."""
+        """The job's own part, resolved as far as that is possible without the overrides."""
         return resolve_interpolations(self.config)[0]
 
     @property
@@ -55,17 +55,17 @@ class GroupComposition:
 
 @dataclass(frozen=True)
 class ConfigGroups:
-    """Groups and options as one search path offers them."""
+    """The groups and options of one search path."""
 
     repository: CachingConfigRepository
 
     def is_group_choice(self, override: Override) -> bool:
-        """Whether an override chooses an option of a group, as Hydra sees it."""
+        """Return whether an override chooses an option of a group, as Hydra sees it."""
         value = None if override.is_sweep_override() else override.value()
         return self.repository.group_exists(override.key_or_group) and not isinstance(value, dict)
 
     def check_choice(self, override: Override, config: Mapping[str, Any]) -> str | None:
-        """A message if the option chosen does not exist."""
+        """Return a message if the chosen option does not exist."""
         group, value = override.key_or_group, override.value()
         if override.is_delete():
             return None
@@ -80,7 +80,7 @@ class ConfigGroups:
         return None
 
     def suggest_group_option(self, override: Override) -> str:
-        """A hint where an override of a key was meant to choose an option of a group inside one."""
+        """Return a hint if an override of a key was meant for a group inside another group."""
         key, value = override.key_or_group.replace(".", "/"), override.value()
         if isinstance(value, str) and re.fullmatch(r"[\w/-]+", value):
             tops = self.repository.get_group_options("", ObjectType.GROUP)
@@ -91,7 +91,11 @@ class ConfigGroups:
 
 
 def register_search_path(config_dirs: Sequence[str] = ()) -> None:
-    """Makes the top-level folder `experiments/` a group, and adds the user's `--config-dir`s."""
+    """Make the top-level folder `experiments/` a group, and add the user's `--config-dir`s.
+
+    Raises:
+        ConfigError: for a folder that does not exist.
+    """
 
     class Folders(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
@@ -105,13 +109,23 @@ def register_search_path(config_dirs: Sequence[str] = ()) -> None:
     plugins = Plugins.instance()
     plugins.register(ExperimentsSource)
     known = plugins.plugin_type_to_subclass_list[SearchPathPlugin]
-    known[:] = [p for p in known if p.__name__ != Folders.__name__]  # the last call's folders hold
+    known[:] = [
+        p for p in known if p.__name__ != Folders.__name__
+    ]  # only the folders of the last call count
     plugins.register(Folders)
 
 
 @lru_cache(maxsize=8)
 def load_groups(hydra_overrides: tuple[str, ...], config_dirs: tuple[str, ...]) -> ConfigGroups:
-    """The groups of this search path; `hydra_overrides` may hold `hydra.searchpath=[...]`."""
+    """Return the groups of a search path.
+
+    Args:
+        hydra_overrides: may hold `hydra.searchpath=[...]`.
+        config_dirs: the user's own folders.
+
+    Raises:
+        ConfigError: with Hydra's reason.
+    """
     with _initialized_hydra(config_dirs):
         loader = GlobalHydra.instance().config_loader()
         assert isinstance(loader, ConfigLoaderImpl)
@@ -125,20 +139,24 @@ def load_groups(hydra_overrides: tuple[str, ...], config_dirs: tuple[str, ...]) 
 
 
 def compose_groups(overrides: Sequence[str], config_dirs: Sequence[str]) -> GroupComposition:
-    """Raises: ConfigError with Hydra's reason."""
-    return _composed(tuple(overrides), tuple(config_dirs))
+    """Compose the chosen options.
+
+    Raises:
+        ConfigError: with Hydra's reason.
+    """
+    return _compose_cached(tuple(overrides), tuple(config_dirs))
 
 
 @lru_cache(maxsize=64)
-def _composed(overrides: tuple[str, ...], config_dirs: tuple[str, ...]) -> GroupComposition:
+def _compose_cached(overrides: tuple[str, ...], config_dirs: tuple[str, ...]) -> GroupComposition:
     with _initialized_hydra(config_dirs):
         try:
             whole = compose("config", list(overrides), return_hydra_config=True)
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise ConfigError(messages.hydra_error(error)) from error
-    own = OmegaConf.masked_copy(whole, [str(k) for k in whole if k != "hydra"])
-    OmegaConf.set_struct(own, True)
-    return GroupComposition(own, whole.hydra)
+    job_config = OmegaConf.masked_copy(whole, [str(k) for k in whole if k != "hydra"])
+    OmegaConf.set_struct(job_config, True)
+    return GroupComposition(job_config, whole.hydra)
 
 
 def _initialized_hydra(config_dirs: Sequence[str]) -> Any:

@@ -1,4 +1,4 @@
-"""Interpolations: resolved for the run, kept as references in its record where secrets may be."""
+"""Resolves interpolations; what reads the environment stays a reference in the saved files."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ from omegaconf.resolvers import oc
 
 
 def resolve_interpolations(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """Plain values, the same with everything that read the environment left as its reference, and
-    a message for each value that is missing or cannot be resolved."""
+    """Resolve a configuration into plain values.
+
+    Returns:
+        The values, the same to be saved (whatever read the environment is left as its reference,
+        since it may be a secret), and a message for each value that is missing or cannot be
+        resolved.
+    """
     problems: list[str] = []
     with _track_env_reads() as read:
-        config_values, record = _resolve_node(config, "", read, problems)
-    return config_values, record, problems
+        config_values, saved_values = _resolve_node(config, "", read, problems)
+    return config_values, saved_values, problems
 
 
 @contextmanager
 def _track_env_reads() -> Iterator[list[str]]:
-    """Notes each variable that `${oc.env:...}` reads, also through other interpolations."""
+    """Note each variable that `${oc.env:...}` reads, also through other interpolations."""
     read: list[str] = []
 
-    def spy(key: str, default: Any = oc._DEFAULT_MARKER_) -> Any:
+    def read_variable(key: str, *default: Any) -> Any:
         read.append(key)
-        return oc.env(key) if default is oc._DEFAULT_MARKER_ else oc.env(key, default)
+        return oc.env(key, *default)
 
-    OmegaConf.register_new_resolver("oc.env", spy, replace=True)
+    OmegaConf.register_new_resolver("oc.env", read_variable, replace=True)
     try:
         yield read
     finally:
@@ -41,15 +46,15 @@ def _resolve_node(
     node: Container, key: str, read: list[str], problems: list[str]
 ) -> tuple[Any, Any]:
     names: list[Any] = list(node.keys()) if isinstance(node, DictConfig) else [*range(len(node))]  # type: ignore[arg-type]
-    values, records = [], []
+    values, saved_values = [], []
     for name in names:
         full = f"{key}[{name}]" if isinstance(node, ListConfig) else f"{key}.{name!s}".lstrip(".")
-        value, record = _resolve_value(node, name, full, read, problems)
+        value, saved_value = _resolve_value(node, name, full, read, problems)
         values.append(value)
-        records.append(record)
+        saved_values.append(saved_value)
     if isinstance(node, DictConfig):
-        return dict(zip(names, values)), dict(zip(names, records))
-    return values, records
+        return dict(zip(names, values)), dict(zip(names, saved_values))
+    return values, saved_values
 
 
 def _resolve_value(
@@ -65,13 +70,13 @@ def _resolve_value(
         return _resolve_node(child, key, read, problems)
     read.clear()
     try:
-        found = parent[name]
+        resolved = parent[name]
     except OmegaConfBaseException as error:
         first = str(error).splitlines()[0]
         problems.append(f"{key}={child._value()}: cannot be resolved: {first}")
         return None, child._value()
-    if isinstance(found, Container):
-        plain = OmegaConf.to_container(found, resolve=True)
+    if isinstance(resolved, Container):
+        plain = OmegaConf.to_container(resolved, resolve=True)
     else:
-        plain = found
+        plain = resolved
     return plain, (child._value() if read else plain)

@@ -1,4 +1,4 @@
-"""When things are due: every `100` updates, `5000ex` examples, `10ep` epochs, `30min` of work."""
+"""Intervals: every `100` updates, `5000ex` examples, `10ep` epochs or `30min` of work."""
 
 from __future__ import annotations
 
@@ -34,38 +34,43 @@ class Interval:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is after an update."""
+    """How far a run has come after an update."""
 
     step: int = 0
     examples: int = 0
     epoch: int = 0  # completed ones
-    active_s: float = 0.0  # of work, carried on across restarts
+    active_s: float = 0.0  # seconds of work, those before a restart included
 
 
 def parse_interval(
     value: int | str | None, *, key: str, allow_time: bool = False
 ) -> Interval | None:
-    """The interval written in a configuration; null means never.
+    """Return the interval that a configuration has; null means never.
 
-    Args: key: named in errors; allow_time: whether a time may be given (saving and logging only, since
-    anything that can change a result must not depend on the clock).
-    Raises: ConfigError.
+    Args:
+        value: as it stands in the configuration.
+        key: named in errors.
+        allow_time: whether a time may be given. Only saving and logging may depend on the clock,
+            since whatever decides a result must not.
+
+    Raises:
+        ConfigError: if the value is no interval, or a time where none is allowed.
     """
     if value is None:
         return None
-    found = re.fullmatch(r"(\d+) ?([a-z]*)", str(value)) if not isinstance(value, bool) else None
-    if found is None or found[2] not in _FACTORS:
+    match = re.fullmatch(r"(\d+) ?([a-z]*)", str(value)) if not isinstance(value, bool) else None
+    if match is None or match[2] not in _FACTORS:
         times = ", '30min'" if allow_time else ""
         raise ConfigError(
             f"{key}={value}: not an interval; write a number of updates, '5000ex', '2ep'{times}, "
             "or null for never"
         )
-    count = int(found[1]) * _FACTORS[found[2]]
-    unit = _UNITS[found[2]]
+    count = int(match[1]) * _FACTORS[match[2]]
+    unit = _UNITS[match[2]]
     if unit == "seconds" and not allow_time:
         raise ConfigError(
-            f"{key}={value}: a time is for saving and logging only, since this one decides what "
-            "the run results in; write updates, '5000ex' or '2ep'"
+            f"{key}={value}: a time is for saving and logging only, since this key changes the "
+            "result of the run; write updates, '5000ex' or '2ep'"
         )
     if count < 1:
         raise ConfigError(f"{key}={value}: an interval is at least 1; null means never")
@@ -73,7 +78,7 @@ def parse_interval(
 
 
 def is_due(interval: Interval | None, before: Progress, after: Progress) -> bool:
-    """Whether the update that led from `before` to `after` reached or passed a multiple."""
+    """Return whether the update from `before` to `after` reached or passed a multiple."""
     if interval is None:
         return False
     field = _FIELDS[interval.unit]

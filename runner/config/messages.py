@@ -1,4 +1,4 @@
-"""What is said about a wrong override: the key, the value, the rule, the nearest right thing."""
+"""Messages about a wrong override: the key, the value, the rule and the nearest right thing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from runner.config.rules import ALLOWED_VALUES
+from runner.config.declarations import choices_by_key
 from runner.errors import nearest_hint, nearest_keys
 
 
 def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Every key below a node, groups of keys included."""
+    """Yield every key below a node, groups of keys included."""
     if isinstance(node, DictConfig):
         node = OmegaConf.to_container(node, resolve=False)  # type: ignore[assignment]
     for name, value in node.items():
@@ -24,11 +24,12 @@ def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def invalid_syntax(text: str, error: Exception) -> str:
+    """Say that a word is no override of Hydra's grammar."""
     if "=" not in text and not text.startswith("~"):
         return f"{text!r}: not key=value (verbs such as resume come first: python -m runner VERB)"
-    told = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reasons = [t for t in told if not t.startswith(("Error parsing override", "See https"))]
-    reason = (reasons or told)[0]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reasons = [t for t in lines if not t.startswith(("Error parsing override", "See https"))]
+    reason = (reasons or lines)[0]
     return (
         f"{text}: cannot be read: {reason}. Quote spaces and brackets for the shell and for Hydra: "
         "'key=\"a value\"'"
@@ -36,6 +37,7 @@ def invalid_syntax(text: str, error: Exception) -> str:
 
 
 def sweep_needs_multirun(text: str) -> str:
+    """Say that an override has several values without `-m`."""
     return (
         f"{text}: several values; -m runs a job for each, key=[a,b] is a list, and "
         "'key=\"a,b\"' is one string"
@@ -45,41 +47,46 @@ def sweep_needs_multirun(text: str) -> str:
 def unknown_option(
     group: str, option: Any, options: Sequence[str], config: Mapping[str, Any]
 ) -> str:
+    """Say that a group has no such option, and which key may have been meant."""
     listed = ", ".join(options) or "none"
     text = f"{group}={option}: no such option of {group}{nearest_hint(option, options)}"
-    meant = [
+    meant_keys = [
         k
-        for k, allowed in ALLOWED_VALUES.items()
+        for k, allowed in choices_by_key().items()
         if k.startswith(f"{group}.") and option in allowed
     ]
-    number = isinstance(option, int) and [
+    number_keys = isinstance(option, int) and [
         k
         for k in dotted_keys(config)
         if k.startswith(f"{group}.") and type(OmegaConf.select(_conf(config), k)) is int
     ]
-    if meant:
-        text += f"; perhaps {meant[0]}={option}"
-    elif number:
-        text += f"; a value goes to one of its keys, such as {number[0]}={option}"
+    if meant_keys:
+        text += f"; perhaps {meant_keys[0]}={option}"
+    elif number_keys:
+        text += f"; a value goes to one of its keys, such as {number_keys[0]}={option}"
     return f"{text}. Options: {listed}"
 
 
 def value_for_group(text: str, node: DictConfig, value: Any) -> str:
+    """Say that a group of keys was given one value."""
     keys = [str(k) for k in node]
     key = text.split("=")[0].lstrip("+~")
-    meant = [k for k in keys if value in ALLOWED_VALUES.get(f"{key}.{k}", ())]
-    hint = f"; perhaps {key}.{meant[0]}={value}" if meant else ""
+    choices = choices_by_key()
+    meant_keys = [k for k in keys if value in choices.get(f"{key}.{k}", ())]
+    hint = f"; perhaps {key}.{meant_keys[0]}={value}" if meant_keys else ""
     listed = f" ({', '.join(keys)})" if keys else ""
     return f"{text}: {key} is a group of keys{listed}, not one value{hint}"
 
 
 def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
+    """Say that there is no such key, and name the nearest ones."""
     close = nearest_keys(key, known)
     hint = f"; nearest: {', '.join(repr(c) for c in close)}" if close else ""
     return f"{text}: there is no key {key!r}{hint}"
 
 
 def bad_override(override: Override, config: DictConfig, error: Exception) -> str:
+    """Say why Hydra could not apply an override."""
     text, key = str(override.input_line), override.key_or_group
     message = f"{error} {error.__cause__ or ''}"
     if "@" in key or override.package is not None:
@@ -92,7 +99,7 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
 
 
 def hydra_error(error: Exception) -> str:
-    """Hydra's own message about a YAML file or a defaults list, without its search path."""
+    """Return Hydra's own message about a YAML file or a defaults list, without its search path."""
     return _first_lines(error)
 
 

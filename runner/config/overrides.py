@@ -1,5 +1,7 @@
-"""Overrides of the command line: read by Hydra's grammar, laid on a configuration one by one, so
-that every mistake among them is told, not the first."""
+"""Overrides of the command line, read by Hydra's grammar and applied to a configuration.
+
+They are applied one by one, so that every mistake among them is reported, not only the first.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import messages
 from runner.config.settings import NODES_WITH_OWN_PARSER
-from runner.errors import combined_error
+from runner.errors import raise_combined
 from runner.optim.constructor_arguments import accepted_arguments
 
 LENGTH_KEYS = ("trainer.max_steps", "trainer.max_epochs")
@@ -23,35 +25,46 @@ DENSE_KEY = "optimizer.dense"
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Raises: ConfigError naming every override that is no `key=value` of Hydra's grammar."""
+    """Parse overrides by Hydra's grammar.
+
+    Raises:
+        ConfigError: naming every override that is no `key=value`.
+    """
     parser, parsed, problems = OverridesParser.create(), [], []
     for text in overrides:
         try:
             parsed.extend(parser.parse_overrides([text]))
         except HydraException as error:
             problems.append(messages.invalid_syntax(text, error))
-    if problems:
-        raise combined_error(problems)
+    raise_combined(problems)
     return parsed
 
 
 def parse_job_overrides(overrides: Sequence[str]) -> list[Override]:
-    """The same for one job. Raises: ConfigError also for an override of several values."""
+    """Parse the overrides of one job.
+
+    Raises:
+        ConfigError: as `parse_overrides`, and for an override with several values.
+    """
     parsed = parse_overrides(overrides)
-    problems = [
+    raise_combined(
         messages.sweep_needs_multirun(str(o.input_line)) for o in parsed if o.is_sweep_override()
-    ]
-    if problems:
-        raise combined_error(problems)
+    )
     return parsed
 
 
 def drop_displaced_length(
     parsed: Sequence[Override], problems: list[str]
 ) -> tuple[list[Override], str | None]:
-    """Of max_steps and max_epochs the command line's one displaces the file's one.
+    """Let max_steps or max_epochs from the command line displace the other one from a file.
 
-    Returns: the overrides, with one more if need be, and the key that displaces the other.
+    Args:
+        parsed: all overrides.
+        problems: gets a message if the command line has both.
+
+    Returns:
+        The overrides, with one more that sets the displaced key to null, and the key that
+        displaces it, or None.
     """
     given = {
         o.key_or_group: o for o in parsed if o.key_or_group in LENGTH_KEYS and not o.is_delete()
@@ -67,18 +80,18 @@ def drop_displaced_length(
 
 
 def describe_displaced_length(length_key: str | None, config: DictConfig) -> tuple[str, ...]:
-    """What is said of it, if there was something to displace."""
+    """Return the note about a displaced length, if the other key had a value."""
     if length_key is None:
         return ()
     other = LENGTH_KEYS[1 - LENGTH_KEYS.index(length_key)]
-    was = OmegaConf.select(config, other)
-    if was is None:
+    displaced_value = OmegaConf.select(config, other)
+    if displaced_value is None:
         return ()
-    return (f"{length_key} from the command line displaces {other}={was}",)
+    return (f"{length_key} from the command line displaces {other}={displaced_value}",)
 
 
 def apply_override(config: DictConfig, override: Override) -> str | None:
-    """Applies one override in place, as Hydra would; a message if it cannot be."""
+    """Apply one override in place, as Hydra would; return a message if that is not possible."""
     key, text = override.key_or_group, str(override.input_line)
     before = OmegaConf.select(config, key, throw_on_missing=False, default=None)
     if replaces_dense_optimizer(override):
@@ -91,7 +104,7 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
         if not {key, key.rpartition(".")[0]}.isdisjoint(NODES_WITH_OWN_PARSER) and not (
             override.is_delete() or "@" in key
         ):
-            # Its own parser knows the reason for what it refuses, better than "no such key".
+            # The node's own parser gives a better reason for a refusal than "no such key".
             OmegaConf.update(config, key, override.value(), force_add=True)
             return None
         ConfigLoaderImpl._apply_overrides_to_config([override], config)
@@ -101,7 +114,7 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
 
 
 def replaces_dense_optimizer(override: Override) -> bool:
-    """Whether it gives the dense optimizer anew, class and all settings, as that of a part does."""
+    """Return whether an override gives the dense optimizer as a whole, class and settings."""
     if override.key_or_group != DENSE_KEY or override.is_delete():
         return False
     value = override.value()
@@ -109,31 +122,38 @@ def replaces_dense_optimizer(override: Override) -> bool:
 
 
 def drop_unsupported_arguments(
-    config: DictConfig, given: Sequence[Override], previous_target: Any
+    config: DictConfig, overrides: Sequence[Override], previous_target: Any
 ) -> tuple[str, ...]:
-    """Of a class that the command line has put in another's place: settings that nobody gave it
-    and that it does not take are left out. In place.
+    """Drop settings that a dense optimizer class from the command line does not take. In place.
 
-    Args: previous_target: the class that the settings were written for. Returns: what is said of it.
+    Settings that the command line gives stay: the class itself then refuses them.
+
+    Args:
+        config: the whole configuration.
+        overrides: those of the command line.
+        previous_target: the class that the settings were written for.
+
+    Returns:
+        A note about what was left out, if anything was.
     """
     target, node = (OmegaConf.select(config, key) for key in (f"{DENSE_KEY}._target_", DENSE_KEY))
     if not isinstance(target, str) or target == previous_target or not isinstance(node, DictConfig):
         return ()
     known = accepted_arguments(target)
-    named = {"_target_"}
-    for override in given:
+    given = {"_target_"}
+    for override in overrides:
         (group, _, name), value = override.key_or_group.rpartition("."), override.value()
         if group == DENSE_KEY:
-            named.add(name)
+            given.add(name)
         elif override.key_or_group == DENSE_KEY and isinstance(value, dict):
-            named |= {str(k) for k in value}
-    others = [str(k) for k in node if known is not None and k not in {*known, *named}]
-    if not others:
+            given |= {str(k) for k in value}
+    dropped = [str(k) for k in node if known is not None and k not in {*known, *given}]
+    if not dropped:
         return ()
     with open_dict(node):
-        for name in others:
+        for name in dropped:
             del node[name]
     return (
-        f"{DENSE_KEY}._target_={target} takes no {' and no '.join(others)}, which "
-        f"{'was' if len(others) == 1 else 'were'} {previous_target}'s: left out",
+        f"{DENSE_KEY}._target_={target} takes no {' and no '.join(dropped)}, which "
+        f"{'was' if len(dropped) == 1 else 'were'} {previous_target}'s: left out",
     )

@@ -1,4 +1,7 @@
-"""What makes a result, and its short hash: how a run is known, whatever its folder is called."""
+"""The signature of a run: a short hash of everything that makes its result.
+
+A run is known by it, whatever its folder is called.
+"""
 
 from __future__ import annotations
 
@@ -7,92 +10,96 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from runner.config.early_stopping import PATIENCE_RULES, is_enabled
+from runner.config.declarations import all_declarations, keys_signed
+from runner.config.early_stopping import is_enabled
+from runner.config_key import Signed
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS, configured_global_batch_size
 from runner.models.row_scope import MICRO_BATCH_SCOPE, UPDATE_SCOPE, loss_row_scope
 from runner.rundir.diff import flatten
 from runner.rundir.moved_targets import with_signed_targets
 
-UNSIGNED_CALLBACKS = (
-    "runner.training.callbacks.watch."  # callbacks that change nothing of the training
-)
-# empty: none
-WARM_START_KEYS = ("init_names", "init_tables", "init_optimizer", "init_average")
-# Keys that change how a run is watched, stored or computed, but not what comes out of it.
-UNSIGNED_KEYS = (
-    "name",
-    "run",
-    "report",
+UNSIGNED_CALLBACKS = "runner.training.callbacks.watch."  # they change nothing of the training
+# Nodes that change how a run is watched, stored or computed, but not its result. The declarations
+# of the keys of other groups say which of them are signed.
+UNSIGNED_NODES = (
     "tracker",
     "launcher",
     "search",
     "remote",
     "sharding",
-    "dataset",  # the fingerprint stands for its content, settings and order
-    "trainer.device",
-    "trainer.num_threads",
-    "trainer.num_processes",
-    "trainer.rank_timeout_s",
-    "trainer.pipeline",
-    "trainer.batch_size",  # with the next one in the global batch
-    "trainer.accumulate",
-    "trainer.log_every",
-    "trainer.log_gradients",
-    "trainer.traceback",
-    "trainer.compile",
-    "trainer.profile",
-    "checkpoint.save_every",
-    "checkpoint.keep",
-    "checkpoint.step",
-    "checkpoint.path",
+    "dataset",  # the fingerprint of the data stands for its content, settings and order
 )
+
+
+def signed_as(key: str) -> Signed:
+    """Return how a dotted key enters the signature; a key inherits what its group declares."""
+    if key.split(".")[0] in UNSIGNED_NODES:
+        return "no"
+    for above, declaration in all_declarations():
+        if declaration.key.signed != "yes" and f"{key}.".startswith(f"{above}."):
+            return declaration.key.signed
+    return "yes"
+
+
+def _unsigned_keys() -> list[str]:
+    return [*UNSIGNED_NODES, *keys_signed("no", "in global_batch")]
 
 
 def signature_fields(
     config: Mapping[str, Any], data_fingerprint: str, source: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Everything that makes the result, by dotted key.
+    """Return everything that makes the result, by dotted key.
 
-    Args: source: of an evaluation, which checkpoint of which run it takes.
+    Args:
+        config: resolved.
+        data_fingerprint: of the dataset.
+        source: for an evaluation, which checkpoint of which run it takes.
     """
-    kept = {
+    unsigned = _unsigned_keys()
+    prefixes = tuple(f"{key}." for key in unsigned)
+    signed = {
         key: value
         for key, value in flatten(with_signed_targets(active_settings(config)))
-        if not any(key == left or key.startswith(f"{left}.") for left in UNSIGNED_KEYS)
+        if key not in unsigned and not key.startswith(prefixes)
     }
     trainer = config["trainer"]
-    kept["global_batch"] = configured_global_batch_size(trainer)
+    signed["global_batch"] = configured_global_batch_size(trainer)
     if loss_row_scope(config) == MICRO_BATCH_SCOPE:
-        kept |= {f"trainer.{name}": trainer.get(name) or 1 for name in GLOBAL_BATCH_KEYS}
-    kept["data"] = data_fingerprint
-    return {**kept, **{f"source.{k}": v for k, v in (source or {}).items()}}
+        signed |= {f"trainer.{name}": trainer.get(name) or 1 for name in GLOBAL_BATCH_KEYS}
+    signed["data"] = data_fingerprint
+    return {**signed, **{f"source.{k}": v for k, v in (source or {}).items()}}
 
 
 def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Without rules that are off and callbacks that only watch: with or without them, the result
-    is the same."""
-    trainer = config["trainer"]
-    idle = [n for n in PATIENCE_RULES if not is_enabled(trainer.get(n))]
-    kept = {**config, "trainer": {k: v for k, v in trainer.items() if k not in idle}}
-    if "checkpoint" in config:
-        own = config["checkpoint"]
-        kept["checkpoint"] = {k: v for k, v in own.items() if v or k not in WARM_START_KEYS}
+    """Return the configuration without what has no effect on the result.
+
+    That is: rules that are off, keys that count only when they are set, callbacks that only watch,
+    and the row scope that a loss had before there was a choice.
+    """
+    kept = dict(config)
+    rules = keys_signed("when on")
+    for key in [*rules, *keys_signed("when set")]:
+        group, _, name = key.partition(".")
+        node = kept.get(group) or {}
+        is_active = is_enabled(node.get(name)) if key in rules else node.get(name)
+        if name in node and not is_active:
+            kept[group] = {k: v for k, v in node.items() if k != name}
     model = config.get("model") or {}
     loss = model.get("loss") or {}
-    if loss.get("within") == UPDATE_SCOPE:  # what it was before there was a choice
-        own = {k: v for k, v in loss.items() if k != "within"}
-        kept["model"] = {**model, "loss": own}
+    if loss.get("within") == UPDATE_SCOPE:
+        without_scope = {k: v for k, v in loss.items() if k != "within"}
+        kept["model"] = {**model, "loss": without_scope}
     callbacks = kept.pop("callbacks", None) or {}
     acting = {
-        name: own
-        for name, own in callbacks.items()
-        if not str(own.get("_target_")).startswith(UNSIGNED_CALLBACKS)
+        name: node
+        for name, node in callbacks.items()
+        if not str(node.get("_target_")).startswith(UNSIGNED_CALLBACKS)
     }
     return {**kept, "callbacks": acting} if acting else kept
 
 
 def hash_fields(fields: Mapping[str, Any]) -> str:
-    """8 hexadecimal digits of an identity."""
+    """Return 8 hexadecimal digits for the fields of a signature."""
     text = json.dumps(fields, sort_keys=True, default=str, allow_nan=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -100,4 +107,5 @@ def hash_fields(fields: Mapping[str, Any]) -> str:
 def compute_signature(
     config: Mapping[str, Any], data_fingerprint: str, source: Mapping[str, Any] | None = None
 ) -> str:
+    """Return the signature of a run; the arguments are those of `signature_fields`."""
     return hash_fields(signature_fields(config, data_fingerprint, source))

@@ -1,7 +1,8 @@
-"""Which code a configuration may name: `_target_` lies in an allowed package, or nothing runs.
+"""Which code a configuration may name: every `_target_` must lie in an allowed package.
 
-The prefix is checked before torch is imported, the object it resolves to afterwards, since
-`runner.foo.os.system` has a good prefix. The list never comes from YAML or a run directory.
+The prefix is checked before torch is imported. The object that it resolves to is checked
+afterwards, since `runner.foo.os.system` has an allowed prefix too. The list of packages never
+comes from YAML or from a run directory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+")
 
 
 def allowed_packages(flags: Sequence[str]) -> tuple[str, ...]:
-    """Ours, those of `--allow`, and those of the environment's RUNNER_ALLOW (comma-separated)."""
+    """Return our packages, those of `--allow`, and those of RUNNER_ALLOW (comma-separated).
+
+    Raises:
+        ConfigError: for a word that is no name of a package.
+    """
     extra = [*flags, *os.environ.get("RUNNER_ALLOW", "").split(",")]
     extra = [p.strip() for p in extra if p.strip()]
     for package in extra:
@@ -35,11 +40,12 @@ def allowed_packages(flags: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_in_packages(path: str, allowed: Sequence[str]) -> bool:
+    """Return whether a dotted name is one of the packages or lies in one."""
     return any(path == package or path.startswith(f"{package}.") for package in allowed)
 
 
 def find_targets(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every `_target_` below a node, however deep, with its dotted key."""
+    """Yield every `_target_` below a node, at any depth, with its dotted key."""
     if isinstance(node, Mapping):
         for name, value in node.items():
             if name == "_target_":
@@ -52,13 +58,13 @@ def find_targets(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_target_names(config: Mapping[str, Any], allowed: Sequence[str]) -> list[str]:
-    """A message for every `_target_` that is no dotted name or has no allowed prefix."""
+    """Return a message for every `_target_` that is no dotted name or has no allowed prefix."""
     problems = []
     for key, path in find_targets(config):
         if not isinstance(path, str) or not _NAME.fullmatch(path):
             problems.append(f"{key}={path}: not the dotted name of a public class or function")
-        elif (today := current_target(path)) != path:
-            problems.append(f"{key}={path}: has moved; it is {today} now")
+        elif (current := current_target(path)) != path:
+            problems.append(f"{key}={path}: has moved; it is {current} now")
         elif not is_in_packages(path, allowed):
             package = path.split(".")[0]
             problems.append(
@@ -69,52 +75,65 @@ def check_target_names(config: Mapping[str, Any], allowed: Sequence[str]) -> lis
 
 
 def resolve_target(path: str, allowed: Sequence[str]) -> Any:
-    """The class or function that a `_target_` names. Imports its module.
+    """Import and return the class or function that a `_target_` names.
 
-    Raises: ConfigError if it does not exist, or lies outside the allowed packages once resolved:
-    every module passed on the way and the object's own `__module__` are judged, not the spelling.
+    Every module on the way and the object's own `__module__` are checked, not only the spelling.
+
+    Raises:
+        ConfigError: if it does not exist, or lies outside the allowed packages.
     """
     if not isinstance(path, str) or not _NAME.fullmatch(path) or not is_in_packages(path, allowed):
         raise ConfigError(f"_target_={path}: not a public name in {', '.join(allowed)}")
     if is_in_packages(path, ("experiments",)):
         _find_experiments(path)
-    found, rest = _import_longest(path)
+    target, rest = _import_longest(path)
     for name in rest:
-        if not hasattr(found, name):
-            where = getattr(found, "__name__", repr(found))
-            known = [n for n in dir(found) if not n.startswith("_")]
+        if not hasattr(target, name):
+            where = getattr(target, "__name__", repr(target))
+            known = [n for n in dir(target) if not n.startswith("_")]
             raise ConfigError(
                 f"_target_={path}: {where} has no {name!r}{nearest_hint(name, known)}"
             )
-        found = getattr(found, name)
-        if isinstance(found, ModuleType) and not is_in_packages(found.__name__, allowed):
-            raise ConfigError(f"_target_={path}: leads to {found.__name__}, which is not allowed")
-    origin = getattr(found, "__module__", None)
-    if isinstance(found, ModuleType) or not callable(found):
+        target = getattr(target, name)
+        if isinstance(target, ModuleType) and not is_in_packages(target.__name__, allowed):
+            raise ConfigError(f"_target_={path}: leads to {target.__name__}, which is not allowed")
+    origin = getattr(target, "__module__", None)
+    if isinstance(target, ModuleType) or not callable(target):
         raise ConfigError(f"_target_={path}: not a class or function")
     if not isinstance(origin, str) or not is_in_packages(origin, allowed):
         raise ConfigError(
             f"_target_={path}: comes from {origin}, which is not in {', '.join(allowed)}"
         )
-    return found
+    return target
 
 
 def _find_experiments(path: str) -> None:
-    """Makes the project's `experiments/` importable from any folder, and no other of that name."""
+    """Make the project's `experiments/` importable from any folder.
+
+    Raises:
+        ConfigError: if another package has that name here.
+    """
     if str(PROJECT) not in sys.path:
         sys.path.append(str(PROJECT))
-    spec = importlib.util.find_spec("experiments")  # does not run it
+    spec = importlib.util.find_spec("experiments")  # which does not run it
     places = [] if spec is None else list(spec.submodule_search_locations or [])
     if {Path(place).resolve() for place in places} != {EXPERIMENTS}:
-        there = ", ".join(places) or "a file"
+        other = ", ".join(places) or "a file"
         raise ConfigError(
-            f"_target_={path}: experiments is {there} here, not the folder beside runner; give "
+            f"_target_={path}: experiments is {other} here, not the folder beside runner; give "
             "that one another name, and --allow it"
         )
 
 
 def _import_longest(path: str) -> tuple[Any, list[str]]:
-    """The module with the longest importable prefix of a dotted name, and the names after it."""
+    """Import the longest prefix of a dotted name that is a module.
+
+    Returns:
+        The module, and the names after it.
+
+    Raises:
+        ConfigError: if there is none, or if one of the modules cannot be imported.
+    """
     parts = path.split(".")
     for length in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:length])

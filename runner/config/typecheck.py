@@ -1,8 +1,8 @@
-"""Keys and types: against settings dataclasses where there are any, else the option's own YAML.
+"""Checks keys, types and ranges: by the settings dataclasses, else by the option's own YAML.
 
-An option's YAML names every key with a default (nothing has a default that nobody sees), so it is
-its own schema: a changed value keeps its default's type, and a key that it lacks is unknown. That
-holds for YAML too: Hydra itself merges an experiment's misspelt key without a word.
+An option's YAML names every key with its default, so it is a schema of its own: a changed value
+keeps the type of its default, and a key that the YAML lacks is unknown. This holds for keys of a
+YAML file as well, because Hydra merges a misspelt key of an experiment without a word.
 """
 
 from __future__ import annotations
@@ -10,34 +10,37 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
-from runner.config.settings import (
-    FREELY_NAMED_NODES,
-    NODES_WITH_OWN_PARSER,
-    SETTINGS_BY_NODE,
-    SETTINGS_BY_TARGET,
+from runner.config.declarations import (
+    NO_DEFAULT,
+    Declaration,
+    find_range_problem,
+    read_declarations,
+    settings_of,
 )
+from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
 from runner.errors import nearest_keys
 
 
 def check_types(
     config: Mapping[str, Any], default_config: Mapping[str, Any], added_keys: Collection[str]
 ) -> list[str]:
-    """Messages for unknown keys and values of a wrong type.
+    """Return a message for each unknown key, wrong type and value out of its declared range.
 
-    Args: config: resolved; default_config: the same options without any override; added_keys: keys that the
-    command line added with `+`, which the arguments of a `_target_` may be.
+    Args:
+        config: resolved.
+        default_config: the same options without any override.
+        added_keys: keys that the command line added with `+`, as it may add the arguments of a
+            `_target_`.
     """
-    known = list(_dotted_keys(default_config, ""))
-    return list(
-        _node(config, default_config, "", frozenset(added_keys), known, inside_target=False)
-    )
+    walk = _Walk(frozenset(added_keys), list(_dotted_keys(default_config, "")))
+    return list(walk.check_node(config, default_config, "", settings_of("")))
 
 
 def matches_type(value: Any, hint: Any) -> bool:
-    """Whether a plain value is of a type; an int passes for a float, a bool for nothing else."""
+    """Return whether a plain value is of a type. An int passes for a float, a bool for nothing."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
@@ -60,13 +63,18 @@ def matches_type(value: Any, hint: Any) -> bool:
 
 
 def type_name(hint: Any) -> str:
+    """Return a type in words, such as `whole number or null`."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(type_name(a) for a in args)
     if origin in (list, tuple):
-        return f"list of {type_name(args[0])}" if args else "list"
+        return f"list of {type_name(args[0])}" if args and args[0] is not Any else "list"
     if hint is type(None):
         return "null"
+    if hint is Any:
+        return "anything"
+    if origin is dict:
+        return _TYPE_NAMES[dict]
     return _TYPE_NAMES.get(hint, getattr(hint, "__name__", str(hint)))
 
 
@@ -80,70 +88,95 @@ _TYPE_NAMES = {
 }
 
 
-def _node(
-    value: Mapping[str, Any],
-    plain: Mapping[str, Any],
-    key: str,
-    added: frozenset[str],
-    known: list[str],
-    inside_target: bool,
-    schema: Any = None,
-) -> Iterator[str]:
-    """Args: schema: the dataclass of a node that is a field of another's."""
-    target = value.get("_target_")
-    by_target = SETTINGS_BY_TARGET.get(target) if isinstance(target, str) else None
-    schema = schema or SETTINGS_BY_NODE.get(key) or by_target
-    hints = typing.get_type_hints(schema) if schema else {}
-    if schema is None and target != plain.get("_target_"):
-        return  # another class has arguments of its own; its constructor judges them
-    inside_target = inside_target or target is not None
-    for name, entry in value.items():
-        full = f"{key}.{name}".lstrip(".")
-        if full in NODES_WITH_OWN_PARSER and isinstance(entry, dict):
-            continue
-        if name in hints and not is_dataclass(hints[name]):
-            if not matches_type(entry, hints[name]):
-                yield _wrong_type(full, entry, type_name(hints[name]))
-        elif name in hints and isinstance(entry, dict):
-            own = plain.get(name) or {}
-            yield from _node(entry, own, full, added, known, inside_target, hints[name])
-        elif name in hints or name in plain:
-            yield from _entry(entry, plain.get(name), full, added, known, inside_target)
-        elif name == "_target_" and schema is not None:
-            continue
-        elif key in FREELY_NAMED_NODES and isinstance(entry, dict) and "_target_" in entry:
-            continue  # its constructor judges it
-        elif not (inside_target and schema is None and _is_added(full, added)):
-            yield _unknown(full, entry, known)
-    needed = [f.name for f in fields(schema) if _is_needed(f)] if schema else []
-    for name in needed:
-        if name not in value:
-            yield f"{key}.{name}: is missing".lstrip(".")
+@dataclass(frozen=True)
+class _Walk:
+    """One pass over a configuration.
 
+    Args:
+        added: keys that came with a `+`.
+        known: every key of the options without overrides, to name the nearest one.
+    """
 
-def _entry(
-    entry: Any, default: Any, key: str, added: frozenset[str], known: list[str], inside: bool
-) -> Iterator[str]:
-    if isinstance(default, dict):
-        if isinstance(entry, dict):
-            yield from _node(entry, default, key, added, known, inside)
-        elif entry is not None:
-            yield f"{key}={entry}: {key} is a group of keys ({', '.join(default)}), not one value"
-    elif isinstance(default, list):
-        kinds = {type(d) for d in default}
-        inner = kinds.pop() if len(kinds) == 1 else Any
-        if entry is not None and not matches_type(entry, list[inner]):  # type: ignore[valid-type]
-            yield _wrong_type(key, entry, type_name(list[inner]))  # type: ignore[valid-type]
-    elif default is not None and entry is not None and not matches_type(entry, type(default)):
-        yield _wrong_type(key, entry, type_name(type(default)))
+    added: frozenset[str]
+    known: list[str]
+
+    def check_node(
+        self,
+        node: Mapping[str, Any],
+        default: Mapping[str, Any],
+        key: str,
+        settings: type | None,
+        *,
+        inside_target: bool = False,
+    ) -> Iterator[str]:
+        """Yield what is wrong below a node.
+
+        Args:
+            node: the values.
+            default: the same node without overrides.
+            key: its dotted name.
+            settings: the dataclass of its keys, if there is one.
+            inside_target: whether the node or one above it has a `_target_`.
+        """
+        target = node.get("_target_")
+        if settings is None and target != default.get("_target_"):
+            return  # another class has arguments of its own; its constructor checks them
+        inside_target = inside_target or target is not None
+        declared = read_declarations(settings) if settings is not None else {}
+        for name, value in node.items():
+            full = f"{key}.{name}".lstrip(".")
+            if full in NODES_WITH_OWN_PARSER and isinstance(value, dict):
+                continue
+            if name in declared:
+                yield from self._check_declared(full, value, default.get(name), declared[name])
+            elif name in default:
+                yield from self._check_by_default(full, value, default[name], inside_target)
+            elif name == "_target_" and settings is not None:
+                continue
+            elif key in FREELY_NAMED_NODES and isinstance(value, dict) and "_target_" in value:
+                continue  # its constructor checks it
+            elif not (inside_target and settings is None and _is_added(full, self.added)):
+                yield _unknown(full, value, self.known)
+        for name, declaration in declared.items():
+            if name not in node and declaration.default is NO_DEFAULT:
+                yield f"{key}.{name}: is missing".lstrip(".")
+
+    def _check_declared(
+        self, key: str, value: Any, default: Any, declaration: Declaration
+    ) -> Iterator[str]:
+        if declaration.settings is not None:
+            if isinstance(value, dict):
+                yield from self.check_node(value, default or {}, key, declaration.settings)
+            else:
+                yield from self._check_by_default(key, value, default, inside_target=False)
+        elif not matches_type(value, declaration.hint):
+            yield _wrong_type(key, value, type_name(declaration.hint))
+        elif problem := find_range_problem(key, value, declaration.key):
+            yield problem
+
+    def _check_by_default(
+        self, key: str, value: Any, default: Any, inside_target: bool
+    ) -> Iterator[str]:
+        if isinstance(default, dict):
+            if isinstance(value, dict):
+                settings = settings_of(key, value.get("_target_"))
+                yield from self.check_node(
+                    value, default, key, settings, inside_target=inside_target
+                )
+            elif value is not None:
+                listed = ", ".join(default)
+                yield f"{key}={value}: {key} is a group of keys ({listed}), not one value"
+        elif isinstance(default, list):
+            kinds = {type(d) for d in default}
+            inner = kinds.pop() if len(kinds) == 1 else Any
+            if value is not None and not matches_type(value, list[inner]):  # type: ignore[valid-type]
+                yield _wrong_type(key, value, type_name(list[inner]))  # type: ignore[valid-type]
+        elif default is not None and value is not None and not matches_type(value, type(default)):
+            yield _wrong_type(key, value, type_name(type(default)))
 
 
 def _is_added(key: str, added: frozenset[str]) -> bool:
     return any(key == a or a.startswith(f"{key}.") or key.startswith(f"{a}.") for a in added)
-
-
-def _is_needed(field: Any) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _wrong_type(key: str, value: Any, expected: str) -> str:

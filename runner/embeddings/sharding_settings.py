@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from runner.config_key import Key
 from runner.errors import ConfigError, nearest_hint, unknown_choice
 from runner.optim.settings import SPARSE_KINDS
 
@@ -36,13 +37,31 @@ BANDWIDTH_KEYS = ("intra_host_gb_per_s", "inter_host_gb_per_s")
 class ShardingSettings:
     """The `sharding` group. A single process has all tables whole, whatever the settings."""
 
-    plan: str = "auto"
-    tables: dict[str, str] = field(default_factory=dict)  # other plans for single tables
-    min_columns: int = 16  # smallest width of a column-wise shard
-    storage_reserve: float = 0.15  # fraction of a device's memory that tables leave free
-    device_memory_gb: float | None = None  # None: the memory of the GPU, or of this machine
-    intra_host_gb_per_s: float | None = None  # between ranks of one machine
-    inter_host_gb_per_s: float | None = None  # between machines
+    plan: Annotated[str, Key(", ".join(PLANS), choices=PLANS)] = "auto"
+    tables: Annotated[
+        dict[str, str], Key("a plan of its own for a table, by name: {user: table_wise}")
+    ] = field(default_factory=dict)
+    min_columns: Annotated[
+        int, Key("of a column-wise shard; a multiple of 4", ge=4, unit="columns")
+    ] = 16
+    storage_reserve: Annotated[
+        float, Key("share of a device's memory that tables leave free", ge=0, lt=1)
+    ] = 0.15
+    device_memory_gb: Annotated[
+        float | None, Key("null: what the GPU, or this machine, has", gt=0, unit="GB")
+    ] = None
+    intra_host_gb_per_s: Annotated[
+        float | None,
+        Key(
+            "between ranks of one machine, for TorchRec's planner; null: its estimate",
+            gt=0,
+            unit="GB/s",
+        ),
+    ] = None
+    inter_host_gb_per_s: Annotated[
+        float | None,
+        Key("between machines, for TorchRec's planner; null: its estimate", gt=0, unit="GB/s"),
+    ] = None
 
     def plan_of(self, table: str) -> str:
         """Return the plan of a table."""
@@ -63,23 +82,16 @@ class TableRule:
 
 
 def check_sharding(node: Mapping[str, Any]) -> list[str]:
-    """Check the values of the group, and return a message for each wrong one."""
-    plans = {"sharding.plan": node.get("plan")}
+    """Return what is wrong with the group beyond the declared ranges, a message each."""
     tables = node.get("tables") or {}
-    plans |= {f"sharding.tables.{table}": plan for table, plan in tables.items()}
     problems = [
-        unknown_choice(key, plan, PLANS) for key, plan in plans.items() if plan not in PLANS
+        unknown_choice(f"sharding.tables.{table}", plan, PLANS)
+        for table, plan in tables.items()
+        if plan not in PLANS
     ]
-    reserve = node.get("storage_reserve")
-    if isinstance(reserve, int | float) and not 0 <= reserve < 1:
-        problems.append(f"sharding.storage_reserve={reserve}: must be at least 0 and below 1")
     columns = node.get("min_columns")
-    if isinstance(columns, int) and (columns < 4 or columns % 4):
+    if isinstance(columns, int) and columns % 4:
         problems.append(f"sharding.min_columns={columns}: must be a multiple of 4")
-    for key in ("device_memory_gb", *BANDWIDTH_KEYS):
-        value = node.get(key)
-        if isinstance(value, int | float) and value <= 0:
-            problems.append(f"sharding.{key}={value}: must be above 0")
     return problems
 
 

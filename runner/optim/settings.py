@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from runner.config_key import Key
 from runner.errors import ConfigError
 from runner.optim.setting_checks import check_choice, check_keys, check_number
 
@@ -61,26 +62,36 @@ class ClipSettings:
     holds at the end, since every later one only scales down.
     """
 
-    global_norm: float | None = None
-    parameter_norm: float | None = None  # for each parameter, and for each table's look-ups
-    value: float | None = None
-    tables: bool = True  # whether gradients at the look-ups are clipped and join the norm
+    value: Annotated[
+        float | None,
+        Key("largest magnitude of an element", gt=0, lt=math.inf, note="null does not clip"),
+    ] = None
+    parameter_norm: Annotated[
+        float | None,
+        Key(
+            "largest norm of each parameter's gradient, and of each table's look-ups",
+            gt=0,
+            lt=math.inf,
+            note="null does not clip",
+        ),
+    ] = None
+    global_norm: Annotated[
+        float | None,
+        Key(
+            "largest norm of all gradients together",
+            gt=0,
+            lt=math.inf,
+            note="null does not clip",
+        ),
+    ] = None
+    tables: Annotated[
+        bool,
+        Key("also clip tables, by the gradients at their look-ups; false: the dense half only"),
+    ] = True
 
     @property
     def is_enabled(self) -> bool:
         return any(b is not None for b in (self.global_norm, self.parameter_norm, self.value))
-
-
-def check_clip(settings: ClipSettings, where: str = "trainer.clip") -> None:
-    """Check the bounds.
-
-    Raises:
-        ConfigError: for a bound that is not above 0.
-    """
-    for key in ("global_norm", "parameter_norm", "value"):
-        bound = getattr(settings, key)
-        if bound is not None and not 0 < bound < math.inf:
-            raise ConfigError(f"{where}.{key}={bound}: must be above 0; null does not clip")
 
 
 def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -> SparseSettings:

@@ -127,8 +127,6 @@ def _wrong_pruner(settings: SearchSettings, config: Mapping[str, Any]) -> Iterat
         yield f"{name}: stops jobs by one objective, and there are {len(objectives)}"
     elif objectives and not objectives[0].startswith("validation/"):
         yield f"{name}: {objectives[0]} is not measured while a job runs; validation/... is"
-    if settings.pruner_factor < 2:
-        yield f"search.pruner_factor={settings.pruner_factor}: one in so many goes on; at least 2"
     trainer = config.get("trainer") or {}
     every, epochs = trainer.get("eval_every"), trainer.get("max_epochs")
     if every is None or (str(every) == "1ep" and epochs == 1):

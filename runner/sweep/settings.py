@@ -1,40 +1,26 @@
-"""The launcher's settings: keys of `conf/launcher/`."""
+"""The launcher's settings: keys of conf/launcher/, declared in config/settings/sweep.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict
 from typing import Any
 
-from runner.errors import ConfigError, nearest_hint
+from runner.config.settings import LauncherSettings, make_settings
+from runner.config.typecheck import check_types
+from runner.errors import combined_error
 
-
-@dataclass(frozen=True)
-class LauncherSettings:
-    slots: int = 1  # jobs at once
-    timeout_s: float | None = None  # of one try of one job
-    retries: int = 0  # further tries of a job that failed
+__all__ = ["LauncherSettings", "read_launcher_settings"]
 
 
 def read_launcher_settings(node: Mapping[str, Any] | None) -> LauncherSettings:
-    """Raises: ConfigError for an unknown key or a value that cannot hold."""
+    """Return the settings of a `launcher` node; null: the defaults.
+
+    Raises:
+        ConfigError: for an unknown key or a value that is not allowed.
+    """
     given = dict(node or {})
-    known = [f.name for f in fields(LauncherSettings)]
-    for key in given:
-        if key not in known:
-            raise ConfigError(
-                f"launcher.{key}={given[key]}: there is no such key{nearest_hint(key, known)}"
-            )
-    settings = LauncherSettings(**given)
-    if not _is_whole(settings.slots) or settings.slots < 1:
-        raise ConfigError(f"launcher.slots={settings.slots}: a whole number of jobs, at least 1")
-    if not _is_whole(settings.retries) or settings.retries < 0:
-        raise ConfigError(f"launcher.retries={settings.retries}: a whole number, at least 0")
-    limit = settings.timeout_s
-    if limit is not None and (isinstance(limit, bool | str) or not limit > 0):
-        raise ConfigError(f"launcher.timeout_s={limit}: seconds above 0, or null for no limit")
-    return settings
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    problems = check_types({"launcher": given}, {"launcher": asdict(LauncherSettings())}, ())
+    if problems:
+        raise combined_error(problems)
+    return make_settings(LauncherSettings, given)

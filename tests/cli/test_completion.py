@@ -1,4 +1,4 @@
-"""Completion: what is offered, and that real shells offer it."""
+"""Completion: the candidates, and that real shells show them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_folders_are_offered_where_a_key_takes_one(tmp_path, monkeypatch):
 
 
 def typed(shell: str, text: str, expected: str) -> str:
-    """What an interactive shell shows after this was typed, with the script loaded."""
+    """Return what an interactive shell with the script shows after a text was typed."""
     start = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", "-i"]}[shell]
     pid, terminal = pty.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""`schedule`: rates against a training's log and closed formulas; pictures that show the curve."""
+"""`schedule`: rates against the log of a training and closed formulas; pictures of the curve."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(monkeypatch, capsys, tmp_path):
 
 
 def table(out: str) -> dict[str, dict[str, float]]:
-    """The rows of the key points by their names."""
+    """Return the rows of the key points by their names."""
     lines = out.splitlines()
     (head,) = [i for i, line in enumerate(lines) if re.match(" +update +[a-z]", line)]
     names = lines[head].split()

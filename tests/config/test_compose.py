@@ -7,7 +7,7 @@ from runner.errors import ConfigError
 from runner.launch import check_composed
 
 
-def own_folder(tmp_path, **files):
+def write_config_folder(tmp_path, **files):
     for name, text in files.items():
         path = tmp_path / f"{name.replace('__', '/')}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def test_nothing_is_displaced_when_the_other_is_given_as_null():
 
 
 def test_an_experiment_chooses_groups_and_sets_keys_and_the_command_line_wins(tmp_path):
-    dirs = own_folder(
+    dirs = write_config_folder(
         tmp_path,
         experiments__mine="# @package _global_\n"
         "defaults:\n  - override /optimizer: adam\n"
@@ -74,7 +74,9 @@ def test_an_experiment_chooses_groups_and_sets_keys_and_the_command_line_wins(tm
 
 
 def test_hydras_own_search_path_works_too(tmp_path):
-    own_folder(tmp_path, model__mine="# mine\nnet: {_target_: a.B}\nloss: {_target_: a.C}\n")
+    write_config_folder(
+        tmp_path, model__mine="# mine\nnet: {_target_: a.B}\nloss: {_target_: a.C}\n"
+    )
     composed = compose(["model=mine", f"hydra.searchpath=[file://{tmp_path}]"])
     assert composed.config["model"]["net"] == {"_target_": "a.B"}
     with pytest.raises(ConfigError, match="model=mine: no such option"):
@@ -104,7 +106,7 @@ def test_a_grid_expands_as_in_hydra_the_last_key_fastest():
 
 
 def test_yaml_can_ask_for_several_jobs(tmp_path):
-    dirs = own_folder(
+    dirs = write_config_folder(
         tmp_path, experiments__many="# @package _global_\nhydra: {mode: MULTIRUN}\nseed: 1\n"
     )
     assert compose(["experiments=many"], config_dirs=dirs).is_multirun

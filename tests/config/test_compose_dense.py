@@ -1,4 +1,4 @@
-"""Another class of the dense optimizer: what it gets of the settings that were there."""
+"""Which settings another class of the dense optimizer takes over."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def decisions(values, *, patience, min_delta=0.0, direction="max", max_times=None, once=False):
-    """At which evaluations, from 1, a rule acts; `once`: it ends the run."""
+    """Return at which evaluations, from 1, a rule acts; with `once` it ends the run."""
     wait, found = PatienceState(), []
     for number, value in enumerate(values, start=1):
         wait = record_evaluation(wait, value, direction=direction, min_delta=min_delta)
@@ -148,10 +148,10 @@ def test_what_is_better_is_known_by_the_metrics_name(metric, direction):
 
 
 MISTAKES = [
-    (["early_stop.patience=0"], ["early_stop.patience=0: must be at least 1 evaluation"]),
+    (["early_stop.patience=0"], ["early_stop.patience=0: must be at least 1; null turns it off"]),
     (["early_stop.patience=2.5"], ["expected whole number"]),
     (["early_stop.min_delta=0.1"], ["does nothing without trainer.early_stop.patience"]),
-    (["early_stop.patience=2", "early_stop.min_delta=-1"], ["a number from 0"]),
+    (["early_stop.patience=2", "early_stop.min_delta=-1"], ["must be at least 0 and finite"]),
     (["early_stop.pateince=2"], ["nearest: 'trainer.early_stop.patience'"]),
     (["early_stop=3"], ["is a group of keys (patience"]),
     (["early_stop=null"], ["trainer.early_stop is a group of keys"]),
@@ -166,7 +166,7 @@ MISTAKES = [
     (["early_stop.patience=2", "early_stop.metric=auc"], ["such as validation/auc"]),
     (
         ["early_stop.patience=2", "early_stop.metric=test/auc"],
-        ["only the validation split is evaluated on the way: validation/auc"],
+        ["a training evaluates the validation split only: validation/auc"],
     ),
     (
         ["lr_on_plateau.patience=2", "lr_on_plateau.metric=validation/calibration"],
@@ -178,14 +178,17 @@ MISTAKES = [
             "lr_on_plateau.metric=validation/log_loss",
             "lr_on_plateau.direction=max",
         ],
-        ["of validation/log_loss min is better"],
+        ["min is better for validation/log_loss"],
     ),
     (
         ["lr_on_plateau.patience=2", "lr_on_plateau.direction=mxa"],
         ["one of max, min; nearest: 'max'"],
     ),
     (["lr_on_plateau.patience=2", "lr_on_plateau.factor=1.0"], ["above 0 and below 1"]),
-    (["lr_on_plateau.patience=2", "lr_on_plateau.min_scale=1.0"], ["min_scale=1.0: must be from"]),
+    (
+        ["lr_on_plateau.patience=2", "lr_on_plateau.min_scale=1.0"],
+        ["min_scale=1.0: must be at least 0 and below 1"],
+    ),
     (["lr_on_plateau.patience=2", "lr_on_plateau.max_times=0"], ["max_times=0: must be at least"]),
     (["batch_on_plateau.patience=2", "batch_on_plateau.factor=1"], ["must be at least 2"]),
     (["batch_on_plateau.patience=2", "batch_on_plateau.factor=1.5"], ["expected whole number"]),

@@ -1,4 +1,4 @@
-"""Mistakes of a command line: what is said, before anything is made."""
+"""Messages about mistakes in a command line, before anything is written."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["model.net.embedding_dim=wide"], ["model.net.embedding_dim=wide: expected whole number"]),
         (["model.net.top=[64,wide]"], ["model.net.top", "expected list of whole number"]),
         (["optimizer.dense.lr=fast"], ["optimizer.dense.lr=fast: expected number"]),
-        (["seed=-1"], ["seed=-1: must not be negative"]),
+        (["seed=-1"], ["seed=-1: must be at least 0 and below 2**63"]),
         (["seed=null"], ["seed=null: expected whole number, got null"]),
         (["trainer.batch_size=0"], ["trainer.batch_size=0: must be at least 1"]),
         (["checkpoint=best"], ["checkpoint=best: no such option", "checkpoint.step=best"]),
@@ -78,7 +78,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["model=sasrec", "model.loss.within=micro_batch"],
          ["has no effect, since SampledSoftmax", "model.net.in_batch=true"]),
         (["optimizer=lbfgs", "trainer.clip.global_norm=1"],
-         ["trainer.clip.global_norm=1: L-BFGS searches along", "clipping would make another"]),
+         ["trainer.clip.global_norm=1: L-BFGS searches along", "clipping would change it"]),
         (["optimizer=lbfgs", "optimizer.parts=[]"], ["freeze them with", "'^tables', frozen"]),
         (["optimizer=lbfgs", "optimizer.parts=[{pattern: '^top', dense: {lr: 0.1}}]"],
          ["optimizer.parts[0]: L-BFGS moves", "parts may only freeze"]),
@@ -105,7 +105,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["--config-name", "x"], ["--config-name"]),
         (["--dry-run"], ["add -m"]),
         (["reume", "x"], ["'reume': no such verb", "nearest: 'resume'"]),
-        (["resume"], ["which run?"]),
+        (["resume"], ["resume: name a run"]),
         (["resume", "nowhere"], ["nowhere: no such run directory"]),
         (["ls", "optimiser"], ["no such group", "nearest: 'optimizer'"]),
         (["-m", "seed=range(0)"], ["seed=range(0): a sweep over nothing"]),

@@ -87,7 +87,7 @@ def test_where_rows_are_compared_within_micro_batches_the_cut_counts_as_well(wor
     ]
 
 
-def test_a_loss_that_compares_the_whole_update_has_the_signature_of_before_there_was_a_choice():
+def test_a_loss_over_the_whole_update_has_the_signature_it_had_before_there_was_a_choice():
     now = compose(["model/loss=jrc"]).config
     before = deepcopy(now)
     del before["model"]["loss"]["within"]
@@ -113,7 +113,7 @@ def test_differences_name_the_key_and_both_values():
     assert diff_settings(before, now) == [("a.b", 1, 2), ("e", None, {})]
 
 
-MINE = {"_target_": "mine.Mine", "pull": 1}
+USER_CALLBACK = {"_target_": "mine.Mine", "pull": 1}
 
 
 @pytest.mark.parametrize("rule", ["early_stop", "lr_on_plateau", "batch_on_plateau"])
@@ -125,7 +125,7 @@ def test_a_rule_counts_once_it_is_on_and_then_with_all_its_settings(config, rule
     assert len({compute_signature(c, "d") for c in (config, on, more)}) == 3
 
 
-def test_a_run_of_before_there_were_rules_and_callbacks_keeps_its_signature(config):
+def test_a_run_older_than_rules_and_callbacks_keeps_its_signature(config):
     old = deepcopy(config)
     del old["callbacks"]
     for rule in ("early_stop", "lr_on_plateau", "batch_on_plateau"):
@@ -138,10 +138,10 @@ def test_a_callback_counts_unless_it_only_watches(config):
         config, "callbacks", compose(["callbacks=[weights,time_limit]"]).config["callbacks"]
     )
     assert compute_signature(watching, "d") == compute_signature(config, "d")
-    for node in ({"mine": MINE}, compose(["callbacks=loss_guard"]).config["callbacks"]):
+    for node in ({"mine": USER_CALLBACK}, compose(["callbacks=loss_guard"]).config["callbacks"]):
         assert compute_signature(changed(config, "callbacks", node), "d") != compute_signature(
             config, "d"
         )
     assert "callbacks.mine.pull" in signature_fields(
-        changed(config, "callbacks", {"mine": MINE}), "d"
+        changed(config, "callbacks", {"mine": USER_CALLBACK}), "d"
     )

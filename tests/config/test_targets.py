@@ -41,7 +41,7 @@ def test_a_target_that_is_no_public_dotted_name_is_refused(path):
 
 
 @pytest.fixture
-def reexporting(monkeypatch):
+def module_with_imports(monkeypatch):
     """A module of an allowed package that has imported dangerous things under its own name."""
     import os
     import subprocess
@@ -51,11 +51,11 @@ def reexporting(monkeypatch):
     module.alias = os.path.join
     module.VALUE = 3
 
-    def own(a: int) -> int:
+    def add_one(a: int) -> int:
         return a + 1
 
-    own.__module__ = "runner.planted"
-    module.own = own
+    add_one.__module__ = "runner.planted"
+    module.add_one = add_one
     monkeypatch.setitem(sys.modules, "runner.planted", module)
     return module
 
@@ -69,16 +69,16 @@ def reexporting(monkeypatch):
         "runner.planted.alias",
         "runner.planted.os",
         "runner.planted.VALUE",
-        "runner.planted.own.__globals__",
+        "runner.planted.add_one.__globals__",
     ],
 )
-def test_what_a_target_resolves_to_is_judged_not_its_spelling(reexporting, path):
+def test_what_a_target_resolves_to_is_judged_not_its_spelling(module_with_imports, path):
     with pytest.raises(ConfigError):
         resolve_target(path, ALLOWED_PACKAGES)
 
 
-def test_an_own_function_resolves(reexporting):
-    assert resolve_target("runner.planted.own", ALLOWED_PACKAGES)(2) == 3
+def test_an_own_function_resolves(module_with_imports):
+    assert resolve_target("runner.planted.add_one", ALLOWED_PACKAGES)(2) == 3
 
 
 def test_a_misspelt_name_gets_the_nearest():

@@ -30,13 +30,15 @@ from runner.config.typecheck import check_types, matches_type, type_name
         (object(), Any, True),
     ],
 )
-def test_fits(value, hint, expected):
+def test_a_value_matches_a_type_or_not(value, hint, expected):
     assert matches_type(value, hint) is expected
 
 
 def test_types_are_named_for_people():
     assert type_name(int | str | None) == "whole number or text or null"
     assert type_name(list[float]) == "list of number"
+    assert type_name(list[Any]) == "list"
+    assert type_name(dict[str, Any] | None) == "group of keys or null"
 
 
 def test_without_a_schema_the_options_own_yaml_is_one():

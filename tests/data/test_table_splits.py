@@ -249,7 +249,7 @@ def test_schema_proposes_what_can_be_read(tmp_path, path, capsys):
     data = opened(path=None, schema=str(out))
     assert list(data.num_rows) == ["train", "validation", "test"]
     next(data.batches("train", batch_size=100, seed=0))
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         schema_verb([path, "--out", str(out)], ())
 
 
@@ -266,7 +266,7 @@ def test_schema_takes_the_paths_of_other_splits(tmp_path, path):
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        ([], "needed is one path"),
+        ([], "name one path"),
         (["x", "--outt", "y"], "nearest: '--out'"),
         (["x", "--out"], "--out needs a path"),
         (["nowhere"], "no such path"),

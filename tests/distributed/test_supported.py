@@ -55,7 +55,7 @@ def test_a_refusal_names_key_reason_and_what_works():
     [message] = early_plan_problems(node, TableRules("lamb"), on_cpu=True)
     assert message.startswith("sharding.tables.user=column_wise")
     assert "norm of a whole row" in message and "row_wise" in message
-    [message] = check_sharding({"plan": "colum_wise"})
+    [message] = check_sharding({"tables": {"user": "colum_wise"}})
     assert "nearest: 'column_wise'" in message
 
 

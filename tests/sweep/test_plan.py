@@ -69,7 +69,7 @@ def test_the_launcher_holds_for_the_whole_sweep():
         plan(grid(seed=[1]), slots=0)
     with pytest.raises(ConfigError, match=r"launcher.timeout_s=-1"):
         plan(grid(seed=[1]), timeout_s=-1)
-    with pytest.raises(ConfigError, match=r"nearest: 'slots'"):
+    with pytest.raises(ConfigError, match=r"nearest: 'launcher.slots'"):
         plan(grid(seed=[1]), slot=2)
 
 

@@ -194,7 +194,7 @@ def test_a_checkpoint_that_vanishes_is_read_to_its_end_or_left_out(tmp_path):
         ((), "loop=eval: needs what to evaluate"),
         (("run={run}", "hydra.run.dir={tmp}/x"), "the results lie beside the training's"),
         (("run={run}", "loop.pick=newest"), "one of all, latest"),
-        (("run={run}", "loop.timeout_s=0"), "must be more than 0 seconds"),
+        (("run={run}", "loop.timeout_s=0"), "loop.timeout_s=0: must be above 0"),
         (("run={run}", "loop.split=tset"), "one of train, validation, test; nearest: 'test'"),
         (("checkpoint.path={run}/checkpoints/step-40",), "loop.follow=true: follows a training"),
     ],

@@ -88,7 +88,7 @@ def test_another_run_is_refused(runner, trained, tmp_path):
     assert "seed: 0 -> 5" in done.text
     done = runner.run("reproduce", str(trained), f"hydra.run.dir={trained}")
     assert done.code == 2
-    assert "is there already" in done.text
+    assert "exists already" in done.text
     done = runner.run("reproduce", str(tmp_path))
     assert done.code == 2
     assert "no run directory" in done.text

@@ -265,10 +265,13 @@ def test_own_averages_begin_at_the_weights_that_were_taken(runner, tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("checkpoint.init_average=true",), "init_average=true: of checkpoint.init_from, which"),
+        (
+            ("checkpoint.init_average=true",),
+            "takes the averages of checkpoint.init_from, which is not set",
+        ),
         (("checkpoint.init_names={a: b}",), "init_from, which is not set"),
-        (("checkpoint.init_optimizer=true",), "of what checkpoint.init_from or init_tables take"),
-        (("checkpoint.init_tables={C1: x}",), "needed is {from: DIR}"),
+        (("checkpoint.init_optimizer=true",), "what checkpoint.init_from or init_tables name"),
+        (("checkpoint.init_tables={C1: x}",), "write {from: DIR}"),
         (
             ("checkpoint.init_tables={C1: {from: /nowhere}}",),
             "init_tables.C1.from=/nowhere: no such",

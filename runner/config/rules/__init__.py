@@ -1,6 +1,6 @@
-"""What a type cannot say of a configuration. Imports no torch."""
+"""The rules that a key's own declaration cannot express. Imports no torch."""
 
 from runner.config.rules.check import check_config
-from runner.config.rules.keys import ALLOWED_VALUES, get_key
+from runner.config.rules.keys import get_key
 
-__all__ = ["ALLOWED_VALUES", "check_config", "get_key"]
+__all__ = ["check_config", "get_key"]

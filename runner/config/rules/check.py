@@ -1,4 +1,4 @@
-"""The rules between and within fields that a type cannot say. Checked before torch is imported."""
+"""Checks a whole configuration, before torch is imported."""
 
 from __future__ import annotations
 
@@ -14,16 +14,7 @@ from runner.config.rules.hardware import (
     check_pipeline,
     check_precision,
 )
-from runner.config.rules.keys import (
-    ALLOWED_VALUES,
-    INTERVAL_KEYS,
-    NON_NEGATIVE_KEYS,
-    POSITIVE_KEYS,
-    REQUIRED_NODES,
-    SPLITS,
-    Config,
-    get_key,
-)
+from runner.config.rules.keys import REQUIRED_NODES, Config, get_key
 from runner.config.rules.lbfgs import check_lbfgs
 from runner.config.rules.loops import (
     check_loop,
@@ -34,6 +25,7 @@ from runner.config.rules.loops import (
 )
 from runner.config.rules.sharding import check_sharding_rules, check_sparse_dist
 from runner.config.rules.warm_start import check_warm_start_sources
+from runner.config.settings import SPLITS
 from runner.config.targets import check_target_names, is_in_packages
 from runner.config.typecheck import check_types
 from runner.errors import ConfigError, nearest_hint
@@ -42,7 +34,7 @@ from runner.models.row_scope import check_loss_row_scope
 from runner.optim.lr_schedule import check_schedule
 from runner.optim.param_groups import check_schedules, parse_parameter_groups
 from runner.optim.penalty_settings import parse_penalties
-from runner.optim.settings import ClipSettings, check_clip, parse_sparse
+from runner.optim.settings import parse_sparse
 
 
 def check_config(
@@ -54,20 +46,22 @@ def check_config(
     from_run: bool = False,
     source_config: Config | None = None,
 ) -> list[str]:
-    """Every mistake in a resolved configuration, a message each. Imports no torch.
+    """Return a message for every mistake in a resolved configuration. Imports no torch.
 
-    Args: default_config: the same options without overrides (for types); added_keys: keys given with `+`;
-    allowed: packages a `_target_` may lie in; from_run: whether it was taken from a run directory;
-    source_config: that run's own.
+    Args:
+        config: resolved.
+        default_config: the same options without overrides, for the types.
+        added_keys: keys given with `+`.
+        allowed: packages that a `_target_` may lie in.
+        from_run: whether the configuration was taken from a run directory.
+        source_config: the configuration of that run.
     """
     problems = check_types(config, default_config, added_keys)
-    wrong = {p.split("=")[0].split(":")[0] for p in problems}
+    reported_keys = {_key_of(p) for p in problems}
     problems += check_target_names(config, allowed)
     for rule in CONFIG_RULES:
-        # A rule would trip over, or repeat, what the type check has already said of the same key.
-        problems += [
-            p for p in _run_rule(rule, config) if p.split("=")[0].split(":")[0] not in wrong
-        ]
+        # A rule would repeat what the type check has already said about the same key.
+        problems += [p for p in _run_rule(rule, config) if _key_of(p) not in reported_keys]
     problems += list(check_loop(config, from_run))
     problems += _run_rule(partial(check_profiler_window, source_config=source_config or {}), config)
     problems += _run_rule(partial(check_warm_start_sources, from_run=from_run), config)
@@ -76,11 +70,16 @@ def check_config(
     return list(dict.fromkeys(problems))
 
 
+def _key_of(problem: str) -> str:
+    return problem.split("=")[0].split(":")[0]
+
+
 def _run_rule(rule: Callable[[Config], Iterator[str]], config: Config) -> list[str]:
     try:
         return list(rule(config))
     except (TypeError, AttributeError, KeyError):
-        return []  # of a wrong type, or missing: said already, or said by `_whole`
+        # A value is missing or of a wrong type, which another message says.
+        return []
 
 
 def _check_required_nodes(config: Config) -> Iterator[str]:
@@ -90,35 +89,10 @@ def _check_required_nodes(config: Config) -> Iterator[str]:
             yield f"{key}: is missing, and every job needs it; `ls {group}` lists its options"
 
 
-def _check_numbers(config: Config) -> Iterator[str]:
-    for key in POSITIVE_KEYS:
-        value = get_key(config, key)
-        if isinstance(value, int | float) and value < 1:
-            yield f"{key}={value}: must be at least 1"
-    for key in NON_NEGATIVE_KEYS:
-        value = get_key(config, key)
-        if isinstance(value, int | float) and not value >= 0:
-            yield f"{key}={value}: must not be negative"
+def _check_dense_lr(config: Config) -> Iterator[str]:
     rate = get_key(config, "optimizer.dense.lr")
     if isinstance(rate, int | float) and not 0 <= rate < float("inf"):
         yield f"optimizer.dense.lr={rate}: a learning rate is a number from 0"
-    seed = get_key(config, "seed")
-    if isinstance(seed, int) and seed >= 2**63:
-        yield f"seed={seed}: must be below 2**63"
-
-
-def _check_choices(config: Config) -> Iterator[str]:
-    for key, known in ALLOWED_VALUES.items():
-        value = get_key(config, key)
-        if value is None or value in known:
-            continue
-        if key == "checkpoint.step" and isinstance(value, int):
-            if value < 0:
-                yield f"{key}={value}: the number of an update, or best, or last"
-        elif key == "trainer.device" and re.fullmatch(r"cuda:\d+", str(value)):
-            continue
-        else:
-            yield f"{key}={value}: one of {', '.join(known)}{nearest_hint(str(value), known)}"
 
 
 def _check_length(config: Config) -> Iterator[str]:
@@ -130,14 +104,6 @@ def _check_length(config: Config) -> Iterator[str]:
             f"trainer.max_steps={steps} and trainer.max_epochs={epochs}: exactly one may hold; "
             "set the other to null"
         )
-
-
-def _check_intervals(config: Config) -> Iterator[str]:
-    for key, timed in INTERVAL_KEYS.items():
-        try:
-            parse_interval(get_key(config, key), key=key, allow_time=timed)
-        except ConfigError as error:
-            yield str(error)
 
 
 def _check_monitor(config: Config) -> Iterator[str]:
@@ -169,13 +135,12 @@ def _check_callbacks(config: Config) -> Iterator[str]:
 
 
 def _check_parsed_nodes(config: Config) -> Iterator[str]:
-    """Groups with a parser of their own, which knows why it refuses what a kernel would ignore."""
+    """Ask the groups' own parsers, which give the reason for what they refuse."""
     for parse in (
         lambda: parse_sparse(config["optimizer"]["sparse"]),
         lambda: check_schedule(config["scheduler"]),
         lambda: check_schedules(config["optimizer"]),
         lambda: parse_parameter_groups(config["optimizer"]),
-        lambda: check_clip(ClipSettings(**config["trainer"].get("clip", {}))),
         lambda: parse_penalties(config["trainer"].get("penalties")),
         lambda: MetricSettings(**config["metrics"]),
     ):
@@ -201,12 +166,6 @@ def _check_warmup(config: Config) -> Iterator[str]:
         yield f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps})"
 
 
-def _check_ema(config: Config) -> Iterator[str]:
-    decay = config["trainer"]["ema"]["decay"]
-    if decay is not None and not 0 <= decay < 1:
-        yield f"trainer.ema.decay={decay}: from 0 (the weights themselves), below 1; null: none"
-
-
 def _check_name(config: Config) -> Iterator[str]:
     name = config.get("name")
     if isinstance(name, str) and not re.fullmatch(r"[\w][\w.+-]*", name):
@@ -215,10 +174,8 @@ def _check_name(config: Config) -> Iterator[str]:
 
 CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _check_required_nodes,
-    _check_numbers,
-    _check_choices,
+    _check_dense_lr,
     _check_length,
-    _check_intervals,
     _check_monitor,
     check_monitored_metrics,
     _check_callbacks,
@@ -230,7 +187,6 @@ CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     check_sharding_rules,
     check_pipeline,
     check_sparse_dist,
-    _check_ema,
     _check_name,
     check_warm_start,
     check_stream,

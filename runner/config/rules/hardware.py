@@ -1,4 +1,4 @@
-"""Rules of devices, ranks, precision and pipelines: what this machine, or a kernel, cannot do."""
+"""Rules for devices, ranks, precision and pipelines: what this machine or a kernel cannot do."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runner.config.rules.keys import Config, get_key
-from runner.config.rules.loops import (
-    DEBUG_LOOP,
-    EVALUATE_LOOP,
-    ONLINE_LOOP,
-    TRAIN_LOOP,
-    TUNING_LOOPS,
-)
+from runner.config.rules.loops import TUNING_LOOPS
+from runner.config.settings import DEBUG_LOOP, EVALUATE_LOOP, ONLINE_LOOP, TRAIN_LOOP
 
 
 def check_precision(config: Config) -> Iterator[str]:
+    """Check that fp16 has a CUDA device."""
     trainer = config["trainer"]
     if not trainer.get("amp") or trainer.get("amp_dtype") != "fp16":
         return
@@ -27,12 +23,14 @@ def check_precision(config: Config) -> Iterator[str]:
 
 
 def check_device(config: Config) -> Iterator[str]:
+    """Check that a CUDA device that is asked for may be there."""
     name = config["trainer"]["device"]
     if isinstance(name, str) and name.startswith("cuda") and not _may_have_cuda():
         yield f"trainer.device={name}: this machine shows no NVIDIA device; auto or cpu works"
 
 
 def check_num_processes(config: Config) -> Iterator[str]:
+    """Check that the loop works on several ranks, and that each rank has a device."""
     size = config["trainer"]["num_processes"]
     loop = get_key(config, "loop._target_")
     if size > 1 and loop not in (TRAIN_LOOP, EVALUATE_LOOP, *TUNING_LOOPS):
@@ -41,13 +39,13 @@ def check_num_processes(config: Config) -> Iterator[str]:
         yield f"trainer.num_processes={size}: the loop {name} works in one process{why}"
     if size > 1 and str(config["trainer"]["device"]).startswith("cuda:"):
         yield (
-            f"trainer.device={config['trainer']['device']}: each of {size} ranks takes a GPU of "
-            "its own; write cuda"
+            f"trainer.device={config['trainer']['device']}: each of {size} ranks takes another "
+            "GPU; write cuda"
         )
 
 
 def check_pipeline(config: Config) -> Iterator[str]:
-    """What would be without effect, or cannot be had."""
+    """Check that the pipeline works with this loop and device, and that it has an effect."""
     trainer = config["trainer"]
     kind, loop = trainer.get("pipeline"), str(get_key(config, "loop._target_"))
     if kind not in ("base", "sparse_dist"):
@@ -56,26 +54,26 @@ def check_pipeline(config: Config) -> Iterator[str]:
         name = loop.rpartition(".")[2]
         yield (
             f"trainer.pipeline={kind}: the loop {name} takes no batch ahead of its update; auto "
-            "fits every loop"
+            "works with every loop"
         )
     elif kind == "base" and runs_on_cpu(config):
         yield (
-            "trainer.pipeline=base: copies a batch to the GPU beside the update before it, and on "
-            "CPU there is nothing to copy; dataset.workers=1 reads and decodes beside it"
+            "trainer.pipeline=base: copies a batch to the GPU during the update before it, and on "
+            "CPU there is nothing to copy; dataset.workers=1 reads and decodes during the update"
         )
     elif kind == "sparse_dist" and trainer["num_processes"] == 1:
         yield (
             "trainer.pipeline=sparse_dist: exchanges ids between ranks, and one process has all "
-            "tables; auto takes what there is"
+            "tables; auto takes the best that works"
         )
 
 
 def runs_on_cpu(config: Config) -> bool:
-    """Whether it will train without a GPU, as far as that is known before torch."""
+    """Return whether the job will train without a GPU, as far as that is known before torch."""
     name = config["trainer"]["device"]
     return name == "cpu" or (name == "auto" and not _may_have_cuda())
 
 
 def _may_have_cuda() -> bool:
-    """Whether there is any device file of a GPU; torch, which knows better, comes later."""
+    """Return whether there is a device file of a GPU; torch checks more thoroughly later."""
     return any(any(Path("/dev").glob(pattern)) for pattern in ("nvidia*", "nvhost*", "dxg", "kfd"))

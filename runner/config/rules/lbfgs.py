@@ -1,4 +1,4 @@
-"""Rules of L-BFGS, which evaluates the loss several times in an update of our own task."""
+"""Rules for L-BFGS, which evaluates the loss several times in one update of our own task."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ CLIP_KEYS = ("value", "parameter_norm", "global_norm")
 
 
 def check_lbfgs(config: Config) -> Iterator[str]:
-    """What else would move the loss that it searches along, or move beside it."""
+    """Refuse everything else that would change the loss or the parameters during its search."""
     optimizer, trainer = config["optimizer"], config["trainer"]
     if (
         optimizer["dense"]["_target_"] not in LBFGS_TARGETS
         or config["task"]["_target_"] != BUILTIN_TASK
     ):
         return
-    why = "L-BFGS searches along the gradient of the loss, of which"
+    why = "L-BFGS searches along the gradient of the loss, and"
     clip = trainer.get("clip") or {}
     for key in CLIP_KEYS:
         if clip.get(key) is not None:
             yield (
-                f"trainer.clip.{key}={clip[key]}: {why} clipping would make another one; "
+                f"trainer.clip.{key}={clip[key]}: {why} clipping would change it; "
                 f"trainer.clip.{key}=null, or another optimizer.dense"
             )
     if trainer.get("amp") and trainer.get("amp_dtype") == "fp16":
         yield (
-            f"trainer.amp_dtype=fp16: {why} loss scaling would make another one; "
+            f"trainer.amp_dtype=fp16: {why} loss scaling would change it; "
             "trainer.amp_dtype=bf16 works"
         )
     try:
         parts = parse_parameter_groups(optimizer)
     except ConfigError:
-        return  # said elsewhere
+        return  # another rule reports it
     if not any(part.frozen for part in parts):
         yield (
             "optimizer.parts: L-BFGS evaluates the loss several times in an update, and tables are "
@@ -47,6 +47,6 @@ def check_lbfgs(config: Config) -> Iterator[str]:
     for i, part in enumerate(parts):
         if not part.frozen:
             yield (
-                f"optimizer.parts[{i}]: L-BFGS moves what it owns in the middle of an update, so "
-                "all that is trained must be its own; parts may only freeze"
+                f"optimizer.parts[{i}]: L-BFGS moves its parameters in the middle of an update, "
+                "so it must train all parameters that are trained; parts may only freeze"
             )

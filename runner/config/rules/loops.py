@@ -1,4 +1,4 @@
-"""Rules of the loops: what each starts from, and what it cannot do."""
+"""Rules for the loops: what each starts from, and what it cannot do."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.config.rules.keys import SPLITS, Config, get_key
+from runner.config.rules.keys import Config, get_key
+from runner.config.settings import (
+    DEBUG_LOOP,
+    EVALUATE_LOOP,
+    ONLINE_LOOP,
+    TRAIN_LOOP,
+    TUNE_BATCH_SIZE_LOOP,
+    TUNE_LR_LOOP,
+)
 from runner.errors import nearest_hint
 
-EVALUATE_LOOP = "runner.training.loops.evaluate.evaluate"
-TRAIN_LOOP = "runner.training.loops.train.train"
-ONLINE_LOOP = "runner.training.loops.online.online"
-DEBUG_LOOP = "runner.training.loops.debug.debug"
 STREAM_DATASETS = "runner.data.streaming."
-TUNING_LOOPS = (
-    "runner.training.loops.tune_batch_size.tune_batch_size",
-    "runner.training.loops.tune_lr.tune_lr",
-)
+TUNING_LOOPS = (TUNE_BATCH_SIZE_LOOP, TUNE_LR_LOOP)
 NEW_RUN_LOOPS = (TRAIN_LOOP, ONLINE_LOOP, *TUNING_LOOPS)
 
 
 def check_loop(config: Config, from_run: bool) -> Iterator[str]:
+    """Check what the loop starts from: nothing, a run or a checkpoint."""
     target = get_key(config, "loop._target_")
-    split = get_key(config, "loop.split")
-    if split is not None and split not in SPLITS:
-        yield f"loop.split={split}: one of {', '.join(SPLITS)}{nearest_hint(str(split), SPLITS)}"
     if target == EVALUATE_LOOP and not from_run:
         yield "loop=eval: needs what to evaluate: run=DIR (a run directory) or checkpoint.path=DIR"
     path = get_key(config, "checkpoint.path")
@@ -45,14 +44,11 @@ def check_loop(config: Config, from_run: bool) -> Iterator[str]:
 
 def _check_follow(config: Config) -> Iterator[str]:
     if get_key(config, "checkpoint.path") is not None or config.get("run") is None:
-        yield "loop.follow=true: follows a training as it goes on: run=DIR, its run directory"
-    for key in ("loop.poll_s", "loop.timeout_s"):
-        if not get_key(config, key) > 0:
-            yield f"{key}={get_key(config, key)}: must be more than 0 seconds"
+        yield "loop.follow=true: follows a training under way: run=DIR, its run directory"
 
 
 def check_stream(config: Config) -> Iterator[str]:
-    """What is learnt from once, in its order, and what has no end."""
+    """Check that a stream has a loop that can learn from it, and that loop=online can run."""
     target = get_key(config, "loop._target_")
     dataset = str(get_key(config, "dataset._target_"))
     if dataset.startswith(STREAM_DATASETS) and target not in (ONLINE_LOOP, DEBUG_LOOP):
@@ -66,7 +62,7 @@ def check_stream(config: Config) -> Iterator[str]:
     for name in ("early_stop", "lr_on_plateau", "batch_on_plateau"):
         rule = get_key(config, f"trainer.{name}") or {}
         if rule.get("patience") or rule.get("threshold") is not None:
-            yield f"trainer.{name}: waits for evaluations of a split, and loop=online makes none"
+            yield f"trainer.{name}: waits for evaluations of a split, and loop=online has none"
     if get_key(config, "dataset.mix"):
         yield (
             "dataset.mix=true: stores train rows in random order, and loop=online takes them in "
@@ -75,8 +71,12 @@ def check_stream(config: Config) -> Iterator[str]:
 
 
 def check_profiler_window(config: Config, source_config: Config) -> Iterator[str]:
-    """A profile that nothing would record. Args: source_config: of the run it starts from, whose own
-    window is no matter of this loop."""
+    """Refuse a profiler window in a loop that would not record it.
+
+    Args:
+        config: of this job.
+        source_config: of the run that it starts from; a window that was set there is ignored.
+    """
     key = "trainer.profile.updates"
     updates, loop = get_key(config, key), str(get_key(config, "loop._target_"))
     if (
@@ -86,7 +86,7 @@ def check_profiler_window(config: Config, source_config: Config) -> Iterator[str
     ):
         return
     instead = {
-        DEBUG_LOOP: "loop.summary=true times the modules of its few",
+        DEBUG_LOOP: "loop.summary=true times the modules in its few updates",
         EVALUATE_LOOP: "an evaluation has none",
         **dict.fromkeys(TUNING_LOOPS, "with loop.then=train the training that follows is recorded"),
     }
@@ -98,26 +98,19 @@ def check_profiler_window(config: Config, source_config: Config) -> Iterator[str
 
 
 def check_tuning(config: Config) -> Iterator[str]:
-    """Shares and ranges of the loops that look for a setting."""
+    """Check the bounds of the tuning loops against each other."""
     if get_key(config, "loop._target_") not in TUNING_LOOPS:
         return
     loop = config["loop"]
-    for key in ("fall_off", "margin", "smoothing"):
-        if key in loop and not 0 <= loop[key] < 1:
-            yield f"loop.{key}={loop[key]}: a share from 0 up to, not including, 1"
-    if "low" in loop and not 0 < loop["low"] < loop["high"]:
-        low, high = loop["low"], loop["high"]
-        yield f"loop.low={low}: needed is more than 0 and less than loop.high={high}"
-    if loop.get("updates", 3) < 3:
-        yield f"loop.updates={loop['updates']}: fewer than 3 tell nothing"
-    if "diverged" in loop and not loop["diverged"] > 1:
-        yield f"loop.diverged={loop['diverged']}: a multiple of the least loss: more than 1"
+    if "low" in loop and not loop["low"] < loop["high"]:
+        yield f"loop.low={loop['low']}: must be below loop.high={loop['high']}"
     start, cap = loop.get("start"), loop.get("max_batch_size")
     if start and cap and start > cap:
-        yield f"loop.start={start}: is over loop.max_batch_size={cap}"
+        yield f"loop.start={start}: is above loop.max_batch_size={cap}"
 
 
 def check_warm_start(config: Config) -> Iterator[str]:
+    """Check the keys of a warm start against each other."""
     init, target = get_key(config, "checkpoint.init_from"), get_key(config, "loop._target_")
     if target not in NEW_RUN_LOOPS:
         return
@@ -129,24 +122,34 @@ def check_warm_start(config: Config) -> Iterator[str]:
     if init is None and names:
         yield "checkpoint.init_names: renames weights of checkpoint.init_from, which is not set"
     if init is None and not tables and get_key(config, "checkpoint.init_optimizer"):
-        yield "checkpoint.init_optimizer=true: of what checkpoint.init_from or init_tables take"
+        yield (
+            "checkpoint.init_optimizer=true: takes the optimizers' states of what "
+            "checkpoint.init_from or init_tables name, and neither is set"
+        )
     if init is None and get_key(config, "checkpoint.init_average"):
-        yield "checkpoint.init_average=true: of checkpoint.init_from, which is not set"
+        yield (
+            "checkpoint.init_average=true: takes the averages of checkpoint.init_from, which is "
+            "not set"
+        )
     for name, other in names.items():
         if not (other is None or (isinstance(other, str) and other)):
-            yield f"checkpoint.init_names.{name}={other}: the name there, or null to leave it out"
+            yield (
+                f"checkpoint.init_names.{name}={other}: needed is the name in the source, or null "
+                "to leave the weight out"
+            )
     for table, given in tables.items():
         yield from _check_table_source(f"checkpoint.init_tables.{table}", given)
 
 
 def _check_table_source(key: str, given: Any) -> Iterator[str]:
     if not isinstance(given, Mapping) or not isinstance(given.get("from"), str):
-        yield f"{key}={given}: needed is {{from: DIR}}, and with another name table: NAME"
+        yield f"{key}={given}: write {{from: DIR}}, or {{from: DIR, table: NAME}} for another name"
         return
     for name in given:
         if name not in ("from", "table"):
-            yield f"{key}.{name}: is no key of it{nearest_hint(str(name), ('from', 'table'))}"
+            near = nearest_hint(str(name), ("from", "table"))
+            yield f"{key}.{name}: there is no such key{near}; known: from, table"
     if not isinstance(given.get("table", ""), str):
-        yield f"{key}.table={given['table']}: needed is the name of a table there"
+        yield f"{key}.table={given['table']}: needed is the name of a table in the source"
     if not os.path.isdir(given["from"]):
         yield f"{key}.from={given['from']}: no such folder"

@@ -1,4 +1,4 @@
-"""What a resume may not change, with the reason. Before anything is written, and without torch."""
+"""What a resume may not change. Checked before anything is written, and without torch."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ FIXED_KEYS = ("data", "dataset", "seed", "model", "task")
 
 
 def check_resumable(folder: Path, spec: RunSpec) -> None:
-    """A resume goes on with the same data in the same order; else it would be another run.
+    """Check that a resume goes on with the same data, seed, model, task and rows of an update.
 
-    Raises: UserError that names what differs.
+    Args:
+        folder: the run directory.
+        spec: of the run as it would go on.
+
+    Raises:
+        UserError: naming what differs; it would be another run.
     """
     changes = signature_changes(folder, read_meta(folder), spec)
     fixed = [change for change in changes if change[0].split(".")[0] in FIXED_KEYS]
     if fixed:
         raise UserError(
-            f"{folder} cannot go on with other data, seed, model or task:\n{format_changes(fixed)}\n"
+            f"{folder} cannot go on with other data, seed, model or task:\n"
+            f"{format_changes(fixed)}\n"
             f"checkpoint.init_from={folder} starts a new run from its weights"
         )
     reasons = [*_global_batch_changes(changes), *_row_scope_changes(changes)]
@@ -39,9 +45,9 @@ def check_resumable(folder: Path, spec: RunSpec) -> None:
                 *_newly_frozen(newest, spec.config),
             ]
     if reasons:
-        told = "\n".join(reasons)
+        listed = "\n".join(reasons)
         raise UserError(
-            f"{folder} cannot go on so:\n{told}\n"
+            f"{folder} cannot go on with these settings:\n{listed}\n"
             f"checkpoint.init_from={folder} starts a new run from its weights"
         )
 
@@ -52,21 +58,21 @@ def _global_batch_changes(changes: list[Change]) -> Iterator[str]:
             yield (
                 f"  trainer.batch_size: an update of this run has {before:,} rows, over all ranks "
                 f"and micro-batches, and now it would have {now:,}; a resume keeps them: without "
-                "trainer.batch_size each takes its share, and trainer.batch_on_plateau lets an "
-                "update grow"
+                "trainer.batch_size each rank takes its share, and trainer.batch_on_plateau lets "
+                "an update grow"
             )
 
 
 def _row_scope_changes(changes: list[Change]) -> Iterator[str]:
-    cut = [
+    scope_changes = [
         change
         for change in changes
         if change[0] in [f"trainer.{name}" for name in GLOBAL_BATCH_KEYS]
     ]
-    if cut and not any(key == "global_batch" for key, _, _ in changes):
+    if scope_changes and not any(key == "global_batch" for key, _, _ in changes):
         yield (
             "  model.loss.within=micro_batch: the loss compares the rows of each micro-batch of "
-            f"each rank, which would be others:\n{format_changes(cut)}"
+            f"each rank, and these would change:\n{format_changes(scope_changes)}"
         )
 
 
@@ -75,23 +81,23 @@ def _dropped_averages(saved: CheckpointSummary, config: Mapping[str, Any]) -> It
         n.startswith("ema/") for n in saved.tensor_names
     ):
         yield (
-            "  trainer.ema.decay=null: this run keeps moving averages, and what it has evaluated "
-            "so far are these; trainer.ema.evaluate=false goes on with evaluations of the weights"
+            "  trainer.ema.decay=null: this run keeps moving averages, and its evaluations so far "
+            "are of them; trainer.ema.evaluate=false goes on with evaluations of the weights"
         )
 
 
 def _newly_frozen(saved: CheckpointSummary, config: Mapping[str, Any]) -> Iterator[str]:
-    """Parts that would be frozen in the middle, whose optimizer the checkpoint goes on with."""
+    """Find parameters that the run has trained and that would be frozen from now on."""
     names = [*saved.values.get("dense_optimizer", {})]
     states = [name.split("/") for name in saved.tensor_names if name.startswith("tables/")]
     names += sorted({f"{TABLE_PREFIX}{s[1]}" for s in states if s[-1] != "weight"})
-    told: set[int] = set()
+    reported: set[int] = set()
     parts = parse_parameter_groups(config["optimizer"])
     for name in names:
         owner = next((i for i, p in enumerate(parts) if re.search(p.pattern, name)), None)
-        if owner is not None and parts[owner].frozen and owner not in told:
-            told.add(owner)
+        if owner is not None and parts[owner].frozen and owner not in reported:
+            reported.add(owner)
             yield (
                 f"  optimizer.parts[{owner}]: {parts[owner].pattern!r} freezes {name!r}, which "
-                "this run has trained and whose optimizer's state it goes on with"
+                "this run has trained and whose optimizer's state is in the checkpoint"
             )

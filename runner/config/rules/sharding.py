@@ -1,6 +1,7 @@
-"""Rules of the `sharding` group: which plans the rules of tables allow, as far as patterns say it.
+"""Rules for the `sharding` group: which plans the optimizers of the tables allow.
 
-The names of all tables are known when the data has been read; what depends on them is refused then.
+The names of the tables are known only when the data have been read. Until then patterns of
+optimizer.parts are all that is known; whatever depends on names is checked later.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from runner.optim.settings import SPARSE_KINDS
 
 
 def check_sharding_rules(config: Config) -> Iterator[str]:
+    """Check the plans against the optimizers of the tables."""
     node = config["sharding"]
     yield from check_sharding(node)
     rules = _rules(config)
-    # one process has all tables whole, so that any plan is as good as another
+    # One process has all tables whole, whatever the plan.
     if rules is None or config["trainer"]["num_processes"] == 1:
         return
     cpu = runs_on_cpu(config)
@@ -35,7 +37,7 @@ def check_sharding_rules(config: Config) -> Iterator[str]:
 
 
 def check_sparse_dist(config: Config) -> Iterator[str]:
-    """Whether TorchRec may hold any table whose ids its pipeline could send ahead."""
+    """Check that TorchRec may hold a table whose ids its pipeline can send ahead."""
     trainer, rules = config["trainer"], _rules(config)
     if trainer.get("pipeline") != "sparse_dist" or trainer["num_processes"] == 1 or rules is None:
         return
@@ -43,12 +45,12 @@ def check_sparse_dist(config: Config) -> Iterator[str]:
         kinds = ", ".join(f"{r.key}={r.kind}" for r in rules.possible() if r.is_configured)
         yield (
             f"trainer.pipeline=sparse_dist: with {kinds} and these plans our own exchange holds "
-            "the tables, which sends ids within the update; auto takes what there is"
+            "the tables, which sends ids within the update; auto takes the best that works"
         )
 
 
 def _rules(config: Config) -> TableRules | None:
-    """None if the parts, or the kind, are wrong: that is said elsewhere."""
+    """Return the optimizers of the tables; None if a setting is wrong, which is said elsewhere."""
     kind = get_key(config, "optimizer.sparse.kind")
     try:
         parts = parse_parameter_groups(config["optimizer"])

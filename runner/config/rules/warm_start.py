@@ -1,4 +1,4 @@
-"""Whether a new run's warm start has what it is to take, as far as names tell."""
+"""Checks that the sources of a warm start hold what the new run takes, as far as names tell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from runner.rundir.checkpoint.peek import peek_checkpoint
 
 
 def check_warm_start_sources(config: Config, from_run: bool) -> Iterator[str]:
-    """Args: from_run: a run that goes on has started long ago."""
+    """Check the checkpoints and tables that a new run starts from.
+
+    Args:
+        config: resolved.
+        from_run: whether it was taken from a run, which has started already.
+    """
     if from_run or get_key(config, "loop._target_") not in NEW_RUN_LOOPS:
         return
     init = get_key(config, "checkpoint.init_from")
@@ -23,19 +28,19 @@ def check_warm_start_sources(config: Config, from_run: bool) -> Iterator[str]:
     for table, given in (get_key(config, "checkpoint.init_tables") or {}).items():
         key, path = f"checkpoint.init_tables.{table}", Path(given["from"])
         yield from _check_has_checkpoint(f"{key}.from", path)
-        found = peek_checkpoint(path)
-        if found is None:
+        summary = peek_checkpoint(path)
+        if summary is None:
             continue
-        names = [name.split("/") for name in found.tensor_names if name.startswith("tables/")]
+        names = [name.split("/") for name in summary.tensor_names if name.startswith("tables/")]
         known = sorted({name[1] for name in names if name[-1] == "weight"})
-        asked = given.get("table") or table
-        if asked not in known:
-            there = f"; {path} has {', '.join(known)}" if known else f"; {path} has none"
-            yield f"{key}.table={asked}: no table {asked!r}{nearest_hint(asked, known)}{there}"
+        source_table = given.get("table") or table
+        if source_table not in known:
+            hint = f"{nearest_hint(source_table, known)}; {path} has {', '.join(known) or 'none'}"
+            yield f"{key}.table={source_table}: no table {source_table!r}{hint}"
 
 
 def _check_has_checkpoint(key: str, path: Path) -> Iterator[str]:
     if not path.is_dir() or (path / MANIFEST_FILE).exists():
-        return  # the first is said elsewhere
+        return  # another rule reports a folder that does not exist
     if not saved_steps(path / "checkpoints"):
-        yield f"{key}={path}: holds no whole checkpoint; needed is a run directory that does"
+        yield f"{key}={path}: holds no whole checkpoint; name a run directory that holds one"

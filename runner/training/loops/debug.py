@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from runner.config.settings import DebugLoopSettings
 from runner.models.layers.embedding import TableLookup
 from runner.reporting.console.format import format_number
 from runner.training.debugging.fixed_batches import SingleBatchDataset
@@ -46,18 +47,6 @@ _ANOMALY_ERROR = "returned nan values"  # part of its error
 
 
 @dataclass(frozen=True)
-class DebugOptions:
-    """The settings of the loop; see conf/loop/debug.yaml."""
-
-    max_steps: int
-    anomaly: bool
-    statistics: bool
-    overfit_one_batch: bool
-    stop_at_nonfinite: bool
-    summary: bool
-
-
-@dataclass(frozen=True)
 class DebugObservers:
     """The observers of the updates, and what they observe.
 
@@ -90,7 +79,7 @@ def debug(job: Job) -> Result:
     it repeats the updates that the training made after it. Writes no file. The status is failed if
     a value was not finite and the options say to stop there.
     """
-    options = DebugOptions(**job.loop_settings)
+    options = DebugLoopSettings(**job.loop_settings)
     job = replace(job, run=None, checkpointer=None)
     with stop_on_signals() as stop:
         state = (
@@ -122,7 +111,7 @@ def debug(job: Job) -> Result:
     )
 
 
-def prepare_debug_job(job: Job, state: TrainState, options: DebugOptions) -> Job:
+def prepare_debug_job(job: Job, state: TrainState, options: DebugLoopSettings) -> Job:
     """Return the job with the loop's own length and batches."""
     last_step = state.step + options.max_steps
     trainer = replace(job.trainer, max_steps=last_step, max_epochs=None)
@@ -132,7 +121,7 @@ def prepare_debug_job(job: Job, state: TrainState, options: DebugOptions) -> Job
     return replace(job, trainer=trainer, dataset=dataset)
 
 
-def make_observers(job: Job, options: DebugOptions) -> DebugObservers:
+def make_observers(job: Job, options: DebugLoopSettings) -> DebugObservers:
     """Make the observers that the options ask for."""
     context = job.context
     roots = {"": context.model, "(loss)": context.loss, "(task)": job.task}
@@ -166,7 +155,7 @@ def run_updates(
     job: Job,
     state: TrainState,
     observers: DebugObservers,
-    options: DebugOptions,
+    options: DebugLoopSettings,
     stop: StopSignal,
 ) -> DebugOutcome:
     """Make all updates, or those up to the first value that is not finite.

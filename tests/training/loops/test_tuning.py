@@ -402,12 +402,12 @@ def test_a_size_below_the_one_that_ran_out_of_memory_is_chosen(runner, tmp_path)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("loop=tune_batch_size", "loop.margin=1"), "loop.margin=1: a share from 0"),
+        (("loop=tune_batch_size", "loop.margin=1"), "loop.margin=1: must be at least 0"),
         (("loop=tune_batch_size", "loop.then=trian"), "one of train; nearest: 'train'"),
-        (("loop=tune_batch_size", "loop.start=99", "loop.max_batch_size=9"), "is over loop.max_"),
-        (("loop=tune_lr", "loop.low=5", "loop.high=2.0"), "less than loop.high=2.0"),
-        (("loop=tune_lr", "loop.diverged=0.5"), "more than 1"),
-        (("loop=tune_lr", "loop.updates=1"), "fewer than 3 tell nothing"),
+        (("loop=tune_batch_size", "loop.start=99", "loop.max_batch_size=9"), "is above loop.max_"),
+        (("loop=tune_lr", "loop.low=5", "loop.high=2.0"), "must be below loop.high=2.0"),
+        (("loop=tune_lr", "loop.diverged=0.5"), "must be above 1"),
+        (("loop=tune_lr", "loop.updates=1"), "must be at least 3; fewer tell nothing"),
         (("loop=tune_lr", "loop.updats=10"), "nearest: 'loop.updates'"),
     ],
 )

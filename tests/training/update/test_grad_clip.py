@@ -14,7 +14,7 @@ from runner.distributed.ranks import SINGLE_PROCESS
 from runner.errors import ConfigError
 from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
-from runner.optim.settings import ClipSettings, check_clip
+from runner.optim.settings import ClipSettings
 from runner.training.update.grad_clip import clip_gradients, gradient_norms
 from runner.training.update.parameters import dense_parameters
 from runner.training.update.task import Supervised
@@ -190,9 +190,3 @@ def test_mistakes_in_penalties_are_reported(entries, message):
     named = dense_parameters(context.model, context.loss)
     with pytest.raises(ConfigError, match=message):
         resolve_penalties(parse_penalties(entries), named, ["a", "b", "m"])
-
-
-@pytest.mark.parametrize("bound", [0, -1.0, math.nan, math.inf])
-def test_a_bound_is_above_0(bound):
-    with pytest.raises(ConfigError, match=r"trainer.clip.value=.*: must be above 0"):
-        check_clip(ClipSettings(value=bound))

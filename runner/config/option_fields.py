@@ -1,25 +1,25 @@
-"""Fields of an option: key, type, default and what its comment says, from the YAML and the code.
+"""The fields of an option: key, type, default and comment, from its YAML and from the code.
 
-Read without composing: nothing is imported of what a `_target_` names, its annotations are read
-from its source.
+Nothing is composed, and nothing that a `_target_` names is imported: the annotations of its
+arguments are read from its source.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+from runner.config.declarations import read_declarations, settings_of
 from runner.config.locations import SOURCE_ROOT
-from runner.config.settings import SETTINGS_BY_NODE, SETTINGS_BY_TARGET
 from runner.config.typecheck import type_name
+from runner.config_key import Key
 
-_WORDS = (  # Python's words for types, as errors call them
+_WORDS = (  # Python's names of types -> what messages call them
     (r"Sequence\[|list\[|tuple\[", "list of "),
     (r"Mapping\[.*|dict\[.*|Mapping|dict", "group of keys"),
     (r", \.\.\.|\]", ""),
@@ -37,58 +37,75 @@ _FLOAT = re.compile(r"[+-]?\d+(\.\d*)?e[+-]?\d+", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class OptionField:
-    """A key that a command line may set."""
+    """A key that a command line may set.
 
-    key: str  # dotted, from the top
-    type_name: str  # in words; "" where only the code knows
-    default: str  # as the YAML has it
-    description: str
+    Args:
+        key: dotted, from the top.
+        type_name: in words; empty where only the code knows.
+        default: as the YAML has it.
+        comment: what the YAML says of the key.
+        declared: what the key's declaration says, if it has one.
+        target: the `_target_` of the node that the key lies in, if there is one.
+    """
+
+    key: str
+    type_name: str
+    default: str
+    comment: str
+    declared: Key | None = None
+    target: str = ""
+
+    @property
+    def description(self) -> str:
+        return self.comment or (self.declared.doc if self.declared is not None else "")
+
+    @property
+    def range(self) -> str:
+        return self.declared.range if self.declared is not None else ""
 
 
 def read_fields(path: Path, prefix: str) -> list[OptionField]:
-    """The fields of an option's YAML.
+    """Return the fields of an option's YAML.
 
-    Args: prefix: the node that the option becomes, such as `model.loss`; a YAML that says
-    `# @package _global_` counts from the top instead.
+    Args:
+        path: of the YAML.
+        prefix: the node that the option becomes, such as `model.loss`; a YAML that says
+            `# @package _global_` counts from the top instead.
     """
     text = path.read_text(encoding="utf-8")
     root = yaml.compose(text, Loader=yaml.CSafeLoader)
     if not isinstance(root, yaml.MappingNode):
         return []
     is_global = re.match(r"# @package _global_", text) is not None
-    return list(_fields(root, "" if is_global else prefix, text.splitlines(), {}))
+    return list(_fields(root, "" if is_global else prefix, text.splitlines()))
 
 
-def _fields(
-    node: yaml.MappingNode, prefix: str, lines: Sequence[str], hints: Mapping[str, str]
-) -> Iterator[OptionField]:
-    hints = {**hints, **_type_hints(node, prefix)}
+def _fields(node: yaml.MappingNode, prefix: str, lines: Sequence[str]) -> Iterator[OptionField]:
+    target = next((str(v.value) for k, v in node.value if k.value == "_target_"), "")
+    settings = settings_of(prefix, target)
+    declared = read_declarations(settings) if settings is not None else {}
+    annotations = read_annotations(target) if target and settings is None else {}
     for name, value in ((k.value, v) for k, v in node.value):
         if name in ("_target_", "defaults", "hydra"):
             continue
         key = f"{prefix}.{name}".lstrip(".")
-        about = _comment(lines, node, name, value)
+        comment = _comment(lines, node, name, value)
+        declaration = declared.get(name)
+        declared_key = declaration.key if declaration is not None else None
         if isinstance(value, yaml.MappingNode) and value.value:
-            if about:
-                yield OptionField(key, "group of keys", "", about)
-            yield from _fields(value, key, lines, {})
-        else:
-            yield OptionField(
-                key, hints.get(name) or _kind(value), _source_text(value, lines), about
-            )
-
-
-def _type_hints(node: yaml.MappingNode, prefix: str) -> dict[str, str]:
-    """Types of a node's keys: of its settings record, or of the arguments of its `_target_`."""
-    target = next((v.value for k, v in node.value if k.value == "_target_"), None)
-    schema = SETTINGS_BY_NODE.get(prefix) or SETTINGS_BY_TARGET.get(str(target))
-    if schema is not None:
-        return {name: type_name(hint) for name, hint in typing.get_type_hints(schema).items()}
-    return read_annotations(target) if target else {}
+            field = OptionField(key, "group of keys", "", comment, declared_key, target)
+            if field.description:
+                yield field
+            yield from _fields(value, key, lines)
+            continue
+        kind = annotations.get(name) or _kind(value)
+        if declaration is not None:
+            kind = type_name(declaration.hint)
+        yield OptionField(key, kind, _source_text(value, lines), comment, declared_key, target)
 
 
 def read_annotations(target: str) -> dict[str, str]:
-    """Types of the arguments of one of our own classes or functions, in words."""
+    """Return the types of the arguments of one of our own classes or functions, in words."""
     module, _, name = target.rpartition(".")
     path = SOURCE_ROOT / (module.replace(".", "/") + ".py")
     if not path.exists():
@@ -97,13 +114,14 @@ def read_annotations(target: str) -> dict[str, str]:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return _arguments(node)
         if isinstance(node, ast.ClassDef) and node.name == name:
-            made = [n for n in node.body if isinstance(n, ast.FunctionDef)]
-            init = next((n for n in made if n.name == "__init__"), None)
+            methods = [n for n in node.body if isinstance(n, ast.FunctionDef)]
+            init = next((n for n in methods if n.name == "__init__"), None)
             if init is not None:
                 return _arguments(init)
-            own = [n for n in node.body if isinstance(n, ast.AnnAssign)]
+            fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]
             return {
-                ast.unparse(n.target): describe_annotation(ast.unparse(n.annotation)) for n in own
+                ast.unparse(n.target): describe_annotation(ast.unparse(n.annotation))
+                for n in fields
             }
     return {}
 
@@ -117,7 +135,7 @@ def _arguments(function: ast.FunctionDef) -> dict[str, str]:
 
 
 def describe_annotation(annotation: str) -> str:
-    """`int | None` as `whole number or null`; "" for what has no plain word."""
+    """Return `int | None` as `whole number or null`; empty if a type has no plain word."""
     for pattern, word in _WORDS:
         annotation = re.sub(pattern, word, annotation)
     return annotation if re.fullmatch(r"[a-z ]+", annotation) else ""
@@ -136,20 +154,21 @@ def _kind(value: yaml.Node) -> str:
 
 
 def _source_text(value: yaml.Node, lines: Sequence[str]) -> str:
-    """The value as it is written, in one line."""
+    """Return the value as it is written, in one line."""
     start, end = value.start_mark, value.end_mark
+    first: str = lines[start.line]
     if start.line == end.line:
-        return lines[start.line][start.column : end.column].strip()
-    parts = [lines[start.line][start.column :], *lines[start.line + 1 : end.line]]
+        return first[start.column : end.column].strip()
+    parts = [first[start.column :], *lines[start.line + 1 : end.line]]
     parts.append(lines[end.line][: end.column] if end.line < len(lines) else "")
     return " ".join(p.split(" #")[0].strip() for p in parts).strip()
 
 
 def _comment(lines: Sequence[str], node: yaml.MappingNode, name: str, value: yaml.Node) -> str:
-    """What stands above a key and behind its value."""
+    """Return the comment above a key and behind its value."""
     line = next(k.start_mark.line for k, v in node.value if v is value and k.value == name)
     if node.flow_style:
-        return ""  # on one line with others: the comment is the parent's
+        return ""  # several keys share the line, whose comment belongs to their parent
     above: list[str] = []
     for text in reversed(lines[:line]):
         if not text.strip().startswith("#"):

@@ -1,0 +1,128 @@
+"""Typed settings of the groups that our own code reads: one dataclass a group, one field a key.
+
+A field's annotation (`runner.config_key.Key`) declares everything about its key. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any, TypeVar, get_type_hints
+
+from runner.config.settings.callbacks import (
+    ActivationsSettings,
+    MemorySettings,
+    ThroughputSettings,
+    WeightsSettings,
+)
+from runner.config.settings.checkpoint import CheckpointSettings, MonitorSettings
+from runner.config.settings.loops import (
+    DEBUG_LOOP,
+    EVALUATE_LOOP,
+    ONLINE_LOOP,
+    SPLITS,
+    TRAIN_LOOP,
+    TUNE_BATCH_SIZE_LOOP,
+    TUNE_LR_LOOP,
+    DebugLoopSettings,
+    EvaluateLoopSettings,
+    OnlineLoopSettings,
+    TrainLoopSettings,
+    TuneBatchSizeSettings,
+    TuneLrSettings,
+)
+from runner.config.settings.root import RootSettings
+from runner.config.settings.sweep import LauncherSettings, RemoteSettings, SearchSettings
+from runner.config.settings.trainer import (
+    EmaSettings,
+    LrScalingSettings,
+    ProfilerSettings,
+    TrainerSettings,
+)
+from runner.embeddings.sharding_settings import ShardingSettings
+from runner.optim.settings import ClipSettings
+
+__all__ = [
+    "DEBUG_LOOP",
+    "EVALUATE_LOOP",
+    "FREELY_NAMED_NODES",
+    "NODES_WITH_OWN_PARSER",
+    "ONLINE_LOOP",
+    "SETTINGS_BY_NODE",
+    "SETTINGS_BY_TARGET",
+    "SPLITS",
+    "TRAIN_LOOP",
+    "TUNE_BATCH_SIZE_LOOP",
+    "TUNE_LR_LOOP",
+    "ActivationsSettings",
+    "CheckpointSettings",
+    "ClipSettings",
+    "DebugLoopSettings",
+    "EmaSettings",
+    "EvaluateLoopSettings",
+    "LauncherSettings",
+    "LrScalingSettings",
+    "MemorySettings",
+    "MonitorSettings",
+    "OnlineLoopSettings",
+    "ProfilerSettings",
+    "RemoteSettings",
+    "RootSettings",
+    "SearchSettings",
+    "ShardingSettings",
+    "ThroughputSettings",
+    "TrainLoopSettings",
+    "TrainerSettings",
+    "TuneBatchSizeSettings",
+    "TuneLrSettings",
+    "WeightsSettings",
+    "make_settings",
+]
+
+# Top-level node -> its settings; "" has the keys of no group. Nodes that are not here take their
+# keys and types from the option's YAML.
+SETTINGS_BY_NODE: dict[str, type] = {
+    "": RootSettings,
+    "trainer": TrainerSettings,
+    "checkpoint": CheckpointSettings,
+    "sharding": ShardingSettings,
+    "search": SearchSettings,
+    "launcher": LauncherSettings,
+    "remote": RemoteSettings,
+}
+# The settings of a node by what its `_target_` names, wherever the node stands.
+SETTINGS_BY_TARGET: dict[str, type] = {
+    TRAIN_LOOP: TrainLoopSettings,
+    EVALUATE_LOOP: EvaluateLoopSettings,
+    ONLINE_LOOP: OnlineLoopSettings,
+    DEBUG_LOOP: DebugLoopSettings,
+    TUNE_BATCH_SIZE_LOOP: TuneBatchSizeSettings,
+    TUNE_LR_LOOP: TuneLrSettings,
+    "runner.training.callbacks.watch.throughput.Throughput": ThroughputSettings,
+    "runner.training.callbacks.watch.memory.Memory": MemorySettings,
+    "runner.training.callbacks.watch.weights.Weights": WeightsSettings,
+    "runner.training.callbacks.watch.activations.Activations": ActivationsSettings,
+}
+# Nodes that have parsers of their own, which give a reason for each refusal (config/rules/).
+NODES_WITH_OWN_PARSER = (
+    "optimizer.sparse",
+    "optimizer.schedules.sparse",
+    "optimizer.schedules.dense",
+    "scheduler",
+    "sharding.tables",
+)
+# Nodes that hold any number of `_target_` nodes, under names that the user chooses.
+FREELY_NAMED_NODES = ("callbacks",)
+
+Settings = TypeVar("Settings")
+
+
+def make_settings(kind: type[Settings], node: Mapping[str, Any]) -> Settings:
+    """Build a settings record, nested records included, from a checked node of a configuration."""
+    hints = get_type_hints(kind)
+    values = {
+        name: make_settings(hints[name], value) if is_dataclass(hints[name]) else value
+        for name, value in node.items()
+        if name != "_target_"
+    }
+    return kind(**values)
