@@ -68,7 +68,7 @@ class WeightsSettings:
 class ActivationsSettings:
     """The keys of callbacks=activations."""
 
-    every: Annotated[int, Key("updates; the others pay nothing", ge=1, unit="updates")] = 100
+    every: Annotated[int, Key("updates; only these are slower", ge=1, unit="updates")] = 100
     modules: Annotated[
         list[str],
         Key(

@@ -22,7 +22,7 @@ class TrainLoopSettings:
 
     final_splits: Annotated[
         list[str],
-        Key("evaluated once at the end with the best weights, where the dataset has them"),
+        Key("evaluated once at the end with the best weights, if the dataset has them"),
     ] = field(default_factory=lambda: ["test"])
 
 
@@ -32,7 +32,7 @@ class EvaluateLoopSettings:
 
     split: Annotated[
         str | None,
-        Key("a split's name; null: test if there is one, else validation", choices=SPLITS),
+        Key("name of a split; null: test if the dataset has it, else validation", choices=SPLITS),
     ] = None
     max_batches: Annotated[int | None, Key("null: the whole split", ge=1, unit="batches")] = None
     follow: Annotated[
@@ -77,19 +77,21 @@ class OnlineLoopSettings:
 class DebugLoopSettings:
     """The keys of loop=debug: what to look at."""
 
-    max_steps: Annotated[int, Key("updates, whatever the trainer says", ge=1, unit="updates")] = 5
+    max_steps: Annotated[
+        int, Key("updates, whatever the trainer's length", ge=1, unit="updates")
+    ] = 5
     anomaly: Annotated[
         bool,
         Key("torch's anomaly detection: names the operation and line that made a NaN gradient"),
     ] = False
     statistics: Annotated[
-        bool, Key("tables of activations, gradients and table rows of the last update")
+        bool, Key("tables of the activations, gradients and table rows of the last update")
     ] = False
     overfit_one_batch: Annotated[
-        bool, Key("the first batch again and again; says whether the loss fell")
+        bool, Key("train on the first batch over and over, and say whether the loss fell")
     ] = False
     stop_at_nonfinite: Annotated[
-        bool, Key("stop at the first NaN or infinity, naming the module that made it")
+        bool, Key("stop at the first NaN or infinity, and name the module that made it")
     ] = True
     summary: Annotated[
         bool, Key("a table of modules: output shapes, parameters, share of the time")
@@ -126,7 +128,7 @@ class TuneBatchSizeSettings:
         Key("stay this share below the smallest size that did not fit into memory", ge=0, lt=1),
     ] = 0.1
     max_batch_size: Annotated[
-        int | None, Key("null: 65,536 on CPU, no cap on CUDA", ge=1, unit="rows")
+        int | None, Key("null: 65,536 on CPU, no limit on CUDA", ge=1, unit="rows")
     ] = None
     max_trials: Annotated[int, Key("doublings and bisections together", ge=1, unit="trials")] = 16
     then: Annotated[
