@@ -122,7 +122,7 @@ def test_every_setting_works(changes, dense, sparse):
         ({"rows": {"train": 5, "validation": 1, "tset": 1}}, r"rows\.tset.*nearest: 'test'"),
         ({"rows": {"train": 5, "validation": 1}}, r"dataset\.rows\.test is not set"),
         ({"max_cardinality": 2}, "max_cardinality=2: needed is between 4"),
-        ({"num_single": 0, "num_lists": 0}, "needed is a column"),
+        ({"num_single": 0, "num_lists": 0}, "at least one column"),
     ],
 )
 def test_wrong_settings_are_named(changes, message):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.planted import MODELS
-from runner.data.sets.planted_model import flip_by_task, interest_effect, order_effect
+from runner.data.sets.planted_effects import flip_by_task, interest_effect, order_effect
 from runner.errors import ConfigError
 from tests.data.synthetic_settings import called, small
 
