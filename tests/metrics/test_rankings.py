@@ -266,8 +266,8 @@ def test_train_metrics_keep_live_states_of_one_shape():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"eval": ["ndcg"]}, "'ndcg' needs a whole number from 1.*'ndcg@10'"),
-        ({"eval": ["recall@0"]}, "'recall@0' needs a whole number"),
+        ({"eval": ["ndcg"]}, "'ndcg' must end in a whole number from 1.*'ndcg@10'"),
+        ({"eval": ["recall@0"]}, "'recall@0' must end in a whole number"),
         ({"eval": ["recal@10"]}, "unknown metric 'recal@10'; nearest: 'recall@10'"),
         ({"train": ["mrr"]}, "metrics.train: 'mrr' needs all rows.*metrics.eval"),
         ({"candidates": "ful"}, "metrics.candidates=ful: one of rows, full; nearest: 'full'"),
