@@ -54,7 +54,7 @@ def roc_auc_error(positive_K: Floats, negative_K: Floats) -> float:
 
 
 def average_precision(positive_K: Floats, negative_K: Floats) -> float:
-    """Return the area under the precision-recall steps (no interpolation); NaN without positives."""
+    """Return the area under the precision-recall steps, uninterpolated; NaN without positives."""
     total = positive_K.sum()
     if not total > 0:
         return math.nan

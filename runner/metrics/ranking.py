@@ -145,7 +145,7 @@ def rank_within_groups(groups_N: Ints, scores_N: Floats, positive_N: Flags) -> t
     groups_N, positive_N = groups_N[order_N], positive_N[order_N]
     is_first_N = np.concatenate(([True], groups_N[1:] != groups_N[:-1]))[: len(groups_N)]
     starts = np.flatnonzero(is_first_N)
-    rank_N: Floats = 1.0 + np.arange(len(groups_N))
+    rank_N: Floats = np.arange(1, len(groups_N) + 1, dtype=np.float64)
     rank_N -= np.repeat(starts, np.diff(np.append(starts, len(groups_N))))
     return groups_N[positive_N], rank_N[positive_N]
 

@@ -1,5 +1,6 @@
-"""Fault 20: any number of workers and ranks, and a resume at every step, see the same examples in
-the same order.
+"""Fault 20: any number of workers and ranks, and a resume at any step, see the same examples.
+
+They see them in the same order, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import yaml
 from runner.batch import Batch, DataPosition
 from runner.data.tabular.table import TableRecipe, open_table
 from tests.conftest import Zygote
-from tests.data.clicks import SCHEMA, clicks, options
+from tests.data.clicks import SCHEMA, clicks, recipe_settings
 from tests.distributed.traced import examples
 from tests.fault_table import Table
 from tests.whole.compare_runs import differences
@@ -33,13 +34,13 @@ SETTINGS = (
 
 
 def every_position(table: Table, top: Path, *, short: bool) -> None:
-    """40 positions of an epoch: the rest is the same with 0 to 8 workers, and on 1 and 2 ranks."""
+    """From 40 positions of an epoch, read the rest with 0 to 8 workers, and on 1 and 2 ranks."""
     table.fault = "20: order, any workers and ranks"
     path = top / "x.parquet"
     pq.write_table(clicks(STEPS * BATCH - 5), path, row_group_size=100)
-    made_of = TableRecipe(**options(path=str(path)))
-    made_of.check()
-    read = [open_table(made_of, window_rows=1, prefetch=n % 3, workers=n) for n in WORKERS]
+    recipe = TableRecipe(**recipe_settings(path=str(path)))
+    recipe.check()
+    read = [open_table(recipe, window_rows=1, prefetch=n % 3, workers=n) for n in WORKERS]
     whole = list(read[0].batches("train", batch_size=BATCH, seed=3))
     assert len(whole) == STEPS
     for step in range(0, STEPS, 8 if short else 1):
@@ -74,14 +75,14 @@ def assert_same(one: Batch, two: Batch) -> None:
 
 
 def every_resume(table: Table, top: Path, *, short: bool) -> None:
-    """A run of 40 steps over more than an epoch, killed at each and resumed with other workers."""
+    """Kill a run of 40 steps, over more than an epoch, at each step; resume with other workers."""
     table.fault = "20: killed at each step, 1 rank"
     with trainer(top) as train:
         _kill_everywhere(table, train, top / "runs", num_ranks=1, short=short)
 
 
 def every_resume_of_ranks(table: Table, top: Path, *, short: bool) -> None:
-    """The same on two ranks, either of them killed. Their examples are those of one process."""
+    """Kill either of two ranks at each step; the examples are those of one process."""
     table.fault = "20: killed at each step, 2 ranks"
     with trainer(top) as train:
         alone = top / "alone"
@@ -92,8 +93,10 @@ def every_resume_of_ranks(table: Table, top: Path, *, short: bool) -> None:
 
 @contextmanager
 def trainer(top: Path) -> Iterator:
-    """A function that trains in a folder, on so many ranks with so many workers, to its end or
-    until it is killed, and gives the exit code back."""
+    """Give a function that trains in a folder and returns the exit code.
+
+    It trains on so many ranks with so many workers, to the end or until it is killed.
+    """
     (top / "server").mkdir()
     runner = Zygote(top / "server")
     path = top / "x.parquet"
@@ -120,8 +123,13 @@ def trainer(top: Path) -> Iterator:
 
 
 def _kill_everywhere(table: Table, train, top: Path, *, num_ranks: int, short: bool) -> dict:
-    """Before each step with 0, 2 and 4 workers; two ranks with one of these in turn, to save time.
-    The short tier: one step. Returns the examples of every update of a run that is not killed."""
+    """Kill before each step with 0, 2 and 4 workers; in the short tier before one step only.
+
+    To save time, two ranks have one of these numbers of workers in turn.
+
+    Returns:
+        The examples of every update of a run that is not killed.
+    """
     top.mkdir()
     untouched = top / "untouched"
     assert train(untouched, num_ranks, 0) == 0

@@ -1,5 +1,6 @@
-"""Faults of the data, in full: damaged files, bad values and ids, other columns, outputs that
-cannot be written, attacks, order under workers and resumes. Prints a table.
+"""All faults of the data: files, values, columns, outputs, attacks and the order of rows.
+
+It prints a table.
 
 `python -m tests.data.faults` runs all, `... damaged_files bad_ids` some, `--short` a tier of each.
 The exit code is 0 if every case passed.
