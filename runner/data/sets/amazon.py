@@ -45,8 +45,9 @@ def amazon_beauty(
     *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
 ) -> ParquetDataset:
     """Open the dataset of the option `amazon_beauty`; settings are the fields of `Amazon`."""
-    made = recipe(**settings)
-    return open_recipe(made, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest)
+    return open_recipe(
+        recipe(**settings), window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+    )
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,9 @@ def criteo(
     *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
 ) -> ParquetDataset:
     """Open the dataset of the option `criteo`; settings are the fields of `Criteo`."""
-    made = recipe(**settings)
-    return open_recipe(made, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest)
+    return open_recipe(
+        recipe(**settings), window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+    )
 
 
 @dataclass(frozen=True)
@@ -221,8 +222,8 @@ def parse_hexadecimal(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     codes = codes[offsets[0] : offsets[-1]]
     digits = _DIGIT_VALUES[codes]
     ends = np.repeat(offsets[1:] - offsets[0], lengths)
-    places = 4 * np.minimum(ends - 1 - np.arange(len(digits)), 15)
-    shifted = digits.astype(np.int64) << places
+    bit_shifts = 4 * np.minimum(ends - 1 - np.arange(len(digits)), 15)
+    shifted = digits.astype(np.int64) << bit_shifts
     present = lengths > 0  # `reduceat` does not give 0 for an empty run
     values = np.full(len(texts), MISSING_VALUE, np.int64)
     starts = (offsets[:-1] - offsets[0])[present]

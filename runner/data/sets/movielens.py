@@ -39,8 +39,9 @@ def movielens_1m(
     *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
 ) -> ParquetDataset:
     """Open the dataset of the option `movielens_1m`; settings are the fields of `MovieLens`."""
-    made = recipe(**settings)
-    return open_recipe(made, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest)
+    return open_recipe(
+        recipe(**settings), window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+    )
 
 
 @dataclass(frozen=True)

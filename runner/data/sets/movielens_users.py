@@ -33,8 +33,9 @@ def movielens_users(
     *, window_rows: int, prefetch: int, workers: int, **settings: Any
 ) -> ParquetDataset:
     """Open the dataset of the option `movielens_users`; settings: fields of `MovieLensUsers`."""
-    made = recipe(**settings)
-    return open_recipe(made, window_rows=window_rows, prefetch=prefetch, workers=workers)
+    return open_recipe(
+        recipe(**settings), window_rows=window_rows, prefetch=prefetch, workers=workers
+    )
 
 
 @dataclass(frozen=True)

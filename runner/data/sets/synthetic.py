@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
 VERSION = 1  # to be raised when the same settings give other rows
-CHUNK_ROWS = 8 * BLOCK_ROWS  # drawn at once, by a generator of the chunk's own
+CHUNK_ROWS = 8 * BLOCK_ROWS  # drawn at once, each chunk by its own generator
 LOGIT_PARTS = ("dense", "ids", "pairs")
 
 
@@ -48,10 +48,12 @@ def synthetic(
     **settings: Any,
 ) -> ParquetDataset:
     """Open the dataset of the option `synthetic`; settings are the fields of `Synthetic`."""
-    made = recipe(**settings)
+    planted = recipe(**settings)
     if write_to:
-        export_dataset(made, Path(write_to).expanduser())
-    return open_recipe(made, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest)
+        export_dataset(planted, Path(write_to).expanduser())
+    return open_recipe(
+        planted, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+    )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pyarrow.types as pt
 
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import (
-    TextFormat,
+    default_text_format,
     is_list,
     open_parquet_file,
     read_text_chunks,
@@ -140,8 +140,3 @@ def _sample_tables(
                 for batch in opened.iter_batches(num_rows, row_groups=[group]):
                     yield unpack_columns(pa.Table.from_batches([batch]))
                     break
-
-
-def default_text_format(format_: str) -> TextFormat:
-    """Return the format of text files whose delimiter nobody has set."""
-    return TextFormat("\t" if format_ == "tsv" else ",")

@@ -37,8 +37,7 @@ def text_column_types(declared: Declared, split: Split) -> dict[str, pa.DataType
             types.setdefault(spec.column, pa.int64())
     if split.kind == "time":
         types.setdefault(str(split.column), pa.float64())
-    wanted = [*declared.columns, *([split.column] if split.column else [])]
-    for name in wanted:
+    for name in [*declared.columns, *([split.column] if split.column else [])]:
         types.setdefault(name, pa.string())
     return types
 

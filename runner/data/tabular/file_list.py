@@ -98,17 +98,17 @@ def _find_local(path: str, format_: str, key: str) -> list[DataFile]:
 
 
 def _is_hidden(path: Path, root: str) -> bool:
-    """Tell such files as `_SUCCESS` and `.crc`, which writers leave beside the data."""
+    """Tell whether it is a file such as `_SUCCESS` or `.crc`, which writers leave with the data."""
     return any(part.startswith((".", "_")) for part in path.relative_to(root).parts)
 
 
 def _select_format(names: Sequence[str], format_: str, where: str) -> list[DataFile]:
-    wanted = [name for name in names if name.lower().endswith(SUFFIXES[format_])]
-    if not wanted:
+    selected = [name for name in names if name.lower().endswith(SUFFIXES[format_])]
+    if not selected:
         listed = ", ".join(sorted(os.path.basename(name) for name in names)[:5]) or "no files"
         endings = ", ".join(SUFFIXES[format_])
         raise DataError(f"{where}: has no file that ends in {endings} (there are: {listed})")
-    return [DataFile(os.path.abspath(name)) for name in wanted]
+    return [DataFile(os.path.abspath(name)) for name in selected]
 
 
 def _find_remote(url: str, format_: str, key: str) -> list[DataFile]:

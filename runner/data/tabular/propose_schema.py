@@ -17,12 +17,12 @@ from runner.data.tabular.column_statistics import (
     SAMPLE_ROWS,
     ColumnStatistics,
     compute_statistics,
-    default_text_format,
     sample_rows,
 )
 from runner.data.tabular.file_list import SUFFIXES, find_files
 from runner.data.tabular.read_files import (
     check_same_schema,
+    default_text_format,
     infer_text_schema,
     is_text,
     read_parquet_schema,
@@ -76,8 +76,8 @@ def propose_schema(path: str, validation: str | None, test: str | None) -> Schem
             or no columns to learn from.
     """
     format_ = detect_format(path)
-    given = {"path": path, "validation_path": validation, "test_path": test}
-    files_by_key = {k: find_files(v, format_, key=k) for k, v in given.items() if v}
+    paths = {"path": path, "validation_path": validation, "test_path": test}
+    files_by_key = {k: find_files(v, format_, key=k) for k, v in paths.items() if v}
     all_files = [file for files in files_by_key.values() for file in files]
     num_rows = None
     if format_ == "parquet":
@@ -102,7 +102,7 @@ def propose_schema(path: str, validation: str | None, test: str | None) -> Schem
         shown = ", ".join(f"{column.name} ({why or role})" for column, role, why, _ in columns)
         raise DataError(f"{path}: no column to learn from: {shown}")
     places: dict[str, Any] = {
-        k: v if "://" in v else os.path.abspath(v) for k, v in given.items() if v
+        k: v if "://" in v else os.path.abspath(v) for k, v in paths.items() if v
     }
     split = _propose_split(columns, validation, test)
     return SchemaProposal(

@@ -40,10 +40,10 @@ def read_ids(spec: IdSpec, table: pa.Table, validator: RowValidator) -> RawIds:
     """
     if spec.cross:
         total = np.zeros(table.num_rows, np.uint64)
-        for place, name in enumerate(spec.cross):
+        for position, name in enumerate(spec.cross):
             values, missing = read_integers(single_array(table, name), name, validator, None)
             values[missing] = np.iinfo(np.int64).min  # a missing value is a value like others
-            total = splitmix64(total ^ splitmix64(values.view(np.uint64), place), 0)
+            total = splitmix64(total ^ splitmix64(values.view(np.uint64), position), 0)
         return RawIds(total.view(np.int64), np.zeros(table.num_rows, bool))
     column = single_array(table, spec.column)
     if not spec.is_list:

@@ -56,6 +56,11 @@ class TextFormat:
     newlines_in_values: bool = False
 
 
+def default_text_format(format_: str) -> TextFormat:
+    """Return the format of text files whose delimiter nobody has set."""
+    return TextFormat("\t" if format_ == "tsv" else ",")
+
+
 def open_parquet_file(file: DataFile, dictionary_columns: Sequence[str] = ()) -> pq.ParquetFile:
     """Open a Parquet file; reading it verifies page checksums.
 

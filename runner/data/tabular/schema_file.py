@@ -165,15 +165,15 @@ def _parse_specs(schema: Mapping[str, Any], role: str, kind: type, where: str) -
     Raises:
         ConfigError: naming the key that is wrong.
     """
-    given = schema.get(role) or {}
-    if isinstance(given, (list, tuple)):
-        given = dict.fromkeys(given)
-    if not isinstance(given, Mapping):
+    declared = schema.get(role) or {}
+    if isinstance(declared, (list, tuple)):
+        declared = dict.fromkeys(declared)
+    if not isinstance(declared, Mapping):
         raise ConfigError(
-            f"{where}.{role}={given!r}: expected `name: {{settings}}` for each column"
+            f"{where}.{role}={declared!r}: expected `name: {{settings}}` for each column"
         )
     known = {f.name: f for f in fields(kind) if f.name != "name"}
-    for pattern, settings in given.items():
+    for pattern, settings in declared.items():
         settings = settings or {}
         if not isinstance(settings, Mapping):
             raise ConfigError(f"{where}.{role}.{pattern}={settings!r}: expected settings")
@@ -250,13 +250,13 @@ def _check_id(spec: IdSpec, where: str) -> None:
 
 
 def _parse_column_names(schema: Mapping[str, Any], role: str, where: str) -> tuple[str, ...]:
-    given = schema.get(role) or ()
-    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
-        raise ConfigError(f"{where}.{role}={given!r}: expected a list of columns")
-    return tuple(dict.fromkeys(given))
+    declared = schema.get(role) or ()
+    if isinstance(declared, str) or not all(isinstance(name, str) for name in declared):
+        raise ConfigError(f"{where}.{role}={declared!r}: expected a list of columns")
+    return tuple(dict.fromkeys(declared))
 
 
-def _check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    for key in given:
+def _check_keys(mapping: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    for key in mapping:
         if key not in known:
             raise ConfigError(f"{where}.{key}: there is no such key{nearest_hint(str(key), known)}")

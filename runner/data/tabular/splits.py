@@ -37,7 +37,7 @@ class Split:
         return tuple(s for s in SPLITS if self.of.get(s) or (s == "train" and self.kind == "time"))
 
 
-def parse_split(given: Mapping[str, Any] | None, key: str = "dataset.split") -> Split:
+def parse_split(setting: Mapping[str, Any] | None, key: str = "dataset.split") -> Split:
     """Parse a split as it is written in YAML.
 
     Args:
@@ -46,16 +46,16 @@ def parse_split(given: Mapping[str, Any] | None, key: str = "dataset.split") -> 
     Raises:
         ConfigError: naming the key, the value and what is expected.
     """
-    if not given:
+    if not setting:
         return Split("whole")
-    kinds = [k for k in ("random", "column", "time") if k in given]
+    kinds = [k for k in ("random", "column", "time") if k in setting]
     if len(kinds) != 1:
         raise ConfigError(
             f"{key}: expected one of random: {{train: 0.8, ...}}, column: NAME with train: [...], "
             "or time: NAME with test: LAST"
         )
     kind = kinds[0]
-    of = given["random"] if kind == "random" else {k: v for k, v in given.items() if k != kind}
+    of = setting["random"] if kind == "random" else {k: v for k, v in setting.items() if k != kind}
     if not isinstance(of, Mapping):
         raise ConfigError(f"{key}.random={of!r}: expected split: share")
     for name in of:
@@ -76,7 +76,7 @@ def parse_split(given: Mapping[str, Any] | None, key: str = "dataset.split") -> 
         }
     if kind != "time" and "train" not in of:
         raise ConfigError(f"{key}.train is not set: there would be no row to train on")
-    return Split(kind, of, None if kind == "random" else str(given[kind]))
+    return Split(kind, of, None if kind == "random" else str(setting[kind]))
 
 
 def _parse_length(value: Any, key: str) -> tuple[str, float]:
@@ -143,8 +143,8 @@ class TimeSample:
         self._times = np.concatenate([self._times, times])
         self._keys = np.concatenate([self._keys, self._rng.random(len(times))])
         if len(self._times) > 2 * MAX_SAMPLED_TIMES:
-            kept = np.argpartition(self._keys, MAX_SAMPLED_TIMES)[:MAX_SAMPLED_TIMES]
-            self._times, self._keys = self._times[kept], self._keys[kept]
+            sampled = np.argpartition(self._keys, MAX_SAMPLED_TIMES)[:MAX_SAMPLED_TIMES]
+            self._times, self._keys = self._times[sampled], self._keys[sampled]
 
     def quantiles(self, shares: np.ndarray) -> np.ndarray:
         """Return the quantile of each share; nothing if there is no number."""

@@ -32,6 +32,7 @@ from runner.data.tabular.read_files import (
     RowChunk,
     TextFormat,
     check_same_schema,
+    default_text_format,
     infer_text_schema,
     read_parquet_chunks,
     read_parquet_schema,
@@ -58,8 +59,9 @@ def table(
     Args:
         settings: the fields of `TableRecipe`.
     """
-    made = recipe(**settings)
-    return open_table(made, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest)
+    return open_table(
+        recipe(**settings), window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+    )
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class TableRecipe:
         """The columns that the schema declares.
 
         Raises:
-            ConfigError: for a schema that is not set, not there or wrong.
+            ConfigError: for a schema that is not set, does not exist or is wrong.
         """
         if self.schema is None:
             raise ConfigError(
@@ -116,7 +118,7 @@ class TableRecipe:
         """The split of the rows of `path`.
 
         Raises:
-            ConfigError: for a wrong split, and for one that has files of its own as well.
+            ConfigError: for a wrong setting, and for a split that has a path as well.
         """
         split = parse_split(self._split_setting)
         for name in split.splits:
@@ -132,7 +134,7 @@ class TableRecipe:
 
     @cached_property
     def files(self) -> dict[str, list[DataFile]]:
-        """Split -> its own files; `row_split` divides the rows of the train split's further.
+        """The files of every split that has a path; `row_split` divides the rows of `path` further.
 
         Raises:
             DataError: for a path that is not set, and as `find_files` does.
@@ -194,7 +196,7 @@ class TableRecipe:
 
     @property
     def text_format(self) -> TextFormat:
-        delimiter = self.delimiter or {"csv": ",", "tsv": "\t"}.get(self.format, ",")
+        delimiter = self.delimiter or default_text_format(self.format).delimiter
         return TextFormat(delimiter, self.quote, tuple(self.column_names or ()))
 
     @property
@@ -214,7 +216,7 @@ class TableRecipe:
             check_split_type(self.row_split, self.schemas[first], first)
 
     def content_fields(self) -> Mapping[str, Any]:
-        """Return everything but the places of the files and settings that change no row."""
+        """Return everything but where the files are, and settings that change no row."""
         skips = {"max_bad_rows": self.max_bad_rows} if self.skips_bad_rows else {}
         return {
             "table": VERSION,
@@ -332,11 +334,7 @@ def open_table(
 
 
 def _prepare_table(table_recipe: TableRecipe) -> tuple[Path, PreparedFiles]:
-    """Prepare a table, or find it in the cache.
-
-    With a run's transforms, this also finds files that were prepared without them, if fitting gave
-    the same transforms then.
-    """
+    """Prepare a table, or find it in the cache, even if equal transforms were fitted for it."""
     if table_recipe.learnt:
         plain = replace(table_recipe, learnt=None)
         plain.check()
