@@ -334,7 +334,7 @@ def open_table(
 
 
 def _prepare_table(table_recipe: TableRecipe) -> tuple[Path, PreparedFiles]:
-    """Prepare a table, or find it in the cache, also where a run's transforms equal the fitted ones."""
+    """Prepare a table, or find it in the cache, where a run's transforms may equal fitted ones."""
     if table_recipe.learnt:
         plain = replace(table_recipe, learnt=None)
         plain.check()
