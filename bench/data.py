@@ -149,11 +149,11 @@ def csv(path: Path, num_rows: int, pairs: int) -> list[str]:
     columns = ["label", *case.schema["numeric"], *case.schema["categorical"]]
     text = path.with_suffix(".csv")
     pacsv.write_csv(pq.read_table(path, columns=columns), text)
-    made_of = TableRecipe(format="csv", path=str(text), schema=case.schema)
-    made_of.check()
-    learnt = TransformFitter(made_of.declared, split_seed=0, skip_bad_rows=False).compute()
-    (file,) = made_of.files["train"]
-    found = made_of.schemas[str(file)]
+    recipe = TableRecipe(format="csv", path=str(text), schema=case.schema)
+    recipe.check()
+    fitted = TransformFitter(recipe.declared, split_seed=0, skip_bad_rows=False).compute()
+    (file,) = recipe.files["train"]
+    found = recipe.schemas[str(file)]
 
     def arrow() -> float:
         began = time.process_time()
@@ -168,8 +168,8 @@ def csv(path: Path, num_rows: int, pairs: int) -> list[str]:
 
     def ours() -> float:
         began = time.process_time()
-        for piece in made_of.read_chunks(file, made_of.columns_read):
-            encode_chunk(piece, made_of.declared, learnt, RowValidator.for_chunk(piece, False))
+        for chunk in recipe.read_chunks(file, recipe.columns_read):
+            encode_chunk(chunk, recipe.declared, fitted, RowValidator.for_chunk(chunk, False))
         return time.process_time() - began
 
     return _row("CSV", 0.7, num_rows, pairs, arrow, ours)
@@ -188,9 +188,9 @@ def _row(
 def opened(**settings: Any) -> Any:
     from runner.data.tabular.table import TableRecipe, open_table
 
-    made_of = TableRecipe(**settings)
-    made_of.check()
-    return open_table(made_of, window_rows=131_072, prefetch=0)
+    recipe = TableRecipe(**settings)
+    recipe.check()
+    return open_table(recipe, window_rows=131_072, prefetch=0)
 
 
 def training(num_rows: int, pairs: int, *, ahead: bool) -> list[str]:

@@ -1,6 +1,6 @@
-"""Rows of a training that are not counted yet: counting many at once costs a tenth of each update.
+"""Training rows that wait to be counted: counting many at once costs a tenth of each update.
 
-B rows of a batch, N rows waiting, T tasks, P parts of the loss.
+B rows of a batch, N rows waiting, T tasks, P parts of the loss, C columns of the buffer.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from runner.batch import Prediction
 
-MAX_ROWS = 1 << 14  # held at most; what is counted at once fits the second-level cache
+MAX_ROWS = 1 << 14  # rows that are counted at once fit the second-level cache
 MAX_LOSS_PARTS = 16
 
 
 @dataclass(frozen=True)
 class MetricRows:
-    """What metrics are made of."""
+    """The rows that metrics are computed from."""
 
     logits_BT: Tensor
     labels_BT: Tensor
@@ -28,33 +28,37 @@ class MetricRows:
 
 
 class RowBuffer:
-    """A buffer of one shape for ever, so that a checkpoint may copy into it.
+    """A buffer whose shape never changes, so that a checkpoint can copy into it.
 
-    It is part of a checkpoint as it is: counted earlier, sums would be rounded in another order
-    than in a run that was not saved there. Batches are kept as they are and laid into the buffer
-    together when someone looks: one by one, each copy would find nothing of it in the caches.
+    A checkpoint has the rows themselves. If they were counted for it, sums would be rounded in
+    another order than in a run that saves no checkpoint there. Batches are first kept as they are,
+    and copied into the buffer together: copies one by one would find none of it in the caches.
     """
 
     def __init__(self, num_tasks: int, device: torch.device) -> None:
         self._num_tasks = num_tasks
         width = 2 * num_tasks + 1 + MAX_LOSS_PARTS
         self._rows_CN = torch.zeros(width, MAX_ROWS, device=device)
-        self._count = torch.zeros(1, dtype=torch.int64)  # on the host: reading it waits for nothing
+        self._count = torch.zeros(1, dtype=torch.int64)  # on the host: to read it takes no sync
         self._batches: list[tuple[Prediction, Sequence[Tensor]]] = []  # not in the buffer yet
-        self._num_kept = 0  # rows of those
+        self._num_batch_rows = 0  # rows of these batches
 
     def fits(self, num_rows: int) -> bool:
-        return int(self._count) + self._num_kept + num_rows <= MAX_ROWS
+        """Tell whether there is room for so many more rows."""
+        return int(self._count) + self._num_batch_rows + num_rows <= MAX_ROWS
 
     def add(self, prediction: Prediction, losses: Sequence[Tensor]) -> None:
-        """Takes a batch that fits. On CPU its memory is ours until the next `state` or `take`."""
+        """Add a batch that fits. On CPU its memory must not change until `state` or `pop`."""
         self._batches.append((prediction, losses))
-        self._num_kept += len(prediction.weights_B)
+        self._num_batch_rows += len(prediction.weights_B)
         if self._rows_CN.device.type != "cpu":  # a CUDA graph writes to the same memory again
             self._flush()
 
     def pop(self, num_parts: int) -> MetricRows | None:
-        """The rows that wait, out of the buffer; None: there are none. To be used at once."""
+        """Empty the buffer and return its rows, None if there are none.
+
+        They are views of the buffer, to be used before anything is added.
+        """
         self._flush()
         stop, tasks = int(self._count), self._num_tasks
         if stop == 0:
@@ -64,7 +68,7 @@ class RowBuffer:
 
     def clear(self) -> None:
         self._count.zero_()
-        self._batches, self._num_kept = [], 0
+        self._batches, self._num_batch_rows = [], 0
 
     def state(self) -> dict[str, Tensor]:
         self._flush()
@@ -79,27 +83,28 @@ class RowBuffer:
         if not self._batches:
             return
         start, tasks = int(self._count), self._num_tasks
-        rows_CN = self._rows_CN[:, start : start + self._num_kept]
-        kept = [prediction for prediction, _ in self._batches]
-        rows_CN[:tasks] = torch.cat([p.logits_BT.detach() for p in kept]).T
-        rows_CN[tasks : 2 * tasks] = torch.cat([p.labels_BT for p in kept]).T
-        rows_CN[2 * tasks] = torch.cat([p.weights_B for p in kept])
-        for row_N, parts in zip(rows_CN[2 * tasks + 1 :], zip(*(ls for _, ls in self._batches))):
+        rows_CN = self._rows_CN[:, start : start + self._num_batch_rows]
+        predictions = [prediction for prediction, _ in self._batches]
+        rows_CN[:tasks] = torch.cat([p.logits_BT.detach() for p in predictions]).T
+        rows_CN[tasks : 2 * tasks] = torch.cat([p.labels_BT for p in predictions]).T
+        rows_CN[2 * tasks] = torch.cat([p.weights_B for p in predictions])
+        losses = zip(*(losses for _, losses in self._batches))
+        for row_N, parts in zip(rows_CN[2 * tasks + 1 :], losses):
             row_N.copy_(torch.cat([part.detach() for part in parts]))
-        self._count.fill_(start + self._num_kept)
-        self._batches, self._num_kept = [], 0
+        self._count.fill_(start + self._num_batch_rows)
+        self._batches, self._num_batch_rows = [], 0
 
     def rows_of_state(self, state: Mapping[str, Tensor], num_parts: int) -> MetricRows:
-        """The rows that wait in a state, such as another rank's."""
+        """Return the rows that wait in a state, such as another rank's."""
         rows_CN = state["pending"][:, : int(state["pending_count"])]
         return _metric_rows(rows_CN.to(self._rows_CN.device), self._num_tasks, num_parts)
 
 
 def _metric_rows(rows_CN: Tensor, tasks: int, num_parts: int) -> MetricRows:
-    first = 2 * tasks + 1
+    first_loss = 2 * tasks + 1
     return MetricRows(
         rows_CN[:tasks].T,
         rows_CN[tasks : 2 * tasks].T,
         rows_CN[2 * tasks],
-        rows_CN[first : first + num_parts],
+        rows_CN[first_loss : first_loss + num_parts],
     )

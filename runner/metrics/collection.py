@@ -1,8 +1,8 @@
-"""Several sets of metrics as one."""
+"""Several sets of metrics in one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
@@ -11,55 +11,54 @@ from runner.metrics.protocol import Metrics
 
 
 class MetricCollection:
-    """Implements `Metrics`. The first set's states keep their names, the others' get a prefix."""
+    """Sets of metrics that are updated together. Implements `Metrics`.
+
+    The tensors of the first set's state keep their names, those of the others get a prefix.
+    """
 
     def __init__(self, first: Metrics, others: Mapping[str, Metrics]) -> None:
-        self._parts: dict[str, Metrics] = {"": first}
-        self._parts |= {f"{name}/": metrics for name, metrics in others.items()}
+        self._by_prefix: dict[str, Metrics] = {"": first}
+        self._by_prefix |= {f"{name}/": metrics for name, metrics in others.items()}
 
     def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
-        for metrics in self._parts.values():
+        for metrics in self._by_prefix.values():
             metrics.update(prediction, losses)
 
     def compute(self) -> dict[str, float]:
-        return {k: v for metrics in self._parts.values() for k, v in metrics.compute().items()}
+        return {k: v for metrics in self._by_prefix.values() for k, v in metrics.compute().items()}
 
     def notes(self) -> tuple[str, ...]:
-        return tuple(note for metrics in self._parts.values() for note in metrics.notes())
+        return tuple(note for metrics in self._by_prefix.values() for note in metrics.notes())
 
     def names(self) -> list[str]:
-        return [name for metrics in self._parts.values() for name in metrics.names()]
+        return [name for metrics in self._by_prefix.values() for name in metrics.names()]
 
     def reset(self) -> None:
-        for metrics in self._parts.values():
+        for metrics in self._by_prefix.values():
             metrics.reset()
 
     def state(self) -> dict[str, Tensor]:
         return {
             f"{prefix}{name}": tensor
-            for prefix, metrics in self._parts.items()
+            for prefix, metrics in self._by_prefix.items()
             for name, tensor in metrics.state().items()
         }
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        for metrics, own in self._by_part(state):
-            metrics.load(own)
+        for metrics, tensors in self._split_state(state):
+            metrics.load(tensors)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
-        for metrics, own in self._by_part(state):
-            metrics.merge(own)
+        for metrics, tensors in self._split_state(state):
+            metrics.merge(tensors)
 
-    def _by_part(
+    def _split_state(
         self, state: Mapping[str, Tensor]
-    ) -> Sequence[tuple[Metrics, Mapping[str, Tensor]]]:
-        named = [prefix for prefix in self._parts if prefix]
-        rest = {n: t for n, t in state.items() if not n.startswith(tuple(named))}
-        return [
-            (
-                metrics,
-                {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
-                if prefix
-                else rest,
-            )
-            for prefix, metrics in self._parts.items()
-        ]
+    ) -> Iterator[tuple[Metrics, Mapping[str, Tensor]]]:
+        prefixes = tuple(prefix for prefix in self._by_prefix if prefix)
+        for prefix, metrics in self._by_prefix.items():
+            if prefix:
+                names = [name for name in state if name.startswith(prefix)]
+            else:
+                names = [name for name in state if not name.startswith(prefixes)]
+            yield metrics, {name.removeprefix(prefix): state[name] for name in names}

@@ -1,26 +1,29 @@
 """Areas under the ROC and precision-recall curves, weighted, exact or over bins.
 
-Own code: torchmetrics 1.0.3 knows no row weights and calls the AUROC of one class 0.0.
-All functions work on levels: the positive and negative weight at each distinct score, ascending.
-Where the weights are whole numbers every sum is exact, so that the order of rows cannot matter.
+This is code of our own because torchmetrics 1.0.3 has no row weights and returns 0.0 as the AUROC
+of a single class. All functions work on levels: the positive and negative weight at each distinct
+score, ascending. Where the weights are whole numbers, every sum is exact, so that the order of rows
+cannot matter.
 
-N rows, K levels (distinct scores, or bins).
+N rows, K levels (distinct scores, or bins), G groups.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Scores = NDArray[np.floating[Any]]
 
 
 def group_by_score(
-    scores_N: NDArray, positive_N: Floats, negative_N: Floats
+    scores_N: Scores, positive_N: Floats, negative_N: Floats
 ) -> tuple[Floats, Floats]:
-    """Positive and negative weight at each distinct score, in ascending order: two [K]."""
+    """Return the positive and negative weight at each distinct score, ascending: two [K]."""
     if not len(scores_N):
         return np.zeros(0), np.zeros(0)
     order_N = np.argsort(scores_N)
@@ -33,7 +36,10 @@ def group_by_score(
 
 
 def roc_auc(positive_K: Floats, negative_K: Floats) -> float:
-    """Chance that a positive scores above a negative, ties counted half; NaN on one class."""
+    """Return the chance that a positive scores above a negative; NaN if there is one class only.
+
+    Ties count half.
+    """
     pairs = positive_K.sum() * negative_K.sum()
     if not pairs > 0:
         return math.nan
@@ -42,13 +48,13 @@ def roc_auc(positive_K: Floats, negative_K: Floats) -> float:
 
 
 def roc_auc_error(positive_K: Floats, negative_K: Floats) -> float:
-    """How far binning can move `roc_area`: pairs inside one bin count between none and all."""
+    """Return how far binning can move `roc_auc`: of pairs in one bin none or all could be right."""
     pairs = positive_K.sum() * negative_K.sum()
     return float((positive_K * negative_K).sum() / 2 / pairs) if pairs > 0 else math.nan
 
 
 def average_precision(positive_K: Floats, negative_K: Floats) -> float:
-    """Area under the precision-recall steps (no interpolation); NaN without a positive."""
+    """Return the area under the precision-recall steps, uninterpolated; NaN without positives."""
     total = positive_K.sum()
     if not total > 0:
         return math.nan
@@ -58,23 +64,25 @@ def average_precision(positive_K: Floats, negative_K: Floats) -> float:
 
 
 def average_precision_error(positive_K: Floats, negative_K: Floats) -> float:
-    """How far binning can move `average_precision`: best and worst order inside each bin."""
+    """Return how far binning can move `average_precision`, by the order of rows in each bin."""
     total = positive_K.sum()
     if not total > 0:
         return math.nan
     positive_K, negative_K = positive_K[::-1], negative_K[::-1]
-    upto_K, negative_upto_K = np.cumsum(positive_K), np.cumsum(negative_K)
+    sum_K, negative_sum_K = np.cumsum(positive_K), np.cumsum(negative_K)
     tiny = np.finfo(np.float64).tiny
-    best_K = upto_K / np.maximum(upto_K + negative_upto_K - negative_K, tiny)
-    worst_K = (upto_K - positive_K) / np.maximum(upto_K - positive_K + negative_upto_K, tiny)
+    best_K = sum_K / np.maximum(sum_K + negative_sum_K - negative_K, tiny)
+    worst_K = (sum_K - positive_K) / np.maximum(sum_K - positive_K + negative_sum_K, tiny)
     return float((positive_K * np.maximum(best_K - worst_K, 0)).sum() / total)
 
 
 def grouped_roc_auc(
-    groups_N: NDArray[np.int64], scores_N: NDArray, positive_N: Floats, negative_N: Floats
+    groups_N: NDArray[np.int64], scores_N: Scores, positive_N: Floats, negative_N: Floats
 ) -> tuple[float, float]:
-    """Mean of the groups' ROC areas: weighted by the weight of their rows (GAUC, Zhou et al.,
-    arXiv:1706.06978, eq. 7), and unweighted. Groups of one class are left out; NaN if all are.
+    """Return the mean of the groups' ROC areas, weighted by their rows' weight, and unweighted.
+
+    The weighted one is GAUC (Zhou et al., arXiv:1706.06978, eq. 7). Groups with one class only are
+    left out; if all are, both means are NaN.
     """
     if not len(groups_N):
         return math.nan, math.nan

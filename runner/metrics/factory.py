@@ -1,4 +1,4 @@
-"""The metrics of a pass, from their settings: the MetricSet, and what is asked for beside it."""
+"""Makes the metrics of a pass from their settings."""
 
 from __future__ import annotations
 
@@ -19,24 +19,35 @@ from runner.metrics.slices import SlicedMetrics
 def make_metrics(
     schema: Schema, device: torch.device, settings: MetricSettings, exact: bool
 ) -> Metrics:
-    """exact: for an evaluation; else cheap, for training. Raises: ConfigError."""
-    whole = _of_rows(schema, device, settings, exact)
+    """Make the metrics of a pass over a split.
+
+    Args:
+        exact: True for an evaluation, False for the cheap metrics of training.
+
+    Raises:
+        ConfigError: if metrics need a group column that the dataset has not.
+    """
+    metrics = _make_unsliced(schema, device, settings, exact)
     if not exact or settings.slice_by is None:
-        return whole
-    slices = SlicedMetrics(lambda: _of_rows(schema, device, settings, exact), settings.slice_by)
-    return MetricCollection(whole, {"slices": slices})
+        return metrics
+    slices = SlicedMetrics(
+        lambda: _make_unsliced(schema, device, settings, exact), settings.slice_by
+    )
+    return MetricCollection(metrics, {"slices": slices})
 
 
-def _of_rows(
+def _make_unsliced(
     schema: Schema, device: torch.device, settings: MetricSettings, exact: bool
 ) -> Metrics:
     find_group_column(settings, schema.groups)
-    own = replace(
+    set_settings = replace(
         settings,
         eval=[name for name in settings.eval if name in METRICS],
         train=[name for name in settings.train if name in METRICS],
     )
-    first = MetricSet(schema.tasks, exact=exact, device=device, settings=own, groups=schema.groups)
+    first = MetricSet(
+        schema.tasks, exact=exact, device=device, settings=set_settings, groups=schema.groups
+    )
     others: dict[str, Metrics] = {}
     if "ece" in (settings.eval if exact else settings.train):
         bins = settings.ece_bins
@@ -45,7 +56,7 @@ def _of_rows(
         others["users"] = PerUserMetrics(
             settings.ranking_metrics,
             schema.tasks,
-            group=_users(settings, schema),
+            group=_find_user_column(settings, schema),
             full=settings.candidates == "full",
             row_limit=settings.exact_auroc_rows,
             device=device,
@@ -53,8 +64,8 @@ def _of_rows(
     return MetricCollection(first, others) if others else first
 
 
-def _users(settings: MetricSettings, schema: Schema) -> int | None:
-    """Place of the users' column; None: each row of label 1 is ranked by itself."""
+def _find_user_column(settings: MetricSettings, schema: Schema) -> int | None:
+    """Return the index of the users' column; None: each row of label 1 is ranked by itself."""
     if settings.group is not None:
         return list(schema.groups).index(settings.group)
     return 0 if schema.groups else None

@@ -1,7 +1,7 @@
-"""MetricSet: all metrics of one pass over a split, as sums that can be merged and saved.
+"""MetricSet: the metrics of one pass over a split, as sums that can be merged and saved.
 
-Own sums instead of torchmetrics 1.0.3: most classes there know no row weights, check values by
-synchronising at each update, and call an undefined metric 0.
+The sums are our own because most classes of torchmetrics 1.0.3 have no row weights, synchronise at
+each update to check values, and return 0 for an undefined metric.
 
 B rows of a batch, T tasks, S sums, P parts of the loss, K levels of score.
 """
@@ -40,15 +40,15 @@ from runner.metrics.sums import (
     regression_sums,
 )
 
-TRAIN_BINS = 1 << 14  # 256 KiB a task, part of every checkpoint
+TRAIN_BINS = 1 << 14  # they take 256 KiB a task in every checkpoint
 EVAL_BINS = 1 << 18
 
 
 class MetricSet:
-    """Metrics of one pass. Rows with weight 0 are not there; what is undefined is NaN.
+    """The metrics of one pass. Implements `Metrics`.
 
-    A NaN among a task's logits or labels makes all its metrics NaN; infinite logits count as
-    +-1e30. exact=True measures `settings.eval`, exact=False the cheap `settings.train`.
+    Rows with weight 0 do not count. An undefined metric is NaN. A NaN among a task's logits or
+    labels makes all its metrics NaN; infinite logits count as +-1e30.
     """
 
     def __init__(
@@ -60,7 +60,15 @@ class MetricSet:
         settings: MetricSettings,
         groups: Sequence[str] = (),
     ) -> None:
-        """groups: names of the columns of `Prediction.groups_BG`. Raises: ConfigError."""
+        """Make an empty set.
+
+        Args:
+            exact: True measures `settings.eval`, False the cheap metrics of `settings.train`.
+            groups: names of the columns of `Prediction.groups_BG`.
+
+        Raises:
+            ConfigError: if a metric needs a group column that is not there.
+        """
         self._tasks = tuple(tasks)
         kinds = {task.kind for task in tasks}
         names = settings.eval if exact else settings.train
@@ -68,17 +76,19 @@ class MetricSet:
         self._group = find_group_column(settings, groups) if exact else None
         self._device = device
         self._exact = exact
-        # which tasks are of a kind, and their sums; see binary_sums and regression_sums
+        # the tasks of each kind, and their sums; see binary_sums and regression_sums
         self._columns = {
             kind: [i for i, task in enumerate(tasks) if task.kind == kind] for kind in sorted(kinds)
         }
-        self._picks = {kind: torch.tensor(c, device=device) for kind, c in self._columns.items()}
+        self._column_index_T = {
+            kind: torch.tensor(columns, device=device) for kind, columns in self._columns.items()
+        }
         self._sums_ST = {
             kind: torch.zeros(NUM_SUMS[kind], len(columns), dtype=torch.float64, device=device)
             for kind, columns in self._columns.items()
         }
-        # the weight, then each part. The names are known at the first update, but a checkpoint
-        # copies into this before that, so there are slots for as many as anyone will want
+        # The weight, then each part. The names are not known before the first update, but a
+        # checkpoint may copy into this tensor before, so it has room for the most parts.
         self._losses_P = torch.zeros(1 + MAX_LOSS_PARTS, dtype=torch.float64, device=device)
         self._loss_names: tuple[str, ...] = ()
         self._buffer = None if exact else RowBuffer(len(tasks), device)
@@ -93,52 +103,54 @@ class MetricSet:
             )
 
     def names(self) -> list[str]:
-        """What `compute()` returns, but for parts of the loss, which the first update tells."""
+        """Return the names of the results, without parts of the loss: these an update brings."""
         return result_keys(self._names, self._tasks)
 
     @torch.no_grad()
     def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
-        """Takes in a batch, on its device and without synchronising.
+        """Add a batch, on its device and without synchronising.
 
-        Args: losses: [B] for each name; the loss of a row is the sum over names, which must be the
-        same, in the same order, at every update.
+        Args:
+            losses: name -> [B]. A row's loss is the sum over the names, which must be the same, in
+                the same order, at every update.
+
+        Raises:
+            ValueError: if the names differ from those before, or are too many.
         """
         self._check_names(losses)
-        pending = self._buffer
-        if pending is None:
+        buffer = self._buffer
+        if buffer is None:
             self._accumulate(make_metric_rows(prediction, losses), prediction.groups_BG)
             return
-        if not pending.fits(len(prediction.weights_B)):
+        if not buffer.fits(len(prediction.weights_B)):
             self._flush()
-            if not pending.fits(len(prediction.weights_B)):
+            if not buffer.fits(len(prediction.weights_B)):
                 self._accumulate(make_metric_rows(prediction, losses), None)
                 return
-        pending.add(prediction, tuple(losses.values()))
+        buffer.add(prediction, tuple(losses.values()))
 
     def _flush(self) -> None:
-        """Counts the rows that wait."""
-        waiting = (
-            None
-            if self._buffer is None
-            else self._buffer.pop(len(self._loss_names) or MAX_LOSS_PARTS)
-        )
-        if waiting is not None:
-            self._accumulate(waiting, None)
+        """Count the rows of the buffer."""
+        if self._buffer is None:
+            return
+        rows = self._buffer.pop(len(self._loss_names) or MAX_LOSS_PARTS)
+        if rows is not None:
+            self._accumulate(rows, None)
 
     def _accumulate(self, rows: MetricRows, groups_BG: Tensor | None) -> None:
         weights_B = rows.weights_B.double()
         present_B1 = weights_B[:, None] > 0
-        # where, not a product: a row that is not there may hold NaN, and NaN times 0 is NaN
+        # torch.where, not a product: a row of weight 0 may hold NaN, and NaN times 0 is NaN
         weights_B = torch.where(present_B1[:, 0], weights_B, 0.0)
         logits_BT = torch.where(present_B1, rows.logits_BT.double(), 0.0)
         labels_BT = torch.where(present_B1, rows.labels_BT.double(), 0.0)
         parts_PB = torch.where(present_B1[:, 0], rows.losses_PB.double(), 0.0)
         self._losses_P[0] += weights_B.sum()
         self._losses_P[1 : 1 + len(parts_PB)] += (parts_PB * weights_B).sum(1)
-        for kind, pick_T in self._picks.items():
+        for kind, index_T in self._column_index_T.items():
             x_BT, y_BT = logits_BT, labels_BT
-            if len(self._picks) > 1:
-                x_BT, y_BT = x_BT.index_select(1, pick_T), y_BT.index_select(1, pick_T)
+            if len(self._column_index_T) > 1:
+                x_BT, y_BT = x_BT.index_select(1, index_T), y_BT.index_select(1, index_T)
             sums = binary_sums if kind == "binary" else regression_sums
             self._sums_ST[kind] += (sums(x_BT, y_BT) * weights_B[:, None]).sum(1)
             if kind == "binary" and self._scores is not None:
@@ -148,14 +160,17 @@ class MetricSet:
                 self._scores.add(x_BT, y_BT, weights_B, groups_B)
 
     def compute(self) -> dict[str, float]:
-        """All metrics by name (`auc`; of several tasks `auc/<task>` and the mean). Synchronises."""
+        """Return all metrics by name. Synchronises.
+
+        With several tasks there are `auc/<task>` for each of them, and their mean `auc`.
+        """
         self._flush()
         results = self._loss_results()
         for task_index, task in enumerate(self._tasks):
             index = self._columns[task.kind].index(task_index)
             sums = self._sums_ST[task.kind][:, index].tolist()  # sync
             if task.kind == "binary":
-                values = binary_results(*sums) | self._curve_results(index, broken=sums[3])
+                values = binary_results(*sums) | self._curve_results(index, nan_check=sums[3])
             else:
                 values = regression_results(*sums)
             for name in self._names:
@@ -164,20 +179,20 @@ class MetricSet:
         return add_task_means(results, self._names, self._tasks)
 
     def notes(self) -> tuple[str, ...]:
-        """What must be said beside an evaluation: which numbers are binned, how far off at most."""
+        """Return which results of an evaluation are binned, with bounds of their errors."""
         if self._scores is None or not self._scores.is_binned or not self._exact:
             return ()
         beyond = f"beyond {self._scores.row_limit:,} rows (metrics.exact_auroc_rows)"
-        said = []
+        notes = []
         for index, column in enumerate(self._columns["binary"]):
             levels = self._scores.score_levels(index)
             for name, error in (("auc", roc_auc_error), ("pr_auc", average_precision_error)):
                 if name in self._names:
                     key = result_key(name, self._tasks[column], self._tasks)
-                    said.append(f"{key}: binned {beyond}, within ±{error(*levels):.1e}")
+                    notes.append(f"{key}: binned {beyond}, within ±{error(*levels):.1e}")
         if self._group is not None:
-            said.append(f"gauc: undefined {beyond}")
-        return tuple(said)
+            notes.append(f"gauc: undefined {beyond}")
+        return tuple(notes)
 
     def reset(self) -> None:
         for tensor in (*self._sums_ST.values(), self._losses_P):
@@ -188,8 +203,10 @@ class MetricSet:
             self._scores.reset()
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors by name. Those of a cheap set are live and keep their shapes for ever, so that a
-        checkpoint may copy into them; `rows` and `groups` of an exact set are copies.
+        """Return tensors by name.
+
+        Those of a cheap set are live and their shapes never change, so that a checkpoint can copy
+        into them; `rows` and `groups` of an exact set are copies.
         """
         state = {f"sums/{kind}": sums_ST for kind, sums_ST in self._sums_ST.items()}
         state["losses"] = self._losses_P
@@ -198,14 +215,14 @@ class MetricSet:
         return state | (self._scores.state() if self._scores is not None else {})
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Becomes what `state()` was taken of; equal to the last digit."""
+        """Replace the state by one that `state()` returned; results are equal to the last digit."""
         self.reset()
         self._add_sums(state)
         if self._buffer is not None:
             self._buffer.load(state)
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
-        """Adds the state of another set of the same settings, such as another rank's."""
+        """Add the state of another set with the same settings, such as another rank's."""
         self._flush()
         self._add_sums(state)
         if self._buffer is not None:
@@ -223,8 +240,8 @@ class MetricSet:
         if names != self._loss_names:
             if self._loss_names or len(names) > MAX_LOSS_PARTS:
                 raise ValueError(
-                    f"parts of the loss must be the same at every update and at most "
-                    f"{MAX_LOSS_PARTS}: {self._loss_names} before, now {names}"
+                    f"parts of the loss must be the same at every update, and at most "
+                    f"{MAX_LOSS_PARTS}; they were {self._loss_names} and are now {names}"
                 )
             self._loss_names = names
 
@@ -236,13 +253,13 @@ class MetricSet:
                 results[f"loss/{name}"] = ratio(part, weight)
         return results
 
-    def _curve_results(self, index: int, *, broken: float) -> dict[str, float]:
-        """broken: a sum over the task's rows that is NaN if a logit or label was."""
-        wanted = [name for name in self._names if METRICS[name].needs != "sums"]
-        if self._scores is None or math.isnan(broken):
-            return dict.fromkeys(wanted, math.nan)
+    def _curve_results(self, index: int, *, nan_check: float) -> dict[str, float]:
+        """nan_check: a sum over the task's rows, which is NaN if a logit or label is."""
+        names = [name for name in self._names if METRICS[name].needs != "sums"]
+        if self._scores is None or math.isnan(nan_check):
+            return dict.fromkeys(names, math.nan)
         results = {}
-        if "auc" in wanted or "pr_auc" in wanted:
+        if "auc" in names or "pr_auc" in names:
             levels = self._scores.score_levels(index)
             results = {"auc": roc_auc(*levels), "pr_auc": average_precision(*levels)}
         if self._group is not None:
@@ -252,6 +269,7 @@ class MetricSet:
 
 
 def make_metric_rows(prediction: Prediction, losses: Mapping[str, Tensor]) -> MetricRows:
+    """Make the rows of a batch, detached, in the form that metrics count them."""
     weights_B = prediction.weights_B
     parts = [loss.detach() for loss in losses.values()]
     losses_PB = torch.stack(parts) if parts else weights_B.new_zeros(0, len(weights_B))

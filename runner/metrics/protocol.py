@@ -1,4 +1,4 @@
-"""What a set of metrics is to the loops and to a checkpoint."""
+"""The protocol of a set of metrics, as loops and checkpoints use it."""
 
 from __future__ import annotations
 
@@ -11,34 +11,38 @@ from runner.batch import Prediction
 
 
 class Metrics(Protocol):
-    """Metrics of one pass over a split, as states that can be merged and saved."""
+    """Metrics of one pass over a split, whose state can be merged and saved."""
 
     def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
-        """Takes in a batch. losses: [B] for each name."""
+        """Add a batch.
+
+        Args:
+            losses: name -> [B].
+        """
         ...
 
     def compute(self) -> dict[str, float]:
-        """All metrics by name; NaN where one is undefined. Synchronises."""
+        """Return all metrics by name, NaN where one is undefined. Synchronises."""
         ...
 
     def notes(self) -> tuple[str, ...]:
-        """What must be said beside them."""
+        """Return sentences that must be shown with the results, such as error bounds."""
         ...
 
     def names(self) -> list[str]:
-        """What `compute()` returns, as far as it is known before the first batch."""
+        """Return the names of the results, as far as they are known before the first batch."""
         ...
 
     def reset(self) -> None: ...
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors by name; of a set for training live ones, that keep their shapes for ever."""
+        """Return tensors by name. Those of training are live, and their shapes never change."""
         ...
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Becomes what `state()` was taken of."""
+        """Replace the state by one that `state()` returned."""
         ...
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
-        """Adds the state of another set of the same settings, such as another rank's."""
+        """Add the state of another set with the same settings, such as another rank's."""
         ...

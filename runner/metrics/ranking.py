@@ -1,6 +1,6 @@
-"""Metrics of rankings, a mean over users: NDCG, recall and hit rate at k, MRR.
+"""Metrics of rankings, as means over users: NDCG, recall and hit rate at k, MRR.
 
-N rows of the pass, T tasks, P rows of label 1.
+B rows of a batch, N rows of the pass, T tasks, P rows of label 1, U users.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from runner.metrics.settings import add_task_means, parse_cutoff, result_key
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 class PerUserMetrics:
     """Rankings of each user's rows among themselves, or of each row of label 1 among all items.
 
     Implements `Metrics`. A user is a value of a group column. Users without a row of label 1 are
-    left out, and all count alike: of row weights only 0 matters. Equal scores rank the rows of
-    label 0 first. A NaN among scores or labels makes all metrics of a task NaN.
+    left out, and all others count alike: rows of weight 0 are left out, and other weights do not
+    matter. Of rows with equal scores, those of label 0 rank first. A NaN among a task's scores or
+    labels makes all its metrics NaN.
 
-    Rows are kept, 4 (2T + 1) + 8 bytes each, up to `row_limit`; beyond it all metrics are NaN.
+    Up to `row_limit` rows are kept, 4 (2T + 1) + 8 bytes each; with more, all metrics are NaN.
 
     Args:
-        names: of the metrics, such as ndcg@10. group: place of the users' column in
-            `Prediction.groups_BG`; None: each row is a user of its own.
-        full: ranks are the model's `aux["rank_B"]`, not made of the rows.
+        names: of the metrics, such as ndcg@10.
+        group: index of the users' column in `Prediction.groups_BG`; None: each row is a user of
+            its own.
+        full: ranks come from the model, as `aux["rank_B"]`, not from the rows' scores.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class PerUserMetrics:
     ) -> None:
         self._names, self._tasks = tuple(names), tuple(tasks)
         self._columns = [i for i, task in enumerate(tasks) if task.kind == "binary"]
-        self._pick = torch.tensor(self._columns, device=device)
+        self._column_index = torch.tensor(self._columns, device=device)
         self._group, self._full, self._row_limit = group, full, row_limit
         self._device = device
         self._width = 2 * len(self._columns) + 1
@@ -62,16 +65,16 @@ class PerUserMetrics:
         return list(add_task_means(dict.fromkeys(keys, 0.0), self._names, self._tasks))
 
     def reset(self) -> None:
-        self._rows: list[Tensor] = []  # [B, 2T + 1]: scores or ranks, labels, weight; float32
-        self._groups: list[Tensor] = []
+        self._rows: list[Tensor] = []  # [B, 2T + 1] each: scores or ranks, labels, weight; float32
+        self._groups: list[Tensor] = []  # [B] each; int64
         self._num_rows = 0
 
     @torch.no_grad()
     def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
-        scores_BT = prediction.logits_BT.index_select(1, self._pick)
+        scores_BT = prediction.logits_BT.index_select(1, self._column_index)
         if self._full:
             scores_BT = prediction.aux["rank_B"][:, None].expand_as(scores_BT)
-        labels_BT = prediction.labels_BT.index_select(1, self._pick)
+        labels_BT = prediction.labels_BT.index_select(1, self._column_index)
         rows = torch.cat((scores_BT, labels_BT, prediction.weights_B[:, None]), dim=1)
         groups_B = None if self._group is None else prediction.groups_BG[:, self._group]
         self._add(rows.float(), groups_B)
@@ -114,20 +117,20 @@ class PerUserMetrics:
         state = self.state()
         rows_N = state["rows"].cpu().double().numpy()  # sync
         groups_N = state["groups"].cpu().numpy()
-        there_N = rows_N[:, -1] > 0
-        rows_N, groups_N = rows_N[there_N], groups_N[there_N]
+        counts_N = rows_N[:, -1] > 0
+        rows_N, groups_N = rows_N[counts_N], groups_N[counts_N]
         results = {}
-        for place, column in enumerate(self._columns):
-            scores_N, labels_N = rows_N[:, place], rows_N[:, len(self._columns) + place]
-            values = self._of_task(scores_N, labels_N, groups_N)
+        for index, column in enumerate(self._columns):
+            scores_N, labels_N = rows_N[:, index], rows_N[:, len(self._columns) + index]
+            values = self._compute_task(scores_N, labels_N, groups_N)
             for name, value in values.items():
                 results[result_key(name, self._tasks[column], self._tasks)] = value
         return add_task_means(results, self._names, self._tasks)
 
-    def _of_task(self, scores_N: Floats, labels_N: Floats, groups_N: Ints) -> dict[str, float]:
+    def _compute_task(self, scores_N: Floats, labels_N: Floats, groups_N: Ints) -> dict[str, float]:
         positive_N = labels_N > 0.5
-        needed_N = scores_N[positive_N] if self._full else scores_N
-        if np.isnan(needed_N).any() or np.isnan(labels_N).any():
+        used_scores = scores_N[positive_N] if self._full else scores_N
+        if np.isnan(used_scores).any() or np.isnan(labels_N).any():
             return dict.fromkeys(self._names, math.nan)
         if self._full:
             users_P, ranks_P = groups_N[positive_N], scores_N[positive_N]
@@ -136,15 +139,13 @@ class PerUserMetrics:
         return compute_ranking_metrics(self._names, users_P, ranks_P)
 
 
-def rank_within_groups(
-    groups_N: Ints, scores_N: Floats, positive_N: NDArray
-) -> tuple[Ints, Floats]:
-    """Group and rank, from 1, of each positive row among the rows of its group: two [P]."""
+def rank_within_groups(groups_N: Ints, scores_N: Floats, positive_N: Flags) -> tuple[Ints, Floats]:
+    """Return the group of each positive row, and its rank in the group, from 1: two [P]."""
     order_N = np.lexsort((positive_N, -scores_N, groups_N))
     groups_N, positive_N = groups_N[order_N], positive_N[order_N]
-    first_N = np.concatenate(([True], groups_N[1:] != groups_N[:-1]))[: len(groups_N)]
-    starts = np.flatnonzero(first_N)
-    rank_N = 1.0 + np.arange(len(groups_N))
+    is_first_N = np.concatenate(([True], groups_N[1:] != groups_N[:-1]))[: len(groups_N)]
+    starts = np.flatnonzero(is_first_N)
+    rank_N: Floats = np.arange(1, len(groups_N) + 1, dtype=np.float64)
     rank_N -= np.repeat(starts, np.diff(np.append(starts, len(groups_N))))
     return groups_N[positive_N], rank_N[positive_N]
 
@@ -152,23 +153,27 @@ def rank_within_groups(
 def compute_ranking_metrics(
     names: Sequence[str], users_P: Ints, ranks_P: Floats
 ) -> dict[str, float]:
-    """Means over users of what their positives' ranks give; NaN without a positive.
+    """Compute means over users from the ranks of their positive rows; NaN without a positive.
 
-    With R positives of a user: ndcg@k = sum of 1 / log2(rank + 1) over ranks up to k, over the
-    same sum of ranks 1 to min(k, R); recall@k = ranks up to k, over R; hit_rate@k = 1 if there is
-    one; mrr = 1 / the first rank.
+    For a user with R positives, ndcg@k is the sum of 1 / log2(rank + 1) over the ranks up to k,
+    divided by the same sum over the ranks 1 to min(k, R); recall@k is the number of ranks up to k,
+    divided by R; hit_rate@k is 1 if there is such a rank; mrr is 1 / the first rank.
+
+    Args:
+        users_P: the user of every positive row.
+        ranks_P: its rank, from 1.
     """
     if not len(users_P):
         return dict.fromkeys(names, math.nan)
-    order_P = np.lexsort((ranks_P, users_P))  # sums do not depend on the order of rows
+    order_P = np.lexsort((ranks_P, users_P))  # so that sums do not depend on the order of rows
     users_P, ranks_P = users_P[order_P], ranks_P[order_P]
     first_U = np.flatnonzero(np.concatenate(([True], users_P[1:] != users_P[:-1])))
     total_U = np.diff(np.append(first_U, len(users_P)))
     ideal = np.concatenate(([0.0], np.cumsum(1 / np.log2(2.0 + np.arange(total_U.max())))))
-    found = {}
+    results = {}
     for name in names:
         if name == "mrr":
-            found[name] = float((1 / ranks_P[first_U]).mean())
+            results[name] = float((1 / ranks_P[first_U]).mean())
             continue
         kind, k = parse_cutoff(name)
         assert k is not None, name
@@ -179,5 +184,5 @@ def compute_ranking_metrics(
         else:
             hits_U = np.add.reduceat(inside_P.astype(np.float64), first_U)
             values_U = hits_U / total_U if kind == "recall" else np.minimum(hits_U, 1.0)
-        found[name] = float(values_U.mean())
-    return found
+        results[name] = float(values_U.mean())
+    return results

@@ -1,4 +1,7 @@
-"""Names of all metrics and which of them are on. No torch here: rules look at it first."""
+"""The names of all metrics, and the settings of the `metrics` group.
+
+It imports no torch, because the rules of configuration use it before torch is there.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ from typing import Literal, Protocol
 
 from runner.errors import ConfigError, nearest_hint
 
-# bins, users: measured by sets of their own beside the MetricSet, see runner/metrics/factory.py
+# metrics that need bins or users are not part of a MetricSet, see runner/metrics/factory.py
 Needs = Literal["sums", "ranks", "groups", "bins", "users"]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """kind: of the tasks that it is for. needs: what must be kept to compute it."""
+    """The properties of a metric."""
 
-    kind: Literal["binary", "regression"]
-    needs: Needs
-    direction: Literal["max", "min", "one"]  # what is better; one: nearer to 1
+    kind: Literal["binary", "regression"]  # of the tasks that it is for
+    needs: Needs  # what must be kept of the rows to compute it
+    direction: Literal["max", "min", "one"]  # which values are better; one: those nearer to 1
 
 
 METRICS: Mapping[str, Metric] = {
@@ -38,26 +41,30 @@ SEPARATE_METRICS: Mapping[str, Metric] = {
     "ece": Metric("binary", "bins", "min"),
     "mrr": Metric("binary", "users", "max"),
 }
-METRICS_AT_K = ("ndcg", "recall", "hit_rate")  # written with a number: ndcg@10
+METRICS_AT_K = ("ndcg", "recall", "hit_rate")  # followed by a number, such as ndcg@10
 CANDIDATE_CHOICES = ("rows", "full")
 
 
 def parse_cutoff(name: str) -> tuple[str, int | None]:
-    """What stands before and behind the @; None: there is no whole number from 1."""
-    kind, _, cut = name.partition("@")
-    return kind, int(cut) if cut.isdecimal() and int(cut) > 0 else None
+    """Split ndcg@10 into ('ndcg', 10); the cutoff is None if it is not a whole number from 1."""
+    kind, _, cutoff = name.partition("@")
+    return kind, int(cutoff) if cutoff.isdecimal() and int(cutoff) > 0 else None
 
 
 def get_metric(name: str) -> Metric:
-    """What a name of a metric stands for. Raises: KeyError for a name that stands for none."""
-    kind, cut = parse_cutoff(name)
-    if kind in METRICS_AT_K and cut is not None:
+    """Return the metric of a name.
+
+    Raises:
+        KeyError: if there is no such metric.
+    """
+    kind, cutoff = parse_cutoff(name)
+    if kind in METRICS_AT_K and cutoff is not None:
         return Metric("binary", "users", "max")
     return METRICS[name] if name in METRICS else SEPARATE_METRICS[name]
 
 
 def find_metric(name: str) -> Metric | None:
-    """The same, None for a name that stands for none."""
+    """Return the metric of a name, None if there is no such metric."""
     try:
         return get_metric(name)
     except KeyError:
@@ -66,9 +73,10 @@ def find_metric(name: str) -> Metric | None:
 
 @dataclass(frozen=True)
 class MetricSettings:
-    """The `metrics` group. `loss` is always on and stands in no list.
+    """The settings of the `metrics` group. The loss is always measured and is in no list.
 
-    Raises: ConfigError naming the key, the value, the rule and the nearest right name.
+    Raises:
+        ConfigError: naming the key, the value, the rule and the nearest right name.
     """
 
     eval: Sequence[str]
@@ -102,11 +110,11 @@ class MetricSettings:
             )
         for key in ("max_slices", "ece_bins"):
             if getattr(self, key) < 1:
-                raise ConfigError(f"metrics.{key}={getattr(self, key)}: must be at least 1")
+                raise ConfigError(f"metrics.{key}={getattr(self, key)} must be at least 1")
 
     @property
     def ranking_metrics(self) -> tuple[str, ...]:
-        """Metrics of rankings that evaluation is to measure."""
+        """The metrics of rankings that an evaluation measures."""
         return tuple(name for name in self.eval if get_metric(name).needs == "users")
 
     @property
@@ -123,7 +131,7 @@ def _check_names(key: str, names: Sequence[str]) -> None:
             raise ConfigError(f"{key}: 'loss' is always measured; take it out of the list")
         if name.partition("@")[0] in METRICS_AT_K and find_metric(name) is None:
             raise ConfigError(
-                f"{key}: {name!r} needs a whole number from 1 behind it, such as "
+                f"{key}: {name!r} must end in a whole number from 1, such as "
                 f"'{name.partition('@')[0]}@10'"
             )
         if find_metric(name) is None:
@@ -135,7 +143,7 @@ def _check_names(key: str, names: Sequence[str]) -> None:
 
 
 class TaskLike(Protocol):
-    """What is asked of a `TaskSpec` here."""
+    """What this module needs of a `TaskSpec`."""
 
     @property
     def name(self) -> str: ...
@@ -144,50 +152,56 @@ class TaskLike(Protocol):
 
 
 def find_group_column(settings: MetricSettings, groups: Sequence[str]) -> int | None:
-    """Which of a dataset's group columns grouped metrics go by; None if they are off.
+    """Return the index of the group column that grouped metrics use, None if there are none.
 
-    Raises: ConfigError if they are on and there is no such column.
+    Args:
+        groups: names of the dataset's group columns.
+
+    Raises:
+        ConfigError: if there are grouped metrics but no such column.
     """
-    wanted = [name for name in settings.eval if get_metric(name).needs == "groups"]
-    wanted += [] if settings.candidates == "full" else settings.ranking_metrics
+    grouped = [name for name in settings.eval if get_metric(name).needs == "groups"]
+    grouped += [] if settings.candidates == "full" else settings.ranking_metrics
     if settings.group is not None and settings.group not in groups:
         raise ConfigError(
-            f"metrics.group={settings.group!r} is no group column of the dataset"
+            f"metrics.group={settings.group!r} is not a group column of the dataset"
             f"{nearest_hint(settings.group, groups)}; it has: {', '.join(groups) or 'none'}"
         )
-    if not wanted:
+    if not grouped:
         return None
     if not groups:
         raise ConfigError(
-            f"metrics.eval: {wanted[0]!r} needs a group column, and the dataset has none"
+            f"metrics.eval: {grouped[0]!r} needs a group column, and the dataset has none"
         )
     return 0 if settings.group is None else list(groups).index(settings.group)
 
 
 def result_key(name: str, task: TaskLike, tasks: Sequence[TaskLike]) -> str:
-    """`auc`, or `auc/<task>` where there are several tasks."""
+    """Return the key of a result: `auc`, or `auc/<task>` if there are several tasks."""
     return name if len(tasks) == 1 else f"{name}/{task.name}"
 
 
 def result_keys(names: Sequence[str], tasks: Sequence[TaskLike]) -> list[str]:
-    """What MetricSet.compute() returns for these, beside parts of the loss: for checks ahead."""
-    found = {"loss": 0.0}
+    """Return the keys of what `MetricSet.compute` will return, without parts of the loss."""
+    results = {"loss": 0.0}
     for task in tasks:
-        mine = [result_key(n, task, tasks) for n in names if get_metric(n).kind == task.kind]
-        found |= dict.fromkeys(mine, 0.0)
-    return list(add_task_means(found, names, tasks))
+        keys = [result_key(n, task, tasks) for n in names if get_metric(n).kind == task.kind]
+        results |= dict.fromkeys(keys, 0.0)
+    return list(add_task_means(results, names, tasks))
 
 
 def add_task_means(
     results: Mapping[str, float], names: Sequence[str], tasks: Sequence[TaskLike]
 ) -> dict[str, float]:
-    """Of several tasks also the mean of each metric over those that have it: `auc` beside
-    `auc/click` and `auc/buy`. So what goes by one number, such as a monitor, has one."""
-    found = dict(results)
+    """Add the mean of each metric over the tasks, `auc` to `auc/click` and `auc/buy`.
+
+    So there is one number to go by, for example for a checkpoint's monitor.
+    """
+    extended = dict(results)
     if len(tasks) > 1:
         for name in names:
             keys = [result_key(name, task, tasks) for task in tasks]
             values = [results[key] for key in keys if key in results]
             if values:
-                found[name] = sum(values) / len(values)
-    return found
+                extended[name] = sum(values) / len(values)
+    return extended

@@ -1,4 +1,4 @@
-"""The same metrics once more for each value of a column.
+"""Metrics of slices: of the rows with each value of a column.
 
 B rows of a batch.
 """
@@ -18,11 +18,13 @@ SLICE_KEY = "slice_B"  # in `Prediction.aux`: the column's value of each row
 
 
 class SlicedMetrics:
-    """`<metric>/<column>=<value>` for each value that occurs, in ascending order.
+    """Metrics named `<metric>/<column>=<value>` for each value that occurs, in ascending order.
 
-    Implements `Metrics`, for evaluation: looking at values synchronises.
+    Implements `Metrics`, for evaluation only: an update synchronises.
 
-    Args: make: an empty set for one slice. column: its name.
+    Args:
+        make: makes an empty set for one slice.
+        column: its name.
     """
 
     def __init__(self, make: Callable[[], Metrics], column: str) -> None:
@@ -38,20 +40,20 @@ class SlicedMetrics:
 
     def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
         values_B = prediction.aux[SLICE_KEY]
-        # one part: a rank that meets a slice in a merge only cannot know the names of several
+        # As one part: a rank that gets a slice only by a merge cannot know the names of several.
         losses = {"loss": sum(losses.values(), torch.zeros(()))} if losses else {}
-        for value in values_B[prediction.weights_B > 0].unique().tolist():  # sync
-            own_B = (values_B == value).nonzero()[:, 0]
+        for value in torch.unique(values_B[prediction.weights_B > 0]).tolist():  # sync
+            rows = (values_B == value).nonzero()[:, 0]
             part = replace(
                 prediction,
-                logits_BT=prediction.logits_BT[own_B],
-                labels_BT=prediction.labels_BT[own_B],
-                weights_B=prediction.weights_B[own_B],
-                groups_BG=prediction.groups_BG[own_B],
-                aux={n: t[own_B] for n, t in prediction.aux.items() if n in ("rank_B", SLICE_KEY)},
+                logits_BT=prediction.logits_BT[rows],
+                labels_BT=prediction.labels_BT[rows],
+                weights_B=prediction.weights_B[rows],
+                groups_BG=prediction.groups_BG[rows],
+                aux={n: t[rows] for n, t in prediction.aux.items() if n in ("rank_B", SLICE_KEY)},
             )
             self._metrics_of(value).update(
-                part, {name: loss_B[own_B] for name, loss_B in losses.items()}
+                part, {name: loss_B[rows] for name, loss_B in losses.items()}
             )
 
     def _metrics_of(self, value: int) -> Metrics:
@@ -92,11 +94,11 @@ class SlicedMetrics:
         for key, tensor in state.items():
             value, _, name = key.partition("/")
             by_value.setdefault(int(value), {})[name] = tensor
-        for number, own in by_value.items():
-            self._metrics_of(number).merge(own)
+        for number, tensors in by_value.items():
+            self._metrics_of(number).merge(tensors)
 
 
 def attach_slice_values(prediction: Prediction, values_B: Tensor) -> Prediction:
-    """The prediction, with what its rows are sliced by."""
+    """Return the prediction with the values that slice its rows: [B] int64."""
     assert values_B.dtype == torch.int64
     return replace(prediction, aux={**prediction.aux, SLICE_KEY: values_B})

@@ -1,4 +1,4 @@
-"""Metrics that are sums over rows: what a row adds, and what the sums give.
+"""Metrics that are computed from sums over rows.
 
 B rows of a batch, T tasks, S sums.
 """
@@ -15,7 +15,7 @@ NUM_SUMS = {"binary": 5, "regression": 3}
 
 
 def binary_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
-    """Weight, label, probability, log loss, hits of each row: [S, B, T]."""
+    """Return each row's weight, label, probability, log loss and hit: [S, B, T]."""
     bounded_BT = x_BT.clamp(-1e30, 1e30)  # the log loss of an infinite logit would be inf - inf
     log_loss_BT = functional.binary_cross_entropy_with_logits(bounded_BT, y_BT, reduction="none")
     hit_BT = ((x_BT > 0) == (y_BT > 0.5)).double()
@@ -25,8 +25,11 @@ def binary_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
 def binary_results(
     weight: float, label: float, probability: float, log_loss: float, hits: float
 ) -> dict[str, float]:
-    """normalized_entropy: log loss over that of always predicting the mean label (He et al.,
-    ADKDD 2014); rce = 100 (1 - normalized_entropy); calibration: predicted over true positives.
+    """Compute the metrics of a binary task from its weighted sums.
+
+    normalized_entropy is the log loss over that of always predicting the mean label (He et al.,
+    ADKDD 2014), rce is 100 (1 - normalized_entropy), and calibration is the sum of the
+    probabilities over that of the labels.
     """
     if math.isnan(log_loss):
         return dict.fromkeys(("log_loss", "normalized_entropy", "rce", "calibration"), math.nan) | {
@@ -45,15 +48,16 @@ def binary_results(
 
 
 def regression_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
-    """Weight, absolute and squared error of each row: [S, B, T]."""
+    """Return each row's weight, absolute error and squared error: [S, B, T]."""
     error_BT = x_BT - y_BT
     return torch.stack((torch.ones_like(x_BT), error_BT.abs(), error_BT.square()))
 
 
 def regression_results(weight: float, absolute: float, squared: float) -> dict[str, float]:
+    """Compute the metrics of a regression task from its weighted sums."""
     return {"mae": ratio(absolute, weight), "mse": ratio(squared, weight)}
 
 
 def ratio(part: float, whole: float) -> float:
-    """NaN where there is nothing to divide by."""
+    """Divide; NaN if `whole` is 0."""
     return part / whole if whole != 0 else math.nan

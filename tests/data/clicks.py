@@ -1,4 +1,4 @@
-"""A stranger's table with all kinds of columns, its declaration, and what it must become."""
+"""A user's table with columns of all kinds, and its schema."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def clicks(num_rows: int, seed: int = 0) -> pa.Table:
     )
 
 
-def written(folder: Path, table: pa.Table, parts: int = 1) -> str:
-    """As `parts` Parquet files with one row group each."""
+def write_parquet(folder: Path, table: pa.Table, parts: int = 1) -> str:
+    """Write `parts` Parquet files with one row group each; return their folder."""
     folder.mkdir(parents=True, exist_ok=True)
     ends = np.linspace(0, table.num_rows, parts + 1).astype(int)
     for n, (start, stop) in enumerate(pairwise(ends)):
@@ -78,8 +78,8 @@ def written(folder: Path, table: pa.Table, parts: int = 1) -> str:
     return str(folder)
 
 
-def as_text(path: Path, table: pa.Table, delimiter: str = ",") -> str:
-    """Lists joined by bars."""
+def write_text_table(path: Path, table: pa.Table, delimiter: str = ",") -> str:
+    """Write a text file, in which lists are joined by bars; return its path."""
     for place, field in enumerate(table.schema):
         if pa.types.is_list(field.type):
             texts = ["|".join(map(str, own)) for own in table[field.name].to_pylist()]
@@ -89,12 +89,12 @@ def as_text(path: Path, table: pa.Table, delimiter: str = ",") -> str:
     return str(path)
 
 
-def options(**changes: Any) -> dict[str, Any]:
+def recipe_settings(**changes: Any) -> dict[str, Any]:
     settings = {"format": "parquet", "path": None, "schema": SCHEMA}
     return {**settings, **changes}
 
 
-def opened(**changes: Any):
-    made_of = TableRecipe(**options(**changes))
-    made_of.check()
-    return open_table(made_of, window_rows=1 << 17, prefetch=0)
+def open_dataset(**changes: Any):
+    recipe = TableRecipe(**recipe_settings(**changes))
+    recipe.check()
+    return open_table(recipe, window_rows=1 << 17, prefetch=0)

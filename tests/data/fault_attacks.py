@@ -39,7 +39,7 @@ KEYS = ("model.net", "model.loss", "dataset", "optimizer.dense", "task", "loop")
 
 
 class Bomb:
-    """Unpickled, it makes the canary."""
+    """Creates the canary when it is unpickled."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -49,7 +49,7 @@ class Bomb:
 
 
 def attacks(table: Table, top: Path, *, short: bool) -> None:
-    """50 attacks."""
+    """Run 50 attacks."""
     table.fault = "19: attacks and secrets"
     server = top / "server"
     server.mkdir()
@@ -100,7 +100,7 @@ class Scene:
         return "refused"
 
     def finished_run(self, folder: Path) -> Path:
-        """A copy of a run on a table that learnt a vocabulary."""
+        """Copy a run on a table with a fitted vocabulary."""
         if self._run is None:
             home = self.home
             (home / "schema.yaml").write_text(CITIES)
@@ -117,7 +117,7 @@ class Scene:
 
 
 def targets(scene: Scene) -> list:
-    """18 `_target_`s: on the command line, in an option of one's own, in a run's configuration."""
+    """List 18 `_target_`s: on the command line, in an option file, in a run's configuration."""
     found = []
     for number, target in enumerate(TARGETS):
         key = KEYS[number % len(KEYS)]
@@ -148,7 +148,7 @@ def targets(scene: Scene) -> list:
 
 
 def tagged(scene: Scene) -> list:
-    """6 YAML files with tags that build Python objects."""
+    """List 6 YAML files with tags that build Python objects."""
     payload = f"!!python/object/apply:os.mkdir ['{scene.canary}']"
 
     def schema(text: str) -> Callable[[Path], str]:
@@ -195,7 +195,7 @@ def tagged(scene: Scene) -> list:
 
 
 def pickles(scene: Scene) -> list:
-    """10 pickles where tensors, tables or JSON are expected."""
+    """List 10 pickles where tensors, tables or JSON are expected."""
     bomb = pickle.dumps(Bomb(scene.canary))
 
     def planted(pattern: str, *arguments: str, fine: bool = False) -> Callable[[Path], str]:
@@ -221,7 +221,7 @@ def pickles(scene: Scene) -> list:
         return attack
 
     def extension(folder: Path) -> str:
-        """Arrow's own old way of Python types in a schema: a pickle in the metadata."""
+        """Put a pickle into a schema's metadata, as old versions of Arrow did for Python types."""
         whole = clicks(50)
         marked = whole.schema.field("user").with_metadata(
             {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": bomb}
@@ -248,7 +248,7 @@ def pickles(scene: Scene) -> list:
         ("pickle as tensors", planted("checkpoints/*/*.safetensors", *evaluate)),
         ("pickle as JSON of a checkpoint", planted("checkpoints/*/*.json", *evaluate)),
         ("pickle beside tensors", planted("checkpoints/step-2/.metadata", *evaluate)),
-        ("pickle as what was learnt", planted("data/learnt.json", *evaluate)),
+        ("pickle as fitted transforms", planted("data/learnt.json", *evaluate)),
         ("pickle as a vocabulary", planted("data/vocabulary-0.parquet", *evaluate)),
         ("pickle as a record", planted("meta.json", *evaluate)),
         ("pickle as Parquet", as_data("x.parquet")),
@@ -265,7 +265,7 @@ def as_schema(scene: Scene, folder: Path, bomb: bytes) -> str:
 
 
 def paths(scene: Scene) -> list:
-    """8 names that lead out of the folder that they belong to."""
+    """List 8 names that lead out of the folder they belong to."""
 
     def named(name: str, schema: str) -> Callable[[Path], str]:
         def attack(folder: Path) -> str:
@@ -303,7 +303,7 @@ def paths(scene: Scene) -> list:
 
 
 def secrets(scene: Scene) -> list:
-    """8 ways of a secret into a configuration; it may be in no file afterwards."""
+    """List 8 ways for a secret to enter a configuration; no file may hold it afterwards."""
 
     def hidden(*arguments: str, code: int = 0, bad: bool = False) -> Callable[[Path], str]:
         def attack(folder: Path) -> str:

@@ -1,7 +1,7 @@
-"""Fault 10 and 15: other columns than declared, and an output that cannot be written.
+"""Faults 10 and 15: other columns than declared, and an output that cannot be written.
 
-Real processes: each must end by itself with exit code 2 within 5 s of its start, with a run
-directory neither made nor changed. The seconds are the process's own: others may use the machine.
+These are real processes. Each must end by itself with exit code 2 within 5 s, and must neither make
+nor change a run directory. The seconds are the process's own, as others may use the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.fault_table import Table
 
 LIMIT_S = 5.0
 ROOT = Path(__file__).resolve().parents[2]
-# column -> how it is misspelt, and a type that its role cannot take (None: it takes any)
+# column -> how it is misspelt, and a value of a type that its role cannot take (None: it takes all)
 COLUMNS: dict[str, tuple[str, Any]] = {
     "click": ("clik", pa.array(["yes"])),
     "price": ("prise", pa.array([[1.0]])),
@@ -53,7 +53,7 @@ def retyped(table: pa.Table, column: str) -> pa.Table:
 
 
 def narrowed(table: pa.Table, column: str) -> pa.Table:
-    """Another type that the role could take as well."""
+    """Give a column another type, which its role could take as well."""
     place, old = table.schema.get_field_index(column), table.schema.field(column).type
     others = {
         pa.int64(): pa.int32(),
@@ -66,7 +66,9 @@ def narrowed(table: pa.Table, column: str) -> pa.Table:
     return table.set_column(place, column, table[column].cast(new))
 
 
-CHANGES: dict[str, tuple[Callable[[pa.Table, str], pa.Table], bool]] = {  # in both files?
+CHANGES: dict[
+    str, tuple[Callable[[pa.Table, str], pa.Table], bool]
+] = {  # whether it is changed in both files
     "renamed": (renamed, True),
     "of a wrong type": (retyped, True),
     "renamed in one file": (renamed, False),
@@ -75,7 +77,7 @@ CHANGES: dict[str, tuple[Callable[[pa.Table, str], pa.Table], bool]] = {  # in b
 
 
 def run(arguments: list[str], cwd: Path, *before: str) -> tuple[int, str, float]:
-    """Exit code, output, and processor seconds of a real `python -m runner`."""
+    """Return the exit code, the output and the CPU seconds of a real `python -m runner`."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [*before, sys.executable, "-m", "runner", *arguments]
     began = os.times()
@@ -87,7 +89,7 @@ def run(arguments: list[str], cwd: Path, *before: str) -> tuple[int, str, float]
 
 
 def other_columns(table: Table, top: Path, *, short: bool) -> None:
-    """40 changes: ten columns of all roles, renamed or of another type in all files or in one."""
+    """Rename ten columns of all roles, or change their types, in all files or in one: 40 cases."""
     table.fault, slowest = "10: other columns", 0.0
     schema = top / "schema.yaml"
     labels = {"click": {}}
@@ -126,13 +128,13 @@ def other_columns(table: Table, top: Path, *, short: bool) -> None:
 
         taken = table.cases["taken: carried as it is"]
         table.judge(f"{column} {change}", outcome)
-        if table.cases["taken: carried as it is"] == taken:  # that one trains a step
+        if table.cases["taken: carried as it is"] == taken:  # a case that trains a step is slower
             slowest = max(slowest, seconds)
     table.fault += f" (slowest {slowest:.1f} s)"
 
 
 def read_only(table: Table, top: Path, *, short: bool) -> None:
-    """5 outputs that cannot be written: told before the data is looked at, which is not there."""
+    """Name 5 outputs that cannot be written, before anything is said of data that is not there."""
     table.fault = "15: read-only output"
     (top / "file").write_text("")
     closed = top / "closed"
@@ -145,7 +147,7 @@ def read_only(table: Table, top: Path, *, short: bool) -> None:
             ["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", str(mounted)], capture_output=True
         ).returncode
     )
-    # root may write into a closed folder, unless it gives up that right
+    # root can write into a closed folder, unless it gives up that right
     plain = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
     before = plain if os.geteuid() == 0 else ()
     places: dict[str, Path] = {"below a file": top / "file" / "run", "a file": top / "file"}

@@ -1,8 +1,8 @@
-"""Fault 7: damaged files, of users and of the cache, which must never go unnoticed.
+"""Fault 7: damage to Parquet files of users and of our own cache is never silent.
 
-What can be noticed depends on the file. Pages with checksums (ours have them, and pyarrow does not
-write them by default) give the same values or an error. Without them a flipped bit may turn a value
-into another one of its type, as in any reader; such cases are counted on their own.
+What can be noticed depends on the file. Pages with checksums, which our files have and those that
+pyarrow writes by default have not, give the same values or an error. Without them, a flipped bit
+may give another value of the same type, as with any reader; such cases are counted separately.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import torch
 
 from runner.data.read.parquet_dataset import ParquetDataset
 from runner.errors import DataError
-from tests.data.clicks import SCHEMA, clicks, opened
+from tests.data.clicks import SCHEMA, clicks, open_dataset
 from tests.fault_table import Table
 
 ROWS, GROUP_ROWS = 200, 50
-PLAIN: dict[str, Any] = {  # needs no preparation
+PLAIN: dict[str, Any] = {  # such files are read as they are
     "labels": ["click"],
     "numeric": {"price": {"log1p": True, "clip": [0, None], "default": 0.0}, "rating": {}},
     "categorical": {
@@ -32,11 +32,11 @@ PLAIN: dict[str, Any] = {  # needs no preparation
         "history": {"num_rows": 40, "list": True},
     },
 }
-UNSCALED = {  # without a fitted mean, which would change if bad rows are skipped
+UNSCALED = {  # if rows were left out, a fitted mean and all values would change
     **SCHEMA,
     "numeric": {**SCHEMA["numeric"], "age": {"default": 30}},
 }
-FILES = {  # settings of the writer, and whether the pages have checksums
+FILES = {  # how a file is written, and whether its pages have checksums
     "checksums": ({"write_page_checksum": True}, True),
     "checksums, pages v2": ({"write_page_checksum": True, "data_page_version": "2.0"}, True),
     "foreign, snappy": ({}, False),
@@ -77,7 +77,7 @@ def lose(rng: random.Random, raw: bytearray) -> str:
 
 
 def zeros(rng: random.Random, raw: bytearray) -> str:
-    """Zero a page, as if it had never reached the disk."""
+    """Write zeros, as if a page had never reached the disk."""
     at = rng.randrange(0, len(raw), 512)
     raw[at : at + 512] = bytes(len(raw[at : at + 512]))
     return f"zeros from byte {at}"
@@ -95,7 +95,7 @@ DAMAGES: tuple[Callable[[random.Random, bytearray], str], ...] = (
 
 @dataclass(frozen=True)
 class Values:
-    """All values of a split that a model sees, in file order."""
+    """What a model would see of a split, in the order of the files."""
 
     tensors: tuple[torch.Tensor, ...]
     weights_B: torch.Tensor
@@ -105,7 +105,7 @@ class Values:
         return all(a.shape == b.shape and bool((a == b).all()) for a, b in pairs)
 
     def same_in(self, other: Values, rows_B: np.ndarray) -> bool:
-        """Return whether dense values and labels of some rows are equal."""
+        """Compare some rows, without their lists."""
         pairs = zip(self.tensors[:2], other.tensors[:2])
         return all(a.shape == b.shape and bool((a[rows_B] == b[rows_B]).all()) for a, b in pairs)
 
@@ -118,13 +118,13 @@ def values(data: ParquetDataset) -> Values:
     return Values(tuple(tensors), batch.weights_B)
 
 
-def written(path: Path, **writer_options: Any) -> bytes:
-    pq.write_table(clicks(ROWS), path, row_group_size=GROUP_ROWS, **writer_options)
+def write_clicks(path: Path, **how: Any) -> bytes:
+    pq.write_table(clicks(ROWS), path, row_group_size=GROUP_ROWS, **how)
     return path.read_bytes()
 
 
 def damaged_files(table: Table, top: Path, *, short: bool) -> None:
-    """Try 150 damages of files read directly, rewritten, or rewritten with bad rows skipped."""
+    """Damage files in 150 ways: files that are read as they are, or rewritten, or with bad rows."""
     table.fault = "7: damaged files"
     path = top / "x.parquet"
     modes: list[dict[str, Any]] = [
@@ -135,19 +135,19 @@ def damaged_files(table: Table, top: Path, *, short: bool) -> None:
     good: dict[tuple[str, int], tuple[bytes, Values]] = {}
     for number in range(15 if short else 150):
         kind, mode = list(FILES)[number % len(FILES)], number % len(modes)
-        writer_options, has_checksums = FILES[kind]
+        how, has_checksums = FILES[kind]
         settings = {"path": str(path), **modes[mode]}
         if (kind, mode) not in good:
-            clean = written(path, **writer_options)
-            good[kind, mode] = clean, values(opened(**settings))
-        clean, wanted = good[kind, mode]
+            clean = write_clicks(path, **how)
+            good[kind, mode] = clean, values(open_dataset(**settings))
+        clean, expected = good[kind, mode]
         raw = bytearray(clean)
         damage = DAMAGES[number % len(DAMAGES)](random.Random(number), raw)
         path.write_bytes(raw)
 
-        def outcome(settings=settings, wanted=wanted, has_checksums=has_checksums) -> str:
+        def outcome(settings=settings, expected=expected, has_checksums=has_checksums) -> str:
             try:
-                data = opened(**settings)
+                data = open_dataset(**settings)
                 found = values(data)
             except DataError as error:
                 assert "x.parquet" in str(error), f"the file is not named: {error}"
@@ -155,21 +155,21 @@ def damaged_files(table: Table, top: Path, *, short: bool) -> None:
             if count := data.bad_rows["count"]:
                 left_out = (found.weights_B == 0).numpy()
                 assert left_out.sum() == count and len(left_out) == ROWS, "not counted"
-                rest = found.same_in(wanted, ~left_out)
-                assert rest or not has_checksums, "values changed in other rows than the bad ones"
+                rest = found.same_in(expected, ~left_out)
+                assert rest or not has_checksums, "other values beside the bad rows"
                 return (
                     "rows left out" if rest else "rows left out, and others changed (no checksum)"
                 )
-            if found.same(wanted):
+            if found.same(expected):
                 return "nothing that is read was hit"
-            assert not has_checksums, "other values without an error"
+            assert not has_checksums, "other values without a word"
             return "changed (no checksum)"
 
         table.judge(f"{kind}, {damage}, mode {mode}", outcome)
 
 
 def empty_files(table: Table, top: Path, *, short: bool) -> None:
-    """Try 20 files without rows or row groups, alone or beside good ones."""
+    """Open 20 files without rows or row groups, alone or with good ones."""
     table.fault = "7: files without rows"
     for number in range(4 if short else 20):
         folder = top / str(number)
@@ -190,7 +190,7 @@ def empty_files(table: Table, top: Path, *, short: bool) -> None:
 
         def outcome(settings=settings) -> str:
             try:
-                opened(**settings)
+                open_dataset(**settings)
             except DataError as error:
                 assert "hollow.parquet" in str(error), error
                 return "no rows" if "has no rows" in str(error) else "not readable"
@@ -200,13 +200,13 @@ def empty_files(table: Table, top: Path, *, short: bool) -> None:
 
 
 def damaged_cache(table: Table, top: Path, *, short: bool) -> None:
-    """Try 40 damages of prepared files, which must be made again or give an error."""
+    """Damage prepared files in 40 ways: they are made again, or it is an error."""
     table.fault = "7: damaged cache"
     path = top / "x.parquet"
-    written(path)
+    write_clicks(path)
     settings = {"path": str(path), "schema": SCHEMA, "mix": False}
-    data = opened(**settings)
-    wanted = values(data)
+    data = open_dataset(**settings)
+    expected = values(data)
     folder = data._indexes["train"].files[0].parent
     clean = top / "clean"
     shutil.copytree(folder, clean)
@@ -222,11 +222,11 @@ def damaged_cache(table: Table, top: Path, *, short: bool) -> None:
         def outcome() -> str:
             before = {p.name: p.stat().st_ino for p in folder.iterdir()}
             try:
-                found = values(opened(**settings))
+                found = values(open_dataset(**settings))
             except DataError as error:
                 assert "record batch" in str(error) and "made again" in str(error), error
                 return "record batch named"
-            assert found.same(wanted), "other values without an error"
+            assert found.same(expected), "other values without a word"
             after = {p.name: p.stat().st_ino for p in folder.iterdir()}
             return "the same values" if before == after else "made again"
 

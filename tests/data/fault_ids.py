@@ -1,6 +1,6 @@
-"""Fault 9: ids that no table has, missing ones, ragged and empty lists.
+"""Fault 9: ids outside their tables, missing ids, ragged and empty lists.
 
-The rows of the tables that must come out are said here once more, value by value, in plain Python.
+The expected rows of the tables are computed here in plain Python, value by value.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from runner.errors import DataError
-from tests.data.clicks import opened
-from tests.data.fault_values import ROWS, text, told, write
+from tests.data.clicks import open_dataset
+from tests.data.fault_values import ROWS, check_message, csv_text, write_files
 from tests.fault_table import Table
 
 SIZE, HASHED = 100, 37
@@ -46,7 +46,7 @@ USUAL = 11
 
 
 def mixed(value: int, salt: int) -> int:
-    """splitmix64 and multiply-shift in Python's whole numbers."""
+    """Hash an id by splitmix64 and multiply-shift, in Python's integers."""
     mask = 2**64 - 1
     x = (value + (salt + 1) * 0x9E3779B97F4A7C15) & mask
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -55,7 +55,7 @@ def mixed(value: int, salt: int) -> int:
 
 
 def row_of(settings: dict[str, Any], value: int | None, known: list[int]) -> int | None:
-    """The row of the table for one value; None: an error."""
+    """Return the row of the table for one value; None if it is an error."""
     encode, default = settings.get("encode", "as_is"), settings.get("default")
     if encode == "vocabulary":
         if value is None:
@@ -71,7 +71,7 @@ def row_of(settings: dict[str, Any], value: int | None, known: list[int]) -> int
 
 
 def rows_of(settings: dict[str, Any], value: Any, known: list[int]) -> list[int] | None:
-    """All of them for the value of one example; None: an error."""
+    """Return the rows of the table for the value of one example; None if it is an error."""
     values = [value] if not isinstance(value, list) else value
     if value is None and settings in MANY.values():
         values = []
@@ -82,13 +82,13 @@ def rows_of(settings: dict[str, Any], value: Any, known: list[int]) -> list[int]
 
 
 def bad_ids(table: Table, top: Path, *, short: bool) -> None:
-    """500 draws of column, value, format, integer type and policy."""
+    """Try 500 random cases of column, value, format and policy."""
     table.fault = "9: ids and lists"
     every = [
         *itertools.product(ONE, IDS, FORMATS, ("error", "skip")),
         *itertools.product(MANY, LISTS, FORMATS, ("error", "skip")),
     ]
-    # CSV writes lists as texts with a separator, where a missing value inside has no spelling
+    # in CSV, lists are texts with a separator, in which a missing value cannot be written
     every = [(n, v, f, p) for n, v, f, p in every if not (f == "csv" and None in listed(v))]
     for number, (name, value, format_, policy) in enumerate(
         random.Random(9).sample(every, 40 if short else 500)
@@ -100,13 +100,13 @@ def bad_ids(table: Table, top: Path, *, short: bool) -> None:
         columns[name][row] = value
         type_ = pa.list_(pa.int64()) if name in MANY else pa.int64()
         if format_ == "csv":
-            settings["input"] = "integer"  # or they would be hashed, or counted, as texts
+            settings["input"] = "integer"  # otherwise they would be hashed, or counted, as texts
         if format_ == "csv" and name in MANY:
-            columns[name] = [text(v) for v in columns[name]]
+            columns[name] = [csv_text(v) for v in columns[name]]
             type_ = pa.string()
             settings = {k: v for k, v in settings.items() if k != "list"} | {"separator": "|"}
         whole = pa.table({"label": columns["label"], name: pa.array(columns[name], type_)})
-        write(top / str(number), whole, format_)
+        write_files(top / str(number), whole, format_)
         role = "sequences" if "max_length" in settings else "categorical"
         options = {
             "path": str(top / str(number)),
@@ -118,7 +118,7 @@ def bad_ids(table: Table, top: Path, *, short: bool) -> None:
         }
         table.judge(
             f"{name}={value}, row {row}, {format_}, {policy}",
-            lambda o=options, n=name, v=value, r=row, f=format_: judged(o, n, v, r, f),
+            lambda o=options, n=name, v=value, r=row, f=format_: run_case(o, n, v, r, f),
         )
 
 
@@ -126,19 +126,19 @@ def listed(value: Any) -> list:
     return value if isinstance(value, list) else []
 
 
-def judged(options: dict[str, Any], name: str, value: Any, row: int, format_: str) -> str:
+def run_case(options: dict[str, Any], name: str, value: Any, row: int, format_: str) -> str:
     settings = {**ONE, **MANY}[name]
     usual: Any = [USUAL, 12] if name in MANY else USUAL
     # all values of an integer column are in its vocabulary
     known = sorted({v for v in (*listed(value), *listed(usual), value, usual) if type(v) is int})
     wanted = rows_of(settings, value, known)
     try:
-        data = opened(**options)
+        data = open_dataset(**options)
         [batch] = data.batches("train", batch_size=ROWS)
     except DataError as error:
         assert wanted is None, f"refused, though it is fine: {error}"
         assert options["on_bad_rows"] == "error", f"not skipped: {error}"
-        told(error, row, name, format_)
+        check_message(error, row, name, format_)
         return "named"
     ids = (batch.sequences if "max_length" in settings else batch.sparse)[name]
     found = [part.tolist() for part in ids.to_dense()]
@@ -149,7 +149,7 @@ def judged(options: dict[str, Any], name: str, value: Any, row: int, format_: st
     if wanted is None:
         assert options["on_bad_rows"] == "skip", "no error"
         assert data.bad_rows["count"] == 1, data.bad_rows
-        told(DataError(data.bad_rows["examples"][0]), row, name, format_)
+        check_message(DataError(data.bad_rows["examples"][0]), row, name, format_)
         assert np.flatnonzero(batch.weights_B == 0).tolist() == [row]
         return "skipped in its place"
     assert data.bad_rows["count"] == 0 and found[row] == wanted, (found[row], wanted)

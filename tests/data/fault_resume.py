@@ -1,4 +1,7 @@
-"""Fault 20: the order of examples with any workers and ranks, and after a resume at any step."""
+"""Fault 20: any number of workers and ranks, and a resume at any step, see the same examples.
+
+They see them in the same order, too.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import yaml
 from runner.batch import Batch, DataPosition
 from runner.data.tabular.table import TableRecipe, open_table
 from tests.conftest import Zygote
-from tests.data.clicks import SCHEMA, clicks, options
+from tests.data.clicks import SCHEMA, clicks, recipe_settings
 from tests.distributed.traced import examples
 from tests.fault_table import Table
 from tests.whole.compare_runs import differences
@@ -31,19 +34,19 @@ SETTINGS = (
 
 
 def every_position(table: Table, top: Path, *, short: bool) -> None:
-    """Compare the rest of an epoch at 40 positions, with 0 to 8 workers and on 1 and 2 ranks."""
+    """From 40 positions of an epoch, read the rest with 0 to 8 workers, and on 1 and 2 ranks."""
     table.fault = "20: order, any workers and ranks"
     path = top / "x.parquet"
     pq.write_table(clicks(STEPS * BATCH - 5), path, row_group_size=100)
-    recipe = TableRecipe(**options(path=str(path)))
+    recipe = TableRecipe(**recipe_settings(path=str(path)))
     recipe.check()
-    datasets = [open_table(recipe, window_rows=1, prefetch=n % 3, workers=n) for n in WORKERS]
-    whole = list(datasets[0].batches("train", batch_size=BATCH, seed=3))
+    read = [open_table(recipe, window_rows=1, prefetch=n % 3, workers=n) for n in WORKERS]
+    whole = list(read[0].batches("train", batch_size=BATCH, seed=3))
     assert len(whole) == STEPS
     for step in range(0, STEPS, 8 if short else 1):
 
         def outcome(step=step) -> str:
-            for data in datasets:
+            for data in read:
                 at = DataPosition(0, step * BATCH)
                 rest = list(data.batches("train", batch_size=BATCH, seed=3, start=at))
                 assert len(rest) == STEPS - step
@@ -57,7 +60,7 @@ def every_position(table: Table, top: Path, *, short: bool) -> None:
                 ]
                 for one, parts in zip(whole[step:], zip(*of_ranks, strict=True), strict=True):
                     rows = torch.cat([part.rows_B for part in parts])
-                    assert rows.equal(one.rows_B), "the ranks' parts in order are the global batch"
+                    assert rows.equal(one.rows_B), "one after the other: the global batch"
                     assert all(part.cursor == one.cursor for part in parts)
                     assert torch.cat([p.dense_BD for p in parts]).equal(one.dense_BD)
             return "the same examples"
@@ -72,14 +75,14 @@ def assert_same(one: Batch, two: Batch) -> None:
 
 
 def every_resume(table: Table, top: Path, *, short: bool) -> None:
-    """Kill a run of 40 steps, more than an epoch, at each step; resume it with other workers."""
+    """Kill a run of 40 steps, over more than an epoch, at each step; resume with other workers."""
     table.fault = "20: killed at each step, 1 rank"
     with trainer(top) as train:
         _kill_everywhere(table, train, top / "runs", num_ranks=1, short=short)
 
 
 def every_resume_of_ranks(table: Table, top: Path, *, short: bool) -> None:
-    """Do the same on two ranks, one of which is killed; the examples are those of one process."""
+    """Kill either of two ranks at each step; the examples are those of one process."""
     table.fault = "20: killed at each step, 2 ranks"
     with trainer(top) as train:
         alone = top / "alone"
@@ -90,9 +93,9 @@ def every_resume_of_ranks(table: Table, top: Path, *, short: bool) -> None:
 
 @contextmanager
 def trainer(top: Path) -> Iterator:
-    """Yield a function that trains in a folder with so many ranks and workers.
+    """Give a function that trains in a folder and returns the exit code.
 
-    It returns the exit code at the end of the training, or after a kill.
+    It trains on so many ranks with so many workers, to the end or until it is killed.
     """
     (top / "server").mkdir()
     runner = Zygote(top / "server")
@@ -120,10 +123,12 @@ def trainer(top: Path) -> Iterator:
 
 
 def _kill_everywhere(table: Table, train, top: Path, *, num_ranks: int, short: bool) -> dict:
-    """Kill runs before each step with 0, 2 and 4 workers, and resume them with other workers.
+    """Kill before each step with 0, 2 and 4 workers; in the short tier before one step only.
 
-    To save time, two ranks use only one of these numbers at each step, and the short form kills at
-    one step. Returns the examples of every update of a run that is not killed.
+    To save time, two ranks have one of these numbers of workers in turn.
+
+    Returns:
+        The examples of every update of a run that is not killed.
     """
     top.mkdir()
     untouched = top / "untouched"
@@ -138,7 +143,7 @@ def _kill_everywhere(table: Table, train, top: Path, *, num_ranks: int, short: b
             def outcome(step=step, workers=workers, others=others) -> str:
                 run = top / f"killed-{step}-{workers}"
                 died = train(run, num_ranks, workers, f"{step % num_ranks}:{step}")
-                assert died == (-9 if num_ranks == 1 else 1)  # the parent of two ranks fails
+                assert died == (-9 if num_ranks == 1 else 1)  # of two: the other tells it
                 assert train(run, num_ranks, others) == 0
                 assert not differences(run, untouched)
                 assert examples(Path(f"{run}.trace"), num_ranks) == seen

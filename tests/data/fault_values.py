@@ -1,6 +1,6 @@
 """Fault 8: labels, weights and features that no training can use, in Parquet and CSV.
 
-What must come of a value is said here once more, in plain Python, by `expected`.
+What must become of a value is computed here in plain Python, by `expected`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runner.errors import DataError
-from tests.data.clicks import opened
+from tests.data.clicks import open_dataset
 from tests.fault_table import Table
 
 ROWS, GROUP_ROWS = 48, 16
@@ -40,7 +40,7 @@ FORMATS = ("as it is", "rewritten", "csv")
 
 
 def expected(name: str, value: float | None) -> float | None:
-    """What a batch has for it; None: an error that names it. Of `scaled` any finite number."""
+    """Return the value in the batch, None for an error; of `scaled`, any finite number will do."""
     role, settings, _ = COLUMNS[name]
     if value is None:
         value = settings.get("default")
@@ -76,8 +76,8 @@ def declared(names: list[str]) -> dict[str, Any]:
     return schema
 
 
-def write(folder: Path, table: pa.Table, format_: str) -> None:
-    """Two files of three row groups each, or of as many lines."""
+def write_files(folder: Path, table: pa.Table, format_: str) -> None:
+    """Write two files, of three row groups each if they are Parquet."""
     folder.mkdir()
     half = table.num_rows // 2
     for part, rows in enumerate((table.slice(0, half), table.slice(half))):
@@ -85,18 +85,18 @@ def write(folder: Path, table: pa.Table, format_: str) -> None:
             pq.write_table(rows, folder / f"{part}.parquet", row_group_size=GROUP_ROWS // 2)
             continue
         lines = [",".join(rows.column_names)]
-        lines += [",".join(map(text, row.values())) for row in rows.to_pylist()]
+        lines += [",".join(map(csv_text, row.values())) for row in rows.to_pylist()]
         (folder / f"{part}.csv").write_text("\n".join(lines) + "\n")
 
 
-def text(value: Any) -> str:
+def csv_text(value: Any) -> str:
     if isinstance(value, list):
         return "|".join(map(str, value))
     return "" if value is None else str(value)
 
 
-def place(row: int, format_: str) -> str:
-    """Where an error must say that a row lies."""
+def describe_place(row: int, format_: str) -> str:
+    """Return the place of a row that an error must name."""
     part, within = divmod(row, ROWS // 2)
     if format_ == "csv":
         return f"{part}.csv: line {within + 2},"  # the first one has the names
@@ -104,13 +104,13 @@ def place(row: int, format_: str) -> str:
     return f"{part}.parquet: row group {group}, row {within},"
 
 
-def told(error: DataError, row: int, name: str, format_: str) -> None:
-    where = f"{place(row, format_)} column {name!r}"
+def check_message(error: DataError, row: int, name: str, format_: str) -> None:
+    where = f"{describe_place(row, format_)} column {name!r}"
     assert where in str(error), f"{where!r} is not in {error}"
 
 
 def bad_values(table: Table, top: Path, *, short: bool) -> None:
-    """500 draws of column, value, format and policy."""
+    """Try 500 random cases of column, value, format and policy."""
     table.fault = "8: labels, weights, features"
     every = list(itertools.product(COLUMNS, VALUES, FORMATS, ("error", "skip")))
     cases = random.Random(8).sample(every, 40 if short else 500)
@@ -121,7 +121,7 @@ def bad_values(table: Table, top: Path, *, short: bool) -> None:
         columns = {n: [COLUMNS[n][2]] * ROWS for n in names}
         columns[name][row] = value
         whole = pa.table({n: pa.array(v, pa.float64()) for n, v in columns.items()})
-        write(top / str(number), whole, format_)
+        write_files(top / str(number), whole, format_)
         settings = {
             "path": str(top / str(number)),
             "format": "csv" if format_ == "csv" else "parquet",
@@ -132,26 +132,26 @@ def bad_values(table: Table, top: Path, *, short: bool) -> None:
         }
         table.judge(
             f"{name}={value}, row {row}, {format_}, {policy}",
-            lambda s=settings, n=name, v=value, r=row, f=format_: judged(s, n, v, r, f),
+            lambda s=settings, n=name, v=value, r=row, f=format_: run_case(s, n, v, r, f),
         )
 
 
-def judged(settings: dict[str, Any], name: str, value: Any, row: int, format_: str) -> str:
+def run_case(settings: dict[str, Any], name: str, value: Any, row: int, format_: str) -> str:
     wanted = expected(name, value)
     try:
-        data = opened(**settings)
+        data = open_dataset(**settings)
         [batch] = data.batches("train", batch_size=ROWS)
     except DataError as error:
         assert wanted is None, f"refused, though it is fine: {error}"
         assert settings["on_bad_rows"] == "error", f"not skipped: {error}"
-        told(error, row, name, format_)
+        check_message(error, row, name, format_)
         return "named"
     for tensor in (batch.dense_BD, batch.labels_BT, batch.weights_B):
         assert tensor.isfinite().all(), "a batch that is not finite"
     if wanted is None:
         assert settings["on_bad_rows"] == "skip", "no error"
         assert data.bad_rows["count"] == 1, data.bad_rows
-        told(DataError(data.bad_rows["examples"][0]), row, name, format_)
+        check_message(DataError(data.bad_rows["examples"][0]), row, name, format_)
         assert np.flatnonzero(batch.weights_B == 0).tolist() == [row]
         return "skipped in its place"
     assert data.bad_rows["count"] == 0

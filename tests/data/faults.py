@@ -1,8 +1,9 @@
-"""All faults of the data: damaged files, bad values and ids, other columns, outputs that cannot be
-written, attacks, and the order under workers and resumes. Prints a table.
+"""All faults of the data: files, values, columns, outputs, attacks and the order of rows.
 
-`python -m tests.data.faults` runs all of them, `... damaged_files bad_ids` some, and `--short` a
-few cases of each. The exit code is 0 if every case passed.
+It prints a table.
+
+`python -m tests.data.faults` runs all, `... damaged_files bad_ids` some, `--short` a tier of each.
+The exit code is 0 if every case passed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FAULTS = {
 
 
 @contextmanager
-def temporary_cache() -> Iterator[None]:
+def own_cache() -> Iterator[None]:
     before = os.environ.get("RUNNER_CACHE")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["RUNNER_CACHE"] = folder
@@ -43,4 +44,4 @@ def temporary_cache() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(count_faults(FAULTS, __doc__, around=temporary_cache))
+    sys.exit(count_faults(FAULTS, __doc__, around=own_cache))

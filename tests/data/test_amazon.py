@@ -1,3 +1,5 @@
+"""Amazon reviews as next-item prediction, against rows that are worked out by hand."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -5,7 +7,7 @@ import pytest
 
 from runner.errors import DataError
 from tests.conftest import shared_data
-from tests.data.synthetic_settings import called, option
+from tests.data.synthetic_settings import dataset_settings, instantiate
 
 LINES = {7: [3, 1, 4, 2, 6], 2: [5, 6, 3], 9: [8, 9], 4: [1, 2, 3, 4]}
 
@@ -18,7 +20,7 @@ def root(tmp_path, monkeypatch):
 def settings(tmp_path, lines=LINES, **changes):
     text = "".join(f"{user} {' '.join(map(str, items))}\n" for user, items in lines.items())
     (tmp_path / "Beauty.txt").write_text(text)
-    return option("amazon_beauty", path=str(tmp_path), **changes)
+    return dataset_settings("amazon_beauty", path=str(tmp_path), **changes)
 
 
 def rows(data, split):
@@ -33,14 +35,14 @@ def positives(data, split):
 
 
 def test_the_last_item_is_for_test_and_the_one_before_for_validation(tmp_path):
-    data = called(settings(tmp_path))
+    data = instantiate(settings(tmp_path))
     assert positives(data, "test") == [(7, 6, [3, 1, 4, 2]), (2, 3, [5, 6]), (4, 4, [1, 2, 3])]
     assert positives(data, "validation") == [(7, 2, [3, 1, 4]), (2, 6, [5]), (4, 3, [1, 2])]
     assert positives(data, "train") == [(7, 1, [3]), (7, 4, [3, 1]), (4, 2, [1])]
 
 
 def test_one_row_a_user_and_short_histories(tmp_path):
-    data = called(settings(tmp_path, train_on="last", max_length=2))
+    data = instantiate(settings(tmp_path, train_on="last", max_length=2))
     assert positives(data, "train") == [(7, 4, [3, 1]), (4, 2, [1])]
     assert positives(data, "test")[0] == (7, 6, [4, 2])
     assert data.schema.sequences[0].max_length == 2
@@ -48,7 +50,7 @@ def test_one_row_a_user_and_short_histories(tmp_path):
 
 def test_negatives_are_items_that_the_user_never_touched(tmp_path):
     negatives = {"train": 20, "validation": 0, "test": 50}
-    data = called(settings(tmp_path, negatives=negatives))
+    data = instantiate(settings(tmp_path, negatives=negatives))
     for split, count in negatives.items():
         found = rows(data, split)
         assert len(found) == len(positives(data, split)) * (1 + count)
@@ -59,7 +61,7 @@ def test_negatives_are_items_that_the_user_never_touched(tmp_path):
 
 
 def test_the_item_and_its_history_share_a_table(tmp_path):
-    schema = called(settings(tmp_path)).schema
+    schema = instantiate(settings(tmp_path)).schema
     assert [(f.name, f.num_rows, f.table_name) for f in (*schema.sparse, *schema.sequences)] == [
         ("user", 10, "user"),
         ("item", 10, "item"),
@@ -73,13 +75,15 @@ def test_a_bad_line_is_named(tmp_path, line):
     with (tmp_path / "Beauty.txt").open("a") as file:
         file.write(line + "\n")
     with pytest.raises(DataError, match=r"Beauty\.txt: line 5"):
-        called(made)
+        instantiate(made)
 
 
 @pytest.mark.data
 def test_the_real_file_has_the_rows_of_the_protocol(tmp_path):
     path = str(shared_data("amazon-beauty"))
-    data = called(option("amazon_beauty", path=path, negatives=dict.fromkeys(SPLITS, 0)))
+    data = instantiate(
+        dataset_settings("amazon_beauty", path=path, negatives=dict.fromkeys(SPLITS, 0))
+    )
     users, events = 22_363, 198_502
     assert data.num_rows == {"train": events - 3 * users, "validation": users, "test": users}
     batch = next(data.batches("test", batch_size=users))

@@ -1,3 +1,5 @@
+"""The Criteo file, against a reading in plain Python."""
+
 from __future__ import annotations
 
 import math
@@ -14,7 +16,7 @@ from runner.data.sets import criteo
 from runner.data.sets.criteo import CATEGORICAL, MISSING_VALUE, NUMERIC, parse_hexadecimal
 from runner.errors import ConfigError, DataError
 from tests.conftest import shared_data
-from tests.data.synthetic_settings import called, option
+from tests.data.synthetic_settings import dataset_settings, instantiate
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +40,7 @@ def lines(num_rows: int) -> list[list[str]]:
 def settings(tmp_path, rows, **changes):
     path = tmp_path / "train.txt"
     path.write_text("".join("\t".join(row) + "\n" for row in rows))
-    return option("criteo", path=str(path), **changes)
+    return dataset_settings("criteo", path=str(path), **changes)
 
 
 @pytest.mark.parametrize("block_bytes", [4000, 1 << 24])
@@ -46,7 +48,7 @@ def test_it_reads_every_row_as_python_would(tmp_path, monkeypatch, block_bytes):
     """Splits by a generator of the test's own, vocabulary by a dictionary, numbers by `math`."""
     monkeypatch.setattr(criteo, "BLOCK_BYTES", block_bytes)
     rows = lines(300)
-    data = called(settings(tmp_path, rows, min_count=15))
+    data = instantiate(settings(tmp_path, rows, min_count=15))
     draws = np.random.default_rng(0).random(300)
     parts = {
         "train": [row for row, u in zip(rows, draws) if u < 0.8],
@@ -74,7 +76,7 @@ def test_it_reads_every_row_as_python_would(tmp_path, monkeypatch, block_bytes):
 
 def test_hashing_keeps_equal_values_together_and_missing_ones(tmp_path):
     rows = lines(200)
-    data = called(settings(tmp_path, rows, encode="hash", hash_rows=10**6))
+    data = instantiate(settings(tmp_path, rows, encode="hash", hash_rows=10**6))
     assert {feature.num_rows for feature in data.schema.sparse} == {10**6}
     draws = np.random.default_rng(0).random(200)
     own = [row for row, u in zip(rows, draws) if u < 0.8]
@@ -100,24 +102,24 @@ def test_a_bad_line_is_named(tmp_path, column, text, message):
     rows = lines(50)
     rows[37][column] = text
     with pytest.raises(DataError, match=message):
-        called(settings(tmp_path, rows))
+        instantiate(settings(tmp_path, rows))
 
 
 def test_a_split_that_gets_no_row_is_named(tmp_path):
     with pytest.raises(DataError, match=r"the (validation|test) split has no rows"):
-        called(settings(tmp_path, lines(3)))
+        instantiate(settings(tmp_path, lines(3)))
 
 
 def test_fractions_must_add_up(tmp_path):
     fractions = {"train": 0.7, "validation": 0.1, "test": 0.1}
     wrong = settings(tmp_path, lines(3), fractions=fractions)
     with pytest.raises(ConfigError, match=r"fractions add up to 0\.9"):
-        called(wrong)
+        instantiate(wrong)
 
 
 def test_a_split_of_size_zero_is_left_out(tmp_path):
     fractions = {"train": 0.5, "validation": 0.5, "test": 0.0}
-    data = called(settings(tmp_path, lines(50), fractions=fractions))
+    data = instantiate(settings(tmp_path, lines(50), fractions=fractions))
     assert list(data.num_rows) == ["train", "validation"]
     assert sum(data.num_rows.values()) == 50
 
@@ -137,7 +139,7 @@ def test_hexadecimal_equals_python():
 @pytest.mark.data
 def test_the_real_file_is_read_whole():
     path = shared_data("criteo10k") / "train.txt"
-    folder, made = prepare(build_recipe(option("criteo", path=str(path))))
+    folder, made = prepare(build_recipe(dataset_settings("criteo", path=str(path))))
     tables = [read_blocks(folder / name) for names in made.splits.values() for name in names]
     assert sum(t.num_rows for t in tables) == 10_000
     assert sum(int(np.sum(t["label"].to_numpy())) for t in tables) == 2_182

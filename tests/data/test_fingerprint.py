@@ -8,14 +8,14 @@ import pytest
 
 from runner.data.prepare.fingerprint import fingerprint
 from runner.errors import ConfigError, DataError
-from tests.data.synthetic_settings import option, small
+from tests.data.synthetic_settings import dataset_settings, small_synthetic
 
 PRINT_IMPORTS = """
 import sys
 from runner.data.prepare.fingerprint import fingerprint, build_recipe
 from runner.data.prepare.recipe import prepare
-from tests.data.synthetic_settings import small
-settings = small(rows={"train": 100, "validation": 100, "test": 100})
+from tests.data.synthetic_settings import small_synthetic
+settings = small_synthetic(rows={"train": 100, "validation": 100, "test": 100})
 print(len(fingerprint(settings)))
 prepare(build_recipe(settings))
 print(sorted({"torch", "torchrec", "hydra", "omegaconf", "pandas"} & set(sys.modules)))
@@ -38,7 +38,7 @@ def criteo(tmp_path):
 
 
 def fingerprint_of(path, **changes):
-    return fingerprint(option("criteo", path=str(path), **changes))
+    return fingerprint(dataset_settings("criteo", path=str(path), **changes))
 
 
 def test_it_follows_content_not_time_or_place(criteo, tmp_path, monkeypatch):
@@ -82,8 +82,8 @@ def test_it_follows_what_shapes_the_batches_and_nothing_else(criteo):
         fingerprint_of(criteo, encode="hash", hash_rows=7),
         fingerprint_of(criteo, encode="hash", hash_salt=1),
         fingerprint_of(criteo, fractions={"train": 0.5, "validation": 0.25, "test": 0.25}),
-        fingerprint(small()),
-        fingerprint(small(data_seed=1)),
+        fingerprint(small_synthetic()),
+        fingerprint(small_synthetic(data_seed=1)),
     ]
     assert len({before, *others}) == 10
 
@@ -120,13 +120,13 @@ def test_a_path_that_is_not_there_says_where_to_get_the_data(
         (tmp_path / "ml-1m" / file).write_text("")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=message):
-        fingerprint(option(name, path=path))
+        fingerprint(dataset_settings(name, path=path))
 
 
 def test_an_unknown_or_absent_setting_is_named():
     with pytest.raises(ConfigError, match=r"dataset\.zpif: no such setting; nearest: 'zipf'"):
-        fingerprint({**small(), "zpif": 1.0})
-    settings = small()
+        fingerprint({**small_synthetic(), "zpif": 1.0})
+    settings = small_synthetic()
     del settings["zipf"]
     with pytest.raises(ConfigError, match=r"dataset\.zipf is not set"):
         fingerprint(settings)

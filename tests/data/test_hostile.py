@@ -1,4 +1,4 @@
-"""`schema` and training on tables of strange types and of other writers: a clear outcome each."""
+"""`schema` and training have a clear outcome on tables of strange types and other writers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import yaml
 from runner.cli.schema import schema as schema_verb
 from runner.data.tabular.file_list import EXTRAS
 from runner.errors import UserError
-from tests.data.clicks import SCHEMA, as_text, clicks, opened, written
+from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet, write_text_table
 
 ROWS = 400
 rng = np.random.default_rng(0)
@@ -36,12 +36,12 @@ def root(tmp_path, monkeypatch):
 
 
 def proposed(tmp_path, columns, capsys):
-    """The YAML that `schema` writes for a table, its text, and the dataset that comes of it."""
+    """Propose a schema; return its content, its text, and what is printed. Its dataset is read."""
     table = columns if isinstance(columns, pa.Table) else pa.table(columns)
     pq.write_table(table, tmp_path / "x.parquet")
     out = tmp_path / "x.yaml"
     assert schema_verb([str(tmp_path / "x.parquet"), "--out", str(out)], ()) == 0
-    data = opened(path=None, schema=str(out))
+    data = open_dataset(path=None, schema=str(out))
     batches = list(data.batches("train", batch_size=64, seed=0))
     assert sum(b.size for b in batches) == data.num_rows["train"] > 0.6 * table.num_rows
     assert all(b.dense_BD.isfinite().all() for b in batches)
@@ -99,7 +99,7 @@ def test_ids_beyond_the_signed_range_stay_apart(tmp_path):
     values = np.array([2**64 - 1, 2**63, 2**63 - 1, 0] * 5, np.uint64)
     pq.write_table(pa.table({"y": [0, 1] * 10, "u": values}), tmp_path / "x.parquet")
     schema = {"labels": ["y"], "categorical": {"u": {"encode": "vocabulary"}}}
-    [batch] = opened(path=str(tmp_path / "x.parquet"), schema=schema, mix=False).batches(
+    [batch] = open_dataset(path=str(tmp_path / "x.parquet"), schema=schema, mix=False).batches(
         "train", batch_size=20
     )
     ids = batch.sparse["u"].values().tolist()
@@ -124,7 +124,7 @@ def test_ids_beyond_the_signed_range_stay_apart(tmp_path):
         ),
     ],
 )
-def test_what_cannot_train_is_told(tmp_path, columns, shown, capsys):
+def test_what_cannot_train_is_named(tmp_path, columns, shown, capsys):
     with pytest.raises(UserError, match=shown):
         proposed(tmp_path, columns, capsys)
 
@@ -154,8 +154,8 @@ def test_a_regression_is_told_which_loss_it_needs(tmp_path, capsys):
 
 
 def test_two_kinds_of_labels_need_a_loss_for_both(tmp_path, runner):
-    """Refused before training with cross-entropy; with by_kind both are learnt, rows weighted."""
-    path = written(tmp_path / "x", clicks(300))
+    """Cross-entropy refuses it before training; by_kind trains both, with weights of rows."""
+    path = write_parquet(tmp_path / "x", clicks(300))
     schema = {**SCHEMA, "split": {"random": {"train": 0.8, "validation": 0.2}}}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(schema, sort_keys=False))
 
@@ -184,7 +184,7 @@ def test_two_kinds_of_labels_need_a_loss_for_both(tmp_path, runner):
 
 @pytest.fixture
 def server(tmp_path):
-    """Files over HTTP, as a web server or an object store gives them."""
+    """Serve files over HTTP, as a web server or an object store does."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
     handler.log_message = lambda *_: None  # type: ignore[attr-defined]
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
@@ -203,11 +203,13 @@ def test_files_folders_globs_and_urls_give_the_same_rows(tmp_path, format_, serv
     import fsspec
 
     folder = tmp_path / "data"
-    written(folder, clicks(60), 2)
+    write_parquet(folder, clicks(60), 2)
     (folder / "_SUCCESS").write_text("")
     if format_ == "csv":
         for part in (0, 1):
-            as_text(folder / f"part-{part}.csv", pq.read_table(folder / f"part-{part}.parquet"))
+            write_text_table(
+                folder / f"part-{part}.csv", pq.read_table(folder / f"part-{part}.parquet")
+            )
     names = [f"part-{part}.{format_}" for part in (0, 1)]
     memory = fsspec.filesystem("memory")
     for name in names:
@@ -228,7 +230,7 @@ def test_files_folders_globs_and_urls_give_the_same_rows(tmp_path, format_, serv
     ]
     wanted = sorted(clicks(60)["id"].to_pylist())
     for place in places:
-        assert rows_in(opened(path=place, format=format_, schema=schema)) == wanted, place
+        assert rows_in(open_dataset(path=place, format=format_, schema=schema)) == wanted, place
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_a_package_that_a_url_needs_is_named_with_its_extra(monkeypatch, url, mo
     monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
     monkeypatch.delitem(_registry, scheme, raising=False)
     with pytest.raises(UserError, match=f"dataset.path={url}: needs a package that is {says}"):
-        opened(path=url, schema=SCHEMA)
+        open_dataset(path=url, schema=SCHEMA)
 
 
 def test_the_extra_that_reads_a_scheme_is_one_of_ours():
@@ -257,4 +259,4 @@ def test_the_extra_that_reads_a_scheme_is_one_of_ours():
 def test_a_url_of_nothing_is_named(server):
     pytest.importorskip("aiohttp", reason="fsspec reads http with it")
     with pytest.raises(UserError, match=r"dataset\.path=http://.*/nothing\.parquet"):
-        opened(path=f"{server}/nothing.parquet", schema=SCHEMA)
+        open_dataset(path=f"{server}/nothing.parquet", schema=SCHEMA)

@@ -1,10 +1,12 @@
+"""MovieLens-1M, against rows that are joined by hand."""
+
 from __future__ import annotations
 
 import pytest
 
 from runner.errors import DataError
 from tests.conftest import shared_data
-from tests.data.synthetic_settings import called, option
+from tests.data.synthetic_settings import dataset_settings, instantiate
 from tests.data.tables import by_key
 
 USERS = """1::F::1::10::48067
@@ -34,7 +36,7 @@ def folder(tmp_path):
 
 
 def batch_of(folder, split="train", **changes):
-    data = called(option("movielens_1m", path=str(folder), **changes))
+    data = instantiate(dataset_settings("movielens_1m", path=str(folder), **changes))
     (batch,) = data.batches(split, batch_size=100_000)
     return data, batch
 

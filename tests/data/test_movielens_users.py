@@ -1,4 +1,4 @@
-"""MovieLens as episodes: what a user's row holds, and that users of the splits are others."""
+"""MovieLens as episodes: what a user's row has, and that no user is in two splits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import pytest
 
 from runner.errors import ConfigError
-from tests.data.synthetic_settings import called, option
+from tests.data.synthetic_settings import dataset_settings, instantiate
 
 SUPPORT, QUERY = 3, 4
 
@@ -19,15 +19,15 @@ def root(tmp_path, monkeypatch):
 
 @pytest.fixture
 def rated(tmp_path):
-    """user -> item -> rating; user u rates 1 + u % 12 items that are not rated 3."""
-    dice = random.Random(0)
+    """Make user -> item -> rating; user u rates 1 + u % 12 items that are not rated 3."""
+    rng = random.Random(0)
     found = {
-        u: {i: dice.choice((1, 2, 4, 5)) for i in dice.sample(range(1, 20), 1 + u % 12)}
+        u: {i: rng.choice((1, 2, 4, 5)) for i in rng.sample(range(1, 20), 1 + u % 12)}
         for u in range(1, 41)
     }
     lines = [f"{u}::{i}::{r}::0" for u, own in found.items() for i, r in own.items()]
     lines += [f"{u}::20::3::0" for u in found]
-    dice.shuffle(lines)
+    rng.shuffle(lines)
     users = [f"{u}::{'FM'[u % 2]}::{18 + 7 * (u % 3)}::{u % 4}::1" for u in found]
     movies = [f"{i}::Film ({1980 + i})::Drama" for i in range(1, 21)]
     for name, rows in (("ratings", lines), ("users", users), ("movies", movies)):
@@ -36,9 +36,9 @@ def rated(tmp_path):
 
 
 def episodes(folder, **changes):
-    """split -> rows of (gender, support, query), each a mapping of items to 0 or 1."""
+    """Return split -> rows: gender, support, query, label; items are mapped to 0 or 1."""
     settings = {"support": SUPPORT, "query": QUERY, **changes}
-    data = called(option("movielens_users", path=str(folder), **settings))
+    data = instantiate(dataset_settings("movielens_users", path=str(folder), **settings))
     found = {}
     for split in ("train", "validation", "test"):
         rows = []
@@ -84,7 +84,7 @@ def test_queries_are_cut_and_another_split_seed_makes_other_episodes(rated):
     assert episodes(folder, split_seed=1)["test"] != cut["test"]
 
 
-def test_a_setting_out_of_range_is_told(rated):
+def test_a_setting_out_of_range_is_named(rated):
     folder, _ = rated
     with pytest.raises(ConfigError, match="support"):
         episodes(folder, support=0)

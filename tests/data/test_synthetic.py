@@ -1,3 +1,5 @@
+"""Synthetic rows: their shape, their distributions and their best reachable metrics."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -11,7 +13,7 @@ from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
 from runner.data.sets.oracle_metrics import OracleMetrics
 from runner.errors import ConfigError, DataError
-from tests.data.synthetic_settings import called, option, small
+from tests.data.synthetic_settings import dataset_settings, instantiate, small_synthetic
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -22,7 +24,7 @@ def root(tmp_path_factory):
 
 
 def files(**changes):
-    folder, made = prepare(build_recipe(small(**changes)))
+    folder, made = prepare(build_recipe(small_synthetic(**changes)))
     return {split: [folder / name for name in names] for split, names in made.splits.items()}
 
 
@@ -36,7 +38,7 @@ def rows_of_test():
 
 
 def test_it_has_the_shape_of_criteo():
-    data = called(small())
+    data = instantiate(small_synthetic())
     assert data.num_rows == {"train": 20_000, "validation": 3_000, "test": 5_000}
     assert len(data.schema.dense) == 13
     assert len(data.schema.sparse) == 26
@@ -50,7 +52,7 @@ def test_it_has_the_shape_of_criteo():
 
 def test_reachable_is_the_score_of_the_true_probabilities(rows_of_test):
     labels, truth = rows_of_test["label"].to_numpy(), rows_of_test["probability"].to_numpy()
-    reachable = called(small()).reachable["test"]
+    reachable = instantiate(small_synthetic()).reachable["test"]
     assert reachable["auc"] == pytest.approx(roc_auc_score(labels, truth), abs=1e-5)
     assert reachable["log_loss"] == pytest.approx(log_loss(labels, truth), abs=1e-6)
 
@@ -67,7 +69,7 @@ def test_ids_are_zipf_distributed():
     rows = rows_of("train", ["C1"], zipf=1.2, min_cardinality=300, max_cardinality=300)
     ids = rows["C1"].to_numpy()
     counts = np.sort(np.bincount(ids, minlength=300))[::-1]
-    edges = np.arange(1, 302) ** -0.2  # the law that is drawn from, integrated over each rank
+    edges = np.arange(1, 302) ** -0.2  # the density that is drawn from, integrated over each rank
     law = (edges[:-1] - edges[1:]) / (edges[0] - edges[-1])
     np.testing.assert_allclose(counts[:10] / counts.sum(), law[:10], rtol=0.15)
 
@@ -104,7 +106,7 @@ def test_splits_share_no_rows():
 )
 def test_every_setting_works(changes, dense, sparse):
     rows = {"train": 500, "validation": 0, "test": 200}
-    data = called(small(rows=rows, **changes))
+    data = instantiate(small_synthetic(rows=rows, **changes))
     assert data.num_rows == {"train": 500, "test": 200}
     batches = list(data.batches("train", batch_size=200, seed=0))
     assert [b.size for b in batches] == [200, 200, 100]
@@ -122,15 +124,15 @@ def test_every_setting_works(changes, dense, sparse):
         ({"rows": {"train": 5, "validation": 1, "tset": 1}}, r"rows\.tset.*nearest: 'test'"),
         ({"rows": {"train": 5, "validation": 1}}, r"dataset\.rows\.test is not set"),
         ({"max_cardinality": 2}, "max_cardinality=2: must be between 4"),
-        ({"num_single": 0, "num_lists": 0}, "needed is a column"),
+        ({"num_single": 0, "num_lists": 0}, "at least one column"),
     ],
 )
 def test_wrong_settings_are_named(changes, message):
     with pytest.raises(ConfigError, match=message):
-        build_recipe(small(**changes)).check()
+        build_recipe(small_synthetic(**changes)).check()
 
 
-def test_ceilings_merge(root):
+def test_oracle_metrics_can_be_merged(root):
     rng = np.random.default_rng(0)
     truth = rng.random(3000).astype(np.float32)
     labels = (rng.random(3000) < truth).astype(np.int8)
@@ -146,14 +148,14 @@ def test_ceilings_merge(root):
 
 
 def test_preparing_leaves_only_what_is_listed():
-    folder, made = prepare(build_recipe(small()))
+    folder, made = prepare(build_recipe(small_synthetic()))
     names = {name for names in made.splits.values() for name in names}
     assert {path.name for path in folder.iterdir()} == names | {cache.PREPARED_FILE}
 
 
 def test_tasks_sequences_and_pooling_factors_are_options():
     changes = {"num_tasks": 3, "num_sequences": 2, "sequence_length": 4, "mean_lengths": [1, 2, 6]}
-    data = called(small(**changes))
+    data = instantiate(small_synthetic(**changes))
     assert [task.name for task in data.schema.tasks] == ["label", "label_2", "label_3"]
     assert [(f.name, f.max_length) for f in data.schema.sequences] == [("S1", 8), ("S2", 8)]
     assert [f.mean_length for f in data.schema.sparse[-3:]] == [1, 2, 6]
@@ -175,7 +177,7 @@ def test_drift_moves_the_rate_along_the_rows():
 
 
 def test_new_options_leave_the_default_rows_as_they_were(rows_of_test):
-    """Its content is known to earlier runs by its fingerprint; the rows by this sum."""
+    """Earlier runs know the data by its fingerprint; this sum stands for the rows."""
     assert rows_of_test["label"].to_numpy().sum() == LABELS
 
 
@@ -183,25 +185,25 @@ LABELS = 1247
 
 
 def test_it_can_be_written_out_and_read_like_any_table(tmp_path):
-    own = called(small(write_to=str(tmp_path / "out"), num_sequences=1))
-    read = called(option("parquet", schema=str(tmp_path / "out" / "schema.yaml"), mix=False))
+    own = instantiate(small_synthetic(write_to=str(tmp_path / "out"), num_sequences=1))
+    read = instantiate(
+        dataset_settings("parquet", schema=str(tmp_path / "out" / "schema.yaml"), mix=False)
+    )
     assert read.num_rows == own.num_rows
     one, two = (next(d.batches("test", batch_size=999)) for d in (own, read))
     assert one.dense_BD.equal(two.dense_BD) and one.labels_BT.equal(two.labels_BT)
     assert one.sparse.values().equal(two.sparse.values())
     assert one.sequences.values().equal(two.sequences.values())
     with pytest.raises(ConfigError, match="is not empty"):
-        called(small(write_to=str(tmp_path / "out")))
+        instantiate(small_synthetic(write_to=str(tmp_path / "out")))
 
 
 def test_prepared_data_that_cannot_be_opened_says_what_helps(tmp_path, monkeypatch):
-    """A block's own metadata lies outside of what the cache looks at before it is used."""
+    """The cache does not check the metadata of each block before it is used."""
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
     [path] = files()["test"]
     raw = path.read_bytes()
     at = raw.rindex(b"rows")
     path.write_bytes(raw[:at] + b"rowz" + raw[at + 4 :])
-    with pytest.raises(
-        DataError, match=r"not a readable Arrow file.*made again after .* is deleted"
-    ):
-        called(small())
+    with pytest.raises(DataError, match=r"not a readable Arrow file.*made again once .* is gone"):
+        instantiate(small_synthetic())

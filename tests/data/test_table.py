@@ -1,4 +1,4 @@
-"""What a declared table becomes, against the same read row by row in plain Python."""
+"""A declared table, against a reading of the same rows in plain Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from runner.data.core.transforms import hash_ids
 from runner.data.tabular.hash_text import hash_texts
-from tests.data.clicks import SCHEMA, as_text, clicks, opened, written
+from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet, write_text_table
 
 ROWS = 600
 
@@ -29,7 +29,7 @@ def rows():
 
 
 def text_schema():
-    """Lists become texts with a separator in CSV."""
+    """Return the schema for CSV files, where lists are texts with a separator."""
     schema = {**SCHEMA, "categorical": dict(SCHEMA["categorical"])}
     schema["categorical"]["tags"] = {
         "separator": "|",
@@ -44,14 +44,16 @@ def text_schema():
 def data(request, rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "parquet":
-        return opened(path=written(folder, rows, 3))
-    path = as_text(folder / f"x.{request.param}", rows, "," if request.param == "csv" else "\t")
-    return opened(path=path, format=request.param, schema=text_schema())
+        return open_dataset(path=write_parquet(folder, rows, 3))
+    path = write_text_table(
+        folder / f"x.{request.param}", rows, "," if request.param == "csv" else "\t"
+    )
+    return open_dataset(path=path, format=request.param, schema=text_schema())
 
 
 @pytest.fixture(scope="module")
-def own(data, rows):
-    """One batch of everything, and the source's rows in its order."""
+def batch_and_rows(data, rows):
+    """Return one batch of all rows, and the rows of the source in its order."""
     batch = next(data.batches("train", batch_size=ROWS))
     ids = data.read_carried_columns("train", 0, ROWS)["id"].to_pylist()
     table = rows.to_pylist()
@@ -62,15 +64,15 @@ def hashed(values, num_rows, salt=0):
     return hash_ids(hash_texts(pa.array(values)), num_rows, salt).tolist()
 
 
-def test_every_row_comes_once_in_an_order_that_is_not_the_files(own, rows):
-    _, found = own
+def test_every_row_comes_once_in_an_order_that_is_not_the_files(batch_and_rows, rows):
+    _, found = batch_and_rows
     names = [row["id"] for row in found]
     assert sorted(names) == sorted(rows["id"].to_pylist())
     assert names != rows["id"].to_pylist()
 
 
-def test_labels_weights_and_numbers(own):
-    batch, rows = own
+def test_labels_weights_and_numbers(batch_and_rows):
+    batch, rows = batch_and_rows
     assert batch.labels_BT[:, 0].tolist() == [row["click"] for row in rows]
     np.testing.assert_allclose(batch.labels_BT[:, 1], [row["rating"] for row in rows], rtol=1e-6)
     np.testing.assert_allclose(batch.weights_B, [row["importance"] for row in rows], rtol=1e-6)
@@ -81,8 +83,8 @@ def test_labels_weights_and_numbers(own):
     np.testing.assert_allclose(batch.dense_BD[:, 1], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_single_ids(own, data):
-    batch, rows = own
+def test_single_ids(batch_and_rows, data):
+    batch, rows = batch_and_rows
     sizes = {f.name: f.num_rows for f in data.schema.sparse}
     assert batch.sparse["user"].values().tolist() == [row["user"] for row in rows]
     levels = [
@@ -95,8 +97,8 @@ def test_single_ids(own, data):
     assert batch.sparse["device"].values().tolist() == device
 
 
-def test_a_vocabulary_gives_every_frequent_value_a_row_of_its_own(own, data):
-    batch, rows = own
+def test_a_vocabulary_gives_every_frequent_value_a_row_of_its_own(batch_and_rows, data):
+    batch, rows = batch_and_rows
     counts = Counter(row["city"] for row in rows)
     frequent = {city for city, count in counts.items() if count >= 3 and city is not None}
     ids = batch.sparse["city"].values().tolist()
@@ -109,8 +111,8 @@ def test_a_vocabulary_gives_every_frequent_value_a_row_of_its_own(own, data):
     assert size == len(frequent) + 2
 
 
-def test_lists_with_weights_and_of_separated_texts(own, data):
-    batch, rows = own
+def test_lists_with_weights_and_of_separated_texts(batch_and_rows, data):
+    batch, rows = batch_and_rows
     feature = {f.name: f for f in data.schema.sparse}
     assert feature["tags"].weighted and feature["words"].pooling == "mean"
     mean = np.mean([len(row["tags"]) for row in rows])
@@ -128,16 +130,16 @@ def test_lists_with_weights_and_of_separated_texts(own, data):
     assert batch.sparse["words"].values().tolist() == hashed(words, 30)
 
 
-def test_a_cross_tells_every_pair_apart(own):
-    batch, rows = own
+def test_a_cross_tells_every_pair_apart(batch_and_rows):
+    batch, rows = batch_and_rows
     pairs = {}
     for row, id_ in zip(rows, batch.sparse["user_city"].values().tolist()):
         assert pairs.setdefault((row["user"], row["city"]), id_) == id_
     assert len(set(pairs.values())) > 0.75 * len(pairs)  # of 1,000 rows
 
 
-def test_sequences_keep_their_last_values(own, data):
-    batch, rows = own
+def test_sequences_keep_their_last_values(batch_and_rows, data):
+    batch, rows = batch_and_rows
     assert [(f.name, f.max_length, f.table) for f in data.schema.sequences] == [
         ("history", 3, "item")
     ]
@@ -145,8 +147,8 @@ def test_sequences_keep_their_last_values(own, data):
     assert [ids.tolist() for ids in history.to_dense()] == [row["history"][-3:] for row in rows]
 
 
-def test_groups_and_carried_columns(own, data):
-    batch, rows = own
+def test_groups_and_carried_columns(batch_and_rows, data):
+    batch, rows = batch_and_rows
     assert data.schema.groups == ("user", "fold")
     assert batch.groups_BG[:, 0].tolist() == [row["user"] for row in rows]
     folds = hash_texts(pa.array([str(row["fold"]) for row in rows])).tolist()

@@ -9,7 +9,7 @@ import pytest
 
 from runner.data.tabular.table import TableRecipe
 from runner.errors import ConfigError, DataError, UserError
-from tests.data.clicks import clicks, opened, options, written
+from tests.data.clicks import clicks, open_dataset, recipe_settings, write_parquet
 
 ROWS = 200
 
@@ -42,7 +42,7 @@ BAD = [
     ("user", 100, "value 100"),
     ("user", 2**63 - 1, "value 9223372036854775807"),
     ("user", None, "missing and has no default"),
-    ("user", 3.5, "value 3.5: is no integer"),
+    ("user", 3.5, "value 3.5: not an integer"),
     ("history", [3, 40], "value 40"),
     ("history", [None], "missing"),
     ("tag_weights", [1.0] * 7, "7 values, but"),
@@ -51,12 +51,12 @@ BAD = [
 
 @pytest.mark.parametrize(("column", "value", "shown"), BAD)
 def test_a_bad_value_is_named_to_the_row_or_skipped_in_its_place(tmp_path, column, value, shown):
-    path = written(tmp_path / "x", changed(clicks(ROWS), column, 150, value), 2)
+    path = write_parquet(tmp_path / "x", changed(clicks(ROWS), column, 150, value), 2)
     with pytest.raises(DataError) as caught:
-        opened(path=path)
+        open_dataset(path=path)
     assert f"part-1.parquet: row group 0, row 50, column {column!r}" in str(caught.value)
     assert shown in str(caught.value)
-    data = opened(path=path, on_bad_rows="skip", mix=False)
+    data = open_dataset(path=path, on_bad_rows="skip", mix=False)
     assert data.bad_rows["count"] == 1
     assert f"row 50, column {column!r}" in data.bad_rows["examples"][0]
     batch = next(data.batches("train", batch_size=ROWS))
@@ -69,10 +69,10 @@ def test_more_bad_rows_than_allowed_are_an_error(tmp_path):
     table = clicks(ROWS)
     for row in range(5):
         table = changed(table, "click", row * 7, 3)
-    path = written(tmp_path / "x", table)
-    assert opened(path=path, on_bad_rows="skip", max_bad_rows=5).bad_rows["count"] == 5
+    path = write_parquet(tmp_path / "x", table)
+    assert open_dataset(path=path, on_bad_rows="skip", max_bad_rows=5).bad_rows["count"] == 5
     with pytest.raises(DataError, match=r"more than dataset\.max_bad_rows=4 .* row 28"):
-        opened(path=path, on_bad_rows="skip", max_bad_rows=4)
+        open_dataset(path=path, on_bad_rows="skip", max_bad_rows=4)
 
 
 def test_a_broken_row_group_is_named_or_skipped(tmp_path):
@@ -84,8 +84,8 @@ def test_a_broken_row_group_is_named_or_skipped(tmp_path):
     raw[metadata.row_group(2).column(names.index("rating")).data_page_offset + 80] ^= 4
     path.write_bytes(raw)
     with pytest.raises(DataError, match=r"x\.parquet: row group 2: .*CRC"):
-        opened(path=str(path))
-    data = opened(path=str(path), on_bad_rows="skip", mix=False)
+        open_dataset(path=str(path))
+    data = open_dataset(path=str(path), on_bad_rows="skip", mix=False)
     assert data.bad_rows["count"] == 50
     batch = next(data.batches("train", batch_size=ROWS))
     assert np.flatnonzero(batch.weights_B == 0).tolist() == list(range(100, 150))
@@ -113,8 +113,8 @@ def test_a_bad_line_is_named_or_skipped(tmp_path, line, shown):
     (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
     path = str(tmp_path / "x.csv")
     with pytest.raises(DataError, match=shown):
-        opened(path=path, format="csv", schema=TEXT)
-    data = opened(path=path, format="csv", schema=TEXT, on_bad_rows="skip", mix=False)
+        open_dataset(path=path, format="csv", schema=TEXT)
+    data = open_dataset(path=path, format="csv", schema=TEXT, on_bad_rows="skip", mix=False)
     assert data.bad_rows["count"] == 1
     assert data.num_rows == {"train": 5}
     batch = next(data.batches("train", batch_size=5))
@@ -139,36 +139,36 @@ def test_a_bad_line_is_named_or_skipped(tmp_path, line, shown):
     ],
 )
 def test_files_that_differ_are_found_before_anything_is_read(tmp_path, change, shown, direct):
-    path = written(tmp_path / "x", clicks(40), 2)
+    path = write_parquet(tmp_path / "x", clicks(40), 2)
     pq.write_table(change(clicks(20)), tmp_path / "x" / "part-1.parquet")
     plain = {"labels": {"click": {}}, "categorical": {"user": {"num_rows": 100}}}
     with pytest.raises(DataError, match=shown):
-        TableRecipe(**options(path=path, **({"schema": plain} if direct else {}))).check()
+        TableRecipe(**recipe_settings(path=path, **({"schema": plain} if direct else {}))).check()
 
 
 def test_an_extra_column_in_one_file_does_no_harm(tmp_path):
-    path = written(tmp_path / "x", clicks(40), 2)
+    path = write_parquet(tmp_path / "x", clicks(40), 2)
     more = clicks(20).append_column("more", pa.array(range(20)))
     pq.write_table(more, tmp_path / "x" / "part-1.parquet")
-    assert opened(path=path).num_rows == {"train": 40}
+    assert open_dataset(path=path).num_rows == {"train": 40}
 
 
 @pytest.mark.parametrize(
     ("role", "declared", "shown"),
     [
-        ("numeric", {"city": {}}, "'city' has type string, needed is a number"),
-        ("numeric", {"history": {}}, "needed is a number"),
-        ("categorical", {"history": {"encode": "vocabulary"}}, "needed is an integer or a text"),
-        ("categorical", {"user": {"list": True}}, "needed is a list; a text needs a separator"),
-        ("categorical", {"user": {"separator": "|"}}, "needed is a text"),
-        ("categorical", {"city": {"encode": "bucketise", "buckets": 3}}, "needed is a number"),
+        ("numeric", {"city": {}}, "'city' has type string, expected a number"),
+        ("numeric", {"history": {}}, "expected a number"),
+        ("categorical", {"history": {"encode": "vocabulary"}}, "expected an integer or a text"),
+        ("categorical", {"user": {"list": True}}, "expected a list; a text needs a separator"),
+        ("categorical", {"user": {"separator": "|"}}, "expected a text"),
+        ("categorical", {"city": {"encode": "bucketise", "buckets": 3}}, "expected a number"),
     ],
 )
 def test_a_type_that_does_not_fit_its_role_is_refused(tmp_path, role, declared, shown):
-    path = written(tmp_path / "x", clicks(20))
+    path = write_parquet(tmp_path / "x", clicks(20))
     schema = {"labels": {"click": {}}, role: declared}
     with pytest.raises(DataError, match=shown):
-        TableRecipe(**options(path=path, schema=schema)).check()
+        TableRecipe(**recipe_settings(path=path, schema=schema)).check()
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,12 @@ def test_a_type_that_does_not_fit_its_role_is_refused(tmp_path, role, declared, 
         ({}, r"dataset\.schema\.labels: no label"),
         ({"labels": ["y"], "numerics": {}}, r"schema\.numerics: .*nearest: 'numeric'"),
         ({"labels": ["y"], "numeric": {"x": {"log1": True}}}, r"numeric\.x\.log1: .*'log1p'"),
-        ({"labels": ["y"], "numeric": {"x": {"log1p": 3}}}, r"log1p=3: needed is true or false"),
+        ({"labels": ["y"], "numeric": {"x": {"log1p": 3}}}, r"log1p=3: expected true or false"),
         ({"labels": ["y"], "categorical": {"x": {"encode": "hsh"}}}, r"encode='hsh'.*'hash'"),
-        ({"labels": ["y"], "categorical": {"x": {"encode": "hash"}}}, r"x\.num_rows: hash needs"),
+        (
+            {"labels": ["y"], "categorical": {"x": {"encode": "hash"}}},
+            r"x\.num_rows is not set: hash needs",
+        ),
         ({"labels": ["y"], "categorical": {"x": {"cross": ["a"]}}}, "x.num_rows: a cross"),
         ({"labels": ["y"], "sequences": {"x": {}}}, r"sequences\.x\.max_length is not set"),
         ({"labels": ["y"], "numeric": {"y": {}}}, "'y' is declared twice"),
@@ -192,7 +195,7 @@ def test_a_type_that_does_not_fit_its_role_is_refused(tmp_path, role, declared, 
 )
 def test_a_wrong_declaration_names_its_key(schema, shown):
     with pytest.raises(ConfigError, match=shown):
-        _ = TableRecipe(**options(schema=schema)).declared
+        _ = TableRecipe(**recipe_settings(schema=schema)).declared
 
 
 @pytest.mark.parametrize(
@@ -206,53 +209,53 @@ def test_a_wrong_declaration_names_its_key(schema, shown):
         ({"schema": "clicks.yml"}, r"dataset\.schema=clicks\.yml: no such file"),
         ({"on_bad_rows": "ignore"}, "must be one of error, skip"),
         ({"split": {"random": {"train": 0.5}}}, "add up to 0.5"),
-        ({"split": {"by": "x"}}, "needed is one of random"),
+        ({"split": {"by": "x"}}, "expected one of random"),
         ({"split": {"time": "time", "tset": "7d"}}, r"split\.tset: .*nearest: 'test'"),
         ({"split": {"time": "time", "test": "7 days"}}, "a time such as 7d"),
         ({"split": {"time": "tme", "test": "7d"}}, "no column 'tme'; nearest: 'time'"),
-        ({"split": {"time": "city", "test": "7d"}}, "'city' has type string, needed is a time"),
+        ({"split": {"time": "city", "test": "7d"}}, "'city' has type string, expected a time"),
         ({"split": {"column": "fold", "test": ["1"]}}, r"split\.train is not set"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path, monkeypatch, settings, shown):
     monkeypatch.chdir(tmp_path)
-    path = written(tmp_path / "x", clicks(20))
+    path = write_parquet(tmp_path / "x", clicks(20))
     with pytest.raises(UserError, match=shown):
-        TableRecipe(**options(**{"path": path, **settings})).check()
+        TableRecipe(**recipe_settings(**{"path": path, **settings})).check()
 
 
 @pytest.mark.parametrize("size", [0, 3, 100, -1])
 def test_a_cut_file_is_named(tmp_path, size):
-    written(tmp_path / "x", clicks(50))
+    write_parquet(tmp_path / "x", clicks(50))
     path = tmp_path / "x" / "part-0.parquet"
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(DataError, match=r"part-0\.parquet: not a readable Parquet file"):
-        opened(path=str(path))
+        open_dataset(path=str(path))
 
 
 def test_a_file_without_rows_and_an_empty_split_are_named(tmp_path):
-    empty = written(tmp_path / "x", clicks(5).slice(0, 0))
+    empty = write_parquet(tmp_path / "x", clicks(5).slice(0, 0))
     with pytest.raises(DataError, match=r"part-0\.parquet: has no rows"):
-        opened(path=empty)
-    path = written(tmp_path / "y", clicks(5))
+        open_dataset(path=empty)
+    path = write_parquet(tmp_path / "y", clicks(5))
     split = {"column": "fold", "train": ["0", "1"], "test": ["9"]}
     with pytest.raises(DataError, match="the test split has no rows"):
-        opened(path=path, split=split)
+        open_dataset(path=path, split=split)
     (tmp_path / "e.csv").write_text("")
     with pytest.raises(DataError, match=r"e\.csv: has no rows"):
-        opened(path=str(tmp_path / "e.csv"), format="csv", schema=TEXT)
+        open_dataset(path=str(tmp_path / "e.csv"), format="csv", schema=TEXT)
     (tmp_path / "h.csv").write_text("y,x,a,n\n")
     with pytest.raises(DataError, match=r"the train split has no rows: .*h\.csv"):
-        opened(path=str(tmp_path / "h.csv"), format="csv", schema=TEXT)
+        open_dataset(path=str(tmp_path / "h.csv"), format="csv", schema=TEXT)
 
 
 def test_out_of_range_may_become_the_default(tmp_path):
-    path = written(tmp_path / "x", changed(clicks(ROWS), "user", 3, 100))
+    path = write_parquet(tmp_path / "x", changed(clicks(ROWS), "user", 3, 100))
     schema = {
         "labels": ["click"],
         "categorical": {"user": {"num_rows": 100, "out_of_range": "default", "default": 7}},
     }
-    batch = next(opened(path=path, schema=schema).batches("train", batch_size=ROWS))
+    batch = next(open_dataset(path=path, schema=schema).batches("train", batch_size=ROWS))
     users = clicks(ROWS)["user"].to_pylist()
     users[3] = 7
     assert sorted(batch.sparse["user"].values().tolist()) == sorted(users)
@@ -260,7 +263,7 @@ def test_out_of_range_may_become_the_default(tmp_path):
 
 def test_learning_leaves_bad_rows_out(tmp_path):
     table = changed(changed(clicks(ROWS), "age", 3, float("inf")), "age", 4, 1e300)
-    data = opened(path=written(tmp_path / "x", table), on_bad_rows="skip", mix=False)
+    data = open_dataset(path=write_parquet(tmp_path / "x", table), on_bad_rows="skip", mix=False)
     assert data.bad_rows["count"] == 2
     assert data.schema.dense == ("price", "age")
     good = next(data.batches("train", batch_size=ROWS)).dense_BD[:, 1]

@@ -1,4 +1,4 @@
-"""Splits of a table, what was learnt and kept, rewriting or not, and the schema verb."""
+"""Splits of a table, fitted transforms, rewriting, and the schema verb."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from runner.data.core.fitted import with_fitted_transforms
 from runner.data.prepare.fingerprint import fingerprint
 from runner.data.tabular.table import TableRecipe
 from runner.errors import UserError
-from tests.data.clicks import SCHEMA, clicks, opened, options, written
-from tests.data.synthetic_settings import option
+from tests.data.clicks import SCHEMA, clicks, open_dataset, recipe_settings, write_parquet
+from tests.data.synthetic_settings import dataset_settings
 
 ROWS = 1000
 
@@ -31,7 +31,7 @@ def root(tmp_path, monkeypatch):
 
 @pytest.fixture
 def path(tmp_path):
-    return written(tmp_path / "x", clicks(ROWS), 4)
+    return write_parquet(tmp_path / "x", clicks(ROWS), 4)
 
 
 def ids(data, split):
@@ -41,7 +41,7 @@ def ids(data, split):
 
 def test_random_splits_are_disjoint_whole_and_follow_split_seed(path):
     shares = {"random": {"train": 0.7, "validation": 0.2, "test": 0.1}}
-    first, same, other = (opened(path=path, split=shares, split_seed=s) for s in (0, 0, 1))
+    first, same, other = (open_dataset(path=path, split=shares, split_seed=s) for s in (0, 0, 1))
     parts = [ids(first, split) for split in ("train", "validation", "test")]
     assert set.union(*parts) == set(range(ROWS)) and sum(map(len, parts)) == ROWS
     assert [len(p) / ROWS for p in parts] == pytest.approx([0.7, 0.2, 0.1], abs=0.04)
@@ -50,7 +50,7 @@ def test_random_splits_are_disjoint_whole_and_follow_split_seed(path):
 
 def test_a_split_by_column(path):
     split = {"column": "fold", "train": [0, 1], "validation": 2, "test": ["4"]}
-    data = opened(path=path, split=split)
+    data = open_dataset(path=path, split=split)
     assert ids(data, "train") == {n for n in range(ROWS) if n % 5 in (0, 1)}
     assert ids(data, "validation") == set(range(2, ROWS, 5))
     assert ids(data, "test") == set(range(4, ROWS, 5))
@@ -65,7 +65,7 @@ def test_a_split_by_column(path):
     ],
 )
 def test_a_split_by_time_takes_the_last_of_it(path, split, bounds):
-    data = opened(path=path, split=split)
+    data = open_dataset(path=path, split=split)
     low, high = bounds
     assert ids(data, "train") == set(range(low))
     assert ids(data, "test") == set(range(high, ROWS))
@@ -79,7 +79,7 @@ def test_separate_paths_globs_and_urls(tmp_path, path):
     memory = fsspec.filesystem("memory")
     with memory.open("/far/away.parquet", "wb") as file:
         pq.write_table(clicks(30), file)
-    data = opened(
+    data = open_dataset(
         path=f"{path}/part-[01].parquet",
         validation_path=[f"{path}/part-2.parquet"],
         test_path="memory://far/*.parquet",
@@ -90,33 +90,32 @@ def test_separate_paths_globs_and_urls(tmp_path, path):
 
 def test_statistics_are_those_of_the_train_split(path):
     split = {"column": "fold", "train": ["0"], "validation": ["1", "2", "3", "4"]}
-    data = opened(path=path, split=split)
+    data = open_dataset(path=path, split=split)
     x = next(data.batches("train", batch_size=ROWS)).dense_BD[:, 1]
     assert x.mean().item() == pytest.approx(0, abs=1e-5)
     assert x.std(correction=0).item() == pytest.approx(1, abs=1e-4)
 
 
-def test_learnt_buckets_are_of_equal_size(path):
+def test_fitted_buckets_are_of_equal_size(path):
     levels = {"rating_level": {"column": "rating", "encode": "bucketise", "buckets": 4}}
-    data = opened(path=path, schema={"labels": ["click"], "categorical": levels})
+    data = open_dataset(path=path, schema={"labels": ["click"], "categorical": levels})
     counts = next(data.batches("train", batch_size=ROWS)).sparse.values().bincount()
     assert counts[:4].tolist() == pytest.approx([250] * 4, abs=2)
 
 
-def test_what_a_run_learnt_is_used_on_other_data(tmp_path, path):
-    data = opened(path=path)
+def test_the_transforms_of_a_run_are_used_on_other_data(tmp_path, path):
+    data = open_dataset(path=path)
     data.save_fitted_transforms(tmp_path / "run" / "data")
     kept = tmp_path / "run" / "data"
-    assert with_fitted_transforms({"path": "ml-1m"}, kept) == {
-        "path": "ml-1m"
-    }  # one that learns nothing
-    settings = with_fitted_transforms({**options(path=path), "learnt": None}, kept)
+    # a dataset without the setting fits nothing
+    assert with_fitted_transforms({"path": "ml-1m"}, kept) == {"path": "ml-1m"}
+    settings = with_fitted_transforms({**recipe_settings(path=path), "learnt": None}, kept)
     assert settings["learnt"] == str(kept)
-    again = opened(**{k: v for k, v in settings.items() if k not in ("format", "schema")})
+    again = open_dataset(**{k: v for k, v in settings.items() if k not in ("format", "schema")})
     assert again._indexes["train"].files == data._indexes["train"].files  # made once
     few = clicks(20, seed=5).set_column(7, "city", pa.array(["Rome", "Atlantis"] * 10))
-    other = written(tmp_path / "y", few)
-    new = opened(path=other, learnt=settings["learnt"], mix=False)
+    other = write_parquet(tmp_path / "y", few)
+    new = open_dataset(path=other, learnt=settings["learnt"], mix=False)
     assert new.schema.sparse[1].num_rows == data.schema.sparse[1].num_rows
     old_batch = next(data.batches("train", batch_size=ROWS))
     cities = data.read_carried_columns("train", 0, ROWS)["city"].to_pylist()
@@ -138,8 +137,8 @@ PLAIN = {
 
 
 def test_plain_files_are_read_as_they_are_and_give_the_same_as_rewritten_ones(path):
-    as_is = opened(path=path, schema=PLAIN)
-    rewritten = opened(path=path, schema=PLAIN, rewrite="always", mix=False)
+    as_is = open_dataset(path=path, schema=PLAIN)
+    rewritten = open_dataset(path=path, schema=PLAIN, rewrite="always", mix=False)
     assert "part-0.parquet" in str(as_is._indexes["train"].files[0])
     assert "part-0.parquet" not in str(rewritten._indexes["train"].files[0])
     one, two = (next(d.batches("train", batch_size=ROWS)) for d in (as_is, rewritten))
@@ -155,7 +154,7 @@ def test_large_row_groups_are_cut_into_blocks_once(tmp_path, monkeypatch):
     table = pa.table({"y": np.arange(20_000) % 2, "x": np.arange(20_000.0)})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=20_000)
     schema = {"labels": ["y"], "numeric": ["x"]}
-    data = opened(path=str(tmp_path / "x.parquet"), schema=schema)
+    data = open_dataset(path=str(tmp_path / "x.parquet"), schema=schema)
     assert data._indexes["train"].rows_N.tolist() == [8192, 8192, 3616]
     x = next(data.batches("train", batch_size=20_000)).dense_BD[:, 0]
     assert sorted(x.tolist()) == table["x"].to_pylist()
@@ -164,7 +163,7 @@ def test_large_row_groups_are_cut_into_blocks_once(tmp_path, monkeypatch):
 def test_mixing_leaves_no_order_and_more_rows_than_memory_holds(tmp_path, monkeypatch):
     monkeypatch.setattr("runner.data.prepare.shuffle.SHARD_ROWS", 300)
     monkeypatch.setattr("runner.data.prepare.shuffle.FLUSH_ROWS", 20)
-    data = opened(path=written(tmp_path / "x", clicks(ROWS), 4))
+    data = open_dataset(path=write_parquet(tmp_path / "x", clicks(ROWS), 4))
     names = data.read_carried_columns("train", 0, ROWS)["id"].to_pylist()
     order = np.array([int(name[3:]) for name in names])
     assert sorted(order) == list(range(ROWS))
@@ -176,13 +175,13 @@ def test_mixing_leaves_no_order_and_more_rows_than_memory_holds(tmp_path, monkey
 @pytest.mark.parametrize("workers", [0, 2, 4])
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_workers_ranks_and_every_position_keep_the_order(path, prefetch, workers, world_size):
-    """Every step of an epoch, resumed at, with lists and sequences."""
-    made_of = TableRecipe(**options(path=path))
-    made_of.check()
+    """Resume at every step of an epoch, with lists and sequences."""
+    recipe = TableRecipe(**recipe_settings(path=path))
+    recipe.check()
     from runner.data.tabular.table import open_table
 
-    data = open_table(made_of, window_rows=1, prefetch=prefetch, workers=workers)
-    plain = open_table(made_of, window_rows=1, prefetch=0)
+    data = open_table(recipe, window_rows=1, prefetch=prefetch, workers=workers)
+    plain = open_table(recipe, window_rows=1, prefetch=0)
     whole = next(plain.batches("train", batch_size=ROWS, seed=4)).rows_B.tolist()
 
     def read(at):
@@ -213,7 +212,9 @@ def test_workers_ranks_and_every_position_keep_the_order(path, prefetch, workers
 
 def test_the_fingerprint_follows_content_schema_and_split(path, tmp_path):
     def of(**changes):
-        return fingerprint(option("parquet", **{"path": path, "schema": SCHEMA, **changes}))
+        return fingerprint(
+            dataset_settings("parquet", **{"path": path, "schema": SCHEMA, **changes})
+        )
 
     was = of()
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCHEMA, sort_keys=False))
@@ -246,7 +247,7 @@ def test_schema_proposes_what_can_be_read(tmp_path, path, capsys):
     assert proposed["groups"] == ["user"] and proposed["weight"] == "importance"
     assert proposed["carried"] == ["id"]
     assert proposed["split"] == {"time": "time", "validation": 0.1, "test": 0.1}
-    data = opened(path=None, schema=str(out))
+    data = open_dataset(path=None, schema=str(out))
     assert list(data.num_rows) == ["train", "validation", "test"]
     next(data.batches("train", batch_size=100, seed=0))
     with pytest.raises(UserError, match="exists already"):
@@ -259,7 +260,7 @@ def test_schema_takes_the_paths_of_other_splits(tmp_path, path):
     schema_verb([one, "--validation", two, f"--test={two}", "--out", out], ())
     proposed = yaml.safe_load(open(out))  # noqa: SIM115
     assert "split" not in proposed and proposed["test_path"] == two
-    data = opened(path=None, schema=out)
+    data = open_dataset(path=None, schema=out)
     assert data.num_rows == {"train": 250, "validation": 250, "test": 250}
 
 

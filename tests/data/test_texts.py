@@ -1,3 +1,5 @@
+"""Hashes of texts are equal exactly for equal texts, however Arrow holds them."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -29,5 +31,5 @@ def test_plain_large_binary_sliced_and_dictionary_texts_agree():
 
 
 def test_numbers_do_not_change_between_versions():
-    """They are part of what a run has learnt."""
+    """They are in the vocabularies that runs have saved."""
     assert hash_texts(pa.array(["recommender"])).tolist() == [3405357616044684891]

@@ -1,3 +1,5 @@
+"""Vocabularies, against counting and looking up in a dictionary."""
+
 from __future__ import annotations
 
 from collections import Counter as Counts

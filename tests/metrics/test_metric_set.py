@@ -53,7 +53,7 @@ def measured(*columns, exact=True, settings=SETTINGS) -> dict[str, float]:
 
 
 def rows(seed: int, num_rows: int = 3000, *, ties: bool = False, num_groups: int = 40):
-    """Logits, labels, weights (a tenth of them 0) and groups."""
+    """Draw logits, labels, weights (a tenth of them 0) and groups."""
     random = np.random.default_rng(seed)
     logits = random.normal(-1, 1.5, num_rows).astype(np.float32)
     if ties:

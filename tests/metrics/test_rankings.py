@@ -80,7 +80,7 @@ def random_rows(seed: int, num_rows=700, *, ties=False, num_users=40, rate=0.2, 
 
 
 def plain(names, users, scores, labels) -> dict[str, float]:
-    """By a sort a user, in a loop; equal scores with label 0 first."""
+    """Compute rankings by a sort for each user; equal scores with label 0 come first."""
     values = {name: [] for name in names}
     for user in set(users):
         own = sorted((-s, y) for u, s, y in zip(users, scores, labels) if u == user)
@@ -224,7 +224,7 @@ def test_each_binary_task_has_rankings_of_its_own():
     assert not [key for key in found if key.endswith("/stars")]
 
 
-def test_beyond_the_limit_rankings_are_undefined_and_it_is_said():
+def test_beyond_the_limit_rankings_are_undefined_and_a_note_says_so():
     p = random_rows(0)
     metrics = empty(exact_auroc_rows=699)
     metrics.update(p, no_loss(p))
@@ -266,8 +266,8 @@ def test_train_metrics_keep_live_states_of_one_shape():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"eval": ["ndcg"]}, "'ndcg' needs a whole number from 1.*'ndcg@10'"),
-        ({"eval": ["recall@0"]}, "'recall@0' needs a whole number"),
+        ({"eval": ["ndcg"]}, "'ndcg' must end in a whole number from 1.*'ndcg@10'"),
+        ({"eval": ["recall@0"]}, "'recall@0' must end in a whole number"),
         ({"eval": ["recal@10"]}, "unknown metric 'recal@10'; nearest: 'recall@10'"),
         ({"train": ["mrr"]}, "metrics.train: 'mrr' needs all rows.*metrics.eval"),
         ({"candidates": "ful"}, "metrics.candidates=ful: one of rows, full; nearest: 'full'"),

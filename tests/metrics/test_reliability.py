@@ -1,4 +1,4 @@
-"""Calibration curves: against sorting by hand, and the same from rows, bins and several ranks."""
+"""Reliability diagrams, against sorting by hand, and from rows as well as from bins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def predictions(num_rows: int = 4000, seed: int = 0) -> Prediction:
     )
 
 
-def measured(prediction: Prediction, limit: int = 1 << 20, names: tuple[str, ...] = ("auc",)):
+def updated_metrics(
+    prediction: Prediction, limit: int = 1 << 20, names: tuple[str, ...] = ("auc",)
+):
     settings = MetricSettings(eval=list(names), train=[], exact_auroc_rows=limit)
     metrics = MetricSet(TASKS, exact=True, device=torch.device("cpu"), settings=settings)
     metrics.update(prediction, {})
@@ -34,7 +36,7 @@ def measured(prediction: Prediction, limit: int = 1 << 20, names: tuple[str, ...
 
 def test_the_bins_are_those_of_rows_sorted_by_their_prediction():
     prediction = predictions()
-    found = compute_reliability(measured(prediction).state(), TASKS, num_bins=10)
+    found = compute_reliability(updated_metrics(prediction).state(), TASKS, num_bins=10)
     assert list(found) == ["click", "buy"]
     there = prediction.weights_B > 0
     for name, column in (("click", 0), ("buy", 2)):
@@ -51,8 +53,8 @@ def test_the_bins_are_those_of_rows_sorted_by_their_prediction():
 
 def test_rows_in_bins_give_the_same_as_rows_one_by_one():
     prediction = predictions()
-    exact = compute_reliability(measured(prediction).state(), TASKS)["buy"]
-    binned = compute_reliability(measured(prediction, limit=0).state(), TASKS)["buy"]
+    exact = compute_reliability(updated_metrics(prediction).state(), TASKS)["buy"]
+    binned = compute_reliability(updated_metrics(prediction, limit=0).state(), TASKS)["buy"]
     assert binned["observed"] == pytest.approx(exact["observed"], abs=0.02)
     assert binned["predicted"] == pytest.approx(exact["predicted"], abs=1e-3)
 
@@ -60,12 +62,15 @@ def test_rows_in_bins_give_the_same_as_rows_one_by_one():
 def test_equal_predictions_are_one_bin_and_no_rows_are_none():
     prediction = predictions(100)
     prediction.logits_BT[:] = 0.0
-    bins = compute_reliability(measured(prediction).state(), TASKS)["click"]
+    bins = compute_reliability(updated_metrics(prediction).state(), TASKS)["click"]
     assert bins["predicted"] == pytest.approx([0.5], abs=1e-3)
     assert bins["weight"] == [float(prediction.weights_B.sum())]
     prediction.weights_B[:] = 0.0
-    assert compute_reliability(measured(prediction).state(), TASKS)["click"]["weight"] == []
+    assert compute_reliability(updated_metrics(prediction).state(), TASKS)["click"]["weight"] == []
 
 
 def test_without_a_metric_that_keeps_ranks_there_is_no_curve():
-    assert compute_reliability(measured(predictions(), names=("log_loss",)).state(), TASKS) == {}
+    assert (
+        compute_reliability(updated_metrics(predictions(), names=("log_loss",)).state(), TASKS)
+        == {}
+    )

@@ -210,7 +210,7 @@ REFUSED = {
         ("model=din", "metrics.eval=[recall@5]", "checkpoint.monitor.metric=validation/recall@50"),
         "validation/recall@50: metrics.eval does not list it; nearest: 'recall@5'",
     ),
-    "a metric without its number": (("metrics.eval=[ndcg]",), "'ndcg' needs a whole number"),
+    "a metric without its number": (("metrics.eval=[ndcg]",), "'ndcg' must end in a whole number"),
     "no group column": (
         ("dataset=synthetic", "model=dlrm", "metrics.eval=[auc,mrr]"),
         "'mrr' needs a group column, and the dataset has none",

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from experiments.planted import MODELS
-from runner.data.sets.planted_model import flip_by_task, interest_effect, order_effect
+from runner.data.sets.planted_effects import flip_by_task, interest_effect, order_effect
 from runner.errors import ConfigError
-from tests.data.synthetic_settings import called, small
+from tests.data.synthetic_settings import instantiate, small_synthetic
 
 FEW = "dataset.rows={train: 16000, validation: 1000, test: 6000}"
 
@@ -86,7 +86,9 @@ def test_tasks_in_conflict_turn_the_same_effects_round():
 def test_a_conflict_is_drawn_and_raises_what_each_task_can_reach():
     signal = {"dense": 0.1, "ids": 0.1, "pairs": 0.0}
     settings = {"num_tasks": 3, "num_single": 4, "min_cardinality": 16, "signal": signal}
-    without, there = (called(small(**settings, **more)) for more in ({}, {"conflict": 2.0}))
+    without, there = (
+        instantiate(small_synthetic(**settings, **more)) for more in ({}, {"conflict": 2.0})
+    )
     for label in ("label", "label_2", "label_3"):
         reachable = [d.reachable["test"][f"auc/{label}"] for d in (without, there)]
         assert reachable[0] < 0.62 < 0.75 < reachable[1]
@@ -97,20 +99,25 @@ def test_a_conflict_is_drawn_and_raises_what_each_task_can_reach():
 @pytest.mark.parametrize("changes", [{"num_tasks": 1}, {"num_tasks": 2, "num_single": 0}])
 def test_a_conflict_needs_several_tasks_and_a_column(changes):
     with pytest.raises(ConfigError, match=r"dataset.conflict=1.0: needs several tasks"):
-        called(small(conflict=1.0, **changes))
+        instantiate(small_synthetic(conflict=1.0, **changes))
 
 
 def test_without_a_history_the_rows_are_as_they_were():
-    plain, none = small(num_sequences=1), small(num_sequences=1, interest=0.0, order=0.0)
-    assert called(plain).schema == called(none).schema
-    assert called(plain).schema.sequences[0].table_name == "S1"
+    plain, none = (
+        small_synthetic(num_sequences=1),
+        small_synthetic(num_sequences=1, interest=0.0, order=0.0),
+    )
+    assert instantiate(plain).schema == instantiate(none).schema
+    assert instantiate(plain).schema.sequences[0].table_name == "S1"
 
 
 @pytest.mark.parametrize("key", ["interest", "order"])
 def test_a_history_reads_the_items_table_and_raises_what_can_be_reached(key):
     settings = {"num_sequences": 1, "num_single": 3, "num_lists": 1, "sequence_length": 5}
     signal = {"dense": 0.1, "ids": 0.1, "pairs": 0.0}
-    without, there = (called(small(**settings, signal=signal, **more)) for more in ({}, {key: 2.0}))
+    without, there = (
+        instantiate(small_synthetic(**settings, signal=signal, **more)) for more in ({}, {key: 2.0})
+    )
     item, history = there.schema.sparse[2], there.schema.sequences[0]
     assert (history.table_name, history.num_rows) == (item.table_name, item.num_rows)
     reachable = [d.reachable["test"]["auc"] for d in (without, there)]
@@ -129,4 +136,4 @@ def test_a_planted_interest_is_a_count_by_hand():
 
 def test_a_history_needs_a_sequence():
     with pytest.raises(ConfigError, match=r"dataset.interest=1.0: needs a history"):
-        called(small(interest=1.0))
+        instantiate(small_synthetic(interest=1.0))

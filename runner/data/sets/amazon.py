@@ -1,8 +1,9 @@
-"""Amazon reviews as next-item prediction: a user a line, leave-one-out (SASRec, arXiv:1808.09781).
+"""Amazon reviews as next-item prediction, split leave-one-out (SASRec, arXiv:1808.09781).
 
-Of a user's items in time order the last is for test, the one before for validation, the others are
-for training. A row is a history and the item that follows it, label 1; and as many rows as asked
-for with an item that the user never touched, label 0.
+The file has a line for each user. Of a user's items in time order, the last one is for testing, the
+one before it for validation, and the others are for training. A row with label 1 is a history and
+the item that follows it. For each of them there are rows with label 0, whose items the user never
+touched; `negatives` is their number.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from runner.errors import DataError
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
-VERSION = 1  # raise it when the same file gives other rows
+VERSION = 1  # to be raised when the same file gives other rows
 REVIEWS_FILE = "Beauty.txt"
 DOWNLOAD_HINT = (
     "get Beauty.txt (user, then item ids in time order, a user a line) from "
-    "https://github.com/pmixer/SASRec.pytorch or make it of https://jmcauley.ucsd.edu/data/amazon"
+    "https://github.com/pmixer/SASRec.pytorch or make it from https://jmcauley.ucsd.edu/data/amazon"
 )
 CHUNK_USERS = 1024
 
@@ -43,20 +44,21 @@ CHUNK_USERS = 1024
 def amazon_beauty(
     *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
 ) -> ParquetDataset:
-    """The dataset option `amazon_beauty`; settings are the fields of `Amazon`."""
-    made_of = recipe(**settings)
+    """Open the dataset of the option `amazon_beauty`; settings are the fields of `Amazon`."""
     return open_recipe(
-        made_of, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+        recipe(**settings), window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
     )
 
 
 @dataclass(frozen=True)
 class Amazon:
+    """Settings of the data set; a recipe, see `runner.data.prepare.recipe`."""
+
     path: str | None  # the folder with Beauty.txt, or a file like it
-    train_on: str  # every item from the second on, or the last one a user
-    max_length: int  # of a history; the newest are kept
-    negatives: Mapping[str, int]  # rows with label 0 for every row with 1, per split
-    data_seed: int  # of the negatives
+    train_on: str  # every: all items of a user from the second on; last: the last one
+    max_length: int  # of a history, whose newest items are kept
+    negatives: Mapping[str, int]  # split -> rows with label 0 for each row with label 1
+    data_seed: int  # for drawing the negatives
 
     name = "amazon_beauty"
 
@@ -90,58 +92,59 @@ class Amazon:
 
     def make(self, folder: Path, advance: Advance) -> PreparedFiles:
         users, items, offsets = read_user_items(self._file())
-        names, lengths = {}, 0.0
+        names, mean_length = {}, 0.0
         for number, split in enumerate(SPLITS):
             writer = ShardWriter(folder, split)
             rng = np.random.default_rng([self.data_seed, number])
-            num_rows = length = 0
+            num_rows = num_values = 0
             for first in range(0, len(users), CHUNK_USERS):
-                own = np.arange(first, min(first + CHUNK_USERS, len(users)))
-                user, at = _targets(split, own, offsets, every=self.train_on == "every")
+                chunk = np.arange(first, min(first + CHUNK_USERS, len(users)))
+                lines, at = _find_targets(split, chunk, offsets, every=self.train_on == "every")
                 if len(at):
-                    table = self._rows(split, users, items, offsets, user, at, rng)
+                    table = self._make_rows(split, users, items, offsets, lines, at, rng)
                     writer.write(table)
                     num_rows += table.num_rows
-                    length += len(table["history"].combine_chunks().flatten())
+                    num_values += len(table["history"].combine_chunks().flatten())
             names[split] = writer.close()
             if not names[split]:
-                raise DataError(f"{self._file()}: no user has items enough for the {split} split")
-            lengths = length / num_rows if split == "train" else lengths
+                raise DataError(f"{self._file()}: no user has enough items for the {split} split")
+            mean_length = num_values / num_rows if split == "train" else mean_length
             advance(1)
         sizes = {"user": int(users.max()) + 1, "item": int(items.max()) + 1}
-        return PreparedFiles(names, {"num_rows": sizes, "mean_length": lengths}, {})
+        return PreparedFiles(names, {"num_rows": sizes, "mean_length": mean_length}, {})
 
-    def _rows(
+    def _make_rows(
         self,
         split: str,
         users: np.ndarray,
         items: np.ndarray,
         offsets: np.ndarray,
-        user: np.ndarray,
+        lines: np.ndarray,
         at: np.ndarray,
         rng: np.random.Generator,
     ) -> pa.Table:
-        """`user`: number of the line, `at`: place of the target among all items."""
+        """Make the rows of some targets: `lines` they are in, `at` their indices in `items`."""
         copies = 1 + self.negatives[split]
-        user, at = np.repeat(user, copies), np.repeat(at, copies)
-        label = np.tile(np.arange(copies) == 0, len(user) // copies)
+        lines, at = np.repeat(lines, copies), np.repeat(at, copies)
+        label = np.tile(np.arange(copies) == 0, len(lines) // copies)
         target = items[at].copy()
-        target[~label] = _never_touched(rng, items, offsets, user[~label])
-        length = np.minimum(at - offsets[user], self.max_length)
+        target[~label] = _draw_negatives(rng, items, offsets, lines[~label])
+        length = np.minimum(at - offsets[lines], self.max_length)
         ends = np.concatenate([[0], np.cumsum(length)])
-        places = np.repeat(at - length - ends[:-1], length) + np.arange(ends[-1])
-        history = pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), pa.array(items[places]))
+        indices = np.repeat(at - length - ends[:-1], length) + np.arange(ends[-1])
+        values = pa.array(items[indices])
+        history = pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), values)
         return pa.table(
             {
                 "label": pa.array(label.astype(np.int8)),
-                "user": pa.array(users[user]),
+                "user": pa.array(users[lines]),
                 "item": pa.array(target),
                 "history": history,
             }
         )
 
-    def columns(self, learnt: Mapping[str, Any]) -> Columns:
-        sizes = learnt["num_rows"]
+    def columns(self, fitted: Mapping[str, Any]) -> Columns:
+        sizes = fitted["num_rows"]
         return Columns(
             labels=(LabelColumn("label"),),
             categorical=(
@@ -154,9 +157,13 @@ class Amazon:
 
 
 def read_user_items(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """User of every line, all items end to end, and where each line's begin.
+    """Read a file whose lines have a user and the user's items in time order.
 
-    Raises: DataError naming the line that is not whole numbers, or has no item.
+    Returns:
+        The user of every line, the items of all lines, and their offsets: [lines + 1].
+
+    Raises:
+        DataError: naming the line that has something else than whole numbers, or has no item.
     """
     users, lengths, parts = [], [], []
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -171,7 +178,7 @@ def read_user_items(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                     f"{path}: line {number}: not whole numbers: {line[:60]!r}"
                 ) from None
             if len(values) < 2 or values.min() < 0:
-                raise DataError(f"{path}: line {number}: needed are a user and items from 0 on")
+                raise DataError(f"{path}: line {number}: expected a user and items, all from 0 on")
             users.append(int(values[0]))
             parts.append(values[1:])
             lengths.append(len(values) - 1)
@@ -181,40 +188,40 @@ def read_user_items(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(users, np.int32), np.concatenate(parts), offsets
 
 
-def _targets(
-    split: str, own: np.ndarray, offsets: np.ndarray, *, every: bool
+def _find_targets(
+    split: str, lines: np.ndarray, offsets: np.ndarray, *, every: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Lines and places of the targets of a split; a target has at least one item before it."""
-    first, stop = offsets[own], offsets[own + 1]
+    """Return the line and the index of every target; a target has at least one item before it."""
+    first, stop = offsets[lines], offsets[lines + 1]
     if split != "train" or not every:
         at = stop - {"test": 1, "validation": 2, "train": 3}[split]
-        enough = (at > first) & (stop - first >= 3)
-        return own[enough], at[enough]
+        long_enough = (at > first) & (stop - first >= 3)
+        return lines[long_enough], at[long_enough]
     count = np.maximum(stop - 2 - (first + 1), 0)
-    line = np.repeat(own, count)
     ends = np.cumsum(count)
-    return line, np.repeat(first + 1 - (ends - count), count) + np.arange(count.sum())
+    at = np.repeat(first + 1 - (ends - count), count) + np.arange(count.sum())
+    return np.repeat(lines, count), at
 
 
-def _never_touched(
-    rng: np.random.Generator, items: np.ndarray, offsets: np.ndarray, user: np.ndarray
+def _draw_negatives(
+    rng: np.random.Generator, items: np.ndarray, offsets: np.ndarray, lines: np.ndarray
 ) -> np.ndarray:
-    """A uniform item for every line in `user`, drawn again while it is one of the line's own."""
-    size = int(items.max()) + 1
-    lines = np.unique(user)
+    """Draw a uniform item for each of `lines`, again while the line itself has the item."""
+    num_items = int(items.max()) + 1
     pairs = [
-        line * size + items[offsets[line] : offsets[line + 1]].astype(np.int64) for line in lines
+        line * num_items + items[offsets[line] : offsets[line + 1]].astype(np.int64)
+        for line in np.unique(lines)
     ]
     touched = np.sort(np.concatenate(pairs)) if pairs else np.empty(0, np.int64)
-    drawn = rng.integers(1, size, len(user))
-    again = np.arange(len(user))
+    drawn = rng.integers(1, num_items, len(lines))
+    to_draw = np.arange(len(lines))
     for _ in range(100):
-        key = user[again].astype(np.int64) * size + drawn[again]
-        place = np.minimum(np.searchsorted(touched, key), len(touched) - 1)
-        again = again[touched[place] == key]
-        if not len(again):
+        pair = lines[to_draw].astype(np.int64) * num_items + drawn[to_draw]
+        index = np.minimum(np.searchsorted(touched, pair), len(touched) - 1)
+        to_draw = to_draw[touched[index] == pair]
+        if not len(to_draw):
             break
-        drawn[again] = rng.integers(1, size, len(again))
+        drawn[to_draw] = rng.integers(1, num_items, len(to_draw))
     return drawn.astype(np.int32)
 
 

@@ -1,8 +1,8 @@
 """Criteo display advertising: the raw tab-separated file, prepared in one or two passes.
 
-Label, 13 integer columns (missing and negative values occur), 26 hexadecimal categorical columns
-(missing values occur). Numbers become log(1 + max(x, 0)), missing ones 0, like Facebook's DLRM. All
-but the reading of lines is a declaration of `runner.data.tabular.table`.
+A line has a label, 13 integers and 26 hexadecimal categories; both may be missing, and integers may
+be negative. Numbers become log(1 + max(x, 0)) and missing ones 0, as in Facebook's DLRM. Only the
+reading of lines is special; all else is a schema of `runner.data.tabular.table`.
 """
 
 from __future__ import annotations
@@ -39,36 +39,37 @@ from runner.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
-VERSION = 1  # raise it when the same file gives other rows
+VERSION = 1  # to be raised when the same file gives other rows
 NUMERIC = tuple(f"I{d}" for d in range(1, 14))
 CATEGORICAL = tuple(f"C{f}" for f in range(1, 27))
 DOWNLOAD_HINT = (
     "get train.txt of the Kaggle Display Advertising Challenge, for example from "
     "https://ailab.criteo.com/ressources/"
 )
-MISSING_VALUE = -1  # a missing category; the present ones are unsigned
+MISSING_VALUE = -1  # stands for a missing category; all others are unsigned
 BLOCK_BYTES = 1 << 24
-LINE_BYTES = 240  # about, for the progress bar
+LINE_BYTES = 240  # an estimate, for the progress bar
 
 
 def criteo(
     *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
 ) -> ParquetDataset:
-    """The dataset option `criteo`; settings are the fields of `Criteo`."""
-    made_of = recipe(**settings)
+    """Open the dataset of the option `criteo`; settings are the fields of `Criteo`."""
     return open_recipe(
-        made_of, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+        recipe(**settings), window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
     )
 
 
 @dataclass(frozen=True)
 class Criteo:
+    """Settings of the data set; a recipe, see `runner.data.prepare.recipe`."""
+
     path: str | None  # the file train.txt
     encode: str  # vocabulary or hash
-    min_count: int  # of a value in the train split, to be in the vocabulary
-    hash_rows: int  # of every column's table
+    min_count: int  # vocabulary: occurrences in the train split that earn a value its own row
+    hash_rows: int  # rows of every column's table
     hash_salt: int
-    fractions: Mapping[str, float]  # of the rows, per split
+    fractions: Mapping[str, float]  # split -> its share of the rows
     split_seed: int
 
     name = "criteo"
@@ -84,16 +85,18 @@ class Criteo:
         total = sum(self.fractions.values())
         if abs(total - 1) > 1e-9 or not self.fractions["train"]:
             raise ConfigError(
-                f"dataset.fractions add up to {total:g}, needed are 1 and a train part"
+                f"dataset.fractions add up to {total:g} with {self.fractions['train']:g} for "
+                "train; they must add up to 1, and train must have a part"
             )
         self._file()
 
     def content_fields(self) -> Mapping[str, Any]:
-        kept = {"encode": self.encode}
+        settings = {"encode": self.encode}
         if self.encode == "vocabulary":
-            kept["min_count"] = str(self.min_count)
+            settings["min_count"] = str(self.min_count)
         split = [[self.fractions[split] for split in SPLITS], self.split_seed]
-        return {"criteo": VERSION, "file": fingerprint_path(self._file()), "split": split, **kept}
+        file = fingerprint_path(self._file())
+        return {"criteo": VERSION, "file": file, "split": split, **settings}
 
     def reading_fields(self) -> Mapping[str, Any]:
         return {"hash": [self.hash_rows, self.hash_salt]} if self.encode == "hash" else {}
@@ -103,12 +106,12 @@ class Criteo:
         return passes * self._file().stat().st_size // LINE_BYTES
 
     def make(self, folder: Path, advance: Advance) -> PreparedFiles:
-        splits, learnt, _ = rewrite_table(self._lines(), folder, advance)
-        return PreparedFiles(splits, {"num_rows": learnt.num_rows}, {})
+        splits, fitted, _ = rewrite_table(self._table(), folder, advance)
+        return PreparedFiles(splits, {"num_rows": fitted.num_rows}, {})
 
-    def columns(self, learnt: Mapping[str, Any]) -> Columns:
+    def columns(self, fitted: Mapping[str, Any]) -> Columns:
         return rewritten_columns(
-            self._lines().declared, FittedTransforms(learnt["num_rows"]), has_weights=False
+            self._table().declared, FittedTransforms(fitted["num_rows"]), has_weights=False
         )
 
     def _file(self) -> Path:
@@ -116,7 +119,7 @@ class Criteo:
             self.path, example="data/criteo/train.txt", files=(), download_hint=DOWNLOAD_HINT
         )
 
-    def _lines(self) -> _Lines:
+    def _table(self) -> _CriteoTable:
         if self.encode == "hash":
             missing = np.array([MISSING_VALUE])
             default = int(hash_ids(missing, self.hash_rows, self.hash_salt)[0])
@@ -128,7 +131,7 @@ class Criteo:
             "numeric": {"I{1..13}": {"log1p": True, "clip": [0.0, None], "default": 0.0}},
             "categorical": {"C{1..26}": {"encode": self.encode, **ids}},
         }
-        return _Lines(
+        return _CriteoTable(
             format="tsv",
             path=str(self._file()),
             schema=schema,
@@ -138,21 +141,25 @@ class Criteo:
         )
 
 
-class _Lines(TableRecipe):
-    """A table of the file's lines, whose categories are numbers in hexadecimal digits."""
+class _CriteoTable(TableRecipe):
+    """The file as a table of integers, whose categories are hexadecimal in the file."""
 
     def read_chunks(self, file: DataFile, columns: list[str]) -> Iterator[RowChunk]:
-        lines = 0
-        for table in _read(Path(file.path)):
-            yield RowChunk(file, None, lines + 1, table.num_rows, table)
-            lines += table.num_rows
+        num_lines = 0
+        for table in _read_blocks(Path(file.path)):
+            yield RowChunk(file, None, num_lines + 1, table.num_rows, table)
+            num_lines += table.num_rows
 
 
-def _read(path: Path) -> Iterator[pa.Table]:
-    """The file in blocks. Raises: DataError naming file and line."""
+def _read_blocks(path: Path) -> Iterator[pa.Table]:
+    """Yield the file in blocks.
+
+    Raises:
+        DataError: naming the file and the line that cannot be read.
+    """
     types = {name: pa.int32() for name in ("label", *NUMERIC)}
     types |= {name: pa.binary() for name in CATEGORICAL}
-    lines = 0
+    num_lines = 0
     try:
         with path.open("rb") as file:
             reader = pacsv.open_csv(
@@ -164,54 +171,66 @@ def _read(path: Path) -> Iterator[pa.Table]:
                 convert_options=pacsv.ConvertOptions(column_types=types, null_values=[""]),
             )
             for batch in reader:
-                yield _numbers(batch, path, lines)
-                lines += batch.num_rows
+                yield _check_and_parse(batch, path, num_lines)
+                num_lines += batch.num_rows
     except pa.ArrowInvalid as error:
         raise DataError(f"{path}: {first_line(error)}") from error
 
 
-def _numbers(batch: pa.RecordBatch, path: Path, lines: int) -> pa.Table:
-    """Label as int8, categories as int64. `lines`: those before it."""
+def _check_and_parse(batch: pa.RecordBatch, path: Path, num_before: int) -> pa.Table:
+    """Parse labels to int8 and categories to int64.
+
+    Args:
+        num_before: lines of the file before the batch.
+
+    Raises:
+        DataError: naming the file and the line that cannot be parsed.
+    """
     label = batch["label"].fill_null(-1).to_numpy(zero_copy_only=False)
     bad = np.flatnonzero((label != 0) & (label != 1))
     if len(bad):
-        found = batch["label"][int(bad[0])].as_py()
-        raise DataError(f"{path}: line {lines + bad[0] + 1}: label {found} is not 0 or 1")
+        value = batch["label"][int(bad[0])].as_py()
+        raise DataError(f"{path}: line {num_before + bad[0] + 1}: label {value} is not 0 or 1")
     columns: dict[str, pa.Array] = {"label": pa.array(label.astype(np.int8))}
     columns |= {name: batch[name] for name in NUMERIC}
     for name in CATEGORICAL:
         values, wrong = parse_hexadecimal(batch[name])
         if len(wrong):
             text = batch[name][int(wrong[0])].as_py()
-            raise DataError(
-                f"{path}: line {lines + wrong[0] + 1}, column {name}: {text!r} is not hexadecimal"
-            )
+            line = num_before + wrong[0] + 1
+            raise DataError(f"{path}: line {line}, column {name}: {text!r} is not hexadecimal")
         columns[name] = pa.array(values, mask=values == MISSING_VALUE)
     return pa.table(columns)
 
 
-_DIGIT = np.full(256, -1, np.int8)
-for _n, _c in enumerate(b"0123456789abcdef"):
-    _DIGIT[_c] = _n
-    _DIGIT[ord(chr(_c).upper())] = _n
+_DIGIT_VALUES = np.full(256, -1, np.int8)  # character code -> value; -1 for all but digits
+for _value, _code in enumerate(b"0123456789abcdef"):
+    _DIGIT_VALUES[_code] = _value
+    _DIGIT_VALUES[ord(chr(_code).upper())] = _value
 
 
 def parse_hexadecimal(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Texts of 1 to 8 digits -> int64 values (NO_VALUE for an empty or missing one), wrong rows."""
+    """Parse texts of 1 to 8 hexadecimal digits.
+
+    Returns:
+        [R] int64, MISSING_VALUE for an empty or missing text; and the rows that cannot be parsed.
+    """
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
     data = texts.buffers()[2]
     lengths = np.diff(offsets)
-    digits = _DIGIT[np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]] if data else _DIGIT[:0]
+    codes = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+    codes = codes[offsets[0] : offsets[-1]]
+    digits = _DIGIT_VALUES[codes]
     ends = np.repeat(offsets[1:] - offsets[0], lengths)
-    places = 4 * np.minimum(ends - 1 - np.arange(len(digits)), 15)
-    shifted = digits.astype(np.int64) << places
-    full = lengths > 0  # sums of empty runs are not what `reduceat` gives
+    bit_shifts = 4 * np.minimum(ends - 1 - np.arange(len(digits)), 15)
+    shifted = digits.astype(np.int64) << bit_shifts
+    present = lengths > 0  # `reduceat` does not give 0 for an empty run
     values = np.full(len(texts), MISSING_VALUE, np.int64)
-    starts = (offsets[:-1] - offsets[0])[full]
+    starts = (offsets[:-1] - offsets[0])[present]
     wrong = np.zeros(len(texts), bool)
     if len(starts):
-        values[full] = np.add.reduceat(shifted, starts)
-        wrong[full] = np.minimum.reduceat(digits, starts) < 0
+        values[present] = np.add.reduceat(shifted, starts)
+        wrong[present] = np.minimum.reduceat(digits, starts) < 0
     return values, np.flatnonzero(wrong | (lengths > 8))
 
 

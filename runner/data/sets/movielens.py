@@ -1,8 +1,8 @@
 """MovieLens-1M as click prediction: GroupLens' three files, the context protocol of RecBole.
 
-A rating over 3 is a click, one under 3 is none, a 3 is left out (739,012 rows of 1,000,209).
-Fields: user, item, gender, age, occupation, year of release, genres. Random 8:1:1 split by
-`split_seed`. The timestamp is no feature.
+A rating over 3 counts as a click, one under 3 as none, and a 3 is left out: 739,012 rows remain of
+1,000,209. The features are user, item, gender, age, occupation, year of release and genres, not the
+timestamp. The rows are split 8:1:1 at random, by `split_seed`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runner.errors import DataError
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
-VERSION = 1  # raise it when the same files give other rows
+VERSION = 1  # to be raised when the same files give other rows
 RATINGS, USERS, MOVIES = "ratings.dat", "users.dat", "movies.dat"
 DOWNLOAD_HINT = "get ml-1m.zip from https://grouplens.org/datasets/movielens/1m/ and unpack it"
 SINGLE_ID_COLUMNS = ("user", "item", "gender", "age", "occupation", "year")
@@ -38,15 +38,16 @@ SINGLE_ID_COLUMNS = ("user", "item", "gender", "age", "occupation", "year")
 def movielens_1m(
     *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
 ) -> ParquetDataset:
-    """The dataset option `movielens_1m`; settings are the fields of `MovieLens`."""
-    made_of = recipe(**settings)
+    """Open the dataset of the option `movielens_1m`; settings are the fields of `MovieLens`."""
     return open_recipe(
-        made_of, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+        recipe(**settings), window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
     )
 
 
 @dataclass(frozen=True)
 class MovieLens:
+    """Settings of the data set; a recipe, see `runner.data.prepare.recipe`."""
+
     path: str | None  # the folder with ratings.dat, users.dat and movies.dat
     split_seed: int
 
@@ -68,14 +69,14 @@ class MovieLens:
         return 1
 
     def make(self, folder: Path, advance: Advance) -> PreparedFiles:
-        columns, genres = self._joined()
+        columns, genres = self._join_files()
         num_rows = len(columns["label"])
         num_held_out = num_rows // 10
-        # Stored in this order too: the files come sorted by user, which mixes badly.
+        # The rows are stored in this order too: as the files are sorted by user, they mix badly.
         order = np.random.default_rng(self.split_seed).permutation(num_rows)
-        bounds = [0, num_rows - 2 * num_held_out, num_rows - num_held_out, num_rows]
+        edges = [0, num_rows - 2 * num_held_out, num_rows - num_held_out, num_rows]
         names = {}
-        for split, start, stop in zip(SPLITS, bounds, bounds[1:]):
+        for split, start, stop in zip(SPLITS, edges, edges[1:]):
             writer = ShardWriter(folder, split)
             rows = order[start:stop]
             arrays = {name: pa.array(values[rows]) for name, values in columns.items()}
@@ -83,18 +84,16 @@ class MovieLens:
             writer.write(pa.table(arrays))
             names[split] = writer.close()
         advance(1)
-        lists = arrays["genres"]
-        learnt = {
-            "num_rows": {name: int(columns[name].max()) + 1 for name in SINGLE_ID_COLUMNS}
-            | {"genres": int(max(genres.flatten().to_numpy())) + 1},
-            "mean_length": len(lists.flatten()) / len(lists),
-        }
-        return PreparedFiles(names, learnt, {})
+        test_genres = arrays["genres"]
+        sizes = {name: int(columns[name].max()) + 1 for name in SINGLE_ID_COLUMNS}
+        sizes["genres"] = int(max(genres.flatten().to_numpy())) + 1
+        mean_length = len(test_genres.flatten()) / len(test_genres)
+        return PreparedFiles(names, {"num_rows": sizes, "mean_length": mean_length}, {})
 
-    def columns(self, learnt: Mapping[str, Any]) -> Columns:
-        sizes = learnt["num_rows"]
+    def columns(self, fitted: Mapping[str, Any]) -> Columns:
+        sizes = fitted["num_rows"]
         genres = CategoricalColumn(
-            "genres", sizes["genres"], is_list=True, mean_length=learnt["mean_length"]
+            "genres", sizes["genres"], is_list=True, mean_length=fitted["mean_length"]
         )
         return Columns(
             labels=(LabelColumn("label"),),
@@ -113,40 +112,52 @@ class MovieLens:
             download_hint=DOWNLOAD_HINT,
         )
 
-    def _joined(self) -> tuple[dict[str, np.ndarray], pa.ListArray]:
-        """Columns of the rated rows, int32, and the genres of every item number."""
+    def _join_files(self) -> tuple[dict[str, np.ndarray], pa.ListArray]:
+        """Return the columns of all rows, int32, and a list of genres for every item id.
+
+        Raises:
+            DataError: naming the file, and the line or the id that is wrong.
+        """
         folder = self._folder()
-        ratings = _read(folder / RATINGS, ("user", "item", "rating", "time"), pa.int32())
+        ratings = _read_columns(folder / RATINGS, ("user", "item", "rating", "time"), pa.int32())
         rating = ratings["rating"]
         if bad := np.flatnonzero((rating < 1) | (rating > 5)).tolist():
             raise DataError(
                 f"{folder / RATINGS}: line {bad[0] + 1}: rating {rating[bad[0]]} is not 1 to 5"
             )
-        users = _read(folder / USERS, ("user", "gender", "age", "occupation", "zip"), pa.string())
-        item_ids, years, genres = _movies(folder / MOVIES)
-        rated = rating != 3
+        users = _read_columns(
+            folder / USERS, ("user", "gender", "age", "occupation", "zip"), pa.string()
+        )
+        item_ids, years, genres = _read_movies(folder / MOVIES)
+        used = rating != 3
         columns = {
-            "label": (rating[rated] > 3).astype(np.int8),
-            "user": ratings["user"][rated],
-            "item": ratings["item"][rated],
+            "label": (rating[used] > 3).astype(np.int8),
+            "user": ratings["user"][used],
+            "item": ratings["item"][used],
         }
-        user_ids = _integers(users["user"], folder / USERS)
-        of_row = _rows_of(columns["user"], user_ids, folder / USERS, "user")
+        user_ids = _to_integers(users["user"], folder / USERS)
+        user_rows = _find_rows(columns["user"], user_ids, folder / USERS, "user")
         for name in ("gender", "age", "occupation"):
             values = users[name]
             if name != "gender":
-                values = _integers(values, folder / USERS)
-            columns[name] = np.unique(values, return_inverse=True)[1].astype(np.int32)[of_row]
-        of_row = _rows_of(columns["item"], item_ids, folder / MOVIES, "movie")
-        columns["year"] = np.unique(years, return_inverse=True)[1].astype(np.int32)[of_row]
-        by_item: list[Sequence[int]] = [[] for _ in range(int(item_ids.max()) + 1)]
-        for item, own in zip(item_ids.tolist(), genres):
-            by_item[item] = own
-        return columns, pa.array(by_item, pa.list_(pa.int32()))
+                values = _to_integers(values, folder / USERS)
+            columns[name] = np.unique(values, return_inverse=True)[1].astype(np.int32)[user_rows]
+        movie_rows = _find_rows(columns["item"], item_ids, folder / MOVIES, "movie")
+        columns["year"] = np.unique(years, return_inverse=True)[1].astype(np.int32)[movie_rows]
+        genres_by_id: list[Sequence[int]] = [[] for _ in range(int(item_ids.max()) + 1)]
+        for item, item_genres in zip(item_ids.tolist(), genres):
+            genres_by_id[item] = item_genres
+        return columns, pa.array(genres_by_id, pa.list_(pa.int32()))
 
 
-def _read(path: Path, names: Sequence[str], type_: pa.DataType) -> dict[str, np.ndarray]:
-    """Fields between double colons: to Arrow, fields between colons, every second one empty."""
+def _read_columns(path: Path, names: Sequence[str], type_: pa.DataType) -> dict[str, np.ndarray]:
+    """Read columns of a file whose separator is a double colon.
+
+    Arrow takes single characters only, so it sees a colon, and an empty field after every field.
+
+    Raises:
+        DataError: naming the file and the line that cannot be read.
+    """
     fields = [part for name in names for part in (name, f"empty after {name}")][:-1]
     try:
         table = pacsv.read_csv(
@@ -162,34 +173,46 @@ def _read(path: Path, names: Sequence[str], type_: pa.DataType) -> dict[str, np.
     return {name: table[name].to_numpy() for name in names}
 
 
-def _integers(values: np.ndarray, path: Path) -> np.ndarray:
+def _to_integers(values: np.ndarray, path: Path) -> np.ndarray:
     try:
         return values.astype(np.int32)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
 
 
-def _movies(path: Path) -> tuple[np.ndarray, np.ndarray, list[list[int]]]:
-    """Item numbers, years, and genre numbers. Titles hold colons, so Arrow cannot read it."""
+def _read_movies(path: Path) -> tuple[np.ndarray, np.ndarray, list[list[int]]]:
+    """Read the ids, years and genre numbers of all movies.
+
+    Titles have colons in them, so that Arrow cannot read this file.
+
+    Raises:
+        DataError: naming the line that cannot be read.
+    """
     items, years, names = [], [], []
     for number, line in enumerate(path.read_text(encoding="latin-1").splitlines(), start=1):
-        found = re.fullmatch(r"(\d+)::.*\((\d{4})\)\s*::(.*)", line)
-        if not found:
+        match = re.fullmatch(r"(\d+)::.*\((\d{4})\)\s*::(.*)", line)
+        if not match:
             raise DataError(f"{path}: line {number}: not `number::title (year)::genres`: {line!r}")
-        items.append(int(found[1]))
-        years.append(int(found[2]))
-        names.append(found[3].split("|"))
-    known = {name: n for n, name in enumerate(sorted({g for own in names for g in own}))}
-    return np.array(items), np.array(years), [[known[g] for g in own] for own in names]
+        items.append(int(match[1]))
+        years.append(int(match[2]))
+        names.append(match[3].split("|"))
+    all_names = sorted({name for item_names in names for name in item_names})
+    numbers = {name: n for n, name in enumerate(all_names)}
+    genres = [[numbers[name] for name in item_names] for item_names in names]
+    return np.array(items), np.array(years), genres
 
 
-def _rows_of(ids: np.ndarray, known: np.ndarray, path: Path, what: str) -> np.ndarray:
-    """Row of every id in a file. Raises: DataError naming an id that is not in it."""
-    row_of_id = np.full(max(int(known.max()), int(ids.max())) + 1, -1)
-    row_of_id[known] = np.arange(len(known))
-    rows = row_of_id[ids]
+def _find_rows(ids: np.ndarray, ids_of_file: np.ndarray, path: Path, kind: str) -> np.ndarray:
+    """Return the row of every id in a file.
+
+    Raises:
+        DataError: naming an id that is not in the file.
+    """
+    row_of_id = np.full(max(int(ids_of_file.max()), int(ids.max())) + 1, -1)
+    row_of_id[ids_of_file] = np.arange(len(ids_of_file))
+    rows: np.ndarray = row_of_id[ids]
     if (rows < 0).any():
-        raise DataError(f"{path}: no {what} {ids[np.argmin(rows)]}, though it is rated")
+        raise DataError(f"{path}: no {kind} {ids[np.argmin(rows)]}, though it is rated")
     return rows
 
 

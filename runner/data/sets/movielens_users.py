@@ -1,8 +1,8 @@
-"""MovieLens-1M, a row a user: ratings to learn from and ratings to be predicted.
+"""MovieLens-1M for meta-learning: a row has a user's ratings to learn from and to be predicted.
 
-For meta-learning. Ratings as in `movielens.py`: over 3 is liked, under 3 is not, a 3 is left out. A
-user's rated items, in random order by `split_seed`, are cut into support and query. Users are split
-8:1:1, so those of validation and test are new.
+A rating over 3 counts as liked, one under 3 as not, and a 3 is left out, as in `movielens.py`. A
+user's rated items are put in random order, by `split_seed`, and cut into support and query. Users
+are split 8:1:1, so that the users of validation and test are new.
 """
 
 from __future__ import annotations
@@ -25,22 +25,25 @@ from runner.data.sets.movielens import MovieLens
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
-VERSION = 1  # raise it when the same files give other rows
+VERSION = 1  # to be raised when the same files give other rows
 USER_COLUMNS = ("gender", "age", "occupation")
 
 
 def movielens_users(
     *, window_rows: int, prefetch: int, workers: int, **settings: Any
 ) -> ParquetDataset:
-    """The dataset option `movielens_users`; settings are the fields of `MovieLensUsers`."""
-    made_of = recipe(**settings)
-    return open_recipe(made_of, window_rows=window_rows, prefetch=prefetch, workers=workers)
+    """Open the dataset of the option `movielens_users`; settings: fields of `MovieLensUsers`."""
+    return open_recipe(
+        recipe(**settings), window_rows=window_rows, prefetch=prefetch, workers=workers
+    )
 
 
 @dataclass(frozen=True)
 class MovieLensUsers(MovieLens):
+    """Settings of the data set; a recipe, see `runner.data.prepare.recipe`."""
+
     support: int  # ratings of a user to learn from
-    query: int  # ratings to be predicted, at most; a user needs one
+    query: int  # at most so many ratings of a user are predicted; users with none are left out
 
     name = "movielens_users"
 
@@ -54,10 +57,10 @@ class MovieLensUsers(MovieLens):
         return {**super().content_fields(), **sizes}
 
     def make(self, folder: Path, advance: Advance) -> PreparedFiles:
-        columns, _ = self._joined()
-        dice = np.random.default_rng(self.split_seed)
-        mixed = dice.permutation(len(columns["user"]))
-        by_user = mixed[np.argsort(columns["user"][mixed], kind="stable")]
+        columns, _ = self._join_files()
+        rng = np.random.default_rng(self.split_seed)
+        shuffled = rng.permutation(len(columns["user"]))
+        by_user = shuffled[np.argsort(columns["user"][shuffled], kind="stable")]
         users = columns["user"][by_user]
         starts = np.flatnonzero(np.diff(users, prepend=users[0] - 1))
         counts = np.diff(starts, append=len(users))
@@ -66,34 +69,36 @@ class MovieLensUsers(MovieLens):
             for start, count in zip(starts, counts)
             if count > self.support
         ]
-        order = dice.permutation(len(episodes))
-        held_out = len(episodes) // 10
-        bounds = [0, len(order) - 2 * held_out, len(order) - held_out, len(order)]
+        order = rng.permutation(len(episodes))
+        num_held_out = len(episodes) // 10
+        edges = [0, len(order) - 2 * num_held_out, len(order) - num_held_out, len(order)]
         names = {}
-        for split, low, high in zip(SPLITS, bounds, bounds[1:]):
+        for split, start, stop in zip(SPLITS, edges, edges[1:]):
             writer = ShardWriter(folder, split)
-            writer.write(self._table(columns, [episodes[i] for i in order[low:high]]))
+            writer.write(self._make_table(columns, [episodes[i] for i in order[start:stop]]))
             names[split] = writer.close()
         advance(1)
         sizes = {name: int(columns[name].max()) + 1 for name in (*USER_COLUMNS, "item")}
         query = float(np.mean([len(rows) - self.support for rows in episodes]))
         return PreparedFiles(names, {"num_rows": sizes, "query": query}, {})
 
-    def _table(self, columns: Mapping[str, np.ndarray], episodes: list[np.ndarray]) -> pa.Table:
+    def _make_table(
+        self, columns: Mapping[str, np.ndarray], episodes: list[np.ndarray]
+    ) -> pa.Table:
         first = np.array([rows[0] for rows in episodes], dtype=np.int64)
         arrays = {name: pa.array(columns[name][first]) for name in USER_COLUMNS}
-        # of the first query: every row has a label; the queries' own are in `query_liked`
-        asked = np.array([rows[self.support] for rows in episodes], dtype=np.int64)
-        arrays["label"] = pa.array(columns["label"][asked])
+        # every row must have a label: it is that of the first query; `query_liked` has all of them
+        first_query = np.array([rows[self.support] for rows in episodes], dtype=np.int64)
+        arrays["label"] = pa.array(columns["label"][first_query])
         parts = {"support": slice(0, self.support), "query": slice(self.support, None)}
-        for part, cut in parts.items():
+        for part, section in parts.items():
             for name, column in (("item", "item"), ("liked", "label")):
-                values = [columns[column][rows[cut]].astype(np.int32) for rows in episodes]
+                values = [columns[column][rows[section]].astype(np.int32) for rows in episodes]
                 arrays[f"{part}_{name}"] = pa.array(values, pa.list_(pa.int32()))
         return pa.table(arrays)
 
-    def columns(self, learnt: Mapping[str, Any]) -> Columns:
-        sizes = learnt["num_rows"]
+    def columns(self, fitted: Mapping[str, Any]) -> Columns:
+        sizes = fitted["num_rows"]
         lists = [
             CategoricalColumn(
                 f"{part}_{name}",
@@ -102,11 +107,11 @@ class MovieLensUsers(MovieLens):
                 mean_length=length,
                 table=name,
             )
-            for part, length in (("support", float(self.support)), ("query", learnt["query"]))
+            for part, length in (("support", float(self.support)), ("query", fitted["query"]))
             for name in ("item", "liked")
         ]
-        people = [CategoricalColumn(name, sizes[name]) for name in USER_COLUMNS]
-        return Columns(labels=(LabelColumn("label"),), categorical=(*people, *lists))
+        singles = [CategoricalColumn(name, sizes[name]) for name in USER_COLUMNS]
+        return Columns(labels=(LabelColumn("label"),), categorical=(*singles, *lists))
 
 
 recipe = MovieLensUsers

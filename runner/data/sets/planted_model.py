@@ -1,8 +1,8 @@
 """The planted model of the synthetic data: rows whose true click probability is known.
 
-logit = bias + dense part + effects of single ids + products of pairs of ids. All of it is a
-function of what a model sees, so the true probability is also the best possible prediction.
-Shape legend: R rows, D numeric columns, V values of a list column.
+logit = bias + dense part + effects of single ids + products of pairs of effects. It is a function
+of what a model sees alone, so that the true probability is also the best possible prediction.
+Shape legend: R rows, D numeric columns, T tasks, V values of a list column.
 """
 
 from __future__ import annotations
@@ -13,25 +13,36 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from runner.data.sets.planted_effects import (
+    flip_by_task,
+    interest_effect,
+    order_effect,
+    sum_lists,
+)
+
 MAX_EFFECTS = 1 << 20  # ids of larger columns share effects, so that memory stays bounded
 CALIBRATION_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
 class ZipfColumn:
-    """Zipf-distributed ids: P(rank) ~ (rank + 1) ** -zipf, by the inverse of the continuous law."""
+    """A column of Zipf-distributed ids, each with an effect on the logit.
+
+    P(rank) ~ (rank + 1) ** -zipf, drawn by the inverse of the continuous distribution.
+    id = (rank * step + shift) % num_ids, so that popular ids lie anywhere in the table.
+    """
 
     num_ids: int
     zipf: float
     mean_length: float | None  # of a list column; None: one id a row
-    step: int  # id = rank * step + shift, modulo num_ids: popular ids lie anywhere in the table
+    step: int
     shift: int
     effects: np.ndarray  # float32, by rank
-    weight: float
+    weight: float  # of the column's effects among those of all columns
 
     def draw_ranks(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        # Double precision: `exp` in single precision differs between processors in the last bit,
-        # which would make other ids.
+        # In double precision: single-precision `exp` differs between processors in the last bit,
+        # which would give other ids.
         x = rng.random(count)
         power = 1.0 - self.zipf
         if abs(power) < 1e-9:
@@ -45,16 +56,16 @@ class ZipfColumn:
             np.exp(x, out=x)
         return np.minimum(x.astype(np.int64) - 1, self.num_ids - 1)
 
-    def rank_to_id(self, ranks: np.ndarray) -> np.ndarray:
+    def ids_of_ranks(self, ranks: np.ndarray) -> np.ndarray:
         return (ranks * self.step + self.shift) % self.num_ids
 
-    def effect_of_rank(self, ranks: np.ndarray) -> np.ndarray:
-        return _by_rank(self.effects, ranks)
+    def effects_of_ranks(self, ranks: np.ndarray) -> np.ndarray:
+        return _take_effects(self.effects, ranks)
 
 
 @dataclass(frozen=True)
 class EffectPair:
-    """A product of one effect from each of two single-id columns."""
+    """Two columns with one id a row, whose effects are multiplied."""
 
     first: int
     second: int
@@ -64,61 +75,65 @@ class EffectPair:
 
 @dataclass(frozen=True)
 class DrawnFeatures:
-    """What a model sees of R rows, ids still as ranks."""
+    """The features of R rows, with ranks in place of ids."""
 
     numeric_DR: np.ndarray  # int32 counts, 0 where missing
     missing_DR: np.ndarray  # bool
-    ranks: list[np.ndarray]  # a column each: [R], or [V] for a list column
+    ranks: list[np.ndarray]  # for each column [R], or [V] for a list column
     offsets: list[np.ndarray | None]  # int32 [R + 1] for a list column
 
 
 @dataclass(frozen=True)
 class PlantedRows:
-    """R generated rows."""
+    """R generated rows, with their true probabilities."""
 
-    numeric_DR: np.ndarray  # int32 counts
+    numeric_DR: np.ndarray  # int32 counts, 0 where missing
     missing_DR: np.ndarray  # bool
-    ids: list[np.ndarray]  # int32, a column each: [R], or [V] for a list column
+    ids: list[np.ndarray]  # int32; for each column [R], or [V] for a list column
     offsets: list[np.ndarray | None]  # int32 [R + 1] for a list column
-    labels_TR: np.ndarray  # int8, a row a task
+    labels_TR: np.ndarray  # int8
     probability_TR: np.ndarray  # float32
 
 
 @dataclass(frozen=True)
 class PlantedModel:
-    """The planted model. `scale` and `bias` come from calibration on rows of its own."""
+    """The true model; `calibrate` finds its scales and biases."""
 
     columns: tuple[ZipfColumn, ...]
     pairs: tuple[EffectPair, ...]
     dense_weights: np.ndarray
-    missing: float
-    scale: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    task_scales: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)  # share of each part
-    task_biases: tuple[float, ...] = (0.0,)  # of every task
-    drift: float = 0.0  # added to the logit from the first row (minus) to the last (plus)
-    item: int | None = None  # column of the item whose history the first sequence is
-    sequence: int | None = None
-    history: tuple[float, float] = (0.0, 0.0)  # scales of interest and order
-    conflict: float = 0.0  # scale of the id part that tasks turn round, see `turned`
+    missing: float  # share of missing numeric values
+    scale: tuple[float, float, float] = (1.0, 1.0, 1.0)  # of the dense, id and pair part
+    task_scales: tuple[tuple[float, float, float], ...] = ((1.0, 1.0, 1.0),)  # the same by task
+    task_biases: tuple[float, ...] = (0.0,)
+    drift: float = 0.0  # the logit moves from minus this to plus this over the rows of a split
+    item: int | None = None  # index of the column of items that have a history
+    sequence: int | None = None  # index of the column with the histories
+    history: tuple[float, float] = (0.0, 0.0)  # scales of `interest_effect` and `order_effect`
+    conflict: float = 0.0  # scale of the part that differs in sign by task, see `flip_by_task`
 
     def draw_rows(
         self, rng: np.random.Generator, count: int, age_R: np.ndarray | None = None
     ) -> PlantedRows:
-        """The same rows for the same state of the generator. age_R: from 0, first, to 1, last."""
+        """Draw rows; the same ones from the same state of the generator.
+
+        Args:
+            age_R: place in the split, from 0 for its first row to 1 for its last.
+        """
         drawn = self.draw_features(rng, count)
         parts = self.logit_parts(drawn)
         drift_R = 0.0 if age_R is None else self.drift * (2 * age_R - 1)
         probabilities, labels = [], []
-        for k, (shares, bias) in enumerate(zip(self.task_scales, self.task_biases)):
-            weighted = (a * b * part for a, b, part in zip(self.scale, shares, parts))
-            logit_R = bias + sum(weighted) + drift_R + self.history_logit(drawn)
+        for task, (scales, bias) in enumerate(zip(self.task_scales, self.task_biases)):
+            scaled = (a * b * part for a, b, part in zip(self.scale, scales, parts))
+            logit_R = bias + sum(scaled) + drift_R + self.history_logit(drawn)
             if self.conflict:
-                logit_R = logit_R + self.conflict * flip_by_task(k, parts[1], drawn.ranks[0])
+                logit_R = logit_R + self.conflict * flip_by_task(task, parts[1], drawn.ranks[0])
             probabilities.append((1 / (1 + np.exp(-logit_R))).astype(np.float32))
             labels.append((rng.random(count) < probabilities[-1]).astype(np.int8))
         labels_TR, probability_TR = np.stack(labels), np.stack(probabilities)
         ids = [
-            column.rank_to_id(ranks).astype(np.int32)
+            column.ids_of_ranks(ranks).astype(np.int32)
             for column, ranks in zip(self.columns, drawn.ranks)
         ]
         missing_DR = drawn.missing_DR
@@ -127,53 +142,55 @@ class PlantedModel:
         )
 
     def draw_features(self, rng: np.random.Generator, count: int) -> DrawnFeatures:
+        """Draw the features of some rows."""
         num_numeric = len(self.dense_weights)
         normal_DR = rng.standard_normal((num_numeric, count))
         numeric_DR = np.exp(normal_DR * 1.2 + 1.0).astype(np.int32)
         missing_DR = rng.random((num_numeric, count)) < self.missing
-        numeric_DR[missing_DR] = 0  # what a model is given instead, so what the truth must use
+        numeric_DR[missing_DR] = 0  # a model is given 0 instead, so the truth must use it as well
         ranks: list[np.ndarray] = []
         offsets: list[np.ndarray | None] = []
         for column in self.columns:
-            offset, size = None, count
+            offsets_R1, num_values = None, count
             if column.mean_length is not None:
-                longest = round(2 * column.mean_length)
-                offset = np.zeros(count + 1, np.int32)
-                np.cumsum(rng.integers(0, longest, count, endpoint=True), out=offset[1:])
-                size = int(offset[-1])
-            ranks.append(column.draw_ranks(rng, size))
-            offsets.append(offset)
+                max_length = round(2 * column.mean_length)
+                offsets_R1 = np.zeros(count + 1, np.int32)
+                np.cumsum(rng.integers(0, max_length, count, endpoint=True), out=offsets_R1[1:])
+                num_values = int(offsets_R1[-1])
+            ranks.append(column.draw_ranks(rng, num_values))
+            offsets.append(offsets_R1)
         return DrawnFeatures(numeric_DR, missing_DR, ranks, offsets)
 
     def logit_parts(self, drawn: DrawnFeatures) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Dense, id and pair part of the logit, each [R] float64, before they are scaled."""
+        """Return the dense, id and pair part of the logit, each [R] float64, before scaling."""
         count = drawn.numeric_DR.shape[1]
         x_DR = np.log1p(drawn.numeric_DR.astype(np.float32)) - np.float32(1.3)
         dense_R = self.dense_weights @ x_DR
-        for d in range(0, len(x_DR) - 1, 4):  # a little that no linear model can see
+        for d in range(0, len(x_DR) - 1, 4):  # a little that no linear model can learn
             dense_R += 0.5 * x_DR[d] * x_DR[d + 1]
         ids_R = np.zeros(count)
-        for column, rank, offset in zip(self.columns, drawn.ranks, drawn.offsets):
-            effect = column.weight * column.effect_of_rank(rank)
-            if offset is None:
-                ids_R += effect
+        for column, ranks, offsets_R1 in zip(self.columns, drawn.ranks, drawn.offsets):
+            effects = column.weight * column.effects_of_ranks(ranks)
+            if offsets_R1 is None:
+                ids_R += effects
             else:
-                ends = np.concatenate([[0.0], np.cumsum(effect, dtype=np.float64)])
-                ids_R += (ends[offset[1:]] - ends[offset[:-1]]) / math.sqrt(column.mean_length or 1)
+                sums_R = sum_lists(effects, offsets_R1)
+                ids_R += sums_R / math.sqrt(column.mean_length or 1)
         pairs_R = np.zeros(count)
         for pair in self.pairs:
-            first = _by_rank(pair.first_effects, drawn.ranks[pair.first])
-            pairs_R += first * _by_rank(pair.second_effects, drawn.ranks[pair.second])
+            first_R = _take_effects(pair.first_effects, drawn.ranks[pair.first])
+            pairs_R += first_R * _take_effects(pair.second_effects, drawn.ranks[pair.second])
         return dense_R, ids_R, pairs_R
 
     def history_logit(self, drawn: DrawnFeatures) -> np.ndarray | float:
-        """What the row's item and its history add to the logit."""
+        """Return what the row's item and its history add to the logit: [R], or 0."""
         if self.item is None or self.sequence is None:
             return 0.0
         offsets_R1 = drawn.offsets[self.sequence]
         assert offsets_R1 is not None
-        given = (drawn.ranks[self.item], drawn.ranks[self.sequence], offsets_R1)
-        return self.history[0] * interest_effect(*given) + self.history[1] * order_effect(*given)
+        item_R, history_V = drawn.ranks[self.item], drawn.ranks[self.sequence]
+        interest_R = self.history[0] * interest_effect(item_R, history_V, offsets_R1)
+        return interest_R + self.history[1] * order_effect(item_R, history_V, offsets_R1)
 
 
 def build_planted_model(
@@ -187,9 +204,13 @@ def build_planted_model(
     item: int | None = None,
     sequence: int | None = None,
 ) -> PlantedModel:
-    """A world with random effects, not yet calibrated. Pairs join single-id columns.
+    """Build a model with random effects, which is still to be calibrated.
 
-    item, sequence: columns, of one id a row and of lists, that are to have ids in common.
+    Args:
+        num_ids: of each column.
+        mean_lengths: of each column; None for one id a row. Pairs are made of such columns only.
+        item: index of a column with one id a row, whose ids the sequence shares.
+        sequence: index of the list column that has histories of items.
     """
 
     def effects(size: int) -> np.ndarray:
@@ -222,7 +243,7 @@ def build_planted_model(
 
 
 def calibrate(
-    world: PlantedModel,
+    model: PlantedModel,
     rng: np.random.Generator,
     *,
     signal: tuple[float, float, float],
@@ -233,40 +254,48 @@ def calibrate(
     history: tuple[float, float] = (0.0, 0.0),
     conflict: float = 0.0,
 ) -> PlantedModel:
-    """Parts of the logit get the standard deviations `signal`; the mean probabilities the rate.
+    """Scale the parts of the logit and find the biases, on rows that are drawn for it.
 
-    The first task has the whole of every part, each other one shares of its own.
+    The first task has the whole of every part; the scales of each other task are drawn.
+
+    Args:
+        signal: standard deviations of the dense, id and pair part of the first task.
+        positive_rate: mean probability of every task.
+        missing: share of missing numeric values.
+        drift: see `PlantedModel`.
+        history: standard deviations of the effects of interest and order.
+        conflict: standard deviation of the part that differs in sign by task.
     """
-    world = replace(world, missing=missing)
-    drawn = world.draw_features(rng, CALIBRATION_ROWS)
-    parts = world.logit_parts(drawn)
-    of_history: np.ndarray | float = 0.0
-    if world.item is not None:
-        ones = (replace(world, history=(1.0, 0.0)), replace(world, history=(0.0, 1.0)))
-        spread = [float(np.std(one.history_logit(drawn))) or 1.0 for one in ones]
-        world = replace(world, history=(history[0] / spread[0], history[1] / spread[1]))
-        of_history = world.history_logit(drawn)
-    scale = [wanted / (float(part.std()) or 1.0) for wanted, part in zip(signal, parts)]
-    tasks = [(1.0, 1.0, 1.0)]
-    tasks += [tuple(rng.uniform(-0.5, 1.5, 3).tolist()) for _ in range(num_tasks - 1)]
+    model = replace(model, missing=missing)
+    drawn = model.draw_features(rng, CALIBRATION_ROWS)
+    parts = model.logit_parts(drawn)
+    history_R: np.ndarray | float = 0.0
+    if model.item is not None:
+        unit_models = (replace(model, history=(1.0, 0.0)), replace(model, history=(0.0, 1.0)))
+        stds = [float(np.std(unit.history_logit(drawn))) or 1.0 for unit in unit_models]
+        model = replace(model, history=(history[0] / stds[0], history[1] / stds[1]))
+        history_R = model.history_logit(drawn)
+    scale = [target / (float(part.std()) or 1.0) for target, part in zip(signal, parts)]
+    task_scales = [(1.0, 1.0, 1.0)]
+    task_scales += [tuple(rng.uniform(-0.5, 1.5, 3).tolist()) for _ in range(num_tasks - 1)]
     conflict /= float(parts[1].std()) or 1.0
     biases = []
-    for k, shares in enumerate(tasks):
-        logit_R = sum(a * b * part for a, b, part in zip(scale, shares, parts))
-        own_R = conflict * flip_by_task(k, parts[1], drawn.ranks[0]) if conflict else 0.0
-        biases.append(_bias(np.asarray(logit_R + of_history + own_R), positive_rate))
+    for task, scales in enumerate(task_scales):
+        logit_R = sum(a * b * part for a, b, part in zip(scale, scales, parts))
+        conflict_R = conflict * flip_by_task(task, parts[1], drawn.ranks[0]) if conflict else 0.0
+        biases.append(_find_bias(np.asarray(logit_R + history_R + conflict_R), positive_rate))
     return replace(
-        world,
+        model,
         conflict=conflict,
         scale=(scale[0], scale[1], scale[2]),
-        task_scales=tuple(tasks),
+        task_scales=tuple(task_scales),
         task_biases=tuple(biases),
         drift=drift,
     )
 
 
-def _bias(logit_R: np.ndarray, positive_rate: float) -> float:
-    """What to add for this mean probability, by bisection."""
+def _find_bias(logit_R: np.ndarray, positive_rate: float) -> float:
+    """Find the bias that gives this mean probability, by bisection."""
     low, high = -30.0, 30.0
     for _ in range(60):
         bias = (low + high) / 2
@@ -284,44 +313,7 @@ def _coprime_step(rng: np.random.Generator, size: int) -> int:
     return step
 
 
-def _by_rank(effects: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+def _take_effects(effects: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     if len(effects) == MAX_EFFECTS:
         ranks = ranks % MAX_EFFECTS
     return np.take(effects, ranks, mode="clip")
-
-
-CLUSTERS = 8
-
-
-def interest_effect(
-    item_R: np.ndarray, history_V: np.ndarray, offsets_R1: np.ndarray
-) -> np.ndarray:
-    """[R]: how many items of a history lie in the cluster of the row's item, less the expected.
-
-    What a sum over a history forgets: it counts for one item, not for another.
-    """
-    lengths_R = np.diff(offsets_R1)
-    alike_V = history_V % CLUSTERS == np.repeat(item_R % CLUSTERS, lengths_R)
-    ends = np.concatenate([[0.0], np.cumsum(alike_V, dtype=np.float64)])
-    counts_R = ends[offsets_R1[1:]] - ends[offsets_R1[:-1]]
-    return counts_R - lengths_R / CLUSTERS
-
-
-def order_effect(item_R: np.ndarray, history_V: np.ndarray, offsets_R1: np.ndarray) -> np.ndarray:
-    """[R]: 1 if the row's item lies in the cluster after that of the last item, else 0.
-
-    What a model without places cannot see. A row without a history has 0.
-    """
-    there_R = np.diff(offsets_R1) > 0
-    last_R = np.zeros(len(item_R), np.int64)
-    last_R[there_R] = history_V[offsets_R1[1:][there_R] - 1]
-    return (there_R & (item_R % CLUSTERS == (last_R + 1) % CLUSTERS)).astype(np.float64)
-
-
-def flip_by_task(task: int, ids_R: np.ndarray, ranks_R: np.ndarray) -> np.ndarray:
-    """[R]: the id part for the first task; for each other one its opposite in the rows where the
-    first column's rank has the task's own bit. What is right for one task misleads another, and
-    which of them it is changes with the row."""
-    if task == 0:
-        return ids_R
-    return np.where((ranks_R >> (task - 1)) & 1, -ids_R, ids_R)

@@ -1,4 +1,4 @@
-"""Criteo-shaped rows drawn from a planted model: as many as asked for, with a known best result."""
+"""Criteo-shaped rows drawn from a planted model, whose best reachable metrics are known."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from runner.errors import ConfigError
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
-VERSION = 1  # raise it when the same settings give other rows
-CHUNK_ROWS = 8 * BLOCK_ROWS  # made at once, by a generator of its own
+VERSION = 1  # to be raised when the same settings give other rows
+CHUNK_ROWS = 8 * BLOCK_ROWS  # drawn at once, each chunk by its own generator
 LOGIT_PARTS = ("dense", "ids", "pairs")
 
 
@@ -47,35 +47,36 @@ def synthetic(
     rest: str = "short",
     **settings: Any,
 ) -> ParquetDataset:
-    """The dataset option `synthetic`; settings are the fields of `Synthetic`."""
-    made_of = recipe(**settings)
+    """Open the dataset of the option `synthetic`; settings are the fields of `Synthetic`."""
+    planted = recipe(**settings)
     if write_to:
-        export_dataset(made_of, Path(write_to).expanduser())
+        export_dataset(planted, Path(write_to).expanduser())
     return open_recipe(
-        made_of, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+        planted, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
     )
 
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Settings of the planted model and of the rows drawn from it. No setting is a path."""
+    """Settings of the planted model and of its rows; a recipe, see `runner.data.prepare.recipe`.
 
-    rows: Mapping[str, int]  # per split
+    No setting is a path. The item of a row is the id of its last column with one id a row.
+    """
+
+    rows: Mapping[str, int]  # by split
     num_numeric: int
     num_single: int  # categorical columns with one id a row
-    num_lists: int  # with a list of ids; lengths are uniform from 0 to twice mean_length
+    num_lists: int  # categorical columns with lists; lengths are uniform from 0 to 2 x mean_length
     mean_length: float
     mean_lengths: Sequence[float]  # of every list column; empty: mean_length for all
     num_sequences: int  # columns S1, ...: ids in time order
     sequence_length: int  # the mean; lengths are uniform from 0 to twice as much
-    interest: float  # standard deviation of what the item's cluster in the history S1 adds
-    order: float  # and of what the last item of S1 adds; the item is the last single column
+    interest: float  # standard deviation of the logit's part of the item's cluster in the history
+    order: float  # standard deviation of the logit's part of the history's last item
     num_tasks: int  # labels `label`, `label_2`, ..., each with a logit of its own
-    conflict: (
-        float  # standard deviation of an id part that tasks turn round, each in rows of its own
-    )
-    drift: float  # added to the logits over the rows of a split, from minus to plus this much
-    min_cardinality: int  # of the categorical columns; the others lie between, evenly in logarithm
+    conflict: float  # standard deviation of an id part whose sign depends on the task and the row
+    drift: float  # the logit moves from minus this to plus this over the rows of a split
+    min_cardinality: int  # of the categorical columns, which are evenly spaced in logarithm
     max_cardinality: int
     zipf: float
     missing: float  # share of missing numeric values
@@ -101,25 +102,27 @@ class Synthetic:
         check_range("conflict", self.conflict, 0)
         if self.conflict and (self.num_tasks < 2 or not self.num_single):
             raise ConfigError(
-                f"dataset.conflict={self.conflict}: needs several tasks and a column of one id a "
-                "row, dataset.num_tasks from 2 and dataset.num_single from 1"
+                f"dataset.conflict={self.conflict}: needs several tasks and a column with one id a "
+                "row, that is dataset.num_tasks from 2 and dataset.num_single from 1"
             )
         for key in ("interest", "order"):
             check_range(key, getattr(self, key), 0)
             if getattr(self, key) and not (self.num_sequences and self.num_single):
                 raise ConfigError(
                     f"dataset.{key}={getattr(self, key)}: needs a history and an item, "
-                    "dataset.num_sequences and dataset.num_single from 1"
+                    "that is dataset.num_sequences and dataset.num_single from 1"
                 )
         if self.mean_lengths and len(self.mean_lengths) != self.num_lists:
             raise ConfigError(
-                f"dataset.mean_lengths={list(self.mean_lengths)}: needed is one a list column, "
-                f"dataset.num_lists={self.num_lists}, or none"
+                f"dataset.mean_lengths={list(self.mean_lengths)}: expected none, or one for each "
+                f"list column, dataset.num_lists={self.num_lists}"
             )
         for length in self.mean_lengths:
             check_range("mean_lengths", length, 0.5)
         if self.num_single + self.num_lists < 1:
-            raise ConfigError("dataset.num_single=0 and dataset.num_lists=0: needed is a column")
+            raise ConfigError(
+                "dataset.num_single=0 and dataset.num_lists=0: at least one column is needed"
+            )
         check_range("mean_length", self.mean_length, 0.5)
         check_range("min_cardinality", self.min_cardinality, 1)
         check_range("max_cardinality", self.max_cardinality, self.min_cardinality, 2**31 - 1)
@@ -129,7 +132,7 @@ class Synthetic:
 
     def content_fields(self) -> Mapping[str, Any]:
         settings = asdict(self)
-        if not self._has_history:  # rows are as they were before there were histories
+        if not self._has_history:  # their rows are those of versions without these settings
             settings = {k: v for k, v in settings.items() if k not in ("interest", "order")}
         if not self.conflict:
             del settings["conflict"]
@@ -142,60 +145,61 @@ class Synthetic:
         return sum(self.rows.values())
 
     def make(self, folder: Path, advance: Advance) -> PreparedFiles:
-        """Shards are made side by side: NumPy works outside Python's lock."""
-        world = self._world
+        """Write the shards in several threads: NumPy releases Python's lock."""
+        model = self._planted_model
         names: dict[str, list[str]] = {split: [] for split in SPLITS if self.rows[split]}
-        ceilings = {split: [OracleMetrics() for _ in self._labels] for split in names}
+        oracles = {split: [OracleMetrics() for _ in self._label_names] for split in names}
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
-            waiting = []
+            futures = []
             for split in names:
                 for first in range(0, self.rows[split], SHARD_ROWS):
                     names[split].append(shard_name(split, len(names[split])))
-                    path, count = folder / names[split][-1], self.rows[split] - first
-                    args = (world, split, first, min(count, SHARD_ROWS), path)
-                    waiting.append((split, pool.submit(self._shard, *args, advance)))
+                    path = folder / names[split][-1]
+                    count = min(self.rows[split] - first, SHARD_ROWS)
+                    args = (model, split, first, count, path)
+                    futures.append((split, pool.submit(self._write_shard, *args, advance)))
             try:
-                for split, shard in waiting:
-                    for whole, part in zip(ceilings[split], shard.result()):
-                        whole.merge(part)
+                for split, future in futures:
+                    for total, part in zip(oracles[split], future.result()):
+                        total.merge(part)
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        return PreparedFiles(
-            names, {}, {split: self._reachable(own) for split, own in ceilings.items()}
-        )
+        reachable = {split: self._reachable_metrics(parts) for split, parts in oracles.items()}
+        return PreparedFiles(names, {}, reachable)
 
-    def _reachable(self, ceilings: Sequence[OracleMetrics]) -> dict[str, float]:
-        if len(ceilings) == 1:
-            return ceilings[0].compute()
+    def _reachable_metrics(self, oracles: Sequence[OracleMetrics]) -> dict[str, float]:
+        if len(oracles) == 1:
+            return oracles[0].compute()
         return {
             f"{metric}/{label}": value
-            for label, ceiling in zip(self._labels, ceilings)
-            for metric, value in ceiling.compute().items()
+            for label, oracle in zip(self._label_names, oracles)
+            for metric, value in oracle.compute().items()
         }
 
-    def _shard(
-        self, world: PlantedModel, split: str, first: int, count: int, path: Path, advance: Advance
+    def _write_shard(
+        self, model: PlantedModel, split: str, first: int, count: int, path: Path, advance: Advance
     ) -> list[OracleMetrics]:
-        ceilings = [OracleMetrics() for _ in self._labels]
+        """Draw and write `count` rows of a split, from its row `first` on."""
+        oracles = [OracleMetrics() for _ in self._label_names]
         with ArrowWriter(path, self._arrow_schema) as writer:
             for start in range(0, count, CHUNK_ROWS):
                 chunk = (first + start) // CHUNK_ROWS
                 rng = np.random.default_rng([self.data_seed, 1 + SPLITS.index(split), chunk])
-                own = min(CHUNK_ROWS, count - start)
-                age_R = (first + start + np.arange(own)) / self.rows[split] if self.drift else None
-                rows = world.draw_rows(rng, own, age_R)
-                for ceiling, *task in zip(ceilings, rows.labels_TR, rows.probability_TR):
-                    ceiling.update(*task)
-                table = self._table(rows)
-                for first_row in range(0, own, BLOCK_ROWS):
+                size = min(CHUNK_ROWS, count - start)
+                age_R = (first + start + np.arange(size)) / self.rows[split] if self.drift else None
+                rows = model.draw_rows(rng, size, age_R)
+                for oracle, *task in zip(oracles, rows.labels_TR, rows.probability_TR):
+                    oracle.update(*task)
+                table = self._make_table(rows)
+                for first_row in range(0, size, BLOCK_ROWS):
                     writer.write(table.slice(first_row, BLOCK_ROWS))
-                advance(own)
-        return ceilings
+                advance(size)
+        return oracles
 
-    def columns(self, learnt: Mapping[str, Any]) -> Columns:
+    def columns(self, fitted: Mapping[str, Any]) -> Columns:
         return Columns(
-            labels=tuple(LabelColumn(name) for name in self._labels),
+            labels=tuple(LabelColumn(name) for name in self._label_names),
             numeric=tuple(
                 NumericColumn(name, log1p=True, default=0.0) for name in self._numeric_names
             ),
@@ -210,19 +214,19 @@ class Synthetic:
                 if name.startswith("C")
             ),
             sequences=tuple(
-                SequenceColumn(name, size, 2 * self.sequence_length, self._table_of(name))
+                SequenceColumn(name, size, 2 * self.sequence_length, self._table_name(name))
                 for name, size, _ in self._id_columns
                 if name.startswith("S")
             ),
         )
 
     @property
-    def _labels(self) -> list[str]:
+    def _label_names(self) -> list[str]:
         return ["label", *(f"label_{k + 1}" for k in range(1, self.num_tasks))]
 
     @property
-    def _truths(self) -> list[str]:
-        return [name.replace("label", "probability") for name in self._labels]
+    def _probability_names(self) -> list[str]:
+        return [name.replace("label", "probability") for name in self._label_names]
 
     @property
     def _numeric_names(self) -> list[str]:
@@ -230,15 +234,18 @@ class Synthetic:
 
     @property
     def _id_columns(self) -> list[tuple[str, int, float | None]]:
-        """Name, cardinality and mean length; lists get cardinalities from the whole range."""
+        """Name, cardinality and mean length of every column; None for one id a row.
+
+        Cardinalities of list columns are spread over the whole range.
+        """
         count = self.num_single + self.num_lists
         sizes = np.geomspace(self.min_cardinality, self.max_cardinality, count).round().astype(int)
         is_list = np.zeros(count, bool)
-        places = (np.arange(self.num_lists) + 0.5) * count / max(self.num_lists, 1)
-        is_list[places.astype(int)] = True
+        list_indices = (np.arange(self.num_lists) + 0.5) * count / max(self.num_lists, 1)
+        is_list[list_indices.astype(int)] = True
         ordered = [*sizes[~is_list], *sizes[is_list]]
-        means = list(self.mean_lengths) or [self.mean_length] * self.num_lists
-        lengths = [None] * self.num_single + means
+        mean_lengths = list(self.mean_lengths) or [self.mean_length] * self.num_lists
+        lengths = [None] * self.num_single + mean_lengths
         pooled = [(f"C{f + 1}", int(size), lengths[f]) for f, size in enumerate(ordered)]
         length = float(self.sequence_length)
         names = [f"S{n + 1}" for n in range(self.num_sequences)]
@@ -251,14 +258,14 @@ class Synthetic:
     def _has_history(self) -> bool:
         return bool(self.interest or self.order)
 
-    def _table_of(self, name: str) -> str:
-        """The first sequence reads the table of the item whose history it is."""
+    def _table_name(self, name: str) -> str:
+        """Return the table of a sequence: a history shares the table of its items."""
         return f"C{self.num_single}" if self._has_history and name == "S1" else ""
 
     @cached_property
-    def _world(self) -> PlantedModel:
+    def _planted_model(self) -> PlantedModel:
         rng = np.random.default_rng([self.data_seed, 0])
-        world = build_planted_model(
+        model = build_planted_model(
             rng,
             num_ids=[size for _, size, _ in self._id_columns],
             mean_lengths=[mean_length for _, _, mean_length in self._id_columns],
@@ -269,7 +276,7 @@ class Synthetic:
             sequence=self.num_single + self.num_lists if self._has_history else None,
         )
         return calibrate(
-            world,
+            model,
             rng,
             signal=(self.signal["dense"], self.signal["ids"], self.signal["pairs"]),
             positive_rate=self.positive_rate,
@@ -285,9 +292,9 @@ class Synthetic:
         ids = pa.field("item", pa.int32(), nullable=False)
         return pa.schema(
             [
-                *(pa.field(name, pa.int8(), nullable=False) for name in self._labels),
-                # the truth; never an input
-                *(pa.field(name, pa.float32(), nullable=False) for name in self._truths),
+                *(pa.field(name, pa.int8(), nullable=False) for name in self._label_names),
+                # the truth, which is never a feature
+                *(pa.field(name, pa.float32(), nullable=False) for name in self._probability_names),
                 *(pa.field(name, pa.int32()) for name in self._numeric_names),
                 *(
                     pa.field(name, pa.int32() if length is None else pa.list_(ids), nullable=False)
@@ -296,10 +303,10 @@ class Synthetic:
             ]
         )
 
-    def _table(self, rows: PlantedRows) -> pa.Table:
-        return pa.Table.from_arrays(list(self._arrays(rows)), schema=self._arrow_schema)
+    def _make_table(self, rows: PlantedRows) -> pa.Table:
+        return pa.Table.from_arrays(list(self._iterate_arrays(rows)), schema=self._arrow_schema)
 
-    def _arrays(self, rows: PlantedRows) -> Iterator[pa.Array]:
+    def _iterate_arrays(self, rows: PlantedRows) -> Iterator[pa.Array]:
         yield from map(pa.array, rows.labels_TR)
         yield from map(pa.array, rows.probability_TR)
         for numeric_R, missing_R in zip(rows.numeric_DR, rows.missing_DR):

@@ -1,10 +1,13 @@
-"""Rows that cannot be used: an error at the first, or left out at weight 0, counted and bounded."""
+"""Rows that cannot be used: the first is an error, or they get weight 0 and are counted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,37 +15,60 @@ import pyarrow as pa
 from runner.data.tabular.read_files import RowChunk
 from runner.errors import DataError
 
-NUM_EXAMPLES = 10
+MAX_EXAMPLES = 10  # rows that are described in messages
 
 
 @dataclass
 class BadRows:
-    """What was found so far in all files."""
+    """The bad rows of all files so far. Its fields are written to JSON under their names."""
 
-    max_rows: int = 0  # 0: the first is an error
+    max_rows: int = 0  # with 0, the first bad row is an error
     count: int = 0
     examples: list[str] = field(default_factory=list)
 
-    @property
-    def skips(self) -> bool:
-        return self.max_rows > 0
-
     def record(self, bad_R: np.ndarray, messages: list[str]) -> None:
-        """Counts the bad rows of a piece. Raises: DataError beyond the limit."""
+        """Count the bad rows of a chunk.
+
+        Raises:
+            DataError: if there are now more of them than `max_rows`.
+        """
         self.count += int(bad_R.sum())
-        self.examples += messages[: NUM_EXAMPLES - len(self.examples)]
+        self.examples += messages[: MAX_EXAMPLES - len(self.examples)]
         if self.count > self.max_rows:
             last = messages[-1] if messages else "unreadable"
             raise DataError(f"more than dataset.max_bad_rows={self.max_rows} bad rows; {last}")
 
+    def json_fields(self, file_names: Mapping[str, str]) -> dict[str, Any]:
+        """Return the fields, with files called by their names.
 
-def _no_number(texts: pa.Array, row: int) -> str:
-    return f"{texts[row].as_py()!r} is no number"
+        Their folder may be another one the next time, or secret.
+
+        Args:
+            file_names: path -> name.
+        """
+        return {**vars(self), "examples": [_shorten_path(t, file_names) for t in self.examples]}
+
+
+def report_bad_rows(bad: Mapping[str, Any] | None) -> None:
+    """Report the skipped rows on stderr and in the log.
+
+    Args:
+        bad: the fields of a `BadRows`; None if no row can have been skipped.
+    """
+    if not bad or not bad["count"]:
+        return
+    shown = "".join(f"\n  {example}" for example in bad["examples"])
+    more = bad["count"] - len(bad["examples"])
+    text = f"{bad['count']:,} bad rows are skipped:{shown}" + (
+        f"\n  ... {more:,} more" * (more > 0)
+    )
+    print(text, file=sys.stderr, flush=True)
+    logging.getLogger("runner").warning(text)
 
 
 @dataclass
 class RowValidator:
-    """Collects what is wrong with the rows of one piece."""
+    """Collects what is wrong with the rows of one chunk."""
 
     chunk: RowChunk
     skip_bad_rows: bool
@@ -50,32 +76,51 @@ class RowValidator:
     messages: list[str] = field(default_factory=list)
 
     @classmethod
-    def for_chunk(cls, piece: RowChunk, skips: bool) -> RowValidator:
-        judge = cls(piece, skips, np.zeros(piece.num_rows, bool))
-        for column, texts in piece.invalid_values.items():
+    def for_chunk(cls, chunk: RowChunk, skip_bad_rows: bool) -> RowValidator:
+        """Return a validator that has rejected the texts which are not of their column's type."""
+        validator = cls(chunk, skip_bad_rows, np.zeros(chunk.num_rows, bool))
+        for column, texts in chunk.invalid_values.items():
             wrong_R = texts.is_valid().to_numpy(zero_copy_only=False)
-            judge.reject(column, wrong_R, partial(_no_number, texts))
-        return judge
+            validator.reject(column, wrong_R, partial(_describe_non_number, texts))
+        return validator
 
     def reject(
         self,
         column: str,
         wrong: np.ndarray,
         problem: Callable[[int], str],
-        row_of: np.ndarray | None = None,
+        row_of_value: np.ndarray | None = None,
     ) -> None:
-        """`wrong`: a flag a row, or a value of a list column, whose rows are `row_of`.
+        """Mark rows as bad, with a message for each of the first ones.
 
-        Raises: DataError for the first one, unless bad rows are skipped.
+        Args:
+            column: name for the message.
+            wrong: bool [R], or [V] for the values of a list column.
+            problem: index into `wrong` -> what is wrong there.
+            row_of_value: [V] the row of every value of a list column.
+
+        Raises:
+            DataError: for the first bad row, unless bad rows are skipped.
         """
-        places = np.flatnonzero(wrong)
-        if not len(places):
+        indices = np.flatnonzero(wrong)
+        if not len(indices):
             return
-        rows = places if row_of is None else row_of[places]
-        for row in np.unique(rows[~self.bad_R[rows]])[:NUM_EXAMPLES]:
-            place = int(places[np.flatnonzero(rows == row)[0]])
-            message = f"{self.chunk.describe_row(int(row))}, column {column!r}: {problem(place)}"
+        rows = indices if row_of_value is None else row_of_value[indices]
+        for row in np.unique(rows[~self.bad_R[rows]])[:MAX_EXAMPLES]:
+            index = int(indices[np.flatnonzero(rows == row)[0]])
+            message = f"{self.chunk.describe_row(int(row))}, column {column!r}: {problem(index)}"
             if not self.skip_bad_rows:
                 raise DataError(message)
             self.messages.append(message)
         self.bad_R[rows] = True
+
+
+def _shorten_path(text: str, names: Mapping[str, str]) -> str:
+    for path, name in names.items():
+        if text.startswith(f"{path}: "):
+            return name + text[len(path) :]
+    return text
+
+
+def _describe_non_number(texts: pa.Array, row: int) -> str:
+    return f"{texts[row].as_py()!r} is not a number"

@@ -1,4 +1,4 @@
-"""Declared columns against the types that files have, and what they are once they are rewritten."""
+"""The types of declared columns: in text files, in Parquet files, and after rewriting."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from runner.data.core.columns import (
     SequenceColumn,
 )
 from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.read_files import is_text, unpacked_type
+from runner.data.tabular.read_files import is_list, is_text, unpacked_type
 from runner.data.tabular.schema_file import Declared, IdSpec
 from runner.data.tabular.splits import Split
 from runner.errors import DataError
 
 
 def text_column_types(declared: Declared, split: Split) -> dict[str, pa.DataType]:
-    """How the columns of text files are read: what one role needs as a number is a number."""
-    types: dict[str, pa.DataType] = {}
-    numbers = _numbers_in(declared)
-    numbers += [declared.weight] if declared.weight else []
-    types |= dict.fromkeys(numbers, pa.float64())
+    """Return the types as which the columns of text files are read.
+
+    A column that has several roles is read as a number if one of them needs a number.
+    """
+    types: dict[str, pa.DataType] = dict.fromkeys(_number_columns(declared), pa.float64())
     for spec in declared.ids:
         if spec.encode == "bucketise" and not spec.is_list:
             types.setdefault(spec.column, pa.float64())
@@ -37,48 +37,52 @@ def text_column_types(declared: Declared, split: Split) -> dict[str, pa.DataType
             types.setdefault(spec.column, pa.int64())
     if split.kind == "time":
         types.setdefault(str(split.column), pa.float64())
-    wanted = [*declared.columns, *([split.column] if split.column else [])]
-    for name in wanted:
+    for name in [*declared.columns, *([split.column] if split.column else [])]:
         types.setdefault(name, pa.string())
     return types
 
 
 def check_column_types(declared: Declared, file_schema: pa.Schema, path: str) -> None:
-    """Raises: DataError for a column whose type its role cannot take without loss."""
+    """Check that the roles of the columns can take the types in a file without loss.
 
-    def need(column: str, fits: bool, what: str) -> None:
+    Raises:
+        DataError: naming the file, the column, its type and what its role takes.
+    """
+
+    def require(column: str, fits: bool, expected: str) -> None:
         if not fits:
             type_ = file_schema.field(column).type
-            raise DataError(f"{path}: column {column!r} has type {type_}, needed is {what}")
+            raise DataError(f"{path}: column {column!r} has type {type_}, expected {expected}")
 
-    numbers = _numbers_in(declared)
-    for column in numbers + ([declared.weight] if declared.weight else []):
-        need(column, _is_number(file_schema.field(column).type), "a number")
+    for column in _number_columns(declared):
+        require(column, _is_number(file_schema.field(column).type), "a number")
     for spec in declared.ids:
         for column in spec.cross or (spec.column,):
             type_ = file_schema.field(column).type
             if spec.separator:
-                need(column, is_text(type_), "a text, since it has a separator")
+                require(column, is_text(type_), "a text, since it has a separator")
                 continue
             if spec.is_list:
-                need(column, _is_list(type_), "a list; a text needs a separator")
+                require(column, is_list(type_), "a list; a text needs a separator")
                 type_ = type_.value_type
             if spec.encode == "bucketise":
-                need(column, _is_number(type_), "a number")
+                require(column, _is_number(type_), "a number")
             else:
-                need(column, _is_id(type_), "an integer or a text")
+                require(column, _is_id(type_), "an integer or a text")
         for column in (spec.weights, spec.order_by):
             if column:
                 type_ = file_schema.field(column).type
-                fits = _is_list(type_) or (bool(spec.separator) and is_text(type_))
-                need(column, fits, "a list, as long as the ids")
+                fits = is_list(type_) or (bool(spec.separator) and is_text(type_))
+                require(column, fits, "a list, as long as the ids")
     for column in declared.groups:
-        need(column, _is_id(file_schema.field(column).type), "an integer or a text")
+        require(column, _is_id(file_schema.field(column).type), "an integer or a text")
 
 
 def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None:
-    """The columns of files that are read as they are; None if something needs rewriting."""
-    if not all(map(_is_plain, declared.ids)) or any(s.standardise for s in declared.numeric):
+    """Return the columns of files that are read as they are; None if they must be rewritten."""
+    if not all(map(_needs_no_rewrite, declared.ids)) or any(
+        s.standardise for s in declared.numeric
+    ):
         return None
     names = [(s.column, s.name) for s in declared.labels]
     names += [(s.column, s.name) for s in declared.numeric]
@@ -89,18 +93,16 @@ def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None
         return None
     for spec in declared.ids:
         type_ = file_schema.field(spec.column).type
-        type_ = type_.value_type if spec.is_list and _is_list(type_) else type_
+        type_ = type_.value_type if spec.is_list and is_list(type_) else type_
         if not pt.is_integer(type_):
             return None
     if not all(pt.is_integer(file_schema.field(name).type) for name in declared.groups):
         return None
-    numbers = _numbers_in(declared)
-    numbers += [declared.weight] if declared.weight else []
-    types = [file_schema.field(name).type for name in numbers]
+    types = [file_schema.field(name).type for name in _number_columns(declared)]
     if any(pt.is_decimal(type_) or pt.is_dictionary(type_) for type_ in types):
         return None
     return Columns(
-        labels=_labels(declared),
+        labels=_label_columns(declared),
         numeric=tuple(
             NumericColumn(s.name, s.log1p, s.clip[0], s.clip[1], s.default)
             for s in declared.numeric
@@ -127,10 +129,14 @@ def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None
 def rewritten_columns(
     declared: Declared, fitted: FittedTransforms, *, has_weights: bool
 ) -> Columns:
-    """The columns of rewritten files: all transforms are applied."""
+    """Return the columns of rewritten files, to which all transforms have been applied.
+
+    Args:
+        has_weights: whether the rows have weights because bad ones are skipped.
+    """
     pooled = [s for s in declared.ids if not s.is_sequence]
     return Columns(
-        labels=_labels(declared, skipped=has_weights),
+        labels=_label_columns(declared, allow_zero=has_weights),
         numeric=tuple(NumericColumn(s.name) for s in declared.numeric),
         categorical=tuple(
             CategoricalColumn(
@@ -155,13 +161,14 @@ def rewritten_columns(
     )
 
 
-def _numbers_in(declared: Declared) -> list[str]:
-    return [s.column for s in declared.labels] + [s.column for s in declared.numeric]
+def _number_columns(declared: Declared) -> list[str]:
+    names = [s.column for s in declared.labels] + [s.column for s in declared.numeric]
+    return names + ([declared.weight] if declared.weight else [])
 
 
-def _labels(declared: Declared, *, skipped: bool = False) -> tuple[LabelColumn, ...]:
-    """skipped: rows of weight 0 may hold a label of 0."""
-    more = (0.0,) if skipped else ()
+def _label_columns(declared: Declared, *, allow_zero: bool = False) -> tuple[LabelColumn, ...]:
+    """allow_zero: skipped rows have the label 0, whatever values are allowed."""
+    more = (0.0,) if allow_zero else ()
     return tuple(
         LabelColumn(
             s.name,
@@ -172,7 +179,7 @@ def _labels(declared: Declared, *, skipped: bool = False) -> tuple[LabelColumn, 
     )
 
 
-def _is_plain(spec: IdSpec) -> bool:
+def _needs_no_rewrite(spec: IdSpec) -> bool:
     return (
         spec.encode in ("as_is", "hash")
         and spec.num_rows is not None
@@ -184,7 +191,7 @@ def _is_plain(spec: IdSpec) -> bool:
 
 def _is_number(type_: pa.DataType) -> bool:
     type_ = unpacked_type(type_)
-    return (
+    return bool(
         pt.is_integer(type_)
         or pt.is_floating(type_)
         or pt.is_boolean(type_)
@@ -194,8 +201,6 @@ def _is_number(type_: pa.DataType) -> bool:
 
 def _is_id(type_: pa.DataType) -> bool:
     type_ = unpacked_type(type_)
-    return pt.is_integer(type_) or is_text(type_) or pt.is_boolean(type_) or pt.is_floating(type_)
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_)
+    return bool(
+        pt.is_integer(type_) or is_text(type_) or pt.is_boolean(type_) or pt.is_floating(type_)
+    )

@@ -1,4 +1,4 @@
-"""Where a table's files are: a file, a folder, a glob, a list, or a URL that fsspec knows."""
+"""The files of a table, found by a path, a folder, a glob, a list, or a URL that fsspec knows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from runner.data.core.source_files import EDGE_BYTES, nearest_path
 from runner.errors import DataError, nearest_hint
@@ -18,7 +18,7 @@ SUFFIXES = {
     "csv": (".csv", ".csv.gz", ".txt"),
     "tsv": (".tsv", ".tsv.gz", ".txt"),
 }
-EXTRAS = {"http": "http", "https": "http"}  # scheme -> extra of this package that reads it
+EXTRAS = {"http": "http", "https": "http"}  # scheme -> extra of this package that can read it
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,15 @@ class DataFile:
         return self.path.rstrip("/").rpartition("/")[2]
 
     def open(self) -> IO[bytes]:
-        """Raises: DataError naming the file."""
+        """Open the file for reading.
+
+        Raises:
+            DataError: naming the file, if it cannot be opened.
+        """
         try:
             if self.filesystem is None:
                 return open(self.path, "rb")
-            return self.filesystem.open(self.path, "rb")
+            return cast(IO[bytes], self.filesystem.open(self.path, "rb"))
         except (OSError, ValueError) as error:
             raise DataError(f"{self}: cannot be read: {_reason(error)}") from error
 
@@ -51,7 +55,7 @@ class DataFile:
         return int(self.filesystem.size(self.path))
 
     def fingerprint(self) -> list[Any]:
-        """Name, size and hash of both ends: what a fingerprint keeps of it."""
+        """Return what enters the data's fingerprint: name, size and the hash of both ends."""
         with self.open() as file:
             size = self.size()
             hashed = hashlib.sha256(file.read(EDGE_BYTES))
@@ -61,25 +65,30 @@ class DataFile:
 
 
 def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[DataFile]:
-    """The files of a setting, each once, sorted by name.
+    """Find the files of a setting, each once, sorted by name.
 
-    Args: key: the setting, for messages. Raises: DataError for a path that is not there, a folder
-    or glob without such files.
+    Args:
+        paths: a path, a folder, a glob or a URL, or several of them.
+        format_: parquet, csv or tsv; of a folder only files with its endings are taken.
+        key: the setting's name, for messages.
+
+    Raises:
+        DataError: for a path that does not exist, and a folder or glob without such files.
     """
-    found: dict[str, DataFile] = {}
+    by_path: dict[str, DataFile] = {}
     for path in [paths] if isinstance(paths, str) else paths:
-        files = _remote(path, format_, key) if "://" in path else _local(path, format_, key)
-        found |= {str(file): file for file in files}
-    return sorted(found.values(), key=lambda file: (file.name, str(file)))
+        find = _find_remote if "://" in path else _find_local
+        by_path |= {str(file): file for file in find(path, format_, key)}
+    return sorted(by_path.values(), key=lambda file: (file.name, str(file)))
 
 
-def _local(path: str, format_: str, key: str) -> list[DataFile]:
+def _find_local(path: str, format_: str, key: str) -> list[DataFile]:
     path = os.path.expanduser(path)
     if os.path.isfile(path):
         return [DataFile(os.path.abspath(path))]
     if os.path.isdir(path):
-        names = [str(p) for p in Path(path).rglob("*") if p.is_file() and not _hidden(p, path)]
-        return _of_format(names, format_, f"{key}={path}")
+        names = [str(p) for p in Path(path).rglob("*") if p.is_file() and not _is_hidden(p, path)]
+        return _select_format(names, format_, f"{key}={path}")
     if any(c in path for c in "*?["):
         names = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
         if not names:
@@ -88,21 +97,21 @@ def _local(path: str, format_: str, key: str) -> list[DataFile]:
     raise DataError(f"{key}={path}: no such path{nearest_path(Path(path))}")
 
 
-def _hidden(path: Path, root: str) -> bool:
-    """Such as `_SUCCESS` and `.crc` files that writers leave beside the data."""
+def _is_hidden(path: Path, root: str) -> bool:
+    """Tell whether it is a file such as `_SUCCESS` or `.crc`, which writers leave with the data."""
     return any(part.startswith((".", "_")) for part in path.relative_to(root).parts)
 
 
-def _of_format(names: Sequence[str], format_: str, where: str) -> list[DataFile]:
-    wanted = [name for name in names if name.lower().endswith(SUFFIXES[format_])]
-    if not wanted:
+def _select_format(names: Sequence[str], format_: str, where: str) -> list[DataFile]:
+    selected = [name for name in names if name.lower().endswith(SUFFIXES[format_])]
+    if not selected:
         listed = ", ".join(sorted(os.path.basename(name) for name in names)[:5]) or "no files"
         endings = ", ".join(SUFFIXES[format_])
         raise DataError(f"{where}: has no file that ends in {endings} (there are: {listed})")
-    return [DataFile(os.path.abspath(name)) for name in wanted]
+    return [DataFile(os.path.abspath(name)) for name in selected]
 
 
-def _remote(url: str, format_: str, key: str) -> list[DataFile]:
+def _find_remote(url: str, format_: str, key: str) -> list[DataFile]:
     import fsspec
 
     scheme = url.partition("://")[0]

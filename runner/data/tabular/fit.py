@@ -1,4 +1,4 @@
-"""The pass over the train split that learns what transforms need, in bounded memory."""
+"""Fits the transforms in one pass over the train split, in bounded memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.bad_rows import RowValidator
-from runner.data.tabular.encode import RawIds, build_numeric_column, encode_numeric, read_ids
+from runner.data.tabular.encode import build_numeric_column, encode_numeric
+from runner.data.tabular.raw_ids import RawIds, read_ids
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.schema_file import Declared, IdSpec
 from runner.data.tabular.splits import TimeSample
@@ -18,53 +19,66 @@ from runner.errors import DataError
 
 
 def needs_fitting(declared: Declared) -> bool:
-    """Whether anything is to be learnt from the rows."""
-    return any(spec.standardise for spec in declared.numeric) or any(map(_learns, declared.ids))
+    """Tell whether any transform has to be fitted to the rows."""
+    return any(spec.standardise for spec in declared.numeric) or any(map(_needs_data, declared.ids))
 
 
-def _learns(spec: IdSpec) -> bool:
+def _needs_data(spec: IdSpec) -> bool:
     if spec.encode in ("vocabulary", "bucketise"):
         return spec.encode == "vocabulary" or not spec.boundaries
     return spec.num_rows is None
 
 
 class TransformFitter:
-    """Sees the pieces of the data one after another."""
+    """Computes statistics and vocabularies from chunks of rows, one after another."""
 
     def __init__(self, declared: Declared, *, split_seed: int, skip_bad_rows: bool) -> None:
-        self._declared, self._skips = declared, skip_bad_rows
-        self._ids = [spec for spec in declared.ids if _learns(spec)]
+        self._declared = declared
+        self._skip_bad_rows = skip_bad_rows
+        self._ids = [spec for spec in declared.ids if _needs_data(spec)]
         self._counters: dict[str, ValueCounter] = {}
         self._largest: dict[str, int] = {}
         self._samples = {s.name: TimeSample(split_seed) for s in self._ids if s.buckets}
+        # count, mean and sum of squared deviations
         self._moments = {s.name: (0, 0.0, 0.0) for s in declared.numeric if s.standardise}
 
     def columns_to_read(self) -> list[str]:
+        """Return the columns of the files that `update` needs, each once."""
         names = [spec.column for spec in self._declared.numeric if spec.standardise]
         return list(dict.fromkeys([*names, *(c for s in self._ids for c in s.columns)]))
 
-    def update(self, piece: RowChunk, splits: Mapping[str, np.ndarray]) -> None:
-        judge = RowValidator.for_chunk(piece, self._skips)
-        in_train = splits.get("train", np.zeros(piece.num_rows, bool))[: piece.num_rows]
+    def update(self, chunk: RowChunk, splits: Mapping[str, np.ndarray]) -> None:
+        """Add the rows of a chunk.
+
+        Args:
+            splits: split -> bool [R], its rows. Only tables of ids as they are count all splits.
+
+        Raises:
+            DataError: for a bad row, unless bad rows are skipped.
+        """
+        validator = RowValidator.for_chunk(chunk, self._skip_bad_rows)
+        in_train = splits.get("train", np.zeros(chunk.num_rows, bool))[: chunk.num_rows]
         for numeric in self._declared.numeric:
             if numeric.standardise:
                 plain = build_numeric_column(numeric, FittedTransforms())
-                x = encode_numeric(_table(piece), numeric, judge, plain)
-                self._numeric(numeric.name, x[in_train & ~judge.bad_R])
+                x = encode_numeric(_table(chunk), numeric, validator, plain)
+                self._update_moments(numeric.name, x[in_train & ~validator.bad_R])
         for spec in self._ids:
-            self._id(spec, read_ids(spec, _table(piece), judge), in_train & ~judge.bad_R)
+            ids = read_ids(spec, _table(chunk), validator)
+            self._update_ids(spec, ids, in_train & ~validator.bad_R)
 
-    def _numeric(self, name: str, x: np.ndarray) -> None:
+    def _update_moments(self, name: str, x: np.ndarray) -> None:
+        """Merge the moments of `x` without loss of precision (Chan et al. 1979)."""
         if not len(x):
             return
-        count, mean, spread = self._moments[name]
-        own_mean = float(x.mean(dtype=np.float64))
-        own = float(((x.astype(np.float64) - own_mean) ** 2).sum())
-        total = count + len(x)  # Chan et al. 1979: parts are joined without loss
-        spread += own + (own_mean - mean) ** 2 * count * len(x) / total
-        self._moments[name] = (total, mean + (own_mean - mean) * len(x) / total, spread)
+        count, mean, squares = self._moments[name]
+        new_mean = float(x.mean(dtype=np.float64))
+        new_squares = float(((x.astype(np.float64) - new_mean) ** 2).sum())
+        total = count + len(x)
+        squares += new_squares + (new_mean - mean) ** 2 * count * len(x) / total
+        self._moments[name] = (total, mean + (new_mean - mean) * len(x) / total, squares)
 
-    def _id(self, spec: IdSpec, ids: RawIds, in_train: np.ndarray) -> None:
+    def _update_ids(self, spec: IdSpec, ids: RawIds, in_train: np.ndarray) -> None:
         name = spec.table or spec.name
         present = ~ids.missing
         if spec.encode == "as_is":
@@ -72,43 +86,47 @@ class TransformFitter:
             if len(values):
                 self._largest[name] = max(self._largest.get(name, 0), int(values.max()))
             return
-        wanted = present & (in_train if ids.row_of is None else in_train[ids.row_of])
-        values = ids.values[wanted]
+        in_train = in_train if ids.row_of_value is None else in_train[ids.row_of_value]
+        values = ids.values[present & in_train]
         if spec.encode == "vocabulary":
             self._counters.setdefault(name, ValueCounter()).add(values)
         else:
             self._samples[spec.name].add(values.view(np.float64))
 
     def compute(self) -> FittedTransforms:
-        """Raises: DataError for a column that holds no value to learn from."""
-        learnt = FittedTransforms()
-        for name, (count, mean, spread) in self._moments.items():
+        """Return the fitted transforms of all rows so far.
+
+        Raises:
+            DataError: for a column without a value to fit its transform to.
+        """
+        fitted = FittedTransforms()
+        for name, (count, mean, squares) in self._moments.items():
             if not count:
                 raise DataError(f"column {name!r}: the train split has no row to learn from")
-            learnt.moments[name] = [mean, (spread / count) ** 0.5 or 1.0]
+            fitted.moments[name] = [mean, (squares / count) ** 0.5 or 1.0]
         for spec in self._declared.ids:
             name = spec.table or spec.name
-            if spec.encode == "vocabulary" and name not in learnt.vocabularies:
+            if spec.encode == "vocabulary" and name not in fitted.vocabularies:
                 counter = self._counters.get(name, ValueCounter())
-                learnt.vocabularies[name] = counter.frequent_values(spec.min_count)
-                learnt.num_rows[name] = FIRST_VALUE_ID + len(learnt.vocabularies[name])
+                fitted.vocabularies[name] = counter.frequent_values(spec.min_count)
+                fitted.num_rows[name] = FIRST_VALUE_ID + len(fitted.vocabularies[name])
                 continue
             if spec.encode == "bucketise":
-                bounds = list(spec.boundaries)
+                boundaries = list(spec.boundaries)
                 if spec.buckets:
                     shares = np.arange(1, spec.buckets) / spec.buckets
-                    bounds = np.unique(self._samples[spec.name].quantiles(shares)).tolist()
-                learnt.boundaries[spec.name] = bounds
-                learnt.num_rows[name] = len(bounds) + 2  # one for what is missing
+                    boundaries = np.unique(self._samples[spec.name].quantiles(shares)).tolist()
+                fitted.boundaries[spec.name] = boundaries
+                fitted.num_rows[name] = len(boundaries) + 2  # one more row for missing values
             elif spec.num_rows is None and spec.encode == "as_is":
-                # a default at the end of the table is how a missing value gets a row of its own
-                size = max(self._largest.get(name, 0) + 1, (spec.default or 0) + 1)
-                learnt.num_rows[name] = max(size, learnt.num_rows.get(name, 0))
+                # a default beyond the largest id gives missing values a row of their own
+                num_rows = max(self._largest.get(name, 0) + 1, (spec.default or 0) + 1)
+                fitted.num_rows[name] = max(num_rows, fitted.num_rows.get(name, 0))
             elif spec.num_rows is not None:
-                learnt.num_rows[name] = spec.num_rows
-        return learnt
+                fitted.num_rows[name] = spec.num_rows
+        return fitted
 
 
-def _table(piece: RowChunk) -> pa.Table:
-    assert piece.table is not None
-    return piece.table
+def _table(chunk: RowChunk) -> pa.Table:
+    assert chunk.table is not None
+    return chunk.table

@@ -1,7 +1,7 @@
-"""Texts as 64-bit numbers, so that vocabularies and hashing know integers only. No Python objects.
+"""Hashes texts to 64-bit integers, so that vocabularies and hashed columns handle integers only.
 
-Two different texts get the same number with a probability of 2**-64: among ten million distinct
-ones a single such pair is expected in 400,000 data sets.
+No Python object is made per text. Two different texts get the same number with a probability of
+2**-64: among ten million distinct texts, one such pair is expected in 400,000 data sets.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import pyarrow as pa
 
 from runner.data.core.transforms import splitmix64
 
-MISSING_HASH = 0  # what a missing value becomes; callers look at the validity before they use it
-
 
 def hash_texts(texts: pa.Array) -> np.ndarray:
-    """Texts or bytes, plain or dictionary-encoded -> [R] int64, the same on every machine."""
+    """Hash texts or bytes, plain or dictionary-encoded: [R] int64, the same on every machine.
+
+    What a missing text gives is undefined; callers have to look at the validity.
+    """
     if pa.types.is_dictionary(texts.type):
-        of_value = hash_texts(texts.dictionary)
+        entry_hashes = hash_texts(texts.dictionary)
         indices = texts.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        return of_value[indices] if len(of_value) else np.zeros(len(texts), np.int64)
+        return entry_hashes[indices] if len(entry_hashes) else np.zeros(len(texts), np.int64)
     if len(texts) == 0:
         return np.zeros(0, np.int64)
     if not pa.types.is_large_string(texts.type) and not pa.types.is_large_binary(texts.type):
@@ -31,18 +32,18 @@ def hash_texts(texts: pa.Array) -> np.ndarray:
 
 
 def _hash(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Every word of 8 bytes is mixed with its position, their sum and the length once more."""
+    """Mix every word of 8 bytes with its position, then their sum once more, with the length."""
     padded = np.concatenate([data, np.zeros(8, np.uint8)])
     word_at = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))  # unaligned on purpose
     lengths = np.diff(offsets)
     total = np.zeros(len(lengths), np.uint64)
     rows = np.flatnonzero(lengths)
-    place = 0
+    position = 0
     while len(rows):
-        rest = lengths[rows] - 8 * place
-        words = word_at[offsets[rows] + 8 * place]
-        cut = np.uint64(8) * (8 - np.clip(rest, 1, 8)).astype(np.uint64)
-        total[rows] += splitmix64(words << cut, place)  # bytes of the next text fall out on top
-        place += 1
+        rest = lengths[rows] - 8 * position
+        words = word_at[offsets[rows] + 8 * position]
+        shift = np.uint64(8) * (8 - np.clip(rest, 1, 8)).astype(np.uint64)
+        total[rows] += splitmix64(words << shift, position)  # drops bytes of the next text
+        position += 1
         rows = rows[rest > 8]
     return splitmix64(total, 0x5EED).view(np.int64) ^ lengths * np.int64(0x1F123BB5)

@@ -1,10 +1,11 @@
-"""A user's files as they are: their types, and their rows in pieces that know where they lie."""
+"""Reads a user's files as they are: their types, and their rows in chunks that know their place."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,20 +27,20 @@ SHORT_INTEGER_PATTERN, LONG_INTEGER_PATTERN = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+
 
 @dataclass(frozen=True)
 class RowChunk:
-    """Consecutive rows of one file. Without a table they could not be read, for `problem`."""
+    """Consecutive rows of one file. `table` is None if they could not be read."""
 
     file: DataFile
-    row_group: int | None  # row group; None: a text file, whose rows are lines
-    first_row: int  # row in the row group, or line, of the first row
+    row_group: int | None  # None: a text file, whose rows are lines
+    first_row: int  # number of the first row in the row group, or of its line
     num_rows: int
     table: pa.Table | None
-    problem: str = ""
-    invalid_values: Mapping[str, pa.Array] = field(
-        default_factory=dict
-    )  # column -> text of a bad value
-    malformed_lines: tuple[tuple[int, str], ...] = ()  # lines that are no rows at all
+    problem: str = ""  # why there is no table
+    # column -> texts [R] that are not of its type, missing in all other rows
+    invalid_values: Mapping[str, pa.Array] = field(default_factory=dict)
+    malformed_lines: tuple[tuple[int, str], ...] = ()  # line and problem; they make no row
 
     def describe_row(self, row: int) -> str:
+        """Return where a row is: its file and line, or its file, row group and row."""
         if self.row_group is None:
             return f"{self.file}: line {self.first_row + row}"
         return f"{self.file}: row group {self.row_group}, row {self.first_row + row}"
@@ -51,12 +52,21 @@ class TextFormat:
 
     delimiter: str = ","
     quote: str = '"'  # empty: nothing is quoted
-    column_names: tuple[str, ...] = ()  # empty: the first line has them
+    column_names: tuple[str, ...] = ()  # empty: they are in the first line
     newlines_in_values: bool = False
 
 
+def default_text_format(format_: str) -> TextFormat:
+    """Return the format of text files whose delimiter nobody has set."""
+    return TextFormat("\t" if format_ == "tsv" else ",")
+
+
 def open_parquet_file(file: DataFile, dictionary_columns: Sequence[str] = ()) -> pq.ParquetFile:
-    """Raises: DataError naming a file that is missing, cut or not Parquet."""
+    """Open a Parquet file; reading it verifies page checksums.
+
+    Raises:
+        DataError: naming a file that is missing, cut off or not Parquet.
+    """
     handle = file.open()
     try:
         return pq.ParquetFile(
@@ -71,46 +81,66 @@ def open_parquet_file(file: DataFile, dictionary_columns: Sequence[str] = ()) ->
 
 
 def read_parquet_schema(file: DataFile) -> tuple[pa.Schema, list[int]]:
-    """Column types, and the number of rows of every row group."""
+    """Return the column types, and the number of rows of every row group.
+
+    Raises:
+        DataError: naming a file that cannot be read.
+    """
     with open_parquet_file(file) as opened:
         return read_footer(opened, str(file))
 
 
 def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
-    """Names and guessed types of a CSV file, from its first block."""
+    """Return the names and guessed types of the columns of a text file, from its first block.
+
+    Raises:
+        DataError: naming a file that cannot be read.
+    """
     try:
         with file.open() as handle:
-            # lines that are no rows are judged when all are read
-            options = _options(format_, 1 << 20, invalid=lambda row: "skip")
+            # malformed lines are reported by `read_text_chunks`
+            options = _csv_options(format_, 1 << 20, invalid=lambda row: "skip")
             return pacsv.open_csv(handle, **options).schema
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: {first_line(error)}") from error
 
 
 def check_same_schema(schemas: Mapping[str, pa.Schema], columns: Sequence[str]) -> None:
-    """Every file has every column, once, with the type it has in the first file.
+    """Check that every file has every column once, with the type it has in the first file.
 
-    Raises: DataError naming the file, the column and the nearest one.
+    Args:
+        schemas: path -> the types in that file.
+        columns: names of the columns that are read.
+
+    Raises:
+        DataError: naming the file, the column and the nearest one.
     """
-    first_name = next(iter(schemas))
-    for path, found in schemas.items():
+    first_path, first_schema = next(iter(schemas.items()))
+    for path, schema in schemas.items():
         for name in columns:
-            count = len(found.get_all_field_indices(name))
+            count = len(schema.get_all_field_indices(name))
             if count == 0:
-                raise DataError(f"{path}: no column {name!r}{nearest_hint(name, found.names, 3)}")
+                raise DataError(f"{path}: no column {name!r}{nearest_hint(name, schema.names, 3)}")
             if count > 1:
                 raise DataError(f"{path}: {count} columns are called {name!r}")
-            was, is_ = schemas[first_name].field(name).type, found.field(name).type
-            if was != is_:
+            expected, type_ = first_schema.field(name).type, schema.field(name).type
+            if expected != type_:
                 raise DataError(
-                    f"{path}: column {name!r} has type {is_}, but {was} in {first_name}"
+                    f"{path}: column {name!r} has type {type_}, but {expected} in {first_path}"
                 )
 
 
 def read_parquet_chunks(
     file: DataFile, columns: Sequence[str], *, skip_bad_rows: bool
 ) -> Iterator[RowChunk]:
-    """skip_bad_rows: a row group that cannot be read comes without a table, instead of as an error."""
+    """Yield the rows of a Parquet file.
+
+    Args:
+        skip_bad_rows: a row group that cannot be read gives a chunk without a table, not an error.
+
+    Raises:
+        DataError: naming the file, and the row group that cannot be read.
+    """
     schema, counts = read_parquet_schema(file)
     texts = [n for n in columns if is_text(schema.field(n).type)]
     with open_parquet_file(file, texts) as opened:
@@ -122,12 +152,11 @@ def read_parquet_chunks(
                 ):
                     table = pa.Table.from_batches([batch])
                     for column in table.columns:
-                        _check_entries(column)
+                        _check_dictionary_indices(column)
                     table = unpack_columns(table)
                     yield RowChunk(file, group, done, table.num_rows, table)
                     done += table.num_rows
-                if done != count:
-                    raise pa.ArrowInvalid(f"{done} rows, not {count} as the footer says")
+                _check_num_rows(done, count)
             except READ_ERRORS as error:
                 problem = f"{file}: row group {group}: {first_line(error)}"
                 if not skip_bad_rows or done >= count:
@@ -135,8 +164,17 @@ def read_parquet_chunks(
                 yield RowChunk(file, group, done, count - done, None, problem)
 
 
-def _check_entries(column: pa.ChunkedArray) -> None:
-    """Arrow trusts a file's numbers of dictionary entries. Raises: ArrowInvalid for one beyond."""
+def _check_num_rows(num_rows: int, expected: int) -> None:
+    if num_rows != expected:
+        raise pa.ArrowInvalid(f"{num_rows} rows, not {expected} as the footer says")
+
+
+def _check_dictionary_indices(column: pa.ChunkedArray) -> None:
+    """Check what Arrow takes from a file on trust: that each index has a dictionary entry.
+
+    Raises:
+        ArrowInvalid: for an index outside the dictionary.
+    """
     for chunk in column.chunks:
         if pt.is_dictionary(chunk.type):
             ends = pc.min_max(chunk.indices)
@@ -148,42 +186,52 @@ def _check_entries(column: pa.ChunkedArray) -> None:
 def read_text_chunks(
     file: DataFile, types: Mapping[str, pa.DataType], format_: TextFormat, *, skip_bad_rows: bool
 ) -> Iterator[RowChunk]:
-    """skip_bad_rows: what is not of its type becomes missing and is told in `wrong`."""
+    """Yield the rows of a text file.
+
+    Args:
+        types: column -> the type as which it is read.
+        skip_bad_rows: a value that is not of its type becomes missing and is kept in
+            `invalid_values`; without it, such a value is an error.
+
+    Raises:
+        DataError: naming the file, the line and the column that cannot be read.
+    """
     malformed: list[tuple[int, str]] = []
-    seen = 0 if format_.column_names else 1
+    num_lines = 0 if format_.column_names else 1
 
     def on_invalid(row: pa.csv.InvalidRow) -> str:
-        what = f"{row.actual_columns} values, not {row.expected_columns}"
-        malformed.append((row.number or 0, what))
+        problem = f"{row.actual_columns} values, not {row.expected_columns}"
+        malformed.append((row.number or 0, problem))
         return "skip"
 
-    given = dict.fromkeys(types, pa.string()) if skip_bad_rows else dict(types)
-    options = _options(format_, BLOCK_BYTES, given, on_invalid if skip_bad_rows else None)
+    read_as = dict.fromkeys(types, pa.string()) if skip_bad_rows else dict(types)
+    options = _csv_options(format_, BLOCK_BYTES, read_as, on_invalid if skip_bad_rows else None)
     names: list[str] = []
     try:
         with file.open() as handle:
             names = list(format_.column_names) or infer_text_schema(file, format_).names
             for batch in pacsv.open_csv(handle, **options):
                 table = pa.Table.from_batches([batch])
-                wrong: dict[str, pa.Array] = {}
+                invalid: dict[str, pa.Array] = {}
                 if skip_bad_rows:
-                    table, wrong = _typed(table, types)
-                told, malformed = tuple(malformed), []
-                yield RowChunk(file, None, seen + 1, table.num_rows, table, "", wrong, told)
-                seen += table.num_rows + len(told)
+                    table, invalid = _cast_texts(table, types)
+                skipped, malformed = tuple(malformed), []
+                count = table.num_rows
+                yield RowChunk(file, None, num_lines + 1, count, table, "", invalid, skipped)
+                num_lines += count + len(skipped)
     except pa.ArrowInvalid as error:
-        raise DataError(f"{file}: {_named(first_line(error), names)}") from error
+        raise DataError(f"{file}: {_name_column(first_line(error), names)}") from error
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: {first_line(error)}") from error
 
 
-def _options(
+def _csv_options(
     format_: TextFormat,
     block_size: int,
     types: Mapping[str, pa.DataType] | None = None,
     invalid: object = None,
     use_threads: bool = False,
-) -> dict:
+) -> dict[str, Any]:
     names = list(format_.column_names)
     return {
         "read_options": pacsv.ReadOptions(
@@ -205,26 +253,29 @@ def _options(
     }
 
 
-def _typed(
+def _cast_texts(
     table: pa.Table, types: Mapping[str, pa.DataType]
 ) -> tuple[pa.Table, dict[str, pa.Array]]:
-    """Texts to their types; what does not fit becomes missing and is returned by column."""
-    wrong: dict[str, pa.Array] = {}
-    for place, (name, type_) in enumerate(types.items()):
+    """Cast texts to their types. A text that does not fit becomes missing and is returned."""
+    invalid: dict[str, pa.Array] = {}
+    missing = pa.scalar(None, pa.string())
+    for index, (name, type_) in enumerate(types.items()):
         if pt.is_string(type_):
             continue
         texts = table[name].combine_chunks()
-        whole = pt.is_integer(type_)
-        fits = match_integers(texts) if whole else pc.match_substring_regex(texts, NUMBER_PATTERN)
+        if pt.is_integer(type_):
+            fits = match_integers(texts)
+        else:
+            fits = pc.match_substring_regex(texts, NUMBER_PATTERN)
         if pc.any(pc.invert(fits)).as_py():
-            wrong[name] = pc.if_else(pc.fill_null(fits, True), pa.scalar(None, pa.string()), texts)
-            texts = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
-        table = table.set_column(place, name, strip_number(texts).cast(type_))
-    return table, wrong
+            invalid[name] = pc.if_else(pc.fill_null(fits, True), missing, texts)
+            texts = pc.if_else(fits, texts, missing)
+        table = table.set_column(index, name, strip_number(texts).cast(type_))
+    return table, invalid
 
 
 def match_integers(texts: pa.Array) -> pa.Array:
-    """Which texts are whole numbers of 64 bits; a missing one stays missing."""
+    """Tell which texts are whole numbers of 64 bits; a missing one stays missing."""
     fits = pc.match_substring_regex(texts, SHORT_INTEGER_PATTERN)
     if pc.all(fits).as_py() is not False:
         return fits
@@ -235,21 +286,20 @@ def match_integers(texts: pa.Array) -> pa.Array:
 
 
 def strip_number(texts: pa.Array) -> pa.Array:
-    """Numbers as Arrow reads them: without space around them or a plus."""
+    """Remove what Arrow's parser of numbers refuses: space around them and a plus sign."""
     return pc.utf8_ltrim(pc.utf8_trim_whitespace(texts), "+")
 
 
-def _named(message: str, names: Sequence[str]) -> str:
-    """Arrow counts columns from 0; a reader wants the name."""
-    found = re.search(r"column #(\d+)", message)
-    if not found or int(found[1]) >= len(names):
+def _name_column(message: str, names: Sequence[str]) -> str:
+    """Put the name of a column where Arrow's message has its number, counted from 0."""
+    match = re.search(r"column #(\d+)", message)
+    if not match or int(match[1]) >= len(names):
         return message
-    return message.replace(found[0], f"column {names[int(found[1])]!r}")
+    return message.replace(match[0], f"column {names[int(match[1])]!r}")
 
 
 def unpacked_type(type_: pa.DataType) -> pa.DataType:
-    """Of the values themselves: how they are packed, as a dictionary, as views or as an extension
-    such as a UUID, is no matter."""
+    """Return the type of the values, without dictionaries, views and extensions such as UUID."""
     if pt.is_dictionary(type_):
         return unpacked_type(type_.value_type)
     if isinstance(type_, pa.BaseExtensionType):
@@ -261,12 +311,18 @@ def unpacked_type(type_: pa.DataType) -> pa.DataType:
 
 
 def unpack_columns(table: pa.Table) -> pa.Table:
-    """Without views, and without dictionaries but of texts, which are quick to hash."""
-    for place, column in enumerate(table.schema):
+    """Cast columns to their unpacked types; dictionaries of texts stay, they are quick to hash."""
+    for index, column in enumerate(table.schema):
         plain = unpacked_type(column.type)
         if plain != column.type and not (pt.is_dictionary(column.type) and is_text(plain)):
-            table = table.set_column(place, column.name, _cast(table[column.name], plain))
+            table = table.set_column(index, column.name, _cast(table[column.name], plain))
     return table
+
+
+def single_array(table: pa.Table, name: str) -> pa.Array:
+    """Return a column as one array, without a copy if it is one."""
+    column = table[name]
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _cast(values: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
@@ -277,10 +333,16 @@ def _cast(values: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
 
 
 def is_text(type_: pa.DataType) -> bool:
+    """Tell whether values are texts or bytes, however they are packed."""
     type_ = unpacked_type(type_)
-    return (
+    return bool(
         pt.is_string(type_)
         or pt.is_large_string(type_)
         or pt.is_binary(type_)
         or pt.is_large_binary(type_)
     )
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Tell whether values are lists of any kind."""
+    return bool(pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_))

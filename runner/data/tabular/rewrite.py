@@ -1,15 +1,16 @@
-"""Rewriting a user's table into the cache: learn from the train split, then encode every row."""
+"""Rewrites a user's table into the cache: fits transforms, then encodes every row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from runner.data.core.fitted import FittedTransforms
+from runner.data.prepare.recipe import SPLITS
 from runner.data.prepare.shards import ShardWriter
 from runner.data.prepare.shuffle import ShuffleWriter
 from runner.data.tabular.bad_rows import BadRows, RowValidator
@@ -18,17 +19,17 @@ from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import TransformFitter, needs_fitting
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.schema_file import Declared
-from runner.data.tabular.splits import SPLITS, Split, SplitAssigner, TimeSample, read_seconds
+from runner.data.tabular.splits import Split, SplitAssigner, TimeSample, read_seconds
 from runner.errors import DataError
 
 
 class RewritableTable(Protocol):
-    """What of a user's table the rewriting needs; `TableRecipe` has it."""
+    """What `rewrite_table` needs of a table; see `TableRecipe`."""
 
     @property
     def declared(self) -> Declared: ...
     @property
-    def learnt(self) -> str | None: ...  # a file of transforms fitted elsewhere
+    def learnt(self) -> str | None: ...  # a folder with transforms that were fitted elsewhere
     @property
     def split_seed(self) -> int: ...
     @property
@@ -50,157 +51,169 @@ class RewritableTable(Protocol):
 def rewrite_table(
     table: RewritableTable, folder: Path, advance: Callable[[int], None]
 ) -> tuple[dict[str, list[str]], FittedTransforms, BadRows]:
-    """The files of every split, what was learnt, and the bad rows that were skipped.
+    """Write the rows of all splits, and the fitted transforms, into a folder.
 
-    Raises: DataError for the first bad row, or too many, and for a split that gets no row.
+    Args:
+        folder: an empty folder.
+        advance: is called with numbers of rows as they are done, in both passes.
+
+    Returns:
+        The names of every split's files, the fitted transforms, and the skipped bad rows.
+
+    Raises:
+        DataError: for the first bad row, or too many skipped ones, and for a split without a row.
     """
     if table.learnt:
-        learnt = FittedTransforms.load(Path(table.learnt))
+        fitted = FittedTransforms.load(Path(table.learnt))
     else:
-        bounds = _bounds(table)
-        learnt = _learn(table, bounds, advance)
+        split_starts = _find_split_starts(table)
+        fitted = _fit_transforms(table, split_starts, advance)
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
-    wanted = dict.fromkeys([*table.row_split.splits, *table.files])
-    writers = {split: _writer(table, folder, split) for split in SPLITS if split in wanted}
-    lengths = _Lengths()
-    for piece, splits in _dealt(table, table.columns_read, learnt.times):
-        encoded, bad_R = _encoded(table, piece, learnt, bad, lengths)
-        for split, own_R in splits.items():
-            lengths.see(split, own_R, encoded)
-            writers[split].write(encoded.filter(pa.array(own_R)))
-        if len(bad_R) > piece.num_rows:  # lines that are no rows keep a slot too
-            writers[next(iter(splits))].write(encoded.slice(piece.num_rows))
-        advance(piece.num_rows)
+    used = {*table.row_split.splits, *table.files}
+    writers = {split: _open_writer(table, folder, split) for split in SPLITS if split in used}
+    lengths = _MeanLengths()
+    for chunk, masks in _iterate_split_chunks(table, table.columns_read, fitted.times):
+        encoded, bad_R = _encode_or_blank(table, chunk, fitted, bad, lengths)
+        for split, mask_R in masks.items():
+            lengths.update(split, mask_R, encoded)
+            writers[split].write(encoded.filter(pa.array(mask_R)))
+        if len(bad_R) > chunk.num_rows:  # a malformed line gets a blank row
+            writers[next(iter(masks))].write(encoded.slice(chunk.num_rows))
+        advance(chunk.num_rows)
     names = {split: writer.close() for split, writer in writers.items()}
     for split, files in names.items():
         if not files:
-            raise DataError(f"the {split} split has no rows{_why(table, split)}")
-    learnt.mean_length = lengths.means()
-    learnt.save(folder)
-    return names, learnt, bad
+            raise DataError(f"the {split} split has no rows{_explain_empty_split(table, split)}")
+    fitted.mean_length = lengths.compute()
+    fitted.save(folder)
+    return names, fitted, bad
 
 
-def _learn(
-    table: RewritableTable, bounds: dict[str, float], advance: Callable[[int], None]
+def _fit_transforms(
+    table: RewritableTable, split_starts: dict[str, float], advance: Callable[[int], None]
 ) -> FittedTransforms:
-    learner = TransformFitter(
+    fitter = TransformFitter(
         table.declared, split_seed=table.split_seed, skip_bad_rows=table.skips_bad_rows
     )
     problem = ""
     if needs_fitting(table.declared):
-        for piece, splits in _dealt(table, learner.columns_to_read(), bounds):
-            if piece.table is not None:
-                learner.update(piece, splits)
-            problem = problem or piece.problem
-            advance(piece.num_rows)
+        for chunk, masks in _iterate_split_chunks(table, fitter.columns_to_read(), split_starts):
+            if chunk.table is not None:
+                fitter.update(chunk, masks)
+            problem = problem or chunk.problem
+            advance(chunk.num_rows)
     try:
-        learnt = learner.compute()
+        fitted = fitter.compute()
     except DataError as error:
         if not problem:
             raise
         raise DataError(f"{error}; {problem}") from error
-    learnt.times = bounds
-    return learnt
+    fitted.times = split_starts
+    return fitted
 
 
-def _encoded(
+def _encode_or_blank(
     table: RewritableTable,
-    piece: RowChunk,
-    learnt: FittedTransforms,
+    chunk: RowChunk,
+    fitted: FittedTransforms,
     bad: BadRows,
-    lengths: _Lengths,
+    lengths: _MeanLengths,
 ) -> tuple[pa.Table, np.ndarray]:
-    judge = RowValidator.for_chunk(piece, table.skips_bad_rows)
-    if piece.table is None:
+    """Encode a chunk, with a blank row at its end for each malformed line, and flag bad rows.
+
+    Raises:
+        DataError: for the first bad row, or too many skipped ones, and for an unreadable chunk
+            before any readable one.
+    """
+    validator = RowValidator.for_chunk(chunk, table.skips_bad_rows)
+    if chunk.table is None:
         if lengths.schema is None:
-            raise DataError(f"{piece.problem}; no row before it could be read")
-        bad.record(np.ones(piece.num_rows, bool), [piece.problem])
-        return make_blank_rows(piece.num_rows, lengths.schema), np.ones(piece.num_rows, bool)
-    encoded = encode_chunk(piece, table.declared, learnt, judge)
+            raise DataError(f"{chunk.problem}; no row before it could be read")
+        bad.record(np.ones(chunk.num_rows, bool), [chunk.problem])
+        return make_blank_rows(chunk.num_rows, lengths.schema), np.ones(chunk.num_rows, bool)
+    encoded = encode_chunk(chunk, table.declared, fitted, validator)
     lengths.schema = encoded.schema
-    bad_R, messages = judge.bad_R, list(judge.messages)
-    if piece.malformed_lines:
-        encoded = pa.concat_tables(
-            [encoded, make_blank_rows(len(piece.malformed_lines), encoded.schema)]
-        )
-        messages += [f"{piece.file}: line {n or '?'}: {what}" for n, what in piece.malformed_lines]
-        bad_R = np.concatenate([bad_R, np.ones(len(piece.malformed_lines), bool)])
+    bad_R, messages = validator.bad_R, list(validator.messages)
+    if chunk.malformed_lines:
+        blank = make_blank_rows(len(chunk.malformed_lines), encoded.schema)
+        encoded = pa.concat_tables([encoded, blank])
+        messages += [f"{chunk.file}: line {n or '?'}: {text}" for n, text in chunk.malformed_lines]
+        bad_R = np.concatenate([bad_R, np.ones(blank.num_rows, bool)])
     if bad_R.any():
         bad.record(bad_R, messages)
     return encoded, bad_R
 
 
-def _dealt(
-    table: RewritableTable, columns: list[str], bounds: dict[str, float]
+def _iterate_split_chunks(
+    table: RewritableTable, columns: list[str], split_starts: dict[str, float]
 ) -> Iterator[tuple[RowChunk, dict[str, np.ndarray]]]:
-    """All rows, with the split they belong to."""
-    dealer = SplitAssigner(table.row_split, table.split_seed, bounds)
-    more = [table.row_split.column] if table.row_split.column else []
+    """Yield all rows, with a mask of rows for each split."""
+    assigner = SplitAssigner(table.row_split, table.split_seed, split_starts)
+    split_column = [table.row_split.column] if table.row_split.column else []
     for split, files in table.files.items():
-        wanted = list(dict.fromkeys([*columns, *(more if split == "train" else [])]))
-        # a pass over no column at all still has to know how many rows there are
+        to_read = list(dict.fromkeys([*columns, *(split_column if split == "train" else [])]))
         for number, file in enumerate(files):
-            dealer.start_file(number)
-            for piece in table.read_chunks(file, wanted):
+            assigner.start_file(number)
+            for chunk in table.read_chunks(file, to_read):
                 if split == "train":
-                    dealt = dealer.assign(piece)
+                    masks = assigner.assign(chunk)
                 else:
-                    dealt = {split: np.ones(piece.num_rows, bool)}
-                yield piece, _padded(dealt, piece)
+                    masks = {split: np.ones(chunk.num_rows, bool)}
+                yield chunk, _extend_masks(masks, chunk)
 
 
-def _padded(splits: dict[str, np.ndarray], piece: RowChunk) -> dict[str, np.ndarray]:
-    if not piece.malformed_lines:
-        return splits
-    none = np.zeros(len(piece.malformed_lines), bool)
-    return {name: np.concatenate([own, none]) for name, own in splits.items()}
+def _extend_masks(masks: dict[str, np.ndarray], chunk: RowChunk) -> dict[str, np.ndarray]:
+    """Malformed lines at the end belong to no split."""
+    if not chunk.malformed_lines:
+        return masks
+    none = np.zeros(len(chunk.malformed_lines), bool)
+    return {split: np.concatenate([mask_R, none]) for split, mask_R in masks.items()}
 
 
-def _bounds(table: RewritableTable) -> dict[str, float]:
-    """Where the last X begins, for a split by time."""
-    split: Split = table.row_split
+def _find_split_starts(table: RewritableTable) -> dict[str, float]:
+    """Return split -> its first time in seconds; empty where rows are not split by time."""
+    split = table.row_split
     if split.kind != "time":
         return {}
     sample = TimeSample(table.split_seed)
     for file in table.files["train"]:
-        for piece in table.read_chunks(file, [str(split.column)]):
-            if piece.table is not None:
-                sample.add(read_seconds(piece.table, str(split.column)))
+        for chunk in table.read_chunks(file, [str(split.column)]):
+            if chunk.table is not None:
+                sample.add(read_seconds(chunk.table, str(split.column)))
     return sample.split_starts(split)
 
 
-def _writer(table: RewritableTable, folder: Path, split: str) -> Any:
+def _open_writer(table: RewritableTable, folder: Path, split: str) -> ShuffleWriter | ShardWriter:
     if split == "train" and table.mix:
         num_rows = table.num_progress_units() // (1 if table.learnt else 2)
         return ShuffleWriter(folder, split, num_rows=num_rows, seed=table.split_seed)
     return ShardWriter(folder, split)
 
 
-def _why(table: RewritableTable, split: str) -> str:
+def _explain_empty_split(table: RewritableTable, split: str) -> str:
     files = table.files.get(split)
     return (
         f": {files[0]}" if files else f" (split {table.row_split.kind}: {dict(table.row_split.of)})"
     )
 
 
-class _Lengths:
-    """Mean number of ids a row of every list column of the train split."""
+class _MeanLengths:
+    """Means over the train rows of the number of ids in every list column."""
 
     def __init__(self) -> None:
-        self._values: dict[str, int] = {}
-        self._rows = 0
-        self.schema: pa.Schema | None = None
+        self._num_values: dict[str, int] = {}
+        self._num_rows = 0
+        self.schema: pa.Schema | None = None  # of encoded rows, once there are any
 
-    def see(self, split: str, own_R: np.ndarray, encoded: pa.Table) -> None:
+    def update(self, split: str, mask_R: np.ndarray, encoded: pa.Table) -> None:
         if split != "train":
             return
-        self._rows += int(own_R.sum())
+        self._num_rows += int(mask_R.sum())
         for field in encoded.schema:
             if pa.types.is_list(field.type):
-                lengths = pa.compute.list_value_length(encoded[field.name]).to_numpy()
-                self._values[field.name] = self._values.get(field.name, 0) + int(
-                    lengths[own_R].sum()
-                )
+                lengths_R = pa.compute.list_value_length(encoded[field.name]).to_numpy()
+                total = int(lengths_R[mask_R].sum())
+                self._num_values[field.name] = self._num_values.get(field.name, 0) + total
 
-    def means(self) -> dict[str, float]:
-        return {name: count / max(self._rows, 1) for name, count in self._values.items()}
+    def compute(self) -> dict[str, float]:
+        return {name: count / max(self._num_rows, 1) for name, count in self._num_values.items()}

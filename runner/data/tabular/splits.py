@@ -1,4 +1,4 @@
-"""Which rows of a file belong to which split: at random, by a column, or by time."""
+"""Splits of a table's rows: at random, by the values of a column, or by time."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from runner.data.tabular.read_files import RowChunk
+from runner.data.prepare.recipe import SPLITS
+from runner.data.tabular.read_files import RowChunk, single_array
 from runner.errors import ConfigError, DataError, nearest_hint
 
-SPLITS = ("train", "validation", "test")
 SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-SAMPLE_ROWS = 1 << 20  # of times that a share is measured on: all of a smaller file
+MAX_SAMPLED_TIMES = 1 << 20  # shares of a split by time are exact up to this number of rows
 
 
 @dataclass(frozen=True)
 class Split:
-    """How the rows of `dataset.path` are dealt out.
+    """How the rows of `dataset.path` are split.
 
-    random: split -> share. column: split -> values of it. time: split -> its share, or its length
-    in seconds, counted from the end: test is the last part, validation the one before.
+    What `of` maps a split to depends on `kind`. random: its share of the rows. column: the values
+    of the column. time: its share, or its length in seconds, counted from the end: the test split
+    comes last, the validation split before it. The repr enters signatures.
     """
 
-    kind: str  # random, column, time, or whole: all rows are of the train split
+    kind: str  # random, column, time, or whole: all rows belong to the train split
     of: Mapping[str, Any] = field(default_factory=lambda: {"train": 1.0})
     column: str | None = None
 
@@ -36,20 +37,27 @@ class Split:
         return tuple(s for s in SPLITS if self.of.get(s) or (s == "train" and self.kind == "time"))
 
 
-def parse_split(given: Mapping[str, Any] | None, key: str = "dataset.split") -> Split:
-    """Raises: ConfigError naming the key."""
-    if not given:
+def parse_split(setting: Mapping[str, Any] | None, key: str = "dataset.split") -> Split:
+    """Parse a split as it is written in YAML.
+
+    Args:
+        key: where it is written, for messages.
+
+    Raises:
+        ConfigError: naming the key, the value and what is expected.
+    """
+    if not setting:
         return Split("whole")
-    kinds = [k for k in ("random", "column", "time") if k in given]
+    kinds = [k for k in ("random", "column", "time") if k in setting]
     if len(kinds) != 1:
         raise ConfigError(
-            f"{key}: needed is one of random: {{train: 0.8, ...}}, column: NAME with train: [...], "
+            f"{key}: expected one of random: {{train: 0.8, ...}}, column: NAME with train: [...], "
             "or time: NAME with test: LAST"
         )
     kind = kinds[0]
-    of = given["random"] if kind == "random" else {k: v for k, v in given.items() if k != kind}
+    of = setting["random"] if kind == "random" else {k: v for k, v in setting.items() if k != kind}
     if not isinstance(of, Mapping):
-        raise ConfigError(f"{key}.random={of!r}: needed is split: share")
+        raise ConfigError(f"{key}.random={of!r}: expected split: share")
     for name in of:
         if name not in SPLITS:
             raise ConfigError(f"{key}.{name}: no such split{nearest_hint(str(name), SPLITS)}")
@@ -58,42 +66,69 @@ def parse_split(given: Mapping[str, Any] | None, key: str = "dataset.split") -> 
         if abs(sum(map(float, of.values())) - 1) > 1e-9 or min(of.values()) < 0:
             raise ConfigError(f"{key}.random: shares add up to {sum(of.values()):g}, not to 1")
     elif kind == "time":
-        of = {name: _length(value, f"{key}.{name}") for name, value in of.items()}
+        of = {name: _parse_length(value, f"{key}.{name}") for name, value in of.items()}
         if "train" in of or not of:
-            raise ConfigError(f"{key}: by time, give the lengths of validation and test")
+            raise ConfigError(f"{key}: a split by time needs the lengths of validation and test")
     else:
         of = {
             n: [str(v) for v in (v if isinstance(v, Sequence) and not isinstance(v, str) else [v])]
             for n, v in of.items()
         }
     if kind != "time" and "train" not in of:
-        raise ConfigError(f"{key}.train is not set: no row would be learnt from")
-    return Split(kind, of, None if kind == "random" else str(given[kind]))
+        raise ConfigError(f"{key}.train is not set: there would be no row to train on")
+    return Split(kind, of, None if kind == "random" else str(setting[kind]))
 
 
-def _length(value: Any, key: str) -> tuple[str, float]:
-    """('share', 0.1), or ('seconds', 604800.0) for `7d`."""
+def _parse_length(value: Any, key: str) -> tuple[str, float]:
+    """Return ('share', 0.1) for 0.1, or ('seconds', 604800.0) for `7d`.
+
+    Raises:
+        ConfigError: if the value is neither.
+    """
     if isinstance(value, (int, float)) and 0 < value < 1:
         return "share", float(value)
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d|w)", str(value))
-    if not found:
-        raise ConfigError(f"{key}={value!r}: needed is a share such as 0.1, or a time such as 7d")
-    return "seconds", float(found[1]) * SECONDS_PER_UNIT[found[2]]
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d|w)", str(value))
+    if not match:
+        raise ConfigError(f"{key}={value!r}: expected a share such as 0.1, or a time such as 7d")
+    return "seconds", float(match[1]) * SECONDS_PER_UNIT[match[2]]
+
+
+def check_split_type(split: Split, file_schema: pa.Schema, path: str) -> None:
+    """Check that the column of a split by time has times in it.
+
+    Raises:
+        DataError: naming the file, the column and its type.
+    """
+    if split.kind != "time" or split.column not in file_schema.names:
+        return
+    type_ = file_schema.field(split.column).type
+    is_time = pt.is_timestamp(type_) or pt.is_date(type_)
+    if not (is_time or pt.is_integer(type_) or pt.is_floating(type_)):
+        raise DataError(f"{path}: column {split.column!r} has type {type_}, expected a time")
 
 
 def read_seconds(table: pa.Table, name: str) -> np.ndarray:
-    """[R] float64 seconds since 1970; NaN where missing. Numbers are taken as seconds."""
-    column = table[name].combine_chunks() if table[name].num_chunks != 1 else table[name].chunk(0)
+    """Read a column of times; numbers are taken as seconds.
+
+    Returns:
+        [R] float64, seconds since 1970; NaN where a time is missing.
+
+    Raises:
+        DataError: if the column has another type.
+    """
+    column = single_array(table, name)
+    scale = 1.0
     if pt.is_timestamp(column.type) or pt.is_date(column.type):
-        column = column.cast(pa.timestamp("us")).cast(pa.int64())
-        return column.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False) / 1e6
-    if not (pt.is_integer(column.type) or pt.is_floating(column.type)):
-        raise DataError(f"column {name!r} has type {column.type}, needed is a time or a number")
-    return column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
+        column, scale = column.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64()), 1e6
+    elif not (pt.is_integer(column.type) or pt.is_floating(column.type)):
+        raise DataError(f"column {name!r} has type {column.type}, expected a time or a number")
+    column = column.cast(pa.float64(), safe=False).fill_null(np.nan)
+    seconds_R: np.ndarray = column.to_numpy(zero_copy_only=False)
+    return seconds_R if scale == 1 else seconds_R / scale
 
 
 class TimeSample:
-    """Times of a bounded random part of all rows, to find where the last X begins."""
+    """Keeps times, or values to be put into buckets, for quantiles; of many a random sample."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng([seed, 7])
@@ -107,64 +142,60 @@ class TimeSample:
         self._last = max(self._last, float(times.max()))
         self._times = np.concatenate([self._times, times])
         self._keys = np.concatenate([self._keys, self._rng.random(len(times))])
-        if len(self._times) > 2 * SAMPLE_ROWS:
-            kept = np.argpartition(self._keys, SAMPLE_ROWS)[:SAMPLE_ROWS]
-            self._times, self._keys = self._times[kept], self._keys[kept]
+        if len(self._times) > 2 * MAX_SAMPLED_TIMES:
+            sampled = np.argpartition(self._keys, MAX_SAMPLED_TIMES)[:MAX_SAMPLED_TIMES]
+            self._times, self._keys = self._times[sampled], self._keys[sampled]
 
     def quantiles(self, shares: np.ndarray) -> np.ndarray:
+        """Return the quantile of each share; nothing if there is no number."""
         return np.quantile(self._times, shares) if len(self._times) else np.empty(0)
 
     def split_starts(self, split: Split) -> dict[str, float]:
-        """Split -> first time that is in it."""
-        found, taken, end = {}, 0.0, self._last
+        """Return the first time of the test and the validation split, as far as there are any."""
+        starts, share, start = {}, 0.0, self._last
         for name in ("test", "validation"):
             if name not in split.of:
                 continue
             kind, length = split.of[name]
             if kind == "share":
-                taken += length
-                end = float(np.quantile(self._times, max(1 - taken, 0), method="higher"))
+                share += length
+                start = float(np.quantile(self._times, max(1 - share, 0), method="higher"))
             else:
-                end -= length
-            found[name] = end
-        return found
+                start -= length
+            starts[name] = start
+        return starts
 
 
 class SplitAssigner:
-    """Deals out the rows of one file after another; the same for any size of pieces."""
+    """Assigns the rows of one file after another to splits, whatever the size of the chunks."""
 
     def __init__(self, split: Split, seed: int, split_starts: Mapping[str, float]) -> None:
-        self._split, self._seed, self._bounds = split, seed, split_starts
+        self._split, self._seed, self._split_starts = split, seed, split_starts
         self._rng = np.random.default_rng([seed, 0])
 
     def start_file(self, file_number: int) -> None:
+        """Begin a file; a random split draws from a generator of the file's own."""
         self._rng = np.random.default_rng([self._seed, file_number])
 
-    def assign(self, piece: RowChunk) -> dict[str, np.ndarray]:
-        """Split -> flags of its rows. A row may be in none."""
-        split, count = self._split, piece.num_rows
+    def assign(self, chunk: RowChunk) -> dict[str, np.ndarray]:
+        """Return split -> bool [R], its rows. With a split by a column, a row may be in none."""
+        split, num_rows = self._split, chunk.num_rows
         if split.kind == "random":
             ends = np.cumsum([float(split.of[s]) for s in split.splits])[:-1]
-            part_R = np.searchsorted(ends, self._rng.random(count), side="right")
-            return {name: part_R == n for n, name in enumerate(split.splits)}
-        if split.kind == "whole" or piece.table is None:
-            return {"train": np.ones(count, bool)}
+            split_R = np.searchsorted(ends, self._rng.random(num_rows), side="right")
+            return {name: split_R == n for n, name in enumerate(split.splits)}
+        if split.kind == "whole" or chunk.table is None:
+            return {"train": np.ones(num_rows, bool)}
         if split.kind == "column":
-            column = piece.table[split.column]
-            texts = (
-                column.combine_chunks().cast(pa.string())
-                if column.num_chunks != 1
-                else (column.chunk(0).cast(pa.string()))
-            )
-            return {
-                name: pa.compute.is_in(texts, pa.array(values, pa.string())).to_numpy(
-                    zero_copy_only=False
-                )
+            texts = single_array(chunk.table, str(split.column)).cast(pa.string())
+            masks = {
+                name: pa.compute.is_in(texts, pa.array(values, pa.string()))
                 for name, values in split.of.items()
             }
-        times = read_seconds(piece.table, str(split.column))
-        part = np.zeros(count, int)  # a missing time: train
-        for place, name in enumerate(("validation", "test"), start=1):
-            if name in self._bounds:
-                part[times >= self._bounds[name]] = place
-        return {name: part == SPLITS.index(name) for name in split.splits}
+            return {name: mask.to_numpy(zero_copy_only=False) for name, mask in masks.items()}
+        seconds_R = read_seconds(chunk.table, str(split.column))
+        split_R = np.zeros(num_rows, int)  # a row without a time is for training
+        for number, name in enumerate(("validation", "test"), start=1):
+            if name in self._split_starts:
+                split_R[seconds_R >= self._split_starts[name]] = number
+        return {name: split_R == SPLITS.index(name) for name in split.splits}

@@ -1,19 +1,17 @@
-"""Vocabularies of integer values: counted in pieces, kept as sorted arrays, never as objects."""
+"""Vocabularies of integer values, counted chunk by chunk and kept as sorted arrays."""
 
 from __future__ import annotations
 
 import numpy as np
 
-UNKNOWN_ID, MISSING_ID, FIRST_VALUE_ID = (
-    0,
-    1,
-    2,
-)  # ids of a value outside the vocabulary, of none, of the first
-MERGE_AT = 1 << 22  # waiting values: bounds memory beyond the distinct ones
+UNKNOWN_ID = 0  # id of a value that is not in the vocabulary
+MISSING_ID = 1
+FIRST_VALUE_ID = 2  # id of the vocabulary's first value
+MERGE_AT = 1 << 22  # values that wait to be merged at most; bounds memory
 
 
 class ValueCounter:
-    """How often every value occurs."""
+    """Counts how often every value occurs."""
 
     def __init__(self) -> None:
         self._values = np.empty(0, np.int64)
@@ -22,14 +20,14 @@ class ValueCounter:
         self._num_waiting = 0
 
     def add(self, values: np.ndarray) -> None:
-        found = np.unique(values.astype(np.int64), return_counts=True)
-        self._waiting.append(found)
-        self._num_waiting += len(found[0])
+        values, counts = np.unique(values.astype(np.int64), return_counts=True)
+        self._waiting.append((values, counts))
+        self._num_waiting += len(values)
         if self._num_waiting >= MERGE_AT:
             self._merge()
 
     def frequent_values(self, min_count: int) -> np.ndarray:
-        """Sorted values that occur at least `min_count` times."""
+        """Return the values that occur at least `min_count` times, sorted."""
         self._merge()
         return self._values[self._counts >= min_count]
 
@@ -45,12 +43,20 @@ class ValueCounter:
 
 
 def look_up_ids(values: np.ndarray, vocabulary: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """Ids, int32: FIRST onwards in the vocabulary's order. `missing`: [R] bool."""
+    """Map values to ids: FIRST_VALUE_ID onwards, in the order of the vocabulary.
+
+    Args:
+        values: [R] int64.
+        vocabulary: sorted int64.
+        missing: [R] bool.
+
+    Returns:
+        [R] int32.
+    """
     ids = np.full(len(values), UNKNOWN_ID, np.int32)
     if len(vocabulary):
-        place = np.minimum(np.searchsorted(vocabulary, values), len(vocabulary) - 1)
-        ids = np.where(vocabulary[place] == values, place + FIRST_VALUE_ID, UNKNOWN_ID).astype(
-            np.int32
-        )
+        index = np.minimum(np.searchsorted(vocabulary, values), len(vocabulary) - 1)
+        found = vocabulary[index] == values
+        ids = np.where(found, index + FIRST_VALUE_ID, UNKNOWN_ID).astype(np.int32)
     ids[missing] = MISSING_ID
     return ids

@@ -1,0 +1,192 @@
+"""Values of id columns as integers, before they are mapped to rows of an embedding table.
+
+Shape legend: R rows of a chunk, V values of a list column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from runner.data.core.transforms import splitmix64
+from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.hash_text import hash_texts
+from runner.data.tabular.read_files import is_text, match_integers, single_array, strip_number
+from runner.data.tabular.schema_file import IdSpec
+
+MAX_EXACT_INTEGER = 2**53  # above it a double does not hold every integer
+
+
+@dataclass(frozen=True)
+class RawIds:
+    """Values of an id column: one a row, or with offsets a list a row."""
+
+    values: np.ndarray  # int64 [R], or [V]
+    missing: np.ndarray  # bool [R], or [V]
+    offsets_R1: np.ndarray | None = None
+    row_of_value: np.ndarray | None = None  # [V]
+    weights: np.ndarray | None = None  # [V] float32
+
+
+def read_ids(spec: IdSpec, table: pa.Table, validator: RowValidator) -> RawIds:
+    """Read an id column as integers; sequences are put in time order and cut to their length.
+
+    Raises:
+        DataError: for a value that cannot be an id, unless bad rows are skipped.
+    """
+    if spec.cross:
+        total = np.zeros(table.num_rows, np.uint64)
+        for position, name in enumerate(spec.cross):
+            values, missing = read_integers(single_array(table, name), name, validator, None)
+            values[missing] = np.iinfo(np.int64).min  # a missing value is a value like others
+            total = splitmix64(total ^ splitmix64(values.view(np.uint64), position), 0)
+        return RawIds(total.view(np.int64), np.zeros(table.num_rows, bool))
+    column = single_array(table, spec.column)
+    if not spec.is_list:
+        return RawIds(*_read_values(spec, column, validator, None))
+    lists = _as_lists(spec, column)
+    flat, offsets_R1 = _flatten_lists(lists)
+    row_of_value: np.ndarray = np.repeat(np.arange(len(lists)), np.diff(offsets_R1))
+    values, missing = _read_values(spec, flat, validator, row_of_value)
+    weights: np.ndarray | None = None
+    if spec.weights:
+        raw = _read_parallel_list(table, spec.weights, spec, offsets_R1, validator)
+        wrong = ~(np.isfinite(raw) & (np.abs(raw) <= np.finfo(np.float32).max))
+        validator.reject(
+            spec.weights, wrong, lambda at: f"weight {raw[at]}: not finite", row_of_value
+        )
+        weights = np.where(wrong, 0, raw).astype(np.float32)
+    if spec.is_sequence:
+        if spec.order_by:
+            times = _read_parallel_list(table, spec.order_by, spec, offsets_R1, validator)
+            order = np.lexsort((times, row_of_value))
+            values, missing = values[order], missing[order]
+        keep, offsets_R1 = _truncate_lists(offsets_R1, spec.max_length, spec.keep)
+        return RawIds(values[keep], missing[keep], offsets_R1, row_of_value[keep])
+    return RawIds(values, missing, offsets_R1, row_of_value, weights)
+
+
+def read_integers(
+    column: pa.Array, name: str, validator: RowValidator, row_of_value: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Read values as integers: texts become their 64-bit hash, floats must be whole.
+
+    Args:
+        name: of the column, for messages.
+        row_of_value: [V] the row of every value of a list column.
+
+    Returns:
+        The values, int64 with 0 where one is missing, and which are missing, bool.
+
+    Raises:
+        DataError: for a float that is not a whole number, unless bad rows are skipped.
+    """
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    if is_text(column.type):
+        return hash_texts(column), missing
+    if pt.is_floating(column.type):
+        values = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
+        whole = (values == np.rint(values)) & (np.abs(values) <= MAX_EXACT_INTEGER)
+        validator.reject(
+            name, ~whole, lambda at: f"value {values[at]}: not an integer", row_of_value
+        )
+        return np.where(whole, values, 0).astype(np.int64), missing
+    if not pt.is_integer(column.type):
+        column = column.cast(pa.int64())  # booleans, dates, times
+    return column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64), missing
+
+
+def _read_values(
+    spec: IdSpec, flat: pa.Array, validator: RowValidator, row_of_value: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values to be bucketised are float64, viewed as int64."""
+    if spec.encode == "bucketise":
+        missing = flat.is_null().to_numpy(zero_copy_only=False)
+        values = flat.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False).copy()
+        validator.reject(
+            spec.column,
+            np.isnan(values),
+            lambda at: f"value {values[at]}: not a number",
+            row_of_value,
+        )
+        return values.view(np.int64), missing
+    as_number = spec.encode == "as_is" or spec.input == "integer"
+    if as_number and is_text(flat.type):
+        flat = _parse_integers(spec, flat, validator, row_of_value)
+    elif spec.input == "string" and not is_text(flat.type):
+        flat = flat.cast(pa.string())
+    values, missing = read_integers(flat, spec.column, validator, row_of_value)
+    return values, missing
+
+
+def _parse_integers(
+    spec: IdSpec, texts: pa.Array, validator: RowValidator, row_of_value: np.ndarray | None
+) -> pa.Array:
+    texts = texts.cast(pa.string())
+    fits = match_integers(texts)
+    wrong = ~fits.fill_null(True).to_numpy(zero_copy_only=False)
+    validator.reject(
+        spec.column, wrong, lambda at: f"{texts[at].as_py()!r} is not an integer", row_of_value
+    )
+    texts = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
+    return strip_number(texts).cast(pa.int64())
+
+
+def _as_lists(spec: IdSpec, column: pa.Array) -> pa.Array:
+    """Return a list array. Texts are split at the separator; a missing text is an empty list."""
+    if spec.separator:
+        texts = column.cast(pa.string())
+        lists = pc.split_pattern(texts, spec.separator)
+        empty = pc.equal(texts, "").fill_null(True)
+        return pc.if_else(empty, pa.scalar([], lists.type), lists)
+    if pt.is_fixed_size_list(column.type):
+        column = column.cast(pa.list_(column.type.value_type))
+    return column
+
+
+def _flatten_lists(lists: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return all values and the offsets [R + 1] of the rows. A missing list counts as empty."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    return lists.flatten(), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def _read_parallel_list(
+    table: pa.Table, name: str, spec: IdSpec, offsets_R1: np.ndarray, validator: RowValidator
+) -> np.ndarray:
+    """Read another list column as [V] float64; rows whose lists differ in length are bad."""
+    lists = single_array(table, name)
+    if is_text(lists.type):
+        lists = _as_lists(spec, lists)
+    flat, found_R1 = _flatten_lists(lists)
+    if is_text(flat.type) or pt.is_timestamp(flat.type):
+        flat = flat.cast(pa.int64() if pt.is_timestamp(flat.type) else pa.float64())
+    values: np.ndarray = (
+        flat.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
+    )
+    lengths_R, found_lengths_R = np.diff(offsets_R1), np.diff(found_R1)
+    wrong_R = lengths_R != found_lengths_R
+    validator.reject(
+        name,
+        wrong_R,
+        lambda row: f"{found_lengths_R[row]} values, but {lengths_R[row]} in {spec.column!r}",
+    )
+    if not wrong_R.any():
+        return values
+    indices = np.repeat(found_R1[:-1] - offsets_R1[:-1], lengths_R) + np.arange(offsets_R1[-1])
+    usable = ~np.repeat(wrong_R, lengths_R)
+    return np.where(usable, values[np.where(usable, indices, 0)] if len(values) else 0.0, 0.0)
+
+
+def _truncate_lists(
+    offsets_R1: np.ndarray, max_length: int, end: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of the values that are kept, and the new offsets."""
+    lengths_R = np.minimum(np.diff(offsets_R1), max_length)
+    starts_R = offsets_R1[1:] - lengths_R if end == "last" else offsets_R1[:-1]
+    new_R1 = np.concatenate([[0], np.cumsum(lengths_R)])
+    indices = np.repeat(starts_R - new_R1[:-1], lengths_R) + np.arange(new_R1[-1])
+    return indices, new_R1
