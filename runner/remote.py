@@ -22,7 +22,7 @@ from runner.config.rules import check_config
 from runner.errors import ConfigError, UserError, combined_error
 from runner.launch import print_status
 from runner.rundir.location import check_writable, create_and_lock
-from runner.sweep.local_process import last_line
+from runner.rundir.readers import last_line
 
 RECORD_FILES = ("config.yaml", "meta.json", "metrics.jsonl", "perf.jsonl", "result.json", "log.txt")
 _TRAIN_LOOP = "runner.training.loops.train.train"

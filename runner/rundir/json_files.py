@@ -126,8 +126,17 @@ class JsonlFile:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Whole rows of a `.jsonl` file; a torn last row is left out."""
-    if not path.exists():
+    """Return the whole rows of a `.jsonl` file; torn and damaged rows are left out."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    rows = []
+    for line in text.split("\n")[:-1]:  # without its line break a row may not be whole
+        try:
+            row = json.loads(line) if line else None
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows

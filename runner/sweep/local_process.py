@@ -20,7 +20,6 @@ from runner.sweep.plan import SweepJob, SweepPlan
 
 JOB_LOG_FILE = "job.log"
 _EXEC_SCRIPT = parent_death.__file__
-_LOG_TAIL = 64 * 1024  # bytes of a log that are searched for its last line
 
 
 class JobHandle(Protocol):
@@ -173,21 +172,6 @@ def split_devices(devices: Sequence[str], slots: int) -> list[list[str]] | None:
     if each == 0:
         return [[devices[slot % len(devices)]] for slot in range(slots)]
     return [list(devices[slot * each : (slot + 1) * each]) for slot in range(slots)]
-
-
-def last_line(log: Path, start: int = 0) -> str | None:
-    """The last line with text in a log from a position on, as a terminal would show it."""
-    try:
-        with log.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(start, size - _LOG_TAIL))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return None
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-    lines = [line.strip() for line in re.split(r"[\r\n]+", text)]
-    line = next((line for line in reversed(lines) if line), None)
-    return line.removeprefix("error: ") if line else None
 
 
 def process_start_ticks(pid: int) -> int | None:

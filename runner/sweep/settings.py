@@ -1,4 +1,4 @@
-"""The launcher's settings: keys of `conf/launcher/`."""
+"""The settings of the launcher: the keys of `conf/launcher/`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ class LauncherSettings:
 
 
 def read_launcher_settings(node: Mapping[str, Any] | None) -> LauncherSettings:
-    """Raises: ConfigError for an unknown key or a value that cannot hold."""
+    """Return the checked settings of a `launcher` node.
+
+    Raises:
+        ConfigError: for an unknown key, or a value that is out of range.
+    """
     given = dict(node or {})
     known = [f.name for f in fields(LauncherSettings)]
     for key in given:

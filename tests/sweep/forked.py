@@ -55,13 +55,13 @@ class Forked:
     def fileno(self) -> int:
         return self._pidfd
 
-    def send(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         if self.code is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        self.send(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
 
 def forks(plan: Any, flags: Sequence[str], name: str) -> Any:

@@ -16,7 +16,6 @@ from runner.sweep.local_process import (
     LocalProcess,
     is_log_open,
     job_command,
-    last_line,
     process_start_ticks,
     quote_hydra_value,
     split_devices,
@@ -65,15 +64,6 @@ def test_gpus_are_shared_out_several_each_or_one_for_several(monkeypatch):
     for nothing in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
         assert visible_devices() == []
-
-
-def test_the_last_line_is_what_a_terminal_would_show(tmp_path):
-    log = tmp_path / JOB_LOG_FILE
-    log.write_bytes(b"before\n")
-    assert last_line(log, 7) is None
-    log.write_bytes(b"before\nstep 1\rstep 2\r\x1b[1;31merror:\x1b[0m it broke \xff\n\n  \n")
-    assert last_line(log, 7) == "it broke �"
-    assert last_line(tmp_path / "none") is None
 
 
 def test_exit_codes_and_signals_come_through(tmp_path):

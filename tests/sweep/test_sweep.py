@@ -59,7 +59,7 @@ def test_a_job_that_fails_leaves_the_others_alone(tmp_path, capsys):
         "wrong": "the data has no column 'label'",
         "sigkill": "killed by signal 9",
         "memory": "MemoryError",
-        "silent": "exit code 7, and not a word in job.log",
+        "silent": "exit code 7, and nothing in job.log",
     }
     assert statuses(tmp_path) == {w: "completed" if w == "ok" else "failed" for w in what}
     told = capsys.readouterr()

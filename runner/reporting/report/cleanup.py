@@ -16,10 +16,10 @@ from rich.text import Text
 from runner.errors import UserError
 from runner.reporting.console.format import format_duration
 from runner.reporting.report.find import is_sweep
-from runner.reporting.report.records import RunRecord, read_run
+from runner.reporting.report.records import RunRecord, checkpoint_steps, read_run
 from runner.reporting.report.terminal import make_console
-from runner.rundir.json_files import read_json
 from runner.rundir.lock import FolderLock, is_locked
+from runner.rundir.readers import read_optional_json
 
 _DELETING = ".deleting-"  # a folder on its way out; the next `clean` goes on with it
 _MAX_DEPTH = 4
@@ -107,7 +107,7 @@ def _read(folder: Path) -> RunRecord | str:
 def _removal_reason(place: Path, run: RunRecord | str, *, interrupted: bool) -> str | None:
     if isinstance(run, str):
         return run if run != "meta.json is damaged" else None  # its checkpoints may still be good
-    steps = [int(p.parent.name[5:]) for p in place.glob("checkpoints/step-*/manifest.json")]
+    steps = checkpoint_steps(place)
     goes_on = f"could be resumed at step {max(steps):,}" if steps else "no checkpoint"
     if run.status == "failed":
         return f"failed, {goes_on}"
@@ -219,7 +219,4 @@ def _clean_up_outputs(folder: Path) -> None:
 
 
 def _creation_time(folder: Path) -> str:
-    try:
-        return str(read_json(folder / "meta.json").get("created") or "")
-    except (UserError, AttributeError):
-        return ""
+    return str(read_optional_json(folder / "meta.json").get("created") or "")

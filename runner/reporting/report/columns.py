@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.errors import UserError, nearest_hint
 from runner.metrics.settings import find_metric
-from runner.reporting.report.records import RunRecord, finite_or_none
+from runner.reporting.report.leaderboard import rank_runs
+from runner.reporting.report.records import RunRecord, format_setting
 
 # Part of what makes a run, but said by something else that a person reads sooner.
 _REDUNDANT_KEYS = ("seed", "source.signature", "source.newest")
 _ABSENT = object()
-
-
-def format_setting(value: Any) -> str:
-    """A setting as a person writes it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)
 
 
 def varying_settings(runs: Sequence[RunRecord]) -> list[str]:
@@ -70,10 +57,6 @@ def _is_determined_by(runs: Sequence[RunRecord], key: str, others: Sequence[str]
     )
 
 
-def format_run_setting(run: RunRecord, key: str) -> str:
-    return "" if key not in run.settings else format_setting(run.settings[key])
-
-
 def short_headings(keys: Sequence[str]) -> dict[str, str]:
     """The last two parts of a key where they tell it from the others, else the whole."""
     short = {k: ".".join(k.split(".")[-2:]) for k in keys}
@@ -115,21 +98,6 @@ def metric_columns(runs: Sequence[RunRecord], monitor: str) -> list[str]:
     return [n for n in (monitor, *others) if n in names]
 
 
-def rank_runs(runs: Iterable[RunRecord], metric: str, direction: str) -> list[RunRecord]:
-    """Best first; then those without the metric, those not finished, and failed ones last."""
-    order = {"completed": 0, "running": 1, "pruned": 2, "interrupted": 2, "incomplete": 3}
-
-    def key(run: RunRecord) -> tuple[int, float]:
-        value = finite_or_none(run.metrics.get(metric))
-        return order.get(run.status, 4), math.inf if value is None else sort_value(value, direction)
-
-    return sorted(runs, key=key)
-
-
-def sort_value(value: float, direction: str) -> float:
-    return {"max": -value, "min": value, "one": abs(value - 1)}[direction]
-
-
 def sort_runs(
     runs: Sequence[RunRecord], key: str | None, monitor: tuple[str, str]
 ) -> list[RunRecord]:
@@ -157,44 +125,6 @@ def sort_runs(
         return (2, 0.0, "") if found is None else (1, 0.0, str(found))
 
     return sorted(runs, key=value)
-
-
-@dataclass(frozen=True)
-class SeedGroup:
-    """Runs that differ only in their seed."""
-
-    values: tuple[str, ...]  # of the columns that vary
-    runs: tuple[RunRecord, ...]
-
-    def metric_values(self, metric: str) -> list[float]:
-        found = (finite_or_none(r.metrics.get(metric)) for r in self.runs)
-        return [v for v in found if v is not None]
-
-    def mean(self, metric: str) -> float | None:
-        numbers = self.metric_values(metric)
-        return statistics.fmean(numbers) if numbers else None
-
-    def std(self, metric: str) -> float | None:
-        """Of the sample (n - 1); None for a single run."""
-        numbers = self.metric_values(metric)
-        return statistics.stdev(numbers) if len(numbers) > 1 else None
-
-
-def group_by_settings(
-    runs: Sequence[RunRecord], keys: Sequence[str], metric: str, direction: str
-) -> list[SeedGroup]:
-    """Completed runs, those together that differ only in their seed; the best mean first."""
-    groups: dict[tuple[str, ...], list[RunRecord]] = {}
-    for run in runs:
-        if run.is_completed:
-            groups.setdefault(tuple(format_run_setting(run, k) for k in keys), []).append(run)
-    found = [SeedGroup(values, tuple(members)) for values, members in groups.items()]
-
-    def key(one: SeedGroup) -> float:
-        mean = one.mean(metric)
-        return math.inf if mean is None else sort_value(mean, direction)
-
-    return sorted(found, key=key)
 
 
 def mixed_provenance(runs: Sequence[RunRecord]) -> list[str]:

@@ -13,12 +13,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from runner.errors import UserError
 from runner.reporting.console.format import format_duration, format_number
-from runner.reporting.report.columns import format_setting
-from runner.reporting.report.records import RunRecord, read_rows, read_run
+from runner.reporting.report.records import (
+    RunRecord,
+    checkpoint_steps,
+    format_setting,
+    read_run,
+)
 from runner.reporting.report.terminal import make_console
-from runner.rundir.json_files import read_json
+from runner.rundir.json_files import read_json, read_jsonl
+from runner.rundir.readers import read_optional_json
 
 Change = tuple[str, Any, Any]
 
@@ -85,32 +89,24 @@ def compare_runs(one: Path, two: Path) -> RunComparison:
     different: list[str] = []
     logs = [one / "metrics.jsonl", two / "metrics.jsonl"]
     if _digest(logs[0]) == _digest(logs[1]):
-        same.append(f"metrics.jsonl: all {len(read_rows(logs[0])):,} rows")
+        same.append(f"metrics.jsonl: all {len(read_jsonl(logs[0])):,} rows")
     else:
         different.append(f"metrics.jsonl: {_first_difference(*logs)}")
-    results = [_result(one), _result(two)]
+    results = [read_optional_json(folder / "result.json") for folder in (one, two)]
     for key in ("status", "step", "examples", "metrics", "best"):
         a, b = (r.get(key) for r in results)
         if a != b:
             different.append(f"result.json: {key}{_largest_difference(a, b)}")
-    steps = sorted(set(_checkpoints(one)) & set(_checkpoints(two)))
+    steps = sorted(set(checkpoint_steps(one)) & set(checkpoint_steps(two)))
     if steps:
         a, b = (_tensor_files(folder / f"checkpoints/step-{steps[-1]}") for folder in (one, two))
         what = f"weights, optimizer states and random states at step {steps[-1]:,}"
         (same if a == b else different).append(
             what + (f" (sha256 {_short(a)})" if a == b else ": their sha256 differ")
         )
-    elif _checkpoints(one) or _checkpoints(two):
+    elif checkpoint_steps(one) or checkpoint_steps(two):
         different.append("checkpoints: none of the same step is left in both")
     return RunComparison(tuple(same), tuple(different))
-
-
-def _result(folder: Path) -> dict[str, Any]:
-    try:
-        found = read_json(folder / "result.json")
-    except UserError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _largest_difference(a: Any, b: Any) -> str:
@@ -135,17 +131,13 @@ def _digest(path: Path) -> str:
 
 
 def _first_difference(one: Path, two: Path) -> str:
-    rows = [read_rows(one), read_rows(two)]
+    rows = [read_jsonl(one), read_jsonl(two)]
     for a, b in zip(*rows):
         if a != b:
             names = [k for k in a if a.get(k) != b.get(k)] or sorted(b.keys() - a.keys())
             values = f"{a.get(names[0])} and {b.get(names[0])}"
             return f"differs first at step {a.get('step')} ({a.get('split')}/{names[0]}: {values})"
     return f"{len(rows[0]):,} and {len(rows[1]):,} rows"
-
-
-def _checkpoints(folder: Path) -> list[int]:
-    return [int(p.parent.name[5:]) for p in folder.glob("checkpoints/step-*/manifest.json")]
 
 
 def _tensor_files(checkpoint: Path) -> dict[str, str]:

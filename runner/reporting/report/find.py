@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import UserError
+from runner.reporting.report.leaderboard import LEADERBOARD_FILE, read_leaderboard
 from runner.reporting.report.records import RunRecord, read_run, read_unstarted_run
 
 _MAX_DEPTH = 5  # folders below the one that is given
@@ -58,7 +58,7 @@ def find_runs(folders: Sequence[Path]) -> RunSelection:
 def is_sweep(folder: Path) -> bool:
     """Whether a folder is a sweep's own."""
     return not (folder / "meta.json").exists() and any(
-        (folder / name).exists() for name in ("study.db", "leaderboard.csv")
+        (folder / name).exists() for name in ("study.db", LEADERBOARD_FILE)
     )
 
 
@@ -85,24 +85,6 @@ def _walk(
                 yield path, inner.get(path.name, {})
             continue
         yield from _walk(path, sweeps, inner, depth + 1)
-
-
-def read_leaderboard(folder: Path) -> dict[str, dict[str, str]]:
-    """What a sweep's `leaderboard.csv` says of each job, by the name of its folder."""
-    try:
-        with (folder / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
-            return {row["folder"]: row for row in csv.DictReader(file) if row.get("folder")}
-    except (OSError, csv.Error, UnicodeDecodeError):
-        return {}
-
-
-def read_leaderboard_columns(folder: Path) -> list[str]:
-    """Of a sweep's `leaderboard.csv`; the one after `status` is what the jobs were judged by."""
-    try:
-        with (folder / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
-            return next(csv.reader(file), [])
-    except (OSError, csv.Error, UnicodeDecodeError):
-        return []
 
 
 def _label(path: Path, given: Path, *, alone: bool) -> str:

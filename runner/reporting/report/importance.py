@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.reporting.report.columns import SeedGroup, format_run_setting
-from runner.reporting.report.records import RunRecord, finite_or_none
+from runner.reporting.report.leaderboard import SeedGroup, format_run_settings
+from runner.reporting.report.records import RunRecord
+from runner.rundir.readers import finite_or_none
 
 _MAX_VALUES = 8  # of a number; more are put together in as many parts of equal size
 _MIN_RUNS = 4
@@ -91,7 +92,7 @@ def binned_values(runs: Sequence[RunRecord], key: str) -> list[Any]:
     there = [as_float(v) for v in raw]
     numbers = sorted(v for v in there if v is not None)
     if len(numbers) < len(raw) or len(set(numbers)) <= _MAX_VALUES:
-        return [format_run_setting(run, key) for run in runs]
+        return [format_run_settings(run, [key])[0] for run in runs]
     count = max(2, min(_MAX_VALUES, len(numbers) // 3))
     edges = [numbers[len(numbers) * i // count] for i in range(1, count)]
     return [sum(v >= edge for edge in edges) for v in there if v is not None]

@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runner.reporting.report.columns import SeedGroup
-from runner.reporting.report.records import RunRecord, numeric_values, read_rows
+from runner.reporting.report.leaderboard import SeedGroup
+from runner.reporting.report.records import RunRecord
+from runner.rundir.json_files import read_jsonl
+from runner.rundir.readers import numeric_values
 
 Figure = dict[str, Any]
 
@@ -55,7 +57,7 @@ def figure_layout(**more: Any) -> dict[str, Any]:
 def read_curves(run: RunRecord) -> dict[str, tuple[list[float], list[float]]]:
     """`split/metric` -> steps and values of a run's log; long ones thinned out evenly."""
     found: dict[str, tuple[list[float], list[float]]] = {}
-    for row in read_rows(run.folder / "metrics.jsonl"):
+    for row in read_jsonl(run.folder / "metrics.jsonl"):
         values = numeric_values(row)
         step = values.get("step")
         if step is None:

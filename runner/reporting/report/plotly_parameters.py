@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from runner.reporting.report.columns import format_setting, short_headings
+from runner.reporting.report.columns import short_headings
 from runner.reporting.report.importance import ParameterImportance, as_float
 from runner.reporting.report.plotly_curves import COLOURS, Figure, figure_layout, to_json_numbers
-from runner.reporting.report.records import RunRecord, finite_or_none
+from runner.reporting.report.records import RunRecord, format_setting
+from runner.rundir.readers import finite_or_none
 
 COLOUR_SCALE = [[0, "#fde68a"], [0.5, "#34d399"], [1, "#1e3a8a"]]  # light is worse, dark is better
 _MAX_TICKS = 8

@@ -13,7 +13,9 @@ from runner.reporting.report.plotly_curves import (
     thin_curve,
     to_json_numbers,
 )
-from runner.reporting.report.records import RunRecord, numeric_values, read_rows
+from runner.reporting.report.records import RunRecord
+from runner.rundir.json_files import read_jsonl
+from runner.rundir.readers import numeric_values
 
 _SPLIT_COLOURS = {"train": "#94a3b8", "validation": COLOURS[0], "test": COLOURS[1]}
 _HEIGHT = 280
@@ -61,7 +63,7 @@ def lr_figure(run: RunRecord) -> Figure | None:
 
 def throughput_figure(run: RunRecord) -> Figure | None:
     """Examples a second between log points."""
-    rows = [numeric_values(r) for r in read_rows(run.folder / "perf.jsonl")]
+    rows = [numeric_values(r) for r in read_jsonl(run.folder / "perf.jsonl")]
     rows = [r for r in rows if "examples_per_s" in r and "step" in r]
     if len(rows) < 2:
         return None

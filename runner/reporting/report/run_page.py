@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from runner.errors import UserError
 from runner.reporting.console.format import format_duration, format_number, result_table
 from runner.reporting.report.html import (
     Cell,
@@ -26,8 +24,8 @@ from runner.reporting.report.plotly_run import (
     metric_figures,
     throughput_figure,
 )
-from runner.reporting.report.records import RunRecord, as_number
-from runner.rundir.json_files import read_json
+from runner.reporting.report.records import RunRecord
+from runner.rundir.readers import as_number, read_optional_json
 
 _FEATURES_SHOWN = 200
 
@@ -42,7 +40,7 @@ def make_run_page(run: RunRecord) -> Page:
     page.parts.append(render_facts(_facts(run)))
     if run.error:
         page.add_section("What went wrong", f"<pre>{escape(run.error)}</pre>", css_class="warn")
-    data = _read(run.folder / "data.json")
+    data = read_optional_json(run.folder / "data.json")
     page.add_section("Results", _results(run, data))
     metrics = metric_figures(run)
     body = "".join(page.add_figure(figure, name) for name, figure in metrics.items())
@@ -70,7 +68,7 @@ def show_run(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None
         out.print(Text(f"{name:<{width}}{value}"), soft_wrap=True)
     if run.error:
         out.print(Text(f"{'error':<{width}}{run.error}", style="red"), soft_wrap=True)
-    lines = _result_lines(run, _read(run.folder / "data.json"))
+    lines = _result_lines(run, read_optional_json(run.folder / "data.json"))
     for line in lines:
         out.print(Text(f"  {line}"), soft_wrap=True)
     if not lines:
@@ -118,7 +116,7 @@ def _result_lines(run: RunRecord, data: Mapping[str, Any]) -> list[str]:
 
 def _calibration(page: Page, run: RunRecord) -> str:
     """A figure a split; runs from before it was kept have none."""
-    found = _read(run.folder / "calibration.json")
+    found = read_optional_json(run.folder / "calibration.json")
     shown = []
     for split, told in found.items():
         if isinstance(told, dict) and told.get("tasks"):
@@ -168,7 +166,7 @@ def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
 def _positive_rates(run: RunRecord) -> list[tuple[str, str]]:
     """Of each task, by the split that was evaluated last."""
     found = {}
-    for split, told in _read(run.folder / "calibration.json").items():
+    for split, told in read_optional_json(run.folder / "calibration.json").items():
         for task, bins in (told.get("tasks") or {}).items():
             weight = sum(bins["weight"])
             if weight > 0:
@@ -210,14 +208,3 @@ def _provenance(run: RunRecord) -> str:
 
 def _words(meta: Mapping[str, Any]) -> list[tuple[int, str]]:
     return list(enumerate(str(w) for w in meta.get("command") or []))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A file that a run may have; {} where it has none or a damaged one: the rest is shown."""
-    if not path.exists():
-        return {}
-    try:
-        found = read_json(path)
-    except UserError:
-        return {}
-    return found if isinstance(found, dict) else {}

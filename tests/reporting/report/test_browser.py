@@ -17,7 +17,7 @@ from runner.reporting.report.overview_page import make_overview_page
 from runner.reporting.report.plotly_run import lr_figure
 from runner.reporting.report.run_page import make_run_page
 from runner.reporting.report.write import write_page
-from tests.reporting.report.made import make_grid, make_run
+from tests.reporting.report.run_directories import make_grid, make_run
 
 BROWSER = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

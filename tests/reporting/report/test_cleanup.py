@@ -10,7 +10,7 @@ import pytest
 
 from runner.rundir.lock import FolderLock
 from tests.fake_job import fake_command
-from tests.reporting.report.made import make_run
+from tests.reporting.report.run_directories import make_run
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 
 from runner.errors import UserError
 from runner.reporting.report.columns import (
-    group_by_settings,
     mixed_provenance,
     monitored_metric,
     sort_runs,
@@ -21,8 +20,9 @@ from runner.reporting.report.importance import (
     rank_parameters,
     seed_variance_share,
 )
+from runner.reporting.report.leaderboard import group_by_settings
 from runner.reporting.report.plotly_parameters import effect_figure, parallel_coordinates
-from tests.reporting.report.made import make_grid, make_run
+from tests.reporting.report.run_directories import make_grid, make_run
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from runner.reporting.report.find import find_runs
 from runner.rundir.lock import FolderLock
 from tests.conftest import ROOT
 from tests.fake_job import fake_command
-from tests.reporting.report.made import make_grid, make_run
+from tests.reporting.report.run_directories import make_grid, make_run
 
 
 @pytest.fixture
