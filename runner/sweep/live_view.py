@@ -127,7 +127,8 @@ class LiveView:
         mean_s = sum(self.seconds) / len(self.seconds)
         now = time.monotonic()
         running_s = sum(max(0.0, mean_s - (now - began)) for _, _, began in self.running.values())
-        return f"about {_format_duration((waiting * mean_s + running_s) / self.plan.launcher.slots)} left"
+        left_s = (waiting * mean_s + running_s) / self.plan.launcher.slots
+        return f"about {_format_duration(left_s)} left"
 
     def _table(self) -> RenderableType:
         ended = sum(self.counts.values())

@@ -208,7 +208,7 @@ class JobScheduler:
         return "failed", line or f"exit code {code}, and nothing in {JOB_LOG_FILE}"
 
     def _tries_left(self, running: RunningJob, end: TryResult) -> int:
-        """Return how often a job may be tried again; never if its configuration is wrong (exit 2)."""
+        """Return how often a job may be tried again: never if its configuration is wrong (2)."""
         if end.status != "failed" or end.exit_code in (0, 2) or self.stop_request.requested:
             return 0
         return max(0, self.settings.retries - running.num_previous_tries)

@@ -11,6 +11,8 @@ from runner.errors import ConfigError, nearest_hint
 
 @dataclass(frozen=True)
 class LauncherSettings:
+    """How many jobs run at once, how long, and how often."""
+
     slots: int = 1  # jobs at once
     timeout_s: float | None = None  # of one try of one job
     retries: int = 0  # further tries of a job that failed

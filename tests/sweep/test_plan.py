@@ -110,5 +110,5 @@ def test_names_that_vary_give_way_to_what_is_swept():
     ["hydra.run.dir=x", "hydra.sweep.subdir=x"],
 )
 def test_what_only_hydras_own_sweeps_know_is_refused_not_ignored(text):
-    with pytest.raises(ConfigError, match="not with -m"):
+    with pytest.raises(ConfigError, match="does not hold with -m"):
         plan([["seed=1", text], ["seed=2", text]])

@@ -1,4 +1,4 @@
-"""Two runs side by side: tables of what differs, and whether what came out is the same."""
+"""Two runs side by side: tables of what differs, and whether their results are the same."""
 
 from __future__ import annotations
 
@@ -29,12 +29,9 @@ Change = tuple[str, Any, Any]
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Whether two runs came to the same.
+    """Whether two runs have the same results."""
 
-    same: what was found equal, in words; different: what was not.
-    """
-
-    same: tuple[str, ...]
+    same: tuple[str, ...]  # what is equal, in words
     different: tuple[str, ...]
 
     @property
@@ -43,15 +40,21 @@ class RunComparison:
 
 
 def show_diff(folders: tuple[Path, Path], changes: Mapping[str, Sequence[Change]]) -> None:
+    """Print what differs between two runs.
+
+    Args:
+        folders: of the runs.
+        changes: key and both values of what differs, by heading.
+    """
     out = make_console()
     names = [f.resolve().name for f in folders]
     if names[0] == names[1]:
         names = [str(f) for f in folders]
     if folders[0].resolve() == folders[1].resolve():
         out.print(Text("both are the same folder"))
-    for heading, found in changes.items():
-        if found:
-            rows = [(key, format_setting(a), format_setting(b)) for key, a, b in found]
+    for heading, differences in changes.items():
+        if differences:
+            rows = [(key, format_setting(a), format_setting(b)) for key, a, b in differences]
             out.print(_table(heading, ["", *names], rows))
         else:
             out.print(Text(f"{heading}: the same"))
@@ -62,7 +65,7 @@ def show_diff(folders: tuple[Path, Path], changes: Mapping[str, Sequence[Change]
 def show_metric_differences(
     out: Console, one: RunRecord, two: RunRecord, names: Sequence[str]
 ) -> None:
-    """Every metric of either, with the difference."""
+    """Print every metric of either run, with the difference."""
     facts = [
         ("status", one.status, two.status, ""),
         ("step", _count(one.step), _count(two.step), ""),
@@ -80,10 +83,10 @@ def show_metric_differences(
 
 
 def compare_runs(one: Path, two: Path) -> RunComparison:
-    """Whether two runs of the same settings came to the same, bit for bit.
+    """Compare the results of two runs of the same settings, bit for bit.
 
-    The log of metrics, and the weights and states of the newest checkpoint that both still have.
-    Speeds and times may differ.
+    These are the log of metrics, and the weights and states of the newest checkpoint that both
+    still have. Speeds and times may differ.
     """
     same: list[str] = []
     different: list[str] = []
@@ -110,11 +113,11 @@ def compare_runs(one: Path, two: Path) -> RunComparison:
 
 
 def _largest_difference(a: Any, b: Any) -> str:
-    """Of two sets of metrics, the one that is furthest apart."""
+    """Return a text about the metric in which two results are furthest apart."""
     if not isinstance(a, dict) or not isinstance(b, dict):
         return f" {a} and {b}"
     if a.keys() != b.keys():
-        return f": one has {', '.join(sorted(a.keys() ^ b.keys())[:3])}, the other has not"
+        return f": one has {', '.join(sorted(a.keys() ^ b.keys())[:3])}, the other does not"
     apart = {
         k: abs(a[k] - b[k])
         for k in a
@@ -141,7 +144,7 @@ def _first_difference(one: Path, two: Path) -> str:
 
 
 def _tensor_files(checkpoint: Path) -> dict[str, str]:
-    """sha256 of each file of tensors, as its manifest has it."""
+    """Return the sha256 of each file of tensors, as the manifest has it."""
     files = read_json(checkpoint / "manifest.json").get("files") or {}
     return {n: f["sha256"] for n, f in files.items() if n.endswith(".safetensors")}
 

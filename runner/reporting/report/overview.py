@@ -77,7 +77,7 @@ def make_overview(selection: RunSelection, title: str, *, sort: str | None = Non
         board=board,
         importances=tuple(rank_parameters(runs, keys, monitor[0])),
         seed_variance_share=seed_variance_share(board.seed_groups, monitor[0]),
-        notes=tuple([*_notes(runs, monitor[0]), *selection.problems, *mixed_provenance(runs)]),
+        notes=(*_notes(runs, monitor[0]), *selection.problems, *mixed_provenance(runs)),
     )
 
 

@@ -32,7 +32,12 @@ _MAX_EFFECTS = 6
 
 
 def make_overview_page(overview: Overview, page_path: Path) -> Page:
-    """Args: page_path: the file that the page will be, from which it links to the runs."""
+    """Return the page of several runs.
+
+    Args:
+        overview: the runs.
+        page_path: the file that the page will be, from which it links to the runs.
+    """
     page = Page(overview.title)
     metric, direction = overview.board.monitor
     page.parts.append(f"<h1>{escape(overview.title)}</h1>")
@@ -61,19 +66,19 @@ def _facts(view: Overview) -> list[tuple[str, str]]:
         for r in view.board.runs
         if r.is_completed and finite_or_none(r.metrics.get(metric)) is not None
     ]
-    found = [("runs", f"{len(view.board.runs):,}")]
+    facts = [("runs", f"{len(view.board.runs):,}")]
     if done:
         best = min(done, key=lambda r: sort_value(r.metrics[metric], direction))
-        found.append((f"best {metric}", format_number(best.metrics[metric])))
+        facts.append((f"best {metric}", format_number(best.metrics[metric])))
     if view.board.seed_groups and view.board.has_repeated_settings:
         top = view.board.seed_groups[0]
         mean, spread = top.mean(metric), top.std(metric)
         if mean is not None and spread is not None:
             text = f"{format_number(mean)} ± {spread:.2g}"
-            found.append((f"best mean over seeds: {view.board.label(top)}", text))
+            facts.append((f"best mean over seeds: {view.board.label(top)}", text))
     if view.importances:
         top_share = view.importances[0]
-        found.append(
+        facts.append(
             (
                 "matters most",
                 f"{view.board.headings[top_share.key]} ({top_share.variance_share:.0%})",
@@ -81,8 +86,8 @@ def _facts(view: Overview) -> list[tuple[str, str]]:
         )
     seconds = sum(r.seconds for r in view.board.runs if r.seconds)
     if seconds:
-        found.append(("computing", format_duration(seconds)))
-    return found
+        facts.append(("computing", format_duration(seconds)))
+    return facts
 
 
 def _runs(view: Overview, base: Path) -> str:
@@ -131,9 +136,9 @@ def _count(value: int | None) -> Cell:
 
 
 def _link(run: RunRecord, base: Path) -> str:
-    """To the run's own report where there is one, else to its folder."""
-    own = run.folder / "report.html"
-    target = own if own.exists() else run.folder
+    """Return a link to the run's own report if there is one, else to its folder."""
+    report = run.folder / "report.html"
+    target = report if report.exists() else run.folder
     href = os.path.relpath(target, base)
     return f'<a href="{escape(href)}">{escape(run.label)}</a>'
 
