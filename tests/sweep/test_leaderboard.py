@@ -119,7 +119,7 @@ def test_on_a_narrow_terminal_numbers_are_left_out_before_they_are_cut():
     assert "0.80000" in text
 
 
-def test_of_many_jobs_the_best_and_the_failed_are_shown():
+def test_only_the_best_and_some_failed_of_many_jobs_are_shown():
     results = [result(str(n), 1, n / 1000) for n in range(1, 200)]
     results += [result("x", n, None, "failed", f"broke {n}") for n in range(50)]
     text = text_of(results)
@@ -129,7 +129,7 @@ def test_of_many_jobs_the_best_and_the_failed_are_shown():
     assert len(text.splitlines()) < 50
 
 
-def test_what_json_writes_as_text_is_a_number_again():
+def test_nan_and_infinity_in_a_result_are_numbers_again():
     content = {
         "status": "completed",
         "step": 5,

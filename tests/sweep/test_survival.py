@@ -49,7 +49,7 @@ SEARCH = (
 
 
 def outcomes(directory):
-    """Of each job what must not depend on who was killed when."""
+    """Return what must not depend on the kills, for each job."""
     found = {}
     for row in board(directory):
         level = float(row["model.net.level"])
@@ -61,7 +61,7 @@ def outcomes(directory):
 
 
 class Fresh:
-    """The command as a new interpreter: a search has threads (scipy's) that forks do not bear."""
+    """Run a new interpreter: a search has threads (scipy's) that must not be forked."""
 
     def __init__(self, *words: str) -> None:
         command = [sys.executable, "-m", "runner", *words]

@@ -118,7 +118,7 @@ def _medians(xs: Sequence[Any], ys: Sequence[float], is_number: bool) -> list[tu
 
 
 def needs_log_axis(values: Sequence[float]) -> bool:
-    """Whether positive values span so much that a linear axis would press the small ones together."""
+    """Whether positive values span so much that a linear axis would hide the small ones."""
     return min(values) > 0 and max(values) / min(values) >= 50
 
 

@@ -136,8 +136,8 @@ def _calibration(page: Page, run: RunRecord) -> str:
     if not figures:
         return ""
     note = (
-        '<p class="note">The rows are sorted by their prediction and cut into twenty parts of equal '
-        "weight. A point is the mean prediction of a part and the rate of positives in it.</p>"
+        '<p class="note">The rows are sorted by their prediction and cut into twenty parts of '
+        "equal weight. A point is the mean prediction of a part and its rate of positives.</p>"
     )
     return f'{note}<div class="grid">{"".join(figures)}</div>'
 
