@@ -93,4 +93,5 @@ def numeric_values(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def finite_or_none(value: float | None) -> float | None:
+    """Return the value; None for NaN and infinity."""
     return value if value is not None and math.isfinite(value) else None

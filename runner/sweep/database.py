@@ -141,7 +141,7 @@ class SweepDatabase:
         )
 
     def _write(self, *statements: tuple[str, Sequence[Any]]) -> int:
-        """Run all statements or none. Returns: the id of the row that the last one inserted."""
+        """Run all statements or none, and return the id of the row that the last one inserted."""
         row_id = None
         with self._transaction() as db:
             for statement, values in statements:
@@ -195,7 +195,7 @@ class SweepDatabase:
         return [UnfinishedTry(*row) for row in rows]
 
     def begin_try(self, key: str) -> int:
-        """Record a try before its process starts, so that none runs unknown. Returns: its id."""
+        """Record a try before its process starts, so that none runs unknown, and return its id."""
         return self._write(
             ("UPDATE runner_jobs SET status='running', tries=tries+1 WHERE key=?", (key,)),
             ("INSERT INTO runner_tries (job, started) VALUES (?, ?)", (key, time.time())),

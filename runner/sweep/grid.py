@@ -36,7 +36,7 @@ class GridJobs:
         yield from [job for job in state.jobs if job.key not in done_keys]
 
     def receive_outcome(self, job: SweepJob, outcome: Outcome) -> str | None:
-        """Take the outcome of a job. Returns: why the sweep should stop, if it should."""
+        """Take a job's outcome and return why the sweep must stop; None if it need not."""
         if outcome.is_done or outcome.status == "failed":
             self._add_trials([(job, outcome)])
         return None

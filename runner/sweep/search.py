@@ -211,7 +211,7 @@ class SearchJobs:
                 yield job
 
     def receive_outcome(self, job: SweepJob, outcome: Outcome) -> str | None:
-        """Take the outcome of a job. Returns: why the sweep should stop, if it should."""
+        """Take a job's outcome and return why the sweep must stop; None if it need not."""
         for number in self.trial_numbers[job.key]:
             self._end_trial(number, outcome)
         values = {self.plan.metric: outcome.best, **outcome.secondary_values}

@@ -182,7 +182,7 @@ def record_outcome(state: SweepState, job: SweepJob, try_result: TryResult, seco
 
 
 def write_leaderboard(state: SweepState, pareto_front: Collection[str] = ()) -> str | None:
-    """Write `leaderboard.csv`. Returns: what went wrong, if anything did."""
+    """Write `leaderboard.csv` and return what went wrong; None if nothing did."""
     try:
         write_leaderboard_file(state.directory, state.leaderboard(pareto_front))
     except OSError as error:

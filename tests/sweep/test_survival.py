@@ -1,5 +1,7 @@
-"""Twelve trainings, two at once: one raises, one is killed, one takes too much memory, and the
-sweep itself is killed twice. What comes of it is what comes of a sweep that nobody disturbs."""
+"""A sweep that is killed twice, and whose jobs raise, are killed and run out of memory.
+
+Its twelve trainings, two at a time, end with the same results as those of an undisturbed sweep.
+"""
 
 import json
 import random

@@ -11,7 +11,7 @@ from runner.metrics.settings import find_metric
 from runner.reporting.report.leaderboard import rank_runs
 from runner.reporting.report.records import RunRecord, format_setting
 
-# Parts of the identity that no column needs: the seed has its own, and a label names the source.
+# Parts of the identity that another column or setting shows more readably.
 _REDUNDANT_KEYS = ("seed", "source.signature", "source.newest")
 _ABSENT = object()
 

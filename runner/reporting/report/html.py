@@ -40,7 +40,7 @@ class Page:
         self.parts.append(f'<section class="{css_class}">{body}</section>')
 
     def add_figure(self, figure: Mapping[str, Any], heading: str = "") -> str:
-        """Add a figure. Returns: the HTML that shows it."""
+        """Add a figure and return the HTML that shows it."""
         name = f"f{len(self.figures)}"
         self.figures[name] = figure
         head = f"<h3>{escape(heading)}</h3>" if heading else ""
@@ -50,7 +50,7 @@ class Page:
         return f"<div>{head}{place}</div>"
 
     def add_figure_choice(self, figures: Mapping[str, Mapping[str, Any]], label: str) -> str:
-        """Add figures of which one is shown. Returns: the HTML with a list to choose from."""
+        """Add figures of which one is shown, and return HTML with a list to choose from."""
         if not figures:
             return ""
         first, *_ = figures

@@ -77,7 +77,13 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
 def _runs_table(
     board: Leaderboard, metrics: Sequence[str], error_width: int | None = None
 ) -> Table:
-    """Args: error_width: of the column of errors; None: no such column."""
+    """Return the table of runs.
+
+    Args:
+        board: the runs.
+        metrics: columns that are shown.
+        error_width: of the column of errors; None: there is no such column.
+    """
     table = _table("")
     labels = [board.label_heading] if board.label_heading and not board.keys else []
     for heading in [*(board.headings[key] for key in board.keys), *labels]:
