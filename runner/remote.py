@@ -23,7 +23,7 @@ from runner.config.settings import TRAIN_LOOP
 from runner.errors import ConfigError, UserError, raise_combined
 from runner.launch import print_status
 from runner.rundir.location import check_writable, create_and_lock
-from runner.sweep.local_process import last_line
+from runner.rundir.readers import last_line
 
 RECORD_FILES = ("config.yaml", "meta.json", "metrics.jsonl", "perf.jsonl", "result.json", "log.txt")
 

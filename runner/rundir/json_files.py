@@ -139,8 +139,17 @@ class JsonlFile:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read the complete rows of a `.jsonl` file; an incomplete last row is left out."""
-    if not path.exists():
+    """Read the complete rows of a `.jsonl` file; incomplete and damaged rows are left out."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    rows = []
+    for line in text.split("\n")[:-1]:  # without its line break a row may not be whole
+        try:
+            row = json.loads(line) if line else None
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows

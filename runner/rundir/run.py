@@ -19,6 +19,7 @@ from runner.rundir.location import create_and_lock, lock_folder, update_latest_l
 from runner.rundir.lock import FolderLock
 from runner.rundir.moved_targets import with_current_targets
 from runner.rundir.provenance import collect_provenance
+from runner.rundir.readers import read_signed_meta
 from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, secret_values
 
 
@@ -267,10 +268,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         elif (folder / "study.db").exists():
             hint = "; this is a sweep, whose jobs are runs; `resume` continues the whole sweep"
         raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
-    meta = read_json(path)
-    if not isinstance(meta, dict) or "signature" not in meta:
-        raise UserError(f"{path}: damaged: it holds no signature")
-    return meta
+    return read_signed_meta(folder)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

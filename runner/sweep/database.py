@@ -1,8 +1,9 @@
-"""`study.db`: what was tried when and how it ended. Written by the sweep's own process alone.
+"""`study.db`: which job was tried when and how that ended. Only the sweep's process writes it.
 
-The truth about a job is in its run directory; this keeps what is not there (tries, times, errors
-of jobs that died) and is open to any SQLite browser while the sweep runs. Tables of ours start with
-`runner_`; beside them lie Optuna's, of a search or a grid (runner/sweep/optuna_schema.py).
+The truth about a job is in its run directory. The database keeps what is not there (tries, times,
+errors of jobs that died), and any SQLite browser can read it while the sweep runs. Our tables start
+with `runner_`. The others are Optuna's, with the trials of a search or a grid
+(runner/sweep/optuna_schema.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from runner.sweep.plan import SweepJob
 
 DATABASE_FILE = "study.db"
 _VERSION = "1"
-LOCK_TIMEOUT_S = 10  # with another program's lock
+LOCK_TIMEOUT_S = 10  # how long another program's lock is waited for
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runner_sweep (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS runner_jobs (
@@ -43,15 +44,15 @@ class SweepDatabaseError(UserError):
 
 @dataclass(frozen=True)
 class JobRecord:
-    """What only the database knows of a job. seconds: of all its tries."""
+    """What only the database knows of a job."""
 
     folder: str
-    seconds: float
+    seconds: float  # of all its tries
 
 
 @dataclass(frozen=True)
 class UnfinishedTry:
-    """A try whose end nobody wrote down: the sweep was killed."""
+    """A try whose end was never recorded, because the sweep was killed."""
 
     id: int
     job: str
@@ -63,9 +64,9 @@ class UnfinishedTry:
 
 @dataclass(frozen=True)
 class TryResult:
-    """How a try ended. status: completed, interrupted or failed; seconds: of this try."""
+    """How a try ended."""
 
-    status: str
+    status: str  # completed, pruned, interrupted or failed
     seconds: float
     exit_code: int | None = None
     error: str | None = None
@@ -75,9 +76,14 @@ class SweepDatabase:
     """The database of one sweep directory, held open by the process that has its lock."""
 
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
-        """Opens or makes it. A damaged one is put aside with a warning, never written over.
+        """Open or make the database. A damaged one is put aside with a warning, never overwritten.
 
-        Raises: StudyError.
+        Args:
+            folder: of the sweep.
+            warn: takes what a person should know.
+
+        Raises:
+            SweepDatabaseError: if it is locked, of another version, or cannot be written.
         """
         self.path = folder / DATABASE_FILE
         if self.path.exists() and (damage := self._damage()):
@@ -87,20 +93,20 @@ class SweepDatabase:
                 "known from the run directories; tries and times of earlier jobs are not shown"
             )
         self._db = self._open()
-        self._trials = (0, 0)  # Optuna's study of a grid, and how many trials it has
+        self._trials = (0, 0)  # id of a grid's Optuna study, and its number of trials
 
     def _damage(self) -> str | None:
         try:
             db = self._connect()
             try:
-                found = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
+                report = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
             finally:
                 db.close()
         except sqlite3.DatabaseError as error:
             if _is_busy(error) or "unable to open" in str(error):
                 raise self._error(error) from error
             return str(error)
-        return None if found == ["ok"] else "; ".join(found)
+        return None if report == ["ok"] else "; ".join(report)
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
@@ -109,7 +115,7 @@ class SweepDatabase:
         try:
             db = self._connect()
             # A write-ahead log loses nothing when this process is killed at any instant, and lets
-            # others read meanwhile. Where the file system cannot, SQLite keeps its own journal.
+            # others read meanwhile. SQLite falls back to a journal where the file system lacks it.
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
             db.executescript(f"BEGIN IMMEDIATE;{_TABLES}{CREATE_TABLES}COMMIT;")
@@ -120,7 +126,7 @@ class SweepDatabase:
         if row[0] != _VERSION:
             raise SweepDatabaseError(
                 f"{self.path}: written by another version of the runner (layout {row[0]}, this one "
-                f"writes {_VERSION}); another hydra.sweep.dir starts afresh"
+                f"writes {_VERSION}); another hydra.sweep.dir begins a new one"
             )
         return db
 
@@ -131,16 +137,16 @@ class SweepDatabase:
                 "what is writing to it and give the same command again"
             )
         return SweepDatabaseError(
-            f"{self.path}: {error}; the same command goes on when that is mended"
+            f"{self.path}: {error}; once that is mended, the same command goes on"
         )
 
     def _write(self, *statements: tuple[str, Sequence[Any]]) -> int:
-        """All of them or none. Returns: the id of the row that the last one inserted."""
-        number = None
+        """Run all statements or none, and return the id of the row that the last one inserted."""
+        row_id = None
         with self._transaction() as db:
             for statement, values in statements:
-                number = db.execute(statement, values).lastrowid
-        return int(number or 0)
+                row_id = db.execute(statement, values).lastrowid
+        return int(row_id or 0)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -162,12 +168,12 @@ class SweepDatabase:
             raise self._error(error) from error
 
     def write_facts(self, facts: dict[str, Any]) -> None:
-        """What is to be known about the sweep as a whole, such as its command."""
+        """Record what is to be known about the sweep as a whole, such as its command."""
         insert = "INSERT OR REPLACE INTO runner_sweep VALUES (?, ?)"
         self._write(*((insert, (key, json.dumps(value))) for key, value in facts.items()))
 
     def add_jobs(self, jobs: Iterable[tuple[SweepJob, str]]) -> None:
-        """Jobs with their folders; what is known of earlier tries stays."""
+        """Record jobs with their folders. What is known of earlier tries stays."""
         insert = (
             "INSERT INTO runner_jobs (key, signature, overrides, folder, status) "
             "VALUES (?, ?, ?, ?, 'waiting') ON CONFLICT (key) DO UPDATE SET "
@@ -177,7 +183,7 @@ class SweepDatabase:
         self._write(*((insert, row) for row in rows))
 
     def job_records(self) -> dict[str, JobRecord]:
-        """By job's key."""
+        """Return what is known of each job, by its key."""
         rows = self._read("SELECT key, folder, seconds FROM runner_jobs")
         return {key: JobRecord(folder, seconds) for key, folder, seconds in rows}
 
@@ -189,7 +195,7 @@ class SweepDatabase:
         return [UnfinishedTry(*row) for row in rows]
 
     def begin_try(self, key: str) -> int:
-        """Before the process is started, so that no job can run unknown. Returns: the try's id."""
+        """Record a try before its process starts, so that none runs unknown, and return its id."""
         return self._write(
             ("UPDATE runner_jobs SET status='running', tries=tries+1 WHERE key=?", (key,)),
             ("INSERT INTO runner_tries (job, started) VALUES (?, ?)", (key, time.time())),
@@ -220,16 +226,17 @@ class SweepDatabase:
             ),
         )
 
-    def set_statuses(self, states: Iterable[tuple[str, str, str | None]]) -> None:
-        """States of jobs that were not tried now, as their run directories show them.
+    def set_statuses(self, statuses: Iterable[tuple[str, str, str | None]]) -> None:
+        """Record how jobs stand that are not tried now, as their run directories show it.
 
-        Args: states: key, status, error.
+        Args:
+            statuses: key, status and error of each job.
         """
         update = "UPDATE runner_jobs SET status=?, error=? WHERE key=?"
-        self._write(*((update, (status, error, key)) for key, status, error in states))
+        self._write(*((update, (status, error, key)) for key, status, error in statuses))
 
     def reset_trials(self, name: str, metric: str, direction: str) -> None:
-        """An empty study for Optuna's readers, in place of the one that there is."""
+        """Replace the grid's Optuna study by an empty one."""
         with self._transaction() as db:
             self._trials = (new_study(db, name, metric, direction), 0)
 
@@ -237,20 +244,28 @@ class SweepDatabase:
         self,
         ended: Iterable[tuple[Mapping[str, str], Mapping[str, GridAxis], tuple[Any, Any]]],
     ) -> None:
-        """Jobs that have ended, for Optuna's readers: their values, their axes, their outcome."""
-        study, number = self._trials
+        """Enter jobs that have ended as trials of the grid's Optuna study.
+
+        Args:
+            ended: values by key, axes by key, and value and seconds of each job.
+        """
+        study_id, number = self._trials
         with self._transaction() as db:
             for params, axes, outcome in ended:
-                add_trial(db, study, number, params, axes, outcome)
+                add_trial(db, study_id, number, params, axes, outcome)
                 number += 1
-        self._trials = (study, number)
+        self._trials = (study_id, number)
 
     def close(self) -> None:
         self._db.close()
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """What `note` has written. Raises: StudyError if it cannot be read."""
+    """Return what `write_facts` has written.
+
+    Raises:
+        SweepDatabaseError: if the database cannot be read.
+    """
     path = folder / DATABASE_FILE
     try:
         with closing(
@@ -260,14 +275,15 @@ def read_facts(folder: Path) -> dict[str, Any]:
         return {key: json.loads(value) for key, value in rows}
     except (sqlite3.Error, ValueError) as error:
         raise SweepDatabaseError(
-            f"{path}: cannot be read: {error}; the command that made the sweep goes on with it"
+            f"{path}: cannot be read: {error}; the command that began the sweep goes on with it"
         ) from error
 
 
 def read_job_states(folder: Path) -> list[tuple[str, str]]:
-    """State and label of each job that the database knows; writes nothing.
+    """Return status and label of each job that the database knows; write nothing.
 
-    Raises: StudyError if there is one that cannot be read.
+    Raises:
+        SweepDatabaseError: if there is a database that cannot be read.
     """
     path = folder / DATABASE_FILE
     if not path.exists():
@@ -288,9 +304,9 @@ def _put_aside(path: Path) -> Path:
     while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
     os.replace(path, aside)
-    for end in ("-wal", "-shm", "-journal"):  # they belong to the damaged one
-        if (beside := path.with_name(path.name + end)).exists():
-            os.replace(beside, aside.with_name(aside.name + end))
+    for end in ("-wal", "-shm", "-journal"):  # these belong to the damaged file
+        if (companion := path.with_name(path.name + end)).exists():
+            os.replace(companion, aside.with_name(aside.name + end))
     return aside
 
 

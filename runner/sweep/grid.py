@@ -1,5 +1,4 @@
-"""A grid at work: its jobs are known from the start; those who look at `study.db` with
-optuna-dashboard see what they came to."""
+"""The jobs of a grid, which are known from the start."""
 
 from __future__ import annotations
 
@@ -16,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class GridJobs:
-    """Gives the jobs that are not done."""
+    """Gives the jobs that are not done, and enters those that end as trials of an Optuna study.
+
+    So optuna-dashboard shows a grid while it runs.
+    """
 
     def __init__(self, plan: SweepPlan, database: SweepDatabase) -> None:
         self.plan, self.database = plan, database
@@ -27,14 +29,14 @@ class GridJobs:
 
     def jobs(self, state: SweepState) -> Iterator[SweepJob]:
         done = [(j, o) for j in state.jobs if (o := state.outcomes[j.key]).is_done]
-        # Made afresh: the grid may have other values than when its jobs ended.
+        # The study is made afresh: the grid may have other values than when its jobs ended.
         self.database.reset_trials(state.directory.name, self.plan.metric, self.plan.direction)
         self._add_trials(done)
-        keys = {job.key for job, _ in done}
-        yield from [job for job in state.jobs if job.key not in keys]
+        done_keys = {job.key for job, _ in done}
+        yield from [job for job in state.jobs if job.key not in done_keys]
 
     def receive_outcome(self, job: SweepJob, outcome: Outcome) -> str | None:
-        """Takes what a job came to; returns why it makes no sense to go on, if so."""
+        """Take a job's outcome and return why the sweep must stop; None if it need not."""
         if outcome.is_done or outcome.status == "failed":
             self._add_trials([(job, outcome)])
         return None
@@ -43,7 +45,7 @@ class GridJobs:
         return set()
 
     def close(self) -> None:
-        """Nothing is open but the sweep's own database."""
+        """Close nothing: the database belongs to the sweep."""
 
     def _add_trials(self, ended: list[tuple[SweepJob, Outcome]]) -> None:
         self.database.add_trials(

@@ -1,8 +1,8 @@
 """Jobs through a launcher plugin of Hydra's: SLURM or local processes (submitit), or Ray.
 
-For each job the sweep starts a process here that gives the job to the plugin and waits for its end,
-so that slots, retries, time limits, Ctrl-C and the table are those of every sweep. The run
-directory must be seen under one path by both machines, as on a shared file system.
+For each job the sweep starts a process here that submits the job to the plugin and waits for its
+end. So slots, retries, time limits, Ctrl-C and the table are those of every sweep. Both machines
+must see the run directory under the same path, as on a shared file system.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,27 +27,29 @@ from runner.errors import ConfigError, UserError, nearest_hint
 from runner.sweep.local_process import (
     JOB_LOG_FILE,
     JobHandle,
+    JobStarter,
     LocalProcess,
     job_command,
     job_environment,
 )
 from runner.sweep.plan import SweepJob, SweepPlan, override_key
 
-# launcher -> the plugin's module, the extra that installs it
+# launcher -> the plugin's module, and the extra of this project that installs it
 LAUNCHER_PLUGINS = {
     "submitit_slurm": ("hydra_plugins.hydra_submitit_launcher", "submitit"),
     "submitit_local": ("hydra_plugins.hydra_submitit_launcher", "submitit"),
     "ray": ("hydra_plugins.hydra_ray_launcher", "ray"),
 }
-PLUGIN_DIR = ".launcher"  # of the sweep's folder: what plugins write
-_STOP = "stop"  # file with the number of a signal, for a job that runs elsewhere
+PLUGIN_DIR = ".launcher"  # in the sweep's folder, for what plugins write
+_STOP_FILE = "stop"  # holds the number of a signal, for a job that runs elsewhere
 _POLL_S = 0.2
 
 
 def parse_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """The plugin that a command line names and its settings; None: processes of this machine.
+    """Return the plugin that a command line names and its settings; None: jobs run here.
 
-    Raises: ConfigError for one that is not known or not installed.
+    Raises:
+        ConfigError: for a plugin that is not known or not installed.
     """
     settings = tuple(o for o in overrides if override_key(o).startswith("hydra.launcher"))
     given = [o.split("=", 1)[1] for o in overrides if override_key(o) == "hydra/launcher"]
@@ -60,8 +62,9 @@ def parse_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | No
         return None
     if name not in LAUNCHER_PLUGINS:
         raise ConfigError(
-            f"hydra/launcher={name}: not with this runner{nearest_hint(name, LAUNCHER_PLUGINS)}; there are "
-            f"{', '.join(LAUNCHER_PLUGINS)}; launcher.slots=N runs N jobs at once on this machine"
+            f"hydra/launcher={name}: not with this runner"
+            f"{nearest_hint(name, LAUNCHER_PLUGINS)}; there are {', '.join(LAUNCHER_PLUGINS)}; "
+            "launcher.slots=N runs N jobs at once on this machine"
         )
     module, extra = LAUNCHER_PLUGINS[name]
     if not _is_installed(module):
@@ -78,8 +81,14 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def plugin_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> Callable[..., JobHandle]:
-    """How such jobs are started."""
+def plugin_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
+    """Return what starts jobs through the plugin of the plan.
+
+    Args:
+        plan: the sweep.
+        flags: words of the command line that are no overrides.
+        name: of the sweep, for trackers.
+    """
     assert plan.launcher_plugin is not None
     launcher, settings = plan.launcher_plugin
     env = dict(os.environ)
@@ -89,7 +98,7 @@ def plugin_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> Callabl
     def start(job: SweepJob, folder: Path, slot: int) -> JobHandle:
         place = (folder.parent / PLUGIN_DIR / folder.name).absolute()
         place.mkdir(parents=True, exist_ok=True)
-        (place / _STOP).unlink(missing_ok=True)
+        (place / _STOP_FILE).unlink(missing_ok=True)
         request = {
             "command": job_command(job, folder.absolute(), flags, None),
             "env": job_environment(plan, name),
@@ -106,9 +115,17 @@ def plugin_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> Callabl
 
 
 def _join_ray(settings: Sequence[str], env: dict[str, str]) -> tuple[str, ...]:
-    """Settings with which each job joins one Ray: the one that is named, or one of this sweep.
+    """Return settings with which every job joins the Ray that is named, or one of this sweep.
 
-    The plugin would ask a cluster that exists for another object store, which Ray refuses.
+    They keep the plugin from asking an existing cluster for another object store, which Ray
+    refuses.
+
+    Args:
+        settings: overrides of `hydra.launcher`.
+        env: of the jobs' processes; is changed.
+
+    Raises:
+        UserError: if Ray does not start here.
     """
     start = "hydra.launcher.ray.init."
     given = {
@@ -120,17 +137,19 @@ def _join_ray(settings: Sequence[str], env: dict[str, str]) -> tuple[str, ...]:
         options = {k: yaml.safe_load(v) for k, v in given.items()}
         try:
             ray.init(include_dashboard=False, log_to_driver=False, **options)
-        except Exception as error:  # Ray raises plain ones too
-            raise UserError(f"hydra/launcher=ray: no Ray on this machine: {error}") from error
+        except Exception as error:  # Ray raises bare exceptions too
+            raise UserError(
+                f"hydra/launcher=ray: Ray does not start on this machine: {error}"
+            ) from error
         env["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
-        # From 2.60 on a Ray that is started so asks for a token: who joins it must know that.
+        # From 2.60 on such a Ray asks for a token, which everyone who joins it must have.
         env |= {k: v for k, v in os.environ.items() if k.startswith("RAY_AUTH_")}
         settings = [o for o in settings if start not in o]
     return (*settings, f"+{start}object_store_memory=null")
 
 
 def submit(request: Mapping[str, Any]) -> int:
-    """Gives one job to the plugin; returns its exit code once it has ended."""
+    """Submit one job to the plugin, wait for its end, and return its exit code."""
     from hydra import initialize
     from hydra._internal.callbacks import Callbacks
     from hydra.core.global_hydra import GlobalHydra
@@ -159,8 +178,8 @@ def submit(request: Mapping[str, Any]) -> int:
 
 
 def run_on_node(request: Mapping[str, Any], _: Any = None) -> int:
-    """On the machine that the plugin has chosen: the job's process, to its end."""
-    stop = Path(request["place"]) / _STOP
+    """Run the job's process to its end, on the machine that the plugin has chosen."""
+    stop_file = Path(request["place"]) / _STOP_FILE
     with open(request["log"], "ab") as output:
         process = subprocess.Popen(
             request["command"],
@@ -170,27 +189,28 @@ def run_on_node(request: Mapping[str, Any], _: Any = None) -> int:
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-        told = False
+        was_stopped = False
         while process.poll() is None:
-            if not told and stop.exists():
-                told = True
-                process.send_signal(int(stop.read_text() or signal.SIGTERM))
+            if not was_stopped and stop_file.exists():
+                was_stopped = True
+                process.send_signal(int(stop_file.read_text() or signal.SIGTERM))
             time.sleep(_POLL_S)
     return process.returncode
 
 
 def _forward_signal(place: Path, number: int, frame: FrameType | None) -> None:
-    fresh = place / f"{_STOP}.new"
-    fresh.write_text(str(number))
-    os.replace(fresh, place / _STOP)
+    temporary = place / f"{_STOP_FILE}.new"
+    temporary.write_text(str(number))
+    os.replace(temporary, place / _STOP_FILE)
 
 
 def main(text: str) -> int:
+    """Run in the process that the sweep has started for one job; `text` is the request as JSON."""
     request = json.loads(text)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, partial(_forward_signal, Path(request["place"])))
     code = submit(request)
-    if code < 0:  # the sweep is to see how the job ended
+    if code < 0:  # this process ends as the job did, so that the sweep sees how
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

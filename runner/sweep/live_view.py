@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: a table that stays up to date, or a line an event elsewhere."""
+"""What a person sees of a running sweep: a live table, or a line for each event in a log."""
 
 from __future__ import annotations
 
@@ -17,24 +17,34 @@ from runner.sweep.plan import SweepJob, SweepPlan
 from runner.sweep.run_index import DONE_STATUSES, Outcome
 
 _RUNNING_SHOWN = 12
-_LINE_EVERY_S = 10  # of a long check, where there is no terminal
+_DRAW_EVERY_S = 0.5
+_LINE_EVERY_S = 10  # while a large grid is checked, where there is no terminal
 
 
 class LiveView:
-    """The live view. Drawn by the sweep's own loop: a thread would not go well with forks."""
+    """A table that stays up to date in a terminal, and lines elsewhere.
+
+    It is drawn by the sweep's own loop: threads and forks do not go well together.
+    """
 
     def __init__(
         self, console: Console, plan: SweepPlan, done: Sequence[tuple[SweepJob, Outcome]] = ()
     ) -> None:
-        """Args: done: jobs that were done before."""
+        """Count the jobs that are done already.
+
+        Args:
+            console: where it is shown.
+            plan: the sweep.
+            done: jobs that were done before.
+        """
         self.console, self.plan = console, plan
         self.total = plan.num_jobs
         self.counts = {"completed": 0, "failed": 0, "pruned": 0, "interrupted": 0}
         self.running: dict[str, tuple[SweepJob, Path, float]] = {}
         self.best: tuple[float, SweepJob] | None = None
-        self.seconds: list[float] = []  # of jobs that ended in this sweep
+        self.seconds: list[float] = []  # of tries that ended since this start
         self._live: Live | None = None
-        self._drawn = 0.0
+        self._last_drawn = 0.0
         self._stopping = False
         for job, outcome in done:
             self.counts[outcome.status] += 1
@@ -53,11 +63,11 @@ class LiveView:
     def started(self, job: SweepJob, folder: Path) -> None:
         self.running[job.key] = (job, folder, time.monotonic())
         if self._live is None:
-            self._say(f"{self._count()} started {job.label}  ({folder})")
+            self._print(f"{self._count()} started {job.label}  ({folder})")
 
     def retried(self, job: SweepJob, try_result: TryResult, tries_left: int) -> None:
         self.running.pop(job.key, None)
-        self._say(f"{self._count()} {job.label}: {try_result.error}; tries left: {tries_left}")
+        self._print(f"{self._count()} {job.label}: {try_result.error}; tries left: {tries_left}")
 
     def ended(self, job: SweepJob, try_result: TryResult, outcome: Outcome) -> None:
         self.running.pop(job.key, None)
@@ -73,22 +83,24 @@ class LiveView:
             parts.append(outcome.error)
         if self._live is None:
             parts += [self._best(), self._left()]
-        # On a terminal the table shows what goes well; what went wrong is worth a line that stays.
+        # On a terminal the table shows what goes well; only a failure deserves a line that stays.
         if self._live is None or try_result.status not in DONE_STATUSES:
-            self._say("  ".join(p for p in parts if p))
+            self._print("  ".join(p for p in parts if p))
 
     def stopping(self, running: int, is_immediate: bool) -> None:
-        self.seconds.clear()  # how long the rest would take is no more a question
+        self.seconds.clear()  # from here on no remaining time is estimated
         self._stopping = True
         if is_immediate:
-            self._say("stopping at once")
+            self._print("stopping at once")
         elif running:
-            self._say(f"stopping: running jobs ({running}) save first; once more stops at once")
+            self._print(
+                f"stopping: running jobs ({running}) save first; another Ctrl-C stops at once"
+            )
 
     def refresh(self) -> None:
         now = time.monotonic()
-        if self._live is not None and now - self._drawn >= 0.5:
-            self._drawn = now
+        if self._live is not None and now - self._last_drawn >= _DRAW_EVERY_S:
+            self._last_drawn = now
             self._live.update(self._table(), refresh=True)
 
     def _compare(self, job: SweepJob, outcome: Outcome) -> None:
@@ -97,7 +109,7 @@ class LiveView:
         if value is not None and (self.best is None or sign * value > sign * self.best[0]):
             self.best = (value, job)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
 
     def _count(self) -> str:
@@ -112,10 +124,11 @@ class LiveView:
         waiting = self.total - sum(self.counts.values()) - len(self.running)
         if not self.seconds or (waiting <= 0 and not self.running):
             return ""
-        each = sum(self.seconds) / len(self.seconds)
+        mean_s = sum(self.seconds) / len(self.seconds)
         now = time.monotonic()
-        going = sum(max(0.0, each - (now - began)) for _, _, began in self.running.values())
-        return f"about {_format_duration((waiting * each + going) / self.plan.launcher.slots)} left"
+        running_s = sum(max(0.0, mean_s - (now - began)) for _, _, began in self.running.values())
+        left_s = (waiting * mean_s + running_s) / self.plan.launcher.slots
+        return f"about {_format_duration(left_s)} left"
 
     def _table(self) -> RenderableType:
         ended = sum(self.counts.values())
@@ -135,17 +148,17 @@ class LiveView:
 
 
 class CheckProgress:
-    """Progress of checking a large grid before anything starts."""
+    """Shows how far the check of a large grid has come, before anything starts."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._told = time.monotonic()
+        self._last_shown = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         every_s = 0.2 if self.console.is_terminal else _LINE_EVERY_S
-        if done and now - self._told >= every_s:
-            self._told = now
+        if done and now - self._last_shown >= every_s:
+            self._last_shown = now
             end = "\r" if self.console.is_terminal else "\n"
             self.console.print(f"checking job {done:,} of {total:,}", end=end)
 

@@ -1,4 +1,4 @@
-"""A job as a process of its own: its command, its share of the machine, its log, its end."""
+"""A job as a process of this machine: its command, its share of the cores, its log, its end."""
 
 from __future__ import annotations
 
@@ -20,43 +20,42 @@ from runner.sweep.plan import SweepJob, SweepPlan
 
 JOB_LOG_FILE = "job.log"
 _EXEC_SCRIPT = parent_death.__file__
-_LOG_TAIL = 64 * 1024  # bytes of a log that are searched for its last line
 
 
 class JobHandle(Protocol):
     """A job that was started."""
 
-    pid: int
+    pid: int  # of its process on this machine
 
     def poll(self) -> int | None:
-        """None while it runs, then its exit code; -9 if it was killed by signal 9."""
+        """Return the exit code, -N after a kill by signal N; None while the job runs."""
 
     def fileno(self) -> int:
-        """Becomes readable when it ends; -1 if nothing does."""
+        """Return a descriptor that becomes readable when the job ends; -1 if there is none."""
 
     def send_signal(self, signum: int) -> None:
-        """A signal to the job, which passes it on to processes of its own as it sees fit."""
+        """Send a signal to the job's first process, which passes it on to others as it sees fit."""
 
     def kill(self) -> None:
-        """SIGKILL to the job and all its processes."""
+        """Kill the job and all its processes."""
 
 
 class JobStarter(Protocol):
-    """Begins a job: this machine's processes, or something else."""
+    """Starts a job in a folder; `slot` is the number of the slot that it takes."""
 
     def __call__(self, job: SweepJob, folder: Path, slot: int) -> JobHandle: ...
 
 
 class LocalProcess:
-    """A job's process, leader of a session of its own, so that the terminal's Ctrl-C misses it.
+    """A job's process, which leads its own session, so that Ctrl-C in the terminal misses it.
 
     Its output goes to `job.log`, which stays locked as long as any of the job's processes has it
-    open: so the next sweep here knows whether something of a killed one is still alive.
+    open. So the next sweep here knows whether a process of a killed one is still alive.
     """
 
     def __init__(self, command: Sequence[str], log: Path, env: dict[str, str]) -> None:
         with log.open("ab") as output:
-            with contextlib.suppress(OSError):  # held by a process that a try before left behind
+            with contextlib.suppress(OSError):  # a process of an earlier try still holds it
                 fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", _EXEC_SCRIPT, str(os.getpid()), *command],
@@ -67,13 +66,13 @@ class LocalProcess:
                 start_new_session=True,
             )
         self.pid = self._process.pid
-        # Without pidfd (not Linux) the sweep looks at its jobs at short intervals instead.
+        # Where there is no pidfd (not Linux) the sweep polls its jobs at short intervals instead.
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
 
     def poll(self) -> int | None:
         if self._process.returncode is None:
-            # Not reaped yet, so that the group's number is still the job's own: what it left
-            # behind (ranks, reader processes of a job that was killed) goes with it.
+            # The process is not reaped yet, so that the group's number is still the job's. What it
+            # left behind (ranks and readers of a job that was killed) is killed with it.
             done = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if done is None:
                 return None
@@ -98,35 +97,36 @@ class LocalProcess:
 
 
 def local_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
-    """Jobs as processes of this machine, each with its share of the cores and GPUs.
+    """Return what starts jobs as processes here, each with its share of the cores and GPUs.
 
     Args:
         plan: the sweep.
         flags: words of the command line that are no overrides.
-        name: the sweep's, for trackers.
+        name: of the sweep, for trackers.
     """
     slots = plan.launcher.slots
-    shares = split_devices(visible_devices(), slots)
+    devices_by_slot = split_devices(visible_devices(), slots)
 
     def start(job: SweepJob, folder: Path, slot: int) -> JobHandle:
         env = dict(os.environ, **job_environment(plan, name))
         threads = threads_per_rank(job, plan)
-        if shares is not None:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(shares[slot])
+        if devices_by_slot is not None:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(devices_by_slot[slot])
         return LocalProcess(job_command(job, folder, flags, threads), folder / JOB_LOG_FILE, env)
 
     return start
 
 
 def job_environment(plan: SweepPlan, name: str) -> dict[str, str]:
-    """Environment by which a job knows that it is one of a sweep."""
+    """Return the variables by which a job knows that it is one of a sweep."""
     return {"RUNNER_SWEEP": name, **({"RUNNER_PRUNING": "1"} if plan.has_pruner else {})}
 
 
 def threads_per_rank(job: SweepJob, plan: SweepPlan) -> int | None:
-    """What each rank of a job gets of the cores that its slot has; None: what it says itself.
+    """Return the threads for each rank of a job, its share of its slot's cores.
 
-    Alone, a job takes what it would take outside a sweep.
+    None: the job decides, as the user gave a number, or as it runs alone and takes what it would
+    take outside a sweep.
     """
     if plan.launcher.slots == 1 or plan.has_num_threads:
         return None
@@ -136,27 +136,28 @@ def threads_per_rank(job: SweepJob, plan: SweepPlan) -> int | None:
 def job_command(
     job: SweepJob, folder: Path, flags: Sequence[str], num_threads: int | None
 ) -> list[str]:
-    """The job as a person could start it too."""
-    extra = [] if num_threads is None else [f"trainer.num_threads={num_threads}"]
-    place = f"hydra.run.dir={quote_hydra_value(str(folder))}"
-    # A YAML that a job chooses may set Hydra's mode: then it would be a sweep of its own.
-    own = [*job.overrides, *extra, place, "hydra.mode=RUN"]
-    return [sys.executable, "-m", "runner", *flags, *own]
+    """Return the command of a job, as a person could give it too."""
+    threads = [] if num_threads is None else [f"trainer.num_threads={num_threads}"]
+    run_dir = f"hydra.run.dir={quote_hydra_value(str(folder))}"
+    # A YAML that a job chooses may set Hydra's mode, which would make the job a sweep.
+    overrides = [*job.overrides, *threads, run_dir, "hydra.mode=RUN"]
+    return [sys.executable, "-m", "runner", *flags, *overrides]
 
 
 def quote_hydra_value(text: str) -> str:
-    """A path as a value in Hydra's grammar."""
+    """Return a path as a value in Hydra's grammar."""
     if re.fullmatch(r"[A-Za-z0-9_/.@%+-]*/[A-Za-z0-9_/.@%+-]*", text):
         return text
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
 
 
 def num_cores() -> int:
+    """Return the number of cores that this process may use."""
     return usable_cores() if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def visible_devices() -> list[str]:
-    """Names of the CUDA devices that this process may use, found without torch."""
+    """Return the names of the CUDA devices that this process may use, without torch."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         names = [d.strip() for d in given.split(",")]
@@ -166,33 +167,20 @@ def visible_devices() -> list[str]:
 
 
 def split_devices(devices: Sequence[str], slots: int) -> list[list[str]] | None:
-    """Devices of each slot: several each, or one for several slots; None: nothing to share out."""
+    """Return the devices of each slot, several each or shared; None: there is nothing to split."""
     if slots == 1 or len(devices) < 2:
         return None
-    each = len(devices) // slots
-    if each == 0:
+    per_slot = len(devices) // slots
+    if per_slot == 0:
         return [[devices[slot % len(devices)]] for slot in range(slots)]
-    return [list(devices[slot * each : (slot + 1) * each]) for slot in range(slots)]
-
-
-def last_line(log: Path, start: int = 0) -> str | None:
-    """The last line with text in a log from a position on, as a terminal would show it."""
-    try:
-        with log.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(start, size - _LOG_TAIL))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return None
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-    lines = [line.strip() for line in re.split(r"[\r\n]+", text)]
-    line = next((line for line in reversed(lines) if line), None)
-    return line.removeprefix("error: ") if line else None
+    return [list(devices[slot * per_slot : (slot + 1) * per_slot]) for slot in range(slots)]
 
 
 def process_start_ticks(pid: int) -> int | None:
-    """When a process began (in the kernel's ticks since boot), to tell it from a later one that
-    got its number; None if there is no such process or it has ended."""
+    """Return when a process began, in the kernel's ticks since boot.
+
+    It tells a process from a later one with the same number. None: there is none, or it has ended.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -201,7 +189,7 @@ def process_start_ticks(pid: int) -> int | None:
 
 
 def is_log_open(log: Path) -> bool:
-    """Whether a process still has this job's log open: something of a killed sweep is alive."""
+    """Whether a process still has this job's log open, such as one of a killed sweep."""
     try:
         with log.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -213,21 +201,26 @@ def is_log_open(log: Path) -> bool:
 
 
 def count_oom_kills() -> int | None:
-    """How many processes the kernel has killed for want of memory; None where it does not say."""
+    """Return how many processes the kernel has killed for lack of memory; None if it is unknown."""
     try:
         text = Path("/proc/vmstat").read_text()
     except OSError:
         return None
-    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
-    return int(found.group(1)) if found else None
+    match = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+    return int(match.group(1)) if match else None
 
 
 def wait_for_orphans(
     orphans: Sequence[tuple[Path, int | None, int | None]], *, grace_s: float
 ) -> int:
-    """Waits until the jobs of a killed sweep have saved; kills those that do not within the time.
+    """Wait until the jobs of a killed sweep have saved and ended, and kill those that do not.
 
-    Args: orphans: log, process id, when that began. Returns: how many had to be killed.
+    Args:
+        orphans: log, process id and when that process began (`process_start_ticks`).
+        grace_s: seconds for all of them.
+
+    Returns:
+        How many had to be killed.
     """
     deadline = time.monotonic() + grace_s
     alive = [o for o in orphans if is_log_open(o[0])]

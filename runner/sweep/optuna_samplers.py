@@ -1,8 +1,8 @@
-"""Where a search looks next, and which jobs it stops early: Optuna's samplers and pruners.
+"""Optuna's samplers and pruners: where a search looks next, and which jobs it stops early.
 
-What is chosen for a trial is a function of the search's seed, the trial's place in it and what the
-trials before came to, never of how often the sweep was started: so each choice has a sampler of its
-own, seeded with the number of trials. One seed for all would repeat its points after a restart.
+The choice for a trial is a function of the search's seed, the trial's number and the results of
+earlier trials, never of how often the sweep was started. So each choice has its own sampler, seeded
+with the trial's number. One seed for all would repeat the points of the first start at a restart.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from optuna.study import StudyDirection
 from runner.config.settings import SearchSettings
 from runner.sweep.space import Dimension, Space, combinations
 
-_POPULATION = 10  # of NSGA-II: small beside the number of trials that one trains for
+_POPULATION = 10  # of NSGA-II; small compared with the trials that anyone trains
 
 
 def make_distribution(dimension: Dimension) -> BaseDistribution:
+    """Return Optuna's distribution for a dimension."""
     if dimension.choices:
         return CategoricalDistribution(dimension.choices)
     if dimension.is_whole:
@@ -41,10 +42,16 @@ def make_distribution(dimension: Dimension) -> BaseDistribution:
 def predetermined_params(
     settings: SearchSettings, space: Space, number: int
 ) -> dict[str, Any] | None:
-    """The trial of this number, where the results of others do not matter; else None.
+    """Return the parameters of a trial that do not depend on results; None if they do.
 
-    Optuna's quasi-random sampler counts its points where a kill can lose one, and draws choices at
-    random; here trial n is the n-th point of the sequence in all dimensions.
+    A grid and a quasi-random sequence need no sampler. Optuna's quasi-random sampler could lose
+    count of its points at a kill, and it draws choices at random. Here trial n is the n-th point of
+    the sequence in all dimensions.
+
+    Args:
+        settings: of the search.
+        space: what is searched.
+        number: of the trial, from 0.
     """
     if settings.sampler == "grid":
         return next(itertools.islice(combinations(space), number, None))
@@ -62,13 +69,19 @@ def predetermined_params(
 def make_sampler(
     settings: SearchSettings, number: int, *, slots: int
 ) -> optuna.samplers.BaseSampler:
-    """For the choice of one trial."""
+    """Return the sampler that chooses one trial.
+
+    Args:
+        settings: of the search.
+        number: of the trial, from 0.
+        slots: jobs that run at once.
+    """
     digest = hashlib.sha256(f"{settings.seed}:{number}".encode()).digest()
     seed = int.from_bytes(digest[:4], "little")
     if settings.sampler == "tpe":
-        # trials that run beside this one count as poor, or all slots would try the same place
+        # Trials that are running count as poor, or all slots would try the same place.
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is said to be experimental
+            warnings.simplefilter("ignore")  # Optuna warns that it is experimental
             return optuna.samplers.TPESampler(seed=seed, constant_liar=slots > 1)
     if settings.sampler == "gp":
         return optuna.samplers.GPSampler(seed=seed)
@@ -78,7 +91,7 @@ def make_sampler(
 
 
 def make_pruner(settings: SearchSettings) -> BasePruner:
-    """It counts evaluations, so that jobs of different batch sizes can be compared."""
+    """Return a pruner whose steps are evaluations, so that all batch sizes can be compared."""
     if settings.pruner == "asha":
         return SuccessiveHalvingPruner(
             min_resource=settings.pruner_first, reduction_factor=settings.pruner_factor
@@ -91,5 +104,6 @@ def make_pruner(settings: SearchSettings) -> BasePruner:
 
 
 def study_directions(objectives: Mapping[str, str]) -> list[StudyDirection]:
-    ways = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
-    return [ways[way] for way in objectives.values()]
+    """Return Optuna's directions for objectives that are max or min."""
+    by_name = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
+    return [by_name[direction] for direction in objectives.values()]

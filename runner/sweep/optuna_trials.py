@@ -1,8 +1,8 @@
-"""The trials of a search, as Optuna keeps them in `study.db`, written by the sweep's process alone.
+"""The trials of a search, as Optuna keeps them in `study.db`. Only the sweep's process writes them.
 
-Choices are made in a copy of the study in memory; a trial is written to the database whole, in one
-transaction, before its job can start. So a kill leaves no half of a trial behind, and what is in
-the database is all that a sweep needs to go on as if it had never been killed.
+Choices are made in a copy of the study in memory. A trial is written to the database whole, in one
+transaction, before its job can start. So a kill leaves no half of a trial behind, and a sweep can
+go on from the database as if it had never been killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from runner.sweep.space import Space
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
-_RETRY_OF = "again_of"  # of a trial: the one whose job failed first
+_RETRY_OF = "again_of"  # attribute of a trial: the number of the trial whose job failed first
 _TRIAL_STATES = {
     "completed": TrialState.COMPLETE,
     "pruned": TrialState.PRUNED,
@@ -44,11 +44,10 @@ _TRIAL_STATES = {
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial: its number, counted from 0, and what was chosen for each key of the space."""
+    """A trial: its number, from 0, and the value that was chosen for each key of the space."""
 
     number: int
     params: Mapping[str, Any]
-    is_running: bool  # it has not ended yet
 
 
 class Trials:
@@ -62,45 +61,56 @@ class Trials:
         objectives: Mapping[str, str],
         slots: int,
     ) -> None:
-        """Raises: StudyError if the database cannot be read or written."""
+        """Open the search's study in the database, or make one, and copy it into memory.
+
+        Args:
+            directory: of the sweep.
+            space: what is searched.
+            settings: how it is searched.
+            objectives: metrics and their directions.
+            slots: jobs that run at once.
+
+        Raises:
+            SweepDatabaseError: if the database cannot be read or written.
+        """
         self.space, self.settings, self.slots = space, settings, slots
         self.distributions = {d.key: make_distribution(d) for d in space}
         self.pruner = make_pruner(settings)
         self._path = directory / DATABASE_FILE
         self._memory_storage = InMemoryStorage()
-        ways = study_directions(objectives)
+        directions = study_directions(objectives)
         with self._translate_errors():
             self._disk_storage = open_storage(self._path)
             self._disk_study = optuna.create_study(
                 storage=self._disk_storage,
                 study_name=directory.name,
-                directions=ways,
+                directions=directions,
                 load_if_exists=True,
             )
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it is said to be experimental
+                warnings.simplefilter("ignore")  # Optuna warns that it is experimental
                 self._disk_study.set_metric_names(list(objectives))
-            self._memory_study = optuna.create_study(storage=self._memory_storage, directions=ways)
-            # Of each trial of the search the number it has for Optuna, who is told of a job that
-            # failed first and was completed later by one trial more.
+            self._memory_study = optuna.create_study(
+                storage=self._memory_storage, directions=directions
+            )
+            # Optuna's number of each trial of the search. They differ from ours, as a job that
+            # failed first and was completed later has one more trial in Optuna's study.
             self._optuna_numbers: list[int] = []
+            self._retried: set[int] = set()
             for trial in self._disk_study.get_trials(deepcopy=False):
                 self._memory_study.add_trial(trial)
-                if _RETRY_OF not in trial.user_attrs:
+                if _RETRY_OF in trial.user_attrs:
+                    self._retried.add(trial.user_attrs[_RETRY_OF])
+                else:
                     self._optuna_numbers.append(trial.number)
-            trials = self._disk_study.get_trials(deepcopy=False)
-            self._retried = {t.user_attrs[_RETRY_OF] for t in trials if _RETRY_OF in t.user_attrs}
 
     def list_trials(self) -> list[Trial]:
-        """Those of earlier starts too, in their order."""
+        """Return all trials in their order, those of earlier starts among them."""
         trials = self._memory_study.get_trials(deepcopy=False)
-        return [
-            Trial(place, trials[n].params, not trials[n].state.is_finished())
-            for place, n in enumerate(self._optuna_numbers)
-        ]
+        return [Trial(number, trials[n].params) for number, n in enumerate(self._optuna_numbers)]
 
     def ask(self) -> Trial:
-        """The next trial, entered as running."""
+        """Choose the next trial, and enter it as running."""
         number = len(self._optuna_numbers)
         params = predetermined_params(self.settings, self.space, number)
         attributes: dict[str, Any] = {}
@@ -113,7 +123,7 @@ class Trials:
             system_attrs=attributes,
         )
         self._optuna_numbers.append(self._add(trial))
-        return Trial(number, params, True)
+        return Trial(number, params)
 
     def _add(self, trial: FrozenTrial) -> int:
         with self._translate_errors():
@@ -122,7 +132,11 @@ class Trials:
         return len(self._memory_study.get_trials(deepcopy=False)) - 1
 
     def _sample(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Asked in memory and forgotten there: what is kept has the numbers as they are told."""
+        """Ask a sampler in a throw-away study. The trial itself gets the rounded values.
+
+        Returns:
+            The parameters, and what the sampler noted about the trial.
+        """
         study = optuna.create_study(
             storage=self._memory_storage,
             study_name=f"ask {number}",
@@ -137,59 +151,70 @@ class Trials:
         return params, attributes
 
     def report(self, number: int, evaluation: int, value: float) -> bool:
-        """Takes what a job measured at its evaluation (counted from 1); whether it is to stop."""
+        """Take a value that a job has measured, and decide whether the job should stop.
+
+        Args:
+            number: of the trial.
+            evaluation: of the job, counted from 1.
+            value: of the objective.
+        """
         trial_id = self._memory_id(number)
         trial = self._memory_storage.get_trial(trial_id)
         if trial.state.is_finished():
-            return False  # its job failed and is tried again: it goes to its end
+            return False  # its job failed and is tried again; that is never stopped early
         if evaluation not in trial.intermediate_values:
             self._memory_storage.set_trial_intermediate_value(trial_id, evaluation, value)
             with self._translate_errors():
                 disk_id = self._disk_id(number)
                 self._disk_storage.set_trial_intermediate_value(disk_id, evaluation, value)
-        # some pruners answer with numpy's bool, which is no word of JSON's
-        stops = bool(
+        # Some pruners answer with numpy's bool, which JSON does not take.
+        should_stop = bool(
             self.pruner.prune(self._memory_study, self._memory_storage.get_trial(trial_id))
         )
-        with self._translate_errors():  # what the pruner noted, such as a rung that was reached
-            for key, noted in self._memory_storage.get_trial(trial_id).system_attrs.items():
-                if trial.system_attrs.get(key) != noted:
-                    self._disk_storage.set_trial_system_attr(self._disk_id(number), key, noted)
-        return stops
+        with self._translate_errors():  # keep what the pruner noted, such as a rung reached
+            for key, note in self._memory_storage.get_trial(trial_id).system_attrs.items():
+                if trial.system_attrs.get(key) != note:
+                    self._disk_storage.set_trial_system_attr(self._disk_id(number), key, note)
+        return should_stop
 
     def tell(self, number: int, status: str, values: Sequence[float | None]) -> None:
-        """Takes what a job came to. Once ended, a trial stays so, unless it had failed."""
-        state, trial = (
-            _TRIAL_STATES[status],
-            self._memory_storage.get_trial(self._memory_id(number)),
-        )
-        was = trial.state
-        if was.is_finished() and (was != TrialState.FAIL or state != TrialState.COMPLETE):
+        """Enter how a job ended. An ended trial stays as it is, unless it had failed.
+
+        Args:
+            number: of the trial.
+            status: completed, pruned or failed.
+            values: of the objectives.
+        """
+        state = _TRIAL_STATES[status]
+        trial = self._memory_storage.get_trial(self._memory_id(number))
+        old_state = trial.state
+        is_retry = old_state == TrialState.FAIL and state == TrialState.COMPLETE
+        if old_state.is_finished() and not is_retry:
             return
-        told = [v for v in values if v is not None and not math.isnan(v)]
-        if state == TrialState.COMPLETE and len(told) < len(values):
-            state = TrialState.FAIL  # nothing to compare it by
-        given = told if state == TrialState.COMPLETE else None
-        if was == TrialState.FAIL:
-            if given is not None and number not in self._retried:
+        known = [v for v in values if v is not None and not math.isnan(v)]
+        if state == TrialState.COMPLETE and len(known) < len(values):
+            state = TrialState.FAIL  # without its values it cannot be compared
+        objective_values = known if state == TrialState.COMPLETE else None
+        if is_retry:
+            if objective_values is not None and number not in self._retried:
                 self._retried.add(number)
-                again = create_trial(
-                    values=given,
+                retry = create_trial(
+                    values=objective_values,
                     params=trial.params,
                     distributions=trial.distributions,
                     user_attrs={_RETRY_OF: number},
                 )
-                self._add(again)
+                self._add(retry)
             return
-        self._memory_study.tell(self._optuna_numbers[number], given, state=state)
+        self._memory_study.tell(self._optuna_numbers[number], objective_values, state=state)
         with self._translate_errors():
-            self._disk_study.tell(self._optuna_numbers[number], given, state=state)
+            self._disk_study.tell(self._optuna_numbers[number], objective_values, state=state)
 
     def pareto_front(self) -> set[int]:
-        """Numbers of the trials that no other is better than in every objective."""
-        places = {n: place for place, n in enumerate(self._optuna_numbers)}
+        """Return the numbers of the trials of the Pareto front."""
+        numbers = {n: number for number, n in enumerate(self._optuna_numbers)}
         best = self._memory_study.best_trials
-        return {t.user_attrs.get(_RETRY_OF, places.get(t.number, -1)) for t in best}
+        return {t.user_attrs.get(_RETRY_OF, numbers.get(t.number, -1)) for t in best}
 
     def close(self) -> None:
         self._disk_storage.remove_session()
@@ -212,16 +237,16 @@ class Trials:
 
 
 def open_storage(path: Path) -> RDBStorage:
-    """Optuna's tables in a SQLite file, beside what else is in it."""
+    """Return Optuna's view of a `study.db`, whose tables `SweepDatabase` has made."""
     storage = RDBStorage(
         f"sqlite:///{path.absolute()}",
         engine_kwargs={"connect_args": {"timeout": LOCK_TIMEOUT_S}},
-        skip_compatibility_check=True,  # Study has made the tables
+        skip_compatibility_check=True,
         skip_table_creation=True,
     )
 
     def set_up(connection: Any, record: Any) -> None:
-        connection.execute("PRAGMA synchronous=NORMAL")  # as Study has it: a kill loses nothing
+        connection.execute("PRAGMA synchronous=NORMAL")  # as in SweepDatabase: a kill loses nothing
 
     event.listen(storage.engine, "connect", set_up)
     storage.engine.dispose()
@@ -230,11 +255,15 @@ def open_storage(path: Path) -> RDBStorage:
 
 @contextmanager
 def database_errors(path: Path) -> Iterator[None]:
-    """Turns the database's own errors into one for people."""
+    """Turn errors of the database into one that people understand.
+
+    Raises:
+        SweepDatabaseError: for an error of the database in the body.
+    """
     try:
         yield
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         reason = str(error.__cause__ or error).splitlines()[0]
         raise SweepDatabaseError(
-            f"{path}: {reason}; the same command goes on when that is mended"
-        ) from (error)
+            f"{path}: {reason}; once that is mended, the same command goes on"
+        ) from error

@@ -1,4 +1,4 @@
-"""From lists of overrides to checked jobs: what varies, who is who, and where the sweep lies."""
+"""From lists of overrides to a checked sweep: its jobs, what varies among them, its directory."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from typing import Any
 from runner.errors import ConfigError, UserError, combined_error
 from runner.sweep.settings import LauncherSettings, read_launcher_settings
 
-# About the sweep as a whole: no part of a job, of its identity or of the sweep's hash.
+# Keys of the sweep as a whole. They enter neither a job nor its identity nor the sweep's hash.
 _SWEEP_WIDE_KEYS = re.compile(
     r"((launcher|search)([./]|$)|hydra\.(run\.dir|mode|sweep|launcher|sweeper)([.]|$)"
     r"|hydra/(launcher|sweeper)$)"
 )
-# What Hydra's own sweeps know and these do not, with what to write instead.
-_REFUSED = {
-    "hydra.run.dir": "a sweep's jobs lie in its own folder; hydra.sweep.dir=DIR places that",
-    "hydra.sweep.subdir": "jobs' folders are named by their overrides",
+# Keys of Hydra's own sweeps that do not hold here, and what to write instead.
+_REFUSED_KEYS = {
+    "hydra.run.dir": "the jobs of a sweep lie in its own folder; hydra.sweep.dir=DIR places that",
+    "hydra.sweep.subdir": "the folders of jobs are named by their overrides",
     "hydra/sweeper": "a sweep is the grid of its values",
     "hydra.sweeper": "a sweep is the grid of its values",
 }
-_MAX_MISTAKES = 10  # of a large grid; enough to see what is wrong with it
+_MAX_PROBLEMS = 10  # of a large grid that are reported; enough to see what is wrong with it
 _MAX_SLUG_LENGTH = 80
 
 
 @dataclass(frozen=True)
 class CheckedJob:
-    """What the caller found of one job, without importing torch.
+    """A job whose configuration was composed and checked, without importing torch.
 
-    config: resolved; read for the launcher, the monitor, the seed and the threads, and not kept;
-    sweep_dir: Hydra's `hydra.sweep.dir`, with {name} and {signature} in it.
+    Attributes:
+        config: resolved. The plan reads launcher, monitor, seed and threads from it.
+        sweep_dir: Hydra's `hydra.sweep.dir`, with {name} and {signature} in it.
     """
 
     signature: str
@@ -46,9 +47,11 @@ class CheckedJob:
 class SweepJob:
     """One job of a sweep.
 
-    key: its signature, with more behind it where several jobs of the sweep share one (such as
-    `trainer.device=cpu,cuda`, which does not make the result); overrides: what its process gets;
-    varying: the overrides in which the sweep's jobs differ, as they are written.
+    Attributes:
+        key: its signature, with a suffix where several jobs of the sweep share one (such as
+            `trainer.device=cpu,cuda`, which does not change the result).
+        overrides: what its process gets.
+        varying: the overrides in which the sweep's jobs differ, by key, as they are written.
     """
 
     key: str
@@ -66,23 +69,33 @@ class SweepJob:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A checked sweep, before anything touches the disk."""
+    """A checked sweep, before anything touches the disk.
+
+    Attributes:
+        varying: keys in which the jobs differ.
+        metric: by which jobs are ranked, as split/name.
+        direction: max or min.
+        has_num_threads: whether the user gave `trainer.num_threads`.
+        is_monitored: whether jobs choose their best step by the same metric.
+        secondary_objectives: further objectives of a search and their directions.
+        num_trials: jobs of a search, which are chosen one by one; None for a grid.
+        launcher_plugin: its name and settings; None: jobs run on this machine.
+        has_pruner: whether jobs ask after each evaluation if they should go on.
+    """
 
     jobs: tuple[SweepJob, ...]
     directory: str
-    varying: tuple[str, ...]  # keys
+    varying: tuple[str, ...]
     launcher: LauncherSettings
-    metric: str  # that jobs are ranked by, as split/name
-    direction: str  # max or min
-    has_num_threads: bool  # the user gave trainer.num_threads
+    metric: str
+    direction: str
+    has_num_threads: bool
     notes: tuple[str, ...] = ()
-    is_monitored: bool = True  # the metric is the one that jobs choose their best step by
-    secondary_objectives: Mapping[str, str] = field(
-        default_factory=dict
-    )  # further objectives: metric, direction
-    num_trials: int | None = None  # jobs of a search, which are chosen one by one
-    launcher_plugin: tuple[str, tuple[str, ...]] | None = None  # a launcher plugin and its settings
-    has_pruner: bool = False  # jobs ask after each evaluation whether to go on
+    is_monitored: bool = True
+    secondary_objectives: Mapping[str, str] = field(default_factory=dict)
+    num_trials: int | None = None
+    launcher_plugin: tuple[str, tuple[str, ...]] | None = None
+    has_pruner: bool = False
 
     @property
     def num_jobs(self) -> int:
@@ -90,15 +103,17 @@ class SweepPlan:
 
 
 def num_ranks(config: Mapping[str, Any]) -> int:
+    """Return the number of processes of a job."""
     return int((config.get("trainer") or {}).get("num_processes") or 1)
 
 
 def override_key(override: str) -> str:
+    """Return the key of `key=value` or `+key=value`."""
     return override.split("=", 1)[0].lstrip("+")
 
 
 def job_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Without what belongs to the sweep as a whole."""
+    """Return the overrides of a job, without those of the sweep as a whole."""
     return tuple(o for o in overrides if not _SWEEP_WIDE_KEYS.match(override_key(o)))
 
 
@@ -108,11 +123,20 @@ def plan_sweep(
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> SweepPlan:
-    """Checks every job before one starts. Raises: ConfigError naming the jobs that are wrong."""
+    """Check every job before one starts.
+
+    Args:
+        jobs: overrides of each job.
+        check: composes and checks one job, and raises UserError.
+        progress: called with the number of jobs that are checked, and of all.
+
+    Raises:
+        ConfigError: naming the jobs that are wrong.
+    """
     if not jobs:
         raise ConfigError("the sweep has no jobs: one of its lists of values is empty")
-    own = [job_overrides(o) for o in jobs]
-    varying = _varying_keys(own)
+    overrides_by_job = [job_overrides(o) for o in jobs]
+    varying = _varying_keys(overrides_by_job)
     check_sweep_overrides(jobs)
     checked: list[tuple[CheckedJob, Mapping[str, str]]] = []
     problems: dict[str, list[int]] = {}
@@ -121,31 +145,33 @@ def plan_sweep(
     for number, overrides in enumerate(jobs):
         progress(number, len(jobs))
         try:
-            found = check(overrides)
-        except UserError as error:
-            problems.setdefault(str(error), []).append(number)
-            if len(problems) >= _MAX_MISTAKES:
+            job = check(overrides)
+        except UserError as problem:
+            problems.setdefault(str(problem), []).append(number)
+            if len(problems) >= _MAX_PROBLEMS:
                 break
             continue
-        first = first or found
-        threads = threads or (found.config.get("trainer") or {}).get("num_threads")
-        values = {override_key(o): o.split("=", 1)[-1] for o in own[number]}
-        # A configuration is large and there may be 10,000 of them: only this much of it is kept.
-        kept = {"seed": found.config.get("seed"), "num_ranks": num_ranks(found.config)}
-        slim = replace(found, config=kept)
-        checked.append((slim, {k: values[k] for k in varying if k in values}))
+        first = first or job
+        threads = threads or (job.config.get("trainer") or {}).get("num_threads")
+        values = {override_key(o): o.split("=", 1)[-1] for o in overrides_by_job[number]}
+        # A configuration is large and there may be 10,000 of them: only these two values are kept.
+        excerpt = {"seed": job.config.get("seed"), "num_ranks": num_ranks(job.config)}
+        slim_job = replace(job, config=excerpt)
+        checked.append((slim_job, {k: values[k] for k in varying if k in values}))
     if problems:
-        raise combined_error(
-            _describe_problem(numbers, text, own, varying) for text, numbers in problems.items()
+        error = combined_error(
+            _describe_problem(numbers, text, overrides_by_job, varying)
+            for text, numbers in problems.items()
         )
+        raise error
     assert first is not None
-    planned, notes = _make_jobs(own, checked)
+    planned, notes = _make_jobs(overrides_by_job, checked)
     monitor = (first.config.get("checkpoint") or {}).get("monitor") or {}
     return SweepPlan(
         jobs=planned,
         directory=sweep_directory(
             first.sweep_dir,
-            [o for o in own[0] if override_key(o) not in varying],
+            [o for o in overrides_by_job[0] if override_key(o) not in varying],
             varying,
             {c.name for c, _ in checked},
         ),
@@ -159,7 +185,7 @@ def plan_sweep(
 
 
 def slug(job: SweepJob) -> str:
-    """A folder's name for a person to read. Nothing is ever read back from it."""
+    """Return a readable name for a job's folder. Nothing is ever read back from it."""
     short = _short_keys(list(job.varying))
     parts = [f"{short[k]}-{_safe(v)}" for k, v in job.varying.items()]
     text = _safe("_".join(parts) or "job")[:_MAX_SLUG_LENGTH].strip("-_.")
@@ -167,26 +193,26 @@ def slug(job: SweepJob) -> str:
 
 
 def _safe(text: str) -> str:
-    """In a path, and in a value of Hydra's grammar without quotes; a number keeps its sign."""
+    """Return a text that is safe in a path and in Hydra's grammar. A number keeps its sign."""
     safe = re.sub(r"[^A-Za-z0-9_.+-]+", "-", text)
     return safe.rstrip("-") if text.startswith("-") else safe.strip("-")
 
 
 def _short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """The last parts of each key that tell it from the others."""
-    found = {}
+    """Return, for each key, its last parts that tell it from the others."""
+    short = {}
     for key in keys:
         parts = re.split(r"[./]", key)
         for count in range(1, len(parts) + 1):
             end = ".".join(parts[-count:])
             if sum(re.split(r"[./]", k)[-count:] == parts[-count:] for k in keys) == 1:
                 break
-        found[key] = end
-    return found
+        short[key] = end
+    return short
 
 
 def _varying_keys(jobs: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Keys of overrides that are not the same in all jobs, in the order they are written in."""
+    """Return the keys whose overrides differ between jobs, in the order of the command line."""
     seen: dict[str, set[str]] = {}
     count: dict[str, int] = {}
     for overrides in jobs:
@@ -198,10 +224,15 @@ def _varying_keys(jobs: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def check_sweep_overrides(jobs: Sequence[Sequence[str]]) -> None:
+    """Refuse keys that do not hold for sweeps, and lists of values for the sweep as a whole.
+
+    Raises:
+        ConfigError: for the first of them.
+    """
     for text in jobs[0]:
-        for name, instead in _REFUSED.items():
+        for name, instead in _REFUSED_KEYS.items():
             if override_key(text) == name or override_key(text).startswith(f"{name}."):
-                raise ConfigError(f"{text}: not with -m: {instead}")
+                raise ConfigError(f"{text}: does not hold with -m: {instead}")
     for key in _varying_keys(jobs):
         if _SWEEP_WIDE_KEYS.match(key):
             raise ConfigError(f"{key}: holds for the whole sweep; give it one value")
@@ -216,30 +247,32 @@ def _describe_problem(
 
 
 def _make_jobs(
-    own: Sequence[tuple[str, ...]], checked: Sequence[tuple[CheckedJob, Mapping[str, str]]]
+    overrides_by_job: Sequence[tuple[str, ...]],
+    checked: Sequence[tuple[CheckedJob, Mapping[str, str]]],
 ) -> tuple[tuple[SweepJob, ...], tuple[str, ...]]:
-    """Jobs with keys of their own; a job written twice is one job."""
-    alike: dict[str, set[tuple[str, ...]]] = {}
-    for overrides, (found, _) in zip(own, checked):
-        alike.setdefault(found.signature, set()).add(tuple(sorted(overrides)))
+    """Return jobs with unique keys, and notes. A job that is written twice is one job."""
+    by_signature: dict[str, set[tuple[str, ...]]] = {}
+    for overrides, (job, _) in zip(overrides_by_job, checked):
+        by_signature.setdefault(job.signature, set()).add(tuple(sorted(overrides)))
     jobs: dict[str, SweepJob] = {}
-    for overrides, (found, values) in zip(own, checked):
-        shares = len(alike[found.signature]) > 1
-        key = found.signature
+    for overrides, (job, values) in zip(overrides_by_job, checked):
+        shares = len(by_signature[job.signature]) > 1
+        key = job.signature
         if shares:
             text = json.dumps(sorted(overrides))
             key += "-" + hashlib.sha256(text.encode()).hexdigest()[:4]
-        seed = found.config.get("seed")
-        ranks = found.config["num_ranks"]
-        jobs.setdefault(key, SweepJob(key, found.signature, overrides, values, seed, shares, ranks))
+        seed, ranks = job.config.get("seed"), job.config["num_ranks"]
+        jobs.setdefault(key, SweepJob(key, job.signature, overrides, values, seed, shares, ranks))
     notes = []
-    if len(jobs) < len(own):
-        notes.append(f"{len(own) - len(jobs)} of {len(own)} jobs are written twice and run once")
+    num_written = len(overrides_by_job)
+    if len(jobs) < num_written:
+        num_repeated = num_written - len(jobs)
+        notes.append(f"{num_repeated} of {num_written} jobs are written twice and run once")
     shared = next((j for j in jobs.values() if j.shares_signature), None)
     if shared is not None:
         notes.append(
             f"jobs such as {shared.label} differ in nothing that makes the result "
-            f"(signature {shared.signature}); each is run"
+            f"(signature {shared.signature}); each of them is run"
         )
     return tuple(jobs.values()), tuple(notes)
 
@@ -247,10 +280,16 @@ def _make_jobs(
 def sweep_directory(
     template: str, fixed: Sequence[str], varying: Sequence[str], names: set[str]
 ) -> str:
-    """Where the sweep lies: the same for the same command, and for one with more values.
+    """Return the sweep's directory, which is the same for the same command with more values.
 
-    The hash is of the fixed overrides and of the keys that vary, not of their values: so a value
-    added to a grid finds the jobs that are done.
+    The hash is of the fixed overrides and of the keys that vary, not of their values, so that a
+    grid to which a value is added finds the jobs that are done.
+
+    Args:
+        template: with {name} and {signature} in it.
+        fixed: overrides that all jobs share.
+        varying: keys that vary.
+        names: of the jobs.
     """
     text = json.dumps([sorted(dict.fromkeys(fixed)), sorted(varying)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""Answers jobs that ask after an evaluation whether to go on."""
+"""Answers jobs that ask after an evaluation whether they should go on."""
 
 from __future__ import annotations
 
@@ -7,34 +7,32 @@ from pathlib import Path
 
 from runner.errors import UserError
 from runner.rundir.json_files import read_json, read_jsonl, write_json
-from runner.sweep.run_index import parse_metric_value
+from runner.rundir.readers import as_number
 from runner.sweep.scheduler import RunningJob
 from runner.sweep.search import SearchJobs
 
-REQUEST_FILE, ANSWER_FILE = (
-    ".evaluated.json",
-    ".answer.json",
-)  # as runner/training/loops/pruning.py has them
+# runner/training/loops/pruning.py has the same names.
+REQUEST_FILE, ANSWER_FILE = ".evaluated.json", ".answer.json"
 
 
 def pruning_responder(search_jobs: SearchJobs) -> Callable[[RunningJob], None] | None:
-    """What the engine is to ask for each running job; None: this search stops no job early."""
+    """Return what answers a running job; None if this search stops no job early."""
     if search_jobs.spec.settings.pruner == "none":
         return None
     answered: dict[int, int] = {}  # try -> the step that its last answer was about
 
-    def judge(one: RunningJob) -> None:
-        step = _read_request(one.folder)
-        if step is None or answered.get(one.try_id) == step:
+    def answer(running: RunningJob) -> None:
+        step = _read_request(running.folder)
+        if step is None or answered.get(running.try_id) == step:
             return
-        evaluation, value = _read_evaluation(one.folder, step, search_jobs.plan.metric)
+        evaluation, value = _read_evaluation(running.folder, step, search_jobs.plan.metric)
         stop = evaluation > 0 and search_jobs.trials.report(
-            search_jobs.trial_numbers[one.job.key][0], evaluation, value
+            search_jobs.trial_numbers[running.job.key][0], evaluation, value
         )
-        answered[one.try_id] = step
-        write_json(one.folder / ANSWER_FILE, {"step": step, "stop": stop})
+        answered[running.try_id] = step
+        write_json(running.folder / ANSWER_FILE, {"step": step, "stop": stop})
 
-    return judge
+    return answer
 
 
 def _read_request(folder: Path) -> int | None:
@@ -43,17 +41,17 @@ def _read_request(folder: Path) -> int | None:
         return None
     try:
         return int(read_json(path)["step"])
-    except (UserError, TypeError, KeyError):  # it has just been taken away
+    except (UserError, TypeError, KeyError):  # the job has just taken it away
         return None
 
 
 def _read_evaluation(folder: Path, step: int, metric: str) -> tuple[int, float]:
-    """How many evaluations there were up to a step, and what the last one measured."""
+    """Return how many evaluations there were up to a step, and what the last one measured."""
     split, _, name = metric.partition("/")
     rows = [
         r
         for r in read_jsonl(folder / "metrics.jsonl")
         if r.get("split") == split and r["step"] <= step
     ]
-    value = parse_metric_value(rows[-1].get(name)) if rows else None
+    value = as_number(rows[-1].get(name)) if rows else None
     return len(rows), float("nan") if value is None else value

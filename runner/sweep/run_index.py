@@ -1,4 +1,4 @@
-"""What is there already: run directories of a sweep, by what their `meta.json` says they are."""
+"""The run directories of a sweep, and which job each of them belongs to."""
 
 from __future__ import annotations
 
@@ -10,28 +10,36 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
-from runner.rundir.json_files import read_json
+from runner.rundir.readers import as_number, numeric_values, read_optional_json, read_signed_meta
 from runner.sweep.database import JobRecord
 from runner.sweep.plan import SweepJob, SweepPlan, job_overrides, slug
+
+DONE_STATUSES = ("completed", "pruned")
+UNREADABLE_SIGNATURE = ""  # of a folder whose meta.json is damaged; no job has it
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a job, as its `result.json` says and, where it says nothing, its process.
+    """How a job ended, by its `result.json` and, where that says nothing, by its process.
 
-    status: completed, pruned, interrupted, failed or waiting; best: by the metric that jobs are
-    ranked by; others: further objectives; seconds: over all its tries.
+    Attributes:
+        status: completed, pruned, interrupted, failed or waiting.
+        best: the best value of the metric by which jobs are ranked.
+        test_metrics: metrics of the test split, by `split/name`.
+        seconds: of all its tries.
+        secondary_values: further objectives of a search.
+        result_names: names of all numbers in the result.
     """
 
     status: str
     error: str | None = None
     best: float | None = None
     best_step: int | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)  # of the test split
+    test_metrics: Mapping[str, float] = field(default_factory=dict)
     step: int | None = None
     seconds: float | None = None
     secondary_values: Mapping[str, float | None] = field(default_factory=dict)
-    result_names: tuple[str, ...] = ()  # of all that its result holds
+    result_names: tuple[str, ...] = ()
 
     def has_metric(self, name: str) -> bool:
         return name in self.result_names
@@ -45,21 +53,26 @@ class Outcome:
         return self.status in DONE_STATUSES
 
 
-DONE_STATUSES = ("completed", "pruned")
 WAITING = Outcome("waiting")
-UNREADABLE_SIGNATURE = ""  # the signature of a folder whose meta.json is damaged: no job's
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """A run directory in the sweep's folder."""
+    """A run directory in the sweep's folder.
 
-    folder: str  # its name there
+    Attributes:
+        folder: its name there.
+        code_version: of the code that made the run: commit and uncommitted changes.
+        result: `result.json`; None if there is none, or it is damaged: then the job is not done.
+        created: seconds since 1970.
+    """
+
+    folder: str
     signature: str
     overrides: frozenset[str]
-    code_version: str | None  # what the run was made by: commit and patch
+    code_version: str | None
     result: Mapping[str, Any] | None
-    created: float = 0.0  # when, in seconds since 1970
+    created: float = 0.0
 
     @property
     def is_done(self) -> bool:
@@ -67,74 +80,75 @@ class RunDirectory:
 
 
 def scan_runs(directory: Path, warn: Callable[[str], None]) -> list[RunDirectory]:
-    """Every run directory below the sweep's folder. What cannot be read is told and left alone."""
-    found = []
+    """Return every run directory in the sweep's folder, in the order of their names.
+
+    One that cannot be read is reported and left alone.
+    """
     if not directory.is_dir():
         return []
+    runs = []
     for entry in os.scandir(directory):
         if not entry.is_dir():
             continue
         try:
-            one = read_run_directory(Path(entry.path))
+            run = read_run_directory(Path(entry.path))
         except UserError as error:
             warn(f"{error}; its job is run in another folder")
-            one = RunDirectory(entry.name, UNREADABLE_SIGNATURE, frozenset(), None, None)
-        if one is not None:
-            found.append(one)
-    return sorted(found, key=lambda f: f.folder)
+            run = RunDirectory(entry.name, UNREADABLE_SIGNATURE, frozenset(), None, None)
+        if run is not None:
+            runs.append(run)
+    return sorted(runs, key=lambda r: r.folder)
 
 
 def read_run_directory(folder: Path) -> RunDirectory | None:
-    """A run directory's identity and result; None for one that has not come so far.
+    """Return a run directory's identity and result; None for one without a `meta.json` yet.
 
-    Raises: UserError if `meta.json` is damaged.
+    Raises:
+        UserError: if `meta.json` is damaged.
     """
     if not (folder / "meta.json").exists():
         return None
-    meta = read_json(folder / "meta.json")
-    if not isinstance(meta, dict) or not isinstance(meta.get("signature"), str):
-        raise UserError(f"{folder / 'meta.json'}: holds no signature")
+    meta = read_signed_meta(folder)
     return RunDirectory(
         folder=folder.name,
         signature=meta["signature"],
         overrides=frozenset(job_overrides(meta.get("overrides") or ())),
         code_version=code_version(meta.get("git")),
-        result=read_result(folder),
+        result=read_result_if_whole(folder),
         created=(folder / "meta.json").stat().st_mtime,
     )
 
 
+def read_result_if_whole(folder: Path) -> Mapping[str, Any] | None:
+    """Return `result.json`; None if it is absent or damaged: then the job is not done."""
+    return read_optional_json(folder / "result.json") or None
+
+
 def code_version(git: Mapping[str, Any] | None) -> str | None:
-    """Tells one state of the code from another, within this process."""
+    """Return a text that tells one state of the code from another, within this process."""
     return f"{git.get('commit')} {hash(git.get('patch'))}" if git else None
 
 
-def read_result(folder: Path) -> Mapping[str, Any] | None:
-    """`result.json`, or None if there is none or it cannot be read: then the job is not done."""
-    try:
-        result = read_json(folder / "result.json")
-    except UserError:
-        return None
-    return result if isinstance(result, dict) else None
-
-
 def match_runs(jobs: Sequence[SweepJob], runs: Sequence[RunDirectory]) -> dict[str, RunDirectory]:
-    """Which job each run directory belongs to, by signature: job's key -> run directory.
+    """Return the run directory of each job that has one, by the job's key.
 
-    Of several with one signature (copies, or run again by other code) the newest that is done is
-    taken; where several jobs share a signature, the overrides say whose it is.
+    They are matched by signature. Of several with the same one (copies, or repetitions by other
+    code) the newest that is done is taken. Where several jobs share a signature, the overrides
+    decide.
     """
     by_signature: dict[str, list[RunDirectory]] = {}
-    for one in runs:
-        by_signature.setdefault(one.signature, []).append(one)
-    claimed = {}
+    for run in runs:
+        by_signature.setdefault(run.signature, []).append(run)
+    matched = {}
     for job in jobs:
-        mine = by_signature.get(job.signature, [])
+        candidates = by_signature.get(job.signature, [])
         if job.shares_signature:
-            mine = [f for f in mine if set(job.overrides) <= f.overrides]
-        if mine:
-            claimed[job.key] = max(mine, key=lambda f: (f.is_done, f.result is not None, f.created))
-    return claimed
+            candidates = [r for r in candidates if set(job.overrides) <= r.overrides]
+        if candidates:
+            matched[job.key] = max(
+                candidates, key=lambda r: (r.is_done, r.result is not None, r.created)
+            )
+    return matched
 
 
 def assign_folders(
@@ -144,15 +158,20 @@ def assign_folders(
     taken: Collection[str],
     directory: Path,
 ) -> dict[str, str]:
-    """A folder's name for every job: the one it has, else a readable one that is nobody's.
+    """Return a folder's name for every job: the one that it has, else a readable one that is free.
 
-    Args: taken: names of folders that are somebody's.
+    Args:
+        jobs: the jobs.
+        matched: run directories by the job's key.
+        records: what the database knows, by the job's key.
+        taken: names of folders that belong to a run.
+        directory: the sweep's.
     """
     taken = set(taken)
-    result = {}
+    folder_names = {}
     for job in jobs:
         if job.key in matched:
-            result[job.key] = matched[job.key].folder
+            folder_names[job.key] = matched[job.key].folder
             continue
         if job.key in records and records[job.key].folder not in taken:
             name = records[job.key].folder  # it was killed before its meta.json was written
@@ -162,8 +181,8 @@ def assign_folders(
                 number += 1
                 name = f"{slug(job)}_{number}"
         taken.add(name)
-        result[job.key] = name
-    return result
+        folder_names[job.key] = name
+    return folder_names
 
 
 def _is_file(path: Path) -> bool:
@@ -173,15 +192,22 @@ def _is_file(path: Path) -> bool:
 def outcome_from_result(
     result: Mapping[str, Any] | None, plan: SweepPlan, *, seconds: float | None = None
 ) -> Outcome:
-    """What a `result.json` says of what the sweep looks at."""
+    """Return what a `result.json` says of the metrics that the sweep looks at.
+
+    Args:
+        result: its content; None if there is none.
+        plan: the sweep.
+        seconds: of all tries; None: what the result says of the last one.
+    """
     if result is None:
         return Outcome("interrupted", "it was killed before it ended", seconds=seconds)
-    metrics = {k: parse_metric_value(v) for k, v in (result.get("metrics") or {}).items()}
+    metrics = result.get("metrics") or {}
     best = result.get("best") or {}
     if best and plan.is_monitored:
-        value = parse_metric_value(best.get("value"))
+        value = as_number(best.get("value"))
     else:
         value = find_metric_value(result, plan.metric)
+    tests = {k: v for k, v in numeric_values(metrics).items() if k.startswith("test/")}
     return Outcome(
         status=str(result.get("status", "failed")),
         error=result.get("error"),
@@ -190,7 +216,7 @@ def outcome_from_result(
         secondary_values={
             name: find_metric_value(result, name) for name in plan.secondary_objectives
         },
-        metrics={k: v for k, v in metrics.items() if k.startswith("test/") and v is not None},
+        test_metrics=tests,
         step=result.get("step"),
         result_names=(*metrics, *(k for k in ("active_s",) if k in result)),
         seconds=result.get("active_s") if seconds is None else seconds,
@@ -198,14 +224,6 @@ def outcome_from_result(
 
 
 def find_metric_value(result: Mapping[str, Any], name: str) -> float | None:
-    """A metric of a result, or another number of it, such as `active_s`."""
+    """Return a metric of a result, or another number of it, such as `active_s`."""
     metrics = result.get("metrics") or {}
-    return parse_metric_value(metrics[name] if name in metrics else result.get(name))
-
-
-def parse_metric_value(value: Any) -> float | None:
-    """A metric's value; NaN and infinity stand in JSON as text."""
-    try:
-        return None if value is None or isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return None
+    return as_number(metrics[name] if name in metrics else result.get(name))

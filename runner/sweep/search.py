@@ -1,4 +1,4 @@
-"""A search: the jobs of a sweep chosen one by one, by what those before came to."""
+"""A search: the jobs of a sweep are chosen one by one, by the results of earlier ones."""
 
 from __future__ import annotations
 
@@ -34,24 +34,31 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """What is searched and how; no trial of it yet. fixed: the overrides of every job."""
+    """What is searched and how."""
 
     space: Space
     settings: SearchSettings
-    fixed: tuple[str, ...]
+    fixed: tuple[str, ...]  # overrides of every job
     check: CheckJob
-    objectives: Mapping[str, str]
+    objectives: Mapping[str, str]  # metric -> max or min
 
 
 def plan_search(
     fixed: Sequence[str], space: Space, settings: SearchSettings, check: CheckJob
 ) -> tuple[SweepPlan, SearchSpec]:
-    """Checks the space and the objectives before anything starts.
+    """Check the space, the objectives and the pruner before anything starts.
 
-    Raises: ConfigError with every mistake, unknown keys of the space among them.
+    Args:
+        fixed: overrides of every job.
+        space: what is searched.
+        settings: how it is searched.
+        check: composes and checks one job, and raises UserError.
+
+    Raises:
+        ConfigError: with every mistake, unknown keys of the space among them.
     """
     check_sweep_overrides([[*fixed, *(f"{d.key}=" for d in space)]])
-    own = job_overrides(fixed)
+    fixed_of_jobs = job_overrides(fixed)
     first, problems = None, []
     for corner in corners(space):
         try:
@@ -59,31 +66,35 @@ def plan_search(
         except UserError as error:
             problems.append(f"the search's space: {error}")
     if problems or first is None:
-        raise combined_error(problems)
+        combined = combined_error(problems)
+        raise combined
     monitor = (first.config.get("checkpoint") or {}).get("monitor") or {}
-    watched = {str(monitor.get("metric")): str(monitor.get("direction"))}
-    objectives = dict(settings.objectives or watched)
+    monitored = {str(monitor.get("metric")): str(monitor.get("direction"))}
+    objectives = dict(settings.objectives or monitored)
     problems = [
         *_wrong_objectives(objectives, first.config),
         *_wrong_pruner(settings, first.config),
     ]
     if settings.num_trials is None and settings.sampler != "grid":
-        problems.append(f"search.num_trials=null: only a grid has an end; {settings.sampler} none")
+        problems.append(
+            f"search.num_trials=null: only a grid has an end; {settings.sampler} has none"
+        )
     total = settings.num_trials or 0
     if settings.sampler == "grid":
-        count = sum(1 for _ in combinations(space))  # told here if they cannot be counted
+        count = sum(1 for _ in combinations(space))  # raises if they cannot be counted
         total = min(total or count, count)
     if problems:
-        raise combined_error(problems)
-    # How many trials there are does not say which search it is: a longer one goes on with it.
-    kept = {k: v for k, v in asdict(settings).items() if k not in ("num_trials", "space")}
-    kept |= {"space": [asdict(d) for d in space], "objectives": objectives}
+        combined = combined_error(problems)
+        raise combined
+    # The number of trials does not make another search: a longer one goes on with the same.
+    signed = {k: v for k, v in asdict(settings).items() if k not in ("num_trials", "space")}
+    signed |= {"space": [asdict(d) for d in space], "objectives": objectives}
     metric, *others = objectives
     plan = SweepPlan(
         jobs=(),
         directory=sweep_directory(
             first.sweep_dir,
-            [*own, json.dumps(kept, sort_keys=True)],
+            [*fixed_of_jobs, json.dumps(signed, sort_keys=True)],
             [d.key for d in space],
             {first.name},
         ),
@@ -97,14 +108,14 @@ def plan_search(
         num_trials=total,
         has_pruner=settings.pruner != "none",
     )
-    return plan, SearchSpec(space, settings, own, check, objectives)
+    return plan, SearchSpec(space, settings, fixed_of_jobs, check, objectives)
 
 
 def _wrong_objectives(objectives: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[str]:
     measured = config.get("metrics") or {}
-    for name, way in objectives.items():
-        if way not in ("max", "min"):
-            yield f"search.objectives: {name}: {way}: a direction is max or min"
+    for name, direction in objectives.items():
+        if direction not in ("max", "min"):
+            yield f"search.objectives: {name}: {direction}: a direction is max or min"
         split, _, metric = name.partition("/")
         names = [*measured.get("train" if split == "train" else "eval", []), "loss"]
         known = [f"{s}/{n}" for s in SPLITS[1:] for n in [*measured.get("eval", []), "loss"]]
@@ -137,53 +148,66 @@ def _wrong_pruner(settings: SearchSettings, config: Mapping[str, Any]) -> Iterat
 
 
 class SearchJobs:
-    """The search at work: gives jobs, takes what they came to. Only the sweep's loop calls it."""
+    """Gives the jobs of a search and takes their outcomes. Only the sweep's loop calls it.
+
+    Attributes:
+        trials: the trials that there are.
+        trial_numbers: trials of each job, by the job's key, as a point may be chosen twice.
+        previous_jobs: jobs of earlier starts, by the number of the trial.
+        plan: the sweep, with the jobs of earlier starts.
+    """
 
     def __init__(self, spec: SearchSpec, plan: SweepPlan, directory: Path) -> None:
-        """Raises: StudyError if the database cannot be used."""
-        from runner.sweep.optuna_trials import (
-            Trials,  # optuna, which a plain grid need not wait for
-        )
+        """Open the search in the sweep's directory.
+
+        Args:
+            spec: what is searched and how.
+            plan: the sweep, without jobs.
+            directory: of the sweep.
+
+        Raises:
+            SweepDatabaseError: if the database cannot be used.
+        """
+        # This imports Optuna, for which a plain grid need not wait.
+        from runner.sweep.optuna_trials import Trials
 
         self.spec = spec
         slots = plan.launcher.slots
         self.trials: Trials = Trials(directory, spec.space, spec.settings, spec.objectives, slots)
-        self.trial_numbers: dict[
-            str, list[int]
-        ] = {}  # trials of each job: a point may be chosen twice
-        known = self.trials.list_trials()
-        self.previous_jobs = {c.number: self._make_job(c) for c in known}
+        self.trial_numbers: dict[str, list[int]] = {}
+        trials = self.trials.list_trials()
+        self.previous_jobs = {t.number: self._make_job(t) for t in trials}
         jobs = {j.key: j for j in self.previous_jobs.values()}
         self.plan = replace(
-            plan, jobs=tuple(jobs.values()), num_trials=max(plan.num_jobs, len(known))
+            plan, jobs=tuple(jobs.values()), num_trials=max(plan.num_jobs, len(trials))
         )
 
     def jobs(self, state: SweepState) -> Iterator[SweepJob]:
-        """Those of earlier starts that are not done, then new ones, until all are chosen."""
-        given: set[str] = set()
+        """Yield jobs of earlier starts that are not done, then new ones until all are chosen."""
+        started: set[str] = set()
         for number, job in self.previous_jobs.items():
             outcome = state.outcomes[job.key]
             if outcome.is_done:
                 self._end_trial(number, outcome)
-            elif job.key not in given:
-                given.add(job.key)
+            elif job.key not in started:
+                started.add(job.key)
                 yield job
         while len(self.trials.list_trials()) < self.plan.num_jobs:
-            chosen = self.trials.ask()
-            job = self._make_job(chosen)
+            trial = self.trials.ask()
+            job = self._make_job(trial)
             if job.key not in state.outcomes:
                 state.add_job(job)
-            elif job.key in given and state.outcomes[job.key].status == "waiting":
-                continue  # the same point again while it runs: `ended` tells both
+            elif job.key in started and state.outcomes[job.key].status == "waiting":
+                continue  # the same point again while it runs; `receive_outcome` ends both trials
             outcome = state.outcomes[job.key]
             if outcome.status in ("completed", "pruned", "failed"):
-                self._end_trial(chosen.number, outcome)
+                self._end_trial(trial.number, outcome)
             else:
-                given.add(job.key)
+                started.add(job.key)
                 yield job
 
     def receive_outcome(self, job: SweepJob, outcome: Outcome) -> str | None:
-        """Tells the search what a job came to; returns why it makes no sense to go on, if so."""
+        """Take a job's outcome and return why the sweep must stop; None if it need not."""
         for number in self.trial_numbers[job.key]:
             self._end_trial(number, outcome)
         values = {self.plan.metric: outcome.best, **outcome.secondary_values}
@@ -191,12 +215,13 @@ class SearchJobs:
         if outcome.status == "completed" and missing and not outcome.has_metric(missing[0]):
             return (
                 f"search.objectives: {missing[0]}: is not among the results of {job.label}"
-                f"{nearest_hint(missing[0], outcome.result_names)}; there are {', '.join(outcome.result_names)}"
+                f"{nearest_hint(missing[0], outcome.result_names)}; there are "
+                f"{', '.join(outcome.result_names)}"
             )
         return None
 
     def pareto_front(self) -> set[str]:
-        """Keys of jobs that no other is better than in every objective."""
+        """Return the keys of the jobs that no other job beats in every objective."""
         if not self.plan.secondary_objectives:
             return set()
         best = self.trials.pareto_front()
@@ -210,23 +235,27 @@ class SearchJobs:
             values = [outcome.best, *outcome.secondary_values.values()]
             self.trials.tell(number, outcome.status, values)
 
-    def _make_job(self, chosen: Trial) -> SweepJob:
+    def _make_job(self, trial: Trial) -> SweepJob:
         space = self.spec.space
-        varying = {d.key: str(chosen.params[d.key]) for d in space}
+        varying = {d.key: str(trial.params[d.key]) for d in space}
         overrides = (*self.spec.fixed, *(f"{k}={v}" for k, v in varying.items()))
         digest = hashlib.sha256(json.dumps(sorted(overrides)).encode()).hexdigest()
         try:
-            found = self.spec.check(overrides)
-        except UserError:  # such a combination is wrong: its own process will say why
-            found = CheckedJob(digest[:8], "", {})
-        key = f"{found.signature}-{digest[:4]}"
-        self.trial_numbers.setdefault(key, []).append(chosen.number)
-        seed, ranks = found.config.get("seed"), num_ranks(found.config)
-        return SweepJob(key, found.signature, overrides, varying, seed, True, ranks)
+            job = self.spec.check(overrides)
+        except UserError:  # this combination is wrong; the job's own process will say why
+            job = CheckedJob(digest[:8], "", {})
+        key = f"{job.signature}-{digest[:4]}"
+        self.trial_numbers.setdefault(key, []).append(trial.number)
+        seed, ranks = job.config.get("seed"), num_ranks(job.config)
+        return SweepJob(key, job.signature, overrides, varying, seed, True, ranks)
 
 
 def read_search_settings(node: Mapping[str, Any]) -> SearchSettings:
-    """Raises: ConfigError for what no rule has said, a search without a space."""
+    """Return the settings of a `search` node, which other rules have checked.
+
+    Raises:
+        ConfigError: if it has no space.
+    """
     if not isinstance(node.get("space"), Mapping):
-        raise ConfigError("search.space: is missing: what is to be searched, key: expression")
+        raise ConfigError("search.space: is missing; it says what is searched, as key: expression")
     return SearchSettings(**{k: v for k, v in node.items() if not k.startswith("_")})

@@ -1,4 +1,4 @@
-"""A search space: what may be chosen for each key, in the words of Hydra's own grammar."""
+"""A search space: the values that may be chosen for each key, in Hydra's own grammar."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 from runner.config.overrides import parse_overrides
 from runner.errors import ConfigError, combined_error
 
-_DIGITS = 6  # of a number that is chosen: what a person can read, and what the trial is told
-_FORMS = "choice(a, b), range(1, 9), interval(0, 1), tag(log, interval(1e-4, 1)) are some"
+_DIGITS = 6  # of a chosen number, so that a person can read it; sampler and job get the same
+_FORMS = "write choice(a, b), range(1, 9), interval(0, 1) or tag(log, interval(1e-4, 1))"
 
 
 @dataclass(frozen=True)
 class Dimension:
     """One key of a space.
 
-    choices: as they are written in an override, for a categorical one, else empty; low, high: both
-    included; step: None for any number between; is_whole: integers only.
+    Attributes:
+        choices: of a categorical key, as they are written in an override; else empty.
+        low: the lowest value.
+        high: the highest value.
+        step: None: any number in between.
+        is_whole: integers only.
     """
 
     key: str
@@ -34,7 +38,7 @@ class Dimension:
     is_whole: bool = False
 
     def values(self) -> list[Any] | None:
-        """Every one that can be chosen, in order; None if they cannot be counted."""
+        """Return every value that can be chosen, in order; None if they cannot be counted."""
         if self.choices:
             return list(self.choices)
         if self.step is None and not self.is_whole:
@@ -44,7 +48,7 @@ class Dimension:
         return [self.round_value(self.low + k * step) for k in range(count)]
 
     def round_value(self, value: Any) -> Any:
-        """The number that is told to the job and to the sampler, within the bounds."""
+        """Return the number that the job and the sampler get, within the bounds."""
         if self.choices:
             return value
         if self.is_whole:
@@ -52,7 +56,7 @@ class Dimension:
         return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
 
     def value_at(self, fraction: float) -> Any:
-        """The value at a fraction, from 0 to below 1, of the way through the dimension."""
+        """Return the value at a fraction, from 0 to below 1, of the way through the dimension."""
         values = self.values()
         if values is not None and not (self.log and self.is_whole):
             return values[min(int(fraction * len(values)), len(values) - 1)]
@@ -70,11 +74,18 @@ Space = tuple[Dimension, ...]
 
 
 def read_space(settings: Mapping[str, Any], given: Sequence[Override]) -> tuple[Space, list[str]]:
-    """The space of a `search` node with the command line laid on it.
+    """Return the space of a `search` node after the overrides of the command line.
 
-    Args: settings: key -> expression; given: the command line's overrides: one of several values
-    adds a key or replaces it, one of a single value takes the key out of the search.
-    Returns: the space, and notes on what was taken out. Raises: ConfigError with every mistake.
+    Args:
+        settings: key -> expression.
+        given: the command line's overrides. One of several values adds or replaces a key, one of
+            a single value takes the key out of the search.
+
+    Returns:
+        The space, and notes on the keys that were taken out.
+
+    Raises:
+        ConfigError: with every mistake.
     """
     problems: list[str] = []
     dimensions: dict[str, Dimension] = {}
@@ -97,17 +108,22 @@ def read_space(settings: Mapping[str, Any], given: Sequence[Override]) -> tuple[
             del dimensions[key]
             notes.append(f"{text}: held fixed, so it is not searched")
     if problems:
-        raise combined_error(problems)
+        combined = combined_error(problems)
+        raise combined
     if not dimensions:
         raise ConfigError(
-            "search.space: is empty; key=interval(0,1) or key=choice(a,b) on the command line, or "
+            "search.space: is empty; key=interval(0,1) or key=choice(a,b), on the command line or "
             "in the search's YAML, says what is to be searched"
         )
     return tuple(dimensions.values()), notes
 
 
 def _dimension(override: Override, text: str) -> Dimension:
-    """Raises: ConfigError for a value that is none, or a range that holds nothing."""
+    """Return one dimension.
+
+    Raises:
+        ConfigError: for a value that is no set of values, or a range that is empty.
+    """
     value = override.value()
     key = override.get_key_element()
     if isinstance(value, ChoiceSweep):
@@ -119,13 +135,13 @@ def _dimension(override: Override, text: str) -> Dimension:
         raise ConfigError(f"{text}: is no set of values to search; {_FORMS}")
     unknown = sorted(value.tags - {"log", "int", "float"})
     if unknown:
-        raise ConfigError(f"{text}: the tag {unknown[0]!r} means nothing here; log and int do")
-    found = _range(key, value) if isinstance(value, RangeSweep) else _interval(key, value)
-    if found is None or found.high < found.low:
+        raise ConfigError(f"{text}: the tag {unknown[0]!r} has no meaning here; log and int have")
+    dimension = _range(key, value) if isinstance(value, RangeSweep) else _interval(key, value)
+    if dimension is None or dimension.high < dimension.low:
         raise ConfigError(f"{text}: holds no value")
-    if found.log and found.low <= 0:
-        raise ConfigError(f"{text}: a logarithmic range begins above 0")
-    return found
+    if dimension.log and dimension.low <= 0:
+        raise ConfigError(f"{text}: a logarithmic range must begin above 0")
+    return dimension
 
 
 def _range(key: str, value: RangeSweep) -> Dimension | None:
@@ -150,19 +166,23 @@ def _interval(key: str, value: IntervalSweep) -> Dimension | None:
 
 
 def combinations(space: Space) -> Iterator[dict[str, Any]]:
-    """Every one, the last key varying fastest. Raises: ConfigError if they cannot be counted."""
-    endless = [d.key for d in space if d.values() is None]
-    if endless:
+    """Yield every combination of values, the last key varying fastest.
+
+    Raises:
+        ConfigError: if they cannot be counted.
+    """
+    continuous = [d.key for d in space if d.values() is None]
+    if continuous:
         raise ConfigError(
-            f"search.sampler=grid: {', '.join(endless)} may be any number of an interval; a grid "
-            "needs choice(...) or range(...)"
+            f"search.sampler=grid: {', '.join(continuous)} may be any number of an interval; a "
+            "grid needs choice(...) or range(...)"
         )
     for values in itertools.product(*(d.values() or [] for d in space)):
         yield {d.key: v for d, v in zip(space, values)}
 
 
 def corners(space: Space) -> list[list[str]]:
-    """Overrides of few points that together hold every choice and every bound, to be checked."""
+    """Return overrides of a few points that together have every choice and every bound."""
     ends = [list(d.choices) or [d.round_value(d.low), d.round_value(d.high)] for d in space]
     return [
         [d.to_override(values[min(k, len(values) - 1)]) for d, values in zip(space, ends)]

@@ -1,4 +1,4 @@
-"""Where a sweep's jobs run: as processes of this machine, or by a launcher plugin of Hydra's."""
+"""Where the jobs of a sweep run: on this machine, or through a launcher plugin of Hydra's."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from runner.sweep.plan import SweepPlan
 
 
 def choose_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
-    """Starts jobs by the plugin that the command line names, otherwise on this machine.
+    """Return what starts jobs: the plugin that the command line names, or processes here.
 
     Args:
         plan: the sweep.
         flags: words of the command line that are no overrides.
-        name: the sweep's, for trackers.
+        name: of the sweep, for trackers.
     """
     launcher = local_launcher if plan.launcher_plugin is None else plugin_launcher
     return launcher(plan, flags, name)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM to the sweep: the first lets its jobs save, a second Ctrl-C does not wait."""
+"""Signals to the sweep: the first lets its jobs save, a second Ctrl-C does not wait for that."""
 
 from __future__ import annotations
 
@@ -12,24 +12,28 @@ from types import FrameType
 
 from runner.sweep.local_process import JobHandle
 
-# What a job is told. A closed terminal (SIGHUP) is a request to stop like SIGTERM.
+# Signal to the sweep -> signal to its jobs. A closed terminal (SIGHUP) asks to stop like SIGTERM.
 _JOB_SIGNALS = {
     signal.SIGINT: signal.SIGINT,
     signal.SIGTERM: signal.SIGTERM,
     signal.SIGHUP: signal.SIGTERM,
 }
 
-
 # One Ctrl-C may come twice within a moment: from the terminal, and passed on by a program that
-# started the sweep. Nobody presses it twice as fast as this.
+# started the sweep. Nobody presses it twice within this time.
 _SAME_PRESS_S = 0.1
 
 
 class StopRequest:
-    """Whether the sweep was asked to stop, and how urgently. Only its own loop acts on it."""
+    """Whether the sweep was asked to stop, and how urgently. Only the sweep's own loop acts on it.
+
+    Attributes:
+        signal: the first one that came; the exit code is 128 plus the jobs' signal.
+        is_immediate: whether jobs are killed instead of being asked to save.
+    """
 
     def __init__(self, wake_fd: int = -1) -> None:
-        self.signal: int | None = None  # the first one: the exit code is 128 + it
+        self.signal: int | None = None
         self.requested = False
         self.is_immediate = False
         self._since = 0.0
@@ -37,7 +41,7 @@ class StopRequest:
 
     @property
     def job_signal(self) -> int:
-        """The signal that running jobs get."""
+        """The signal that running jobs are sent."""
         return int(_JOB_SIGNALS[signal.Signals(self.signal or signal.SIGTERM)])
 
     @property
@@ -45,7 +49,11 @@ class StopRequest:
         return 128 + self.job_signal if self.signal else 1
 
     def request_stop(self, signum: int | None = None) -> None:
-        """Args: signum: the signal; None: the sweep itself cannot go on."""
+        """Ask the sweep to stop.
+
+        Args:
+            signum: the signal that came; None: the sweep itself cannot go on.
+        """
         now = time.monotonic()
         if self.requested and signum == signal.SIGINT and now - self._since > _SAME_PRESS_S:
             self.is_immediate = True
@@ -54,7 +62,7 @@ class StopRequest:
         self.signal = self.signal or signum
 
     def wait(self, handles: Sequence[JobHandle], timeout_s: float) -> None:
-        """Until a job ends, a signal comes, or the time is over."""
+        """Wait until a job ends, a signal comes, or the time is over."""
         poll = select.poll()
         fds = [fd for handle in handles if (fd := handle.fileno()) >= 0]
         for fd in fds:
@@ -70,24 +78,24 @@ class StopRequest:
 
 @contextmanager
 def catch_stop_signals() -> Iterator[StopRequest]:
-    """Turns SIGINT, SIGTERM and SIGHUP into requests while the jobs run."""
+    """Turn SIGINT, SIGTERM and SIGHUP into requests while the jobs run."""
     read_fd, write_fd = os.pipe()
     os.set_blocking(read_fd, False)
     os.set_blocking(write_fd, False)
-    stopping = StopRequest(read_fd)
+    stop_request = StopRequest(read_fd)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        stopping.request_stop(number)
+        stop_request.request_stop(number)
 
     before = {}
     for number in _JOB_SIGNALS:
-        # Under nohup a closed terminal is nothing to stop for; Ctrl-C is not ignored by choice.
+        # Under nohup a closed terminal is no reason to stop. An ignored Ctrl-C was nobody's choice.
         if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
             continue
         before[number] = signal.signal(number, on_signal)
     wake_before = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     try:
-        yield stopping
+        yield stop_request
     finally:
         signal.set_wakeup_fd(wake_before)
         for number, handler in before.items():

@@ -205,5 +205,7 @@ def test_prepared_data_that_cannot_be_opened_says_what_helps(tmp_path, monkeypat
     raw = path.read_bytes()
     at = raw.rindex(b"rows")
     path.write_bytes(raw[:at] + b"rowz" + raw[at + 4 :])
-    with pytest.raises(DataError, match=r"not a readable Arrow file.*made again once .* is gone"):
+    with pytest.raises(
+        DataError, match=r"not a readable Arrow file.*made again after .* is deleted"
+    ):
         instantiate(small_synthetic())

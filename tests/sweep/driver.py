@@ -31,16 +31,16 @@ SEARCH = {f.name for f in fields(SearchSettings)} - {"space"}
 
 
 def grid(**axes: Sequence) -> list[list[str]]:
-    """Overrides of each job, the last key varying fastest; `__` in a key stands for a dot."""
+    """Return overrides of each job, the last key varying fastest; `__` in a key means a dot."""
     keys = [key.replace("__", ".") for key in axes]
     lists = [v if isinstance(v, list | tuple | range) else [v] for v in axes.values()]
     return [[f"{k}={v}" for k, v in zip(keys, values)] for values in itertools.product(*lists)]
 
 
 def search_run(directory: Path, space: Mapping, *, fixed=(), start=None, dry_run=False, **more):
-    """A search of stand-ins in this process; more: keys of the search and of the launcher."""
-    own = {k: more.pop(k) for k in list(more) if k in SEARCH}
-    settings = SearchSettings(space=dict(space), **own)
+    """Run a search of stand-ins in this process; `more` has keys of the search and the launcher."""
+    of_search = {k: more.pop(k) for k in list(more) if k in SEARCH}
+    settings = SearchSettings(space=dict(space), **of_search)
     dimensions, _ = read_space(settings.space, [])
     check = checker(directory, more)
     options = SweepOptions(dry_run=dry_run, make_starter=start or stand_ins)
@@ -65,7 +65,7 @@ def checker(directory: Path, launcher: Mapping, direction: str = "max"):
 
 
 def stand_ins(plan, flags, name):
-    """Starts stand-ins as the runner's own jobs are started."""
+    """Start stand-ins as the runner's own jobs are started."""
     threads = max(1, num_cores() // plan.launcher.slots) if plan.launcher.slots > 1 else None
 
     def start(job, folder, slot):
@@ -99,7 +99,7 @@ class Empty:
     def fileno(self) -> int:
         return -1
 
-    def send(self, number: int) -> None: ...
+    def send_signal(self, number: int) -> None: ...
 
     def kill(self) -> None: ...
 
@@ -109,7 +109,7 @@ def empty_jobs(plan, flags, name):
 
 
 def run(directory: Path, jobs, *, start=stand_ins, direction="max", dry_run=False, **launcher):
-    """A sweep of stand-ins in this process; returns its exit code."""
+    """Run a sweep of stand-ins in this process and return its exit code."""
     check = checker(directory, launcher, direction)
     return run_sweep(jobs, check=check, options=SweepOptions(dry_run=dry_run, make_starter=start))
 

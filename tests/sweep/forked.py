@@ -1,7 +1,7 @@
 """`python -m runner` as a sweep whose jobs are forks of it: 0.3 s instead of 3 s each.
 
 The sweep is a process of its own, forked from one that has imported everything, and each job is a
-process of its own as well: all may be killed. Only a new interpreter and its imports are left out.
+process of its own as well: all may be killed. Only new interpreters and their imports are saved.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENTRY = "tests.sweep.forked:main"
 
 
 class Forked:
-    """A job's process, which ends with the sweep and has its log locked, as the real one's."""
+    """A job's process, which ends with the sweep and locks its log, like that of a real job."""
 
     def __init__(self, words: Sequence[str], folder: Path, env: dict[str, str]) -> None:
         log, parent = folder / JOB_LOG_FILE, os.getpid()
@@ -55,13 +55,13 @@ class Forked:
     def fileno(self) -> int:
         return self._pidfd
 
-    def send(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         if self.code is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        self.send(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
 
 def forks(plan: Any, flags: Sequence[str], name: str) -> Any:
@@ -93,7 +93,7 @@ def sweep(zygote: Zygote, *words: str) -> Finished:
 
 
 def main_of_other_code(words: Sequence[str]) -> int:
-    """The same as if the code had changed since."""
+    """Run `main` as if the code had changed since the last sweep."""
     from runner.sweep import sweep_state
 
     sweep_state.git_state = lambda project: {"commit": "other", "patch": ""}  # type: ignore[assignment]

@@ -13,8 +13,10 @@ from runner.models.dlrm import DLRM
 
 
 class Harmful(DLRM):
-    """level: the whole part says what happens at the fifth update: 1 raise, 5 SIGKILL, 6 too much
-    memory; nothing at any other."""
+    """A DLRM that fails at the fifth update as the whole part of `level` says.
+
+    1: an exception; 5: SIGKILL; 6: too much memory; any other: nothing.
+    """
 
     def __init__(self, schema: Schema, *, level: float) -> None:
         super().__init__(schema, embedding_dim=4, bottom=[8], top=[8])

@@ -1,9 +1,10 @@
 """Behaves like a job of the runner, in milliseconds: `python stand_in.py key=value...`.
 
-It reads what to do from its overrides: `do=` one of ok, raise, wrong, sigkill, sigkill_once,
-memory, oom, silent, lost, debug, stubborn; `steps=N`, `step_s=S`; `evals=` measures at each step
-and asks its sweep whether to go on. Its result is `value=`, else 1 - |x - 0.3|, else any number. It
-goes on from its last step, as a run does from its checkpoint.
+Its overrides say what it does: `do=` is one of ok, raise, wrong, sigkill, sigkill_once, memory,
+oom, silent, lost, debug, stubborn; `steps=N` and `step_s=S` set its length; with `evals=` it
+evaluates at each step and asks its sweep whether to go on. Its result is `value=`, else
+1 - |x - 0.3|, else a number made from its signature. It goes on from its last step, as a run does
+from its checkpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def write(path: Path, value) -> None:
 
 
 def quality(overrides) -> float:
-    """A number that depends on what is signed, and on nothing else."""
+    """Return a number that depends on the signed overrides alone."""
     given = dict(o.split("=", 1) for o in overrides)
     if "x" in given:
         return 1 - abs(float(given["x"]) - 0.3)
@@ -40,7 +41,7 @@ def quality(overrides) -> float:
 
 
 def is_stopped(folder: Path, step: int, value: float, do: str) -> bool:
-    """One more evaluation: a row of metrics, and the sweep's answer to it."""
+    """Write a row of metrics, and return whether the sweep stops the job."""
     with (folder / "metrics.jsonl").open("a") as rows:
         rows.write(json.dumps({"split": "validation", "step": step, "auc": value}) + "\n")
     if "RUNNER_PRUNING" not in os.environ:

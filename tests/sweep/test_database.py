@@ -1,4 +1,4 @@
-"""The database: what is in it, and what happens when it is damaged, locked, or its disk is full."""
+"""The database: its content, and what happens when it is damaged, locked, or the disk is full."""
 
 import shutil
 import sqlite3
@@ -18,7 +18,7 @@ def rows(directory, query):
         db.close()
 
 
-def test_it_holds_every_job_and_every_try(tmp_path):
+def test_the_database_holds_every_job_and_every_try(tmp_path):
     run(tmp_path, grid(do=["ok", "raise"]), retries=1)
     jobs = rows(tmp_path, "SELECT status, tries, error FROM runner_jobs ORDER BY status")
     assert jobs == [("completed", 1, None), ("failed", 2, "at step 3 of 'top.0'")]
@@ -28,7 +28,7 @@ def test_it_holds_every_job_and_every_try(tmp_path):
 
 
 @pytest.mark.parametrize("harm", ["cut", "overwritten", "flipped"])
-def test_a_damaged_one_is_told_and_kept_and_nothing_done_is_done_again(tmp_path, capsys, harm):
+def test_a_damaged_database_is_reported_and_kept_and_no_done_job_runs_again(tmp_path, capsys, harm):
     assert run(tmp_path, grid(value=[0.1, 0.2])) == 0
     path = tmp_path / "study.db"
     content = path.read_bytes()
@@ -49,7 +49,9 @@ def test_a_damaged_one_is_told_and_kept_and_nothing_done_is_done_again(tmp_path,
     assert (tmp_path / "study.db.damaged-2").exists()
 
 
-def test_one_that_another_program_has_locked_is_told_before_anything_starts(tmp_path, monkeypatch):
+def test_a_database_locked_by_another_program_is_reported_before_anything_starts(
+    tmp_path, monkeypatch
+):
     assert run(tmp_path, grid(value=[0.1])) == 0
     monkeypatch.setattr("runner.sweep.database.LOCK_TIMEOUT_S", 0.2)
     other = sqlite3.connect(tmp_path / "study.db", isolation_level=None)
@@ -61,7 +63,7 @@ def test_one_that_another_program_has_locked_is_told_before_anything_starts(tmp_
     assert run(tmp_path, grid(value=[0.1, 0.2])) == 0
 
 
-def test_one_that_is_locked_while_jobs_run_stops_the_sweep_and_says_why(
+def test_a_database_locked_while_jobs_run_stops_the_sweep_with_the_reason(
     tmp_path, monkeypatch, capsys
 ):
     from runner.sweep import database
@@ -77,16 +79,16 @@ def test_one_that_is_locked_while_jobs_run_stops_the_sweep_and_says_why(
     with monkeypatch.context() as patch:
         patch.setattr(database.SweepDatabase, "record_process", lock_after)
         assert run(tmp_path, grid(value=[0.1, 0.2])) == 1
-    told = capsys.readouterr()
-    assert "the sweep stopped: " in told.err
-    assert "locked by another program" in told.err
+    output = capsys.readouterr()
+    assert "the sweep stopped: " in output.err
+    assert "locked by another program" in output.err
     assert sorted(r["status"] for r in board(tmp_path)) == ["completed", "waiting"]
     others[0].close()
     assert run(tmp_path, grid(value=[0.1, 0.2])) == 0
     assert sorted(starts(tmp_path).values()) == [1, 1]
 
 
-def test_one_of_another_layout_is_refused(tmp_path):
+def test_a_database_of_another_version_is_refused(tmp_path):
     assert run(tmp_path, grid(value=[0.1])) == 0
     db = sqlite3.connect(tmp_path / "study.db", isolation_level=None)
     db.execute("UPDATE runner_sweep SET value = '99' WHERE key = 'version'")
@@ -104,7 +106,7 @@ def test_a_full_disk_stops_the_sweep_with_a_clear_error(tmp_path, tiny_disk):
 
 @pytest.fixture
 def tiny_disk(tmp_path):
-    """A sweep on a small file system that fills up; needs to be allowed to mount one."""
+    """Return a function that runs a sweep on a file system that fills up; it must mount one."""
     import json
     import subprocess
     import sys

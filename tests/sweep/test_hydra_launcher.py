@@ -1,4 +1,4 @@
-"""Jobs through Hydra's launcher plugins and through Ray: real plugins, where they are installed."""
+"""Jobs through Hydra's launcher plugins and Ray: the real ones, where they are installed."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def test_a_training_on_a_ray_cluster_brings_back_its_result_and_leaves_its_check
 
 
 def test_jobs_know_the_address_and_the_token_of_a_ray_that_the_sweep_started(monkeypatch):
-    """Ray turns tokens on in the process that starts it, and refuses others that have none."""
+    """Ray switches tokens on in the process that starts it, and refuses processes without one."""
     from runner.sweep import hydra_launcher
 
     def init(**given):
@@ -119,7 +119,7 @@ def test_jobs_know_the_address_and_the_token_of_a_ray_that_the_sweep_started(mon
     assert settings == ("+hydra.launcher.ray.init.object_store_memory=null",)
 
 
-def test_a_plugin_that_is_not_there_is_told_at_once(tmp_path, monkeypatch):
+def test_a_plugin_that_is_not_installed_is_reported_at_once(tmp_path, monkeypatch):
     from runner.errors import ConfigError
     from runner.sweep import hydra_launcher
 

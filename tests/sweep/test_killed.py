@@ -43,7 +43,7 @@ def is_busy() -> bool:
 
 
 def stepping(directory: Path, count: int):
-    """Whether so many jobs are in the middle of their work."""
+    """Return a function that says whether so many jobs are at work."""
     return lambda: len(list(directory.glob("*/checkpoint"))) >= count
 
 
@@ -63,7 +63,7 @@ def _cmdline(pid: int) -> bytes:
 
 
 def steps_replayed(directory: Path, count: int) -> dict[str, int]:
-    """By folder, how many steps were done more than once; each must have come to the last."""
+    """Return how many steps each folder's job has repeated. Every job must have done its last."""
     found = {}
     for path in directory.glob("*/steps"):
         steps = [int(s) for s in path.read_text().split()]
@@ -238,8 +238,11 @@ def num_ended(directory: Path) -> int:
 
 
 def many(directory: Path, count: int, kills: int) -> tuple[float, float]:
-    """Empty jobs through 8 workers, killed at random; returns what a quiet sweep of the same takes
-    a job: milliseconds of the clock, and of the processor."""
+    """Run empty jobs through 8 slots in a sweep that is killed at random.
+
+    Returns:
+        Milliseconds of wall time and of processor time that an undisturbed sweep takes for a job.
+    """
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)
     moment = random.Random(seed)
@@ -274,7 +277,7 @@ def many(directory: Path, count: int, kills: int) -> tuple[float, float]:
 
 
 def _processor_s() -> float:
-    """Of all processes that this one has waited for."""
+    """Return the processor time of all processes that this one has waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,18 +1,16 @@
-"""The tables at the end, against numbers worked out by hand."""
+"""The leaderboard at the end of a sweep, against numbers worked out by hand."""
 
 import csv
 import io
+from pathlib import Path
 
 from rich.console import Console
 
+from runner.reporting.report.leaderboard import STATUSES, rank_runs, write_leaderboard
+from runner.reporting.report.records import RunRecord
+from runner.reporting.report.terminal import show_leaderboard
 from runner.sweep.database import TryResult
-from runner.sweep.leaderboard import (
-    LeaderboardRow,
-    format_mean_std,
-    rank_rows,
-    show_leaderboard,
-    write_csv,
-)
+from runner.sweep.leaderboard import make_leaderboard
 from runner.sweep.live_view import LiveView
 from runner.sweep.plan import SweepJob, SweepPlan
 from runner.sweep.run_index import Outcome, outcome_from_result
@@ -23,57 +21,83 @@ def job(lr, seed):
     return SweepJob(f"{lr}{seed}", "0" * 8, (), {"lr": lr, "seed": str(seed)}, seed)
 
 
-def row(lr, seed, best=None, status="completed", error=None, **tests):
+def result(lr, seed, best=None, status="completed", error=None, **tests):
     metrics = {f"test/{name}": value for name, value in tests.items()}
     outcome = Outcome(status, error, best, 3 if best else None, metrics, 10, 1.25)
-    return LeaderboardRow(job(lr, seed), f"folder-{lr}-{seed}", outcome)
+    return job(lr, seed), Path(f"folder-{lr}-{seed}"), outcome
 
 
-def plan(rows, direction="max"):
-    jobs = tuple(r.job for r in rows)
+def plan(results, direction="max"):
+    jobs = tuple(job for job, _, _ in results)
     return SweepPlan(
         jobs, "s", ("lr", "seed"), LauncherSettings(), "validation/auc", direction, False
     )
 
 
-ROWS = [
-    row("0.1", 1, 0.70, auc=0.6, loss=0.5),
-    row("0.1", 2, 0.72, auc=0.7, loss=0.4),
-    row("0.2", 1, 0.80, auc=0.8, loss=0.3),
-    row("0.2", 2, None, "failed", "RuntimeError: [boom] no[/red]"),
-    row("0.3", 1, 0.99, "interrupted"),
-    row("0.3", 2, None, "waiting"),
+RESULTS = [
+    result("0.1", 1, 0.70, auc=0.6, loss=0.5),
+    result("0.1", 2, 0.72, auc=0.7, loss=0.4),
+    result("0.2", 1, 0.80, auc=0.8, loss=0.3),
+    result("0.2", 2, None, "failed", "RuntimeError: [boom] no[/red]"),
+    result("0.3", 1, 0.99, "interrupted"),
+    result("0.3", 2, None, "waiting"),
 ]
 
 
-def text_of(rows, width=200, direction="max"):
+def board(results, direction="max"):
+    return make_leaderboard(plan(results, direction), results)
+
+
+def text_of(results, width=200):
     console = Console(file=io.StringIO(), width=width)
-    show_leaderboard(console, rows, plan(rows, direction))
+    show_leaderboard(console, board(results), with_errors=True)
     return console.file.getvalue()
 
 
+def order(results, direction):
+    return [(r.settings["lr"], r.seed) for r in board(results, direction).runs]
+
+
 def test_completed_jobs_come_first_in_the_metrics_direction():
-    order = [(r.job.varying["lr"], r.job.seed) for r in rank_rows(reversed(ROWS), "max")]
-    assert order == [("0.2", 1), ("0.1", 2), ("0.1", 1), ("0.3", 1), ("0.3", 2), ("0.2", 2)]
-    order = [(r.job.varying["lr"], r.job.seed) for r in rank_rows(ROWS, "min")]
-    assert order == [("0.1", 1), ("0.1", 2), ("0.2", 1), ("0.3", 1), ("0.3", 2), ("0.2", 2)]
+    behind = [("0.3", 1), ("0.3", 2), ("0.2", 2)]
+    assert order(RESULTS[::-1], "max") == [("0.2", 1), ("0.1", 2), ("0.1", 1), *behind]
+    assert order(RESULTS, "min") == [("0.1", 1), ("0.1", 2), ("0.2", 1), *behind]
+
+
+def test_there_is_one_order_of_statuses_whatever_the_metric_says():
+    runs = [
+        RunRecord(Path(status), status, status, metrics={"test/auc": place / 10})
+        for place, status in enumerate(STATUSES)
+    ]
+    unknown = RunRecord(Path("x"), "x", "exploded", metrics={"test/auc": 1.0})
+    ranked = [r.status for r in rank_runs([unknown, *reversed(runs)], "test/auc", "max")]
+    assert ranked == [
+        *("completed", "pruned", "running", "interrupted", "incomplete", "waiting", "failed"),
+        "exploded",
+    ]
+
+
+def test_a_job_of_the_pareto_front_precedes_a_job_with_a_better_value():
+    results = [result("0.1", 1, 0.9), result("0.2", 1, 0.5)]
+    found = make_leaderboard(plan(results), results, {results[1][0].key})
+    assert [r.settings["lr"] for r in found.runs] == ["0.2", "0.1"]
 
 
 def test_the_file_has_a_column_for_everything_that_differs(tmp_path):
-    write_csv(tmp_path / "l.csv", ROWS, plan(ROWS))
-    with (tmp_path / "l.csv").open() as file:
-        found = list(csv.DictReader(file))
-    assert found[0] == {
+    write_leaderboard(tmp_path, board(RESULTS))
+    with (tmp_path / "leaderboard.csv").open() as file:
+        found = {(row["lr"], row["seed"]): row for row in csv.DictReader(file)}
+    assert found["0.1", "1"] == {
         **{"lr": "0.1", "seed": "1", "status": "completed", "validation/auc": "0.7"},
         **{"best_step": "3", "test/auc": "0.6", "test/loss": "0.5", "step": "10"},
         **{"seconds": "1.25", "error": "", "folder": "folder-0.1-1", "signature": "00000000"},
     }
-    assert found[3]["error"] == "RuntimeError: [boom] no[/red]"
-    assert found[3]["validation/auc"] == ""
+    assert found["0.2", "2"]["error"] == "RuntimeError: [boom] no[/red]"
+    assert found["0.2", "2"]["validation/auc"] == ""
 
 
 def test_mean_and_spread_over_seeds_are_those_of_completed_jobs():
-    text = text_of(ROWS)
+    text = text_of(RESULTS)
     below = text[text.index("over seeds") :]
     # by hand: (0.70 + 0.72) / 2, and the deviation of two numbers is their difference / sqrt(2)
     assert "0.71000 ± 0.014" in below
@@ -82,41 +106,40 @@ def test_mean_and_spread_over_seeds_are_those_of_completed_jobs():
     assert first[:3] == ["0.2", "1", "0.80000"]
     assert second[:2] == ["0.1", "2"]
     assert "0.99" not in below
-    assert format_mean_std([]) == format_mean_std([None]) == ""
 
 
 def test_brackets_in_errors_are_shown_as_they_are():
-    assert "RuntimeError: [boom] no[/red]" in text_of(ROWS)
+    assert "RuntimeError: [boom] no[/red]" in text_of(RESULTS)
 
 
 def test_on_a_narrow_terminal_numbers_are_left_out_before_they_are_cut():
-    text = text_of(ROWS, width=80)
+    text = text_of(RESULTS, width=80)
     assert "…" not in "\n".join(line for line in text.splitlines() if "boom" not in line)
     assert max(map(len, text.splitlines())) <= 80
     assert "0.80000" in text
 
 
-def test_of_many_jobs_the_best_and_the_failed_are_shown():
-    rows = [row(str(n), 1, n / 1000) for n in range(1, 200)]
-    rows += [row("x", n, None, "failed", f"broke {n}") for n in range(50)]
-    text = text_of(rank_rows(rows, "max"))
+def test_only_the_best_and_some_failed_of_many_jobs_are_shown():
+    results = [result(str(n), 1, n / 1000) for n in range(1, 200)]
+    results += [result("x", n, None, "failed", f"broke {n}") for n in range(50)]
+    text = text_of(results)
     assert "0.19900" in text
     assert "broke 0" in text
-    assert "219 of 249 jobs are only in leaderboard.csv" in text
+    assert "209 of 249 jobs are only in leaderboard.csv" in text
     assert len(text.splitlines()) < 50
 
 
-def test_what_json_writes_as_text_is_a_number_again():
-    result = {
+def test_nan_and_infinity_in_a_result_are_numbers_again():
+    content = {
         "status": "completed",
         "step": 5,
         "best": {"step": 3, "value": "NaN"},
         "metrics": {"test/auc": "Infinity", "train/loss": 1.0},
     }
-    found = outcome_from_result(result, plan(ROWS))
-    assert (found.best, found.metrics, found.step) == (None, {"test/auc": float("inf")}, 5)
+    found = outcome_from_result(content, plan(RESULTS))
+    assert (found.best, found.test_metrics, found.step) == (None, {"test/auc": float("inf")}, 5)
     without = {"status": "completed", "metrics": {"validation/auc": 0.5}, "active_s": 2.0}
-    found = outcome_from_result(without, plan(ROWS))
+    found = outcome_from_result(without, plan(RESULTS))
     assert (found.best, found.seconds) == (0.5, 2.0)
 
 
@@ -124,14 +147,14 @@ def test_the_live_view_counts_and_knows_the_best_and_the_time_left():
     jobs = [job("0.1", n) for n in range(4)]
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     before = [(job("0.1", 9), Outcome("completed"))]
-    waiting = [LeaderboardRow(j, "", Outcome("waiting")) for j in jobs]
-    with LiveView(console, plan(waiting), before) as board:
-        board.started(jobs[1], None)
-        board.ended(jobs[1], TryResult("completed", 10.0), Outcome("completed", best=0.75))
-        board.started(jobs[2], None)
-        board.ended(jobs[2], TryResult("failed", 20.0, 1, "broke"), Outcome("failed", "broke"))
-        board.started(jobs[3], None)
-        board.refresh()
+    waiting = [(j, Path(), Outcome("waiting")) for j in jobs]
+    with LiveView(console, plan(waiting), before) as view:
+        view.started(jobs[1], None)
+        view.ended(jobs[1], TryResult("completed", 10.0), Outcome("completed", best=0.75))
+        view.started(jobs[2], None)
+        view.ended(jobs[2], TryResult("failed", 20.0, 1, "broke"), Outcome("failed", "broke"))
+        view.started(jobs[3], None)
+        view.refresh()
     text = console.file.getvalue()
     assert "1 running, 2 done, 1 failed, 0 waiting" in text
     assert "best so far 0.75 (lr=0.1 seed=1)" in text

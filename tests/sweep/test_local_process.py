@@ -1,4 +1,4 @@
-"""A job's process: its command, its share of the machine, its signals, its last words."""
+"""A job's process: its command, its share of the machine, its signals, its end."""
 
 import json
 import os
@@ -16,7 +16,6 @@ from runner.sweep.local_process import (
     LocalProcess,
     is_log_open,
     job_command,
-    last_line,
     process_start_ticks,
     quote_hydra_value,
     split_devices,
@@ -55,7 +54,7 @@ def test_a_path_survives_hydras_grammar(path):
     assert found.value() == path
 
 
-def test_gpus_are_shared_out_several_each_or_one_for_several(monkeypatch):
+def test_each_slot_gets_several_gpus_or_several_slots_share_one(monkeypatch):
     assert split_devices(["0", "1", "2", "3"], 2) == [["0", "1"], ["2", "3"]]
     assert split_devices(["4", "5"], 3) == [["4"], ["5"], ["4"]]
     assert split_devices(["0"], 2) is None
@@ -65,15 +64,6 @@ def test_gpus_are_shared_out_several_each_or_one_for_several(monkeypatch):
     for nothing in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
         assert visible_devices() == []
-
-
-def test_the_last_line_is_what_a_terminal_would_show(tmp_path):
-    log = tmp_path / JOB_LOG_FILE
-    log.write_bytes(b"before\n")
-    assert last_line(log, 7) is None
-    log.write_bytes(b"before\nstep 1\rstep 2\r\x1b[1;31merror:\x1b[0m it broke \xff\n\n  \n")
-    assert last_line(log, 7) == "it broke �"
-    assert last_line(tmp_path / "none") is None
 
 
 def test_exit_codes_and_signals_come_through(tmp_path):
@@ -130,7 +120,7 @@ def test_a_log_stays_in_use_while_any_process_of_the_job_lives(tmp_path):
     assert process_start_ticks(one.pid) is None
 
 
-def test_what_does_not_end_is_killed_unless_its_number_is_another_process_now(tmp_path):
+def test_an_orphan_that_does_not_end_is_killed_unless_its_number_is_another_process_now(tmp_path):
     stubborn = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True);"
         "time.sleep(60)"
@@ -149,8 +139,8 @@ def test_what_does_not_end_is_killed_unless_its_number_is_another_process_now(tm
     assert wait_for_orphans([(log, one.pid, began)], grace_s=60) == 0
 
 
-def test_what_the_kernel_killed_for_want_of_memory_is_told_as_that(tmp_path):
-    """In a memory cgroup of its own, where this process may make one."""
+def test_a_job_killed_for_lack_of_memory_is_reported_as_that(tmp_path):
+    """The job runs in its own memory cgroup, where this process may make one."""
     from pathlib import Path
 
     from tests.sweep.driver import grid, run

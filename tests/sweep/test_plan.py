@@ -1,4 +1,4 @@
-"""What varies, who is who, and where a sweep lies."""
+"""The plan of a sweep: what varies, the keys of jobs, the directory."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_the_same_command_finds_the_same_directory_and_so_does_a_grown_grid():
     assert plan(grid(optimizer=["adam", "sgd"], lr=[0.1, 0.2], seed=[1, 2])).directory != first
 
 
-def test_how_a_sweep_is_run_is_no_part_of_what_it_is():
+def test_launcher_settings_do_not_change_the_directory():
     jobs = grid(seed=[1, 2])
     other = [[*job, "launcher.slots=2", "hydra.mode=MULTIRUN", "launcher=default"] for job in jobs]
     assert plan(other).directory == plan(jobs).directory
@@ -57,7 +57,7 @@ def test_every_wrong_job_is_named_before_anything_starts():
         plan(grid(bad=1, seed=[1, 2, 3, 4]))
 
 
-def test_an_empty_grid_is_said_to_be_empty():
+def test_an_empty_grid_is_refused_as_empty():
     with pytest.raises(ConfigError, match="no jobs"):
         plan([])
 
@@ -79,7 +79,7 @@ def test_a_job_written_twice_is_one_job():
     assert "1 of 3 jobs are written twice" in found.notes[0]
 
 
-def test_jobs_that_differ_in_nothing_signed_are_told_apart():
+def test_jobs_that_differ_in_nothing_signed_have_different_keys():
     found = plan([["seed=1", "tracker=none"], ["seed=1", "tracker=wandb"], ["seed=2"]])
     a, b, c = found.jobs
     assert a.signature == b.signature
@@ -97,7 +97,7 @@ def test_a_folder_is_named_for_people_and_safe_in_hydras_grammar():
     assert len(slug(long)) < 100
 
 
-def test_names_that_vary_give_way_to_what_is_swept():
+def test_if_the_names_of_jobs_vary_the_directory_is_named_by_the_swept_keys():
     def check(overrides):
         return CheckedJob(signature(overrides), overrides[0].split("=")[1], {}, TEMPLATE)
 
@@ -109,6 +109,6 @@ def test_names_that_vary_give_way_to_what_is_swept():
     "text",
     ["hydra.run.dir=x", "hydra.sweep.subdir=x"],
 )
-def test_what_only_hydras_own_sweeps_know_is_refused_not_ignored(text):
-    with pytest.raises(ConfigError, match="not with -m"):
+def test_keys_of_hydras_own_sweeps_are_refused_instead_of_ignored(text):
+    with pytest.raises(ConfigError, match="does not hold with -m"):
         plan([["seed=1", text], ["seed=2", text]])

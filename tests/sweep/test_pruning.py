@@ -30,14 +30,14 @@ def updates(directory) -> int:
 
 
 def both(runner, tmp_path, *words):
-    """The same search without and with ASHA; returns their directories."""
+    """Run the same search without and with ASHA, and return both directories."""
     for pruner in ("none", "asha"):
         place = f"hydra.sweep.dir={tmp_path / pruner}"
         assert sweep(runner, *words, *SMALL, *SPACE, f"search.pruner={pruner}", place).code == 0
     return tmp_path / "none", tmp_path / "asha"
 
 
-def test_a_stopped_job_is_saved_and_can_be_gone_on_with(runner, tmp_path):
+def test_a_stopped_job_has_saved_and_can_be_resumed(runner, tmp_path):
     words = ["search=quasi_random", "search.num_trials=4", "trainer.max_steps=36"]
     whole, short = both(runner, tmp_path, *words, "trainer.eval_every=4")
     stopped = [r for r in board(short) if r["status"] == "pruned"]

@@ -105,7 +105,7 @@ def test_a_real_sweep_that_is_killed_goes_on_and_ends_as_a_quiet_one(tmp_path):
 
 
 def numbers(place: Path) -> list[tuple[str, str]]:
-    """Result and metrics log of every job, to the last bit."""
+    """Return result and metrics log of every job, to the last bit."""
     found = []
     for folder in sorted(p.parent for p in place.glob("*/result.json")):
         result = json.loads((folder / "result.json").read_text())

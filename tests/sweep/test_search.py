@@ -19,7 +19,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def study(directory) -> optuna.Study:
-    """As any reader of Optuna's finds it."""
+    """Return the study as Optuna loads it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return optuna.load_study(
@@ -45,7 +45,7 @@ def test_each_sampler_ends_with_its_number_of_trials_and_the_best_of_them(tmp_pa
     assert list(starts(tmp_path).values()) == [1] * 12
 
 
-def test_what_was_learnt_is_used(tmp_path):
+def test_later_trials_of_tpe_are_better_than_those_of_a_random_search(tmp_path):
     for sampler in ("tpe", "random"):
         assert search_run(tmp_path / sampler, {"x": "interval(0, 1)"}, sampler=sampler) == 0
 
@@ -70,7 +70,7 @@ def test_a_quasi_random_search_covers_every_eighth_of_each_dimension_with_eight_
     assert sorted(len(bin(int(p["z"]))) - 3 for p in found) == list(range(8))
 
 
-def test_more_trials_go_on_with_those_there_are(tmp_path, capsys):
+def test_a_longer_search_goes_on_with_the_trials_of_the_shorter_one(tmp_path, capsys):
     request = {"sampler": "quasi-random"}
     assert search_run(tmp_path / "s", SPACE, num_trials=3, **request) == 0
     first = points(tmp_path / "s")
@@ -112,7 +112,7 @@ def test_several_objectives_give_a_pareto_front(tmp_path, capsys):
     assert [r["front"] for r in board(other)] == ["1", "1"]  # loss is 2 - auc: none beats the other
 
 
-def test_the_same_point_twice_is_run_once_and_told_twice(tmp_path):
+def test_a_point_chosen_twice_is_run_once_and_ends_both_trials(tmp_path):
     code = search_run(tmp_path, {"x": "choice(0.1, 0.5)"}, sampler="random", num_trials=8, slots=2)
     assert code == 0
     found = study(tmp_path).trials
@@ -227,7 +227,7 @@ def test_ctrl_c_leaves_trials_open_and_the_same_command_ends_them(tmp_path):
     assert [t.state.name for t in study(tmp_path).trials] == ["COMPLETE"] * 2
 
 
-def test_a_lost_database_is_made_again_from_the_runs_that_are_there(tmp_path):
+def test_a_lost_database_is_restored_from_the_run_directories(tmp_path):
     request = {"sampler": "quasi-random", "num_trials": 4}
     assert search_run(tmp_path, SPACE, **request) == 0
     (tmp_path / "study.db").write_bytes(b"no database " * 500)
@@ -236,7 +236,7 @@ def test_a_lost_database_is_made_again_from_the_runs_that_are_there(tmp_path):
     assert [t.state.name for t in study(tmp_path).trials] == ["COMPLETE"] * 4
 
 
-def test_a_locked_database_is_told_before_anything_starts(tmp_path, monkeypatch):
+def test_a_locked_database_is_reported_before_anything_starts(tmp_path, monkeypatch):
     from runner.sweep.database import SweepDatabaseError
 
     assert search_run(tmp_path, SPACE, num_trials=1) == 0
@@ -252,9 +252,9 @@ def test_a_locked_database_is_told_before_anything_starts(tmp_path, monkeypatch)
 def test_an_objective_that_is_not_in_the_results_ends_the_search_at_once(tmp_path, capsys):
     goals = {"validation/loss/part": "min"}
     assert search_run(tmp_path, SPACE, num_trials=9, objectives=goals) == 1
-    told = capsys.readouterr().err
-    assert "the sweep stopped: search.objectives: validation/loss/part: is not among" in told
-    assert "validation/log_loss" in told
+    error = capsys.readouterr().err
+    assert "the sweep stopped: search.objectives: validation/loss/part: is not among" in error
+    assert "validation/log_loss" in error
     assert len(starts(tmp_path)) == 1
 
 
@@ -278,7 +278,7 @@ def test_an_objective_that_is_not_in_the_results_ends_the_search_at_once(tmp_pat
         ),
     ],
 )
-def test_a_search_that_cannot_be_is_refused_and_nothing_is_written(tmp_path, space, more, message):
+def test_an_impossible_search_is_refused_and_nothing_is_written(tmp_path, space, more, message):
     with pytest.raises(ConfigError) as error:
         search_run(tmp_path / "s", space, **more)
     assert message in str(error.value)

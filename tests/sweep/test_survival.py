@@ -1,5 +1,7 @@
-"""Twelve trainings, two at once: one raises, one is killed, one takes too much memory, and the
-sweep itself is killed twice. What comes of it is what comes of a sweep that nobody disturbs."""
+"""A sweep that is killed twice, and whose jobs raise, are killed and run out of memory.
+
+Its twelve trainings, two at a time, end with the same results as those of an undisturbed sweep.
+"""
 
 import json
 import random
@@ -49,7 +51,7 @@ SEARCH = (
 
 
 def outcomes(directory):
-    """Of each job what must not depend on who was killed when."""
+    """Return what must not depend on the kills, for each job."""
     found = {}
     for row in board(directory):
         level = float(row["model.net.level"])
@@ -61,7 +63,7 @@ def outcomes(directory):
 
 
 class Fresh:
-    """The command as a new interpreter: a search has threads (scipy's) that forks do not bear."""
+    """Run a new interpreter: a search has threads (scipy's) that must not be forked."""
 
     def __init__(self, *words: str) -> None:
         command = [sys.executable, "-m", "runner", *words]

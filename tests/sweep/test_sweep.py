@@ -1,4 +1,4 @@
-"""Whole sweeps of stand-in jobs: real processes, none of them the runner's own."""
+"""Whole sweeps of stand-in jobs: real processes, but none of the runner's trainings."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ def statuses(directory: Path, key: str = "do") -> dict[str, str]:
 
 
 def starts(directory: Path) -> dict[str, int]:
-    """How often each job's process was started."""
+    """Return how often each job's process was started."""
     return {p.parent.name: len(p.read_text().split()) for p in directory.glob("*/starts")}
 
 
@@ -59,15 +59,15 @@ def test_a_job_that_fails_leaves_the_others_alone(tmp_path, capsys):
         "wrong": "the data has no column 'label'",
         "sigkill": "killed by signal 9",
         "memory": "MemoryError",
-        "silent": "exit code 7, and not a word in job.log",
+        "silent": "exit code 7, and nothing in job.log",
     }
     assert statuses(tmp_path) == {w: "completed" if w == "ok" else "failed" for w in what}
-    told = capsys.readouterr()
-    assert "failed: do=raise: at step 3 of 'top.0'" in told.err
-    assert "1 completed, 5 failed" in told.out
+    output = capsys.readouterr()
+    assert "failed: do=raise: at step 3 of 'top.0'" in output.err
+    assert "1 completed, 5 failed" in output.out
 
 
-def test_what_is_done_is_not_done_again_and_a_grown_grid_runs_only_its_new_jobs(tmp_path, capsys):
+def test_done_jobs_are_not_repeated_and_a_grown_grid_runs_only_its_new_jobs(tmp_path, capsys):
     assert run(tmp_path, grid(value=[0.1, 0.2])) == 0
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/result.json")}
     assert run(tmp_path, grid(value=[0.1, 0.2])) == 0
@@ -78,7 +78,7 @@ def test_what_is_done_is_not_done_again_and_a_grown_grid_runs_only_its_new_jobs(
     assert [row["value"] for row in board(tmp_path)] == ["0.3", "0.2", "0.1"]
 
 
-def test_a_job_is_known_by_what_its_meta_json_says_whatever_its_folder_is_called(tmp_path):
+def test_a_job_is_identified_by_its_meta_json_whatever_the_name_of_its_folder(tmp_path):
     assert run(tmp_path, grid(value=[0.1, 0.2])) == 0
     for number, folder in enumerate(sorted(p.parent for p in tmp_path.glob("*/meta.json"))):
         folder.rename(tmp_path / f"renamed-{number}")
@@ -99,13 +99,13 @@ def test_an_unfinished_job_goes_on_in_its_own_folder(tmp_path):
     assert list(rows) == [("failed", "killed by signal 9"), ("completed", None)]
 
 
-def test_a_run_that_ends_well_without_a_result_has_failed_but_what_is_no_run_has_not(tmp_path):
+def test_a_run_that_exits_with_0_but_without_a_result_has_failed(tmp_path):
     assert run(tmp_path, grid(do=["lost", "debug"])) == 1
     errors = {row["do"]: row["error"] for row in board(tmp_path)}
     assert errors == {"lost": "it ended with exit code 0, but without a result", "debug": ""}
 
 
-def test_a_job_that_failed_is_tried_again_as_often_as_asked(tmp_path, capsys):
+def test_a_failed_job_is_tried_again_as_often_as_configured(tmp_path, capsys):
     assert run(tmp_path, grid(do=["sigkill_once", "raise", "wrong"]), retries=2) == 1
     assert statuses(tmp_path) == {"sigkill_once": "completed", "raise": "failed", "wrong": "failed"}
     by_job = {name.split("_")[0] + name.split("_")[1]: n for name, n in starts(tmp_path).items()}
@@ -156,7 +156,7 @@ def test_a_second_sweep_in_the_same_directory_is_refused(tmp_path):
     assert run(tmp_path, grid(value=[0.1])) == 0
 
 
-def test_a_run_directory_is_no_place_for_a_sweep(tmp_path):
+def test_a_run_directory_is_refused_as_the_directory_of_a_sweep(tmp_path):
     (tmp_path / "meta.json").write_text("{}")
     with pytest.raises(UserError, match="a run directory"):
         run(tmp_path, grid(value=[0.1]))
@@ -165,7 +165,7 @@ def test_a_run_directory_is_no_place_for_a_sweep(tmp_path):
         run(tmp_path / "file", grid(value=[0.1]))
 
 
-def test_a_folder_that_is_somebodys_is_not_taken(tmp_path, capsys):
+def test_the_folder_of_another_run_is_not_taken(tmp_path, capsys):
     assert run(tmp_path, grid(value=[0.1])) == 0
     (folder,) = (p.parent for p in tmp_path.glob("*/result.json"))
     meta = json.loads((folder / "meta.json").read_text())
@@ -175,7 +175,7 @@ def test_a_folder_that_is_somebodys_is_not_taken(tmp_path, capsys):
     assert "1 run with other values" in capsys.readouterr().out
 
 
-def test_a_damaged_meta_json_is_told_and_its_job_runs_elsewhere(tmp_path, capsys):
+def test_a_damaged_meta_json_is_reported_and_its_job_runs_in_another_folder(tmp_path, capsys):
     assert run(tmp_path, grid(value=[0.1])) == 0
     (folder,) = (p.parent for p in tmp_path.glob("*/result.json"))
     (folder / "meta.json").write_text('{"signature": "0000')

@@ -1,4 +1,4 @@
-"""The tables that Optuna's readers look at, against those that Optuna makes itself."""
+"""Optuna's tables in `study.db`, compared with those that Optuna makes itself."""
 
 import re
 import sqlite3
@@ -40,8 +40,8 @@ def test_optuna_reads_a_grid_and_what_failed_in_it(tmp_path):
     found = study(tmp_path)
     assert found.direction.name == "MAXIMIZE"
     assert found.metric_names == ["validation/auc"]
-    told = {(t.params["value"], t.params["do"]): (t.state.name, t.value) for t in found.trials}
-    assert told == {
+    results = {(t.params["value"], t.params["do"]): (t.state.name, t.value) for t in found.trials}
+    assert results == {
         (0.1, "ok"): ("COMPLETE", 0.1),
         (0.5, "ok"): ("COMPLETE", 0.5),
         (0.1, "raise"): ("FAIL", None),
@@ -62,9 +62,9 @@ def test_the_dashboard_opens_it(tmp_path):
     dashboard = pytest.importorskip("optuna_dashboard", reason="optuna-dashboard is not installed")
     assert run(tmp_path, grid(value=[0.1, 0.5])) == 0
     app = dashboard.wsgi(f"sqlite:///{tmp_path / 'study.db'}")
-    told = []
+    statuses = []
     environ = {"PATH_INFO": "/api/studies"}
     setup_testing_defaults(environ)
-    body = b"".join(app(environ, lambda status, headers, exc_info=None: told.append(status)))
-    assert told[0].startswith("200")
+    body = b"".join(app(environ, lambda status, headers, exc_info=None: statuses.append(status)))
+    assert statuses[0].startswith("200")
     assert tmp_path.name in body.decode()

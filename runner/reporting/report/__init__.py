@@ -1,1 +1,1 @@
-"""What runs came to, for people: a table in the terminal, one HTML page. Imports no torch."""
+"""Reports of runs: tables in the terminal, one HTML page. Imports no torch."""

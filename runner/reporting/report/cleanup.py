@@ -1,4 +1,4 @@
-"""Which runs may go, and their going: a run in use, or that another builds on, never does."""
+"""Deletes runs that came to nothing; never a run that is in use or that another one needs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from rich.text import Text
 from runner.errors import UserError
 from runner.reporting.console.format import format_duration
 from runner.reporting.report.find import is_sweep
-from runner.reporting.report.records import RunRecord, read_run
+from runner.reporting.report.records import RunRecord, checkpoint_steps, read_run
 from runner.reporting.report.terminal import make_console
-from runner.rundir.json_files import read_json
 from runner.rundir.lock import FolderLock, is_locked
+from runner.rundir.readers import read_optional_json
 
-_DELETING = ".deleting-"  # a folder on its way out; the next `clean` goes on with it
+_DELETING = ".deleting-"  # prefix of a folder that is being deleted; the next `clean` goes on
 _MAX_DEPTH = 4
+# Files of a run that was killed before it had a `meta.json`.
 _TRACES = {".lock", "config.yaml", "log.txt", ".config.yaml.tmp", ".meta.json.tmp"}
 
 
 @dataclass(frozen=True)
 class RemovableRun:
-    """A run that may go."""
+    """A run that may be deleted."""
 
     folder: Path
     reason: str
@@ -38,21 +39,29 @@ class RemovableRun:
 
 @dataclass(frozen=True)
 class CleanupPlan:
-    """kept: runs that would go, and why they do not."""
+    """What would be deleted."""
 
     removable: tuple[RemovableRun, ...]
-    kept: tuple[tuple[Path, str], ...]
+    kept: tuple[tuple[Path, str], ...]  # runs that qualify but must stay, and why
     num_runs: int
 
 
 def plan_cleanup(
     folders: Sequence[Path], *, interrupted: bool = False, older_than_s: float | None = None
 ) -> CleanupPlan:
-    """Looks below the folders. Sweeps are left out: their own runs belong together."""
+    """Find the runs below some folders that may be deleted.
+
+    Sweeps are left out, as their runs belong together.
+
+    Args:
+        folders: where to look.
+        interrupted: include runs that could be resumed.
+        older_than_s: only runs that are older, whatever their status; None: of any age.
+    """
     places = list(dict.fromkeys(p.resolve() for f in folders for p in _walk(f, 0)))
     runs = [(place, _read(place)) for place in places]
     needed = _find_needed_runs([run for _, run in runs if isinstance(run, RunRecord)])
-    found, kept = [], []
+    removable, kept = [], []
     now = time.time()
     for place, run in runs:
         age_s = max(0.0, now - _last_write_time(place))
@@ -66,12 +75,12 @@ def plan_cleanup(
         elif place in needed:
             kept.append((place, f"{needed[place].name} builds on it"))
         else:
-            found.append(RemovableRun(place, why, age_s, folder_num_bytes(place)))
-    return CleanupPlan(tuple(found), tuple(kept), len(runs))
+            removable.append(RemovableRun(place, why, age_s, folder_num_bytes(place)))
+    return CleanupPlan(tuple(removable), tuple(kept), len(runs))
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    """Run directories, beginnings of some, and folders whose deletion was cut short."""
+    """Yield run directories, runs killed at their start, and folders that are half deleted."""
     if (folder / "meta.json").exists() or _is_beginning(folder):
         yield folder
         return
@@ -87,13 +96,13 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _is_beginning(folder: Path) -> bool:
-    """Of a run that was killed before it had a `meta.json`: nothing but traces, and a lock."""
+    """Whether a run was killed here before it had a `meta.json`."""
     names = {entry.name for entry in os.scandir(folder)}
     return ".lock" in names and names <= _TRACES
 
 
 def _read(folder: Path) -> RunRecord | str:
-    """A record, or why there is none."""
+    """Return a record, or why there is none."""
     if folder.name.startswith(_DELETING):
         return "its deletion was cut short"
     if not (folder / "meta.json").exists():
@@ -107,18 +116,18 @@ def _read(folder: Path) -> RunRecord | str:
 def _removal_reason(place: Path, run: RunRecord | str, *, interrupted: bool) -> str | None:
     if isinstance(run, str):
         return run if run != "meta.json is damaged" else None  # its checkpoints may still be good
-    steps = [int(p.parent.name[5:]) for p in place.glob("checkpoints/step-*/manifest.json")]
-    goes_on = f"could be resumed at step {max(steps):,}" if steps else "no checkpoint"
+    steps = checkpoint_steps(place)
+    prospect = f"could be resumed at step {max(steps):,}" if steps else "no checkpoint"
     if run.status == "failed":
-        return f"failed, {goes_on}"
+        return f"failed, {prospect}"
     if run.status in ("interrupted", "incomplete") and (interrupted or not steps):
-        return f"{run.status}, {goes_on}"
+        return f"{run.status}, {prospect}"
     return None
 
 
 def _find_needed_runs(runs: Sequence[RunRecord]) -> dict[Path, Path]:
-    """Runs that others start from: weights of a warm start, the source of an evaluation."""
-    found: dict[Path, Path] = {}
+    """Return runs that others need, for a warm start or an evaluation: needed -> who needs it."""
+    needed: dict[Path, Path] = {}
     for run in runs:
         paths = [
             (run.meta.get("source") or {}).get("path"),
@@ -129,43 +138,44 @@ def _find_needed_runs(runs: Sequence[RunRecord]) -> dict[Path, Path]:
                 path = Path(str(text)).resolve()
                 above = path.parent.parent if path.parent.name == "checkpoints" else path
                 if above != run.folder.resolve():
-                    found[above] = run.folder
-    return found
+                    needed[above] = run.folder
+    return needed
 
 
 def _last_write_time(folder: Path) -> float:
-    """When it was last written into."""
+    """Return when a file of the folder was last written, in seconds since 1970."""
     return max((e.stat(follow_symlinks=False).st_mtime for e in os.scandir(folder)), default=0.0)
 
 
 def folder_num_bytes(folder: Path) -> int:
-    """Bytes of the files in a folder; links are not followed."""
+    """Return the bytes of the files in a folder. Links are not followed."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:
             try:
                 total += os.lstat(os.path.join(path, name)).st_size
-            except FileNotFoundError:  # a run beside us may be writing
+            except FileNotFoundError:  # another process may be at work here
                 continue
     return total
 
 
-def show_cleanup(found: CleanupPlan) -> None:
+def show_cleanup(plan: CleanupPlan) -> None:
+    """Print what would be deleted, and what must stay."""
     out = make_console()
-    if found.removable:
+    if plan.removable:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, header_style="bold")
         for name in ("run", "why", "age", "MB"):
             right = name in ("age", "MB")
             table.add_column(name, justify="right" if right else "left", overflow="fold")
-        for one in found.removable:
-            megabytes = f"{one.num_bytes / 1e6:,.1f}"
-            cells = (_relative(one.folder), one.reason, format_duration(one.age_s), megabytes)
+        for run in plan.removable:
+            megabytes = f"{run.num_bytes / 1e6:,.1f}"
+            cells = (_relative(run.folder), run.reason, format_duration(run.age_s), megabytes)
             table.add_row(*(Text(cell) for cell in cells))
         out.print(table)
-    for folder, why in found.kept:
+    for folder, why in plan.kept:
         out.print(Text(f"kept: {_relative(folder)}: {why}"), soft_wrap=True)
-    size = sum(c.num_bytes for c in found.removable) / 1e6
-    out.print(f"{len(found.removable)} of {found.num_runs} runs, {size:,.1f} MB")
+    size = sum(r.num_bytes for r in plan.removable) / 1e6
+    out.print(f"{len(plan.removable)} of {plan.num_runs} runs, {size:,.1f} MB")
 
 
 def _relative(folder: Path) -> str:
@@ -173,34 +183,35 @@ def _relative(folder: Path) -> str:
     return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)
 
 
-def delete_runs(candidates: Sequence[RemovableRun]) -> bool:
-    """Takes each lock, renames, deletes: what is cut short is never half a run.
+def delete_runs(runs: Sequence[RemovableRun]) -> bool:
+    """Delete runs: lock each, rename it, remove it. So a kill never leaves half a run.
 
-    Returns: whether all went.
+    Returns:
+        Whether all could be deleted.
     """
     out = make_console()
-    gone = []
-    for one in candidates:
+    deleted = []
+    for run in runs:
         try:
-            lock = FolderLock(one.folder)
+            lock = FolderLock(run.folder)
             try:
-                doomed = one.folder.with_name(_DELETING + one.folder.name.removeprefix(_DELETING))
-                os.rename(one.folder, doomed)
+                doomed = run.folder.with_name(_DELETING + run.folder.name.removeprefix(_DELETING))
+                os.rename(run.folder, doomed)
             finally:
                 lock.release()
             shutil.rmtree(doomed)
         except (OSError, UserError) as error:
             out.print(Text(f"not deleted: {error}", style="red"), soft_wrap=True)
             continue
-        gone.append(one)
-        _clean_up_outputs(one.folder)
-    size = sum(c.num_bytes for c in gone) / 1e6
-    out.print(f"deleted {len(gone)} of {len(candidates)} runs, {size:,.1f} MB")
-    return len(gone) == len(candidates)
+        deleted.append(run)
+        _clean_up_outputs(run.folder)
+    size = sum(r.num_bytes for r in deleted) / 1e6
+    out.print(f"deleted {len(deleted)} of {len(runs)} runs, {size:,.1f} MB")
+    return len(deleted) == len(runs)
 
 
 def _clean_up_outputs(folder: Path) -> None:
-    """An `outputs/NAME` that is empty now goes; `latest` points at the newest run that is left."""
+    """Remove an `outputs/NAME` that is empty now; let `latest` name the newest run that is left."""
     outputs = next((p for p in folder.parents if p.name == "outputs"), None)
     if outputs is None:
         return
@@ -219,7 +230,4 @@ def _clean_up_outputs(folder: Path) -> None:
 
 
 def _creation_time(folder: Path) -> str:
-    try:
-        return str(read_json(folder / "meta.json").get("created") or "")
-    except (UserError, AttributeError):
-        return ""
+    return str(read_optional_json(folder / "meta.json").get("created") or "")

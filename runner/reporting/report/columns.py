@@ -1,39 +1,26 @@
-"""What varies between runs, which metrics they have, and who is best."""
+"""What varies between runs, which metrics they have, and in which order they are shown."""
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.errors import UserError, nearest_hint
 from runner.metrics.settings import find_metric
-from runner.reporting.report.records import RunRecord, finite_or_none
+from runner.reporting.report.leaderboard import rank_runs
+from runner.reporting.report.records import RunRecord, format_setting
 
-# Part of what makes a run, but said by something else that a person reads sooner.
+# Parts of the identity that another column or setting shows more readably.
 _REDUNDANT_KEYS = ("seed", "source.signature", "source.newest")
 _ABSENT = object()
 
 
-def format_setting(value: Any) -> str:
-    """A setting as a person writes it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)
-
-
 def varying_settings(runs: Sequence[RunRecord]) -> list[str]:
-    """Settings in which the runs differ, but for seeds; options of groups first.
+    """Return the settings in which the runs differ, options of groups first, without the seed.
 
-    A key that follows from the option of its group, or data that follow from other settings,
-    stand for nothing of their own and are left out.
+    A key that follows from the option of its group is left out, and so are data that follow from
+    other settings.
     """
     runs = [r for r in runs if r.settings]
     keys = list(dict.fromkeys(key for r in runs for key in r.settings))
@@ -43,18 +30,18 @@ def varying_settings(runs: Sequence[RunRecord]) -> list[str]:
         for k in keys
         if k not in _REDUNDANT_KEYS and len({_at(r, k) for r in runs}) > 1 and k != "data"
     ]
-    kept = [k for k in differing if k in groups]
+    varying = [k for k in differing if k in groups]
     for key in differing:
-        if key in kept:
+        if key in varying:
             continue
-        options = [g for g in kept if key.startswith(g.replace("/", ".") + ".")]
+        options = [g for g in varying if key.startswith(g.replace("/", ".") + ".")]
         if not any(_is_determined_by(runs, key, [g]) for g in options):
-            kept.append(key)
+            varying.append(key)
     if len({_at(r, "data") for r in runs}) > 1:
-        of_data = [k for k in kept if k.split(".")[0] == "dataset"]
+        of_data = [k for k in varying if k.split(".")[0] == "dataset"]
         if not of_data or not _is_determined_by(runs, "data", of_data):
-            kept.append("data")
-    return kept
+            varying.append("data")
+    return varying
 
 
 def _at(run: RunRecord, key: str) -> Any:
@@ -63,28 +50,25 @@ def _at(run: RunRecord, key: str) -> Any:
 
 
 def _is_determined_by(runs: Sequence[RunRecord], key: str, others: Sequence[str]) -> bool:
-    """Whether the others' values leave only one for the key."""
+    """Whether runs that are equal in the other settings are equal in this one."""
     seen: dict[tuple[Any, ...], Any] = {}
     return all(
         seen.setdefault(tuple(_at(r, o) for o in others), _at(r, key)) == _at(r, key) for r in runs
     )
 
 
-def format_run_setting(run: RunRecord, key: str) -> str:
-    return "" if key not in run.settings else format_setting(run.settings[key])
-
-
 def short_headings(keys: Sequence[str]) -> dict[str, str]:
-    """The last two parts of a key where they tell it from the others, else the whole."""
+    """Return the last two parts of each key; the whole key where others end alike."""
     short = {k: ".".join(k.split(".")[-2:]) for k in keys}
     count = Counter(short.values())
     return {k: s if count[s] == 1 else k for k, s in short.items()}
 
 
 def monitored_metric(runs: Sequence[RunRecord]) -> tuple[str, str]:
-    """The metric that most of the runs were judged by, if any has it; else one they have.
+    """Return the metric that most of the runs monitor; if no run has it, one that they have.
 
-    Returns: its name, as split/metric, and max or min.
+    Returns:
+        Its name, as split/metric, and its direction: max, min or one.
     """
     for (metric, direction), _ in Counter(r.monitor for r in runs).most_common():
         if any(metric in r.metrics for r in runs):
@@ -97,15 +81,18 @@ def monitored_metric(runs: Sequence[RunRecord]) -> tuple[str, str]:
 
 
 def metric_direction(metric: str) -> str:
-    """max, min, or one (nearer to 1 is better)."""
+    """Return max, min, or one (nearer to 1 is better)."""
     name = metric.split("/")[1] if "/" in metric else metric
-    known = find_metric(name)
-    return known.direction if known else "min" if "loss" in name else "max"
+    metric_facts = find_metric(name)
+    return metric_facts.direction if metric_facts else "min" if "loss" in name else "max"
 
 
 def metric_columns(runs: Sequence[RunRecord], monitor: str) -> list[str]:
-    """The monitored metric, its namesake on the test split, other metrics of test, then the rest
-    of validation where there is no test."""
+    """Return the metrics that are shown, in their order.
+
+    The monitored metric comes first, then its namesake on the test split and the other metrics of
+    that split. Where no run was tested, the split of the monitored metric takes its place.
+    """
     names = dict.fromkeys(m for r in runs for m in r.metrics)
     tail = monitor.partition("/")[2]
     splits = Counter(n.partition("/")[0] for n in names)
@@ -115,27 +102,19 @@ def metric_columns(runs: Sequence[RunRecord], monitor: str) -> list[str]:
     return [n for n in (monitor, *others) if n in names]
 
 
-def rank_runs(runs: Iterable[RunRecord], metric: str, direction: str) -> list[RunRecord]:
-    """Best first; then those without the metric, those not finished, and failed ones last."""
-    order = {"completed": 0, "running": 1, "pruned": 2, "interrupted": 2, "incomplete": 3}
-
-    def key(run: RunRecord) -> tuple[int, float]:
-        value = finite_or_none(run.metrics.get(metric))
-        return order.get(run.status, 4), math.inf if value is None else sort_value(value, direction)
-
-    return sorted(runs, key=key)
-
-
-def sort_value(value: float, direction: str) -> float:
-    return {"max": -value, "min": value, "one": abs(value - 1)}[direction]
-
-
 def sort_runs(
     runs: Sequence[RunRecord], key: str | None, monitor: tuple[str, str]
 ) -> list[RunRecord]:
-    """Args: key: a metric (best first), a setting, or status, seed, seconds, step, name, created.
+    """Return the runs in the order of a key.
 
-    Raises: UserError for a key that no run has, naming the nearest.
+    Args:
+        runs: the runs.
+        key: a metric (best first), a setting, or status, seed, seconds, step, label or created;
+            None: the monitored metric.
+        monitor: the monitored metric and its direction.
+
+    Raises:
+        UserError: for a key that no run has, naming the nearest.
     """
     if key is None:
         return rank_runs(runs, *monitor)
@@ -149,69 +128,31 @@ def sort_runs(
         raise UserError(f"--sort {key}: no run has it{nearest_hint(key, known)}")
 
     def value(run: RunRecord) -> tuple[int, float, str]:
-        found = run.settings.get(key)
+        fact = run.settings.get(key)
         if key in facts:
-            found = run.meta.get("created") if key == "created" else getattr(run, key)
-        if isinstance(found, int | float):
-            return 0, float(found), ""
-        return (2, 0.0, "") if found is None else (1, 0.0, str(found))
+            fact = run.meta.get("created") if key == "created" else getattr(run, key)
+        if isinstance(fact, int | float):
+            return 0, float(fact), ""
+        return (2, 0.0, "") if fact is None else (1, 0.0, str(fact))
 
     return sorted(runs, key=value)
 
 
-@dataclass(frozen=True)
-class SeedGroup:
-    """Runs that differ only in their seed."""
-
-    values: tuple[str, ...]  # of the columns that vary
-    runs: tuple[RunRecord, ...]
-
-    def metric_values(self, metric: str) -> list[float]:
-        found = (finite_or_none(r.metrics.get(metric)) for r in self.runs)
-        return [v for v in found if v is not None]
-
-    def mean(self, metric: str) -> float | None:
-        numbers = self.metric_values(metric)
-        return statistics.fmean(numbers) if numbers else None
-
-    def std(self, metric: str) -> float | None:
-        """Of the sample (n - 1); None for a single run."""
-        numbers = self.metric_values(metric)
-        return statistics.stdev(numbers) if len(numbers) > 1 else None
-
-
-def group_by_settings(
-    runs: Sequence[RunRecord], keys: Sequence[str], metric: str, direction: str
-) -> list[SeedGroup]:
-    """Completed runs, those together that differ only in their seed; the best mean first."""
-    groups: dict[tuple[str, ...], list[RunRecord]] = {}
-    for run in runs:
-        if run.is_completed:
-            groups.setdefault(tuple(format_run_setting(run, k) for k in keys), []).append(run)
-    found = [SeedGroup(values, tuple(members)) for values, members in groups.items()]
-
-    def key(one: SeedGroup) -> float:
-        mean = one.mean(metric)
-        return math.inf if mean is None else sort_value(mean, direction)
-
-    return sorted(found, key=key)
-
-
 def mixed_provenance(runs: Sequence[RunRecord]) -> list[str]:
-    """What the runs have not in common, though nobody asked for it: code, versions, Python."""
+    """Return notes on differences that nobody chose: code, versions of packages and of Python."""
     notes = []
-    told = [r for r in runs if r.meta]
-    codes = Counter(_code(r.meta) for r in told)
+    started = [r for r in runs if r.meta]
+    codes = Counter(_code(r.meta) for r in started)
     if len(codes) > 1:
         listed = ", ".join(f"{code} ({count})" for code, count in codes.most_common(6))
         notes.append(f"made by {len(codes)} states of the code: {listed}")
     packages: dict[str, Counter[str]] = {}
-    for run in told:
+    for run in started:
         for name, version in {"python": run.meta.get("python"), **_versions(run.meta)}.items():
             packages.setdefault(name, Counter())[str(version)] += 1
-    for name, found in packages.items():
-        if len(found) > 1:
-            listed = ", ".join(f"{v} ({n})" for v, n in found.most_common(6))
+    for name, versions in packages.items():
+        if len(versions) > 1:
+            listed = ", ".join(f"{v} ({n})" for v, n in versions.most_common(6))
             notes.append(f"made with different versions of {name}: {listed}")
     return notes
 

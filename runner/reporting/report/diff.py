@@ -1,4 +1,4 @@
-"""Two runs side by side: tables of what differs, and whether what came out is the same."""
+"""Two runs side by side: tables of what differs, and whether their results are the same."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from runner.errors import UserError
 from runner.reporting.console.format import format_duration, format_number
-from runner.reporting.report.columns import format_setting
-from runner.reporting.report.records import RunRecord, read_rows, read_run
+from runner.reporting.report.records import (
+    RunRecord,
+    checkpoint_steps,
+    format_setting,
+    read_run,
+)
 from runner.reporting.report.terminal import make_console
-from runner.rundir.json_files import read_json
+from runner.rundir.json_files import read_json, read_jsonl
+from runner.rundir.readers import read_optional_json
 
 Change = tuple[str, Any, Any]
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Whether two runs came to the same.
+    """Whether two runs have the same results."""
 
-    same: what was found equal, in words; different: what was not.
-    """
-
-    same: tuple[str, ...]
+    same: tuple[str, ...]  # what is equal, in words
     different: tuple[str, ...]
 
     @property
@@ -39,15 +40,21 @@ class RunComparison:
 
 
 def show_diff(folders: tuple[Path, Path], changes: Mapping[str, Sequence[Change]]) -> None:
+    """Print what differs between two runs.
+
+    Args:
+        folders: of the runs.
+        changes: key and both values of what differs, by heading.
+    """
     out = make_console()
     names = [f.resolve().name for f in folders]
     if names[0] == names[1]:
         names = [str(f) for f in folders]
     if folders[0].resolve() == folders[1].resolve():
         out.print(Text("both are the same folder"))
-    for heading, found in changes.items():
-        if found:
-            rows = [(key, format_setting(a), format_setting(b)) for key, a, b in found]
+    for heading, differences in changes.items():
+        if differences:
+            rows = [(key, format_setting(a), format_setting(b)) for key, a, b in differences]
             out.print(_table(heading, ["", *names], rows))
         else:
             out.print(Text(f"{heading}: the same"))
@@ -58,7 +65,7 @@ def show_diff(folders: tuple[Path, Path], changes: Mapping[str, Sequence[Change]
 def show_metric_differences(
     out: Console, one: RunRecord, two: RunRecord, names: Sequence[str]
 ) -> None:
-    """Every metric of either, with the difference."""
+    """Print every metric of either run, with the difference."""
     facts = [
         ("status", one.status, two.status, ""),
         ("step", _count(one.step), _count(two.step), ""),
@@ -76,49 +83,41 @@ def show_metric_differences(
 
 
 def compare_runs(one: Path, two: Path) -> RunComparison:
-    """Whether two runs of the same settings came to the same, bit for bit.
+    """Compare the results of two runs of the same settings, bit for bit.
 
-    The log of metrics, and the weights and states of the newest checkpoint that both still have.
-    Speeds and times may differ.
+    These are the log of metrics, and the weights and states of the newest checkpoint that both
+    still have. Speeds and times may differ.
     """
     same: list[str] = []
     different: list[str] = []
     logs = [one / "metrics.jsonl", two / "metrics.jsonl"]
     if _digest(logs[0]) == _digest(logs[1]):
-        same.append(f"metrics.jsonl: all {len(read_rows(logs[0])):,} rows")
+        same.append(f"metrics.jsonl: all {len(read_jsonl(logs[0])):,} rows")
     else:
         different.append(f"metrics.jsonl: {_first_difference(*logs)}")
-    results = [_result(one), _result(two)]
+    results = [read_optional_json(folder / "result.json") for folder in (one, two)]
     for key in ("status", "step", "examples", "metrics", "best"):
         a, b = (r.get(key) for r in results)
         if a != b:
             different.append(f"result.json: {key}{_largest_difference(a, b)}")
-    steps = sorted(set(_checkpoints(one)) & set(_checkpoints(two)))
+    steps = sorted(set(checkpoint_steps(one)) & set(checkpoint_steps(two)))
     if steps:
         a, b = (_tensor_files(folder / f"checkpoints/step-{steps[-1]}") for folder in (one, two))
         what = f"weights, optimizer states and random states at step {steps[-1]:,}"
         (same if a == b else different).append(
             what + (f" (sha256 {_short(a)})" if a == b else ": their sha256 differ")
         )
-    elif _checkpoints(one) or _checkpoints(two):
+    elif checkpoint_steps(one) or checkpoint_steps(two):
         different.append("checkpoints: none of the same step is left in both")
     return RunComparison(tuple(same), tuple(different))
 
 
-def _result(folder: Path) -> dict[str, Any]:
-    try:
-        found = read_json(folder / "result.json")
-    except UserError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _largest_difference(a: Any, b: Any) -> str:
-    """Of two sets of metrics, the one that is furthest apart."""
+    """Return a text about the metric in which two results are furthest apart."""
     if not isinstance(a, dict) or not isinstance(b, dict):
         return f" {a} and {b}"
     if a.keys() != b.keys():
-        return f": one has {', '.join(sorted(a.keys() ^ b.keys())[:3])}, the other has not"
+        return f": one has {', '.join(sorted(a.keys() ^ b.keys())[:3])}, the other does not"
     apart = {
         k: abs(a[k] - b[k])
         for k in a
@@ -135,7 +134,7 @@ def _digest(path: Path) -> str:
 
 
 def _first_difference(one: Path, two: Path) -> str:
-    rows = [read_rows(one), read_rows(two)]
+    rows = [read_jsonl(one), read_jsonl(two)]
     for a, b in zip(*rows):
         if a != b:
             names = [k for k in a if a.get(k) != b.get(k)] or sorted(b.keys() - a.keys())
@@ -144,12 +143,8 @@ def _first_difference(one: Path, two: Path) -> str:
     return f"{len(rows[0]):,} and {len(rows[1]):,} rows"
 
 
-def _checkpoints(folder: Path) -> list[int]:
-    return [int(p.parent.name[5:]) for p in folder.glob("checkpoints/step-*/manifest.json")]
-
-
 def _tensor_files(checkpoint: Path) -> dict[str, str]:
-    """sha256 of each file of tensors, as its manifest has it."""
+    """Return the sha256 of each file of tensors, as the manifest has it."""
     files = read_json(checkpoint / "manifest.json").get("files") or {}
     return {n: f["sha256"] for n, f in files.items() if n.endswith(".safetensors")}
 

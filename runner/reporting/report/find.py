@@ -1,33 +1,34 @@
-"""Which runs a list of folders means: runs, sweeps, and folders that hold some."""
+"""Finds the runs that a list of folders stands for: runs, sweeps, and folders of them."""
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import UserError
+from runner.reporting.report.leaderboard import LEADERBOARD_FILE, read_leaderboard
 from runner.reporting.report.records import RunRecord, read_run, read_unstarted_run
 
 _MAX_DEPTH = 5  # folders below the one that is given
-_TRACES = ("config.yaml", "job.log", ".lock")  # of a run that has no meta.json yet
+_TRACES = ("config.yaml", "job.log", ".lock")  # files of a run that has no meta.json yet
 
 
 @dataclass(frozen=True)
 class RunSelection:
-    """The runs of some folders, and what could not be shown."""
+    """The runs of some folders."""
 
     runs: tuple[RunRecord, ...]
-    problems: tuple[str, ...]
+    problems: tuple[str, ...]  # what could not be read, and why
     sweeps: tuple[Path, ...]
 
 
 def find_runs(folders: Sequence[Path]) -> RunSelection:
-    """Every run below the folders, each once.
+    """Return every run below the folders, each once.
 
-    Raises: UserError if there is none, saying what each folder is instead.
+    Raises:
+        UserError: if there is none, saying what each folder is instead.
     """
     runs: dict[Path, RunRecord] = {}
     problems: list[str] = []
@@ -38,14 +39,14 @@ def find_runs(folders: Sequence[Path]) -> RunSelection:
             problems.append(f"{folder}: {what}")
             continue
         before = len(runs)
-        for path, beside in _walk(folder, sweeps, {}, 0):
+        for path, row in _walk(folder, sweeps, {}, 0):
             label = _label(path, folder, alone=len(folders) == 1)
             real = path.resolve()
             if real in runs:
                 continue
             try:
                 read = read_run if (path / "meta.json").exists() else read_unstarted_run
-                runs[real] = read(path, label, beside)
+                runs[real] = read(path, label, row)
             except UserError as error:
                 problems.append(str(error))
         if len(runs) == before and not any(p.startswith(str(folder)) for p in problems):
@@ -56,24 +57,30 @@ def find_runs(folders: Sequence[Path]) -> RunSelection:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether a folder is a sweep's own."""
+    """Whether a folder is the directory of a sweep."""
     return not (folder / "meta.json").exists() and any(
-        (folder / name).exists() for name in ("study.db", "leaderboard.csv")
+        (folder / name).exists() for name in ("study.db", LEADERBOARD_FILE)
     )
 
 
 def _walk(
-    folder: Path, sweeps: list[Path], said: Mapping[str, Mapping[str, str]], depth: int
+    folder: Path, sweeps: list[Path], rows: Mapping[str, Mapping[str, str]], depth: int
 ) -> Iterator[tuple[Path, Mapping[str, str]]]:
-    """Run directories in and below a folder, in the order of their names."""
-    beside = said.get(folder.name, {})
+    """Yield run directories in and below a folder, each with its row of the leaderboard.
+
+    Args:
+        folder: where to look.
+        sweeps: sweeps that are found are added.
+        rows: of the leaderboard of the sweep that the folder belongs to.
+        depth: of the folder below the one that was given.
+    """
     if (folder / "meta.json").exists():
-        yield folder, beside
+        yield folder, rows.get(folder.name, {})
         return
     in_sweep = is_sweep(folder)
     if in_sweep:
         sweeps.append(folder)
-    inner = read_leaderboard(folder) if in_sweep else {}
+    inner_rows = read_leaderboard(folder) if in_sweep else {}
     if depth >= _MAX_DEPTH:
         return
     for entry in sorted(os.scandir(folder), key=lambda e: e.name):
@@ -82,27 +89,9 @@ def _walk(
         path = Path(entry.path)
         if in_sweep and not (path / "meta.json").exists():
             if any((path / trace).exists() for trace in _TRACES):
-                yield path, inner.get(path.name, {})
+                yield path, inner_rows.get(path.name, {})
             continue
-        yield from _walk(path, sweeps, inner, depth + 1)
-
-
-def read_leaderboard(folder: Path) -> dict[str, dict[str, str]]:
-    """What a sweep's `leaderboard.csv` says of each job, by the name of its folder."""
-    try:
-        with (folder / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
-            return {row["folder"]: row for row in csv.DictReader(file) if row.get("folder")}
-    except (OSError, csv.Error, UnicodeDecodeError):
-        return {}
-
-
-def read_leaderboard_columns(folder: Path) -> list[str]:
-    """Of a sweep's `leaderboard.csv`; the one after `status` is what the jobs were judged by."""
-    try:
-        with (folder / "leaderboard.csv").open(encoding="utf-8", newline="") as file:
-            return next(csv.reader(file), [])
-    except (OSError, csv.Error, UnicodeDecodeError):
-        return []
+        yield from _walk(path, sweeps, inner_rows, depth + 1)
 
 
 def _label(path: Path, given: Path, *, alone: bool) -> str:

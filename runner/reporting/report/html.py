@@ -1,4 +1,4 @@
-"""Pieces of an HTML page, and the page itself: one file that needs nothing else."""
+"""Elements of an HTML page, and the page itself: one file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _HERE = Path(__file__).parent
 class Page:
     """A page while it is put together.
 
-    parts: HTML; figures: plotly's JSON by name, drawn where a part says `data-figure=name`.
+    Attributes:
+        parts: HTML.
+        figures: plotly's JSON by name, drawn where a part says `data-figure=name`.
     """
 
     title: str
@@ -38,17 +40,17 @@ class Page:
         self.parts.append(f'<section class="{css_class}">{body}</section>')
 
     def add_figure(self, figure: Mapping[str, Any], heading: str = "") -> str:
-        """Takes a figure in. Returns: the HTML that shows it."""
+        """Add a figure and return the HTML that shows it."""
         name = f"f{len(self.figures)}"
         self.figures[name] = figure
         head = f"<h3>{escape(heading)}</h3>" if heading else ""
         height = figure["layout"].get("height", 400)
-        # The height beforehand, so that nothing jumps while the page is drawn.
+        # With its height given, nothing jumps while the page is drawn.
         place = f'<div id="{name}" data-figure="{name}" style="height:{height}px"></div>'
         return f"<div>{head}{place}</div>"
 
     def add_figure_choice(self, figures: Mapping[str, Mapping[str, Any]], label: str) -> str:
-        """One place, and a list that chooses which of the figures stands in it."""
+        """Add figures of which one is shown, and return HTML with a list to choose from."""
         if not figures:
             return ""
         first, *_ = figures
@@ -63,7 +65,7 @@ class Page:
         return f'<label class="note">{escape(label)}{select}</label>{place}'
 
     def render(self) -> str:
-        """The whole page, plotly's JavaScript inside."""
+        """Return the whole page, with plotly's JavaScript in it."""
         figures = json.dumps(self.figures, separators=(",", ":"), allow_nan=False)
         scripts = (
             f'<script type="application/json" id="figures">{_in_script(figures)}</script>'
@@ -81,11 +83,12 @@ class Page:
 
 
 def escape(text: Any) -> str:
+    """Return a text without the characters that mean something in HTML."""
     return html.escape(str(text))
 
 
 def _in_script(text: str) -> str:
-    """JSON that cannot end the script element it stands in."""
+    """Return JSON that cannot end the script element around it."""
     return text.replace("<", "\\u003c")
 
 
@@ -96,7 +99,7 @@ def _file(name: str) -> str:
 
 @lru_cache
 def plotly_js() -> str:
-    """plotly.js as its Python package brings it, found without the package's imports."""
+    """Return the plotly.js of the Python package, found without importing the package."""
     spec = importlib.util.find_spec("plotly")
     assert spec is not None and spec.origin is not None, "plotly is a dependency of the project"
     path = Path(spec.origin).parent / "package_data" / "plotly.min.js"
@@ -105,12 +108,12 @@ def plotly_js() -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """text: what is shown; value: what it is sorted by; kind: CSS classes; markup: as it is."""
+    """A cell of a table."""
 
     text: str
-    value: Any = None
+    value: Any = None  # by which the column is sorted
     css_class: str = ""
-    is_html: bool = False
+    is_html: bool = False  # the text is HTML already
 
     def render(self) -> str:
         sort = "" if self.value is None else f' data-v="{escape(self.value)}"'
@@ -125,6 +128,14 @@ def render_table(
     numeric: Iterable[str] = (),
     sortable: bool = False,
 ) -> str:
+    """Return an HTML table.
+
+    Args:
+        header: names of the columns.
+        rows: cells of each row.
+        numeric: names of columns that are aligned to the right.
+        sortable: whether a click on a heading sorts the rows.
+    """
     right = set(numeric)
     heads = "".join(
         f'<th class="{"num" if name in right else ""}" title="{escape(name)}">'
@@ -140,11 +151,12 @@ def render_table(
 
 
 def status_cell(status: str) -> Cell:
+    """Return a cell with a status in its colour."""
     return Cell(f'<span class="pill {escape(status)}">{escape(status)}</span>', is_html=True)
 
 
 def render_facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Large numbers with a word below each."""
+    """Return HTML with large numbers and a word below each."""
     return (
         '<div class="facts">'
         + "".join(
@@ -156,5 +168,6 @@ def render_facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def render_bullets(lines: Iterable[str]) -> str:
+    """Return HTML with one bullet for each line; nothing for no lines."""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'<ul class="bare">{items}</ul>' if items else ""

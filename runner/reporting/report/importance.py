@@ -1,13 +1,13 @@
 """How much of a metric's variation each parameter explains.
 
-A share of variance (one-way analysis of variance, Fisher 1925; epsilon squared, Kelley 1935):
+It is a share of variance (one-way analysis of variance, Fisher 1925; epsilon squared, Kelley 1935):
 
     share = max(0, (B - (k - 1) W / (n - k)) / T)
 
 with T the sum of squares of the metric over all n runs, B that of the means of the k values, and
-W = T - B. The correction takes away what k means explain by chance. It is the main effect alone;
-what is left belongs to combinations of parameters, seeds and chance. On a grid it is what fANOVA
-calls the first-order share. Our own, since the ones of libraries want a study or a forest.
+W = T - B. The correction subtracts what k means explain by chance. The share is the main effect
+alone; the rest belongs to combinations of parameters, seeds and chance. On a grid it is what fANOVA
+calls the first-order share. It is computed here, as those of libraries need a study or a forest.
 """
 
 from __future__ import annotations
@@ -18,43 +18,49 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.reporting.report.columns import SeedGroup, format_run_setting
-from runner.reporting.report.records import RunRecord, finite_or_none
+from runner.reporting.report.leaderboard import SeedGroup, format_run_settings
+from runner.reporting.report.records import RunRecord
+from runner.rundir.readers import finite_or_none
 
-_MAX_VALUES = 8  # of a number; more are put together in as many parts of equal size
+_MAX_VALUES = 8  # of a numeric parameter; more are binned into so many parts of equal size
 _MIN_RUNS = 4
 
 
 @dataclass(frozen=True)
 class ParameterImportance:
-    """share: of the metric's variance, 0 to 1."""
+    """A parameter and the share of the metric's variance that it explains."""
 
     key: str
-    variance_share: float
+    variance_share: float  # 0 to 1
 
 
 def rank_parameters(
     runs: Sequence[RunRecord], keys: Sequence[str], metric: str
 ) -> list[ParameterImportance]:
-    """Of completed runs, the largest first; parameters for which it cannot be told are absent."""
-    told = [
+    """Return what each parameter explains among completed runs, the largest share first.
+
+    Parameters for which it cannot be computed are left out.
+    """
+    measured = [
         (run, value)
         for run in runs
         if run.is_completed and (value := finite_or_none(run.metrics.get(metric))) is not None
     ]
-    found = []
+    importances = []
     for key in keys:
-        parts = binned_values([run for run, _ in told], key)
-        share = explained_variance(parts, [value for _, value in told])
+        parts = binned_values([run for run, _ in measured], key)
+        share = explained_variance(parts, [value for _, value in measured])
         if share is not None:
-            found.append(ParameterImportance(key, share))
-    return sorted(found, key=lambda s: -s.variance_share)
+            importances.append(ParameterImportance(key, share))
+    return sorted(importances, key=lambda s: -s.variance_share)
 
 
 def explained_variance(parts: Sequence[Any], values: Sequence[float]) -> float | None:
-    """The share of the values' variance that lies between parts; None if there are too few.
+    """Return the share of the values' variance that lies between parts; None for too few values.
 
-    Args: parts: which part each value belongs to.
+    Args:
+        parts: the part that each value belongs to.
+        values: the values.
     """
     groups: dict[Any, list[float]] = {}
     for part, value in zip(parts, values):
@@ -72,7 +78,7 @@ def explained_variance(parts: Sequence[Any], values: Sequence[float]) -> float |
 
 
 def seed_variance_share(settings: Sequence[SeedGroup], metric: str) -> float | None:
-    """The share of the variance that is left between runs of the same settings."""
+    """Return the share of the variance that is left between runs of the same settings."""
     groups = [g for one in settings if (g := one.metric_values(metric))]
     values = [v for g in groups for v in g]
     free = len(values) - len(groups)
@@ -86,19 +92,19 @@ def seed_variance_share(settings: Sequence[SeedGroup], metric: str) -> float | N
 
 
 def binned_values(runs: Sequence[RunRecord], key: str) -> list[Any]:
-    """A parameter's value for each run; many different numbers as parts of equal size."""
+    """Return a parameter's value for each run; many different numbers are binned equally."""
     raw = [run.settings.get(key) for run in runs]
-    there = [as_float(v) for v in raw]
-    numbers = sorted(v for v in there if v is not None)
+    floats = [as_float(v) for v in raw]
+    numbers = sorted(v for v in floats if v is not None)
     if len(numbers) < len(raw) or len(set(numbers)) <= _MAX_VALUES:
-        return [format_run_setting(run, key) for run in runs]
+        return [format_run_settings(run, [key])[0] for run in runs]
     count = max(2, min(_MAX_VALUES, len(numbers) // 3))
     edges = [numbers[len(numbers) * i // count] for i in range(1, count)]
-    return [sum(v >= edge for edge in edges) for v in there if v is not None]
+    return [sum(v >= edge for edge in edges) for v in floats if v is not None]
 
 
 def as_float(value: Any) -> float | None:
-    """A setting as a number, also where it was written as an override's text."""
+    """Return a setting as a finite number, also from an override's text; None for all else."""
     if isinstance(value, bool) or value is None:
         return None
     try:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from runner.reporting.console.format import format_duration, format_number
-from runner.reporting.report.columns import metric_direction, sort_value
+from runner.reporting.report.columns import metric_direction
 from runner.reporting.report.html import (
     Cell,
     Page,
@@ -16,34 +16,41 @@ from runner.reporting.report.html import (
     render_table,
     status_cell,
 )
-from runner.reporting.report.overview import Overview, format_run_settings
+from runner.reporting.report.leaderboard import Leaderboard, format_run_settings, sort_value
+from runner.reporting.report.overview import Overview
 from runner.reporting.report.plotly_curves import MAX_COLOURED, MAX_CURVES, curve_figures
 from runner.reporting.report.plotly_parameters import (
     effect_figure,
     importance_bars,
     parallel_coordinates,
 )
-from runner.reporting.report.records import RunRecord, finite_or_none
+from runner.reporting.report.records import RunRecord
+from runner.rundir.readers import finite_or_none
 
 _MAX_AXES = 12  # of parallel coordinates
 _MAX_EFFECTS = 6
 
 
 def make_overview_page(overview: Overview, page_path: Path) -> Page:
-    """Args: page_path: the file that the page will be, from which it links to the runs."""
+    """Return the page of several runs.
+
+    Args:
+        overview: the runs.
+        page_path: the file that the page will be, from which it links to the runs.
+    """
     page = Page(overview.title)
-    metric, direction = overview.monitor
+    metric, direction = overview.board.monitor
     page.parts.append(f"<h1>{escape(overview.title)}</h1>")
     better = {"max": "higher is better", "min": "lower is better"}.get(direction, "nearest to 1")
     page.parts.append(
-        f'<p class="sub">{escape(overview.counts)}; judged by {escape(metric)}, {better}'
+        f'<p class="sub">{escape(overview.board.counts)}; judged by {escape(metric)}, {better}'
     )
     page.parts.append(render_facts(_facts(overview)))
     if overview.notes:
         page.add_section("Before you compare", render_bullets(overview.notes), css_class="warn")
-    page.add_section("Runs", _runs(overview, page_path.parent))
-    if overview.has_repeated_settings:
-        page.add_section("Over seeds", _seeds(overview))
+    page.add_section("Runs", _runs(overview.board, page_path.parent))
+    if overview.board.has_repeated_settings:
+        page.add_section("Over seeds", _seeds(overview.board))
     page.add_section("Curves", _curves(page, overview))
     _parameters(page, overview)
     page.add_section(
@@ -52,43 +59,40 @@ def make_overview_page(overview: Overview, page_path: Path) -> Page:
     return page
 
 
-def _facts(view: Overview) -> list[tuple[str, str]]:
-    metric, direction = view.monitor
-    done = [
-        r for r in view.runs if r.is_completed and finite_or_none(r.metrics.get(metric)) is not None
-    ]
-    found = [("runs", f"{len(view.runs):,}")]
-    if done:
-        best = min(done, key=lambda r: sort_value(r.metrics[metric], direction))
-        found.append((f"best {metric}", format_number(best.metrics[metric])))
-    if view.seed_groups and view.has_repeated_settings:
-        top = view.seed_groups[0]
-        mean, spread = top.mean(metric), top.std(metric)
-        if mean is not None and spread is not None:
-            text = f"{format_number(mean)} ± {spread:.2g}"
-            found.append((f"best mean over seeds: {view.label(top)}", text))
-    if view.importances:
-        top_share = view.importances[0]
-        found.append(
-            ("matters most", f"{view.headings[top_share.key]} ({top_share.variance_share:.0%})")
-        )
-    seconds = sum(r.seconds for r in view.runs if r.seconds)
+def _facts(overview: Overview) -> list[tuple[str, str]]:
+    board = overview.board
+    metric = board.monitor[0]
+    facts = [("runs", f"{len(board.runs):,}")]
+    best = _best_value(board, metric)
+    if best is not None:
+        facts.append((f"best {metric}", format_number(best)))
+    if board.seed_groups and board.has_repeated_settings:
+        top = board.seed_groups[0]
+        if top.std(metric) is not None:
+            text = top.format_mean_std(metric)
+            facts.append((f"best mean over seeds: {board.label(top)}", text))
+    if overview.importances:
+        largest = overview.importances[0]
+        name = board.headings[largest.key]
+        facts.append(("matters most", f"{name} ({largest.variance_share:.0%})"))
+    seconds = sum(r.seconds for r in board.runs if r.seconds)
     if seconds:
-        found.append(("computing", format_duration(seconds)))
-    return found
+        facts.append(("computing", format_duration(seconds)))
+    return facts
 
 
-def _runs(view: Overview, base: Path) -> str:
-    header = [*(view.headings[k] for k in view.keys), *(["seed"] if view.seeds_vary else [])]
-    right = [*view.metrics, "best step", "step", "time"]
+def _runs(board: Leaderboard, base: Path) -> str:
+    header = [board.headings[k] for k in board.keys]
+    header += ["seed"] if board.seeds_vary else []
+    right = [*board.metrics, "best step", "step", "time"]
     header += ["status", *right, "run"]
-    best = {m: _best_of(view, m) for m in view.metrics}
+    best = {m: _best_value(board, m, fewest=2) for m in board.metrics}
     rows = []
-    for run in view.runs:
-        row = [Cell(v) for v in format_run_settings(run, view.keys)]
-        row += [Cell(str(run.seed if run.meta else ""))] if view.seeds_vary else []
+    for run in board.runs:
+        row = [Cell(v) for v in format_run_settings(run, board.keys)]
+        row += [Cell("" if run.seed is None else str(run.seed))] if board.seeds_vary else []
         row.append(status_cell(run.status))
-        for name in view.metrics:
+        for name in board.metrics:
             row.append(_number_cell(run, name, best[name]))
         row.append(_count(run.best_step))
         row.append(_count(run.step))
@@ -99,19 +103,22 @@ def _runs(view: Overview, base: Path) -> str:
     return render_table(header, rows, numeric=right, sortable=True)
 
 
-def _best_of(view: Overview, name: str) -> float | None:
-    direction = view.monitor[1] if name == view.monitor[0] else metric_direction(name)
-    there = [v for r in view.runs if r.is_completed and (v := finite_or_none(r.metrics.get(name)))]
-    return min(there, key=lambda v: sort_value(v, direction)) if len(there) > 1 else None
+def _best_value(board: Leaderboard, name: str, fewest: int = 1) -> float | None:
+    """Return the best value of a metric among completed runs; None for fewer than `fewest`."""
+    direction = board.monitor[1] if name == board.monitor[0] else metric_direction(name)
+    completed = [finite_or_none(r.metrics.get(name)) for r in board.runs if r.is_completed]
+    values = [v for v in completed if v is not None]
+    return min(values, key=lambda v: sort_value(v, direction)) if len(values) >= fewest else None
 
 
 def _number_cell(run: RunRecord, name: str, best: float | None) -> Cell:
     value = run.metrics.get(name)
     if value is None:
         return Cell("", "", "num")
-    known = finite_or_none(value)
-    kind = "num best" if known is not None and known == best and run.is_completed else "num"
-    return Cell(format_number(value), "" if known is None else known, kind)
+    finite = finite_or_none(value)
+    is_best = finite is not None and finite == best and run.is_completed
+    sort_key = "" if finite is None else finite
+    return Cell(format_number(value), sort_key, "num best" if is_best else "num")
 
 
 def _count(value: int | None) -> Cell:
@@ -119,42 +126,44 @@ def _count(value: int | None) -> Cell:
 
 
 def _link(run: RunRecord, base: Path) -> str:
-    """To the run's own report where there is one, else to its folder."""
-    own = run.folder / "report.html"
-    target = own if own.exists() else run.folder
+    """Return a link to the run's own report if there is one, else to its folder."""
+    report = run.folder / "report.html"
+    target = report if report.exists() else run.folder
     href = os.path.relpath(target, base)
     return f'<a href="{escape(href)}">{escape(run.label)}</a>'
 
 
-def _seeds(view: Overview) -> str:
-    names = [m for m in view.metrics if any(s.mean(m) is not None for s in view.seed_groups)]
-    header = [*(view.headings[k] for k in view.keys), "runs", *names]
+def _seeds(board: Leaderboard) -> str:
+    names = [m for m in board.metrics if any(s.mean(m) is not None for s in board.seed_groups)]
+    header = [*(board.headings[k] for k in board.keys), "runs", *names]
     rows = []
-    for one in view.seed_groups:
-        row = [Cell(v) for v in one.values] + [Cell(str(len(one.runs)), len(one.runs), "num")]
+    for group in board.seed_groups:
+        row = [Cell(v) for v in group.values]
+        row.append(Cell(str(len(group.runs)), len(group.runs), "num"))
         for name in names:
-            mean, spread = one.mean(name), one.std(name)
-            text = "" if mean is None else format_number(mean)
-            text += "" if spread is None else f" ± {spread:.2g}"
-            row.append(Cell(text, "" if mean is None else mean, "num"))
+            mean = group.mean(name)
+            row.append(Cell(group.format_mean_std(name), "" if mean is None else mean, "num"))
         rows.append(row)
-    note = '<p class="note">Mean ± standard deviation (n − 1) of completed runs that differ only '
-    return f"{note}in their seed.</p>{render_table(header, rows, numeric=['runs', *names], sortable=True)}"
+    note = (
+        '<p class="note">Mean ± standard deviation (n − 1) of completed runs that differ only in '
+        "their seed.</p>"
+    )
+    return note + render_table(header, rows, numeric=["runs", *names], sortable=True)
 
 
-def _curves(page: Page, view: Overview) -> str:
-    top = view.seed_groups[:MAX_COLOURED]
-    rest = [r for s in view.seed_groups[MAX_COLOURED:] for r in s.runs]
-    rest += [r for r in view.runs if r.meta and not r.is_completed]
-    figures = curve_figures(top, rest, view.label, view.monitor[0])
+def _curves(page: Page, overview: Overview) -> str:
+    top = overview.board.seed_groups[:MAX_COLOURED]
+    rest = [r for s in overview.board.seed_groups[MAX_COLOURED:] for r in s.runs]
+    rest += [r for r in overview.board.runs if r.meta and not r.is_completed]
+    figures = curve_figures(top, rest, overview.board.label, overview.board.monitor[0])
     num_drawn = min(MAX_CURVES, sum(len(s.runs) for s in top) + len(rest))
     parts = []
-    if len(view.seed_groups) > MAX_COLOURED:
+    if len(overview.board.seed_groups) > MAX_COLOURED:
         parts.append(f"the {MAX_COLOURED} best settings in colours, others in grey")
     if any(len(s.runs) > 1 for s in top):
         parts.append("a line is the mean over seeds, its band one standard deviation")
-    if num_drawn < len([r for r in view.runs if r.meta]):
-        parts.append(f"the first {num_drawn} of {len(view.runs):,} runs")
+    if num_drawn < len([r for r in overview.board.runs if r.meta]):
+        parts.append(f"the first {num_drawn} of {len(overview.board.runs):,} runs")
     if any("range" in f["layout"]["yaxis"] for f in figures.values()):
         parts.append("where runs diverged the axis is cut: a double click shows all")
     text = "; ".join(parts)
@@ -163,18 +172,21 @@ def _curves(page: Page, view: Overview) -> str:
     return note + body if body else ""
 
 
-def _parameters(page: Page, view: Overview) -> None:
-    metric, direction = view.monitor
-    done = [r for r in view.runs if r.is_completed]
-    if view.importances:
-        bars = page.add_figure(importance_bars(view.importances, view.seed_variance_share, metric))
+def _parameters(page: Page, overview: Overview) -> None:
+    metric, direction = overview.board.monitor
+    done = [r for r in overview.board.runs if r.is_completed]
+    if overview.importances:
+        bars = page.add_figure(
+            importance_bars(overview.importances, overview.seed_variance_share, metric)
+        )
         note = (
-            "How much of the metric's variance between completed runs the means of a parameter's "
-            "values explain, corrected for chance (epsilon squared). It is the effect of each "
-            "alone: what is missing to 100% belongs to combinations and to seeds."
+            "The share of the metric's variance between completed runs that the means of a "
+            "parameter's values explain, corrected for chance (epsilon squared). It is the effect "
+            "of each parameter alone: the rest to 100% belongs to combinations and to seeds."
         )
         page.add_section("Importance", f'<p class="note">{note}</p>{bars}')
-    keys = [s.key for s in view.importances] + [k for k in view.keys if k not in _keys(view)]
+    keys = [s.key for s in overview.importances]
+    keys += [k for k in overview.board.keys if k not in keys]
     if len(done) > 2 and keys:
         effects = [
             page.add_figure(effect_figure(done, key, metric, direction), key)
@@ -182,27 +194,22 @@ def _parameters(page: Page, view: Overview) -> None:
         ]
         note = f'<p class="note">{escape(metric)} of each run; the bars are medians.</p>'
         page.add_section("Effects", f'{note}<div class="grid">{"".join(effects)}</div>')
-    seeds = ["seed"] if view.seeds_vary and len(keys) < _MAX_AXES else []
+    seeds = ["seed"] if overview.board.seeds_vary and len(keys) < _MAX_AXES else []
     figure = parallel_coordinates(done, [*keys[:_MAX_AXES], *seeds], metric, direction)
     if figure is not None:
-        note = '<p class="note">A line a run. Drag along an axis to keep only a part of it.</p>'
+        note = (
+            '<p class="note">Each line is a run. Drag along an axis to keep only a part of it.</p>'
+        )
         page.add_section("Parallel coordinates", note + page.add_figure(figure))
 
 
-def _keys(view: Overview) -> set[str]:
-    return {s.key for s in view.importances}
-
-
-def _failures(view: Overview, base: Path) -> str:
-    if not view.failures:
+def _failures(overview: Overview, base: Path) -> str:
+    if not overview.failures:
         return ""
-    rows = []
-    for run in view.failures:
-        what = ", ".join(
-            f"{view.headings[k]}={v}"
-            for k, v in zip(view.keys, format_run_settings(run, view.keys))
-            if v
-        )
+    board, rows = overview.board, []
+    for run in overview.failures:
+        cells = zip(board.keys, format_run_settings(run, board.keys))
+        settings = ", ".join(f"{board.headings[k]}={v}" for k, v in cells if v)
         log = next((f for f in ("job.log", "log.txt") if (run.folder / f).exists()), None)
         link = ""
         if log is not None:
@@ -211,7 +218,7 @@ def _failures(view: Overview, base: Path) -> str:
         rows.append(
             [
                 Cell(run.label, css_class="wide"),
-                Cell(what, css_class="wide"),
+                Cell(settings, css_class="wide"),
                 status_cell(run.status),
                 Cell("" if run.step is None else f"{run.step:,}", css_class="num"),
                 Cell(run.error or "", css_class="wide"),

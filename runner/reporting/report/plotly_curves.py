@@ -1,7 +1,7 @@
-"""Curves, as plotly's own JSON: what `Plotly.newPlot` takes.
+"""Curves of several runs, as the JSON that `Plotly.newPlot` takes.
 
-Plain dictionaries: plotly's Python classes take seconds for a thousand runs and say nothing more.
-The tests build the classes from them, which checks every property.
+Figures are plain dictionaries: plotly's Python classes take seconds for a thousand runs and add
+nothing. The tests build the classes from them, which checks every property.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runner.reporting.report.columns import SeedGroup
-from runner.reporting.report.records import RunRecord, numeric_values, read_rows
+from runner.reporting.report.leaderboard import SeedGroup
+from runner.reporting.report.records import RunRecord
+from runner.rundir.json_files import read_jsonl
+from runner.rundir.readers import numeric_values
 
 Figure = dict[str, Any]
 
@@ -30,14 +32,15 @@ COLOURS = (
 GREY = "rgba(148,163,184,0.35)"
 GRID = "#e5e7eb"
 MAX_COLOURED = len(COLOURS)
-MAX_CURVES = 60  # beyond, nobody can tell them apart
+MAX_CURVES = 60  # nobody can tell more of them apart
 _MAX_POINTS = 400  # of one curve
 _SPLITS = ("train", "validation", "test")
 
 
 def figure_layout(**more: Any) -> dict[str, Any]:
+    """Return the layout that all figures share, with further keys."""
     axis = {"gridcolor": GRID, "zeroline": False, "linecolor": "#cbd5e1", "automargin": True}
-    found: dict[str, Any] = {
+    layout: dict[str, Any] = {
         "font": {"family": "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", "size": 12},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "#ffffff",
@@ -48,28 +51,28 @@ def figure_layout(**more: Any) -> dict[str, Any]:
     }
     for key, value in more.items():
         is_axis = key.startswith(("xaxis", "yaxis"))
-        found[key] = {**axis, **value} if is_axis else value
-    return found
+        layout[key] = {**axis, **value} if is_axis else value
+    return layout
 
 
 def read_curves(run: RunRecord) -> dict[str, tuple[list[float], list[float]]]:
-    """`split/metric` -> steps and values of a run's log; long ones thinned out evenly."""
-    found: dict[str, tuple[list[float], list[float]]] = {}
-    for row in read_rows(run.folder / "metrics.jsonl"):
+    """Return steps and values of a run's log by `split/metric`; long curves are thinned evenly."""
+    curves: dict[str, tuple[list[float], list[float]]] = {}
+    for row in read_jsonl(run.folder / "metrics.jsonl"):
         values = numeric_values(row)
         step = values.get("step")
         if step is None:
             continue
         for name, value in values.items():
             if name not in ("step", "examples"):
-                steps, ys = found.setdefault(f"{row.get('split')}/{name}", ([], []))
+                steps, ys = curves.setdefault(f"{row.get('split')}/{name}", ([], []))
                 steps.append(step)
                 ys.append(value)
-    return {name: thin_curve(*curve) for name, curve in found.items()}
+    return {name: thin_curve(*curve) for name, curve in curves.items()}
 
 
 def thin_curve(xs: list[float], ys: list[float]) -> tuple[list[float], list[float]]:
-    """At most so many points, the last one among them."""
+    """Return at most 400 points of a curve, the last one among them."""
     every = math.ceil(len(xs) / _MAX_POINTS)
     if every <= 1:
         return xs, ys
@@ -78,7 +81,7 @@ def thin_curve(xs: list[float], ys: list[float]) -> tuple[list[float], list[floa
 
 
 def to_json_numbers(values: Sequence[float | None]) -> list[float | None]:
-    """JSON has no NaN: a gap instead. Six digits are more than a screen shows."""
+    """Return numbers for JSON, with a gap for NaN and infinity, and six digits."""
     return [None if v is None or not math.isfinite(v) else float(f"{v:.6g}") for v in values]
 
 
@@ -88,11 +91,15 @@ def curve_figures(
     labels: Callable[[SeedGroup], str],
     first_metric: str,
 ) -> dict[str, Figure]:
-    """A figure for each metric that any run logged more than once.
+    """Return a figure for each metric that any run logged more than once.
 
-    The best settings have colours: the mean over seeds as a line, one deviation as a band.
+    Each group has a colour: the mean over seeds is a line, one standard deviation a band.
 
-    Args: grey_runs: runs in grey; first_metric: the metric that comes first.
+    Args:
+        groups: settings with colours, the best first.
+        grey_runs: runs in grey.
+        labels: returns the name of a group.
+        first_metric: the metric that comes first.
     """
     drawn: list[tuple[int, str, RunRecord]] = []
     for number, group in enumerate(groups):
@@ -122,7 +129,7 @@ def curve_figures(
 
 
 def y_range_without_outliers(traces: Sequence[Figure]) -> dict[str, Any]:
-    """A range for the y axis where a few points (a run that diverged) would hide all others."""
+    """Return a range for the y axis if a few points, as of a diverged run, would hide the rest."""
     ys = sorted(y for t in traces for y in t["y"] if y is not None)
     if len(ys) < 20:
         return {}

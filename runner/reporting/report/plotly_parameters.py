@@ -1,4 +1,4 @@
-"""Figures of what parameters do to a metric: shares of its variance, effects, all at once."""
+"""Figures of what parameters do to a metric: shares of variance, effects, parallel coordinates."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from runner.reporting.report.columns import format_setting, short_headings
+from runner.reporting.report.columns import short_headings
 from runner.reporting.report.importance import ParameterImportance, as_float
 from runner.reporting.report.plotly_curves import COLOURS, Figure, figure_layout, to_json_numbers
-from runner.reporting.report.records import RunRecord, finite_or_none
+from runner.reporting.report.records import RunRecord, format_setting
+from runner.rundir.readers import finite_or_none
 
 COLOUR_SCALE = [[0, "#fde68a"], [0.5, "#34d399"], [1, "#1e3a8a"]]  # light is worse, dark is better
 _MAX_TICKS = 8
@@ -19,7 +20,13 @@ _MAX_TICKS = 8
 def importance_bars(
     shares: Sequence[ParameterImportance], seeds: float | None, metric: str
 ) -> Figure:
-    """Bars of the shares of a metric's variance, the largest on top."""
+    """Return bars of the shares of a metric's variance, the largest on top.
+
+    Args:
+        shares: the largest first.
+        seeds: the share of seeds; None if it is unknown.
+        metric: the metric.
+    """
     names = short_headings([s.key for s in shares])
     bars = [(names[s.key], s.variance_share, COLOURS[0]) for s in shares]
     if seeds is not None:
@@ -53,15 +60,15 @@ def importance_bars(
 
 
 def effect_figure(runs: Sequence[RunRecord], key: str, metric: str, direction: str) -> Figure:
-    """The metric over one parameter: a point a run, a line through the medians."""
-    there = [(r, v) for r in runs if (v := finite_or_none(r.metrics.get(metric))) is not None]
-    raw = [r.settings.get(key) for r, _ in there]
+    """Return the metric over one parameter: a point for each run, a line through the medians."""
+    measured = [(r, v) for r in runs if (v := finite_or_none(r.metrics.get(metric))) is not None]
+    raw = [r.settings.get(key) for r, _ in measured]
     floats = [as_float(v) for v in raw]
     is_number = all(f is not None for f in floats) and len(set(floats)) > 1
     xs: list[Any] = [f if is_number else format_setting(v) for f, v in zip(floats, raw)]
     if not is_number:
         xs = [_truncate(x) for x in xs]
-    medians = _medians(xs, [v for _, v in there], is_number)
+    medians = _medians(xs, [v for _, v in measured], is_number)
     axis: dict[str, Any] = {"title": {"text": short_headings([key])[key]}}
     if is_number and needs_log_axis([f for f in floats if f is not None]):
         axis |= {"type": "log", "dtick": 1}
@@ -73,8 +80,8 @@ def effect_figure(runs: Sequence[RunRecord], key: str, metric: str, direction: s
                 "type": "scatter",
                 "mode": "markers",
                 "x": xs,
-                "y": to_json_numbers([v for _, v in there]),
-                "text": [r.label for r, _ in there],
+                "y": to_json_numbers([v for _, v in measured]),
+                "text": [r.label for r, _ in measured],
                 "marker": {"color": COLOURS[0], "opacity": 0.55, "size": 7},
                 "hovertemplate": "%{y:.5g}<extra>%{text}</extra>",
                 "showlegend": False,
@@ -104,28 +111,29 @@ def _medians(xs: Sequence[Any], ys: Sequence[float], is_number: bool) -> list[tu
     groups: dict[Any, list[float]] = {}
     for x, y in zip(xs, ys):
         groups.setdefault(x, []).append(y)
-    if is_number and len(groups) > 8:  # hardly two runs share a value
+    if is_number and len(groups) > 8:  # hardly any two runs share a value
         return []
-    found = [(x, statistics.median(g)) for x, g in groups.items()]
-    return sorted(found) if is_number else found
+    medians = [(x, statistics.median(g)) for x, g in groups.items()]
+    return sorted(medians) if is_number else medians
 
 
 def needs_log_axis(values: Sequence[float]) -> bool:
+    """Whether positive values span so much that a linear axis would hide the small ones."""
     return min(values) > 0 and max(values) / min(values) >= 50
 
 
 def parallel_coordinates(
     runs: Sequence[RunRecord], keys: Sequence[str], metric: str, direction: str
 ) -> Figure | None:
-    """Parallel coordinates: a line a run over its settings to its metric. None if too few."""
-    there = [r for r in runs if finite_or_none(r.metrics.get(metric)) is not None]
-    if len(there) < 2 or not keys:
+    """Return a line for each run over its settings to its metric; None for too few runs."""
+    measured = [r for r in runs if finite_or_none(r.metrics.get(metric)) is not None]
+    if len(measured) < 2 or not keys:
         return None
     names = short_headings(keys)
-    axes = [_axis(names[k], [r.settings.get(k) for r in there]) for k in keys]
-    values = to_json_numbers([r.metrics[metric] for r in there])
+    axes = [_axis(names[k], [r.settings.get(k) for r in measured]) for k in keys]
+    values = to_json_numbers([r.metrics[metric] for r in measured])
     axes.append({"label": metric, "values": values})
-    # names of the first axis stand outside of the drawing, which would cut them off
+    # The names of the first axis are outside the drawing, which would cut them off.
     longest = max((len(str(text)) for text in axes[0].get("ticktext", ())), default=0)
     left = max(90, 20 + 7 * longest)
     return {
@@ -150,23 +158,23 @@ def parallel_coordinates(
 
 def _axis(label: str, raw: Sequence[Any]) -> Figure:
     floats = [as_float(v) for v in raw]
-    numbers_ = [f for f in floats if f is not None]
-    if len(numbers_) < len(raw) or len(set(numbers_)) < 2:
+    numbers = [f for f in floats if f is not None]
+    if len(numbers) < len(raw) or len(set(numbers)) < 2:
         texts = [_truncate(format_setting(v)) for v in raw]
-        there = sorted(set(texts))
-        places = {text: i for i, text in enumerate(there)}
+        choices = sorted(set(texts))
+        places = {text: i for i, text in enumerate(choices)}
         return {
             "label": label,
             "values": [places[t] for t in texts],
-            "tickvals": list(range(len(there))),
-            "ticktext": there,
+            "tickvals": list(range(len(choices))),
+            "ticktext": choices,
         }
-    few = sorted(set(numbers_))
-    if not needs_log_axis(numbers_):
-        axis: Figure = {"label": label, "values": to_json_numbers(numbers_)}
-        return axis | ({"tickvals": few} if len(few) <= _MAX_TICKS else {})
-    logs = [math.log10(v) for v in numbers_]
-    marks = few if len(few) <= _MAX_TICKS else _decades(logs)
+    distinct = sorted(set(numbers))
+    if not needs_log_axis(numbers):
+        axis: Figure = {"label": label, "values": to_json_numbers(numbers)}
+        return axis | ({"tickvals": distinct} if len(distinct) <= _MAX_TICKS else {})
+    logs = [math.log10(v) for v in numbers]
+    marks = distinct if len(distinct) <= _MAX_TICKS else _decades(logs)
     return {
         "label": label,
         "values": to_json_numbers(logs),

@@ -13,7 +13,9 @@ from runner.reporting.report.plotly_curves import (
     thin_curve,
     to_json_numbers,
 )
-from runner.reporting.report.records import RunRecord, numeric_values, read_rows
+from runner.reporting.report.records import RunRecord
+from runner.rundir.json_files import read_jsonl
+from runner.rundir.readers import numeric_values
 
 _SPLIT_COLOURS = {"train": "#94a3b8", "validation": COLOURS[0], "test": COLOURS[1]}
 _HEIGHT = 280
@@ -21,7 +23,7 @@ _MARGIN = {"l": 60, "r": 15, "t": 10, "b": 40}
 
 
 def metric_figures(run: RunRecord) -> dict[str, Figure]:
-    """A figure for each metric: train and validation over the updates, test as one point."""
+    """Return a figure for each metric: train and validation over the updates, test as a point."""
     logs = read_curves(run)
     names = dict.fromkeys(n.partition("/")[2] for n in logs)
     names = dict.fromkeys(sorted((n for n in names if not n.startswith("lr/")), key=_order))
@@ -43,7 +45,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def lr_figure(run: RunRecord) -> Figure | None:
-    """Learning rates of the dense half and of the tables."""
+    """Return the learning rates of the dense part and of the tables; None if none was logged."""
     logs = {n.partition("/lr/")[2]: c for n, c in read_curves(run).items() if "/lr/" in n}
     if not logs:
         return None
@@ -54,14 +56,14 @@ def lr_figure(run: RunRecord) -> Figure | None:
     figure = _over_updates(traces, log_y=_are_far_apart(traces))
     most = max(y for trace in traces for y in trace["y"])
     if most > 0 and figure["layout"]["yaxis"].get("type") != "log":
-        # left to itself, plotly draws a constant rate in the middle of -1 to 1
+        # By default plotly draws a constant rate in the middle of -1 to 1.
         figure["layout"]["yaxis"]["range"] = [0, 1.1 * most]
     return figure
 
 
 def throughput_figure(run: RunRecord) -> Figure | None:
-    """Examples a second between log points."""
-    rows = [numeric_values(r) for r in read_rows(run.folder / "perf.jsonl")]
+    """Return examples per second between log points; None for fewer than two of them."""
+    rows = [numeric_values(r) for r in read_jsonl(run.folder / "perf.jsonl")]
     rows = [r for r in rows if "examples_per_s" in r and "step" in r]
     if len(rows) < 2:
         return None
@@ -72,9 +74,12 @@ def throughput_figure(run: RunRecord) -> Figure | None:
 
 
 def calibration_figure(tasks: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
-    """Observed rate over predicted probability, a point a bin; on the diagonal all is right.
+    """Return the observed rate over the predicted probability, a point for each bin.
 
-    Args: tasks: by name, `predicted`, `observed` and `weight` of each bin.
+    A calibrated model is on the diagonal.
+
+    Args:
+        tasks: `predicted`, `observed` and `weight` of each bin, by the task's name.
     """
     most = 0.0
     traces: list[Figure] = []
@@ -152,7 +157,7 @@ def _over_updates(traces: list[Figure], *, best: int | None = None, log_y: bool 
 
 
 def _are_far_apart(traces: Sequence[Figure]) -> bool:
-    """Whether one axis would press the lower rate to the floor, and none of them comes near 0."""
+    """Whether a linear axis would flatten the lower rate, and no rate comes near 0."""
     means = [sum(t["y"]) / len(t["y"]) for t in traces]
     steady = all(min(t["y"]) > 0.1 * max(t["y"]) for t in traces)
     return steady and max(means) > 8 * min(means) > 0

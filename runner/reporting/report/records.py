@@ -1,10 +1,7 @@
-"""A run directory as a record: what its files say, however far it has come. Read only."""
+"""A run directory as a record: what its files say, however far the run has come. Read only."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,14 +9,14 @@ from typing import Any
 
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS
 from runner.errors import UserError
-from runner.rundir.json_files import read_json
 from runner.rundir.lock import is_locked
+from runner.rundir.readers import as_number, last_line, last_row, numeric_values, read_signed_meta
+from runner.rundir.run import read_result
 
-_TAIL = 1 << 16  # bytes of a file's end in which its last line is looked for
-FINISHED = ("completed",)
-# Overrides of these say nothing about how a run was made.
+_MAX_ERROR_LENGTH = 500
+# Overrides of these keys say nothing about how a run was made.
 _IGNORED_OVERRIDES = ("hydra", "name", "run", "launcher", "search", "tracker", "experiments")
-# Of the identity: the data's fingerprint and the batch of all ranks stand for these overrides.
+# The batch size of all ranks, which is part of the identity, stands for these overrides.
 _IMPLIED_OVERRIDES = tuple(f"trainer.{key}" for key in GLOBAL_BATCH_KEYS)
 
 
@@ -27,9 +24,15 @@ _IMPLIED_OVERRIDES = tuple(f"trainer.{key}" for key in GLOBAL_BATCH_KEYS)
 class RunRecord:
     """One run.
 
-    settings: what made it, by dotted key or group; choices: group -> option, also in settings;
-    status: completed, interrupted, failed, pruned, running, or incomplete (killed: no result);
-    metrics: `split/name`, numbers only, NaN and infinity among them.
+    Attributes:
+        status: as in `result.json` (completed, interrupted, failed, pruned), or running,
+            incomplete (killed, so that there is no result) or waiting (not started yet).
+        settings: what made the run, by dotted key or group.
+        choices: the chosen option of each group, which are among the settings too.
+        monitor: the metric by which the run chose its best step, and its direction.
+        metrics: numbers by `split/name`, NaN and infinity among them.
+        seconds: of work.
+        is_pareto_optimal: whether no other job of its search is better in every objective.
     """
 
     folder: Path
@@ -41,7 +44,7 @@ class RunRecord:
     seed: Any = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     choices: Mapping[str, str | None] = field(default_factory=dict)
-    monitor: tuple[str, str] = ("validation/auc", "max")  # metric, direction
+    monitor: tuple[str, str] = ("validation/auc", "max")
     step: int | None = None
     examples: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -50,6 +53,7 @@ class RunRecord:
     error: str | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
+    is_pareto_optimal: bool = False
 
     @property
     def is_completed(self) -> bool:
@@ -59,16 +63,19 @@ class RunRecord:
 def read_run(
     folder: Path, label: str, leaderboard_row: Mapping[str, str] | None = None
 ) -> RunRecord:
-    """A record of a folder with a `meta.json`.
+    """Return the record of a folder with a `meta.json`.
 
-    Args: leaderboard_row: what the leaderboard of its sweep says of it (status, error).
-    Raises: UserError if `meta.json` cannot be read.
+    Args:
+        folder: the run directory.
+        label: what the run is called in tables.
+        leaderboard_row: what the leaderboard of its sweep says of it (status, error).
+
+    Raises:
+        UserError: if `meta.json` cannot be read.
     """
-    meta = read_json(folder / "meta.json")
-    if not isinstance(meta, dict) or "signature" not in meta:
-        raise UserError(f"{folder / 'meta.json'}: damaged: it holds no signature")
+    meta = read_signed_meta(folder)
     identity = meta.get("identity") or {}
-    result, damage = _result(folder)
+    result, damage = _read_result(folder)
     status, error = _status(folder, result, damage, leaderboard_row or {})
     metrics = numeric_values(result.get("metrics") or {})
     last = {} if result else last_row(folder / "metrics.jsonl")
@@ -79,7 +86,6 @@ def read_run(
             if k not in ("step", "examples")
         }
     best = result.get("best") or {}
-    seconds = as_number(result.get("active_s"))
     return RunRecord(
         folder=folder,
         label=label,
@@ -98,7 +104,7 @@ def read_run(
         examples=result.get("examples", last.get("examples")),
         metrics=metrics,
         best_step=best.get("step"),
-        seconds=seconds,
+        seconds=as_number(result.get("active_s")),
         error=error,
         meta=meta,
         result=result,
@@ -108,21 +114,27 @@ def read_run(
 def read_unstarted_run(
     folder: Path, label: str, leaderboard_row: Mapping[str, str] | None = None
 ) -> RunRecord:
-    """A job of a sweep that ended before it had a `meta.json`."""
-    running = is_locked(folder)
-    said = leaderboard_row or {}
-    error = said.get("error") or last_line(folder / "job.log") or "it ended before it had begun"
-    status = "running" if running else said.get("status") or "failed"
-    return RunRecord(folder, label, status, error=None if running else error)
+    """Return the record of a sweep's job that ended before it had a `meta.json`.
+
+    Args:
+        folder: the job's folder.
+        label: what the job is called in tables.
+        leaderboard_row: what the leaderboard of its sweep says of it (status, error).
+    """
+    if is_locked(folder):
+        return RunRecord(folder, label, "running")
+    row = leaderboard_row or {}
+    error = row.get("error") or _last_words(folder, "job.log") or "it ended before it had begun"
+    return RunRecord(folder, label, row.get("status") or "failed", error=error)
 
 
 def settings_from_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """What made a run, by key: its identity, options of groups, and overrides of all else."""
+    """Return what made a run, by key: its identity, options of groups, and further overrides."""
     identity = dict(meta.get("identity") or {})
     choices = {k: v for k, v in (meta.get("choices") or {}).items() if v is not None}
     for name in ("experiments", "tracker", "launcher", "search", "loop"):
         choices.pop(name, None)
-    found = {**identity, **choices}
+    settings = {**identity, **choices}
     overrides = list(meta.get("overrides") or ())
     for resume in meta.get("resumes") or ():
         overrides += resume.get("overrides") or ()
@@ -130,108 +142,67 @@ def settings_from_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
         key, equals, value = str(text).partition("=")
         key = key.lstrip("+")
         top = key.replace("/", ".").split(".")[0]
-        if (
-            equals
-            and key not in found
-            and top not in _IGNORED_OVERRIDES
-            and key not in _IMPLIED_OVERRIDES
-        ):
-            found[key] = value
-    return found
+        ignored = top in _IGNORED_OVERRIDES or key in _IMPLIED_OVERRIDES
+        if equals and key not in settings and not ignored:
+            settings[key] = value
+    return settings
 
 
-def _result(folder: Path) -> tuple[dict[str, Any], str | None]:
-    """`result.json`, {} if there is none; and what is wrong with it."""
-    path = folder / "result.json"
-    if not path.exists():
-        return {}, None
+def format_setting(value: Any) -> str:
+    """Return a setting as a person writes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    """Return the steps of a run's checkpoints that have a manifest. Their files are not checked."""
+    return [int(p.parent.name[5:]) for p in folder.glob("checkpoints/step-*/manifest.json")]
+
+
+def _read_result(folder: Path) -> tuple[dict[str, Any], str | None]:
+    """Return `result.json`, {} if there is none, and what is wrong with it."""
     try:
-        result = read_json(path)
+        result = read_result(folder)
     except UserError as error:
         return {}, str(error)
-    return (result, None) if isinstance(result, dict) else ({}, f"{path}: damaged: no mapping")
+    if result is None or isinstance(result, dict):
+        return result or {}, None
+    return {}, f"{folder / 'result.json'}: damaged: no mapping"
 
 
 def _status(
-    folder: Path, result: Mapping[str, Any], damage: str | None, beside: Mapping[str, str]
+    folder: Path,
+    result: Mapping[str, Any],
+    damage: str | None,
+    leaderboard_row: Mapping[str, str],
 ) -> tuple[str, str | None]:
-    said = beside.get("error") or None
+    """Return the status, and the last line of the error.
+
+    The leaderboard decides where the run itself could not say how it ended.
+    """
+    ended, reason = leaderboard_row.get("status"), leaderboard_row.get("error") or None
     if damage is not None:
         return "incomplete", damage
     if result:
         status = str(result.get("status"))
-        told = str(result.get("error") or "").strip()
-        if beside.get("status") in ("pruned", "failed") and status != "completed":
-            status = str(beside["status"])
-        line = told.splitlines()[-1] if told else said
+        if status != "completed" and ended in ("pruned", "failed"):
+            status = ended
+        error = str(result.get("error") or "").strip()
+        line = error.splitlines()[-1] if error else reason
         return status, None if status == "completed" else line
     if is_locked(folder):
         return "running", None
-    trace = said or last_line(folder / "job.log") or last_line(folder / "log.txt")
-    ended = beside.get("status")
-    known = ended if ended in ("failed", "interrupted", "pruned") else "incomplete"
-    return str(known), trace or "it was killed: there is no result"
+    line = reason or _last_words(folder, "job.log", "log.txt")
+    status = ended if ended in ("failed", "interrupted", "pruned") else "incomplete"
+    return status, line or "it was killed: there is no result"
 
 
-def numeric_values(values: Mapping[str, Any]) -> dict[str, float]:
-    return {k: number for k, v in values.items() if (number := as_number(v)) is not None}
-
-
-def as_number(value: Any) -> float | None:
-    """A number, or one that was written as text: NaN, Infinity. None for all else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return float(value)
-    if value in ("NaN", "Infinity", "-Infinity"):
-        return float(value)
-    return None
-
-
-def finite_or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Whole rows of a `.jsonl` file; torn or damaged lines are left out."""
-    rows = []
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    for line in text.split("\n"):
-        try:
-            row = json.loads(line) if line else None
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
-
-
-def last_row(path: Path) -> dict[str, Any]:
-    """The last whole row of a log, without reading all of it."""
-    for line in reversed(_tail(path)):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            return row
-    return {}
-
-
-def last_line(path: Path) -> str:
-    """The last line of a text file that is not empty; "" if there is none."""
-    lines = [line.strip() for line in _tail(path) if line.strip()]
-    return lines[-1][:500] if lines else ""
-
-
-def _tail(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - _TAIL))
-            return file.read().decode(errors="replace").split("\n")
-    except OSError:
-        return []
+def _last_words(folder: Path, *logs: str) -> str | None:
+    """Return the last line of the first of the logs that has one."""
+    lines = (last_line(folder / name) for name in logs)
+    return next((line[:_MAX_ERROR_LENGTH] for line in lines if line), None)

@@ -1,16 +1,14 @@
-"""The report of one run: what it is, how it went, what came out, on which data."""
+"""The report of one run: what it is, its curves, its results and its data."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from runner.errors import UserError
 from runner.reporting.console.format import format_duration, format_number, result_table
 from runner.reporting.report.html import (
     Cell,
@@ -26,13 +24,14 @@ from runner.reporting.report.plotly_run import (
     metric_figures,
     throughput_figure,
 )
-from runner.reporting.report.records import RunRecord, as_number
-from runner.rundir.json_files import read_json
+from runner.reporting.report.records import RunRecord
+from runner.rundir.readers import as_number, read_optional_json
 
 _FEATURES_SHOWN = 200
 
 
 def make_run_page(run: RunRecord) -> Page:
+    """Return the page of one run."""
     page = Page(f"{run.name or run.label}: {run.label}")
     page.parts.append(f"<h1>{escape(run.name or run.label)}</h1>")
     pill = f'<span class="pill {escape(run.status)}">{escape(run.status)}</span>'
@@ -42,13 +41,13 @@ def make_run_page(run: RunRecord) -> Page:
     page.parts.append(render_facts(_facts(run)))
     if run.error:
         page.add_section("What went wrong", f"<pre>{escape(run.error)}</pre>", css_class="warn")
-    data = _read(run.folder / "data.json")
+    data = read_optional_json(run.folder / "data.json")
     page.add_section("Results", _results(run, data))
     metrics = metric_figures(run)
     body = "".join(page.add_figure(figure, name) for name, figure in metrics.items())
     if body:
         best = "; the dotted line is the best step" if run.best_step is not None else ""
-        note = f'<p class="note">Train is the mean since the row before{best}.</p>'
+        note = f'<p class="note">Train is the mean since the previous row{best}.</p>'
         page.add_section("Curves", f'{note}<div class="grid">{body}</div>')
     others = [("Learning rate", lr_figure(run)), ("Examples a second", throughput_figure(run))]
     body = "".join(page.add_figure(figure, heading) for heading, figure in others if figure)
@@ -61,16 +60,22 @@ def make_run_page(run: RunRecord) -> Page:
 
 
 def show_run(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None:
-    """The same in a terminal: facts and the table of results."""
+    """Print the facts and results of one run.
+
+    Args:
+        out: the console.
+        run: the run.
+        problems: what else could not be read.
+    """
     for problem in problems:
         out.print(Text(f"note: {problem}", style="yellow"), soft_wrap=True)
-    told = [("run", str(run.folder)), ("status", run.status), *_facts(run)]
-    width = 2 + max(16, *(len(name) for name, _ in told))
-    for name, value in told:
+    facts = [("run", str(run.folder)), ("status", run.status), *_facts(run)]
+    width = 2 + max(16, *(len(name) for name, _ in facts))
+    for name, value in facts:
         out.print(Text(f"{name:<{width}}{value}"), soft_wrap=True)
     if run.error:
         out.print(Text(f"{'error':<{width}}{run.error}", style="red"), soft_wrap=True)
-    lines = _result_lines(run, _read(run.folder / "data.json"))
+    lines = _result_lines(run, read_optional_json(run.folder / "data.json"))
     for line in lines:
         out.print(Text(f"  {line}"), soft_wrap=True)
     if not lines:
@@ -78,22 +83,22 @@ def show_run(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None
 
 
 def _facts(run: RunRecord) -> list[tuple[str, str]]:
-    found = []
+    facts = []
     monitored, _ = run.monitor
     for name in (monitored, f"test/{monitored.partition('/')[2]}"):
         if name in run.metrics:
-            found.append((name, format_number(run.metrics[name])))
+            facts.append((name, format_number(run.metrics[name])))
     if run.best_step is not None:
-        found.append(("best at update", f"{run.best_step:,}"))
+        facts.append(("best at update", f"{run.best_step:,}"))
     if run.step is not None:
-        found.append(("updates", f"{run.step:,}"))
+        facts.append(("updates", f"{run.step:,}"))
     if run.examples is not None:
-        found.append(("examples", f"{run.examples:,}"))
+        facts.append(("examples", f"{run.examples:,}"))
     if run.seconds:
-        found.append(("time", format_duration(run.seconds)))
-    found.append(("seed", str(run.seed)))
-    found.append(("signature", run.signature))
-    return found
+        facts.append(("time", format_duration(run.seconds)))
+    facts.append(("seed", str(run.seed)))
+    facts.append(("signature", run.signature))
+    return facts
 
 
 def _oracle_metrics(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -108,7 +113,11 @@ def _results(run: RunRecord, data: Mapping[str, Any]) -> str:
         return '<p class="note">No metrics have been logged yet.</p>'
     shown = result_table(run.metrics, _oracle_metrics(data))
     rows = [[Cell(row[0]), *(Cell(c, css_class="num") for c in row[1:])] for row in shown.rows]
-    note = "" if run.result else '<p class="note">Of the last row that was logged.</p>'
+    note = (
+        ""
+        if run.result
+        else '<p class="note">These are the values of the last row that was logged.</p>'
+    )
     return note + render_table(list(shown.header), rows, numeric=shown.header[1:])
 
 
@@ -117,20 +126,20 @@ def _result_lines(run: RunRecord, data: Mapping[str, Any]) -> list[str]:
 
 
 def _calibration(page: Page, run: RunRecord) -> str:
-    """A figure a split; runs from before it was kept have none."""
-    found = _read(run.folder / "calibration.json")
-    shown = []
-    for split, told in found.items():
-        if isinstance(told, dict) and told.get("tasks"):
-            heading = f"{split}, at update {told.get('step'):,}"
-            shown.append(page.add_figure(calibration_figure(told["tasks"]), heading))
-    if not shown:
+    """Return a figure for each split. Runs of older versions have none."""
+    calibration = read_optional_json(run.folder / "calibration.json")
+    figures = []
+    for split, of_split in calibration.items():
+        if isinstance(of_split, dict) and of_split.get("tasks"):
+            heading = f"{split}, at update {of_split.get('step'):,}"
+            figures.append(page.add_figure(calibration_figure(of_split["tasks"]), heading))
+    if not figures:
         return ""
     note = (
-        '<p class="note">Rows in order of their prediction, in twenty parts of equal weight: the '
-        "mean prediction of each against the rate of positives in it.</p>"
+        '<p class="note">The rows are sorted by their prediction and cut into twenty parts of '
+        "equal weight. A point is the mean prediction of a part and its rate of positives.</p>"
     )
-    return f'{note}<div class="grid">{"".join(shown)}</div>'
+    return f'{note}<div class="grid">{"".join(figures)}</div>'
 
 
 def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
@@ -166,15 +175,15 @@ def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
 
 
 def _positive_rates(run: RunRecord) -> list[tuple[str, str]]:
-    """Of each task, by the split that was evaluated last."""
-    found = {}
-    for split, told in _read(run.folder / "calibration.json").items():
-        for task, bins in (told.get("tasks") or {}).items():
+    """Return the rate of positives of each task in the split that was evaluated last."""
+    rates = {}
+    for split, of_split in read_optional_json(run.folder / "calibration.json").items():
+        for task, bins in (of_split.get("tasks") or {}).items():
             weight = sum(bins["weight"])
             if weight > 0:
                 positive = sum(o * w for o, w in zip(bins["observed"], bins["weight"]))
-                found[task] = (f"positives of {task}, {split}", f"{positive / weight:.2%}")
-    return list(found.values())
+                rates[task] = (f"positives of {task}, {split}", f"{positive / weight:.2%}")
+    return list(rates.values())
 
 
 def _configuration(run: RunRecord) -> str:
@@ -210,14 +219,3 @@ def _provenance(run: RunRecord) -> str:
 
 def _words(meta: Mapping[str, Any]) -> list[tuple[int, str]]:
     return list(enumerate(str(w) for w in meta.get("command") or []))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A file that a run may have; {} where it has none or a damaged one: the rest is shown."""
-    if not path.exists():
-        return {}
-    try:
-        found = read_json(path)
-    except UserError:
-        return {}
-    return found if isinstance(found, dict) else {}

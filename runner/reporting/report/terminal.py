@@ -1,4 +1,4 @@
-"""The report in a terminal: the table, mean and spread over seeds, importance, failures."""
+"""Leaderboard and report in a terminal: runs, mean and spread over seeds, importance, failures."""
 
 from __future__ import annotations
 
@@ -12,100 +12,154 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from runner.reporting.console.format import format_duration, format_number
-from runner.reporting.report.overview import Overview, format_run_settings
+from runner.reporting.console.format import format_number
+from runner.reporting.report.leaderboard import Leaderboard, format_run_settings
+from runner.reporting.report.overview import Overview
 from runner.reporting.report.records import RunRecord
 
 _ROWS_SHOWN = 40
 _FAILURES_SHOWN = 20
 _FILE_WIDTH = 140  # columns of text, where no terminal limits them
-_STYLES = {"failed": "red", "incomplete": "red", "interrupted": "yellow", "pruned": "yellow"}
+_ERROR_WIDTH = 30  # columns of text that are kept free for errors
+_FRONT_MARK = "*"
+_STYLES = {
+    **{"failed": "red", "incomplete": "red"},
+    **{"interrupted": "yellow", "pruned": "dim", "waiting": "dim"},
+}
 
 
 def make_console() -> Console:
-    free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(highlight=False, width=_FILE_WIDTH if free else None)
+    """Return a console of the terminal's width, and a wide one for files and pipes."""
+    is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=_FILE_WIDTH if is_free else None)
 
 
 def show_overview(out: Console, overview: Overview) -> None:
-    """As much of the table as the terminal has room for: metrics to the right go first."""
+    """Print the report of several runs."""
     for note in overview.notes:
         out.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
-    metrics = list(overview.metrics)
-    while len(metrics) > 1 and _width(out, _runs(overview, metrics)) > out.width:
-        metrics.pop()
-    out.print(_runs(overview, metrics))
-    if len(overview.runs) > _ROWS_SHOWN:
-        _say(out, f"the first {_ROWS_SHOWN} of {len(overview.runs):,} runs")
-    if overview.has_repeated_settings:
-        out.print(_seeds(overview, metrics))
+    show_leaderboard(out, overview.board)
     if overview.importances:
-        out.print(_importance(overview))
-    _failures(out, overview)
-    _say(out, f"{len(overview.runs):,} runs: {overview.counts}")
+        out.print(_importance_table(overview))
+    _print_failures(out, overview.failures)
+    print_line(out, f"{len(overview.board.runs):,} runs: {overview.board.counts}")
 
 
-def _runs(view: Overview, metrics: Sequence[str]) -> Table:
+def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = False) -> None:
+    """Print the runs, and mean and spread over seeds where settings were repeated.
+
+    On a narrow terminal the last metrics are left out before numbers are cut.
+
+    Args:
+        out: the console.
+        board: the runs.
+        with_errors: add a column of errors, cut to the room that is left for it.
+    """
+    metrics = list(board.metrics)
+    with_errors = with_errors and any(run.error for run in board.runs)
+    free = out.width - (_ERROR_WIDTH if with_errors else 0)
+    fewest = 1 + len(board.secondary_objectives)
+    while len(metrics) > fewest and _width(out, _runs_table(board, metrics)) > free:
+        metrics.pop()
+    error_width = None
+    if with_errors:
+        used = _width(out, _runs_table(board, metrics))
+        error_width = max(_ERROR_WIDTH, out.width - used - 3)
+    out.print(_runs_table(board, metrics, error_width))
+    num_hidden = len(board.runs) - _ROWS_SHOWN
+    if num_hidden > 0:
+        where = f"are only in {board.file}" if board.file else "are not shown here"
+        print_line(out, f"{num_hidden:,} of {len(board.runs):,} {board.unit} {where}")
+    if board.has_repeated_settings:
+        out.print(_seeds_table(board, metrics[:2]))
+
+
+def _runs_table(
+    board: Leaderboard, metrics: Sequence[str], error_width: int | None = None
+) -> Table:
+    """Return the table of runs.
+
+    Args:
+        board: the runs.
+        metrics: columns that are shown.
+        error_width: of the column of errors; None: there is no such column.
+    """
     table = _table("")
-    for key in view.keys:
-        table.add_column(view.headings[key], overflow="fold")
-    if not view.keys:
-        table.add_column("run", overflow="fold")
-    if view.seeds_vary:
+    labels = [board.label_heading] if board.label_heading and not board.keys else []
+    for heading in [*(board.headings[key] for key in board.keys), *labels]:
+        table.add_column(heading, overflow="fold")
+    if board.seeds_vary:
         table.add_column("seed")
     table.add_column("status", no_wrap=True)
-    for name in [*metrics, "step", "time"]:
+    if board.secondary_objectives:
+        table.add_column("front", justify="center")
+    for name in [*metrics, "step", "seconds"]:
         table.add_column(name, justify="right", no_wrap=True)
-    for run in view.runs[:_ROWS_SHOWN]:
-        table.add_row(*map(Text, _cells(view, run, metrics)), style=_STYLES.get(run.status))
+    if error_width is not None:
+        table.add_column("error", no_wrap=True, max_width=error_width)
+    for run in _select_rows(board.runs):
+        cells = _cells(board, run, metrics)
+        cells += [run.error or ""] if error_width is not None else []
+        # As plain text: Rich reads square brackets as markup, and lists of values are full of them.
+        table.add_row(*map(Text, cells), style=_STYLES.get(run.status))
     return table
 
 
-def _cells(view: Overview, run: RunRecord, metrics: Sequence[str]) -> list[str]:
-    cells = format_run_settings(run, view.keys) if view.keys else [run.label]
-    if view.keys and not run.meta:
+def _cells(board: Leaderboard, run: RunRecord, metrics: Sequence[str]) -> list[str]:
+    cells = format_run_settings(run, board.keys)
+    if not board.keys:
+        cells = [run.label] if board.label_heading else []
+    elif not run.settings:
         cells[0] = run.label
-    cells += [str(run.seed) if run.meta else ""] if view.seeds_vary else []
+    cells += ["" if run.seed is None else str(run.seed)] if board.seeds_vary else []
     cells.append(run.status)
+    if board.secondary_objectives:
+        cells.append(_FRONT_MARK if run.is_pareto_optimal else "")
     cells += [format_number(run.metrics[m]) if m in run.metrics else "" for m in metrics]
     cells.append("" if run.step is None else f"{run.step:,}")
-    return [*cells, "" if run.seconds is None else format_duration(run.seconds)]
+    return [*cells, "" if run.seconds is None else f"{run.seconds:,.1f}"]
 
 
-def _seeds(view: Overview, metrics: Sequence[str]) -> Table:
+def _select_rows(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the first runs and some that failed: why they did is what a person looks for."""
+    if len(runs) <= _ROWS_SHOWN:
+        return list(runs)
+    failed = [i for i, run in enumerate(runs) if run.status == "failed"][: _ROWS_SHOWN // 3]
+    others = [i for i in range(len(runs)) if i not in failed][: _ROWS_SHOWN - len(failed)]
+    return [runs[i] for i in sorted(others + failed)]
+
+
+def _seeds_table(board: Leaderboard, metrics: Sequence[str]) -> Table:
     table = _table("\nover seeds: mean ± standard deviation")
-    for key in view.keys:
-        table.add_column(view.headings[key], overflow="fold")
-    for name in ["runs", *metrics[:2]]:
+    for key in board.keys:
+        table.add_column(board.headings[key], overflow="fold")
+    for name in [board.unit, *metrics]:
         table.add_column(name, justify="right", no_wrap=True)
-    for one in view.seed_groups[:_ROWS_SHOWN]:
-        cells = [*one.values, str(len(one.runs))]
-        for name in metrics[:2]:
-            mean, spread = one.mean(name), one.std(name)
-            text = "" if mean is None else format_number(mean)
-            cells.append(text + ("" if spread is None else f" ± {spread:.2g}"))
+    for group in board.seed_groups[:_ROWS_SHOWN]:
+        cells = [*group.values, str(len(group.runs)), *map(group.format_mean_std, metrics)]
         table.add_row(*map(Text, cells))
     return table
 
 
-def _importance(view: Overview) -> Table:
-    table = _table(f"\nimportance: share of the variance of {view.monitor[0]}")
-    for name, justify in (("parameter", "left"), ("share", "right"), ("", "left")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    shares = [(s.key, s.variance_share) for s in view.importances]
-    if view.seed_variance_share is not None:
-        shares.append(("seeds (same settings)", view.seed_variance_share))
+def _importance_table(overview: Overview) -> Table:
+    table = _table(f"\nimportance: share of the variance of {overview.board.monitor[0]}")
+    table.add_column("parameter")
+    table.add_column("share", justify="right")
+    table.add_column("")
+    shares = [(s.key, s.variance_share) for s in overview.importances]
+    if overview.seed_variance_share is not None:
+        shares.append(("seeds (same settings)", overview.seed_variance_share))
     for name, share in shares:
         table.add_row(Text(name), f"{share:.1%}", "━" * round(30 * share))
     return table
 
 
-def _failures(out: Console, view: Overview) -> None:
-    for run in view.failures[:_FAILURES_SHOWN]:
+def _print_failures(out: Console, failures: Sequence[RunRecord]) -> None:
+    for run in failures[:_FAILURES_SHOWN]:
         text = f"{run.status}: {run.label}: {run.error}"
         out.print(Text(text, style=_STYLES.get(run.status, "")), soft_wrap=True)
-    if len(view.failures) > _FAILURES_SHOWN:
-        _say(out, f"and {len(view.failures) - _FAILURES_SHOWN} more")
+    if len(failures) > _FAILURES_SHOWN:
+        print_line(out, f"and {len(failures) - _FAILURES_SHOWN} more")
 
 
 def _table(title: str) -> Table:
@@ -119,8 +173,10 @@ def _table(title: str) -> Table:
 
 
 def _width(out: Console, table: Table) -> int:
+    """Return the columns of text that a table takes when nothing is folded or cut."""
     return Measurement.get(out, out.options.update(width=10_000), table).maximum
 
 
-def _say(out: Console, text: str) -> None:
+def print_line(out: Console, text: str) -> None:
+    """Print text as it is: without markup, and without line breaks of the console's own."""
     out.print(Text(text), soft_wrap=True)

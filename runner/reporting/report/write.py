@@ -1,4 +1,4 @@
-"""`report`: reads the runs, shows them, writes the page."""
+"""Makes reports: reads the runs, prints the tables, writes the page."""
 
 from __future__ import annotations
 
@@ -22,45 +22,60 @@ REPORT_FILE = "report.html"
 def make_report(
     folders: Sequence[Path], *, sort: str | None = None, file: Path | None = None
 ) -> None:
-    """Tables in the terminal, and the page: in `file`, or beside the one run or sweep given.
+    """Print tables, and write the page.
 
-    Raises: UserError if there is nothing to show, or the page cannot be written.
+    Args:
+        folders: of runs and sweeps.
+        sort: the key by which runs are sorted; None: by the monitored metric.
+        file: of the page; None: in the one run or sweep that was given.
+
+    Raises:
+        UserError: if there is nothing to show, or the page cannot be written.
     """
-    found = find_runs(folders)
+    selection = find_runs(folders)
     out = make_console()
-    alone = len(found.runs) == 1 and not found.sweeps
-    title = _title(folders, found)
-    view = None if alone else make_overview(found, title, sort=sort)
-    if view is None:
-        show_run(out, found.runs[0], found.problems)
+    is_single = len(selection.runs) == 1 and not selection.sweeps
+    title = _title(folders, selection)
+    overview = None if is_single else make_overview(selection, title, sort=sort)
+    if overview is None:
+        show_run(out, selection.runs[0], selection.problems)
     else:
-        show_overview(out, view)
-    target = file or _default_target(folders, found)
+        show_overview(out, overview)
+    target = file or _default_target(folders, selection)
     if target is None:
         out.print(Text("--html FILE writes curves and figures of them into one page"))
         return
     page = (
-        make_run_page(found.runs[0])
-        if view is None
-        else make_overview_page(view, target.absolute())
+        make_run_page(selection.runs[0])
+        if overview is None
+        else make_overview_page(overview, target.absolute())
     )
     write_page(page, target)
     out.print(Text(f"page: {target}"), soft_wrap=True)
 
 
 def write_report(folder: Path) -> Path:
-    """The `report.html` of a run or a sweep, without a word. Raises: UserError."""
-    found = find_runs([folder])
+    """Write the `report.html` of a run or a sweep, and print nothing.
+
+    Raises:
+        UserError: if there is nothing to show, or the page cannot be written.
+    """
+    selection = find_runs([folder])
     target = folder / REPORT_FILE
-    if len(found.runs) == 1 and not found.sweeps:
-        write_page(make_run_page(found.runs[0]), target)
+    if len(selection.runs) == 1 and not selection.sweeps:
+        write_page(make_run_page(selection.runs[0]), target)
     else:
-        view = make_overview(found, _title([folder], found))
-        write_page(make_overview_page(view, target.absolute()), target)
+        overview = make_overview(selection, _title([folder], selection))
+        write_page(make_overview_page(overview, target.absolute()), target)
     return target
 
 
 def write_page(page: Page, target: Path) -> None:
+    """Write a page to a file.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, page.render())
@@ -68,17 +83,17 @@ def write_page(page: Page, target: Path) -> None:
         raise UserError(f"{target}: cannot be written: {error.strerror or error}") from error
 
 
-def _default_target(folders: Sequence[Path], found: RunSelection) -> Path | None:
-    """Beside what the page is about, if that is one run or one sweep."""
+def _default_target(folders: Sequence[Path], selection: RunSelection) -> Path | None:
+    """Return the page's file in the one run or sweep that was given; None for several folders."""
     if len(folders) > 1:
         return None
     [folder] = folders
     return folder / REPORT_FILE if (folder / "meta.json").exists() or is_sweep(folder) else None
 
 
-def _title(folders: Sequence[Path], found: RunSelection) -> str:
+def _title(folders: Sequence[Path], selection: RunSelection) -> str:
     if len(folders) > 1:
-        return f"{len(found.runs):,} runs of {len(folders)} folders"
+        return f"{len(selection.runs):,} runs of {len(folders)} folders"
     [folder] = folders
     name = folder.resolve().name
     return f"Sweep {name}" if is_sweep(folder) else name

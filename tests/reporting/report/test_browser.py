@@ -17,7 +17,7 @@ from runner.reporting.report.overview_page import make_overview_page
 from runner.reporting.report.plotly_run import lr_figure
 from runner.reporting.report.run_page import make_run_page
 from runner.reporting.report.write import write_page
-from tests.reporting.report.made import make_grid, make_run
+from tests.reporting.report.run_directories import make_grid, make_run
 
 BROWSER = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -27,8 +27,8 @@ BROWSER = (
 def single(tmp_path: Path) -> Page:
     run = make_run(tmp_path / "run")
     bins = {"predicted": [0.1, 0.5], "observed": [0.12, 0.4], "weight": [50.0, 50.0]}
-    told = {"test": {"step": 40, "tasks": {"click": bins}}}
-    (run / "calibration.json").write_text(json.dumps(told))
+    calibration = {"test": {"step": 40, "tasks": {"click": bins}}}
+    (run / "calibration.json").write_text(json.dumps(calibration))
     data = {
         "num_rows": {"train": 1000, "test": 100},
         "dense": ["price"],

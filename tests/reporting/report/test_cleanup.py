@@ -1,4 +1,4 @@
-"""`clean`: what it would take, what it never takes, and that it asks first."""
+"""`clean`: what it deletes, what it never deletes, and that it only lists without `--yes`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from runner.rundir.lock import FolderLock
 from tests.fake_job import fake_command
-from tests.reporting.report.made import make_run
+from tests.reporting.report.run_directories import make_run
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def checkpoint(run, step=20):
     return run
 
 
-def test_it_shows_and_deletes_nothing_until_it_is_told_to(command, runs):
+def test_clean_only_lists_runs_without_yes(command, runs):
     make_run(runs / "good")
     make_run(runs / "bad", status="failed", error="x")
     code, out, _ = command("clean")
@@ -45,7 +45,7 @@ def test_it_shows_and_deletes_nothing_until_it_is_told_to(command, runs):
     assert sorted(p.name for p in runs.iterdir()) == ["good"]
 
 
-def test_what_can_be_resumed_goes_only_where_it_is_asked_for(command, runs):
+def test_runs_that_can_be_resumed_are_deleted_only_with_interrupted(command, runs):
     checkpoint(make_run(runs / "killed", status=None))
     checkpoint(make_run(runs / "stopped", status="interrupted"))
     make_run(runs / "empty", status=None)
@@ -84,7 +84,7 @@ def test_a_sweep_is_left_alone(command, tmp_path):
     assert (sweep / "job").exists()
 
 
-def test_old_runs_go_by_their_age_whatever_came_of_them(command, runs):
+def test_old_runs_are_deleted_by_their_age_whatever_their_status(command, runs):
     old = make_run(runs / "old")
     make_run(runs / "new")
     before = time.time() - 8 * 86400
@@ -110,7 +110,7 @@ def test_links_are_not_followed_and_other_folders_not_touched(command, runs, tmp
     assert (mine / "plan.txt").exists()
 
 
-def test_latest_points_at_what_is_left(command, runs, tmp_path):
+def test_latest_names_the_newest_run_that_is_left(command, runs, tmp_path):
     make_run(runs / "first", created="2026-01-01T00:00:00+0000")
     make_run(runs / "second", created="2026-01-02T00:00:00+0000")
     make_run(runs / "third", created="2026-01-03T00:00:00+0000", status="failed")
@@ -120,7 +120,7 @@ def test_latest_points_at_what_is_left(command, runs, tmp_path):
     assert os.readlink(latest) == "made/second"
 
 
-def test_a_start_that_was_killed_and_a_deletion_cut_short_are_taken_away(command, runs):
+def test_a_run_killed_at_its_start_and_a_half_deleted_one_are_deleted(command, runs):
     early = runs / "early"
     early.mkdir(parents=True)
     (early / ".lock").touch()
@@ -133,7 +133,7 @@ def test_a_start_that_was_killed_and_a_deletion_cut_short_are_taken_away(command
     assert not list(runs.parent.glob("made/*"))
 
 
-def test_a_folder_that_became_empty_goes_too(command, runs):
+def test_a_folder_that_became_empty_is_deleted_too(command, runs):
     make_run(runs / "bad", status="failed")
     command("clean", "--yes")
     assert not runs.exists()
@@ -141,15 +141,15 @@ def test_a_folder_that_became_empty_goes_too(command, runs):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["clean", "nowhere"], "no such folder"),
         (["clean", ".", "--older-than", "soon"], "an age such as 30min"),
         (["clean", ".", "--yess"], "nearest: '--yes'"),
     ],
 )
-def test_mistakes_are_told(command, words, told):
-    assert told in command.refused(*words)
+def test_mistakes_are_reported(command, words, message):
+    assert message in command.refused(*words)
 
 
 def test_a_damaged_run_is_left_for_a_person_to_judge(command, runs):

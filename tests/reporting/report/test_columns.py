@@ -9,7 +9,6 @@ import pytest
 
 from runner.errors import UserError
 from runner.reporting.report.columns import (
-    group_by_settings,
     mixed_provenance,
     monitored_metric,
     sort_runs,
@@ -21,8 +20,9 @@ from runner.reporting.report.importance import (
     rank_parameters,
     seed_variance_share,
 )
+from runner.reporting.report.leaderboard import group_by_settings
 from runner.reporting.report.plotly_parameters import effect_figure, parallel_coordinates
-from tests.reporting.report.made import make_grid, make_run
+from tests.reporting.report.run_directories import make_grid, make_run
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def grid(tmp_path):
     return find_runs([make_grid(tmp_path / "grid")]).runs
 
 
-def test_only_what_varies_is_a_column_and_what_follows_from_an_option_is_not(grid):
+def test_only_settings_that_vary_are_columns_and_not_those_that_follow_from_an_option(grid):
     assert varying_settings(grid) == ["optimizer", "optimizer.dense.lr"]
 
 
@@ -42,7 +42,7 @@ def test_a_key_that_varies_within_one_option_is_a_column_beside_the_option(tmp_p
     assert varying_settings(find_runs([tmp_path]).runs) == ["model", "model.net.width"]
 
 
-def test_other_data_show_unless_a_setting_of_the_dataset_says_so(tmp_path):
+def test_different_data_are_a_column_unless_a_setting_of_the_dataset_is(tmp_path):
     make_run(tmp_path / "a" / "x", identity={"data": "1"})
     make_run(tmp_path / "a" / "y", identity={"data": "2"})
     assert varying_settings(find_runs([tmp_path / "a"]).runs) == ["data"]
@@ -107,7 +107,7 @@ def test_chance_alone_explains_nothing_on_average():
     assert statistics.fmean(s for s in shares if s is not None) < 0.03
 
 
-def test_what_matters_most_comes_first_and_seeds_are_the_rest(grid):
+def test_the_most_important_parameter_comes_first_and_seeds_explain_the_rest(grid):
     shares = rank_parameters(grid, varying_settings(grid), "validation/auc")
     assert [s.key for s in shares] == ["optimizer.dense.lr", "optimizer"]
     assert shares[0].variance_share > 0.95
@@ -117,7 +117,7 @@ def test_what_matters_most_comes_first_and_seeds_are_the_rest(grid):
     )
 
 
-def test_many_values_of_a_number_are_put_together_before_they_are_judged(tmp_path):
+def test_many_values_of_a_numeric_parameter_are_binned(tmp_path):
     dice = np.random.default_rng(2)
     for number in range(60):
         rate, noise = 10 ** dice.uniform(-4, 0), dice.uniform()
@@ -132,7 +132,7 @@ def test_many_values_of_a_number_are_put_together_before_they_are_judged(tmp_pat
     assert found["other"] < 0.2
 
 
-def test_mixed_versions_and_code_are_told(tmp_path):
+def test_mixed_versions_and_code_are_noted(tmp_path):
     make_run(tmp_path / "a")
     make_run(tmp_path / "b", versions={"torch": "2.14.0"}, git={"commit": "1234567890"})
     notes = " ".join(mixed_provenance(find_runs([tmp_path]).runs))

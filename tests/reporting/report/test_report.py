@@ -1,4 +1,4 @@
-"""`report`: what it finds, what it says of what is broken, and how fast it is."""
+"""`report`: the runs that it finds, what it says of broken ones, and its speed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.reporting.report.find import find_runs
 from runner.rundir.lock import FolderLock
 from tests.conftest import ROOT
 from tests.fake_job import fake_command
-from tests.reporting.report.made import make_grid, make_run
+from tests.reporting.report.run_directories import make_grid, make_run
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_long_metrics_name_stands_apart_from_its_value(command, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda p: None, "no such run directory"),
         (lambda p: p.write_text("x"), "is a file"),
@@ -81,15 +81,15 @@ def test_a_long_metrics_name_stands_apart_from_its_value(command, tmp_path):
         (lambda p: (p.mkdir(), (p / "meta.json").write_text("{}")), "holds no signature"),
     ],
 )
-def test_what_is_no_run_is_told_apart(command, tmp_path, make, told):
+def test_what_is_no_run_is_named_in_the_error(command, tmp_path, make, message):
     make(tmp_path / "x")
     code, _, err = command("report", "x")
     assert code == 2
-    assert told in err
+    assert message in err
     assert "Traceback" not in err
 
 
-def test_beside_what_is_no_run_the_runs_are_shown(command, tmp_path):
+def test_runs_are_shown_even_if_another_folder_holds_none(command, tmp_path):
     make_run(tmp_path / "good")
     code, out, _ = command("report", "good", "nowhere")
     assert code == 0
@@ -97,7 +97,7 @@ def test_beside_what_is_no_run_the_runs_are_shown(command, tmp_path):
     assert "0.70000" in out
 
 
-def test_a_half_written_run_is_shown_as_far_as_it_came(command, tmp_path):
+def test_a_killed_run_is_shown_as_far_as_it_came(command, tmp_path):
     run = make_run(tmp_path / "half", status=None)
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"split": "train", "st')  # torn by a kill
@@ -119,7 +119,7 @@ def test_a_run_that_is_being_written_is_running(tmp_path):
     assert find_runs([run]).runs[0].status == "incomplete"
 
 
-def test_with_no_finished_run_what_there_is_is_shown(command, tmp_path):
+def test_unfinished_and_failed_runs_are_shown_without_a_finished_one(command, tmp_path):
     make_run(tmp_path / "runs" / "a", status="failed", error="x\nRuntimeError: no luck", auc=None)
     make_run(tmp_path / "runs" / "b", status=None)
     code, out, _ = command("report", "runs", "--html", "x.html")
@@ -129,7 +129,7 @@ def test_with_no_finished_run_what_there_is_is_shown(command, tmp_path):
     assert "RuntimeError: no luck" in (tmp_path / "x.html").read_text()
 
 
-def test_a_damaged_result_is_told_and_the_rest_shown(command, tmp_path):
+def test_a_damaged_result_is_reported_and_the_rest_is_shown(command, tmp_path):
     run = make_run(tmp_path / "r")
     (run / "result.json").write_text('{"status": "comp')
     code, out, _ = command("report", "r")
@@ -137,7 +137,7 @@ def test_a_damaged_result_is_told_and_the_rest_shown(command, tmp_path):
     assert "result.json: cannot be read" in out
 
 
-def test_the_leaderboard_says_why_a_job_died_that_could_not_say_so_itself(command, tmp_path):
+def test_the_leaderboard_gives_the_error_of_a_job_that_could_not_record_it(command, tmp_path):
     sweep = tmp_path / "sweep"
     make_run(sweep / "good")
     make_run(sweep / "killed", status=None)
@@ -168,7 +168,7 @@ def test_a_search_is_judged_by_its_own_objective_and_pruned_jobs_are_no_failures
     assert "judged by test/auc" in (sweep / "report.html").read_text()
 
 
-def test_markup_in_what_a_run_says_stays_text(command, tmp_path):
+def test_markup_in_errors_and_overrides_stays_text(command, tmp_path):
     make_run(tmp_path / "r" / "a", status="failed", error="</script><b>[bold]x", auc=None)
     make_run(tmp_path / "r" / "b", overrides=["+x=</script><img>"])
     _, out, _ = command("report", "r", "--html", "x.html")
@@ -179,7 +179,7 @@ def test_markup_in_what_a_run_says_stays_text(command, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["report"], "report DIR..."),
         (["report", "r", "--htm", "x"], "--htm: no such flag; nearest: '--html'"),
@@ -187,13 +187,13 @@ def test_markup_in_what_a_run_says_stays_text(command, tmp_path):
         (["report", "r", "s", "--sort", "test/auk"], "nearest: 'test/auc'"),
     ],
 )
-def test_mistakes_in_the_command_are_told(command, tmp_path, words, told):
+def test_mistakes_in_the_command_are_reported(command, tmp_path, words, message):
     make_run(tmp_path / "r")
     make_run(tmp_path / "s")
-    assert told in command.refused(*words)
+    assert message in command.refused(*words)
 
 
-def test_a_page_that_cannot_be_written_is_told(command, tmp_path):
+def test_a_page_that_cannot_be_written_is_reported(command, tmp_path):
     make_run(tmp_path / "r")
     (tmp_path / "file").touch()
     code, _, err = command("report", "r", "--html", "file/x.html")

@@ -1,4 +1,4 @@
-"""Run directories written by hand, as a run writes them: thousands in a second."""
+"""Writes run directories as a run writes them, thousands in a second."""
 
 from __future__ import annotations
 
@@ -20,10 +20,22 @@ def make_run(
     num_rows: int = 4,
     **meta: Any,
 ) -> Path:
-    """Args: status: None: it has no result; auc: of the validation split, test is 0.01 below."""
+    """Write a run directory.
+
+    Args:
+        folder: of the run.
+        identity: further keys of its identity.
+        choices: further options of groups.
+        seed: of the run.
+        auc: of the validation split; that of the test split is 0.01 lower.
+        status: of the result; None: there is no result.
+        error: of the result.
+        num_rows: of `metrics.jsonl`, for each split.
+        meta: further keys of `meta.json`.
+    """
     folder.mkdir(parents=True)
     chosen = {"model": "dlrm", "optimizer": "adam", **(choices or {})}
-    told = {
+    content = {
         "kind": "train",
         "name": "made",
         "signature": folder.name[-8:],
@@ -44,7 +56,7 @@ def make_run(
         "git": {"commit": "abcdef0123", "patch": ""},
         "resumes": [],
     }
-    (folder / "meta.json").write_text(json.dumps({**told, **meta}))
+    (folder / "meta.json").write_text(json.dumps({**content, **meta}))
     (folder / "config.yaml").write_text(f"seed: {seed}\n")
     rows = []
     for number in range(num_rows):
@@ -65,14 +77,14 @@ def make_run(
             "best": {"step": 10 * num_rows, "value": auc},
             "error": error,
             "active_s": 3.5,
-            "signature": told["signature"],
+            "signature": content["signature"],
         }
         (folder / "result.json").write_text(json.dumps(result))
     return folder
 
 
 def make_grid(folder: Path) -> Path:
-    """Two options by two rates by three seeds, in which the rate matters most."""
+    """Write runs of two options, two rates and three seeds, in which the rate matters most."""
     for option in ("adam", "sgd"):
         for rate in (0.001, 0.1):
             for seed in (1, 2, 3):

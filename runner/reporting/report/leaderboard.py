@@ -1,0 +1,213 @@
+"""The leaderboard: runs side by side, the best first, and `leaderboard.csv`, which a sweep writes.
+
+There is one order of runs, for the table at the end of a sweep, for its file and for `report`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from runner.reporting.console.format import format_number
+from runner.reporting.report.records import RunRecord, format_setting
+from runner.rundir.json_files import write_text
+from runner.rundir.readers import finite_or_none
+
+LEADERBOARD_FILE = "leaderboard.csv"
+# In the order of a leaderboard. `waiting` is a job of a sweep that has not been started yet.
+STATUSES = ("completed", "pruned", "running", "interrupted", "incomplete", "waiting", "failed")
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """Completed runs that differ only in their seed."""
+
+    values: tuple[str, ...]  # of the columns that vary
+    runs: tuple[RunRecord, ...]
+
+    def metric_values(self, metric: str) -> list[float]:
+        values = (finite_or_none(r.metrics.get(metric)) for r in self.runs)
+        return [v for v in values if v is not None]
+
+    def mean(self, metric: str) -> float | None:
+        values = self.metric_values(metric)
+        return statistics.fmean(values) if values else None
+
+    def std(self, metric: str) -> float | None:
+        """Return the standard deviation of the sample (n - 1); None for a single run."""
+        values = self.metric_values(metric)
+        return statistics.stdev(values) if len(values) > 1 else None
+
+    def format_mean_std(self, metric: str) -> str:
+        """Return `0.81230 ± 0.0045`; a single run has no deviation."""
+        mean, std = self.mean(metric), self.std(metric)
+        text = "" if mean is None else format_number(mean)
+        return text if std is None else f"{text} ± {std:.2g}"
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """Runs side by side.
+
+    Attributes:
+        runs: in the order in which they are shown.
+        keys: settings that vary, without the seed.
+        headings: what stands above each of the keys.
+        monitor: the metric that runs are ranked by, and its direction: max, min or one.
+        metrics: columns, the monitored metric first if any run has it.
+        secondary_objectives: further metrics that a search optimises.
+        label_heading: heading of the runs' labels, which are shown if no setting varies;
+            None: they say nothing.
+        unit: what a run is called here.
+        file: where runs stand that are not shown.
+    """
+
+    runs: tuple[RunRecord, ...]
+    keys: tuple[str, ...]
+    headings: Mapping[str, str]
+    monitor: tuple[str, str]
+    metrics: tuple[str, ...]
+    secondary_objectives: tuple[str, ...] = ()
+    label_heading: str | None = "run"
+    unit: str = "runs"
+    file: str | None = None
+
+    @cached_property
+    def seed_groups(self) -> list[SeedGroup]:
+        return group_by_settings(self.runs, self.keys, *self.monitor)
+
+    @cached_property
+    def seeds_vary(self) -> bool:
+        return len({str(r.seed) for r in self.runs if r.seed is not None}) > 1
+
+    @cached_property
+    def has_repeated_settings(self) -> bool:
+        """Whether some settings were run with more than one seed."""
+        return any(len(group.runs) > 1 for group in self.seed_groups)
+
+    @cached_property
+    def counts(self) -> str:
+        """`10 completed, 2 failed`."""
+        count = Counter(r.status for r in self.runs)
+        order = [*STATUSES, *sorted(set(count) - set(STATUSES))]
+        return ", ".join(f"{count[s]:,} {s}" for s in order if count[s])
+
+    def label(self, group: SeedGroup) -> str:
+        """Return the values of what varies, such as `adam, lr=0.01`."""
+        return (
+            ", ".join(
+                value
+                if key in ("model", "dataset", "optimizer")
+                else f"{self.headings[key]}={value}"
+                for key, value in zip(self.keys, group.values)
+                if value
+            )
+            or group.runs[0].label
+        )
+
+
+def rank_runs(runs: Iterable[RunRecord], metric: str, direction: str) -> list[RunRecord]:
+    """Return the runs in the order of their statuses, among equals the best first.
+
+    Runs on the Pareto front precede others of their status, and runs without the metric follow.
+    """
+
+    def key(run: RunRecord) -> tuple[int, bool, float]:
+        place = STATUSES.index(run.status) if run.status in STATUSES else len(STATUSES)
+        value = finite_or_none(run.metrics.get(metric))
+        rank = math.inf if value is None else sort_value(value, direction)
+        return place, not run.is_pareto_optimal, rank
+
+    return sorted(runs, key=key)
+
+
+def sort_value(value: float, direction: str) -> float:
+    """Return a number that is the smaller the better the value is."""
+    return {"max": -value, "min": value, "one": abs(value - 1)}[direction]
+
+
+def group_by_settings(
+    runs: Sequence[RunRecord], keys: Sequence[str], metric: str, direction: str
+) -> list[SeedGroup]:
+    """Return the completed runs, grouped where only the seed differs, the best mean first."""
+    members: dict[tuple[str, ...], list[RunRecord]] = {}
+    for run in runs:
+        if run.is_completed:
+            members.setdefault(tuple(format_run_settings(run, keys)), []).append(run)
+    groups = [SeedGroup(values, tuple(of_values)) for values, of_values in members.items()]
+
+    def key(group: SeedGroup) -> float:
+        mean = group.mean(metric)
+        return math.inf if mean is None else sort_value(mean, direction)
+
+    return sorted(groups, key=key)
+
+
+def format_run_settings(run: RunRecord, keys: Sequence[str]) -> list[str]:
+    """Return a cell for each setting, empty where the run does not have it."""
+    return [format_setting(run.settings[k]) if k in run.settings else "" for k in keys]
+
+
+def sweep_test_metrics(runs: Sequence[RunRecord], monitored: str) -> list[str]:
+    """Return the test metrics of a sweep in the order of its columns.
+
+    The namesake of the monitored metric comes first. The loss that was trained comes last, for it
+    says less than the metrics with names of their own.
+    """
+    names = dict.fromkeys(m for run in runs for m in run.metrics if m.startswith("test/"))
+    namesake = f"test/{monitored.partition('/')[2]}"
+    return sorted(names, key=lambda m: (m != namesake, m == "test/loss"))
+
+
+def write_leaderboard(folder: Path, board: Leaderboard) -> None:
+    """Write `leaderboard.csv` whole or not at all.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    metric, secondary = board.monitor[0], board.secondary_objectives
+    tests = sweep_test_metrics(board.runs, metric)
+    front = ["front"] if secondary else []
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(
+        [*board.keys, "seed", "status", metric, *secondary, *front, "best_step", *tests]
+        + ["step", "seconds", "error", "folder", "signature"]
+    )
+    for run in board.runs:
+        out.writerow(
+            [*format_run_settings(run, board.keys), run.seed, run.status]
+            + [run.metrics.get(name) for name in (metric, *secondary)]
+            + [int(run.is_pareto_optimal) for _ in front]
+            + [run.best_step, *(run.metrics.get(name) for name in tests), run.step]
+            + [None if run.seconds is None else round(run.seconds, 3), run.error]
+            + [run.folder.name, run.signature]
+        )
+    write_text(folder / LEADERBOARD_FILE, text.getvalue())
+
+
+def read_leaderboard(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the rows of a sweep's `leaderboard.csv` by the name of the job's folder."""
+    try:
+        with (folder / LEADERBOARD_FILE).open(encoding="utf-8", newline="") as file:
+            return {row["folder"]: row for row in csv.DictReader(file) if row.get("folder")}
+    except (OSError, csv.Error, UnicodeDecodeError):
+        return {}
+
+
+def read_sweep_metric(folder: Path) -> str | None:
+    """Return the metric by which a sweep's `leaderboard.csv` ranks its jobs."""
+    try:
+        with (folder / LEADERBOARD_FILE).open(encoding="utf-8", newline="") as file:
+            columns = next(csv.reader(file), [])
+    except (OSError, csv.Error, UnicodeDecodeError):
+        return None
+    after = columns.index("status") + 1 if "status" in columns else len(columns)
+    return columns[after] if after < len(columns) else None

@@ -1,0 +1,97 @@
+"""Readers of the files of a run that may be unfinished, damaged or in use. They write nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.errors import UserError
+from runner.rundir.json_files import read_json
+
+_TAIL = 1 << 16  # bytes at the end of a file in which its last line is looked for
+_TERMINAL_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def read_signed_meta(folder: Path) -> dict[str, Any]:
+    """Return the `meta.json` of a run.
+
+    Raises:
+        UserError: if it is absent, damaged or without a signature.
+    """
+    path = folder / "meta.json"
+    meta = read_json(path)
+    if not isinstance(meta, dict) or not isinstance(meta.get("signature"), str):
+        raise UserError(f"{path}: damaged: it holds no signature")
+    return meta
+
+
+def read_optional_json(path: Path) -> dict[str, Any]:
+    """Return the mapping in a JSON file; {} if the file is absent, damaged or no mapping."""
+    try:
+        content = read_json(path)
+    except UserError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """Return the last whole row of a `.jsonl` file, reading only its end; {} if there is none."""
+    for line in reversed(_tail(path).split("\n")):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            return row
+    return {}
+
+
+def last_line(path: Path, start: int = 0) -> str | None:
+    """Return the last line with text in a log, as a terminal would show it.
+
+    Args:
+        path: the log.
+        start: the byte from which on the log is read.
+
+    Returns:
+        The line without colours and without a leading `error: `; None if there is none.
+    """
+    lines = re.split(r"[\r\n]+", _TERMINAL_ESCAPE.sub("", _tail(path, start)))
+    line = next((line.strip() for line in reversed(lines) if line.strip()), None)
+    return line.removeprefix("error: ") if line else None
+
+
+def _tail(path: Path, start: int = 0) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(start, size - _TAIL))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def as_number(value: Any) -> float | None:
+    """Return a JSON number, or NaN or infinity that JSON holds as text; None for all else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    if value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)
+    return None
+
+
+def numeric_values(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the entries that are numbers (`as_number`)."""
+    return {k: number for k, v in values.items() if (number := as_number(v)) is not None}
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """Return the value; None for NaN and infinity."""
+    return value if value is not None and math.isfinite(value) else None
