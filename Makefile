@@ -35,8 +35,8 @@ test-gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu $(ARGS)
 
 lint: $(READY)
-	$(BIN)/ruff check runner tests bench
-	$(BIN)/ruff format --check runner tests bench
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 bench: $(READY)

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config.settings import LauncherSettings, make_settings
 from runner.config.typecheck import check_types
-from runner.errors import combined_error
+from runner.errors import raise_combined
 
 __all__ = ["LauncherSettings", "read_launcher_settings"]
 
@@ -21,6 +21,5 @@ def read_launcher_settings(node: Mapping[str, Any] | None) -> LauncherSettings:
     """
     given = dict(node or {})
     problems = check_types({"launcher": given}, {"launcher": asdict(LauncherSettings())}, ())
-    if problems:
-        raise combined_error(problems)
+    raise_combined(problems)
     return make_settings(LauncherSettings, given)

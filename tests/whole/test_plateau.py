@@ -170,7 +170,8 @@ def test_a_run_that_stopped_goes_on_if_it_is_asked_to_be_more_patient(runner, un
 
 def callback(name: str, **settings: object) -> str:
     keys = ", ".join(f"{key}: {value}" for key, value in settings.items())
-    return f"+callbacks.{name.lower()}={{_target_: tests.training.callbacks.user_callbacks.{name}, {keys}}}"
+    target = f"tests.training.callbacks.user_callbacks.{name}"
+    return f"+callbacks.{name.lower()}={{_target_: {target}, {keys}}}"
 
 
 def own(runner: Zygote, folder: Path, *callbacks: str, **env: str):
