@@ -200,7 +200,7 @@ REFUSED = {
     ),
     "items with features": (
         ("model=two_tower", *FULL, "model.net.item=[item,user]"),
-        r"metrics.candidates=full: an item's vector takes user.*model.net.item=\[item\]",
+        r"metrics.candidates=full: the vector of an item depends on user.*model.net.item=\[item\]",
     ),
     "more than there are items": (
         ("model=sasrec", "model.net.uniform=5", *FULL, "metrics.eval=[recall@5,ndcg@41]"),

@@ -238,7 +238,9 @@ def test_each_group_goes_on_from_its_own_count(tmp_path):
     assert job.context.prior_table_updates == {"a": 3, "m": 3, "b": 2}
     state = TrainState()
     for _ in islice(steps(job, state), 2):
-        numbers = {name: group._rate[1] for name, group in job.context.table_groups.items()}
+        numbers = {
+            name: group._next_update.step for name, group in job.context.table_groups.items()
+        }
         assert numbers == {"sparse": 3 + state.step, "part": 2 + state.step}
     path = save(job, state, tmp_path / "both")
     with pytest.raises(ConfigError, match=r"optimizer\.parts.*: a and 1 other 3, b 2$"):
