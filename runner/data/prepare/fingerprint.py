@@ -13,6 +13,7 @@ from runner.data.core.source_files import fingerprint_path
 from runner.data.prepare.recipe import Recipe, hash_json
 from runner.data.read import order
 from runner.errors import ConfigError, nearest_hint
+from runner.parts import is_marked
 
 OWN_PACKAGE = "runner.data."
 # Settings that every dataset option has, and that are not passed to its recipe
@@ -53,17 +54,28 @@ def fingerprint(dataset: Mapping[str, Any]) -> str:
     )
 
 
+def _find_option(target: str) -> Any:
+    """Return the dataset option of our own that a dotted name names; None for anything else."""
+    if not target.startswith(OWN_PACKAGE):
+        return None
+    module, _, name = target.rpartition(".")
+    try:
+        option = getattr(import_module(module), name, None)
+    except ModuleNotFoundError:  # the builder says what is wrong with the name
+        return None
+    return option if is_marked(option, "dataset") else None
+
+
 def build_recipe(dataset: Mapping[str, Any]) -> Recipe | None:
     """Return the recipe of one of our own dataset options; None for a target elsewhere.
 
     Raises:
         ConfigError: for a setting that the option does not have, or one that is missing.
     """
-    target = str(dataset.get("_target_", ""))
-    if not target.startswith(OWN_PACKAGE):
+    option = _find_option(str(dataset.get("_target_", "")))
+    if option is None:
         return None
-    module, _, _ = target.rpartition(".")
-    recipe_class = getattr(import_module(module), "recipe", None)
+    recipe_class = getattr(import_module(option.__module__), "recipe", None)
     if recipe_class is None:
         return None
     settings = {k: v for k, v in dataset.items() if k != "_target_" and k not in SHARED_SETTINGS}
