@@ -151,7 +151,8 @@ def resolve_part(path: str, allowed: Sequence[str], kind: PartKind, key: str) ->
 def resolve_target(path: str, allowed: Sequence[str]) -> Any:
     """Import and return the class or function that a dotted name names, of whatever kind.
 
-    Only `resolve_part` calls it, which judges the kind. Every module on the way and the object's own `__module__` are checked, not only the spelling.
+    Only `resolve_part` calls it, which judges the kind. Every module on the way and the object's
+    own `__module__` are checked, not only the spelling.
 
     Raises:
         ConfigError: if it does not exist, or lies outside the allowed packages.

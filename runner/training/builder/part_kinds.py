@@ -31,8 +31,10 @@ MODEL_METHODS = ("embed", "dense")
 
 
 def is_dataset(target: Any) -> bool:
-    """Return whether it is a marked function, or a class with `batches`."""
-    return is_marked(target, "dataset") or has_methods(target, ["batches"])
+    """Return whether it is a marked function, or a class whose `batches` takes a `split`."""
+    if is_marked(target, "dataset"):
+        return True
+    return has_methods(target, ["batches"]) and first_argument(target, "batches") == "split"
 
 
 def is_loop(target: Any) -> bool:
@@ -51,10 +53,8 @@ def is_loss(target: Any) -> bool:
         return False
     if Loss in target.__mro__:
         return True
-    method = get_method(target, "forward" if issubclass(target, nn.Module) else "__call__")
-    if not inspect.isfunction(method):
-        return False
-    return list(inspect.signature(method).parameters)[1:2] == ["prediction"]
+    method = "forward" if issubclass(target, nn.Module) else "__call__"
+    return first_argument(target, method) == "prediction"
 
 
 def is_optimizer(target: Any) -> bool:
@@ -99,11 +99,19 @@ def get_method(cls: type, name: str) -> Any:
     return next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None)
 
 
+def first_argument(cls: type, name: str) -> str | None:
+    """Return the name of a method's first argument after `self`; None if it has none."""
+    method = get_method(cls, name)
+    names = list(inspect.signature(method).parameters) if inspect.isfunction(method) else []
+    return names[1] if len(names) > 1 else None
+
+
 KINDS: Mapping[str, PartKind] = {
     "dataset": PartKind(
         is_dataset,
         "a function marked with @runner.dataset_option, or a class of datasets",
-        "put the mark on a function of your own; a class needs batches, schema and num_rows",
+        "put the mark on a function of your own; a class needs batches(split, ...), schema and "
+        "num_rows",
         attributes=("schema", "num_rows"),
     ),
     "loop": PartKind(
