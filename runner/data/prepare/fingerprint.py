@@ -15,7 +15,7 @@ from runner.data.read import order
 from runner.errors import ConfigError, nearest_hint
 from runner.parts import is_marked
 
-OWN_PACKAGE = "runner.data."
+OWN_PACKAGE = "runner."
 # Settings that every dataset option has, and that are not passed to its recipe
 SHARED_SETTINGS = ("window_rows", "prefetch", "workers", "rest", "write_to")
 
@@ -55,29 +55,40 @@ def fingerprint(dataset: Mapping[str, Any]) -> str:
 
 
 def _find_option(target: str) -> Any:
-    """Return the dataset option of our own that a dotted name names; None for anything else."""
+    """Return the dataset option of our own that a dotted name names; None for a target elsewhere.
+
+    It is judged here, since the fingerprint reads the data before the builder judges all parts.
+
+    Raises:
+        ConfigError: for something else of our own.
+    """
     if not target.startswith(OWN_PACKAGE):
         return None
-    module, _, name = target.rpartition(".")
+    module_name, _, name = target.rpartition(".")
     try:
-        option = getattr(import_module(module), name, None)
-    except ModuleNotFoundError:  # the builder says what is wrong with the name
-        return None
-    return option if is_marked(option, "dataset") else None
+        members = vars(import_module(module_name))
+    except ModuleNotFoundError:
+        members = {}
+    if not is_marked(members.get(name), "dataset"):
+        options = [n for n, member in members.items() if is_marked(member, "dataset")]
+        raise ConfigError(
+            f"dataset._target_={target}: not a part that dataset takes, which of our own is a "
+            f"function marked with @runner.dataset_option{nearest_hint(name, options)}"
+        )
+    return members[name]
 
 
 def build_recipe(dataset: Mapping[str, Any]) -> Recipe | None:
     """Return the recipe of one of our own dataset options; None for a target elsewhere.
 
     Raises:
-        ConfigError: for a setting that the option does not have, or one that is missing.
+        ConfigError: for something of our own that is no dataset option, for a setting that the
+            option does not have, or one that is missing.
     """
     option = _find_option(str(dataset.get("_target_", "")))
     if option is None:
         return None
-    recipe_class = getattr(import_module(option.__module__), "recipe", None)
-    if recipe_class is None:
-        return None
+    recipe_class = vars(import_module(option.__module__))["recipe"]
     settings = {k: v for k, v in dataset.items() if k != "_target_" and k not in SHARED_SETTINGS}
     known = inspect.signature(recipe_class).parameters
     for key in settings:

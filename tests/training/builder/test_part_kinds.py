@@ -34,7 +34,8 @@ ATTACKS = {
 
 
 def public_callables(packages: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield every callable that a `_target_` can spell, with its dotted name. Calls none."""
+    """Yield the callables of all modules and of their classes, with dotted names. Calls none."""
+    classes = {}
     for package in packages:
         folders = importlib.import_module(package).__path__
         modules = [m.name for m in pkgutil.walk_packages(folders, f"{package}.")]
@@ -42,9 +43,20 @@ def public_callables(packages: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
             if any(part.startswith("_") for part in name.split(".")):
                 continue
             module = importlib.import_module(name)
-            for attribute in dir(module):
-                if not attribute.startswith("_") and callable(getattr(module, attribute)):
-                    yield f"{name}.{attribute}", getattr(module, attribute)
+            for attribute, value in attributes(module):
+                yield f"{name}.{attribute}", value
+                if isinstance(value, type):
+                    classes.setdefault(value, f"{name}.{attribute}")
+    for cls, name in classes.items():
+        for attribute, value in attributes(cls):
+            yield f"{name}.{attribute}", value
+
+
+def attributes(owner: Any) -> Iterator[tuple[str, Any]]:
+    for name in dir(owner):
+        value = None if name.startswith("_") else getattr(owner, name, None)
+        if callable(value):
+            yield name, value
 
 
 @cache
@@ -52,7 +64,7 @@ def accepted() -> tuple[int, dict[str, dict[str, Any]]]:
     """Count all public callables, and judge each of them for every group."""
     every = dict(public_callables(("runner", "torch.optim", "torch.nn", "torchmetrics")))
     parts: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
-    for path, target in every.items():
+    for target in {id(target): target for target in every.values()}.values():
         for group, kind in KINDS.items():
             if kind.accepts(target):
                 parts[group][f"{target.__module__}.{target.__qualname__}"] = target
