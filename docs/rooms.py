@@ -2,7 +2,7 @@
 
 A box is a room, or a module at the top of the package; an arrow says that files of the upper one
 import files of the lower one. Arrows that follow from others are left out, as are `errors`,
-`machine` and `batch`, which every room may import.
+`machine`, `batch` and `parts`, which every room may import.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from .metrics.protocol import Metrics
 from .models.layers.embedding import TableLookup
 from .models.layers.recommender import Recommender
 from .models.losses.protocol import Loss
+from .parts import dataset_option, loop_option
 from .reporting.trackers.tracker import RunInfo, Tracker
 from .training.job import Job, Result
 from .training.loops.events import TrainingHandle
@@ -46,4 +47,6 @@ __all__ = [
     "Tracker",
     "TrainingHandle",
     "UserError",
+    "dataset_option",
+    "loop_option",
 ]

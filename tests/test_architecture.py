@@ -15,12 +15,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "runner"
 
-EVERYWHERE = {"errors", "machine", "batch", "config_key"}  # modules that serve every room
+EVERYWHERE = {"errors", "machine", "batch", "config_key", "parts"}  # modules that serve every room
 # Room, or module at the top -> the rooms and modules that it may import beside itself
 MAY_IMPORT: Mapping[str, set[str]] = {
     "errors": set(),
     "machine": set(),
     "batch": set(),
+    "parts": set(),
     "config_key": {"errors"},
     "distributed": set(),
     "metrics": set(),
@@ -140,10 +141,14 @@ def test_nothing_below_the_builder_knows_hydra():
 
 def test_only_the_builder_resolves_targets():
     tree = {name: modules()[name].read_text() for name in modules()}
-    users = {name for name, text in tree.items() if "resolve_target(" in text}
+    users = {name for name, text in tree.items() if "resolve_target" in text}
+    assert users == {"runner.config.targets"}  # where `resolve_part` judges what it finds
+    users = {name for name, text in tree.items() if "resolve_part" in text}
     assert {n for n in users if n != "runner.config.targets"} == {
+        "runner.training.builder.context",
         "runner.training.builder.instantiate",
         "runner.training.builder.job",
+        "runner.training.builder.part_kinds",
     }
 
 

@@ -189,9 +189,10 @@ def _count_rows(dataset: Mapping[str, Any], allowed: Sequence[str]) -> int:
         "reading the dataset for the length of its epochs; --rows N makes this unnecessary",
         file=sys.stderr,
     )
-    from runner.training.builder import instantiate
+    from runner.training.builder import KINDS, instantiate
 
-    return int(instantiate(dataset, allowed=allowed).num_rows["train"])
+    made = instantiate(dataset, KINDS["dataset"], key="dataset", allowed=allowed)
+    return int(made.num_rows["train"])
 
 
 def _sampled_updates(total: int) -> list[int]:

@@ -1,8 +1,9 @@
-"""Which code a configuration may name: every `_target_` must lie in an allowed package.
+"""Which code a configuration may name: parts of a known kind, of an allowed package.
 
-The prefix is checked before torch is imported. The object that it resolves to is checked
-afterwards, since `runner.foo.os.system` has an allowed prefix too. The list of packages never
-comes from YAML or from a run directory.
+Names and places of every `_target_` are checked before torch is imported. The object that a name
+resolves to is judged afterwards and before it is called: `runner.foo.os.system` has an allowed
+prefix too, and most of what a package holds is no part of a job. The list of packages never comes
+from YAML or from a run directory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +24,30 @@ from runner.errors import ConfigError, nearest_hint
 from runner.rundir.moved_targets import current_target
 
 ALLOWED_PACKAGES = ("runner", "torch.optim", "torch.nn", "torchmetrics", "experiments")
+# What Hydra's own `instantiate` would read; ours takes no such keys.
+RESERVED_KEYS = ("_args_", "_partial_", "_recursive_", "_convert_")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+")
+_PLACES = re.compile(
+    r"(dataset|model\.(net|loss)|task|loop|optimizer\.(dense|parts\[\d+\]\.dense)"
+    r"|(tracker|callbacks)\.[^.\[]+)\._target_"
+)
+
+
+@dataclass(frozen=True)
+class PartKind:
+    """What a group of the configuration takes, as the builder judges it.
+
+    Args:
+        accepts: tells from a resolved object, without calling it, whether it is of this kind.
+        takes: describes in a message what is accepted.
+        marking: says in a message how a part of one's own is recognised.
+        attributes: what an object that was made must have, besides what its class shows.
+    """
+
+    accepts: Callable[[Any], bool]
+    takes: str
+    marking: str
+    attributes: tuple[str, ...] = ()
 
 
 def allowed_packages(flags: Sequence[str]) -> tuple[str, ...]:
@@ -46,20 +71,42 @@ def is_in_packages(path: str, allowed: Sequence[str]) -> bool:
 
 def find_targets(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every `_target_` below a node, at any depth, with its dotted key."""
+    yield from _find_keys(node, ("_target_",), key)
+
+
+def _find_keys(node: Any, names: Collection[str], key: str) -> Iterator[tuple[str, Any]]:
     if isinstance(node, Mapping):
         for name, value in node.items():
-            if name == "_target_":
-                yield f"{key}._target_".lstrip("."), value
+            full = f"{key}.{name}".lstrip(".")
+            if name in names:
+                yield full, value
             else:
-                yield from find_targets(value, f"{key}.{name}".lstrip("."))
+                yield from _find_keys(value, names, full)
     elif isinstance(node, list | tuple):
         for i, value in enumerate(node):
-            yield from find_targets(value, f"{key}[{i}]")
+            yield from _find_keys(value, names, f"{key}[{i}]")
+
+
+def check_reserved_keys(node: Any, key: str = "") -> list[str]:
+    """Return a message for every key below a node that only Hydra's `instantiate` knows."""
+    return [
+        f"{full}: there is no such key; a part takes its settings by name only"
+        for full, _ in _find_keys(node, RESERVED_KEYS, key)
+    ]
+
+
+def misplaced_target(key: str, path: object) -> str:
+    """Return the message for a `_target_` where no part is built."""
+    return (
+        f"{key}={path}: no part is built here; a _target_ stands directly in dataset, task, loop, "
+        "model.net, model.loss, optimizer.dense, the dense of optimizer.parts, tracker.NAME or "
+        "callbacks.NAME"
+    )
 
 
 def check_target_names(config: Mapping[str, Any], allowed: Sequence[str]) -> list[str]:
-    """Return a message for every `_target_` that is no dotted name or has no allowed prefix."""
-    problems = []
+    """Return a message for every `_target_` with a wrong name, package or place."""
+    problems = check_reserved_keys(config)
     for key, path in find_targets(config):
         if not isinstance(path, str) or not _NAME.fullmatch(path):
             problems.append(f"{key}={path}: not the dotted name of a public class or function")
@@ -71,13 +118,41 @@ def check_target_names(config: Mapping[str, Any], allowed: Sequence[str]) -> lis
                 f"{key}={path}: not in an allowed package ({', '.join(allowed)}); "
                 f"--allow {package} or RUNNER_ALLOW={package} adds yours"
             )
+        elif not _PLACES.fullmatch(key):
+            problems.append(misplaced_target(key, path))
     return problems
 
 
-def resolve_target(path: str, allowed: Sequence[str]) -> Any:
-    """Import and return the class or function that a `_target_` names.
+def resolve_part(path: str, allowed: Sequence[str], kind: PartKind, key: str) -> Any:
+    """Import and return the part that a `_target_` names. It is not called.
 
-    Every module on the way and the object's own `__module__` are checked, not only the spelling.
+    Args:
+        path: the dotted name.
+        allowed: packages that it may lie in.
+        kind: what stands at this key.
+        key: of the node, for messages.
+
+    Raises:
+        ConfigError: if the name does not exist, lies outside the allowed packages, or names
+            something else than a part of this kind.
+    """
+    try:
+        target = resolve_target(path, allowed)
+    except ConfigError as error:
+        raise ConfigError(f"{key}.{error}") from error
+    if not kind.accepts(target):
+        raise ConfigError(
+            f"{key}._target_={path}: not a part that {key} takes, which is {kind.takes}; "
+            f"{kind.marking}"
+        )
+    return target
+
+
+def resolve_target(path: str, allowed: Sequence[str]) -> Any:
+    """Import and return the class or function that a dotted name names, of whatever kind.
+
+    Only `resolve_part` calls it, which judges the kind. Every module on the way and the object's
+    own `__module__` are checked, not only the spelling.
 
     Raises:
         ConfigError: if it does not exist, or lies outside the allowed packages.

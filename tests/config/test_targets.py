@@ -1,7 +1,9 @@
+import shutil
 import sys
 import types
 
 import pytest
+import yaml
 
 from runner.config.targets import (
     ALLOWED_PACKAGES,
@@ -11,6 +13,7 @@ from runner.config.targets import (
     resolve_target,
 )
 from runner.errors import ConfigError
+from tests.conftest import TINY
 
 
 def test_every_target_is_found_however_deep():
@@ -118,3 +121,95 @@ def test_experiments_are_the_projects_own_wherever_one_stands(tmp_path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="not the folder beside runner"):
         resolve_target("experiments.bandit.Bandit", ALLOWED_PACKAGES)
+
+
+@pytest.mark.parametrize("name", ["_args_", "_partial_", "_recursive_", "_convert_"])
+def test_keys_of_hydras_instantiate_are_unknown_before_torch(name):
+    config = {"task": {"_target_": "runner.training.update.task.Supervised", name: [1]}}
+    (message,) = check_target_names(config, ALLOWED_PACKAGES)
+    assert message.startswith(f"task.{name}: there is no such key")
+
+
+@pytest.mark.parametrize(
+    "key", ["model", "scheduler", "task.hook", "dataset.of[0]", "callbacks", "tracker.a.b", "x"]
+)
+def test_a_target_stands_only_where_a_part_is_built(key):
+    config = {"_target_": "runner.training.update.task.Supervised"}
+    for word in reversed(key.replace("[0]", "").split(".")):
+        config = {word: [config] if key.endswith(f"{word}[0]") else config}
+    (message,) = check_target_names(config, ALLOWED_PACKAGES)
+    assert message.startswith(f"{key}._target_=runner.training.update.task.Supervised: no part")
+
+
+PLACES = (
+    "dataset", "loop", "task", "model.net", "model.loss", "optimizer.dense", "tracker.mine",
+    "callbacks.mine",
+)  # fmt: skip
+QUICK = (*TINY, "trainer.max_steps=4", "dataset.rows={train: 400, validation: 50, test: 50}")
+
+
+@pytest.fixture(scope="module")
+def finished(runner, tmp_path_factory):
+    """A finished run of a few updates."""
+    run = tmp_path_factory.mktemp("attacked") / "run"
+    done = runner.run(*QUICK, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    return run
+
+
+def attack(finished, folder, places, target, **settings):
+    """Copy the run, with a target planted in its configuration."""
+    run = folder / "run"
+    shutil.copytree(finished, run)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    for place in places:
+        *above, last = place.split(".")
+        node = config
+        for name in above:
+            node = node[name]
+        node[last] = {"_target_": target, **settings}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    return run
+
+
+def commands(run, folder):
+    return {
+        "eval": ["loop=eval", f"run={run}", f"hydra.run.dir={folder}/new"],
+        "debug": ["loop=debug", f"run={run}"],
+        "reproduce": ["reproduce", str(run), f"hydra.run.dir={folder}/new"],
+        "schedule": ["schedule", str(run), "trainer.max_epochs=1"],
+        "resume": ["resume", str(run), "trainer.max_steps=6"],
+    }
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_run_directory_cannot_make_a_command_run(runner, finished, tmp_path, place):
+    target, canary = "runner.distributed.parent_death.exec_job", tmp_path / "canary"
+    command = ["/usr/bin/touch", str(canary)]
+    run = attack(finished, tmp_path, [place], target, parent=1, command=command)
+    verb = "resume" if place == "loop" else "eval"  # an evaluation has a loop of its own
+    done = runner.run(*commands(run, tmp_path)[verb], cwd=tmp_path)
+    assert done.code == 2, done.text
+    assert f"{place}._target_={target}: not" in done.text
+    assert not canary.exists()
+
+
+VERBS = {
+    "debug": ("dataset", "task", "callbacks.mine"),
+    "reproduce": ("loop", "task", "callbacks.mine"),  # of a wrong dataset it speaks alone
+    "schedule": ("dataset",),
+    "resume": ("loop", "tracker.mine"),  # the others are signed, so that it is another run
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_runs_what_a_run_directory_names(runner, finished, tmp_path, verb):
+    target, canary = "runner.distributed.parent_death.exec_job", tmp_path / "canary"
+    command = ["/usr/bin/touch", str(canary)]
+    run = attack(finished, tmp_path, VERBS[verb], target, parent=1, command=command)
+    done = runner.run(*commands(run, tmp_path)[verb], cwd=tmp_path)
+    assert done.code == 2, done.text
+    for place in VERBS[verb]:
+        assert f"{place}._target_={target}: not a part that {place} takes" in done.text
+    assert "function marked with @runner." in done.text
+    assert not canary.exists()

@@ -6,6 +6,8 @@ written outside the run and the cache; the secret of the environment may be in n
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import pickle
 import shutil
@@ -15,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from tests.conftest import Zygote
 from tests.data.clicks import clicks
@@ -28,12 +31,29 @@ QUICK = (
 )  # fmt: skip
 PLAIN = "labels: [click]\nnumeric: [rating]\ncategorical: {user: {num_rows: 100}}\n"
 CITIES = "labels: [click]\nnumeric: [rating]\ncategorical: {city: {encode: vocabulary}}\n"
+CANARY = "CANARY"  # stands for the canary's path
 TARGETS = (
     "os.system", "subprocess.run", "builtins.eval", "builtins.exec", "pickle.loads", "torch.load",
     "runner.training.builder.device.os.system",
     "runner.data.core.cache.shutil.rmtree", "runner.training.builder.__builtins__",
     "runner.config.targets.importlib.import_module",
     "torch.nn.modules.module.torch.load", "numpy.load",
+)  # fmt: skip
+# Functions of our own that run a command or build what they are told, with arguments for it
+OURS = {
+    "runner.sweep.hydra_launcher.submit": {
+        "request": {"launcher": "basic", "settings": [], "place": "x", "command": ["/bin/mkdir"]}
+    },
+    "runner.distributed.parent_death.exec_job": {"parent": 1, "command": ["/bin/mkdir", CANARY]},
+    "runner.remote.train_on_cluster": {"request": {"words": ["--version"], "dir": CANARY}},
+    "runner.training.builder.instantiate.instantiate": {
+        "node": {"command": f"mkdir {CANARY}"}, "allowed": ["os"]
+    },
+    "runner.rundir.json_files.write_json": {"path": CANARY, "value": 1},
+}  # fmt: skip
+PLACES = (
+    "dataset", "loop", "task", "model.net", "model.loss", "optimizer.dense", "tracker.mine",
+    "callbacks.mine",
 )  # fmt: skip
 KEYS = ("model.net", "model.loss", "dataset", "optimizer.dense", "task", "loop")
 
@@ -49,14 +69,17 @@ class Bomb:
 
 
 def attacks(table: Table, top: Path, *, short: bool) -> None:
-    """Run 50 attacks."""
+    """Run 90 attacks."""
     table.fault = "19: attacks and secrets"
     server = top / "server"
     server.mkdir()
     runner = Zygote(server)
     try:
         scene = Scene(runner, top)
-        every = [*targets(scene), *tagged(scene), *pickles(scene), *paths(scene), *secrets(scene)]
+        every = [
+            *targets(scene), *functions(scene), *tagged(scene), *pickles(scene), *paths(scene),
+            *secrets(scene),
+        ]  # fmt: skip
         for number, (name, attack) in enumerate(every):
             if not short or number % 9 == 0:
                 table.judge(name, lambda attack=attack: scene.judged(attack))
@@ -144,6 +167,36 @@ def targets(scene: Scene) -> list:
             return scene.refused(folder, "loop=eval", "run=run")
 
         found += [(f"option with {target}", by_option), (f"run with {target}", by_run)]
+    return found
+
+
+def functions(scene: Scene) -> list:
+    """List 40 runs whose configuration names a function of ours where a part belongs."""
+    verbs = (
+        ("loop=eval", "run=run"), ("loop=debug", "run=run"), ("reproduce", "run"),
+        ("schedule", "run", "trainer.max_epochs=1"),
+    )  # fmt: skip
+    found = []
+    for number, (target, place) in enumerate(itertools.product(OURS, PLACES)):
+        words: tuple[str, ...] = verbs[number % 3]
+        if place == "loop":  # the other commands have loops of their own
+            words = ("reproduce", "run")
+        elif place == "dataset" and number % 2:
+            words = verbs[3]
+
+        def attack(folder: Path, target=target, place=place, words=words) -> str:
+            run = scene.finished_run(folder)
+            settings = json.loads(json.dumps(OURS[target]).replace(CANARY, str(scene.canary)))
+            config = yaml.safe_load((run / "config.yaml").read_text())
+            *above, last = place.split(".")
+            node = config
+            for name in above:
+                node = node[name]
+            node[last] = {"_target_": target, **settings}
+            (run / "config.yaml").write_text(yaml.safe_dump(config))
+            return scene.refused(folder, *words, says=f"{place}._target_={target}: not a")
+
+        found.append((f"{place}: {target} by {words[0]}", attack))
     return found
 
 

@@ -13,8 +13,9 @@ from runner.data.core.source_files import fingerprint_path
 from runner.data.prepare.recipe import Recipe, hash_json
 from runner.data.read import order
 from runner.errors import ConfigError, nearest_hint
+from runner.parts import is_marked
 
-OWN_PACKAGE = "runner.data."
+OWN_PACKAGE = "runner."
 # Settings that every dataset option has, and that are not passed to its recipe
 SHARED_SETTINGS = ("window_rows", "prefetch", "workers", "rest", "write_to")
 
@@ -53,19 +54,41 @@ def fingerprint(dataset: Mapping[str, Any]) -> str:
     )
 
 
+def _find_option(target: str) -> Any:
+    """Return the dataset option of our own that a dotted name names; None for a target elsewhere.
+
+    It is judged here, since the fingerprint reads the data before the builder judges all parts.
+
+    Raises:
+        ConfigError: for something else of our own.
+    """
+    if not target.startswith(OWN_PACKAGE):
+        return None
+    module_name, _, name = target.rpartition(".")
+    try:
+        members = vars(import_module(module_name))
+    except ModuleNotFoundError:
+        members = {}
+    if not is_marked(members.get(name), "dataset"):
+        options = [n for n, member in members.items() if is_marked(member, "dataset")]
+        raise ConfigError(
+            f"dataset._target_={target}: not a part that dataset takes, which of our own is a "
+            f"function marked with @runner.dataset_option{nearest_hint(name, options)}"
+        )
+    return members[name]
+
+
 def build_recipe(dataset: Mapping[str, Any]) -> Recipe | None:
     """Return the recipe of one of our own dataset options; None for a target elsewhere.
 
     Raises:
-        ConfigError: for a setting that the option does not have, or one that is missing.
+        ConfigError: for something of our own that is no dataset option, for a setting that the
+            option does not have, or one that is missing.
     """
-    target = str(dataset.get("_target_", ""))
-    if not target.startswith(OWN_PACKAGE):
+    option = _find_option(str(dataset.get("_target_", "")))
+    if option is None:
         return None
-    module, _, _ = target.rpartition(".")
-    recipe_class = getattr(import_module(module), "recipe", None)
-    if recipe_class is None:
-        return None
+    recipe_class = vars(import_module(option.__module__))["recipe"]
     settings = {k: v for k, v in dataset.items() if k != "_target_" and k not in SHARED_SETTINGS}
     known = inspect.signature(recipe_class).parameters
     for key in settings:

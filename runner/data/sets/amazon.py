@@ -28,6 +28,7 @@ from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
 from runner.data.prepare.shards import ShardWriter
 from runner.errors import DataError
+from runner.parts import dataset_option
 
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
@@ -41,6 +42,7 @@ DOWNLOAD_HINT = (
 CHUNK_USERS = 1024
 
 
+@dataset_option
 def amazon_beauty(
     *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
 ) -> ParquetDataset:

@@ -35,6 +35,7 @@ from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.rewrite import rewrite_table
 from runner.data.tabular.table import TableRecipe
 from runner.errors import ConfigError, DataError
+from runner.parts import dataset_option
 
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
@@ -51,6 +52,7 @@ BLOCK_BYTES = 1 << 24
 LINE_BYTES = 240  # an estimate, for the progress bar
 
 
+@dataset_option
 def criteo(
     *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
 ) -> ParquetDataset:

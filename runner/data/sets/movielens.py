@@ -25,6 +25,7 @@ from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
 from runner.data.prepare.shards import ShardWriter
 from runner.errors import DataError
+from runner.parts import dataset_option
 
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
@@ -35,6 +36,7 @@ DOWNLOAD_HINT = "get ml-1m.zip from https://grouplens.org/datasets/movielens/1m/
 SINGLE_ID_COLUMNS = ("user", "item", "gender", "age", "occupation", "year")
 
 
+@dataset_option
 def movielens_1m(
     *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
 ) -> ParquetDataset:

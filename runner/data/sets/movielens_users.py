@@ -21,6 +21,7 @@ from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
 from runner.data.prepare.shards import ShardWriter
 from runner.data.sets.movielens import MovieLens
+from runner.parts import dataset_option
 
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
@@ -29,6 +30,7 @@ VERSION = 1  # to be raised when the same files give other rows
 USER_COLUMNS = ("gender", "age", "occupation")
 
 
+@dataset_option
 def movielens_users(
     *, window_rows: int, prefetch: int, workers: int, **settings: Any
 ) -> ParquetDataset:

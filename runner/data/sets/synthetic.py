@@ -29,6 +29,7 @@ from runner.data.prepare.shards import BLOCK_ROWS, SHARD_ROWS, shard_name
 from runner.data.sets.oracle_metrics import OracleMetrics
 from runner.data.sets.planted_model import PlantedModel, PlantedRows, build_planted_model, calibrate
 from runner.errors import ConfigError
+from runner.parts import dataset_option
 
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
@@ -38,6 +39,7 @@ CHUNK_ROWS = 8 * BLOCK_ROWS  # drawn at once, each chunk by its own generator
 LOGIT_PARTS = ("dense", "ids", "pairs")
 
 
+@dataset_option
 def synthetic(
     *,
     window_rows: int,

@@ -26,6 +26,7 @@ from runner.data.streaming.settings import (
 )
 from runner.data.tabular.schema_file import Declared
 from runner.errors import DataError
+from runner.parts import dataset_option
 
 if TYPE_CHECKING:
     from runner.data.streaming.dataset import StreamChunk, StreamDataset, StreamPosition
@@ -78,6 +79,7 @@ class FolderRecipe:
 recipe = FolderRecipe
 
 
+@dataset_option
 def folder(**settings: Any) -> StreamDataset:
     """Return the dataset of the option `folder`."""
     from runner.data.streaming.dataset import StreamDataset  # imports torch

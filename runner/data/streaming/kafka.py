@@ -39,6 +39,7 @@ from runner.data.streaming.settings import (
 )
 from runner.data.tabular.schema_file import Declared
 from runner.errors import ConfigError, DataError
+from runner.parts import dataset_option
 
 if TYPE_CHECKING:
     from runner.data.streaming.dataset import StreamChunk, StreamDataset, StreamPosition
@@ -87,6 +88,7 @@ class TopicRecipe:
 recipe = TopicRecipe
 
 
+@dataset_option
 def kafka(**settings: Any) -> StreamDataset:
     """Return the dataset of the option `kafka`.
 

@@ -42,6 +42,7 @@ from runner.data.tabular.rewrite import rewrite_table
 from runner.data.tabular.schema_file import Declared, parse_schema
 from runner.data.tabular.splits import Split, check_split_type, parse_split
 from runner.errors import ConfigError, DataError
+from runner.parts import dataset_option
 
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
@@ -51,6 +52,7 @@ DIRECT_ROWS = 1 << 17  # a row group with more rows is not read as it is: seeks 
 SPLIT_PATHS = {"train": "path", "validation": "validation_path", "test": "test_path"}
 
 
+@dataset_option
 def table(
     *, window_rows: int, prefetch: int, workers: int = 0, rest: str = "short", **settings: Any
 ) -> ParquetDataset:

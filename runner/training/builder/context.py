@@ -17,7 +17,7 @@ from runner.config.settings import (
     TrainerSettings,
     make_settings,
 )
-from runner.config.targets import resolve_target
+from runner.config.targets import resolve_part
 from runner.data.core.dataset import Dataset
 from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import current_ranks
@@ -48,6 +48,7 @@ from runner.training.builder.optimizers import (
     group_schedules,
     make_table_builder,
 )
+from runner.training.builder.part_kinds import KINDS
 from runner.training.catalogue import count_ids_for_model
 from runner.training.job import LearningRates
 from runner.training.rng_state import seed_rank
@@ -90,8 +91,17 @@ def make_context(
         ConfigError: for parts of the configuration that do not fit each other or the data.
     """
     ranks = current_ranks()
-    model: Recommender = instantiate(config["model"]["net"], schema=dataset.schema, allowed=allowed)
-    loss = instantiate(config["model"]["loss"], schema=dataset.schema, allowed=allowed)
+    model: Recommender
+    model, loss = (
+        instantiate(
+            config["model"][name],
+            KINDS[f"model.{name}"],
+            key=f"model.{name}",
+            allowed=allowed,
+            schema=dataset.schema,
+        )
+        for name in ("net", "loss")
+    )
     try:
         check_loss_inputs(model, loss)
     except ValueError as error:
@@ -121,7 +131,9 @@ def make_context(
         config["optimizer"]["dense"],
         parameters,
         parameter_groups,
-        partial(resolve_target, allowed=allowed),
+        partial(
+            resolve_part, allowed=allowed, kind=KINDS["optimizer.dense"], key="optimizer.dense"
+        ),
     )
     context = Context(
         model=model,

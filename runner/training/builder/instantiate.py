@@ -5,38 +5,62 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.config.targets import resolve_target
-from runner.errors import ConfigError
+from runner.config.targets import (
+    PartKind,
+    check_reserved_keys,
+    find_targets,
+    misplaced_target,
+    resolve_part,
+)
+from runner.errors import ConfigError, raise_combined
 
 
-def instantiate(node: Any, *, allowed: Sequence[str] = (), **more: Any) -> Any:
-    """Call what `_target_` names with the other keys of the node, innermost nodes first.
+def instantiate(
+    node: Mapping[str, Any],
+    kind: PartKind,
+    *,
+    key: str,
+    allowed: Sequence[str] = (),
+    **more: Any,
+) -> Any:
+    """Call what `_target_` names with the other keys of the node, if it is a part of this kind.
 
     Args:
-        node: a value of a resolved configuration.
-        allowed: packages that a `_target_` may name besides ours.
-        more: arguments of the outermost call that no configuration holds.
-
-    Returns:
-        The object that was made; a node without `_target_` comes back as a plain value.
+        node: of a resolved configuration.
+        kind: of the part that the node describes.
+        key: of the node, for messages.
+        allowed: packages that a `_target_` may name.
+        more: arguments that no configuration holds.
 
     Raises:
-        ConfigError: for an argument that the target does not take, or a value that it refuses.
+        ConfigError: for a target that is no part of this kind, for an argument that it does not
+            take, or a value that it refuses.
         TypeError: for one that arises inside the target.
     """
-    if isinstance(node, Mapping):
-        values = {k: instantiate(v, allowed=allowed) for k, v in node.items() if k != "_target_"}
-        if "_target_" not in node:
-            return values
-        target = resolve_target(node["_target_"], allowed)
-        try:
-            return target(**values, **more)
-        except TypeError as error:
-            if "argument" in str(error):
-                raise ConfigError(f"{node['_target_']}: {error}") from error
-            raise
-        except ValueError as error:
-            raise ConfigError(f"{node['_target_']}: {error}") from error
-    if isinstance(node, list | tuple):
-        return [instantiate(v, allowed=allowed) for v in node]
-    return node
+    settings = {name: _copy(value) for name, value in node.items() if name != "_target_"}
+    problems = check_reserved_keys(settings, key)
+    problems += [misplaced_target(*found) for found in find_targets(settings, key)]
+    raise_combined(problems)
+    path = node.get("_target_", "")
+    target = resolve_part(path, allowed, kind, key)
+    try:
+        part = target(**settings, **more)
+    except TypeError as error:
+        if "argument" in str(error):
+            raise ConfigError(f"{path}: {error}") from error
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    for name in kind.attributes:
+        if not hasattr(part, name):
+            raise ConfigError(f"{key}._target_={path}: what it makes has no {name}; {kind.marking}")
+    return part
+
+
+def _copy(value: Any) -> Any:
+    """Copy a value of a configuration, so that a part may change what it is given."""
+    if isinstance(value, Mapping):
+        return {name: _copy(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copy(inner) for inner in value]
+    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from runner.config.early_stopping import PATIENCE_RULES
 from runner.config.intervals import parse_interval
 from runner.config.settings import CheckpointSettings, TrainerSettings, make_settings
-from runner.config.targets import resolve_target
+from runner.config.targets import resolve_part
 from runner.data.core.dataset import Dataset, epoch_end_offset
 from runner.data.core.fitted import with_fitted_transforms
 from runner.distributed.global_batch import global_batch_size
@@ -33,6 +33,7 @@ from runner.training.builder.context import (
 )
 from runner.training.builder.device import prepare_device, seed_everything
 from runner.training.builder.instantiate import instantiate
+from runner.training.builder.part_kinds import KINDS, check_parts
 from runner.training.builder.pipeline import choose_pipeline
 from runner.training.builder.preflight import RunLength, preflight_warnings
 from runner.training.callbacks import Callbacks
@@ -64,12 +65,12 @@ def build_job(
     """
     trainer = make_settings(TrainerSettings, config["trainer"])
     checkpoint = make_settings(CheckpointSettings, config["checkpoint"])
-    make = partial(instantiate, allowed=allowed)
+    check_parts(config, allowed)
     device, ranks = prepare_device(trainer), current_ranks()
     seed_everything(config["seed"])
 
     source = resolve_source_path(config, checkpoint)
-    dataset = make_dataset(config["dataset"], run, source, make, ranks)
+    dataset = make_dataset(config["dataset"], run, source, allowed, ranks)
     update_rows = global_batch_size(trainer.batch_size, trainer.accumulate, ranks.world_size)
     steps_per_epoch = count_steps_per_epoch(dataset, update_rows)
     total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
@@ -77,7 +78,7 @@ def build_job(
     context, parameter_groups, table_lrs = make_context(
         config, trainer, dataset, device, run, view, allowed
     )
-    task = make(config["task"])
+    task = instantiate(config["task"], KINDS["task"], key="task", allowed=allowed)
     set_up_task(task, context, trainer)
     choose_pipeline(trainer, context, get_table_lookup(context.model), task)
     scaling = trainer.lr_scaling
@@ -103,7 +104,7 @@ def build_job(
         trainer=trainer,
         checkpoint=checkpoint,
         cadence=cadence,
-        loop=resolve_target(config["loop"]["_target_"], allowed),
+        loop=resolve_part(config["loop"]["_target_"], allowed, KINDS["loop"], "loop"),
         loop_settings=loop_settings,
         device=device,
         dataset=dataset,
@@ -115,7 +116,7 @@ def build_job(
         make_metrics=metrics,
         train_metrics=metrics(False),
         trackers=Trackers(
-            {kind: make(node) for kind, node in config["tracker"].items() if ranks.is_main},
+            make_trackers(config["tracker"], ranks, allowed),
             warn=view.warn,
         ),
         view=view,
@@ -140,7 +141,7 @@ def make_dataset(
     node: Mapping[str, Any],
     run: Run | None,
     source: Path | None,
-    make: Callable[[Mapping[str, Any]], Dataset],
+    allowed: Sequence[str],
     ranks: Ranks,
 ) -> Dataset:
     """Build the dataset, with the transforms fitted when the run, or its source, was first built.
@@ -149,13 +150,15 @@ def make_dataset(
         node: the group `dataset`.
         run: its directory keeps the fitted transforms.
         source: the run or checkpoint that this job only reads; its transforms are used then.
-        make: instantiates a node.
+        allowed: packages that a `_target_` may name besides ours.
         ranks: rank 0 writes the transforms.
     """
     folder = None if run is None else run.dir
     if source is not None:  # a checkpoint's run is two folders above it
         folder = source.parent.parent if source.parent.name == "checkpoints" else source
-    dataset = make(node if folder is None else with_fitted_transforms(node, folder / "data"))
+    if folder is not None:
+        node = with_fitted_transforms(node, folder / "data")
+    dataset: Dataset = instantiate(node, KINDS["dataset"], key="dataset", allowed=allowed)
     if run is not None and source is None and ranks.is_main:
         dataset.save_fitted_transforms(run.dir / "data")
     return dataset
@@ -191,16 +194,27 @@ def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Ca
     )
 
 
+def make_trackers(
+    node: Mapping[str, Mapping[str, Any]], ranks: Ranks, allowed: Sequence[str]
+) -> dict[str, Any]:
+    """Build the trackers by name; only rank 0 has any."""
+    return {
+        name: instantiate(settings, KINDS["tracker"], key=f"tracker.{name}", allowed=allowed)
+        for name, settings in node.items()
+        if ranks.is_main
+    }
+
+
 def make_callbacks(
     node: Mapping[str, Mapping[str, Any]], ranks: Ranks, allowed: Sequence[str]
 ) -> Callbacks:
     """Build the callbacks that this rank calls: all on rank 0, elsewhere those of every rank."""
-    callbacks = {
-        name: instantiate(settings, allowed=allowed)
-        for name, settings in node.items()
-        if ranks.is_main
-        or getattr(resolve_target(settings["_target_"], allowed), "on_every_rank", False)
-    }
+    kind, callbacks = KINDS["callbacks"], {}
+    for name, settings in node.items():
+        key = f"callbacks.{name}"
+        cls = resolve_part(settings["_target_"], allowed, kind, key)
+        if ranks.is_main or getattr(cls, "on_every_rank", False):
+            callbacks[name] = instantiate(settings, kind, key=key, allowed=allowed)
     return Callbacks(callbacks, ranks=ranks, exist_on_any_rank=bool(node))
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from runner.config.settings import DebugLoopSettings
 from runner.models.layers.embedding import TableLookup
+from runner.parts import loop_option
 from runner.reporting.console.format import format_number
 from runner.training.debugging.fixed_batches import SingleBatchDataset
 from runner.training.debugging.hooks import (
@@ -72,6 +73,7 @@ class DebugOutcome:
     error: str | None = None
 
 
+@loop_option
 def debug(job: Job) -> Result:
     """Make `loop.max_steps` updates from where a training would start, and report each.
 

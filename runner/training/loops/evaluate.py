@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runner.metrics.protocol import Metrics
+from runner.parts import loop_option
 from runner.training.job import Job, Result
 from runner.training.loops.evaluate_split import evaluate_split, select_split
 from runner.training.loops.follow import follow
@@ -12,6 +13,7 @@ from runner.training.state import restore_weights, train_state_from_values
 from runner.training.stop_signal import stop_on_signals
 
 
+@loop_option
 def evaluate(job: Job) -> Result:
     """Evaluate one split with the weights of one checkpoint; the source is only read.
 

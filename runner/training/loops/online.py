@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.data.core.dataset import FileOrderDataset
+from runner.parts import loop_option
 from runner.reporting.console.format import format_number
 from runner.reporting.console.sparkline import sparkline
 from runner.rundir.json_files import JsonlFile
@@ -26,6 +27,7 @@ PROGRESSIVE_SPLIT = "progressive"
 MAX_SHOWN_WINDOWS = 60  # the picture has up to twice as many bars
 
 
+@loop_option
 def online(job: Job) -> Result:
     """Train on a stream to its end, `trainer.max_steps` or a signal; resume where it stopped.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from runner.errors import UserError
+from runner.parts import loop_option
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.training.job import Job, Result
 from runner.training.loops.evaluate_split import evaluate_split
@@ -21,6 +22,7 @@ from runner.training.steps import is_finished, steps
 from runner.training.stop_signal import StopSignal, stop_on_signals
 
 
+@loop_option
 def train(job: Job) -> Result:
     """Train to the end of the run, resuming from the run directory if it holds a checkpoint.
 

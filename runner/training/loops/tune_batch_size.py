@@ -18,6 +18,7 @@ from runner.distributed.global_batch import (
 )
 from runner.errors import UserError
 from runner.machine import available_memory_bytes, is_out_of_memory
+from runner.parts import loop_option
 from runner.training.debugging.fixed_batches import FixedBatches, longest_rows, repeat_rows
 from runner.training.job import Job, Result
 from runner.training.loops.rollback import free_memory
@@ -72,6 +73,7 @@ class BatchSizeSearch:
         return [t for t in self.trials if t.examples_per_s is not None]
 
 
+@loop_option
 def tune_batch_size(job: Job) -> Result:
     """Find `trainer.batch_size`, the rows of a rank and micro-batch.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from runner.parts import loop_option
 from runner.reporting.console.format import format_number
 from runner.training.debugging.losses import mean_losses
 from runner.training.job import Job, LearningRates, Result
@@ -39,6 +40,7 @@ class RangeTestPoint:
     smoothed: float
 
 
+@loop_option
 def tune_lr(job: Job) -> Result:
     """Suggest a factor for the learning rates of both sides. Collective."""
     return tune(job, _suggest_rates, lambda job, tuned: with_lr_factor(job, tuned.get("factor", 1)))

@@ -1,0 +1,34 @@
+"""Marks of the functions that a configuration may name by `_target_`. No torch here.
+
+A class is recognised as a part by its base class or its methods. A function shows nothing of the
+kind, so that it says itself what it is; a function without a mark is never called.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_MARK = "__runner_part__"
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def dataset_option(function: Function) -> Function:
+    """Mark a function that returns a `Dataset`, so that `dataset._target_` may name it."""
+    return _mark(function, "dataset")
+
+
+def loop_option(function: Function) -> Function:
+    """Mark a function from a `Job` to a `Result`, so that `loop._target_` may name it."""
+    return _mark(function, "loop")
+
+
+def is_marked(target: object, group: str) -> bool:
+    """Return whether an object is a function that is marked as a part of a group."""
+    return inspect.isfunction(target) and vars(target).get(_MARK) == group
+
+
+def _mark(function: Function, group: str) -> Function:
+    setattr(function, _MARK, group)
+    return function

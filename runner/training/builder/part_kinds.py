@@ -1,0 +1,186 @@
+"""The kinds of parts: what each group of a configuration accepts as its `_target_`.
+
+A class is recognised by its base class or its methods, a function by its mark (`runner.parts`).
+Nothing is called here. Whatever is not recognised is not called elsewhere either, since a
+configuration may come with the run directory of a stranger.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import nn, optim
+
+from runner.config.targets import (
+    PartKind,
+    check_reserved_keys,
+    find_targets,
+    misplaced_target,
+    resolve_part,
+)
+from runner.errors import ConfigError, raise_combined
+from runner.models.losses import Loss
+from runner.parts import is_marked
+from runner.training.callbacks import EVENTS
+
+TASK_METHODS = ("train_step", "eval_step")
+TRACKER_METHODS = ("start", "log", "state", "finish", "messages")
+MODEL_METHODS = ("embed", "dense")
+
+
+def is_dataset(target: Any) -> bool:
+    """Return whether it is a marked function, or a class whose `batches` takes a `split`."""
+    if is_marked(target, "dataset"):
+        return True
+    return has_methods(target, ["batches"]) and first_argument(target, "batches") == "split"
+
+
+def is_loop(target: Any) -> bool:
+    """Return whether it is a marked function."""
+    return is_marked(target, "loop")
+
+
+def is_model(target: Any) -> bool:
+    """Return whether it is a module of two halves, as a `Recommender` is."""
+    return has_methods(target, MODEL_METHODS) and issubclass(target, nn.Module)
+
+
+def is_loss(target: Any) -> bool:
+    """Return whether it is a class that says that it is a `Loss`, or that takes a `prediction`."""
+    if not is_concrete_class(target):
+        return False
+    if Loss in target.__mro__:
+        return True
+    method = "forward" if issubclass(target, nn.Module) else "__call__"
+    return first_argument(target, method) == "prediction"
+
+
+def is_optimizer(target: Any) -> bool:
+    """Return whether it is an optimizer of torch, or derives from one."""
+    if not is_concrete_class(target) or target is optim.Optimizer:
+        return False
+    return issubclass(target, optim.Optimizer)
+
+
+def is_task(target: Any) -> bool:
+    """Return whether it is a class with the methods of a `Task`."""
+    return has_methods(target, TASK_METHODS)
+
+
+def is_tracker(target: Any) -> bool:
+    """Return whether it is a class with the methods of a `Tracker`."""
+    return has_methods(target, TRACKER_METHODS)
+
+
+def is_callback(target: Any) -> bool:
+    """Return whether it is a class with at least one event."""
+    return any(has_methods(target, [event]) for event in EVENTS)
+
+
+def is_concrete_class(target: Any) -> bool:
+    """Return whether it is a class of which objects can be made: no protocol, nothing abstract."""
+    if not isinstance(target, type) or inspect.isabstract(target):
+        return False
+    return not vars(target).get("_is_protocol", False)
+
+
+def has_methods(target: Any, names: Sequence[str]) -> bool:
+    """Return whether it is a concrete class that defines or inherits all these methods."""
+    if not is_concrete_class(target):
+        return False
+    methods = [get_method(target, name) for name in names]
+    return all(callable(m) and not getattr(m, "__isabstractmethod__", False) for m in methods)
+
+
+def get_method(cls: type, name: str) -> Any:
+    """Return what a class or one of its bases defines under a name, whatever its metaclass says."""
+    return next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None)
+
+
+def first_argument(cls: type, name: str) -> str | None:
+    """Return the name of a method's first argument after `self`; None if it has none."""
+    method = get_method(cls, name)
+    names = list(inspect.signature(method).parameters) if inspect.isfunction(method) else []
+    return names[1] if len(names) > 1 else None
+
+
+KINDS: Mapping[str, PartKind] = {
+    "dataset": PartKind(
+        is_dataset,
+        "a function marked with @runner.dataset_option, or a class of datasets",
+        "put the mark on a function of your own; a class needs batches(split, ...), schema and "
+        "num_rows",
+        attributes=("schema", "num_rows"),
+    ),
+    "loop": PartKind(
+        is_loop,
+        "a function marked with @runner.loop_option",
+        "put the mark on a function of your own",
+    ),
+    "model.net": PartKind(
+        is_model,
+        "a class of models",
+        "derive yours from runner.Recommender, with the methods embed and dense",
+    ),
+    "model.loss": PartKind(
+        is_loss,
+        "a class of losses",
+        "yours takes `prediction` as the first argument of its forward or __call__, or derives "
+        "from runner.Loss",
+    ),
+    "optimizer.dense": PartKind(
+        is_optimizer,
+        "an optimizer: a class of torch.optim",
+        "derive yours from torch.optim.Optimizer",
+    ),
+    "task": PartKind(
+        is_task,
+        "a class of tasks",
+        "yours needs train_step and eval_step; runner.Supervised has both",
+    ),
+    "tracker": PartKind(
+        is_tracker,
+        "a class of trackers",
+        f"yours needs {', '.join(TRACKER_METHODS)}, as runner.Tracker says",
+    ),
+    "callbacks": PartKind(
+        is_callback,
+        "a class of callbacks",
+        f"yours needs one of {', '.join(EVENTS)}",
+    ),
+}
+
+
+def find_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], PartKind]]:
+    """Yield the key, the node and the kind of every part of a whole configuration."""
+    for group in ("dataset", "loop", "task"):
+        yield group, config[group], KINDS[group]
+    for name in ("net", "loss"):
+        yield f"model.{name}", config["model"][name], KINDS[f"model.{name}"]
+    optimizer = config["optimizer"]
+    yield "optimizer.dense", optimizer["dense"], KINDS["optimizer.dense"]
+    for i, group in enumerate(optimizer.get("parts") or ()):
+        if "_target_" in (dense := group.get("dense") or {}):  # else the group's own optimizer
+            yield f"optimizer.parts[{i}].dense", dense, KINDS["optimizer.dense"]
+    for group in ("tracker", "callbacks"):
+        for name, node in (config.get(group) or {}).items():
+            yield f"{group}.{name}", node, KINDS[group]
+
+
+def check_parts(config: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    """Judge every part of a configuration, before the first of them is called.
+
+    Raises:
+        ConfigError: with a message for each `_target_` that names no part of its place's kind.
+    """
+    problems = check_reserved_keys(config)
+    parts = {f"{key}._target_": (key, node, kind) for key, node, kind in find_parts(config)}
+    problems += [misplaced_target(k, path) for k, path in find_targets(config) if k not in parts]
+    for key, node, kind in parts.values():
+        try:
+            resolve_part(node.get("_target_", ""), allowed, kind, key)
+        except ConfigError as error:
+            problems.append(str(error))
+    raise_combined(problems)

@@ -1,0 +1,342 @@
+"""What a group of the configuration takes: parts of its kind, and nothing else of any package."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import types
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+import runner
+from runner.config.targets import ALLOWED_PACKAGES, resolve_part
+from runner.errors import ConfigError
+from runner.training.builder.instantiate import instantiate
+from runner.training.builder.part_kinds import KINDS, check_parts
+
+CONF = Path(__file__).parents[3] / "conf"
+GROUPS = tuple(KINDS)
+ATTACKS = {
+    "runner.sweep.hydra_launcher.submit": {"request": {"launcher": "basic"}},
+    "runner.distributed.parent_death.exec_job": {"parent": 1, "command": ["/bin/false"]},
+    "runner.remote.train_on_cluster": {"request": {"words": [], "dir": None}},
+    "runner.training.builder.instantiate.instantiate": {"node": {}, "key": "", "allowed": ["os"]},
+    "runner.rundir.json_files.write_json": {"path": "x", "value": 1},
+}
+
+
+def public_callables(packages: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield the callables of all modules and of their classes, with dotted names. Calls none."""
+    classes = {}
+    for package in packages:
+        folders = importlib.import_module(package).__path__
+        modules = [m.name for m in pkgutil.walk_packages(folders, f"{package}.")]
+        for name in (package, *modules):
+            if any(part.startswith("_") for part in name.split(".")):
+                continue
+            module = importlib.import_module(name)
+            for attribute, value in attributes(module):
+                yield f"{name}.{attribute}", value
+                if isinstance(value, type):
+                    classes.setdefault(value, f"{name}.{attribute}")
+    for cls, name in classes.items():
+        for attribute, value in attributes(cls):
+            yield f"{name}.{attribute}", value
+
+
+def attributes(owner: Any) -> Iterator[tuple[str, Any]]:
+    for name in dir(owner):
+        value = None if name.startswith("_") else getattr(owner, name, None)
+        if callable(value):
+            yield name, value
+
+
+@cache
+def accepted() -> tuple[int, dict[str, dict[str, Any]]]:
+    """Count all public callables, and judge each of them for every group."""
+    every = dict(public_callables(("runner", "torch.optim", "torch.nn", "torchmetrics")))
+    parts: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    for target in {id(target): target for target in every.values()}.values():
+        for group, kind in KINDS.items():
+            if kind.accepts(target):
+                parts[group][f"{target.__module__}.{target.__qualname__}"] = target
+    return len(every), parts
+
+
+def test_of_every_public_callable_only_parts_are_accepted_and_each_in_one_group_only():
+    count, parts = accepted()
+    assert count > 8000
+    names = {group: set(found) for group, found in parts.items()}
+    assert {group: len(found) for group, found in names.items()} == {
+        "dataset": 14,  # 8 options; 6 classes that read, stream or wrap one
+        "loop": 6,
+        "model.net": 14,
+        "model.loss": 10,
+        "optimizer.dense": 15,
+        "task": 2,
+        "tracker": 2,
+        "callbacks": 6,
+    }
+    together = [name for found in names.values() for name in found]
+    assert len(together) == len(set(together))
+
+
+def test_what_is_accepted_is_what_it_says():
+    _, parts = accepted()
+    assert all(issubclass(cls, nn.Module) for cls in parts["model.net"].values())
+    assert all(issubclass(cls, torch.optim.Optimizer) for cls in parts["optimizer.dense"].values())
+    assert all(name.startswith("torch.optim.") for name in parts["optimizer.dense"])
+    assert all(name.startswith("runner.models.losses.") for name in parts["model.loss"])
+    assert all(name.startswith("runner.training.loops.") for name in parts["loop"])
+    assert all(name.startswith("runner.reporting.trackers.") for name in parts["tracker"])
+    assert all(name.startswith("runner.training.callbacks.") for name in parts["callbacks"])
+
+
+def test_every_option_names_a_part_of_its_group():
+    folders = {"model.loss": "model/loss", "model.net": "model"}
+    for group, kind in KINDS.items():
+        top = group.split(".")[0]
+        count = 0
+        for file in sorted((CONF / folders.get(group, top)).glob("*.yaml")):
+            node = yaml.safe_load(file.read_text()) or {}
+            inner = group.split(".")[1] if "." in group and group != "model.loss" else None
+            nodes = [node.get(inner)] if inner else [node]
+            if group in ("tracker", "callbacks"):
+                nodes = list(node.values())
+            for part in nodes:
+                path = part.get("_target_") if isinstance(part, dict) else None
+                if path not in (None, "???"):
+                    resolve_part(path, ALLOWED_PACKAGES, kind, group)
+                    count += 1
+        assert count, group
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("path", ATTACKS)
+def test_a_function_of_ours_that_is_no_part_is_refused_and_not_called(monkeypatch, group, path):
+    module_name, _, name = path.rpartition(".")
+    module = importlib.import_module(module_name)
+    called = []
+
+    def spy(**settings: Any) -> None:
+        called.append(settings)
+
+    spy.__module__ = module_name
+    monkeypatch.setattr(module, name, spy)
+    with pytest.raises(ConfigError) as refused:
+        instantiate(
+            {"_target_": path, **ATTACKS[path]}, KINDS[group], key=group, allowed=ALLOWED_PACKAGES
+        )
+    assert not called
+    message = str(refused.value)
+    assert message.startswith(f"{group}._target_={path}: not a part that {group} takes")
+    assert KINDS[group].takes in message
+    assert KINDS[group].marking in message
+
+
+@pytest.mark.parametrize("key", ["_args_", "_partial_", "_recursive_", "_convert_"])
+@pytest.mark.parametrize("where", ["top", "nested"])
+def test_keys_of_hydras_instantiate_are_unknown(key, where):
+    settings = {key: [1]} if where == "top" else {"inner": [{key: True}]}
+    node = {"_target_": "runner.training.update.task.Supervised", **settings}
+    with pytest.raises(ConfigError, match=rf"^task\.[^ ]*{key}: there is no such key"):
+        instantiate(node, KINDS["task"], key="task", allowed=ALLOWED_PACKAGES)
+
+
+def test_a_target_inside_a_parts_settings_is_refused():
+    inner = {"_target_": "runner.training.update.task.Supervised"}
+    node = {"_target_": "runner.training.update.task.Supervised", "hooks": [{"a": inner}]}
+    with pytest.raises(ConfigError, match=r"^task\.hooks\[0\]\.a\._target_=.*no part is built"):
+        instantiate(node, KINDS["task"], key="task", allowed=ALLOWED_PACKAGES)
+
+
+@pytest.fixture
+def mine(monkeypatch) -> types.ModuleType:
+    """A module of a user's, in a package that `--allow` opens."""
+    module = types.ModuleType("mine")
+    monkeypatch.setitem(sys.modules, "mine", module)
+    return module
+
+
+def judge(mine: types.ModuleType, group: str, part: Any) -> Any:
+    part.__module__ = "mine"
+    mine.Part = part
+    return resolve_part("mine.Part", ("mine",), KINDS[group], group)
+
+
+def rows() -> str:
+    """Return a text. A function as any package has many."""
+    return "rows"
+
+
+def test_a_users_function_needs_the_mark_of_its_group(mine):
+    for group, mark in (("dataset", runner.dataset_option), ("loop", runner.loop_option)):
+        plain, marked = (types.FunctionType(rows.__code__, {}) for _ in range(2))
+        assert mark(marked) is marked
+        assert judge(mine, group, marked) is marked
+        with pytest.raises(ConfigError, match=rf"@runner\.{mark.__name__}"):
+            judge(mine, group, plain)
+        for other in set(GROUPS) - {group}:
+            with pytest.raises(ConfigError, match="not a part"):
+                judge(mine, other, marked)
+
+
+def test_a_mark_is_that_of_the_function_itself(mine):
+    class Everything:
+        def __getattr__(self, name: str) -> str:
+            return "dataset"
+
+        def __call__(self) -> None:
+            raise AssertionError
+
+    mine.Part = Everything()
+    with pytest.raises(ConfigError, match="not a part"):
+        resolve_part("mine.Part", ("mine", __name__), KINDS["dataset"], "dataset")
+
+
+class Net(nn.Module):
+    def embed(self, batch): ...
+
+    def dense(self, embeddings, batch): ...
+
+
+class ModuleLoss(nn.Module):
+    def forward(self, prediction): ...
+
+
+class PlainLoss:
+    def __call__(self, prediction): ...
+
+
+class DeclaredLoss(nn.Module, runner.Loss):
+    def forward(self, scores): ...
+
+
+class MyTask:
+    def train_step(self, ctx, batches): ...
+
+    def eval_step(self, ctx, batch): ...
+
+
+class MyDataset:
+    def __init__(self, *, full: bool) -> None:
+        if full:
+            self.schema, self.num_rows = None, {"train": 1}
+
+    def batches(self, split, *, batch_size): ...
+
+
+class MyTracker:
+    start = log = state = finish = messages = rows
+
+
+class MyCallback:
+    def on_epoch(self, training): ...
+
+
+PARTS_OF_ONES_OWN = [
+    ("model.net", Net),
+    ("model.loss", ModuleLoss),
+    ("model.loss", PlainLoss),
+    ("model.loss", DeclaredLoss),
+    ("task", MyTask),
+    ("task", type("Shifted", (runner.Supervised,), {})),
+    ("dataset", MyDataset),
+    ("tracker", MyTracker),
+    ("callbacks", MyCallback),
+    ("optimizer.dense", type("Halved", (torch.optim.SGD,), {})),
+]
+
+
+@pytest.mark.parametrize(("group", "part"), PARTS_OF_ONES_OWN)
+def test_a_users_class_is_recognised_by_base_class_or_methods_in_its_group_only(mine, group, part):
+    monkeypatched = type(part.__name__, (part,), {})
+    assert judge(mine, group, monkeypatched) is monkeypatched
+    for other in set(GROUPS) - {group}:
+        with pytest.raises(ConfigError, match="not a part"):
+            judge(mine, other, monkeypatched)
+
+
+class NamedLikeATask(Protocol):
+    def train_step(self, ctx, batches): ...
+
+    def eval_step(self, ctx, batch): ...
+
+
+class MetaclassWithEverything(type):
+    def __getattr__(cls, name):
+        return rows
+
+
+@pytest.mark.parametrize(
+    ("group", "part"),
+    [
+        ("task", NamedLikeATask),
+        ("task", type("Half", (), {"train_step": rows})),
+        ("task", type("Values", (), {"train_step": 1, "eval_step": 2})),
+        ("task", MetaclassWithEverything("Anything", (), {})),
+        ("model.net", type("Undefined", (runner.Recommender,), {})),
+        ("model.net", type("NoModule", (), {"embed": rows, "dense": rows})),
+        ("model.net", type("NoHalves", (nn.Linear,), {})),
+        ("model.loss", type("Pair", (nn.BCELoss,), {})),
+        ("model.loss", type("NoCall", (), {})),
+        ("optimizer.dense", type("NoOptimizer", (), {"step": rows})),
+        ("dataset", type("OtherBatches", (), {"batches": lambda self, source: None})),
+    ],
+)
+def test_half_a_part_is_none(mine, group, part):
+    with pytest.raises(ConfigError, match="not a part"):
+        judge(mine, group, type(part)(part.__name__, (part,), {}) if part is not NamedLikeATask
+              else part)  # fmt: skip
+
+
+def test_a_dataset_must_have_what_its_class_does_not_show(mine):
+    judge(mine, "dataset", type("Own", (MyDataset,), {}))
+    for full in (True, False):
+        node = {"_target_": "mine.Part", "full": full}
+        if full:
+            instantiate(node, KINDS["dataset"], key="dataset", allowed=("mine",))
+        else:
+            with pytest.raises(ConfigError, match="has no schema"):
+                instantiate(node, KINDS["dataset"], key="dataset", allowed=("mine",))
+
+
+def plain_config() -> dict[str, Any]:
+    return {
+        "dataset": {"_target_": "runner.data.sets.synthetic.synthetic"},
+        "loop": {"_target_": "runner.training.loops.train.train"},
+        "task": {"_target_": "runner.training.update.task.Supervised"},
+        "model": {
+            "net": {"_target_": "runner.models.dcn.DCN"},
+            "loss": {"_target_": "runner.models.losses.BCE"},
+        },
+        "optimizer": {"dense": {"_target_": "torch.optim.Adam"}, "parts": [{"dense": {"lr": 1}}]},
+        "tracker": {},
+        "callbacks": {},
+    }
+
+
+def test_all_parts_are_judged_at_once():
+    config = plain_config()
+    check_parts(config, ALLOWED_PACKAGES)
+    bad = {"_target_": "runner.remote.train_on_cluster"}
+    config["optimizer"]["parts"] += [{"dense": dict(bad)}]
+    config["tracker"]["a"] = config["callbacks"]["b"] = config["loop"] = config["task"] = bad
+    config["scheduler"] = {"kind": "constant", "of": bad}
+    config["task"] = {**bad, "_partial_": True}
+    with pytest.raises(ConfigError) as refused:
+        check_parts(config, ALLOWED_PACKAGES)
+    message = str(refused.value)
+    assert message.startswith("7 mistakes")
+    for key in ("optimizer.parts[1].dense", "tracker.a", "callbacks.b", "loop", "task"):
+        assert f"{key}._target_=runner.remote.train_on_cluster: not a part" in message
+    assert "scheduler.of._target_=runner.remote.train_on_cluster: no part is built here" in message
+    assert "task._partial_: there is no such key" in message
