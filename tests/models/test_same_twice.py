@@ -24,6 +24,7 @@ from tests.models.sequence_scene import SCHEMA, batch_of
 from tests.tiny import make_context, snapshot
 
 REGRESSION = replace(SCHEMA, tasks=(TaskSpec("click", "regression"),))
+NEED_CANDIDATES = {"bpr", "in_batch_softmax", "sampled_bce", "sampled_softmax"}
 RETRIEVAL = {"sasrec", "two_tower"}  # they need a binary task
 MODELS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "own")
 LOSSES = sorted(path.stem for path in (CONF / "loss").glob("*.yaml"))
@@ -45,17 +46,10 @@ def default_loss(model: str) -> str:
 
 def losses_of(model: str) -> list[str]:
     """Return the losses that the model can be trained with."""
-    fitting = []
-    for loss in LOSSES:
-        if loss == "mse" and model in RETRIEVAL:
-            continue
-        try:
-            build(model, loss, "sgd")
-        except ValueError as error:
-            assert "does not score" in str(error), error
-        else:
-            fitting.append(loss)
-    return fitting
+    if model == "two_tower":
+        return [loss for loss in LOSSES if loss != "mse"]
+    others = {"mse", "in_batch_softmax"} if model == "sasrec" else NEED_CANDIDATES
+    return [loss for loss in LOSSES if loss not in others]
 
 
 def make_loss(name: str, schema: Schema) -> torch.nn.Module:
@@ -106,13 +100,12 @@ def test_a_model_learns_the_same_twice_on_two_threads(model):
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
-def test_every_loss_and_optimizer_learns_the_same_thrice_on_several_threads(model, optimizer):
+def test_every_loss_and_optimizer_learns_the_same_twice_on_several_threads(model, optimizer):
     for loss in losses_of(model):
-        for num_threads in (1, 2, 3):
+        for num_threads in (2, 3):
             torch.set_num_threads(num_threads)
-            first, second, third = (train(model, loss, optimizer, 2) for _ in range(3))
+            first, second = (train(model, loss, optimizer, 2) for _ in range(2))
             assert_same(first, second, f"{model}, {loss}, {num_threads} threads")
-            assert_same(first, third, f"{model}, {loss}, {num_threads} threads")
 
 
 class RepeatedAdds(TorchDispatchMode):
