@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.layers.dropout import Dropout
@@ -128,7 +129,9 @@ class SASRec(RetrievalModel):
         """Return F of every place, [B, L, D]; places behind the end of a sequence mean nothing."""
         place_L = torch.arange(embedded_BLD.shape[1], device=length_B.device)
         from_newest_BL = (length_B[:, None] - 1 - place_L).clamp(min=0)
-        x_BLD = embedded_BLD * math.sqrt(embedded_BLD.shape[2]) + self.places_LD[from_newest_BL]
+        # places repeat: on CPU the backward of indexing adds repeats in another order in every run
+        places_BLD = functional.embedding(from_newest_BL, self.places_LD)
+        x_BLD = embedded_BLD * math.sqrt(embedded_BLD.shape[2]) + places_BLD
         states_BLD: Tensor = self.norm(self.blocks(self.drop(x_BLD)))
         return states_BLD
 

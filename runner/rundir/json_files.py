@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
+from runner.rundir.regular_files import open_regular, read_bytes, replacing
 
 _MAX_ROW_BYTES = 1 << 20
 
@@ -43,16 +44,10 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         OSError: if it cannot be written; the old file then stays.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     sync_folder(path.parent)
 
 
@@ -72,10 +67,12 @@ def read_json(path: Path) -> Any:
         UserError: if it is missing or damaged, with its name.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path).decode())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
 
 
@@ -93,7 +90,8 @@ class JsonlFile:
         """Write a row."""
         if self._file is None:
             self._drop_torn_row()  # a process that was killed may have left half a line
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            self._file = open(open_regular(self.path, flags), "ab", buffering=0)  # noqa: SIM115
         rest = memoryview(f"{dumps(row)}\n".encode())
         while rest:  # a nearly full disk takes only a part, and raises at the next attempt
             rest = rest[self._file.write(rest) :]
@@ -124,7 +122,7 @@ class JsonlFile:
         size = self.size()
         if size == 0:
             return
-        with self.path.open("rb") as file:
+        with open(open_regular(self.path), "rb") as file:
             start = max(0, size - _MAX_ROW_BYTES)
             file.seek(start)
             tail = file.read()
@@ -141,7 +139,8 @@ class JsonlFile:
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Read the complete rows of a `.jsonl` file; incomplete and damaged rows are left out."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        with open(open_regular(path), encoding="utf-8", errors="replace") as file:
+            text = file.read()
     except OSError:
         return []
     rows = []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runner.errors import UserError
 from runner.rundir.lock import FolderLock
+from runner.rundir.regular_files import check_run_files, is_temporary
 
 DEFAULT_RUN_DIR = "outputs/{name}/{time}_{signature}"  # as conf/config.yaml has it
 # Files that a folder may have before its run has a meta.json: those of a start that was killed, and
@@ -17,8 +18,6 @@ DEFAULT_RUN_DIR = "outputs/{name}/{time}_{signature}"  # as conf/config.yaml has
 _FILES_BEFORE_META = {
     ".lock",
     "config.yaml",
-    ".config.yaml.tmp",
-    ".meta.json.tmp",
     "log.txt",
     "job.log",
 }
@@ -66,7 +65,7 @@ def check_not_foreign(folder: Path) -> None:
         UserError: if it is not; nothing has been written into it then.
     """
     names = {p.name for p in folder.iterdir()}
-    foreign = sorted(names - _FILES_BEFORE_META)
+    foreign = sorted(n for n in names - _FILES_BEFORE_META if not is_temporary(n))
     if foreign and "meta.json" not in names:
         raise UserError(
             f"{folder}: not a run directory and not empty ({', '.join(foreign[:5])}); "
@@ -78,8 +77,10 @@ def lock_folder(folder: Path) -> FolderLock:
     """Lock a folder.
 
     Raises:
-        UserError: if it is locked already, or cannot be written.
+        UserError: if it is locked already, cannot be written, or has a link, a pipe or the like in
+            place of a file.
     """
+    check_run_files(folder)
     try:
         return FolderLock(folder)
     except OSError as error:

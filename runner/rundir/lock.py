@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
+from runner.rundir.regular_files import open_regular, read_bytes
 
 LOCK_FILE = ".lock"
 
@@ -32,7 +33,7 @@ class FolderLock:
             OSError: if the folder cannot be written.
         """
         self.path = folder / LOCK_FILE
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._fd = open_regular(self.path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -66,7 +67,7 @@ class FolderLock:
 def is_locked(folder: Path) -> bool:
     """Return whether a live process writes into a run directory. Changes nothing."""
     try:
-        fd = os.open(folder / LOCK_FILE, os.O_RDONLY)
+        fd = open_regular(folder / LOCK_FILE)
     except OSError:
         return False
     try:
@@ -81,7 +82,7 @@ def is_locked(folder: Path) -> bool:
 def describe_holder(folder: Path) -> str:
     """Describe the holder of a lock as `process 123 on host, since ...`."""
     try:
-        holder: dict[str, Any] = json.loads((folder / LOCK_FILE).read_text())
+        holder: dict[str, Any] = json.loads(read_bytes(folder / LOCK_FILE))
         return f"process {holder['pid']} on {holder['host']}, since {holder['start']}"
     except (OSError, ValueError, KeyError):
         return "its lock does not say which"

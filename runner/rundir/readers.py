@@ -12,6 +12,7 @@ from typing import Any
 
 from runner.errors import UserError
 from runner.rundir.json_files import read_json
+from runner.rundir.regular_files import open_regular
 
 _TAIL = 1 << 16  # bytes at the end of a file in which its last line is looked for
 _TERMINAL_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -68,7 +69,7 @@ def last_line(path: Path, start: int = 0) -> str | None:
 
 def _tail(path: Path, start: int = 0) -> str:
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(start, size - _TAIL))
             return file.read().decode(errors="replace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import socket
@@ -18,8 +19,10 @@ from runner.rundir.json_files import JsonlFile, read_json, write_json, write_tex
 from runner.rundir.location import create_and_lock, lock_folder, update_latest_link
 from runner.rundir.lock import FolderLock
 from runner.rundir.moved_targets import with_current_targets
+from runner.rundir.plain_yaml import read_plain_yaml
 from runner.rundir.provenance import collect_provenance
 from runner.rundir.readers import read_signed_meta
+from runner.rundir.regular_files import read_bytes
 from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, secret_values
 
 
@@ -148,7 +151,7 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
     if meta["signature"] != spec.signature:
         note["signature_before"] = meta["signature"]
         note["changed"] = [list(c) for c in signature_changes(folder, meta, spec)]
-    replaced = ((folder / "config.yaml").read_text(encoding="utf-8"), meta)
+    replaced = (read_bytes(folder / "config.yaml").decode(), meta)
     meta = {
         **meta,
         "signature": spec.signature,
@@ -277,11 +280,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     References to the environment stay references.
 
     Raises:
-        UserError: if the file is damaged.
+        UserError: if the file is damaged, or is more than plain YAML.
     """
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
-    config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"), resolve=False)
+    text = read_plain_yaml(folder / "config.yaml")
+    try:
+        config = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
+    except (YAMLError, OmegaConfBaseException, OSError) as error:  # a scalar is an OSError
+        raise UserError(f"{folder / 'config.yaml'}: damaged: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{folder / 'config.yaml'}: damaged: it is not a mapping")
     current: dict[str, Any] = with_current_targets({str(k): v for k, v in config.items()})

@@ -20,11 +20,12 @@ from runner.reporting.report.records import RunRecord, checkpoint_steps, read_ru
 from runner.reporting.report.terminal import make_console
 from runner.rundir.lock import FolderLock, is_locked
 from runner.rundir.readers import read_optional_json
+from runner.rundir.regular_files import is_temporary
 
 _DELETING = ".deleting-"  # prefix of a folder that is being deleted; the next `clean` goes on
 _MAX_DEPTH = 4
 # Files of a run that was killed before it had a `meta.json`.
-_TRACES = {".lock", "config.yaml", "log.txt", ".config.yaml.tmp", ".meta.json.tmp"}
+_TRACES = {".lock", "config.yaml", "log.txt"}
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
 def _is_beginning(folder: Path) -> bool:
     """Whether a run was killed here before it had a `meta.json`."""
     names = {entry.name for entry in os.scandir(folder)}
-    return ".lock" in names and names <= _TRACES
+    return ".lock" in names and all(name in _TRACES or is_temporary(name) for name in names)
 
 
 def _read(folder: Path) -> RunRecord | str:

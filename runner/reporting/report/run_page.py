@@ -26,6 +26,7 @@ from runner.reporting.report.plotly_run import (
 )
 from runner.reporting.report.records import RunRecord
 from runner.rundir.readers import as_number, read_optional_json
+from runner.rundir.regular_files import read_bytes
 
 _FEATURES_SHOWN = 200
 
@@ -189,7 +190,7 @@ def _positive_rates(run: RunRecord) -> list[tuple[str, str]]:
 def _configuration(run: RunRecord) -> str:
     path = run.folder / "config.yaml"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path).decode(errors="replace")
     except OSError as error:
         return f'<p class="note">{escape(path)}: {escape(error.strerror or error)}</p>'
     given = run.meta.get("overrides") or []

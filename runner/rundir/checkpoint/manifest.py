@@ -16,6 +16,7 @@ from typing import Any
 
 from runner.errors import UserError
 from runner.rundir.checkpoint.files import FileDigest, digest_file, dump_json, parse_json
+from runner.rundir.regular_files import read_bytes
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.json"
@@ -65,7 +66,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST_FILE
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path)
     except FileNotFoundError as error:
         raise DamagedError(f"{folder} has no {MANIFEST_FILE}: not a whole checkpoint") from error
     except OSError as error:

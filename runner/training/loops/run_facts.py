@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from runner.metrics.protocol import Metrics
 from runner.metrics.reliability import compute_reliability
 from runner.rundir.json_files import dumps
+from runner.rundir.regular_files import read_bytes, replacing
 from runner.training.job import Job
 
 DATA_FACTS_FILE = "data.json"
@@ -68,7 +68,7 @@ def write_calibration(job: Job, split: str, step: int, metrics: Metrics | None) 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_bytes(path))
     except (OSError, ValueError):  # missing, or torn by a power cut: it is begun anew
         return {}
     return value if isinstance(value, dict) else {}
@@ -79,10 +79,8 @@ def _write(job: Job, name: str, value: Mapping[str, Any]) -> None:
     if job.run is None or not job.context.ranks.is_main:
         return
     path = job.run.dir / name
-    temporary = path.with_name(f".{name}.tmp")
     try:
-        temporary.write_text(dumps(value), encoding="utf-8")
-        os.replace(temporary, path)
+        with replacing(path) as file:
+            file.write(dumps(value))
     except OSError as error:  # a full disk stops the run where it matters, at a row or a checkpoint
-        temporary.unlink(missing_ok=True)
         job.view.warn(f"{path} could not be written: {error.strerror or error}")

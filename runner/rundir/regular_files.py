@@ -1,0 +1,111 @@
+"""Opens files of a run directory, which may come from anywhere: regular files only, never a link.
+
+A link could lead outside, and the opening of a pipe would wait for ever.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from runner.errors import UserError
+
+RUN_FILES = (
+    ".lock",
+    "config.yaml",
+    "meta.json",
+    "result.json",
+    "metrics.jsonl",
+    "perf.jsonl",
+    "log.txt",
+)
+MAX_JSON_BYTES = 1 << 26
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file, and return its descriptor. Does not wait for a pipe.
+
+    Raises:
+        OSError: if it cannot be opened, or is a link, a directory, a pipe or a device.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError:
+        _check_kind(path)
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        _check_kind(path)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return descriptor
+
+
+def _check_kind(path: Path) -> None:
+    try:
+        kind = _KINDS.get(stat.S_IFMT(path.lstat().st_mode))
+    except OSError:
+        return
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"is {kind}, not a regular file", str(path))
+
+
+def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
+    """Read a regular file whole.
+
+    Raises:
+        OSError: if it cannot be read, is no regular file, or has more than `max_bytes`.
+    """
+    with open(open_regular(path), "rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"has more than {max_bytes:,} bytes", str(path))
+    return content
+
+
+def check_run_files(folder: Path, names: Iterable[str] = RUN_FILES) -> None:
+    """Check that the files of a run directory that exist are regular files.
+
+    Raises:
+        UserError: naming the first one that is not.
+    """
+    for name in names:
+        try:
+            _check_kind(folder / name)
+        except OSError as error:
+            raise UserError(f"{folder / name}: {error.strerror}; nothing was changed") from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[str]]:
+    """Open a new file that takes the place of `path` when the block ends, and never before.
+
+    Its name cannot be foreseen, so that no link can wait there. If the block fails, it is removed.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether a file was left by a write that was killed (`replacing`)."""
+    return name.startswith(".") and name.endswith(".tmp")

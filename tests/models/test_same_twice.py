@@ -1,0 +1,156 @@
+"""The same seed gives the same weights, to the last bit, on several threads of a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from runner.batch import Schema, TaskSpec
+from runner.models.losses import check_loss_inputs
+from runner.optim.dense import build_dense_optimizer
+from runner.training.update.context import Context
+from runner.training.update.parameters import dense_parameters
+from runner.training.update.task import Supervised
+from tests.models.scene import CONF, from_yaml
+from tests.models.sequence_scene import SCHEMA, batch_of
+from tests.tiny import make_context, snapshot
+
+REGRESSION = replace(SCHEMA, tasks=(TaskSpec("click", "regression"),))
+NEED_CANDIDATES = {"bpr", "in_batch_softmax", "sampled_bce", "sampled_softmax"}
+RETRIEVAL = {"sasrec", "two_tower"}  # they need a binary task
+MODELS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "own")
+LOSSES = sorted(path.stem for path in (CONF / "loss").glob("*.yaml"))
+OPTIMIZERS = sorted(path.stem for path in (CONF.parent / "optimizer").glob("*.yaml"))
+MORE = {"sasrec": {"uniform": 20}, "two_tower": {"uniform": 16, "half_life": 3.0}}
+ROWS, UPDATES = 512, 3  # enough elements for torch to share each operation among threads
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def default_loss(model: str) -> str:
+    return yaml.safe_load((CONF / f"{model}.yaml").read_text())["defaults"][0]["loss"]
+
+
+def losses_of(model: str) -> list[str]:
+    """Return the losses that the model can be trained with."""
+    if model == "two_tower":
+        return [loss for loss in LOSSES if loss != "mse"]
+    others = {"mse", "in_batch_softmax"} if model == "sasrec" else NEED_CANDIDATES
+    return [loss for loss in LOSSES if loss not in others]
+
+
+def make_loss(name: str, schema: Schema) -> torch.nn.Module:
+    node = yaml.safe_load((CONF / "loss" / f"{name}.yaml").read_text())
+    module, _, cls = node.pop("_target_").rpartition(".")
+    group = {"group": "user"} if name == "jrc" else {}
+    loss: torch.nn.Module = getattr(import_module(module), cls)(schema, **{**node, **group})
+    return loss
+
+
+def build(model_name: str, loss_name: str, optimizer: str) -> Context:
+    schema = REGRESSION if loss_name == "mse" else SCHEMA
+    model = from_yaml(model_name, schema, **MORE.get(model_name, {}))
+    loss = make_loss(loss_name, schema)
+    check_loss_inputs(model, loss)
+    node = yaml.safe_load((CONF.parent / "optimizer" / f"{optimizer}.yaml").read_text())
+    sparse, dense = node["sparse"], node["dense"]
+    context = make_context(sparse["kind"], lr=sparse["lr"], model=model, loss=loss)
+    module, _, cls = dense.pop("_target_").rpartition(".")
+    context.dense_optimizer = build_dense_optimizer(
+        getattr(import_module(module), cls), dense, dense_parameters(model, loss)
+    )
+    return context
+
+
+def train(model: str, loss: str, optimizer: str, updates: int = UPDATES) -> dict[str, Tensor]:
+    context = build(model, loss, optimizer)
+    torch.manual_seed(0)
+    for step in range(1, updates + 1):
+        context.tables.set_lr_and_step(0.0 if optimizer == "lbfgs" else 0.02, step)
+        assert Supervised().train_step(context, iter([batch_of(ROWS, step)])).applied
+    return snapshot(context)
+
+
+def assert_same(first: dict[str, Tensor], second: dict[str, Tensor], what: str) -> None:
+    different = [name for name, tensor in first.items() if not torch.equal(second[name], tensor)]
+    assert not different, f"{what}: differs from one training to the next in {different}"
+    assert first.keys() == second.keys()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_model_learns_the_same_twice_on_two_threads(model):
+    torch.set_num_threads(2)
+    first, second = (train(model, default_loss(model), "rowwise_adagrad") for _ in range(2))
+    assert_same(first, second, model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_loss_and_optimizer_learns_the_same_twice_on_several_threads(model, optimizer):
+    for loss in losses_of(model):
+        for num_threads in (2, 3):
+            torch.set_num_threads(num_threads)
+            first, second = (train(model, loss, optimizer, 2) for _ in range(2))
+            assert_same(first, second, f"{model}, {loss}, {num_threads} threads")
+
+
+class RepeatedAdds(TorchDispatchMode):
+    """Notes each sum of numbers into indexed places in which a place occurs more than once.
+
+    It is what the backward of `x[index]` does, and on CPU its threads add in any order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_sums, self.repeated = 0, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        accumulate = (kwargs or {}).get("accumulate", args[3] if len(args) > 3 else False)
+        if "index_put" in name and accumulate and args[0].is_floating_point():
+            self.num_sums += 1
+            places = torch.zeros(args[0].shape, dtype=torch.int64)
+            places.index_put_(args[1], torch.ones_like(args[2], dtype=torch.int64), accumulate=True)
+            if places.max() > 1:
+                self.repeated.append(f"{name} into {tuple(args[0].shape)}")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_backward_of_a_model_or_loss_adds_to_an_indexed_place_twice(model):
+    num_sums = 0
+    for loss in losses_of(model):
+        with RepeatedAdds() as seen:
+            train(model, loss, "sgd", updates=1)
+        assert not seen.repeated, f"{model}, {loss}: {seen.repeated}; use functional.embedding"
+        num_sums += seen.num_sums
+    assert num_sums > 0 or model not in RETRIEVAL  # these index by rows, each of them once
+
+
+def test_the_check_notes_repeats_and_lets_other_indices_pass():
+    weight_ID = torch.randn(5, 3, requires_grad=True)
+    for rows, expected in (([0, 0, 2], 1), ([0, 1, 2], 0)):
+        with RepeatedAdds() as seen:
+            weight_ID[torch.tensor(rows)].sum().backward()
+        assert (seen.num_sums, len(seen.repeated)) == (1, expected)
+    with RepeatedAdds() as seen:
+        functional.embedding(torch.tensor([0, 0, 2]), weight_ID).sum().backward()
+    assert seen.num_sums == 0
+
+
+def test_every_loss_is_trained_with_some_model():
+    assert {loss for model in (*RETRIEVAL, "mlp") for loss in losses_of(model)} == set(LOSSES)

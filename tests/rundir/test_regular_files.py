@@ -1,0 +1,176 @@
+"""Files of a run directory that are no files, lead elsewhere or are made to exhaust the reader."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.errors import UserError
+from runner.rundir.checkpoint.manifest import DamagedError, read_manifest
+from runner.rundir.json_files import JsonlFile, read_json, read_jsonl, write_text
+from runner.rundir.location import check_not_foreign, lock_folder
+from runner.rundir.lock import FolderLock, is_locked
+from runner.rundir.readers import last_row
+from runner.rundir.regular_files import RUN_FILES, read_bytes, replacing
+from runner.rundir.run import read_config
+
+LIMIT_S = 5
+
+
+@pytest.fixture(autouse=True)
+def time_limit() -> Iterator[None]:
+    def stop(signum: int, frame: object) -> None:
+        raise TimeoutError(f"still waiting after {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def plant(kind: str, path: Path) -> Path:
+    """Put something else in place of a file, and return a file that must not change."""
+    outside = path.parent.parent / "outside"
+    outside.write_text('{"signature": "x"}\n')
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.symlink_to(outside)
+    return outside
+
+
+KINDS = ("pipe", "directory", "device", "link")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_readers_and_writers_refuse_what_is_no_file(folder, kind):
+    path = folder / "metrics.jsonl"
+    outside = plant(kind, path)
+    with pytest.raises(UserError, match=r"metrics.jsonl: cannot be read: is a .*, not a regular"):
+        read_json(path)
+    assert read_jsonl(path) == []
+    assert last_row(path) == {}
+    if kind != "directory":
+        with pytest.raises(OSError, match=r"not a regular file|larger"):
+            JsonlFile(path).append({"step": 1})
+    assert outside.read_text() == '{"signature": "x"}\n'
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_configuration_and_a_manifest_are_files(folder, kind):
+    outside = plant(kind, folder / "config.yaml")
+    with pytest.raises(UserError, match=r"config.yaml: cannot be read: is a .*, not a regular"):
+        read_config(folder)
+    plant(kind, folder / "manifest.json")
+    with pytest.raises(DamagedError, match=r"manifest.json cannot be read: is a"):
+        read_manifest(folder)
+    assert outside.read_text() == '{"signature": "x"}\n'
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", RUN_FILES)
+def test_a_run_is_not_opened_where_something_else_is_in_place_of_a_file(folder, kind, name):
+    outside = plant(kind, folder / name)
+    with pytest.raises(UserError, match=rf"{name}: is a .*, not a regular file; nothing was"):
+        lock_folder(folder)
+    assert not is_locked(folder)
+    assert outside.read_text() == '{"signature": "x"}\n'
+    assert {p.name for p in folder.iterdir()} == {name}
+
+
+def test_a_lock_does_not_follow_a_link(folder):
+    outside = plant("link", folder / ".lock")
+    with pytest.raises(OSError, match=r"is a link"):
+        FolderLock(folder)
+    assert outside.read_text() == '{"signature": "x"}\n'
+
+
+def bomb() -> str:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    return "\n".join(lines)
+
+
+YAMLS = {
+    "aliases": (bomb(), "refused: line 1 has an alias or an anchor"),
+    "a tag": ("a: !!python/object/apply:os.getcwd []", "refused: line 1 has the tag"),
+    "depth": ("[" * 100_000, "refused: line 1 is nested deeper than 100"),
+    "size": ("#" * (1 << 20) + "\na: 1", "cannot be read: has more than 1,048,576 bytes"),
+    "no yaml": ("a: [1", "damaged: "),
+    "a scalar": ("7", "damaged: "),
+    "a key twice": ("a: 1\na: 2", "damaged: "),
+    "no mapping": ("- 1", "damaged: it is not a mapping"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), YAMLS.values(), ids=YAMLS)
+def test_yaml_that_is_no_plain_mapping_is_refused(folder, text, message):
+    (folder / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"config.yaml: {message}"):
+        read_config(folder)
+
+
+def test_bytes_that_are_no_text_are_refused(folder):
+    (folder / "config.yaml").write_bytes(b"a: \xff\xfe")
+    with pytest.raises(UserError, match=r"config.yaml: damaged: .*decode"):
+        read_config(folder)
+
+
+def test_references_and_numbers_are_read_as_before(folder):
+    (folder / "config.yaml").write_text("a: ${oc.env:HOME}\nb: 1e-3\nc: null\nd: [1, yes]\n")
+    assert read_config(folder) == {"a": "${oc.env:HOME}", "b": 1e-3, "c": None, "d": [1, True]}
+
+
+def test_a_huge_file_is_refused(folder):
+    with (folder / "meta.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match=r"meta.json: cannot be read: has more than"):
+        read_json(folder / "meta.json")
+    with pytest.raises(OSError, match=r"has more than 10 bytes"):
+        read_bytes(folder / "meta.json", 10)
+
+
+def test_a_link_at_the_old_name_of_a_temporary_file_is_not_followed(folder):
+    outside = plant("link", folder / ".meta.json.tmp")
+    write_text(folder / "meta.json", "new")
+    assert (folder / "meta.json").read_text() == "new"
+    assert outside.read_text() == '{"signature": "x"}\n'
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(folder):
+    path = folder / "meta.json"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "\ud800")
+    assert [p.name for p in folder.iterdir()] == ["meta.json"]
+    assert path.read_text() == "old"
+
+
+def test_a_new_file_has_the_mode_of_any_other(folder):
+    write_text(folder / "one", "")
+    (folder / "two").write_text("")
+    assert (folder / "one").stat().st_mode == (folder / "two").stat().st_mode
+
+
+def test_a_start_that_was_killed_while_it_wrote_is_not_foreign(folder):
+    with replacing(folder / "config.yaml") as file:
+        file.write("a: 1")
+        file.flush()
+        check_not_foreign(folder)
+        assert len(list(folder.iterdir())) == 1
+    assert (folder / "config.yaml").read_text() == "a: 1"
