@@ -1,6 +1,7 @@
 import shutil
 import sys
 import types
+from copy import deepcopy
 
 import pytest
 import yaml
@@ -167,7 +168,7 @@ def attack(finished, folder, places, target, **settings):
         node = config
         for name in above:
             node = node[name]
-        node[last] = {"_target_": target, **settings}
+        node[last] = deepcopy({"_target_": target, **settings})  # shared lists become aliases
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     return run
 
