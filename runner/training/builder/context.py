@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from runner.batch import Schema
 from runner.config.settings import (
     EmaSettings,
     LrScalingSettings,
@@ -27,7 +28,7 @@ from runner.embeddings.sharding_settings import ShardingSettings
 from runner.errors import ConfigError
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.recommender import Recommender
-from runner.models.losses import check_loss_inputs
+from runner.models.losses import Loss, check_loss_inputs
 from runner.optim.lr_scaling import lr_scale_factor
 from runner.optim.lr_schedule import build_schedule
 from runner.optim.param_groups import parse_parameter_groups
@@ -91,21 +92,7 @@ def make_context(
         ConfigError: for parts of the configuration that do not fit each other or the data.
     """
     ranks = current_ranks()
-    model: Recommender
-    model, loss = (
-        instantiate(
-            config["model"][name],
-            KINDS[f"model.{name}"],
-            key=f"model.{name}",
-            allowed=allowed,
-            schema=dataset.schema,
-        )
-        for name in ("net", "loss")
-    )
-    try:
-        check_loss_inputs(model, loss)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    model, loss = build_model_and_loss(config["model"], dataset.schema, allowed)
     parameters = dense_parameters(model, loss)
     lookup = get_table_lookup(model)
     parameter_groups = assign_parameters(
@@ -153,6 +140,28 @@ def make_context(
         schema=dataset.schema,
     )
     return context, parameter_groups, built.base_lrs
+
+
+def build_model_and_loss(
+    node: Mapping[str, Any], schema: Schema, allowed: Sequence[str]
+) -> tuple[Recommender, Loss]:
+    """Build `model.net` and `model.loss`, and check that they fit each other.
+
+    Raises:
+        ConfigError: if the loss reads what the model does not provide.
+    """
+    model: Recommender
+    model, loss = (
+        instantiate(
+            node[name], KINDS[f"model.{name}"], key=f"model.{name}", allowed=allowed, schema=schema
+        )
+        for name in ("net", "loss")
+    )
+    try:
+        check_loss_inputs(model, loss)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return model, loss
 
 
 def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:

@@ -21,7 +21,7 @@ from runner.metrics.settings import MetricSettings, result_keys
 from runner.optim.lr_scaling import describe_lr_scaling
 from runner.reporting.console import View
 from runner.reporting.trackers import Trackers
-from runner.rundir.checkpoint import Checkpointer
+from runner.rundir.checkpoint import Checkpoint, Checkpointer
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.run import Run
 from runner.training.builder.context import (
@@ -115,20 +115,29 @@ def build_job(
         total_steps=total_steps,
         make_metrics=metrics,
         train_metrics=metrics(False),
-        trackers=Trackers(
-            make_trackers(config["tracker"], ranks, allowed),
-            warn=view.warn,
-        ),
+        trackers=Trackers(make_trackers(config["tracker"], ranks, allowed), warn=view.warn),
         view=view,
         callbacks=make_callbacks(config.get("callbacks") or {}, ranks, allowed),
         run=run,
-        checkpointer=None
-        if run is None or source is not None
-        else Checkpointer(run.dir / "checkpoints", keep=checkpoint.keep, warn=view.warn),
-        source_checkpoint=None
-        if source is None or loop_settings.get("follow")
-        else find_checkpoint(source, checkpoint.step),
+        checkpointer=make_checkpointer(run if source is None else None, checkpoint.keep, view),
+        source_checkpoint=find_source_checkpoint(source, checkpoint.step, loop_settings),
     )
+
+
+def make_checkpointer(run: Run | None, keep: int, view: View) -> Checkpointer | None:
+    """Build what saves the checkpoints of a training; None if there is no training's run."""
+    if run is None:
+        return None
+    return Checkpointer(run.dir / "checkpoints", keep=keep, warn=view.warn)
+
+
+def find_source_checkpoint(
+    source: Path | None, step: int | str, loop_settings: Mapping[str, Any]
+) -> Checkpoint | None:
+    """Find the checkpoint that a loop reads; None for a training, and for one that follows all."""
+    if source is None or loop_settings.get("follow"):
+        return None
+    return find_checkpoint(source, step)
 
 
 def resolve_source_path(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:

@@ -87,7 +87,8 @@ def test_an_object_that_is_not_a_callback_is_refused_and_named(callback, message
 
 
 def test_callbacks_that_declare_a_state_or_none_are_taken():
-    make_callbacks(a=Averager(), b=Diary(file="x"), c=Gambler(), d=Saves({}))
+    taken = make_callbacks(a=Averager(), b=Diary(file="x"), c=Gambler(), d=Saves({}))
+    assert list(taken.by_name) == ["a", "b", "c", "d"]
 
 
 def test_a_run_with_a_callback_that_declares_nothing_ends_before_it_trains(runner, tmp_path):
