@@ -282,7 +282,7 @@ def test_with_bf16_two_ranks_are_killed_and_one_process_continues(runner, togeth
 
 
 def test_sums_since_the_last_log_are_those_of_all_ranks_whoever_continues(runner, tmp_path):
-    """At the checkpoints, 10 and 15, ranks hold the sums of three updates, or of one."""
+    """At a checkpoint the ranks hold the sums of the updates since the last log, at 7 or 14."""
     apart = ("trainer.log_every=7", "trainer.max_steps=21", "checkpoint.save_every=5")
     quiet, one, two = tmp_path / "quiet", tmp_path / "one", tmp_path / "two"
     assert train(runner, quiet, *ONE, *apart).code == 0
@@ -293,7 +293,9 @@ def test_sums_since_the_last_log_are_those_of_all_ranks_whoever_continues(runner
         words = ("--allow", "tests", "resume", str(run), f"trainer.num_processes={ranks}")
         done = runner.run(*words, env={"TRACE_FILE": f"{run}.trace"})
         assert done.code == 0, done.text
-        assert re.search("resuming from step (10|15) ", done.text)  # 15 may not be whole yet
+        # the newest that is whole: 15 may not be yet, and 11 is there where it was the best so far
+        found = re.search("resuming from step (10|11|15) ", done.text)
+        assert found, done.text
         for step in (7, 14, 21):
             ours, theirs = (logged(folder, step) for folder in (run, quiet))
             assert ours == pytest.approx(theirs, abs=2e-6) and len(ours) > 3
