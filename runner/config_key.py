@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,19 +21,25 @@ from runner.errors import nearest_hint
 # enter only while the rule is on. "in global_batch": as a factor of the rows of an update.
 Signed = Literal["yes", "no", "when set", "when on", "in global_batch"]
 
+_INT64 = 2**63  # no number of a configuration may be larger
+
 
 @dataclass(frozen=True)
 class Key:
     """The declaration of one key, beside the type of its field.
 
     Args:
-        doc: what the key is; the comment behind it in the YAML is the same text.
+        doc: what the key is; the comment behind it in the YAML is the same text. Arguments of
+            parts have none: their YAML and their docstring say it.
         ge: the least number that is allowed.
         gt: a number that every allowed one is above.
         le: the greatest number that is allowed.
         lt: a number that every allowed one is below; `math.inf` refuses infinity.
+        min_items: of a list, whose items the bounds hold for.
+        max_items: of a list.
         choices: the texts that are allowed; empty: any text.
-        pattern: a regular expression for further texts beside the choices.
+        pattern: a regular expression for further texts beside the choices, or for all texts that
+            are allowed, which the note then describes.
         interval: whether it is an interval such as `100` (updates), `5000ex` or `2ep`, which may
             also be a time where it is "progress or time".
         note: what is added to the message about a number that is out of range.
@@ -40,11 +47,13 @@ class Key:
         signed: whether the key enters the signature.
     """
 
-    doc: str
+    doc: str = ""
     ge: float | None = None
     gt: float | None = None
     le: float | None = None
     lt: float | None = None
+    min_items: int = 0
+    max_items: int | None = None
     choices: tuple[str, ...] = ()
     pattern: str | None = None
     interval: Literal["progress", "progress or time"] | None = None
@@ -57,31 +66,53 @@ class Key:
         """The values that are allowed, in a few words; empty: all of the type."""
         if self.interval:
             return "an interval" if self.interval == "progress" else "an interval, also a time"
-        return "; ".join(filter(None, [", ".join(self.choices), " and ".join(self._bounds)]))
+        parts = [", ".join(self.choices), " and ".join(self._bounds), self._length]
+        return "; ".join(filter(None, parts))
 
     def find_problem(self, key: str, value: Any) -> str | None:
         """Return a message if a value of the right type is out of range or no choice.
+
+        A number is finite and fits into 64 bits, whatever its bounds are.
 
         Args:
             key: the dotted name of the key, for the message.
             value: as it stands in the configuration; whether it may be null is said by the type.
         """
         if isinstance(value, str):
-            if not self.choices or value in self.choices or self._matches_pattern(value):
+            is_free = not self.choices and self.pattern is None
+            if is_free or value in self.choices or self._matches_pattern(value):
                 return None
             listed = ", ".join(self.choices)
+            if not self.choices:
+                return f"{key}={value}: must be {self.note}"
             return f"{key}={value}: one of {listed}{nearest_hint(value, self.choices)}"
+        if isinstance(value, list | tuple):
+            return self._find_item_problem(key, value)
+        if isinstance(value, Mapping):
+            problems = (self.find_problem(f"{key}.{name}", inner) for name, inner in value.items())
+            return next(filter(None, problems), None)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or self._is_in_range(value):
             return None
-        rule = " and ".join(self._bounds)
-        rule = "must not be negative" if rule == "at least 0" else f"must be {rule}"
-        return f"{key}={value}: {rule}{f'; {self.note}' if self.note else ''}"
+        rule = " and ".join(self._bounds) or "a finite number"
+        if isinstance(value, int) and abs(value) >= _INT64:
+            rule = f"below {_bound_text(_INT64)}"
+        rule = "must not be negative" if rule == "at least 0" and value < 0 else f"must be {rule}"
+        return f"{key}={_shown(value)}: {rule}{f'; {self.note}' if self.note else ''}"
+
+    def _find_item_problem(self, key: str, values: Sequence[Any]) -> str | None:
+        too_many = self.max_items is not None and len(values) > self.max_items
+        if too_many or len(values) < self.min_items:
+            return f"{key}={list(values)}: needs {self._length}"
+        problems = (self.find_problem(f"{key}[{i}]", inner) for i, inner in enumerate(values))
+        return next(filter(None, problems), None)
 
     def _is_in_range(self, value: float) -> bool:
-        # NaN fails every comparison, and so is refused wherever there is a bound.
+        # NaN fails every comparison
+        limit = math.inf if isinstance(value, float) else _INT64
         return (
-            (self.ge is None or value >= self.ge)
+            -limit < value < limit
+            and (self.ge is None or value >= self.ge)
             and (self.gt is None or value > self.gt)
             and (self.le is None or value <= self.le)
             and (self.lt is None or value < self.lt)
@@ -91,17 +122,28 @@ class Key:
         return self.pattern is not None and re.fullmatch(self.pattern, value) is not None
 
     @property
+    def _length(self) -> str:
+        if self.min_items and self.min_items == self.max_items:
+            return f"{self.min_items} items"
+        return f"at least {self.min_items} item{'s' * (self.min_items > 1)}" * bool(self.min_items)
+
+    @property
     def _bounds(self) -> list[str]:
         bounds = []
         if self.ge is not None:
-            bounds.append(f"at least {self.ge:g}")
+            bounds.append(f"at least {_bound_text(self.ge)}")
         if self.gt is not None:
-            bounds.append(f"above {self.gt:g}")
+            bounds.append(f"above {_bound_text(self.gt)}")
         if self.le is not None:
-            bounds.append(f"at most {self.le:g}")
+            bounds.append(f"at most {_bound_text(self.le)}")
         if self.lt is not None:
             bounds.append("finite" if self.lt == math.inf else f"below {_bound_text(self.lt)}")
         return bounds
+
+
+def _shown(value: float) -> str:
+    # the digits of a very long whole number would fill the terminal
+    return f"{value:.1e}" if isinstance(value, float) and abs(value) > _INT64 else str(value)[:60]
 
 
 def _bound_text(bound: float) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from runner.config.intervals import parse_interval
 from runner.config.settings import SETTINGS_BY_NODE, SETTINGS_BY_TARGET
 from runner.config_key import Key, Signed
 from runner.errors import ConfigError
 
+LISTS = (list, tuple, Sequence)
+MAPPINGS = (dict, Mapping)
+CONTAINERS = (*LISTS, *MAPPINGS)
 NO_DEFAULT = MISSING
+GIVEN_IN_CODE = object()  # the default of a part's argument, which nobody needs to know
 _UNDECLARED = Key("")
 
 
@@ -41,12 +45,25 @@ def read_declarations(settings: type) -> Mapping[str, Declaration]:
 
 
 def _declaration(annotated: Any, field: Any) -> Declaration:
-    key, hint = _UNDECLARED, annotated
-    if typing.get_origin(annotated) is Annotated:
-        hint, *notes = typing.get_args(annotated)
-        key = next((n for n in notes if isinstance(n, Key)), _UNDECLARED)
     default = field.default if field.default_factory is MISSING else field.default_factory()
+    return make_declaration(annotated, default)
+
+
+def make_declaration(annotated: Any, default: Any) -> Declaration:
+    """Return the declaration of a type that may be annotated with a `Key`."""
+    hint, key = split_annotation(annotated)
+    if typing.get_origin(hint) is Literal and not key.choices:
+        key = replace(key, choices=tuple(map(str, typing.get_args(hint))))
+        hint = str
     return Declaration(hint, key, default, cast(type, hint) if is_dataclass(hint) else None)
+
+
+def split_annotation(annotated: Any) -> tuple[Any, Key]:
+    """Return a type without its annotation, and its `Key`; an empty one if it has none."""
+    if typing.get_origin(annotated) is not Annotated:
+        return annotated, _UNDECLARED
+    hint, *notes = typing.get_args(annotated)
+    return hint, next((n for n in notes if isinstance(n, Key)), _UNDECLARED)
 
 
 def settings_of(node: str, target: object = None) -> type | None:
@@ -64,15 +81,47 @@ def settings_of(node: str, target: object = None) -> type | None:
     return settings
 
 
-def find_range_problem(key: str, value: Any, declared: Key) -> str | None:
-    """Return a message if a value of the right type is not what its key takes."""
-    if not declared.interval:
-        return declared.find_problem(key, value)
-    try:
-        parse_interval(value, key=key, allow_time=declared.interval == "progress or time")
-    except ConfigError as error:
-        return str(error)
-    return None
+def find_range_problem(key: str, value: Any, declared: Key, hint: Any = Any) -> str | None:
+    """Return a message if a value of the right type is not what its key takes.
+
+    Args:
+        key: dotted.
+        value: of the type.
+        declared: of the key.
+        hint: the type, whose items may have declarations of their own.
+    """
+    if declared.interval:
+        try:
+            allow_time = declared.interval == "progress or time"
+            parse_interval(value, key=key, allow_time=allow_time, why_no_time=declared.note)
+        except ConfigError as error:
+            return str(error)
+        return None
+    if problem := declared.find_problem(key, value):
+        return problem
+    item_hint, item_key = _item_declaration(hint)
+    named: list[tuple[str, Any]] = []
+    if isinstance(value, Mapping):
+        named = [(f"{key}.{name}", inner) for name, inner in value.items()]
+    elif isinstance(value, list | tuple):
+        named = [(f"{key}[{i}]", inner) for i, inner in enumerate(value)]
+    problems = (find_range_problem(k, inner, item_key, item_hint) for k, inner in named)
+    return next(filter(None, problems), None)
+
+
+def describe_range(declaration: Declaration) -> str:
+    """Return the values that a key takes, in a few words, those of its items included."""
+    item_hint, item_key = _item_declaration(declaration.hint)
+    of_items = item_key.range or _item_declaration(item_hint)[1].range
+    parts = [declaration.key.range, f"each {of_items}" * bool(of_items)]
+    return "; ".join(filter(None, parts))
+
+
+def _item_declaration(hint: Any) -> tuple[Any, Key]:
+    """Return the type and the `Key` of what a list or a mapping holds."""
+    arguments = typing.get_args(hint)
+    is_container = typing.get_origin(hint) in CONTAINERS and arguments
+    return split_annotation(arguments[-1] if is_container else Any)
 
 
 def all_declarations() -> Iterator[tuple[str, Declaration]]:

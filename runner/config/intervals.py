@@ -43,7 +43,7 @@ class Progress:
 
 
 def parse_interval(
-    value: int | str | None, *, key: str, allow_time: bool = False
+    value: int | str | None, *, key: str, allow_time: bool = False, why_no_time: str = ""
 ) -> Interval | None:
     """Return the interval that a configuration has; null means never.
 
@@ -52,6 +52,7 @@ def parse_interval(
         key: named in errors.
         allow_time: whether a time may be given. Only saving and logging may depend on the clock,
             since whatever decides a result must not.
+        why_no_time: the reason for this key, if it is another one.
 
     Raises:
         ConfigError: if the value is no interval, or a time where none is allowed.
@@ -68,10 +69,8 @@ def parse_interval(
     count = int(match[1]) * _FACTORS[match[2]]
     unit = _UNITS[match[2]]
     if unit == "seconds" and not allow_time:
-        raise ConfigError(
-            f"{key}={value}: a time is for saving and logging only, since this key changes the "
-            "result of the run; write updates, '5000ex' or '2ep'"
-        )
+        why = why_no_time or "a time is for saving and logging only; this key changes the result"
+        raise ConfigError(f"{key}={value}: no time: {why}; write updates, '5000ex' or '2ep'")
     if count < 1:
         raise ConfigError(f"{key}={value}: an interval is at least 1; null means never")
     return Interval(unit, count)

@@ -6,30 +6,18 @@ arguments are read from its source.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from runner.config.declarations import read_declarations, settings_of
-from runner.config.locations import SOURCE_ROOT
+from runner.config.declarations import describe_range, read_declarations, settings_of
+from runner.config.part_arguments import read_arguments
 from runner.config.typecheck import type_name
 from runner.config_key import Key
-
-_WORDS = (  # Python's names of types -> what messages call them
-    (r"Sequence\[|list\[|tuple\[", "list of "),
-    (r"Mapping\[.*|dict\[.*|Mapping|dict", "group of keys"),
-    (r", \.\.\.|\]", ""),
-    (r"\bint\b", "whole number"),
-    (r"\bfloat\b", "number"),
-    (r"\bstr\b", "text"),
-    (r"\bbool\b", "true or false"),
-    (r"\bNone\b", "null"),
-    (r" \| ", " or "),
-)
 
 _TAGS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 _FLOAT = re.compile(r"[+-]?\d+(\.\d*)?e[+-]?\d+", re.IGNORECASE)
@@ -46,6 +34,7 @@ class OptionField:
         comment: what the YAML says of the key.
         declared: what the key's declaration says, if it has one.
         target: the `_target_` of the node that the key lies in, if there is one.
+        range: the values that are allowed besides what the type says.
     """
 
     key: str
@@ -54,14 +43,11 @@ class OptionField:
     comment: str
     declared: Key | None = None
     target: str = ""
+    range: str = ""
 
     @property
     def description(self) -> str:
         return self.comment or (self.declared.doc if self.declared is not None else "")
-
-    @property
-    def range(self) -> str:
-        return self.declared.range if self.declared is not None else ""
 
 
 def read_fields(path: Path, prefix: str) -> list[OptionField]:
@@ -83,8 +69,9 @@ def read_fields(path: Path, prefix: str) -> list[OptionField]:
 def _fields(node: yaml.MappingNode, prefix: str, lines: Sequence[str]) -> Iterator[OptionField]:
     target = next((str(v.value) for k, v in node.value if k.value == "_target_"), "")
     settings = settings_of(prefix, target)
-    declared = read_declarations(settings) if settings is not None else {}
-    annotations = read_annotations(target) if target and settings is None else {}
+    part = read_arguments(target) if settings is None else None
+    declared = part.declared if part is not None else {}
+    declared = read_declarations(settings) if settings is not None else declared
     for name, value in ((k.value, v) for k, v in node.value):
         if name in ("_target_", "defaults", "hydra"):
             continue
@@ -98,47 +85,12 @@ def _fields(node: yaml.MappingNode, prefix: str, lines: Sequence[str]) -> Iterat
                 yield field
             yield from _fields(value, key, lines)
             continue
-        kind = annotations.get(name) or _kind(value)
+        kind, allowed = _kind(value), ""
         if declaration is not None:
-            kind = type_name(declaration.hint)
-        yield OptionField(key, kind, _source_text(value, lines), comment, declared_key, target)
-
-
-def read_annotations(target: str) -> dict[str, str]:
-    """Return the types of the arguments of one of our own classes or functions, in words."""
-    module, _, name = target.rpartition(".")
-    path = SOURCE_ROOT / (module.replace(".", "/") + ".py")
-    if not path.exists():
-        return {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            return _arguments(node)
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            methods = [n for n in node.body if isinstance(n, ast.FunctionDef)]
-            init = next((n for n in methods if n.name == "__init__"), None)
-            if init is not None:
-                return _arguments(init)
-            fields = [n for n in node.body if isinstance(n, ast.AnnAssign)]
-            return {
-                ast.unparse(n.target): describe_annotation(ast.unparse(n.annotation))
-                for n in fields
-            }
-    return {}
-
-
-def _arguments(function: ast.FunctionDef) -> dict[str, str]:
-    return {
-        a.arg: describe_annotation(ast.unparse(a.annotation))
-        for a in [*function.args.args, *function.args.kwonlyargs]
-        if a.annotation is not None
-    }
-
-
-def describe_annotation(annotation: str) -> str:
-    """Return `int | None` as `whole number or null`; empty if a type has no plain word."""
-    for pattern, word in _WORDS:
-        annotation = re.sub(pattern, word, annotation)
-    return annotation if re.fullmatch(r"[a-z ]+", annotation) else ""
+            kind = kind if declaration.hint is Any else type_name(declaration.hint)
+            allowed = describe_range(declaration)
+        text = _source_text(value, lines)
+        yield OptionField(key, kind, text, comment, declared_key, target, allowed)
 
 
 def _kind(value: yaml.Node) -> str:

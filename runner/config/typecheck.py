@@ -14,12 +14,16 @@ from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from runner.config.declarations import (
+    LISTS,
+    MAPPINGS,
     NO_DEFAULT,
     Declaration,
     find_range_problem,
     read_declarations,
     settings_of,
+    split_annotation,
 )
+from runner.config.part_arguments import read_arguments
 from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
 from runner.errors import nearest_keys
 
@@ -41,17 +45,18 @@ def check_types(
 
 def matches_type(value: Any, hint: Any) -> bool:
     """Return whether a plain value is of a type. An int passes for a float, a bool for nothing."""
+    hint, _ = split_annotation(hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
+    if hint is Any or hint is object:
         return True
     if origin in (typing.Union, types.UnionType):
         return any(matches_type(value, a) for a in args)
     if origin is typing.Literal:
         return value in args
-    if origin in (list, tuple):
+    if origin in LISTS:
         inner = args[0] if args else Any
         return isinstance(value, list | tuple) and all(matches_type(v, inner) for v in value)
-    if origin is dict:
+    if origin in MAPPINGS:
         return isinstance(value, dict) and all(matches_type(v, args[1]) for v in value.values())
     if hint is None or hint is type(None):
         return value is None
@@ -64,16 +69,17 @@ def matches_type(value: Any, hint: Any) -> bool:
 
 def type_name(hint: Any) -> str:
     """Return a type in words, such as `whole number or null`."""
+    hint, _ = split_annotation(hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(type_name(a) for a in args)
-    if origin in (list, tuple):
+    if origin in LISTS:
         return f"list of {type_name(args[0])}" if args and args[0] is not Any else "list"
     if hint is type(None):
         return "null"
     if hint is Any:
         return "anything"
-    if origin is dict:
+    if origin in MAPPINGS:
         return _TYPE_NAMES[dict]
     return _TYPE_NAMES.get(hint, getattr(hint, "__name__", str(hint)))
 
@@ -119,24 +125,27 @@ class _Walk:
             inside_target: whether the node or one above it has a `_target_`.
         """
         target = node.get("_target_")
-        if settings is None and target != default.get("_target_"):
-            return  # another class has arguments of its own; its constructor checks them
+        part = read_arguments(str(target)) if settings is None and target is not None else None
+        if settings is None and part is None and target != default.get("_target_"):
+            return  # a class from elsewhere; its constructor checks its arguments
         inside_target = inside_target or target is not None
         declared = read_declarations(settings) if settings is not None else {}
+        declared = declared if part is None else part.declared
+        is_open = settings is None and (part is None or part.takes_more)
         for name, value in node.items():
             full = f"{key}.{name}".lstrip(".")
             if full in NODES_WITH_OWN_PARSER and isinstance(value, dict):
                 continue
             if name in declared:
                 yield from self._check_declared(full, value, default.get(name), declared[name])
-            elif name in default:
-                yield from self._check_by_default(full, value, default[name], inside_target)
-            elif name == "_target_" and settings is not None:
+            elif name == "_target_" and (settings is not None or part is not None):
                 continue
+            elif name in default and (part is None or part.takes_more):
+                yield from self._check_by_default(full, value, default[name], inside_target)
             elif key in FREELY_NAMED_NODES and isinstance(value, dict) and "_target_" in value:
-                continue  # its constructor checks it
-            elif not (inside_target and settings is None and _is_added(full, self.added)):
-                yield _unknown(full, value, self.known)
+                yield from self.check_node(value, {}, full, settings_of(full, value["_target_"]))
+            elif not (inside_target and is_open and _is_added(full, self.added)):
+                yield _unknown(full, value, [f"{key}.{n}" for n in declared] or self.known)
         for name, declaration in declared.items():
             if name not in node and declaration.default is NO_DEFAULT:
                 yield f"{key}.{name}: is missing".lstrip(".")
@@ -151,7 +160,7 @@ class _Walk:
                 yield from self._check_by_default(key, value, default, inside_target=False)
         elif not matches_type(value, declaration.hint):
             yield _wrong_type(key, value, type_name(declaration.hint))
-        elif problem := find_range_problem(key, value, declaration.key):
+        elif problem := find_range_problem(key, value, declaration.key, declaration.hint):
             yield problem
 
     def _check_by_default(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import Count, DropoutRate, EmbeddingInit, Width, Widths
 from runner.models.layers.attention import InteractingLayer
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
@@ -41,14 +41,14 @@ class AutoInt(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
-        num_layers: int,
-        attention_dim: int,
-        num_heads: int,
-        deep: Sequence[int],
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        embedding_dim: Width,
+        num_layers: Count,
+        attention_dim: Width,
+        num_heads: Count,
+        deep: Widths,
+        dropout: DropoutRate = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         check_sizes(num_layers=num_layers)
         super().__init__(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import (
+    Count,
+    DropoutRate,
+    EmbeddingInit,
+    Width,
+    WidthOrNone,
+    Widths,
+)
 from runner.models.layers.cross import Cross, MixtureCross
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
@@ -41,15 +48,15 @@ class DCN(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
-        num_layers: int,
-        rank: int | None,
-        num_experts: int,
+        embedding_dim: Width,
+        num_layers: Count,
+        rank: WidthOrNone,
+        num_experts: Count,
         structure: Literal["parallel", "stacked"],
-        deep: Sequence[int],
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        deep: Widths,
+        dropout: DropoutRate = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         if structure not in ("parallel", "stacked"):
             raise ValueError(f"structure={structure}: must be parallel or stacked")

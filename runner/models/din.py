@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import DropoutRate, EmbeddingInit, Width, Widths
 from runner.models.layers.interest import LocalActivation, mean_pool, prelu_mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sequences import SequenceLookup
@@ -39,12 +38,12 @@ class DIN(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
-        attention: Sequence[int],
-        top: Sequence[int],
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        embedding_dim: Width,
+        attention: Widths,
+        top: Widths,
+        dropout: DropoutRate = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         if not schema.sequences:
             raise ValueError(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import DropoutRate, EmbeddingInit, SomeWidths, Width, Widths
 from runner.models.layers.dot import DotInteraction
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.mlp import mlp
@@ -33,12 +32,12 @@ class DLRM(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
-        bottom: Sequence[int],
-        top: Sequence[int],
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        embedding_dim: Width,
+        bottom: SomeWidths,
+        top: Widths,
+        dropout: DropoutRate = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         super().__init__(
             TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout

@@ -9,6 +9,15 @@ from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.errors import nearest_hint
+from runner.models.argument_types import (
+    Count,
+    DropoutRate,
+    EmbeddingInit,
+    TwoContexts,
+    TwoStreams,
+    Width,
+    Widths,
+)
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import mlp
@@ -42,14 +51,14 @@ class FinalMLP(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
-        streams: Sequence[Sequence[int]],
-        contexts: Sequence[Sequence[str]],
-        gate: Sequence[int],
-        num_heads: int,
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        embedding_dim: Width,
+        streams: TwoStreams,
+        contexts: TwoContexts,
+        gate: Widths,
+        num_heads: Count,
+        dropout: DropoutRate = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         for key, value in (("streams", streams), ("contexts", contexts)):
             if len(value) != 2:

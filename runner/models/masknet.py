@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import (
+    DropoutRate,
+    EmbeddingInit,
+    Positive,
+    SomeWidths,
+    Width,
+    Widths,
+)
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
@@ -41,14 +48,14 @@ class MaskNet(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
+        embedding_dim: Width,
         structure: Literal["serial", "parallel"],
-        blocks: Sequence[int],
-        reduction: float,
-        top: Sequence[int],
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        blocks: SomeWidths,
+        reduction: Positive,
+        top: Widths,
+        dropout: DropoutRate = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         if structure not in ("serial", "parallel"):
             raise ValueError(f"structure={structure}: must be serial or parallel")

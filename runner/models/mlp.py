@@ -6,11 +6,10 @@ shared bottom of Caruana 1997 ("Multitask learning", Machine Learning 28).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import DropoutRate, EmbeddingInit, Width, Widths
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features
 from runner.models.layers.interest import mean_pool
@@ -40,11 +39,11 @@ class MLP(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
-        deep: Sequence[int],
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        embedding_dim: Width,
+        deep: Widths,
+        dropout: DropoutRate = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         embedding = (
             SequenceLookup(

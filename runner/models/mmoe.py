@@ -6,12 +6,18 @@ Mixture-of-Experts", KDD.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import (
+    Count,
+    DropoutRate,
+    EmbeddingInit,
+    SomeWidths,
+    Width,
+    Widths,
+)
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
 from runner.models.layers.fields import concat_features, concat_width
@@ -41,13 +47,13 @@ class MMoE(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
-        num_experts: int,
-        experts: Sequence[int],
-        tower: Sequence[int],
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        embedding_dim: Width,
+        num_experts: Count,
+        experts: SomeWidths,
+        tower: Widths,
+        dropout: DropoutRate = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         super().__init__(
             TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout

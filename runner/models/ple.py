@@ -12,6 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import (
+    Count,
+    DropoutRate,
+    EmbeddingInit,
+    SomeWidths,
+    Width,
+    Widths,
+)
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
 from runner.models.layers.fields import concat_features, concat_width
@@ -90,15 +98,15 @@ class PLE(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
-        num_levels: int,
-        num_own: int,
-        num_shared: int,
-        experts: Sequence[int],
-        tower: Sequence[int],
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        embedding_dim: Width,
+        num_levels: Count,
+        num_own: Count,
+        num_shared: Count,
+        experts: SomeWidths,
+        tower: Widths,
+        dropout: DropoutRate = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         check_sizes(num_levels=num_levels, num_own=num_own, num_shared=num_shared)
         super().__init__(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import Count, DropoutRate, EmbeddingInit, NumNegatives, Width
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel, require_one_binary_task
@@ -47,17 +48,17 @@ class SASRec(RetrievalModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
-        num_blocks: int,
-        num_heads: int,
-        dropout: float = 0.0,
+        embedding_dim: Width,
+        num_blocks: Count,
+        num_heads: Count,
+        dropout: DropoutRate = 0.0,
         every_place: bool = True,
         sequence: str | None = None,
         item: str | None = None,
         every: bool = False,
-        uniform: int = 0,
-        popularity: int = 0,
-        embedding_init: float | None = None,
+        uniform: NumNegatives = 0,
+        popularity: NumNegatives = 0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         super().__init__()
         require_one_binary_task(schema)

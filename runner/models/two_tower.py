@@ -15,6 +15,15 @@ from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.errors import nearest_hint
+from runner.models.argument_types import (
+    DropoutRate,
+    EmbeddingInit,
+    NumNegatives,
+    Positive,
+    PositiveOrNone,
+    Width,
+    Widths,
+)
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.interest import mean_pool
 from runner.models.layers.mlp import mlp
@@ -57,20 +66,20 @@ class TwoTower(RetrievalModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
+        embedding_dim: Width,
         item: Sequence[str],
-        user_tower: Sequence[int],
-        item_tower: Sequence[int],
-        out: int,
-        temperature: float,
+        user_tower: Widths,
+        item_tower: Widths,
+        out: Width,
+        temperature: Positive,
         normalise: bool = True,
-        half_life: float | None = None,
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
+        half_life: PositiveOrNone = None,
+        dropout: DropoutRate = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
         in_batch: bool = True,
-        uniform: int = 0,
-        popularity: int = 0,
-        embedding_init: float | None = None,
+        uniform: NumNegatives = 0,
+        popularity: NumNegatives = 0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         super().__init__()
         require_one_binary_task(schema)

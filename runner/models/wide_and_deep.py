@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import DropoutRate, EmbeddingInit, Width, Widths
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.linear import FirstOrder
@@ -36,11 +35,11 @@ class WideAndDeep(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
-        deep: Sequence[int],
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        embedding_dim: Width,
+        deep: Widths,
+        dropout: DropoutRate = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         super().__init__(
             TableLookup(schema, embedding_dim, linear=True, init=embedding_init),

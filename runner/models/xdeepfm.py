@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import DropoutRate, EmbeddingInit, SomeWidths, Width, Widths
 from runner.models.layers.cin import CIN
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
@@ -38,12 +37,12 @@ class XDeepFM(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: int,
-        cin: Sequence[int],
-        deep: Sequence[int],
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        embedding_dim: Width,
+        cin: SomeWidths,
+        deep: Widths,
+        dropout: DropoutRate = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         super().__init__(
             TableLookup(schema, embedding_dim, linear=True, init=embedding_init),

@@ -20,7 +20,8 @@ def accepted_arguments(target: str) -> list[str] | None:
     if not f"{package}.".startswith(f"{PACKAGE}.") or spec is None:
         return None
     for folder in spec.submodule_search_locations or []:
-        for path in sorted(Path(folder, "optim").glob("*.py")):
+        files = Path(folder, "optim").glob("*.py")
+        for path in sorted(files, key=lambda p: (p.stem != name.lower(), p)):  # quick for most
             text = path.read_text()
             if f"class {name}(" in text:
                 return _settings(ast.parse(text), name)

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from runner.config_key import Key
 
+MEASURED_TOGETHER = "all ranks measure after the same update, and their clocks differ"
+
 
 @dataclass(frozen=True)
 class ThroughputSettings:
@@ -22,7 +24,10 @@ class ThroughputSettings:
 class MemorySettings:
     """The keys of callbacks=memory."""
 
-    every: Annotated[int | str, Key("updates, or '5000ex', '1ep'", interval="progress")] = 100
+    every: Annotated[
+        int | str,
+        Key("updates, or '5000ex', '1ep'", interval="progress", note=MEASURED_TOGETHER),
+    ] = 100
     warn_free_below: Annotated[
         float, Key("share of the memory that this process may use; 0: never", ge=0, le=1)
     ] = 0.05
@@ -32,7 +37,10 @@ class MemorySettings:
 class WeightsSettings:
     """The keys of callbacks=weights."""
 
-    every: Annotated[int | str, Key("updates, or '5000ex', '1ep'", interval="progress")] = "1ep"
+    every: Annotated[
+        int | str,
+        Key("updates, or '5000ex', '1ep'", interval="progress", note=MEASURED_TOGETHER),
+    ] = "1ep"
     parameters: Annotated[
         list[dict[str, Any]],
         Key(

@@ -66,7 +66,13 @@ class TrainerSettings:
     max_epochs: Annotated[int | None, Key("passes over the train split", ge=1, unit="epochs")] = 1
     batch_size: Annotated[
         int,
-        Key("rows of one rank and micro-batch", ge=1, unit="rows", signed="in global_batch"),
+        Key(
+            "rows of one rank and micro-batch",
+            ge=1,
+            lt=2**31,
+            unit="rows",
+            signed="in global_batch",
+        ),
     ] = 4096
     accumulate: Annotated[
         int,
@@ -74,6 +80,7 @@ class TrainerSettings:
             "micro-batches of an update; N equal one batch of N times the size "
             "(see model.loss.within)",
             ge=1,
+            le=2**20,
             unit="micro-batches",
             signed="in global_batch",
         ),
@@ -119,7 +126,9 @@ class TrainerSettings:
     ] = "auto"
     num_threads: Annotated[
         int | None,
-        Key("null: all cores that this process may use", ge=1, unit="threads", signed="no"),
+        Key(
+            "null: all cores that this process may use", ge=1, le=1024, unit="threads", signed="no"
+        ),
     ] = None
     deterministic: Annotated[bool, Key("refuse nondeterministic kernels")] = False
     log_every: Annotated[

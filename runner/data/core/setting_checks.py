@@ -8,21 +8,28 @@ from typing import Any, get_type_hints
 
 from runner.errors import ConfigError, nearest_hint
 
-LAST_BATCH_POLICIES = ("short", "drop", "pad")  # for rows of an epoch that fill no batch
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def check_setting_types(recipe: Any) -> None:
-    """Check the values of all fields that are annotated with a plain type.
+    """Check the values of all fields by their annotations: a plain type, and a `Key`.
+
+    A job has been held against them before, see `runner.config.part_arguments`; a recipe of code
+    has not.
 
     Raises:
-        ConfigError: naming the first key with a value of another type.
+        ConfigError: naming the first key with a value of another type, or out of its range.
     """
-    hints = get_type_hints(type(recipe))
+    plain_hints = get_type_hints(type(recipe))
+    hints = get_type_hints(type(recipe), include_extras=True)
     for field in fields(recipe):
-        type_, value = hints[field.name], getattr(recipe, field.name)
+        key, value = f"dataset.{field.name}", getattr(recipe, field.name)
+        type_ = plain_hints[field.name]
         if type_ in TYPE_NAMES and not _has_type(value, type_):
-            raise ConfigError(f"dataset.{field.name}={value!r}: must be {TYPE_NAMES[type_]}")
+            raise ConfigError(f"{key}={value!r}: must be {TYPE_NAMES[type_]}")
+        for declared in getattr(hints[field.name], "__metadata__", ()):
+            if problem := declared.find_problem(key, value):
+                raise ConfigError(problem)
 
 
 def check_range(key: str, value: float, low: float, high: float = float("inf")) -> None:

@@ -8,7 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from runner.data.core.setting_checks import LAST_BATCH_POLICIES, check_choice
+from runner.data.core.argument_types import LAST_BATCH_POLICIES
+from runner.data.core.setting_checks import check_choice
 from runner.data.core.source_files import fingerprint_path
 from runner.data.prepare.recipe import Recipe, hash_json
 from runner.data.read import order

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from runner.batch import Batch, DataPosition
+from runner.data.core.argument_types import LAST_BATCH_POLICIES
 from runner.data.core.cache import cache_root
 from runner.data.core.columns import CARRIED_PREFIX, Columns
 from runner.data.core.dataset import START_POSITION, epoch_end_offset
 from runner.data.core.fitted import copy_fitted_transforms
-from runner.data.core.setting_checks import LAST_BATCH_POLICIES, check_choice
+from runner.data.core.setting_checks import check_choice
 from runner.data.read.collate import build_schema, collate
 from runner.data.read.decode import BlockReader
 from runner.data.read.index import build_block_index

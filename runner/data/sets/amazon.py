@@ -11,16 +11,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 
+from runner.config_key import Key
+from runner.data.core.argument_types import (
+    Count,
+    FromZero,
+    Prefetch,
+    Rest,
+    Seed,
+    WindowRows,
+    Workers,
+)
 from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn, SequenceColumn
 from runner.data.core.setting_checks import (
-    check_choice,
     check_numbers,
-    check_range,
     check_setting_types,
 )
 from runner.data.core.source_files import check_path, fingerprint_path
@@ -44,7 +52,12 @@ CHUNK_USERS = 1024
 
 @dataset_option
 def amazon_beauty(
-    *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
+    *,
+    window_rows: WindowRows,
+    prefetch: Prefetch,
+    workers: Workers,
+    rest: Rest = "short",
+    **settings: Any,
 ) -> ParquetDataset:
     """Open the dataset of the option `amazon_beauty`; settings are the fields of `Amazon`."""
     return open_recipe(
@@ -57,18 +70,16 @@ class Amazon:
     """Settings of the data set; a recipe, see `runner.data.prepare.recipe`."""
 
     path: str | None  # the folder with Beauty.txt, or a file like it
-    train_on: str  # every: all items of a user from the second on; last: the last one
-    max_length: int  # of a history, whose newest items are kept
-    negatives: Mapping[str, int]  # split -> rows with label 0 for each row with label 1
-    data_seed: int  # for drawing the negatives
+    # every: all items of a user from the second on; last: the last one
+    train_on: Annotated[str, Key(choices=("every", "last"))]
+    max_length: Count  # of a history, whose newest items are kept
+    negatives: Mapping[str, FromZero]  # split -> rows with label 0 for each row with label 1
+    data_seed: Seed  # for drawing the negatives
 
     name = "amazon_beauty"
 
     def check(self) -> None:
         check_setting_types(self)
-        check_choice("train_on", self.train_on, ("every", "last"))
-        check_range("max_length", self.max_length, 1)
-        check_range("data_seed", self.data_seed, 0)
         check_numbers("negatives", self.negatives, SPLITS, int)
         self._file()
 

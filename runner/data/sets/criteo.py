@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from runner.config_key import Key
+from runner.data.core.argument_types import Count, Prefetch, Rest, Seed, Share, WindowRows, Workers
 from runner.data.core.blocks import first_line
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.setting_checks import (
-    check_choice,
     check_numbers,
-    check_range,
     check_setting_types,
 )
 from runner.data.core.source_files import check_path, fingerprint_path
@@ -54,7 +54,12 @@ LINE_BYTES = 240  # an estimate, for the progress bar
 
 @dataset_option
 def criteo(
-    *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
+    *,
+    window_rows: WindowRows,
+    prefetch: Prefetch,
+    workers: Workers,
+    rest: Rest = "short",
+    **settings: Any,
 ) -> ParquetDataset:
     """Open the dataset of the option `criteo`; settings are the fields of `Criteo`."""
     return open_recipe(
@@ -67,22 +72,17 @@ class Criteo:
     """Settings of the data set; a recipe, see `runner.data.prepare.recipe`."""
 
     path: str | None  # the file train.txt
-    encode: str  # vocabulary or hash
-    min_count: int  # vocabulary: occurrences in the train split that earn a value its own row
-    hash_rows: int  # rows of every column's table
-    hash_salt: int
-    fractions: Mapping[str, float]  # split -> its share of the rows
-    split_seed: int
+    encode: Annotated[str, Key(choices=("vocabulary", "hash"))]
+    min_count: Count  # vocabulary: occurrences in the train split that earn a value its own row
+    hash_rows: Count  # rows of every column's table
+    hash_salt: Seed
+    fractions: Mapping[str, Share]  # split -> its share of the rows
+    split_seed: Seed
 
     name = "criteo"
 
     def check(self) -> None:
         check_setting_types(self)
-        check_choice("encode", self.encode, ("vocabulary", "hash"))
-        check_range("min_count", self.min_count, 1)
-        check_range("hash_rows", self.hash_rows, 1, 2**31 - 1)
-        check_range("hash_salt", self.hash_salt, 0)
-        check_range("split_seed", self.split_seed, 0)
         check_numbers("fractions", self.fractions, SPLITS, float)
         total = sum(self.fractions.values())
         if abs(total - 1) > 1e-9 or not self.fractions["train"]:

@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from runner.data.core.argument_types import Prefetch, Rest, Seed, WindowRows, Workers
 from runner.data.core.blocks import first_line
 from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn
-from runner.data.core.setting_checks import check_range, check_setting_types
+from runner.data.core.setting_checks import check_setting_types
 from runner.data.core.source_files import check_path, fingerprint_path
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
@@ -38,7 +39,12 @@ SINGLE_ID_COLUMNS = ("user", "item", "gender", "age", "occupation", "year")
 
 @dataset_option
 def movielens_1m(
-    *, window_rows: int, prefetch: int, workers: int, rest: str = "short", **settings: Any
+    *,
+    window_rows: WindowRows,
+    prefetch: Prefetch,
+    workers: Workers,
+    rest: Rest = "short",
+    **settings: Any,
 ) -> ParquetDataset:
     """Open the dataset of the option `movielens_1m`; settings are the fields of `MovieLens`."""
     return open_recipe(
@@ -51,13 +57,12 @@ class MovieLens:
     """Settings of the data set; a recipe, see `runner.data.prepare.recipe`."""
 
     path: str | None  # the folder with ratings.dat, users.dat and movies.dat
-    split_seed: int
+    split_seed: Seed
 
     name = "movielens_1m"
 
     def check(self) -> None:
         check_setting_types(self)
-        check_range("split_seed", self.split_seed, 0)
         self._folder()
 
     def content_fields(self) -> Mapping[str, Any]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from runner.data.core.argument_types import Count, Prefetch, WindowRows, Workers
 from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn
-from runner.data.core.setting_checks import check_range
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS, PreparedFiles, open_recipe
 from runner.data.prepare.shards import ShardWriter
@@ -32,7 +32,7 @@ USER_COLUMNS = ("gender", "age", "occupation")
 
 @dataset_option
 def movielens_users(
-    *, window_rows: int, prefetch: int, workers: int, **settings: Any
+    *, window_rows: WindowRows, prefetch: Prefetch, workers: Workers, **settings: Any
 ) -> ParquetDataset:
     """Open the dataset of the option `movielens_users`; settings: fields of `MovieLensUsers`."""
     return open_recipe(
@@ -44,15 +44,13 @@ def movielens_users(
 class MovieLensUsers(MovieLens):
     """Settings of the data set; a recipe, see `runner.data.prepare.recipe`."""
 
-    support: int  # ratings of a user to learn from
-    query: int  # at most so many ratings of a user are predicted; users with none are left out
+    support: Count  # ratings of a user to learn from
+    query: Count  # at most so many ratings of a user are predicted; users with none are left out
 
     name = "movielens_users"
 
     def check(self) -> None:
         super().check()
-        check_range("support", self.support, 1)
-        check_range("query", self.query, 1)
 
     def content_fields(self) -> Mapping[str, Any]:
         sizes = {"support": self.support, "query": self.query, "users": VERSION}

@@ -8,11 +8,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 
+from runner.config_key import Key
+from runner.data.core.argument_types import (
+    Count,
+    Few,
+    FromZero,
+    MeanLength,
+    Prefetch,
+    Rest,
+    Seed,
+    Share,
+    Spread,
+    WindowRows,
+    Workers,
+)
 from runner.data.core.blocks import ArrowWriter
 from runner.data.core.columns import (
     CategoricalColumn,
@@ -42,11 +56,11 @@ LOGIT_PARTS = ("dense", "ids", "pairs")
 @dataset_option
 def synthetic(
     *,
-    window_rows: int,
-    prefetch: int,
-    workers: int,
+    window_rows: WindowRows,
+    prefetch: Prefetch,
+    workers: Workers,
     write_to: str | None,
-    rest: str = "short",
+    rest: Rest = "short",
     **settings: Any,
 ) -> ParquetDataset:
     """Open the dataset of the option `synthetic`; settings are the fields of `Synthetic`."""
@@ -65,27 +79,28 @@ class Synthetic:
     No setting is a path. The item of a row is the id of its last column with one id a row.
     """
 
-    rows: Mapping[str, int]  # by split
-    num_numeric: int
-    num_single: int  # categorical columns with one id a row
-    num_lists: int  # categorical columns with lists; lengths are uniform from 0 to 2 x mean_length
-    mean_length: float
-    mean_lengths: Sequence[float]  # of every list column; empty: mean_length for all
-    num_sequences: int  # columns S1, ...: ids in time order
-    sequence_length: int  # the mean; lengths are uniform from 0 to twice as much
-    interest: float  # standard deviation of the logit's part of the item's cluster in the history
-    order: float  # standard deviation of the logit's part of the history's last item
-    num_tasks: int  # labels `label`, `label_2`, ..., each with a logit of its own
-    conflict: float  # standard deviation of an id part whose sign depends on the task and the row
-    drift: float  # the logit moves from minus this to plus this over the rows of a split
-    min_cardinality: int  # of the categorical columns, which are evenly spaced in logarithm
-    max_cardinality: int
-    zipf: float
-    missing: float  # share of missing numeric values
-    positive_rate: float
-    signal: Mapping[str, float]  # standard deviation of each part of the logit
-    num_pairs: int
-    data_seed: int
+    rows: Mapping[str, FromZero]  # by split
+    num_numeric: Few
+    num_single: Few  # categorical columns with one id a row
+    num_lists: Few  # categorical columns with lists; lengths are uniform from 0 to 2 x mean_length
+    mean_length: MeanLength
+    mean_lengths: Sequence[MeanLength]  # of every list column; empty: mean_length for all
+    num_sequences: Few  # columns S1, ...: ids in time order
+    sequence_length: Count  # the mean; lengths are uniform from 0 to twice as much
+    interest: Spread  # standard deviation of the logit's part of the item's cluster in the history
+    order: Spread  # standard deviation of the logit's part of the history's last item
+    # labels `label`, `label_2`, ..., each with a logit of its own
+    num_tasks: Annotated[int, Key(ge=1, le=10_000)]
+    conflict: Spread  # standard deviation of an id part whose sign depends on the task and the row
+    drift: Spread  # the logit moves from minus this to plus this over the rows of a split
+    min_cardinality: Count  # of the categorical columns, which are evenly spaced in logarithm
+    max_cardinality: Count
+    zipf: Annotated[float, Key(ge=0, le=4)]
+    missing: Share  # share of missing numeric values
+    positive_rate: Annotated[float, Key(ge=0.001, le=0.999)]
+    signal: Mapping[str, Spread]  # standard deviation of each part of the logit
+    num_pairs: Few
+    data_seed: Seed
 
     name = "synthetic"
 
@@ -95,20 +110,12 @@ class Synthetic:
         check_numbers("signal", self.signal, LOGIT_PARTS, float)
         if self.rows["train"] < 1:
             raise ConfigError("dataset.rows.train=0: the train split needs at least one row")
-        for key in ("num_numeric", "num_single", "num_lists", "num_pairs", "data_seed"):
-            check_range(key, getattr(self, key), 0)
-        check_range("num_sequences", self.num_sequences, 0)
-        check_range("sequence_length", self.sequence_length, 1)
-        check_range("num_tasks", self.num_tasks, 1)
-        check_range("drift", self.drift, 0)
-        check_range("conflict", self.conflict, 0)
         if self.conflict and (self.num_tasks < 2 or not self.num_single):
             raise ConfigError(
                 f"dataset.conflict={self.conflict}: needs several tasks and a column with one id a "
                 "row, that is dataset.num_tasks from 2 and dataset.num_single from 1"
             )
         for key in ("interest", "order"):
-            check_range(key, getattr(self, key), 0)
             if getattr(self, key) and not (self.num_sequences and self.num_single):
                 raise ConfigError(
                     f"dataset.{key}={getattr(self, key)}: needs a history and an item, "
@@ -119,18 +126,11 @@ class Synthetic:
                 f"dataset.mean_lengths={list(self.mean_lengths)}: expected none, or one for each "
                 f"list column, dataset.num_lists={self.num_lists}"
             )
-        for length in self.mean_lengths:
-            check_range("mean_lengths", length, 0.5)
         if self.num_single + self.num_lists < 1:
             raise ConfigError(
                 "dataset.num_single=0 and dataset.num_lists=0: at least one column is needed"
             )
-        check_range("mean_length", self.mean_length, 0.5)
-        check_range("min_cardinality", self.min_cardinality, 1)
         check_range("max_cardinality", self.max_cardinality, self.min_cardinality, 2**31 - 1)
-        check_range("zipf", self.zipf, 0, 4)
-        check_range("missing", self.missing, 0, 1)
-        check_range("positive_rate", self.positive_rate, 0.001, 0.999)
 
     def content_fields(self) -> Mapping[str, Any]:
         settings = asdict(self)

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from runner.data.core.argument_types import Seconds, SecondsOrNone
 from runner.data.core.blocks import open_blocks
 from runner.data.core.columns import Columns
+from runner.data.core.setting_checks import check_setting_types
 from runner.data.core.source_files import nearest_path
 from runner.data.read.decode import BlockReader
 from runner.data.read.index import BlockIndex, build_block_index
 from runner.data.streaming.settings import (
     Poller,
-    check_seconds,
     declaration_identity,
     load_declaration,
     stream_columns,
@@ -40,9 +41,9 @@ class FolderRecipe:
 
     path: str | None
     schema: Any
-    poll_s: float
-    idle_timeout_s: float | None
-    incomplete_timeout_s: float
+    poll_s: Seconds
+    idle_timeout_s: SecondsOrNone
+    incomplete_timeout_s: Seconds
 
     @cached_property
     def declared(self) -> Declared:
@@ -53,15 +54,13 @@ class FolderRecipe:
         return stream_columns(self.declared)
 
     def check(self) -> None:
+        check_setting_types(self)
         if not self.path:
             raise DataError("dataset.path is not set: the folder into which the files come")
         if not Path(self.path).is_dir():
             raise DataError(
                 f"dataset.path={self.path}: no such folder{nearest_path(Path(self.path))}"
             )
-        check_seconds("poll_s", self.poll_s)
-        check_seconds("idle_timeout_s", self.idle_timeout_s, may_be_null=True)
-        check_seconds("incomplete_timeout_s", self.incomplete_timeout_s)
         assert self.columns
 
     def content_fields(self) -> Mapping[str, Any]:

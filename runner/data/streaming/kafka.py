@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, cast, overload
 
 import numpy as np
 import pyarrow as pa
 
+from runner.config_key import Key
+from runner.data.core.argument_types import SecondsOrNone
 from runner.data.core.columns import Columns, check_columns
-from runner.data.core.setting_checks import check_choice
+from runner.data.core.setting_checks import check_setting_types
 from runner.data.read.decode import BlockReader, Rows
 from runner.data.read.index import BlockIndex
 from runner.data.streaming.kafka_consumer import (
@@ -31,7 +33,6 @@ from runner.data.streaming.kafka_consumer import (
 )
 from runner.data.streaming.settings import (
     Poller,
-    check_seconds,
     declaration_identity,
     expected_types,
     load_declaration,
@@ -52,8 +53,8 @@ class TopicRecipe:
     servers: str
     topic: str | None
     schema: Any
-    begin: str
-    idle_timeout_s: float | None
+    begin: Annotated[str, Key(choices=("earliest", "latest"))]
+    idle_timeout_s: SecondsOrNone
     client: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -67,8 +68,7 @@ class TopicRecipe:
     def check(self) -> None:
         if not self.topic:
             raise ConfigError("dataset.topic is not set: the Kafka topic to train on")
-        check_choice("begin", self.begin, ("earliest", "latest"))
-        check_seconds("idle_timeout_s", self.idle_timeout_s, may_be_null=True)
+        check_setting_types(self)
         for key in self.client or ():
             if key in RESERVED_SETTINGS or key == "bootstrap.servers":
                 raise ConfigError(f"dataset.client.{key}: is reserved; the runner sets it itself")

@@ -62,19 +62,6 @@ def declaration_identity(declared: Declared) -> str:
     return repr(replace(declared, places={}))
 
 
-def check_seconds(key: str, value: float | None, *, may_be_null: bool = False) -> None:
-    """Check that a setting is a positive number of seconds.
-
-    Raises:
-        ConfigError: naming the key.
-    """
-    if value is None and may_be_null:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        null = ", or null for ever" if may_be_null else ""
-        raise ConfigError(f"dataset.{key}={value}: must be a number of seconds above 0{null}")
-
-
 class Poller:
     """Paces the polling of a source, up to a limit of time in which nothing arrives."""
 

@@ -10,14 +10,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 
+from runner.config_key import Key
 from runner.data.core import cache
+from runner.data.core.argument_types import Count, Prefetch, Rest, Seed, WindowRows, Workers
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
-from runner.data.core.setting_checks import check_choice, check_range, check_setting_types
+from runner.data.core.setting_checks import check_setting_types
 from runner.data.core.source_files import nearest_path
 from runner.data.prepare.recipe import PreparedFiles, cache_key, prepare
 from runner.data.tabular.bad_rows import report_bad_rows
@@ -54,7 +56,12 @@ SPLIT_PATHS = {"train": "path", "validation": "validation_path", "test": "test_p
 
 @dataset_option
 def table(
-    *, window_rows: int, prefetch: int, workers: int = 0, rest: str = "short", **settings: Any
+    *,
+    window_rows: WindowRows,
+    prefetch: Prefetch,
+    workers: Workers = 0,
+    rest: Rest = "short",
+    **settings: Any,
 ) -> ParquetDataset:
     """Open the dataset of the options `parquet`, `csv` and `tsv`.
 
@@ -70,19 +77,20 @@ def table(
 class TableRecipe:
     """Settings of a table; a recipe, see `runner.data.prepare.recipe`."""
 
-    format: str  # parquet, csv, tsv
+    format: Annotated[str, Key(choices=("parquet", "csv", "tsv"))]
     path: Any  # a file, a folder, a glob, a URL, or a list of them
     schema: Any  # a YAML file, or its content
     validation_path: Any = None
     test_path: Any = None
     split: Mapping[str, Any] | None = None  # how the rows of `path` are split
-    split_seed: int = 0
-    on_bad_rows: str = "error"  # error, or skip
-    max_bad_rows: int = 1000  # with skip, more are an error
-    rewrite: str = "auto"  # auto, or always: even where the files could be read as they are
+    split_seed: Seed = 0
+    on_bad_rows: Annotated[str, Key(choices=("error", "skip"))] = "error"
+    max_bad_rows: Count = 1000  # with skip, more are an error
+    # auto, or always: even where the files could be read as they are
+    rewrite: Annotated[str, Key(choices=("auto", "always"))] = "auto"
     mix: bool = True  # rewritten train rows are stored in random order, once
-    delimiter: str | None = None  # of text files; None: by the format
-    quote: str = '"'
+    delimiter: Annotated[str | None, Key(pattern=".", note="one character")] = None
+    quote: Annotated[str, Key(pattern=".?", note="one character, or none")] = '"'
     column_names: Any = None  # of text files whose first line is a row
     learnt: str | None = None  # folder with a run's fitted transforms, to be used as they are
 
@@ -207,11 +215,6 @@ class TableRecipe:
 
     def check(self) -> None:
         check_setting_types(self)
-        check_choice("format", self.format, ("parquet", "csv", "tsv"))
-        check_choice("on_bad_rows", self.on_bad_rows, ("error", "skip"))
-        check_choice("rewrite", self.rewrite, ("auto", "always"))
-        check_range("max_bad_rows", self.max_bad_rows, 1)
-        check_range("split_seed", self.split_seed, 0)
         first = next(iter(self.schemas))
         check_column_types(self.declared, self.schemas[first], first)
         if self._split_setting is not None:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from runner.batch import Prediction, Schema
 from runner.errors import nearest_hint
+from runner.models.argument_types import RowScope, Share
 from runner.models.losses.protocol import require_task_kind
 from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
 
@@ -40,9 +41,9 @@ class JRC(nn.Module):
         self,
         schema: Schema,
         *,
-        alpha: float = 0.5,
+        alpha: Share = 0.5,
         group: str | None = None,
-        within: str = UPDATE_SCOPE,
+        within: RowScope = UPDATE_SCOPE,
     ) -> None:
         super().__init__()
         self.within = require_row_scope(within)

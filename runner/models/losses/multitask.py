@@ -5,13 +5,14 @@ B batch, T tasks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema, TaskSpec
+from runner.models.argument_types import ByTask
 from runner.models.losses.protocol import expand_per_task
 
 
@@ -27,9 +28,7 @@ class ByKind(nn.Module):
             is no task.
     """
 
-    def __init__(
-        self, schema: Schema, *, weights: float | Mapping[str, float] | None = None
-    ) -> None:
+    def __init__(self, schema: Schema, *, weights: ByTask = None) -> None:
         super().__init__()
         self.tasks = require_tasks(schema)
         self.weights = expand_per_task(

@@ -5,13 +5,12 @@ B batch, T tasks; x logit or prediction, y label, s sigmoid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
+from runner.models.argument_types import ByTask, FromZero, ShareBelow1, ShareOrNone
 from runner.models.losses.protocol import expand_per_task, require_task_kind, split_by_task
 
 
@@ -35,8 +34,8 @@ class BCE(nn.Module):
         self,
         schema: Schema,
         *,
-        label_smoothing: float = 0.0,
-        pos_weight: float | Mapping[str, float] | None = None,
+        label_smoothing: ShareBelow1 = 0.0,
+        pos_weight: ByTask = None,
     ) -> None:
         super().__init__()
         self.names = require_task_kind(schema, "binary", "BCE", "by_kind takes both")
@@ -72,7 +71,7 @@ class Focal(nn.Module):
         ValueError: if a task is not binary, or if a setting is out of range.
     """
 
-    def __init__(self, schema: Schema, *, gamma: float = 2.0, alpha: float | None = None) -> None:
+    def __init__(self, schema: Schema, *, gamma: FromZero = 2.0, alpha: ShareOrNone = None) -> None:
         super().__init__()
         self.names = require_task_kind(schema, "binary", "Focal", "by_kind takes both")
         if not gamma >= 0:

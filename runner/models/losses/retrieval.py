@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
+from runner.models.argument_types import RowScope
 from runner.models.losses.protocol import require_task_kind
 from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
 
@@ -35,7 +36,9 @@ class SampledSoftmax(nn.Module):
 
     requires = "candidates"
 
-    def __init__(self, schema: Schema, *, log_q: bool = True, within: str = UPDATE_SCOPE) -> None:
+    def __init__(
+        self, schema: Schema, *, log_q: bool = True, within: RowScope = UPDATE_SCOPE
+    ) -> None:
         super().__init__()
         self.within = require_row_scope(within)
         [self.name] = require_task_kind(schema, "binary", type(self).__name__, "by_kind takes both")
@@ -74,7 +77,7 @@ class BPR(nn.Module):
 
     requires = "candidates"
 
-    def __init__(self, schema: Schema, *, within: str = UPDATE_SCOPE) -> None:
+    def __init__(self, schema: Schema, *, within: RowScope = UPDATE_SCOPE) -> None:
         super().__init__()
         self.within = require_row_scope(within)
         [self.name] = require_task_kind(schema, "binary", "BPR", "by_kind takes both")
@@ -95,7 +98,7 @@ class SampledBCE(nn.Module):
 
     requires = "candidates"
 
-    def __init__(self, schema: Schema, *, within: str = UPDATE_SCOPE) -> None:
+    def __init__(self, schema: Schema, *, within: RowScope = UPDATE_SCOPE) -> None:
         super().__init__()
         self.within = require_row_scope(within)
         [self.name] = require_task_kind(schema, "binary", "SampledBCE", "by_kind takes both")

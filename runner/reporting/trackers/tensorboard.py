@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from runner.config_key import Key
 from runner.reporting.trackers.histogram import Histogram
 from runner.reporting.trackers.tracker import RunInfo
 
@@ -23,7 +24,7 @@ class TensorBoard:
         flush_every_s: seconds between writes to disk.
     """
 
-    def __init__(self, *, flush_every_s: int = 30) -> None:
+    def __init__(self, *, flush_every_s: Annotated[int, Key(ge=1)] = 30) -> None:
         self._flush_every_s = flush_every_s
         self._writer: SummaryWriter | None = None
 

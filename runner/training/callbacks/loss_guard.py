@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
+from runner.config_key import Key
 from runner.errors import ConfigError, nearest_hint
 from runner.training.debugging.losses import mean_losses
 
@@ -34,11 +35,11 @@ class LossGuard:
     def __init__(
         self,
         *,
-        on_nonfinite: str = "stop",
-        on_spike: str = "warn",
-        spike: float = 10.0,
-        window: int = 100,
-        max_skipped: int | None = 20,
+        on_nonfinite: Annotated[str, Key(choices=ACTIONS)] = "stop",
+        on_spike: Annotated[str, Key(choices=ACTIONS)] = "warn",
+        spike: Annotated[float, Key(gt=0)] = 10.0,
+        window: Annotated[int, Key(ge=1, le=100_000)] = 100,
+        max_skipped: Annotated[int | None, Key(ge=1)] = 20,
     ) -> None:
         for key, action in (("on_nonfinite", on_nonfinite), ("on_spike", on_spike)):
             if action not in ACTIONS:

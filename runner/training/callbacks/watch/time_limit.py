@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
+from runner.config_key import Key
 from runner.errors import ConfigError
 from runner.training.callbacks.watch.settings import parse_seconds
+
+Duration = Annotated[
+    str, Key(pattern=r"0*[1-9]\d* ?(s|min|h)", note="a time, such as '90s', '30min' or '6h'")
+]
 
 
 class TimeLimit:
@@ -29,8 +34,8 @@ class TimeLimit:
     def __init__(
         self,
         *,
-        limit: str,
-        margin: str = "1min",
+        limit: Duration,
+        margin: Duration = "1min",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limit_s, self.margin_s = parse_seconds("limit", limit), parse_seconds("margin", margin)

@@ -1,0 +1,30 @@
+"""Types of the arguments of models and losses, with the values that each may have. No torch here.
+
+A configuration is held against them before torch is imported, see runner/config/part_arguments.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from runner.config_key import Key
+
+Width = Annotated[int, Key(ge=1, le=65536)]  # of a table, a layer or a vector
+Widths = Sequence[Width]  # of hidden layers; none is allowed
+SomeWidths = Annotated[Sequence[Width], Key(min_items=1)]
+Count = Annotated[int, Key(ge=1, le=10000)]  # of layers, heads, experts, levels
+NumNegatives = Annotated[int, Key(ge=0, lt=2**31)]
+DropoutRate = Annotated[float, Key(ge=0, lt=1)]
+EmbeddingInit = Annotated[float | None, Key(ge=0)]
+Positive = Annotated[float, Key(gt=0)]
+FromZero = Annotated[float, Key(ge=0)]
+ByTask = Annotated[float | Mapping[str, float] | None, Key(ge=0)]  # one number, or one a task
+RowScope = Annotated[str, Key(choices=("update", "micro_batch"))]
+WidthOrNone = Annotated[int | None, Key(ge=1, le=65536)]
+PositiveOrNone = Annotated[float | None, Key(gt=0)]
+Share = Annotated[float, Key(ge=0, le=1)]
+ShareBelow1 = Annotated[float, Key(ge=0, lt=1)]
+ShareOrNone = Annotated[float | None, Key(gt=0, lt=1)]
+TwoStreams = Annotated[Sequence[SomeWidths], Key(min_items=2, max_items=2)]
+TwoContexts = Annotated[Sequence[Sequence[str]], Key(min_items=2, max_items=2)]
