@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_type_hints
 
 from runner.errors import nearest_hint
 
@@ -95,8 +95,8 @@ class Key:
         if not is_number or self._is_in_range(value):
             return None
         rule = " and ".join(self._bounds) or "a finite number"
-        if isinstance(value, int) and abs(value) >= _INT64:
-            rule = f"below {_bound_text(_INT64)}"
+        if isinstance(value, int) and abs(value) >= _INT64 and self.lt is None and self.le is None:
+            rule = f"{rule} and below {_bound_text(_INT64)}"
         rule = "must not be negative" if rule == "at least 0" and value < 0 else f"must be {rule}"
         return f"{key}={_shown(value)}: {rule}{f'; {self.note}' if self.note else ''}"
 
@@ -104,7 +104,8 @@ class Key:
         too_many = self.max_items is not None and len(values) > self.max_items
         if too_many or len(values) < self.min_items:
             return f"{key}={list(values)}: needs {self._length}"
-        problems = (self.find_problem(f"{key}[{i}]", inner) for i, inner in enumerate(values))
+        of_item = replace(self, min_items=0, max_items=None)
+        problems = (of_item.find_problem(f"{key}[{i}]", inner) for i, inner in enumerate(values))
         return next(filter(None, problems), None)
 
     def _is_in_range(self, value: float) -> bool:
@@ -139,6 +140,19 @@ class Key:
         if self.lt is not None:
             bounds.append("finite" if self.lt == math.inf else f"below {_bound_text(self.lt)}")
         return bounds
+
+
+def find_field_problems(record: Any, prefix: str) -> Iterator[str]:
+    """Yield a message for every field of a dataclass that is out of the range of its `Key`.
+
+    Args:
+        record: of a dataclass.
+        prefix: of its keys, such as `metrics.`.
+    """
+    for name, hint in get_type_hints(type(record), include_extras=True).items():
+        for declared in getattr(hint, "__metadata__", ()):
+            if problem := declared.find_problem(f"{prefix}{name}", getattr(record, name)):
+                yield problem
 
 
 def _shown(value: float) -> str:

@@ -24,6 +24,7 @@ from runner.config.overrides import (
     describe_displaced_length,
     drop_displaced_length,
     drop_unsupported_arguments,
+    find_unknown_hydra_keys,
     parse_job_overrides,
     replaces_dense_optimizer,
 )
@@ -234,7 +235,7 @@ def _compose(
         unresolved_config=base.config,
         hydra=base.hydra,
         choices=base.choices,
-        problems=(*problems, *unresolved, *size_problems),
+        problems=(*problems, *unresolved, *size_problems, *find_unknown_hydra_keys(parsed)),
         overrides=tuple(overrides),
         added_keys=tuple(
             o.key_or_group

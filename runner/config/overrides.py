@@ -21,6 +21,7 @@ from runner.errors import raise_combined
 from runner.optim.constructor_arguments import accepted_arguments
 
 LENGTH_KEYS = ("trainer.max_steps", "trainer.max_epochs")
+OPEN_HYDRA_NODES = ("hydra.launcher.", "hydra.sweeper.", "hydra.searchpath")
 DENSE_KEY = "optimizer.dense"
 
 
@@ -77,6 +78,21 @@ def drop_displaced_length(
         return list(parsed), None
     other = LENGTH_KEYS[1 - LENGTH_KEYS.index(chosen[0])]
     return [*parsed, *parse_overrides([f"{other}=null"])], chosen[0]
+
+
+def find_unknown_hydra_keys(parsed: Sequence[Override]) -> list[str]:
+    """Return a message for every key that `+` would add to Hydra's own node, where nobody reads it.
+
+    Launchers and sweepers of plugins have keys of their own.
+    """
+    return [
+        f"{o.input_line}: there is no key {o.key_or_group!r}; of Hydra's, "
+        "run.dir, sweep.dir, mode and searchpath have an effect"
+        for o in parsed
+        if (o.is_add() or o.is_force_add())
+        and o.key_or_group.startswith("hydra.")
+        and not o.key_or_group.startswith(OPEN_HYDRA_NODES)
+    ]
 
 
 def describe_displaced_length(length_key: str | None, config: DictConfig) -> tuple[str, ...]:

@@ -20,15 +20,25 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from runner.config.declarations import GIVEN_IN_CODE, NO_DEFAULT, Declaration, make_declaration
 from runner.config.locations import SOURCE_ROOT
+from runner.config.targets import is_in_packages
 from runner.config_key import Key
 from runner.optim.dense_arguments import dense_arguments
 
 ALIAS_MODULES = "argument_types"  # modules of this name hold types of arguments, and no torch
+# Where parts lie; what lies elsewhere is none, which the builder tells
+_PART_PACKAGES = (
+    "runner.data.sets",
+    "runner.data.streaming",
+    "runner.data.tabular.table",
+    "runner.models",
+    "runner.reporting.trackers",
+    "runner.training.callbacks",
+    "runner.training.update.task",
+)
 RECIPE = "recipe"  # what a dataset's module calls the class whose fields are its settings
 _TYPES = ("int", "float", "str", "bool", "list", "dict", "tuple", "object")
 
@@ -96,13 +106,16 @@ def _read_source(module: str) -> _Source | None:
 def _find(target: str) -> tuple[_Source, ast.ClassDef | ast.FunctionDef] | None:
     """Return the definition of a dotted name of ours, also through a package that imports it."""
     module, _, name = target.rpartition(".")
-    if not module.startswith("runner.") or not all(p.isidentifier() for p in module.split(".")):
+    if not is_in_packages(target, _PART_PACKAGES) or not target.replace(".", "_").isidentifier():
         return None
     source = _read_source(module)
     if source is None:
         return None
     node = source.define(name)
-    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+    if isinstance(node, ast.FunctionDef):  # a function is a part if it is marked as one
+        marks = map(ast.unparse, node.decorator_list)
+        return (source, node) if any(m.endswith("_option") for m in marks) else None
+    if isinstance(node, ast.ClassDef):
         return source, node
     elsewhere = source.import_of(name)
     return _find(elsewhere) if elsewhere else None
@@ -192,8 +205,8 @@ class _Names(dict[str, Any]):
             return getattr(builtins, name)
         if name in ("math", "typing"):
             return {"math": math, "typing": typing}[name]
-        if name in ("Key", "Path"):
-            return {"Key": Key, "Path": Path}[name]
+        if name == "Key":
+            return Key
         for module in (typing, collections.abc):
             if hasattr(module, name):
                 return getattr(module, name)

@@ -25,7 +25,7 @@ from runner.config.declarations import (
 )
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
-from runner.errors import nearest_keys
+from runner.errors import nearest_keys, unknown_setting
 
 
 def check_types(
@@ -145,7 +145,11 @@ class _Walk:
             elif key in FREELY_NAMED_NODES and isinstance(value, dict) and "_target_" in value:
                 yield from self.check_node(value, {}, full, settings_of(full, value["_target_"]))
             elif not (inside_target and is_open and _is_added(full, self.added)):
-                yield _unknown(full, value, [f"{key}.{n}" for n in declared] or self.known)
+                if part is None or not key:
+                    yield _unknown(full, value, self.known)
+                else:
+                    owner = str(target).rpartition(".")[2]
+                    yield f"{unknown_setting(key, name, owner, declared)}; ~{full} leaves it out"
         for name, declaration in declared.items():
             if name not in node and declaration.default is NO_DEFAULT:
                 yield f"{key}.{name}: is missing".lstrip(".")
@@ -159,7 +163,7 @@ class _Walk:
             else:
                 yield from self._check_by_default(key, value, default, inside_target=False)
         elif not matches_type(value, declaration.hint):
-            yield _wrong_type(key, value, type_name(declaration.hint))
+            yield from _wrong_types(key, value, declaration.hint)
         elif problem := find_range_problem(key, value, declaration.key, declaration.hint):
             yield problem
 
@@ -186,6 +190,19 @@ class _Walk:
 
 def _is_added(key: str, added: frozenset[str]) -> bool:
     return any(key == a or a.startswith(f"{key}.") or key.startswith(f"{a}.") for a in added)
+
+
+def _wrong_types(key: str, value: Any, hint: Any) -> Iterator[str]:
+    """Yield what does not match a type: single entries of a group of keys, or the whole value."""
+    kinds = [h for h in typing.get_args(hint) or [hint] if typing.get_origin(h) in MAPPINGS]
+    kinds = [hint] if typing.get_origin(hint) in MAPPINGS else kinds
+    if isinstance(value, dict) and kinds:
+        inner = typing.get_args(kinds[0])[1]
+        for name, entry in value.items():
+            if not matches_type(entry, inner):
+                yield _wrong_type(f"{key}.{name}", entry, type_name(inner))
+    else:
+        yield _wrong_type(key, value, type_name(hint))
 
 
 def _wrong_type(key: str, value: Any, expected: str) -> str:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
-from runner.errors import ConfigError, nearest_hint
+from runner.config_key import Key, find_field_problems
+from runner.errors import ConfigError, nearest_hint, raise_combined
 
 # metrics that need bins or users are not part of a MetricSet, see runner/metrics/factory.py
 Needs = Literal["sums", "ranks", "groups", "bins", "users"]
@@ -81,13 +82,13 @@ class MetricSettings:
 
     eval: Sequence[str]
     train: Sequence[str]
-    exact_auroc_rows: int = 5_000_000
+    exact_auroc_rows: Annotated[int, Key(ge=0, note="0: always binned")] = 5_000_000
     group: str | None = None
-    candidates: str = "rows"
+    candidates: Annotated[str, Key(choices=CANDIDATE_CHOICES)] = "rows"
     leave_history_out: bool = True
     slice_by: str | None = None
-    max_slices: int = 50
-    ece_bins: int = 15
+    max_slices: Annotated[int, Key(ge=1)] = 50
+    ece_bins: Annotated[int, Key(ge=1, le=10_000)] = 15
 
     def __post_init__(self) -> None:
         for key, names in (("eval", self.eval), ("train", self.train)):
@@ -98,19 +99,7 @@ class MetricSettings:
                     f"metrics.train: {name!r} needs all rows of a pass, which training does not "
                     "keep; put it into metrics.eval"
                 )
-        if self.exact_auroc_rows < 0:
-            raise ConfigError(
-                f"metrics.exact_auroc_rows={self.exact_auroc_rows} must be 0 (always binned) "
-                "or more"
-            )
-        if self.candidates not in CANDIDATE_CHOICES:
-            raise ConfigError(
-                f"metrics.candidates={self.candidates}: one of {', '.join(CANDIDATE_CHOICES)}"
-                f"{nearest_hint(str(self.candidates), CANDIDATE_CHOICES)}"
-            )
-        for key in ("max_slices", "ece_bins"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"metrics.{key}={getattr(self, key)} must be at least 1")
+        raise_combined(find_field_problems(self, "metrics."))
 
     @property
     def ranking_metrics(self) -> tuple[str, ...]:

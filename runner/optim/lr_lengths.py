@@ -60,7 +60,7 @@ class ScheduleReader:
                     return low
                 raise self.error(key, "the length of an epoch is not known; give updates")
             count = round(float(value[:-2]) * self.steps_per_epoch)
-        elif isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        elif isinstance(value, bool) or not _is_length(value):
             raise self.error(key, 'must be updates, a fraction of the run below 1, or "2ep"')
         elif 0 < value < 1:
             count = round(value * self.require_total_steps()) if not self.check_only else low
@@ -100,6 +100,10 @@ class ScheduleReader:
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise self.error(key, "must be a list")
         return list(value)
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < 2**53  # NaN fails both comparisons
 
 
 def _is_number(text: str) -> bool:

@@ -129,7 +129,7 @@ def test_every_key_is_described():
         (Key("", ge=0, le=1), 1.5, "must be at least 0 and at most 1"),
         (Key("", ge=0, lt=2**63), 2**63, "must be at least 0 and below 2**63"),
         (Key("", choices=("auto", "cpu")), "cpus", "one of auto, cpu; nearest: 'cpu'"),
-        (Key("", interval="progress"), "30min", "a time is for saving and logging only"),
+        (Key("", interval="progress"), "30min", "no time: a time is for saving and logging only"),
         (Key("", interval="progress or time"), "often", "not an interval"),
     ],
 )
@@ -231,8 +231,8 @@ def test_the_reference_page_says_type_default_range_unit_and_signature():
     lines = reference.PAGE.read_text(encoding="utf-8").splitlines()
     [batch_size] = [line for line in lines if line.startswith("| `trainer.batch_size` |")]
     assert batch_size == (
-        "| `trainer.batch_size` | whole number | `4096` | at least 1 | rows | in global_batch "
-        "| rows of one rank and micro-batch |"
+        "| `trainer.batch_size` | whole number | `4096` | at least 1 and below 2\\*\\*31 | rows "
+        "| in global_batch | rows of one rank and micro-batch |"
     )
     [profile] = [line for line in lines if line.startswith("| `trainer.profile.updates` |")]
     assert profile.split(" | ")[5] == "no"  # as the whole group declares

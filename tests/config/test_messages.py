@@ -146,7 +146,7 @@ def test_an_experiment_with_a_misspelt_key_is_refused_though_hydra_merges_it(
     )
     message = command.refused("--config-dir", str(folder), "experiments=mine")
     assert "trainer.max_step=10: there is no key 'trainer.max_step'" in message
-    assert "nearest: 'model.net.embedding_dim'" in message
+    assert "is not a setting of DLRM; nearest: 'embedding_dim'" in message
     assert "there is no key 'optimzer'; nearest: 'optimizer'" in message
 
 

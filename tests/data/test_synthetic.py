@@ -119,7 +119,7 @@ def test_every_setting_works(changes, dense, sparse):
     [
         ({"zipf": "x"}, r"dataset\.zipf='x': must be a number"),
         ({"num_lists": 1.5}, r"dataset\.num_lists=1\.5: must be a whole number"),
-        ({"positive_rate": 1.5}, "between 0.001 and 0.999"),
+        ({"positive_rate": 1.5}, "at least 0.001 and at most 0.999"),
         ({"rows": {"train": 0, "validation": 1, "test": 1}}, "train split needs"),
         ({"rows": {"train": 5, "validation": 1, "tset": 1}}, r"rows\.tset.*nearest: 'test'"),
         ({"rows": {"train": 5, "validation": 1}}, r"dataset\.rows\.test is not set"),

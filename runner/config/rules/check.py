@@ -59,25 +59,32 @@ def check_config(
     problems = check_types(config, default_config, added_keys)
     reported_keys = {_key_of(p) for p in problems}
     problems += check_target_names(config, allowed)
-    for rule in CONFIG_RULES:
-        # A rule would repeat what the type check has already said about the same key.
-        problems += [p for p in _run_rule(rule, config) if _key_of(p) not in reported_keys]
-    problems += list(check_loop(config, from_run))
-    problems += _run_rule(partial(check_profiler_window, source_config=source_config or {}), config)
-    problems += _run_rule(partial(check_warm_start_sources, from_run=from_run), config)
-    problems += _run_rule(partial(check_loss_row_scope, from_run=from_run), config)
-    problems += list(_check_dense_optimizer(config, allowed))
+    rules = (
+        *CONFIG_RULES,
+        partial(check_loop, from_run=from_run),
+        partial(check_profiler_window, source_config=source_config or {}),
+        partial(check_warm_start_sources, from_run=from_run),
+        partial(check_loss_row_scope, from_run=from_run),
+        partial(_check_dense_optimizer, allowed=allowed),
+    )
+    for rule in rules:
+        # A rule would repeat what the type check has already said about a key.
+        problems += [p for p in _run_rule(rule, config) if not _names_any(p, reported_keys)]
     return list(dict.fromkeys(problems))
 
 
+def _names_any(problem: str, keys: Collection[str]) -> bool:
+    return not set(re.findall(r"[\w.]+", problem)).isdisjoint(keys)
+
+
 def _key_of(problem: str) -> str:
-    return problem.split("=")[0].split(":")[0]
+    return re.split(r"[=:\[]", problem)[0]
 
 
 def _run_rule(rule: Callable[[Config], Iterator[str]], config: Config) -> list[str]:
     try:
         return list(rule(config))
-    except (TypeError, AttributeError, KeyError):
+    except (TypeError, AttributeError, KeyError, OverflowError):
         # A value is missing or of a wrong type, which another message says.
         return []
 

@@ -40,6 +40,7 @@ from runner.config.settings.trainer import (
     TrainerSettings,
 )
 from runner.embeddings.sharding_settings import ShardingSettings
+from runner.metrics.settings import MetricSettings
 from runner.optim.settings import ClipSettings
 
 __all__ = [
@@ -86,6 +87,7 @@ SETTINGS_BY_NODE: dict[str, type] = {
     "trainer": TrainerSettings,
     "checkpoint": CheckpointSettings,
     "sharding": ShardingSettings,
+    "metrics": MetricSettings,
     "search": SearchSettings,
     "launcher": LauncherSettings,
     "remote": RemoteSettings,

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints
 
-from runner.errors import ConfigError, nearest_hint
+from runner.config_key import find_field_problems
+from runner.errors import ConfigError, nearest_hint, raise_combined
 
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
@@ -20,16 +21,12 @@ def check_setting_types(recipe: Any) -> None:
     Raises:
         ConfigError: naming the first key with a value of another type, or out of its range.
     """
-    plain_hints = get_type_hints(type(recipe))
-    hints = get_type_hints(type(recipe), include_extras=True)
+    hints = get_type_hints(type(recipe))
     for field in fields(recipe):
-        key, value = f"dataset.{field.name}", getattr(recipe, field.name)
-        type_ = plain_hints[field.name]
+        type_, value = hints[field.name], getattr(recipe, field.name)
         if type_ in TYPE_NAMES and not _has_type(value, type_):
-            raise ConfigError(f"{key}={value!r}: must be {TYPE_NAMES[type_]}")
-        for declared in getattr(hints[field.name], "__metadata__", ()):
-            if problem := declared.find_problem(key, value):
-                raise ConfigError(problem)
+            raise ConfigError(f"dataset.{field.name}={value!r}: must be {TYPE_NAMES[type_]}")
+    raise_combined(find_field_problems(recipe, "dataset."))
 
 
 def check_range(key: str, value: float, low: float, high: float = float("inf")) -> None:

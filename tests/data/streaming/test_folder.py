@@ -170,8 +170,8 @@ def test_its_fingerprint_depends_on_folder_and_columns_but_not_on_what_has_arriv
     [
         ({"path": None}, DataError, "dataset.path is not set"),
         ({"path": "nowhere"}, DataError, "dataset.path=nowhere: no such folder"),
-        ({"poll_s": 0}, ConfigError, "dataset.poll_s=0: must be a number of seconds"),
-        ({"idle_timeout_s": -1}, ConfigError, "or null for ever"),
+        ({"poll_s": 0}, ConfigError, "dataset.poll_s=0: must be above 0"),
+        ({"idle_timeout_s": -1}, ConfigError, "null: for ever"),
         (
             {"schema": {**SCHEMA, "categorical": {"city": {"encode": "vocabulary"}}}},
             ConfigError,

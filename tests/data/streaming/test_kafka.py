@@ -151,7 +151,7 @@ def test_a_broker_that_does_not_answer_is_an_error(monkeypatch):
         ({"topic": None}, "dataset.topic is not set"),
         ({"begin": "erliest"}, "nearest: 'earliest'"),
         ({"client": {"auto.offset.reset": "latest"}}, "is reserved; the runner sets it"),
-        ({"idle_timeout_s": 0}, "number of seconds above 0"),
+        ({"idle_timeout_s": 0}, "must be above 0"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):
