@@ -59,7 +59,7 @@ def check_config(
     problems = check_types(config, default_config, added_keys)
     reported_keys = {_key_of(p) for p in problems}
     problems += check_target_names(config, allowed)
-    rules = (
+    rules: tuple[Callable[[Config], Iterator[str]], ...] = (
         *CONFIG_RULES,
         partial(check_loop, from_run=from_run),
         partial(check_profiler_window, source_config=source_config or {}),

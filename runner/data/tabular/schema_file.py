@@ -6,11 +6,16 @@ The reprs of `Declared`, `LabelSpec`, `NumericSpec` and `IdSpec` enter signature
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-from runner.errors import ConfigError, nearest_hint
+import yaml
+
+from runner.config_key import Key
+from runner.data.tabular.splits import parse_split
+from runner.errors import ConfigError, nearest_hint, raise_combined
 
 ROLES = ("labels", "weight", "numeric", "categorical", "sequences", "groups", "carried")
 LOCATION_KEYS = ("path", "validation_path", "test_path", "split")
@@ -110,6 +115,65 @@ class Declared:
         return tuple(dict.fromkeys([*names, *self.groups, *self.carried]))
 
 
+MAX_COLUMNS = 10_000  # that one pattern may stand for
+RANGES: Mapping[type, Mapping[str, Key]] = {
+    LabelSpec: {"allowed": Key(min_items=1), "above": Key()},
+    NumericSpec: {
+        "clip": Key(min_items=2, max_items=2, note="null: no bound"),
+        "default": Key(),
+    },
+    IdSpec: {
+        "num_rows": Key(ge=1, lt=2**31),
+        "salt": Key(ge=0),
+        "min_count": Key(ge=1),
+        "boundaries": Key(),
+        "buckets": Key(ge=1, lt=2**20),
+        "default": Key(ge=0),
+        "max_length": Key(ge=0, lt=2**20),
+    },
+}
+
+
+def read_schema_yaml(text: str, where: str) -> Mapping[str, Any]:
+    """Return the content of a schema file.
+
+    Args:
+        text: of the file.
+        where: the file's name, for messages.
+
+    Raises:
+        ConfigError: if it is no YAML, has a key twice, or is no mapping.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        raise_combined(_find_repeated_keys(root, where, set()))
+        loaded = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{where}: not a YAML file: {' '.join(str(error).split())}") from error
+    if not isinstance(loaded, Mapping):
+        raise ConfigError(f"{where}: expected a mapping with `labels:` and other columns")
+    return loaded
+
+
+def _find_repeated_keys(node: yaml.Node | None, where: str, seen: set[int]) -> Iterator[str]:
+    if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
+        return
+    seen.add(id(node))  # an alias leads to the same node again
+    inner: list[tuple[str, yaml.Node]] = [
+        (where, n) for n in node.value if isinstance(n, yaml.Node)
+    ]
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines and name != "<<":
+                yield f"{where}.{name}: is there twice, in lines {lines[name]} and {line}"
+            lines.setdefault(name, line)
+            inner.append((f"{where}.{name}", value))
+    for key_above, value in inner:
+        yield from _find_repeated_keys(value, key_above, seen)
+
+
 def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> Declared:
     """Parse the content of a schema file.
 
@@ -117,81 +181,134 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
         where: the file's name, for messages.
 
     Raises:
-        ConfigError: naming the key that is wrong, and the nearest right one.
+        ConfigError: naming every key that is wrong, its value, the rule, and the nearest right one.
     """
-    _check_keys(schema, (*ROLES, *LOCATION_KEYS), where)
-    labels = tuple(_parse_specs(schema, "labels", LabelSpec, where))
-    if not labels:
-        raise ConfigError(f"{where}.labels: no label is declared")
-    pooled = tuple(_parse_specs(schema, "categorical", IdSpec, where))
-    sequences = tuple(_parse_specs(schema, "sequences", IdSpec, where))
+    problems = list(_unknown_keys(schema, (*ROLES, *LOCATION_KEYS), where))
+    labels: list[LabelSpec] = _parse_specs(schema, "labels", LabelSpec, where, problems)
+    numeric: list[NumericSpec] = _parse_specs(schema, "numeric", NumericSpec, where, problems)
+    pooled: list[IdSpec] = _parse_specs(schema, "categorical", IdSpec, where, problems)
+    sequences: list[IdSpec] = _parse_specs(schema, "sequences", IdSpec, where, problems)
+    if not schema.get("labels"):
+        problems.append(f"{where}.labels: no label is declared")
+    for column in numeric:
+        problems += _numeric_problems(column, f"{where}.numeric.{column.name}")
     for spec in pooled:
-        _check_id(spec, f"{where}.categorical.{spec.name}")
+        key = f"{where}.categorical.{spec.name}"
+        problems += _id_problems(spec, key)
         if spec.max_length:
-            raise ConfigError(
-                f"{where}.categorical.{spec.name}.max_length: only sequences have a length"
-            )
+            problems.append(f"{key}.max_length: only sequences have a length")
     for spec in sequences:
-        _check_id(spec, f"{where}.sequences.{spec.name}")
+        key = f"{where}.sequences.{spec.name}"
+        problems += _id_problems(spec, key)
         if not spec.is_sequence:
-            raise ConfigError(f"{where}.sequences.{spec.name}.max_length is not set")
+            problems.append(f"{key}.max_length is not set")
     weight = schema.get("weight")
     if weight is not None and not isinstance(weight, str):
-        raise ConfigError(f"{where}.weight={weight!r}: expected the name of a column")
-    numeric = tuple(_parse_specs(schema, "numeric", NumericSpec, where))
-    names = [s.name for s in (*labels, *numeric, *pooled, *sequences)]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(
-                f"{where}: {name!r} is declared twice; give one of them another name, and the "
-                f"name of its column as `column: {name}`"
-            )
+        problems.append(f"{where}.weight={weight!r}: expected the name of a column")
+    counts = Counter(s.name for s in (*labels, *numeric, *pooled, *sequences))
+    problems += [
+        f"{where}: {n!r} is declared twice; give one of them another name, and the name of its "
+        f"column as `column: {n}`"
+        for n, count in counts.items()
+        if count > 1
+    ]
+    groups, carried = (
+        _parse_column_names(schema, role, where, problems) for role in ("groups", "carried")
+    )
+    problems += _location_problems(schema, where)
+    raise_combined(problems)
     return Declared(
-        labels=labels,
-        numeric=numeric,
+        labels=tuple(labels),
+        numeric=tuple(numeric),
         ids=(*pooled, *sequences),
         weight=weight,
-        groups=_parse_column_names(schema, "groups", where),
-        carried=_parse_column_names(schema, "carried", where),
+        groups=groups,
+        carried=carried,
         places={key: schema[key] for key in LOCATION_KEYS if schema.get(key) is not None},
     )
 
 
-def _parse_specs(schema: Mapping[str, Any], role: str, kind: type, where: str) -> Iterator[Any]:
-    """Yield the specs of a role, `role: {name: {setting: value}}` or `role: [name]`.
+def _location_problems(schema: Mapping[str, Any], where: str) -> Iterator[str]:
+    for name in LOCATION_KEYS:
+        value = schema.get(name)
+        if name == "split":
+            try:
+                parse_split(value, f"{where}.split")
+            except ConfigError as error:
+                yield str(error)
+        elif value is not None and not (
+            isinstance(value, str)
+            or (isinstance(value, list | tuple) and all(isinstance(v, str) for v in value))
+        ):
+            yield f"{where}.{name}={value!r}: expected a path, or a list of paths"
+
+
+def _parse_specs(
+    schema: Mapping[str, Any], role: str, kind: type, where: str, problems: list[str]
+) -> list[Any]:
+    """Return the specs of a role, `role: {name: {setting: value}}` or `role: [name]`.
 
     A name such as `C{1..3}` stands for several columns.
 
-    Raises:
-        ConfigError: naming the key that is wrong.
+    Args:
+        problems: gets a message for every key that is wrong.
     """
     declared = schema.get(role) or {}
     if isinstance(declared, (list, tuple)):
-        declared = dict.fromkeys(declared)
+        counts = Counter(map(str, declared))
+        problems += [f"{where}.{role}: {n!r} is declared twice" for n, c in counts.items() if c > 1]
+        declared = dict.fromkeys(map(str, declared))
     if not isinstance(declared, Mapping):
-        raise ConfigError(
+        problems.append(
             f"{where}.{role}={declared!r}: expected `name: {{settings}}` for each column"
         )
+        return []
     known = {f.name: f for f in fields(kind) if f.name != "name"}
-    for pattern, settings in declared.items():
-        settings = settings or {}
+    specs = []
+    for pattern, given in declared.items():
+        key, settings = f"{where}.{role}.{pattern}", given or {}
         if not isinstance(settings, Mapping):
-            raise ConfigError(f"{where}.{role}.{pattern}={settings!r}: expected settings")
-        _check_keys(settings, known, f"{where}.{role}.{pattern}")
-        values = {
-            key: _parse_value(value, known[key], f"{where}.{role}.{pattern}.{key}")
-            for key, value in settings.items()
-        }
-        for name in expand_pattern(str(pattern)):
-            yield kind(**{"column": name, **values, "name": name})
+            problems.append(f"{key}={settings!r}: expected settings")
+            continue
+        found = list(_unknown_keys(settings, known, key))
+        values = {}
+        for name in settings.keys() & known.keys():
+            try:
+                values[name] = _parse_value(settings[name], known[name], f"{key}.{name}")
+            except ConfigError as error:
+                found.append(str(error))
+                continue
+            declared_key = RANGES[kind].get(name)
+            if declared_key and (
+                problem := declared_key.find_problem(f"{key}.{name}", values[name])
+            ):
+                found.append(problem)
+        try:
+            names = expand_pattern(str(pattern), where=f"{where}.{role}")
+        except ConfigError as error:
+            found.append(str(error))
+        problems += found
+        if not found:
+            specs += [kind(**{"column": name, **values, "name": name}) for name in names]
+    return specs
 
 
-def expand_pattern(pattern: str) -> list[str]:
-    """Return the names that a pattern stands for: C1, C2 and C3 for `C{1..3}`."""
+def expand_pattern(pattern: str, where: str = "") -> list[str]:
+    """Return the names that a pattern stands for: C1, C2 and C3 for `C{1..3}`.
+
+    Raises:
+        ConfigError: for a pattern that stands for no column, or for too many.
+    """
     match = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}(.*)", pattern)
     if not match:
         return [pattern]
     head, first, last, tail = match.groups()
+    are_short = len(first) < 10 and len(last) < 10  # Python refuses to read a very long number
+    if not are_short or not 1 <= int(last) - int(first) + 1 <= MAX_COLUMNS:
+        raise ConfigError(
+            f"{where}.{pattern[:80]}: stands for one column at least and {MAX_COLUMNS:,} at most, "
+            "from the lower number to the higher one"
+        )
     return [f"{head}{n}{tail}" for n in range(int(first), int(last) + 1)]
 
 
@@ -224,39 +341,42 @@ def _parse_value(value: Any, setting: Field[Any], where: str) -> Any:
     raise ConfigError(f"{where}={value!r}: expected {expected}")
 
 
-def _check_id(spec: IdSpec, where: str) -> None:
+def _numeric_problems(spec: NumericSpec, where: str) -> Iterator[str]:
+    low, high = spec.clip
+    if low is not None and high is not None and low >= high:
+        yield f"{where}.clip={[low, high]}: the first must be below the second"
+
+
+def _id_problems(spec: IdSpec, where: str) -> Iterator[str]:
     if spec.encode == "hash" and not spec.num_rows and not spec.cross:
-        raise ConfigError(f"{where}.num_rows is not set: hash needs the number of rows")
+        yield f"{where}.num_rows is not set: hash needs the number of rows"
     if spec.cross and (spec.encode not in ("as_is", "hash") or not spec.num_rows):
-        raise ConfigError(
-            f"{where}.num_rows: a cross is always hashed, which needs the number of rows"
-        )
+        yield f"{where}.num_rows: a cross is always hashed, which needs the number of rows"
     if len(spec.cross) == 1 or (spec.cross and spec.is_list):
-        raise ConfigError(
-            f"{where}.cross={list(spec.cross)}: expected two or more columns with one id a row"
-        )
+        yield f"{where}.cross={list(spec.cross)}: expected two or more columns with one id a row"
     if spec.encode == "bucketise" and bool(spec.boundaries) == bool(spec.buckets):
-        raise ConfigError(f"{where}: bucketise needs either boundaries or a number of buckets")
+        yield f"{where}: bucketise needs either boundaries or a number of buckets"
     if list(spec.boundaries) != sorted(set(spec.boundaries)):
-        raise ConfigError(f"{where}.boundaries={list(spec.boundaries)}: expected an ascending list")
-    if spec.num_rows is not None and spec.num_rows < 1:
-        raise ConfigError(f"{where}.num_rows={spec.num_rows}: expected at least 1")
+        yield f"{where}.boundaries={list(spec.boundaries)}: expected an ascending list"
     if spec.out_of_range == "default" and spec.default is None:
-        raise ConfigError(f"{where}.default is not set, which out_of_range=default needs")
-    if spec.min_count < 1:
-        raise ConfigError(f"{where}.min_count={spec.min_count}: expected at least 1")
+        yield f"{where}.default is not set, which out_of_range=default needs"
+    if spec.default is not None and spec.num_rows is not None and spec.default >= spec.num_rows:
+        yield f"{where}.default={spec.default}: must be below num_rows={spec.num_rows}"
     if spec.weights and spec.is_sequence:
-        raise ConfigError(f"{where}.weights: sequences have no weights")
+        yield f"{where}.weights: sequences have no weights"
 
 
-def _parse_column_names(schema: Mapping[str, Any], role: str, where: str) -> tuple[str, ...]:
+def _parse_column_names(
+    schema: Mapping[str, Any], role: str, where: str, problems: list[str]
+) -> tuple[str, ...]:
     declared = schema.get(role) or ()
-    if isinstance(declared, str) or not all(isinstance(name, str) for name in declared):
-        raise ConfigError(f"{where}.{role}={declared!r}: expected a list of columns")
+    if not isinstance(declared, list | tuple) or not all(isinstance(n, str) for n in declared):
+        problems.append(f"{where}.{role}={declared!r}: expected a list of columns")
+        return ()
     return tuple(dict.fromkeys(declared))
 
 
-def _check_keys(mapping: Mapping[str, Any], known: Collection[str], where: str) -> None:
+def _unknown_keys(mapping: Mapping[str, Any], known: Collection[str], where: str) -> Iterator[str]:
     for key in mapping:
         if key not in known:
-            raise ConfigError(f"{where}.{key}: there is no such key{nearest_hint(str(key), known)}")
+            yield f"{where}.{key}: there is no such key{nearest_hint(str(key), known)}"

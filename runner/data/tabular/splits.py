@@ -19,6 +19,12 @@ SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 MAX_SAMPLED_TIMES = 1 << 20  # shares of a split by time are exact up to this number of rows
 
 
+_FORMS = (
+    "one of random: {train: 0.8, ...}, column: NAME with train: [...], or time: NAME with "
+    "test: LAST"
+)
+
+
 @dataclass(frozen=True)
 class Split:
     """How the rows of `dataset.path` are split.
@@ -46,24 +52,30 @@ def parse_split(setting: Mapping[str, Any] | None, key: str = "dataset.split") -
     Raises:
         ConfigError: naming the key, the value and what is expected.
     """
+    if setting is None:
+        return Split("whole")
+    if not isinstance(setting, Mapping):
+        raise ConfigError(f"{key}={setting!r}: expected {_FORMS}")
     if not setting:
         return Split("whole")
     kinds = [k for k in ("random", "column", "time") if k in setting]
     if len(kinds) != 1:
-        raise ConfigError(
-            f"{key}: expected one of random: {{train: 0.8, ...}}, column: NAME with train: [...], "
-            "or time: NAME with test: LAST"
-        )
+        raise ConfigError(f"{key}: expected {_FORMS}")
     kind = kinds[0]
     of = setting["random"] if kind == "random" else {k: v for k, v in setting.items() if k != kind}
     if not isinstance(of, Mapping):
         raise ConfigError(f"{key}.random={of!r}: expected split: share")
-    for name in of:
-        if name not in SPLITS:
+    more = [k for k in setting if k != "random"] if kind == "random" else []
+    for name in [*of, *more]:
+        if name not in SPLITS or name in more:
             raise ConfigError(f"{key}.{name}: no such split{nearest_hint(str(name), SPLITS)}")
     of = {name: value for name, value in of.items() if value not in (None, 0, [], ())}
     if kind == "random":
-        if abs(sum(map(float, of.values())) - 1) > 1e-9 or min(of.values()) < 0:
+        for name, share in of.items():
+            is_number = isinstance(share, int | float) and not isinstance(share, bool)
+            if not is_number or not 0 <= share <= 1:
+                raise ConfigError(f"{key}.random.{name}={share}: must be a share from 0 to 1")
+        if abs(sum(map(float, of.values())) - 1) > 1e-9:
             raise ConfigError(f"{key}.random: shares add up to {sum(of.values()):g}, not to 1")
     elif kind == "time":
         of = {name: _parse_length(value, f"{key}.{name}") for name, value in of.items()}
@@ -74,6 +86,10 @@ def parse_split(setting: Mapping[str, Any] | None, key: str = "dataset.split") -
             n: [str(v) for v in (v if isinstance(v, Sequence) and not isinstance(v, str) else [v])]
             for n, v in of.items()
         }
+    if kind != "random" and (
+        isinstance(setting[kind], bool) or not isinstance(setting[kind], str | int)
+    ):
+        raise ConfigError(f"{key}.{kind}={setting[kind]!r}: expected the name of a column")
     if kind != "time" and "train" not in of:
         raise ConfigError(f"{key}.train is not set: there would be no row to train on")
     return Split(kind, of, None if kind == "random" else str(setting[kind]))

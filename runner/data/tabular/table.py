@@ -41,7 +41,7 @@ from runner.data.tabular.read_files import (
     read_text_chunks,
 )
 from runner.data.tabular.rewrite import rewrite_table
-from runner.data.tabular.schema_file import Declared, parse_schema
+from runner.data.tabular.schema_file import Declared, parse_schema, read_schema_yaml
 from runner.data.tabular.splits import Split, check_split_type, parse_split
 from runner.errors import ConfigError, DataError
 from runner.parts import dataset_option
@@ -110,18 +110,14 @@ class TableRecipe:
             )
         if isinstance(self.schema, Mapping):
             return parse_schema(self.schema)
-        import yaml
-
         path = Path(str(self.schema)).expanduser()
         if not path.is_file():
             raise ConfigError(f"dataset.schema={self.schema}: no such file{nearest_path(path)}")
         try:
-            loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: not a YAML file: {error}") from error
-        if not isinstance(loaded, Mapping):
-            raise ConfigError(f"{path}: expected a mapping with `labels:` and other columns")
-        return parse_schema(loaded, str(path))
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from error
+        return parse_schema(read_schema_yaml(text, str(path)), str(path))
 
     @cached_property
     def row_split(self) -> Split:
@@ -130,7 +126,8 @@ class TableRecipe:
         Raises:
             ConfigError: for a wrong setting, and for a split that has a path as well.
         """
-        split = parse_split(self._split_setting)
+        where = "dataset.split" if self.split is not None else "schema's split"
+        split = parse_split(self._split_setting, where)
         for name in split.splits:
             if name != "train" and name in self.files:
                 raise ConfigError(

@@ -1,0 +1,79 @@
+"""Mistakes in the YAML that declares a table's columns: refused, all at once, with key and rule."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from runner.data.tabular.schema_file import parse_schema, read_schema_yaml
+from runner.errors import ConfigError
+
+GOOD = {"labels": {"y": {}}}
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"categorical": {"C{1..1000000000}": {}}}, "s.yaml.categorical.C{1..1000000000}: stands"),
+        ({"categorical": {"C{5..1}": {}}}, "from the lower number to the higher one"),
+        ({"categorical": {"C{1.." + "9" * 5000 + "}": {}}}, "stands for one column at least"),
+        ({"split": 7}, "s.yaml.split=7: expected one of random"),
+        ({"split": {"random": {"train": float("nan")}}}, "split.random.train=nan: must be a share"),
+        ({"split": {"random": {"train": "much"}}}, "split.random.train=much: must be a share"),
+        ({"split": {"random": {"train": 1}, "tset": 1}}, "split.tset: no such split"),
+        ({"split": {"column": ["a"], "train": [0]}}, "split.column=['a']: expected the name"),
+        (
+            {"categorical": {"c": {"num_rows": 10**30}}},
+            "c.num_rows=1000000000000000000000000000000",
+        ),
+        ({"categorical": {"c": {"num_rows": 1e30}}}, "c.num_rows=1e+30: expected a whole number"),
+        ({"categorical": {"c": {"num_rows": 0}}}, "c.num_rows=0: must be at least 1"),
+        ({"categorical": {"c": {"num_rows": 5, "default": 5}}}, "must be below num_rows=5"),
+        ({"numeric": {"x": {"clip": [5, 1]}}}, "x.clip=[5, 1]: the first must be below the second"),
+        ({"numeric": {"x": {"clip": [float("nan"), 1]}}}, "x.clip[0]=nan: must be a finite number"),
+        ({"numeric": {"x": {"clip": [1]}}}, "x.clip=[1]: needs 2 items"),
+        ({"numeric": ["x", "x"]}, "s.yaml.numeric: 'x' is declared twice"),
+        ({"numeric": {"y": {}}}, "'y' is declared twice; give one of them another name"),
+        ({"groups": 7}, "s.yaml.groups=7: expected a list of columns"),
+        ({"path": 7}, "s.yaml.path=7: expected a path"),
+        ({"labels": 7}, "s.yaml.labels=7: expected"),
+    ],
+)
+def test_a_mistake_is_refused_with_its_key_value_and_rule(more, told):
+    started = time.perf_counter()
+    with pytest.raises(ConfigError) as refused:
+        parse_schema(GOOD | more, "s.yaml")
+    assert told in str(refused.value) and "mistakes" not in str(refused.value)
+    assert time.perf_counter() - started < 0.5
+
+
+def test_all_mistakes_are_told_at_once():
+    numeric = {"x": {"clip": [5, 1]}, "z": {"log1": True}}
+    with pytest.raises(ConfigError, match="4 mistakes") as refused:
+        parse_schema({"numeric": numeric, "split": 7, "labels": {"y": {"type": "binry"}}}, "s")
+    for told in ("s.numeric.x.clip", "s.numeric.z.log1", "s.split=7", "nearest: 'binary'"):
+        assert told in str(refused.value)
+
+
+def test_a_key_that_is_there_twice_is_refused_with_both_lines():
+    text = "labels: {y: {}}\ncategorical:\n  c: {num_rows: 3}\n  d: {salt: 1, salt: 2}\n  c: {}\n"
+    with pytest.raises(ConfigError, match="2 mistakes") as refused:
+        read_schema_yaml(text, "s.yaml")
+    assert "s.yaml.categorical.c: is there twice, in lines 3 and 5" in str(refused.value)
+    assert "s.yaml.categorical.d.salt: is there twice, in lines 4 and 4" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["labels: [", "[" * 20000, "a: !!python/object:os.system {}", "- x"]
+)
+def test_what_is_no_schema_is_refused_in_one_line(text):
+    with pytest.raises(ConfigError) as refused:
+        read_schema_yaml(text, "s.yaml")
+    assert str(refused.value).startswith("s.yaml: ") and "\n" not in str(refused.value)
+
+
+def test_aliases_lead_to_the_same_settings():
+    text = "labels: {y: {}}\ncategorical: {a: &one {num_rows: 3}, b: *one}\n"
+    declared = parse_schema(read_schema_yaml(text, "s.yaml"))
+    assert [spec.num_rows for spec in declared.ids] == [3, 3]
