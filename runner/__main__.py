@@ -7,6 +7,7 @@ SIGINT and SIGTERM.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
+        if argv is None and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # see runner/__init__.py
         words, allow = extract_allow(words)
         if words and is_verb(words[0]):
             return run_verb(words, allow)

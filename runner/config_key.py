@@ -162,4 +162,6 @@ def _shown(value: float) -> str:
 
 def _bound_text(bound: float) -> str:
     is_power = isinstance(bound, int) and bound > 10**9 and bound & (bound - 1) == 0
-    return f"2**{int(bound).bit_length() - 1}" if is_power else f"{bound:g}"
+    if is_power:
+        return f"2**{int(bound).bit_length() - 1}"
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"

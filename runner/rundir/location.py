@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
+import shutil
 import time
 from pathlib import Path
 
 from runner.errors import UserError
 from runner.rundir.lock import FolderLock
-from runner.rundir.regular_files import check_run_files, is_temporary
+from runner.rundir.regular_files import check_run_files, is_temporary, read_bytes
 
 DEFAULT_RUN_DIR = "outputs/{name}/{time}_{signature}"  # as conf/config.yaml has it
 # Files that a folder may have before its run has a meta.json: those of a start that was killed, and
@@ -21,6 +23,15 @@ _FILES_BEFORE_META = {
     "log.txt",
     "job.log",
 }
+_FILES_OF_A_START = (
+    "result.json",
+    "meta.json",
+    "config.yaml",
+    "log.txt",
+    "metrics.jsonl",
+    "perf.jsonl",
+    "report.html",
+)
 
 
 def create_and_lock(template: str, *, name: str, signature: str) -> tuple[Path, FolderLock]:
@@ -52,7 +63,7 @@ def create_and_lock(template: str, *, name: str, signature: str) -> tuple[Path, 
                 raise UserError(f"{folder}: is a file, not a folder") from None
             continue
         except OSError as error:
-            raise UserError(_unwritable(folder, error)) from error
+            raise UserError(unwritable(folder, error)) from error
         check_not_foreign(folder)
         return folder, lock_folder(folder)
     raise UserError(f"{text}: a thousand runs of this name exist already")
@@ -84,7 +95,7 @@ def lock_folder(folder: Path) -> FolderLock:
     try:
         return FolderLock(folder)
     except OSError as error:
-        raise UserError(_unwritable(folder, error)) from error
+        raise UserError(unwritable(folder, error)) from error
 
 
 def check_writable(template: str) -> None:
@@ -98,14 +109,38 @@ def check_writable(template: str) -> None:
         folder = folder.parent
     if not folder.is_dir():
         error = NotADirectoryError(errno.ENOTDIR, "is a file, not a folder")
-        raise UserError(_unwritable(folder, error))
+        raise UserError(unwritable(folder, error))
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(
-            _unwritable(folder, PermissionError(errno.EACCES, "no permission to write"))
-        )
+        raise UserError(unwritable(folder, PermissionError(errno.EACCES, "no permission to write")))
 
 
-def _unwritable(folder: Path, error: OSError) -> str:
+def has_never_begun(folder: Path) -> bool:
+    """Return whether a run failed before its first update, so that there is nothing to keep.
+
+    A run that was killed then, or that ran out of time, counts as one that goes on.
+    """
+    try:
+        result = json.loads(read_bytes(folder / "result.json"))
+    except (OSError, ValueError):
+        return False
+    metrics = folder / "metrics.jsonl"
+    has_rows = metrics.exists() and metrics.stat().st_size > 0
+    if has_rows or any((folder / "checkpoints").glob("*")):
+        return False
+    return isinstance(result, dict) and result.get("status") == "failed" and not result.get("step")
+
+
+def remove_run_files(folder: Path) -> None:
+    """Remove what a run that never began has left, the transforms of its data included."""
+    for name in _FILES_OF_A_START:
+        (folder / name).unlink(missing_ok=True)
+    data = folder / "data"
+    if data.is_dir() and not data.is_symlink():
+        shutil.rmtree(data)
+
+
+def unwritable(folder: Path, error: OSError) -> str:
+    """Return the message about a run directory that cannot be written."""
     reason = error.strerror or str(error)
     return (
         f"{folder}: cannot write the run directory: {reason}; hydra.run.dir=DIR puts it elsewhere"

@@ -16,7 +16,14 @@ from typing import Any
 from runner.errors import UserError
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.json_files import JsonlFile, read_json, write_json, write_text
-from runner.rundir.location import create_and_lock, lock_folder, update_latest_link
+from runner.rundir.location import (
+    create_and_lock,
+    has_never_begun,
+    lock_folder,
+    remove_run_files,
+    unwritable,
+    update_latest_link,
+)
 from runner.rundir.lock import FolderLock
 from runner.rundir.moved_targets import with_current_targets
 from runner.rundir.plain_yaml import read_plain_yaml
@@ -103,15 +110,20 @@ def open_run(template: str, spec: RunSpec, *, project: Path) -> Run:
         spec: what the directory says of the run.
         project: the project's folder, for its git state.
 
+    A run that failed before its first update does not stand in the way of another one.
+
     Raises:
         UserError: if the directory cannot be written, belongs to another run, or is being written
             by another process.
     """
     folder, lock = create_and_lock(template, name=spec.name, signature=spec.signature)
-    with _release_on_error(lock):
+    with _release_on_error(folder, lock):
         if not (folder / "meta.json").exists():
             return _start_run(folder, lock, spec, project)
         meta = read_meta(folder)
+        if meta["signature"] != spec.signature and has_never_begun(folder):
+            remove_run_files(folder)
+            return _start_run(folder, lock, spec, project)
         if meta["signature"] != spec.signature:
             changes = signature_changes(folder, meta, spec)
             what = f":\n{format_changes(changes)}" if changes else " values from the environment"
@@ -130,7 +142,7 @@ def reopen_run(folder: Path, spec: RunSpec) -> Run:
         UserError: if it is not a run directory, cannot be written, or is being written by another
             process.
     """
-    with _release_on_error(lock := lock_folder(folder)):
+    with _release_on_error(folder, lock := lock_folder(folder)):
         return _continue_run(folder, lock, read_meta(folder), spec)
 
 
@@ -239,9 +251,17 @@ def _attach_log_file(run: Run) -> Run:
 
 
 @contextmanager
-def _release_on_error(lock: FolderLock) -> Iterator[None]:
+def _release_on_error(folder: Path, lock: FolderLock) -> Iterator[None]:
+    """Release the lock if the run cannot be opened.
+
+    Raises:
+        UserError: in place of an error of the file system, such as a full disk.
+    """
     try:
         yield
+    except OSError as error:
+        lock.release()
+        raise UserError(unwritable(folder, error)) from error
     except BaseException:
         lock.release()
         raise

@@ -268,3 +268,24 @@ def test_learning_leaves_bad_rows_out(tmp_path):
     assert data.schema.dense == ("price", "age")
     good = next(data.batches("train", batch_size=ROWS)).dense_BD[:, 1]
     assert good.abs().max() < 5
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"PAR1 and more", "it is Parquet; dataset=parquet reads it"),
+        (b"\x1f\x8b\x08" + b"x" * 50, "compressed by gzip; its name must end in .gz"),
+        ("y,c\n1,2\n".encode("utf-16"), "no text file in UTF-8: byte 0xff at position 0"),
+        (b"y,c\n1,caf\xe9\n", "byte 0xe9 at position 9"),
+        (b"y,c\n1,\0\n", "it has a zero byte at position 6"),
+        (b"\n\n", "has no rows, and no line with names"),
+    ],
+)
+def test_a_file_that_is_no_text_is_told_in_our_own_words(tmp_path, content, told):
+    path = tmp_path / "x.csv"
+    path.write_bytes(content)
+    schema = {"labels": {"y": {}}, "categorical": {"c": {"encode": "hash", "num_rows": 9}}}
+    with pytest.raises(UserError) as refused:
+        TableRecipe(format="csv", path=str(path), schema=schema).check()
+    assert str(refused.value).startswith(f"{path}: ") and told in str(refused.value)
+    assert "\n" not in str(refused.value)

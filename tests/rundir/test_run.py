@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -131,3 +132,46 @@ def test_provenance_is_json_and_names_versions_without_importing_them(tmp_path):
     assert found["versions"]["hydra-core"].startswith("1.3")
     assert found["command"] == ["python"]
     assert {"host", "python", "created", "cwd", "pid"} <= set(found)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "meta.json"])
+def test_a_full_disk_at_the_first_files_is_told_in_one_line(tmp_path, monkeypatch, name):
+    def fsync(descriptor: int) -> None:
+        if name in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        with pytest.raises(UserError, match="No space left on device; hydra"):
+            open_run(str(tmp_path / "run"), run_spec(), project=tmp_path)
+    open_run(str(tmp_path / "run"), run_spec(seed=1), project=tmp_path).close()
+
+
+def fail(run, **result):
+    write_result(run, {"status": "failed", "step": None, "error": "a mistake", **result})
+    run.close()
+
+
+def test_a_run_that_failed_before_its_first_update_makes_room_for_the_corrected_one(tmp_path):
+    run = open_run(str(tmp_path / "run"), run_spec(), project=tmp_path)
+    (run.dir / "data").mkdir()
+    (run.dir / "data" / "learnt.json").write_text("{}")  # of data that was not the right one
+    fail(run)
+    again = open_run(str(tmp_path / "run"), run_spec(seed=1), project=tmp_path)
+    assert not again.resumed and again.meta["resumes"] == []
+    assert not (again.dir / "data").exists() and not (again.dir / "result.json").exists()
+    again.close()
+    assert read_config(again.dir)["seed"] == 1
+
+
+@pytest.mark.parametrize("kept", ["metrics", "checkpoint", "step", "status"])
+def test_a_run_that_has_anything_to_keep_is_not_replaced(tmp_path, kept):
+    run = open_run(str(tmp_path / "run"), run_spec(), project=tmp_path)
+    if kept == "metrics":
+        run.metrics.append({"step": 1})
+    if kept == "checkpoint":
+        (run.dir / "checkpoints" / "step-1").mkdir(parents=True)
+    more = {"step": {"step": 3}, "status": {"status": "interrupted"}}.get(kept, {})
+    fail(run, **more)
+    with pytest.raises(UserError, match="holds another run"):
+        open_run(str(tmp_path / "run"), run_spec(seed=1), project=tmp_path)

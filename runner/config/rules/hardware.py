@@ -8,6 +8,13 @@ from pathlib import Path
 from runner.config.rules.keys import Config, get_key
 from runner.config.rules.loops import TUNING_LOOPS
 from runner.config.settings import DEBUG_LOOP, EVALUATE_LOOP, ONLINE_LOOP, TRAIN_LOOP
+from runner.distributed.world_size import launched_world_size
+from runner.machine import available_memory_bytes, usable_cores
+
+# Bounds of the ranks that one command starts: more would fork until the machine stands still
+MIN_RANKS = 8  # whatever the cores, for trials on a small machine
+RANKS_PER_CORE = 4
+RANK_BYTES = 200_000_000  # of memory of its own, since torch is imported by each
 
 
 def check_precision(config: Config) -> Iterator[str]:
@@ -32,6 +39,8 @@ def check_device(config: Config) -> Iterator[str]:
 def check_num_processes(config: Config) -> Iterator[str]:
     """Check that the loop works on several ranks, and that each rank has a device."""
     size = config["trainer"]["num_processes"]
+    if launched_world_size() is None:
+        yield from _check_room_for_ranks(size)
     loop = get_key(config, "loop._target_")
     if size > 1 and loop not in (TRAIN_LOOP, EVALUATE_LOOP, *TUNING_LOOPS):
         name = str(loop).rpartition(".")[2]
@@ -41,6 +50,22 @@ def check_num_processes(config: Config) -> Iterator[str]:
         yield (
             f"trainer.device={config['trainer']['device']}: each of {size} ranks takes another "
             "GPU; write cuda"
+        )
+
+
+def _check_room_for_ranks(size: int) -> Iterator[str]:
+    """Check that this machine can start so many processes, each of which imports torch."""
+    cores, memory = usable_cores(), available_memory_bytes()
+    most = max(MIN_RANKS, RANKS_PER_CORE * cores)
+    if size > most:
+        yield (
+            f"trainer.num_processes={size}: this machine has {cores} cores, and starts at most "
+            f"{most} ranks; several machines share a job by torchrun"
+        )
+    elif size > 1 and size * RANK_BYTES > memory:
+        yield (
+            f"trainer.num_processes={size}: a rank needs {RANK_BYTES / 1e9:.1f} GB before it has "
+            f"read anything, and {memory / 1e9:.1f} GB of memory are free"
         )
 
 

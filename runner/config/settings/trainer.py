@@ -80,7 +80,7 @@ class TrainerSettings:
             "micro-batches of an update; N equal one batch of N times the size "
             "(see model.loss.within)",
             ge=1,
-            le=2**20,
+            le=1_000_000,
             unit="micro-batches",
             signed="in global_batch",
         ),

@@ -205,7 +205,7 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
     weight = schema.get("weight")
     if weight is not None and not isinstance(weight, str):
         problems.append(f"{where}.weight={weight!r}: expected the name of a column")
-    counts = Counter(s.name for s in (*labels, *numeric, *pooled, *sequences))
+    counts = Counter(s.name for specs in (labels, numeric, pooled, sequences) for s in specs)
     problems += [
         f"{where}: {n!r} is declared twice; give one of them another name, and the name of its "
         f"column as `column: {n}`"

@@ -12,7 +12,7 @@ from runner.config.targets import (
     misplaced_target,
     resolve_part,
 )
-from runner.errors import ConfigError, raise_combined
+from runner.errors import ConfigError, DataError, raise_combined
 
 
 def instantiate(
@@ -35,6 +35,7 @@ def instantiate(
     Raises:
         ConfigError: for a target that is no part of this kind, for an argument that it does not
             take, or a value that it refuses.
+        DataError: that the target raises.
         TypeError: for one that arises inside the target.
     """
     settings = {name: _copy(value) for name, value in node.items() if name != "_target_"}
@@ -49,6 +50,8 @@ def instantiate(
         if "argument" in str(error):
             raise ConfigError(f"{path}: {error}") from error
         raise
+    except DataError:
+        raise  # it names the file
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
     for name in kind.attributes:
