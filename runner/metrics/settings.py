@@ -203,6 +203,27 @@ def find_group_column(settings: MetricSettings, groups: Sequence[str]) -> int | 
     return 0 if settings.group is None else list(groups).index(settings.group)
 
 
+def check_slice_column(
+    settings: MetricSettings, groups: Sequence[str], features: Sequence[str]
+) -> None:
+    """Check that the column that metrics are sliced by is one of groups or ids.
+
+    Args:
+        settings: may slice by none.
+        groups: names of the dataset's group columns.
+        features: names of its features of ids.
+
+    Raises:
+        ConfigError: naming the nearest column.
+    """
+    name, known = settings.slice_by, [*groups, *features]
+    if name is not None and name not in known:
+        raise ConfigError(
+            f"metrics.slice_by={name}: no group column and no column of ids"
+            f"{nearest_hint(name, known)}; there are {', '.join(known) or 'none'}"
+        )
+
+
 def result_key(name: str, task: TaskLike, tasks: Sequence[TaskLike]) -> str:
     """Return the key of a result: `auc`, or `auc/<task>` if there are several tasks."""
     return name if len(tasks) == 1 else f"{name}/{task.name}"

@@ -10,6 +10,7 @@ from runner.models.argument_types import DropoutRate, EmbeddingInit, Width, Widt
 from runner.models.layers.interest import LocalActivation, mean_pool, prelu_mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sequences import SequenceLookup
+from runner.models.requirements import find_candidates
 
 
 class DIN(EmbeddingModel):
@@ -45,19 +46,8 @@ class DIN(EmbeddingModel):
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
     ) -> None:
-        if not schema.sequences:
-            raise ValueError(
-                "needs a sequence of ids, such as a user's history; the dataset has none"
-            )
-        places = {f.table_name: place for place, f in reversed(list(enumerate(schema.sparse)))}
         # for each sequence, the place of its candidate among the features, or None without one
-        candidates = [places.get(s.table_name) for s in schema.sequences]
-        if all(place is None for place in candidates):
-            tables = ", ".join(f"{s.name} reads {s.table_name!r}" for s in schema.sequences)
-            raise ValueError(
-                "needs a sparse feature that reads the table of a sequence, the item that its "
-                f"history is weighed for; the dataset has none: {tables}"
-            )
+        candidates = find_candidates(schema)
         embedding = SequenceLookup(
             schema,
             embedding_dim,

@@ -10,6 +10,7 @@ from runner.models.layers.dot import DotInteraction
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import EmbeddingModel
+from runner.models.requirements import require_two_vectors
 
 
 class DLRM(EmbeddingModel):
@@ -39,17 +40,13 @@ class DLRM(EmbeddingModel):
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
     ) -> None:
+        require_two_vectors(schema)
         super().__init__(
             TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
         )
         self.embedding_dim = embedding_dim
         self.num_dense = len(schema.dense)
         num_vectors = len(schema.sparse) + bool(schema.dense)
-        if num_vectors < 2:
-            raise ValueError(
-                "needs a dense feature or a second sparse one to interact with; the dataset has "
-                f"{schema.sparse[0].name} only"
-            )
         if schema.dense:
             self.bottom = mlp(self.num_dense, [*bottom, embedding_dim])
         self.interaction = DotInteraction(num_vectors)

@@ -12,9 +12,10 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import Count, DropoutRate, EmbeddingInit, NumNegatives, Width
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.negatives import NegativeSampler
-from runner.models.layers.retrieval import RetrievalModel, require_one_binary_task
-from runner.models.layers.sequences import SequenceLookup, find_feature, find_sequence
+from runner.models.layers.retrieval import RetrievalModel
+from runner.models.layers.sequences import SequenceLookup
 from runner.models.layers.transformer import CausalBlock
+from runner.models.requirements import find_history_and_item
 
 
 class SASRec(RetrievalModel):
@@ -61,20 +62,7 @@ class SASRec(RetrievalModel):
         embedding_init: EmbeddingInit = None,
     ) -> None:
         super().__init__()
-        require_one_binary_task(schema)
-        history = find_sequence(schema, sequence, "sequence")
-        readers = [f.name for f in schema.sparse if f.table_name == history.table_name]
-        if item is None and not readers:
-            raise ValueError(
-                f"needs a sparse feature that reads table {history.table_name!r} of sequence "
-                f"{history.name!r}: the item that follows it; the dataset has none"
-            )
-        self.item = find_feature(schema, item or readers[0], "item")
-        if self.item.table_name != history.table_name:
-            raise ValueError(
-                f"item={item}: reads table {self.item.table_name!r}, but sequence {history.name!r} "
-                f"reads {history.table_name!r}; both must read the same table"
-            )
+        history, self.item = find_history_and_item(schema, sequence, item)
         self.history = history.name
         self.embedding = SequenceLookup(
             schema,

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.errors import nearest_hint
 from runner.models.argument_types import (
     DropoutRate,
     EmbeddingInit,
@@ -28,8 +27,9 @@ from runner.models.layers.dropout import Dropout
 from runner.models.layers.interest import mean_pool
 from runner.models.layers.mlp import mlp
 from runner.models.layers.negatives import NegativeSampler
-from runner.models.layers.retrieval import RetrievalModel, require_one_binary_task
-from runner.models.layers.sequences import SequenceLookup, find_feature
+from runner.models.layers.retrieval import RetrievalModel
+from runner.models.layers.sequences import SequenceLookup
+from runner.models.requirements import find_item_features
 
 
 class TwoTower(RetrievalModel):
@@ -82,18 +82,13 @@ class TwoTower(RetrievalModel):
         embedding_init: EmbeddingInit = None,
     ) -> None:
         super().__init__()
-        require_one_binary_task(schema)
         if not 0 < temperature < float("inf"):
             raise ValueError(f"temperature={temperature}: must be a number above 0")
         if half_life is not None and not 0 < half_life < float("inf"):
             raise ValueError(f"half_life={half_life}: must be a number of places above 0, or null")
-        names = list(item) or find_item_features(schema)
-        self.item_features = [find_feature(schema, name, "item") for name in names]
+        self.item_features = find_item_features(schema, item)
+        names = [f.name for f in self.item_features]
         users = [f for f in schema.sparse if f not in self.item_features]
-        if not users and not schema.sequences and not schema.dense:
-            raise ValueError(
-                "needs a feature of the user besides those of the item; the dataset has none"
-            )
         self.item = self.item_features[0]
         if (uniform or popularity) and len(names) > 1:
             raise ValueError(
@@ -158,21 +153,3 @@ class TwoTower(RetrievalModel):
                 f"the vector of an item depends on {names} besides its id, and these are known for "
                 f"the items of rows only; use model.net.item=[{self.item.name}]"
             )
-
-
-def find_item_features(schema: Schema) -> list[str]:
-    """Return the name of the feature that shares its table with a sequence, as a list of one.
-
-    Raises:
-        ValueError: if there is none.
-    """
-    tables = [s.table_name for s in schema.sequences]
-    readers = [f.name for f in schema.sparse if f.table_name in tables]
-    if not readers:
-        names = [f.name for f in schema.sparse]
-        near = nearest_hint("item", names) or ""
-        raise ValueError(
-            "item=[]: no sequence tells which feature is the item; name the features of the item, "
-            f"its id first. The dataset has {', '.join(names) or 'none'}{near}"
-        )
-    return readers[:1]

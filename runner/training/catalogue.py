@@ -12,8 +12,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.batch import Batch, Prediction, Schema
 from runner.data.core.dataset import Dataset
 from runner.distributed.ranks import Ranks
-from runner.errors import ConfigError, nearest_hint
-from runner.metrics.settings import MetricSettings, parse_cutoff
+from runner.errors import ConfigError
+from runner.metrics.settings import MetricSettings, check_slice_column, parse_cutoff
 from runner.metrics.slices import attach_slice_values
 from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import single_ids
@@ -57,12 +57,8 @@ def _check_full_catalogue(settings: MetricSettings, model: nn.Module) -> None:
 
 def _check_slices(settings: MetricSettings, dataset: Dataset) -> None:
     name = str(settings.slice_by)
-    known = [*dataset.schema.groups, *(f.name for f in dataset.schema.sparse)]
-    if name not in known:
-        raise ConfigError(
-            f"metrics.slice_by={name}: no group column and no column of ids"
-            f"{nearest_hint(name, known)}; there are {', '.join(known) or 'none'}"
-        )
+    schema = dataset.schema
+    check_slice_column(settings, schema.groups, [f.name for f in schema.sparse])
     split = "validation" if "validation" in dataset.num_rows else list(dataset.num_rows)[-1]
     values: set[int] = set()
     for batch in dataset.batches(split, batch_size=_COUNT_ROWS):

@@ -31,7 +31,7 @@ from runner.config.typecheck import check_types
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.settings import MetricSettings
 from runner.models.row_scope import check_loss_row_scope
-from runner.optim.lr_schedule import check_schedule
+from runner.optim.lr_schedule import build_schedule, check_schedule
 from runner.optim.param_groups import check_schedules, parse_parameter_groups
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import parse_sparse
@@ -171,6 +171,11 @@ def _check_warmup(config: Config) -> Iterator[str]:
     warmup, steps = get_key(config, "scheduler.warmup") or 0, get_key(config, "trainer.max_steps")
     if steps is not None and warmup > steps:
         yield f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps})"
+    elif steps is not None and "ep" not in re.findall(r"[a-z]+", str(config["scheduler"])):
+        try:  # an epoch's length is not known yet
+            build_schedule(config["scheduler"], steps)
+        except ConfigError as error:
+            yield str(error)
 
 
 def _check_name(config: Config) -> Iterator[str]:

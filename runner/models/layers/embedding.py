@@ -11,6 +11,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from runner.batch import Batch, Embeddings, Schema, SparseFeature
 from runner.embeddings.factory import EmbeddingTables, TableSpec
 from runner.models.layers.sizes import check_sizes
+from runner.models.requirements import require_sparse_feature
 
 # ends the names of first-order tables and of their features; torch allows no dot in them
 LINEAR_SUFFIX = ":linear"
@@ -74,8 +75,7 @@ class TableLookup(nn.Module):
         self, schema: Schema, dim: int, *, linear: bool = False, init: float | None = None
     ) -> None:
         super().__init__()
-        if not schema.sparse:
-            raise ValueError("needs at least one sparse feature; the dataset has none")
+        require_sparse_feature(schema)
         check_sizes(embedding_dim=dim)
         if init is not None and not 0 <= init < math.inf:
             raise ValueError(f"embedding_init={init}: must be a number from 0, or null")

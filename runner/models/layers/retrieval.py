@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from runner.batch import Batch, Embeddings, Schema, SparseFeature
+from runner.batch import Batch, Embeddings, SparseFeature
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.sequences import SequenceLookup, single_ids
@@ -110,16 +110,3 @@ class RetrievalModel(Recommender):
         scores_BI.scatter_(1, item_B[:, None], -torch.inf)
         rank_B = 1.0 + (scores_BI >= item_score_B1).sum(1).float()
         return {"rank_B": rank_B.masked_fill(is_nan_B, torch.nan)}
-
-
-def require_one_binary_task(schema: Schema) -> None:
-    """Check that label 1 of a single binary task says which rows have an item to retrieve.
-
-    Raises:
-        ValueError: if the schema has other tasks.
-    """
-    if [t.kind for t in schema.tasks] != ["binary"]:
-        names = ", ".join(f"{t.name} ({t.kind})" for t in schema.tasks)
-        raise ValueError(
-            f"needs one binary task, whose rows of label 1 hold items to find; there are {names}"
-        )

@@ -16,7 +16,6 @@ from torch.nn import functional
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, DataPosition, Embeddings, Schema, SequenceFeature, SparseFeature
-from runner.errors import nearest_hint
 from runner.models.layers.embedding import TableLookup
 
 
@@ -192,43 +191,6 @@ class SequenceLookup(TableLookup):
         shared_CD = slots_KRD.flatten(0, 1)[: len(candidates_C)]
         per_batch = {"candidates": candidates_C}
         return Embeddings(pooled_SE[:size], sequences, (shared_CD,), per_row, per_batch)
-
-
-def find_feature(schema: Schema, name: str, key: str) -> SparseFeature:
-    """Return the sparse feature of this name.
-
-    Raises:
-        ValueError: naming the configuration's `key` and the nearest feature, if there is none.
-    """
-    for feature in schema.sparse:
-        if feature.name == name:
-            return feature
-    names = [f.name for f in schema.sparse]
-    raise ValueError(
-        f"{key}={name}: the dataset has no such sparse feature{nearest_hint(name, names)}; "
-        f"there are {', '.join(names) or 'none'}"
-    )
-
-
-def find_sequence(schema: Schema, name: str | None, key: str) -> SequenceFeature:
-    """Return the sequence of this name; for None, the only one.
-
-    Raises:
-        ValueError: naming the configuration's `key` and the nearest sequence, if there is none, or
-            for None if there are several.
-    """
-    names = [s.name for s in schema.sequences]
-    if not names:
-        raise ValueError("needs a sequence of ids; the dataset has none")
-    if name is None and len(names) == 1:
-        return schema.sequences[0]
-    if name not in names:
-        if name is None:
-            problem = "null: the dataset has several sequences"
-        else:
-            problem = f"{name}: the dataset has no such sequence{nearest_hint(name, names)}"
-        raise ValueError(f"{key}={problem}; there are {', '.join(names)}")
-    return schema.sequences[names.index(name)]
 
 
 def _by_key(kjt: KeyedJaggedTensor) -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:

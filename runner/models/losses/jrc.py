@@ -12,7 +12,7 @@ from torch.nn import functional
 from runner.batch import Prediction, Schema
 from runner.errors import nearest_hint
 from runner.models.argument_types import RowScope, Share
-from runner.models.losses.protocol import require_task_kind
+from runner.models.requirements import require_task_kind
 from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
 
 

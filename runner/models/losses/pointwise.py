@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from runner.batch import Prediction, Schema
 from runner.models.argument_types import ByTask, FromZero, ShareBelow1, ShareOrNone
-from runner.models.losses.protocol import expand_per_task, require_task_kind, split_by_task
+from runner.models.losses.protocol import expand_per_task, split_by_task
+from runner.models.requirements import require_task_kind
 
 
 class BCE(nn.Module):

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from runner.batch import Prediction, Schema
+from runner.batch import Prediction
 from runner.errors import nearest_hint
 
 
@@ -25,29 +25,6 @@ class Loss(Protocol):
     """
 
     def __call__(self, prediction: Prediction) -> Mapping[str, Tensor]: ...
-
-
-def require_task_kind(schema: Schema, kind: str, loss: str, alternative: str) -> list[str]:
-    """Return the names of the tasks.
-
-    Args:
-        schema: the schema with the tasks.
-        kind: the kind that all tasks must have.
-        loss: name of the loss, for messages.
-        alternative: what to suggest for `model/loss` in messages.
-
-    Raises:
-        ValueError: if a task has another kind, or if there is no task.
-    """
-    if not schema.tasks:
-        raise ValueError(f"loss {loss} needs a task; the dataset has none")
-    for task in schema.tasks:
-        if task.kind != kind:
-            raise ValueError(
-                f"loss {loss} needs {kind} tasks; {task.name!r} is {task.kind} "
-                f"(model/loss={alternative})"
-            )
-    return [task.name for task in schema.tasks]
 
 
 def split_by_task(names: Sequence[str], losses_BT: Tensor) -> dict[str, Tensor]:

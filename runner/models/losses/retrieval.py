@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from runner.batch import Prediction, Schema
 from runner.models.argument_types import RowScope
-from runner.models.losses.protocol import require_task_kind
+from runner.models.requirements import require_task_kind
 from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
 
 _MASKED_BELOW = -1e29  # a candidate with a score below this is the right item itself

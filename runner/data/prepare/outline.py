@@ -1,0 +1,61 @@
+"""The outline of a dataset's schema: what its settings tell, without torch and without rows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from runner.data.core.columns import GROUP_PREFIX, Columns, LabelColumn
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.column_types import rewritten_columns
+from runner.data.tabular.table import TableRecipe
+
+_ANY_SIZE = 2**31 - 1  # of tables whose rows are not known yet
+
+
+@dataclass(frozen=True)
+class FeatureOutline:
+    """A feature of ids, whose table may have any number of rows."""
+
+    name: str
+    table_name: str
+    is_list: bool = False
+
+
+@dataclass(frozen=True)
+class SchemaOutline:
+    """What `runner.batch.Schema` will say, without sizes."""
+
+    dense: tuple[str, ...]
+    sparse: tuple[FeatureOutline, ...]
+    sequences: tuple[FeatureOutline, ...]
+    tasks: tuple[LabelColumn, ...]
+    groups: tuple[str, ...]
+
+
+def outline_schema(recipe: Any) -> SchemaOutline | None:
+    """Return the outline of the schema that a checked recipe will have; None if it does not tell.
+
+    Args:
+        recipe: see `runner.data.prepare.recipe`; a stream's has its columns as they are.
+    """
+    sizes: dict[str, int] = defaultdict(lambda: _ANY_SIZE)
+    if isinstance(recipe, TableRecipe):
+        fitted = FittedTransforms(num_rows=sizes)
+        columns = rewritten_columns(recipe.declared, fitted, has_weights=False)
+    else:
+        columns = recipe.columns
+        if callable(columns):
+            columns = columns({"num_rows": sizes, "mean_length": 1.0, "query": 1.0})
+    if not isinstance(columns, Columns):
+        return None
+    return SchemaOutline(
+        dense=tuple(c.name for c in columns.numeric),
+        sparse=tuple(
+            FeatureOutline(c.name, c.table or c.name, c.is_list) for c in columns.categorical
+        ),
+        sequences=tuple(FeatureOutline(c.name, c.table or c.name) for c in columns.sequences),
+        tasks=columns.labels,
+        groups=tuple(name.removeprefix(GROUP_PREFIX) for name in columns.groups),
+    )

@@ -1,0 +1,225 @@
+"""What models and losses need of a dataset's schema. Imports no torch.
+
+The constructors call these functions with the schema; a job is held against them before it begins,
+with an outline of the schema, as far as that is known from what the dataset declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from runner.errors import nearest_hint
+
+if TYPE_CHECKING:
+    from runner.batch import Schema, SequenceFeature, SparseFeature
+
+
+def require_sparse_feature(schema: Schema) -> None:
+    """Check that there is something to look up.
+
+    Raises:
+        ValueError: if the schema has no sparse feature.
+    """
+    if not schema.sparse:
+        raise ValueError("needs at least one sparse feature; the dataset has none")
+
+
+def require_two_vectors(schema: Schema) -> None:
+    """Check that there are two vectors to multiply: all dense features together make one.
+
+    Raises:
+        ValueError: if there is one only.
+    """
+    require_sparse_feature(schema)
+    if len(schema.sparse) + bool(schema.dense) < 2:
+        raise ValueError(
+            "needs a dense feature or a second sparse one to interact with; the dataset has "
+            f"{schema.sparse[0].name} only"
+        )
+
+
+def require_one_binary_task(schema: Schema) -> None:
+    """Check that label 1 of a single binary task says which rows have an item to retrieve.
+
+    Raises:
+        ValueError: if the schema has other tasks.
+    """
+    if [t.kind for t in schema.tasks] != ["binary"]:
+        names = ", ".join(f"{t.name} ({t.kind})" for t in schema.tasks)
+        raise ValueError(
+            f"needs one binary task, whose rows of label 1 hold items to find; there are {names}"
+        )
+
+
+def require_task_kind(schema: Schema, kind: str, loss: str, alternative: str) -> list[str]:
+    """Return the names of the tasks.
+
+    Args:
+        schema: the schema with the tasks.
+        kind: the kind that all tasks must have.
+        loss: name of the loss, for messages.
+        alternative: what to suggest for `model/loss` in messages.
+
+    Raises:
+        ValueError: if a task has another kind, or if there is no task.
+    """
+    if not schema.tasks:
+        raise ValueError(f"loss {loss} needs a task; the dataset has none")
+    for task in schema.tasks:
+        if task.kind != kind:
+            raise ValueError(
+                f"loss {loss} needs {kind} tasks; {task.name!r} is {task.kind} "
+                f"(model/loss={alternative})"
+            )
+    return [task.name for task in schema.tasks]
+
+
+def find_feature(schema: Schema, name: str, key: str) -> SparseFeature:
+    """Return the sparse feature of this name.
+
+    Raises:
+        ValueError: naming the configuration's `key` and the nearest feature, if there is none.
+    """
+    for feature in schema.sparse:
+        if feature.name == name:
+            return feature
+    names = [f.name for f in schema.sparse]
+    raise ValueError(
+        f"{key}={name}: the dataset has no such sparse feature{nearest_hint(name, names)}; "
+        f"there are {', '.join(names) or 'none'}"
+    )
+
+
+def find_sequence(schema: Schema, name: str | None, key: str) -> SequenceFeature:
+    """Return the sequence of this name; for None, the only one.
+
+    Raises:
+        ValueError: naming the configuration's `key` and the nearest sequence, if there is none, or
+            for None if there are several.
+    """
+    names = [s.name for s in schema.sequences]
+    if not names:
+        raise ValueError("needs a sequence of ids; the dataset has none")
+    if name is None and len(names) == 1:
+        return schema.sequences[0]
+    if name not in names:
+        if name is None:
+            problem = "null: the dataset has several sequences"
+        else:
+            problem = f"{name}: the dataset has no such sequence{nearest_hint(name, names)}"
+        raise ValueError(f"{key}={problem}; there are {', '.join(names)}")
+    return schema.sequences[names.index(name)]
+
+
+def find_history_and_item(
+    schema: Schema, sequence: str | None, item: str | None
+) -> tuple[SequenceFeature, SparseFeature]:
+    """Return a sequence, and the sparse feature that follows it.
+
+    Args:
+        schema: needs one binary task as well.
+        sequence: name of the sequence; None for the only one.
+        item: name of the feature; None for the one that reads the sequence's table.
+
+    Raises:
+        ValueError: naming what the schema lacks.
+    """
+    require_one_binary_task(schema)
+    history = find_sequence(schema, sequence, "sequence")
+    readers = [f.name for f in schema.sparse if f.table_name == history.table_name]
+    if item is None and not readers:
+        raise ValueError(
+            f"needs a sparse feature that reads table {history.table_name!r} of sequence "
+            f"{history.name!r}: the item that follows it; the dataset has none"
+        )
+    found = find_feature(schema, item or readers[0], "item")
+    if found.table_name != history.table_name:
+        raise ValueError(
+            f"item={item}: reads table {found.table_name!r}, but sequence {history.name!r} "
+            f"reads {history.table_name!r}; both must read the same table"
+        )
+    return history, found
+
+
+def find_item_features(schema: Schema, names: Sequence[str]) -> list[SparseFeature]:
+    """Return the features of the item of a two-tower model, its id first.
+
+    Args:
+        schema: needs one binary task, and a feature of the user besides.
+        names: of the features; empty for the one that shares its table with a sequence.
+
+    Raises:
+        ValueError: naming what the schema lacks.
+    """
+    require_one_binary_task(schema)
+    known = [f.name for f in schema.sparse]
+    tables = [s.table_name for s in schema.sequences]
+    readers = [f.name for f in schema.sparse if f.table_name in tables]
+    if not names and not readers:
+        raise ValueError(
+            "item=[]: no sequence tells which feature is the item; name the features of the item, "
+            f"its id first. The dataset has {', '.join(known) or 'none'}"
+            f"{nearest_hint('item', known)}"
+        )
+    features = [find_feature(schema, name, "item") for name in names or readers[:1]]
+    if len(features) == len(schema.sparse) and not schema.sequences and not schema.dense:
+        raise ValueError(
+            "needs a feature of the user besides those of the item; the dataset has none"
+        )
+    return features
+
+
+def find_candidates(schema: Schema) -> list[int | None]:
+    """Return, for each sequence, the place of the sparse feature that reads its table, or None.
+
+    Raises:
+        ValueError: if there is no sequence, or no sequence with such a feature.
+    """
+    if not schema.sequences:
+        raise ValueError("needs a sequence of ids, such as a user's history; the dataset has none")
+    places = {f.table_name: place for place, f in reversed(list(enumerate(schema.sparse)))}
+    candidates = [places.get(s.table_name) for s in schema.sequences]
+    if all(place is None for place in candidates):
+        tables = ", ".join(f"{s.name} reads {s.table_name!r}" for s in schema.sequences)
+        raise ValueError(
+            "needs a sparse feature that reads the table of a sequence, the item that its "
+            f"history is weighed for; the dataset has none: {tables}"
+        )
+    return candidates
+
+
+def _task_kind(kind: str, name: str) -> Callable[[Schema, Mapping[str, Any]], Any]:
+    return lambda schema, _: require_task_kind(schema, kind, name, "by_kind takes both")
+
+
+_BINARY_LOSSES = ("BCE", "Focal", "JRC", "SampledSoftmax", "InBatchSoftmax", "BPR", "SampledBCE")
+# What a job can be held against before it begins; a constructor may need more than this
+REQUIREMENTS: Mapping[str, Callable[[Schema, Mapping[str, Any]], Any]] = {
+    "runner.models.sasrec.SASRec": lambda schema, net: find_history_and_item(
+        schema, net.get("sequence"), net.get("item")
+    ),
+    "runner.models.two_tower.TwoTower": lambda schema, net: find_item_features(schema, net["item"]),
+    "runner.models.din.DIN": lambda schema, _: find_candidates(schema),
+    "runner.models.dlrm.DLRM": lambda schema, _: require_two_vectors(schema),
+    **{f"runner.models.losses.{name}": _task_kind("binary", name) for name in _BINARY_LOSSES},
+    "runner.models.losses.MSE": _task_kind("regression", "MSE"),
+}
+
+
+def find_misfits(model: Mapping[str, Any], schema: Schema) -> Iterator[str]:
+    """Yield what the net and the loss of a configuration need and a schema lacks.
+
+    Args:
+        model: the group `model`.
+        schema: or an outline, which has the same names of features, tables, tasks and groups.
+    """
+    for key in ("net", "loss"):
+        node = model.get(key) or {}
+        target = str(node.get("_target_"))
+        check = REQUIREMENTS.get(target)
+        try:
+            if check is not None:
+                check(schema, node)
+        except ValueError as error:
+            yield f"model.{key}: {target.rpartition('.')[2]}: {error}"
