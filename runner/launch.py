@@ -9,25 +9,23 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from runner.config.compose import ComposedConfig
 from runner.config.locations import PROJECT
 from runner.config.rules import check_config, get_key
+from runner.config.rules.data_fit import find_data_problems
 from runner.config.rules.resume import check_resumable
 from runner.config.settings import DEBUG_LOOP, EVALUATE_LOOP
 from runner.config.signature import hash_fields, signature_fields
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import run_under_torchrun
 from runner.distributed.world_size import launched_rank, launched_world_size
-from runner.errors import ConfigError, DataError, UserError, raise_combined
+from runner.errors import DataError, UserError, raise_combined
 from runner.machine import set_thread_environment, usable_cores
-from runner.metrics.settings import MetricSettings, check_slice_column, find_group_column
-from runner.models.requirements import find_misfits
 from runner.rundir.json_files import dumps, read_jsonl
 from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
 from runner.rundir.run import (
@@ -39,9 +37,6 @@ from runner.rundir.run import (
     write_result,
 )
 from runner.worker import release_ranks, run_job
-
-if TYPE_CHECKING:
-    from runner.batch import Schema
 
 log = logging.getLogger("runner")
 _fingerprints: dict[str, str] = {}
@@ -162,7 +157,7 @@ def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
 
 
 def check_fits_dataset(config: Mapping[str, Any]) -> None:
-    """Hold model, loss and metrics against the schema that the dataset declares, before it is read.
+    """Hold the configuration against the schema that the dataset declares, before it is read.
 
     Raises:
         ConfigError: with everything that does not fit.
@@ -172,21 +167,8 @@ def check_fits_dataset(config: Mapping[str, Any]) -> None:
 
     recipe = build_recipe(config["dataset"])
     outline = None if recipe is None else outline_schema(recipe)
-    if outline is None:
-        return
-    problems = list(find_misfits(config["model"], cast("Schema", outline)))
-    settings = MetricSettings(**config["metrics"])
-    features = [f.name for f in outline.sparse]
-    checks: tuple[Callable[[], object], ...] = (
-        partial(find_group_column, settings, outline.groups),
-        partial(check_slice_column, settings, outline.groups, features),
-    )
-    for check in checks:
-        try:
-            check()
-        except ConfigError as error:
-            problems.append(str(error))
-    raise_combined(problems)
+    if outline is not None:
+        raise_combined(find_data_problems(config, outline))
 
 
 def print_status(text: str) -> None:

@@ -38,9 +38,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *("models", "optim", "reporting", "rundir"),
     },
     "worker": {"config", "distributed", "reporting", "rundir", "training"},
-    "launch": {
-        *("config", "data", "distributed", "metrics", "models", "reporting", "rundir", "worker"),
-    },
+    "launch": {"config", "data", "distributed", "reporting", "rundir", "worker"},
     "remote": {"config", "launch", "rundir", "sweep"},
     "cli": {
         *("config", "data", "distributed", "launch", "optim", "reporting"),

@@ -144,3 +144,15 @@ def test_nothing_is_said_on_stdout_by_a_plain_run(command):
     _, out, err = command("hydra.run.dir=run", "trainer.max_steps=3")
     assert out == ""
     assert "displaces trainer.max_epochs=1" in err
+
+
+def test_an_interruption_during_the_first_imports_ends_without_a_traceback():
+    # argv[0] is "-m" while Python locates the package of `python -m runner`
+    code = "import sys; sys.argv[0] = '-m'; import runner, os, signal; os.kill(os.getpid(), 2)"
+    done = python("-c", f"{code}; import time; time.sleep(9)")
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_an_import_of_the_package_leaves_interruptions_alone():
+    done = python("-c", "import runner, os; os.kill(os.getpid(), 2)")
+    assert "KeyboardInterrupt" in done.stderr

@@ -40,7 +40,20 @@ def check_types(
             `_target_`.
     """
     walk = _Walk(frozenset(added_keys), list(_dotted_keys(default_config, "")))
-    return list(walk.check_node(config, default_config, "", settings_of("")))
+    problems = list(walk.check_node(config, default_config, "", settings_of("")))
+    for key, node in _dense_nodes_of_parts(config.get("optimizer")):
+        problems += walk.check_node(node, {}, key, None)
+    return problems
+
+
+def _dense_nodes_of_parts(optimizer: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the dense settings of `optimizer.parts`, which take their class from the group."""
+    group = optimizer if isinstance(optimizer, Mapping) else {}
+    parts, dense = group.get("parts"), group.get("dense")
+    inherited = {k: v for k, v in dense.items() if k == "_target_"} if dense else {}
+    for i, part in enumerate(parts if isinstance(parts, list | tuple) else ()):
+        if isinstance(part, Mapping) and isinstance(part.get("dense"), dict):
+            yield f"optimizer.parts[{i}].dense", inherited | part["dense"]
 
 
 def matches_type(value: Any, hint: Any) -> bool:
@@ -149,7 +162,8 @@ class _Walk:
                     yield _unknown(full, value, self.known)
                 else:
                     owner = str(target).rpartition(".")[2]
-                    yield f"{unknown_setting(key, name, owner, declared)}; ~{full} leaves it out"
+                    hint = "" if "[" in key else f"; ~{full} leaves it out"  # not within a list
+                    yield unknown_setting(key, name, owner, declared) + hint
         for name, declaration in declared.items():
             if name not in node and declaration.default is NO_DEFAULT:
                 yield f"{key}.{name}: is missing".lstrip(".")

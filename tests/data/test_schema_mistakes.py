@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from runner.data.tabular.schema_file import parse_schema, read_schema_yaml
+from runner.data.tabular.schema_file import parse_schema
+from runner.data.tabular.schema_yaml import read_schema_yaml
 from runner.errors import ConfigError
 
 GOOD = {"labels": {"y": {}}}

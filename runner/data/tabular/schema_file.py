@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-import yaml
-
 from runner.config_key import Key
 from runner.data.tabular.splits import parse_split
 from runner.errors import ConfigError, nearest_hint, raise_combined
@@ -132,46 +130,6 @@ RANGES: Mapping[type, Mapping[str, Key]] = {
         "max_length": Key(ge=0, lt=2**20),
     },
 }
-
-
-def read_schema_yaml(text: str, where: str) -> Mapping[str, Any]:
-    """Return the content of a schema file.
-
-    Args:
-        text: of the file.
-        where: the file's name, for messages.
-
-    Raises:
-        ConfigError: if it is no YAML, has a key twice, or is no mapping.
-    """
-    try:
-        root = yaml.compose(text, Loader=yaml.CSafeLoader)
-        raise_combined(_find_repeated_keys(root, where, set()))
-        loaded = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{where}: not a YAML file: {' '.join(str(error).split())}") from error
-    if not isinstance(loaded, Mapping):
-        raise ConfigError(f"{where}: expected a mapping with `labels:` and other columns")
-    return loaded
-
-
-def _find_repeated_keys(node: yaml.Node | None, where: str, seen: set[int]) -> Iterator[str]:
-    if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
-        return
-    seen.add(id(node))  # an alias leads to the same node again
-    inner: list[tuple[str, yaml.Node]] = [
-        (where, n) for n in node.value if isinstance(n, yaml.Node)
-    ]
-    if isinstance(node, yaml.MappingNode):
-        lines: dict[str, int] = {}
-        for key, value in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
-            if name in lines and name != "<<":
-                yield f"{where}.{name}: is there twice, in lines {lines[name]} and {line}"
-            lines.setdefault(name, line)
-            inner.append((f"{where}.{name}", value))
-    for key_above, value in inner:
-        yield from _find_repeated_keys(value, key_above, seen)
 
 
 def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> Declared:

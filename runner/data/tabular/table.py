@@ -41,7 +41,8 @@ from runner.data.tabular.read_files import (
     read_text_chunks,
 )
 from runner.data.tabular.rewrite import rewrite_table
-from runner.data.tabular.schema_file import Declared, parse_schema, read_schema_yaml
+from runner.data.tabular.schema_file import Declared, parse_schema
+from runner.data.tabular.schema_yaml import read_schema_yaml
 from runner.data.tabular.splits import Split, check_split_type, parse_split
 from runner.errors import ConfigError, DataError
 from runner.parts import dataset_option

@@ -1,0 +1,33 @@
+"""Holds model, loss and metrics against the names of a dataset's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from runner.config.rules.keys import Config
+from runner.errors import ConfigError
+from runner.metrics.settings import MetricSettings, check_slice_column, find_group_column
+from runner.models.requirements import find_misfits
+
+
+def find_data_problems(config: Config, schema: Any) -> Iterator[str]:
+    """Yield a message for everything that the dataset lacks.
+
+    Args:
+        config: resolved and checked.
+        schema: or its outline, with the same names of features, tasks and groups.
+    """
+    yield from find_misfits(config["model"], schema)
+    settings = MetricSettings(**config["metrics"])
+    features = [f.name for f in schema.sparse]
+    checks: tuple[Callable[[], object], ...] = (
+        partial(find_group_column, settings, schema.groups),
+        partial(check_slice_column, settings, schema.groups, features),
+    )
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            yield str(error)
