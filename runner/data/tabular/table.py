@@ -87,8 +87,7 @@ class TableRecipe:
     split_seed: Seed = 0
     on_bad_rows: Annotated[str, Key(choices=("error", "skip"))] = "error"
     max_bad_rows: Count = 1000  # with skip, more are an error
-    # auto, or always: even where the files could be read as they are
-    rewrite: Annotated[str, Key(choices=("auto", "always"))] = "auto"
+    rewrite: Annotated[str, Key(choices=("auto", "always"))] = "auto"  # always: even good files
     mix: bool = True  # rewritten train rows are stored in random order, once
     delimiter: Annotated[str | None, Key(pattern=".", note="one character")] = None
     quote: Annotated[str, Key(pattern=".?", note="one character, or none")] = '"'
