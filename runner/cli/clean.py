@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
 
-_FLAGS = ("--older-than",)
-_SWITCHES = ("--yes", "--interrupted")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)(min|h|d|w)")
 _SECONDS = {"min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -23,23 +22,40 @@ def clean(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for a flag that does not exist, or a folder that does not.
     """
-    from runner.cli.report import parse_verb_flags
     from runner.reporting.report.cleanup import delete_runs, plan_cleanup, show_cleanup
 
-    given, flags = parse_verb_flags("clean", words, _FLAGS, _SWITCHES)
-    folders = [Path(w) for w in given] or [Path("outputs")]
+    given = make_parser().parse(words)
+    folders = [Path(w) for w in given.folders] or [Path("outputs")]
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"clean {folder}: no such folder; clean [DIR...], outputs by default")
-    age_s = _age(flags["--older-than"]) if "--older-than" in flags else None
-    plan = plan_cleanup(folders, interrupted="--interrupted" in flags, older_than_s=age_s)
+    age_s = _age(given.older_than) if given.older_than else None
+    plan = plan_cleanup(folders, interrupted=given.interrupted, older_than_s=age_s)
     show_cleanup(plan)
     if not plan.removable:
         return 0
-    if "--yes" not in flags:
+    if not given.yes:
         print("nothing was deleted; --yes deletes them")
         return 0
     return 0 if delete_runs(plan.removable) else 1
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `clean`."""
+    parser = VerbParser(
+        "clean",
+        "List runs that failed or ended before their first checkpoint; delete them with --yes.",
+        examples=("clean", "clean outputs/sweeps --interrupted --older-than 7d --yes"),
+    )
+    parser.add_argument("folders", nargs="*", metavar="DIR", help="where to look; default: outputs")
+    parser.add_argument(
+        "--older-than", metavar="AGE", help="also finished runs of this age, such as 12h, 7d, 4w"
+    )
+    parser.add_argument(
+        "--interrupted", action="store_true", help="also runs that could be resumed"
+    )
+    parser.add_argument("--yes", action="store_true", help="delete what is listed")
+    return parser
 
 
 def _age(text: str) -> float:

@@ -6,6 +6,7 @@ import importlib
 import os
 from collections.abc import Sequence
 
+from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, nearest_hint
 
 # verb -> module:function and what it does. A function takes the words after the verb and the
@@ -60,5 +61,15 @@ def run_verb(argv: Sequence[str], allow: Sequence[str]) -> int:
             f"{word!r}: no such verb{nearest_hint(word, VERBS)}{where}. Verbs: {listed}; "
             "everything else is key=value, or one of Hydra's flags (--help)"
         )
+    if "--help" in rest or "-h" in rest:
+        verb_parser(word).print_help()
+        return 0
     module, function = VERBS[word][0].split(":")
     return int(getattr(importlib.import_module(module), function)(rest, allow))
+
+
+def verb_parser(verb: str) -> VerbParser:
+    """Return the parser of a verb: the function `make_parser` of its module."""
+    module = importlib.import_module(VERBS[verb][0].partition(":")[0])
+    parser: VerbParser = module.make_parser()
+    return parser

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, nearest_hint
 
 _PATH_VERBS = ("report", "resume", "diff", "reproduce", "clean", "schema")
 _PATH_KEYS = (".path", ".init_from", ".schema", "_path", ".learnt", ".write_to", ".dir")
 _FLAGS = ("-m", "--dry-run", "--help", "--cfg", "--config-dir", "--allow")
-_VERB_FLAGS = {
-    "report": ("--sort", "--html"),
-    "clean": ("--older-than", "--interrupted", "--yes"),
-    "schema": ("--validation", "--test", "--out"),
-}
 
 BASH_SCRIPT = """\
 # Completes python -m runner. To have it: eval "$(python -m runner completion bash)"
@@ -88,17 +84,28 @@ def completion(words: Sequence[str], allow: Sequence[str]) -> int:
     return 0
 
 
+def make_parser() -> VerbParser:
+    """Return the parser that shows what `completion` takes."""
+    parser = VerbParser(
+        "completion",
+        "Print a script that completes words in a shell.\n"
+        'In bash: eval "$(python -m runner completion bash)"',
+    )
+    parser.add_argument("shell", metavar="bash|zsh", help="the shell")
+    return parser
+
+
 def complete_words(words: Sequence[str]) -> Iterator[str]:
     """Yield what the last word may become, given those before it.
 
     Nothing at all lets the shell complete files.
     """
-    from runner.cli.commands import VERBS
+    from runner.cli.commands import VERBS, verb_parser
 
     *before, current = words
     verb = before[0] if before and before[0] in VERBS else None
     if current.startswith("-"):
-        known = _VERB_FLAGS.get(verb, ()) if verb else _FLAGS
+        known = verb_parser(verb).flags if verb else _FLAGS
         yield from (flag for flag in known if flag.startswith(current))
     elif verb == "completion":
         yield from (s for s in SCRIPTS if s.startswith(current))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
 from runner.rundir.diff import diff_settings
 from runner.rundir.run import read_config, read_meta
@@ -17,16 +18,24 @@ def diff(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for anything but two run directories.
     """
-    from runner.cli.report import parse_verb_flags
     from runner.reporting.report.diff import show_diff
 
-    folders, _ = parse_verb_flags("diff", words, ())
+    folders = make_parser().parse(words).folders
     if len(folders) != 2:
         raise UserError("diff: name two runs: diff A B")
     first, second = (Path(f) for f in folders)
     metas = [read_meta(first), read_meta(second)]
     show_diff((first, second), _diff_runs(first, second, metas))
     return 0
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `diff`."""
+    parser = VerbParser(
+        "diff", "Show how two runs differ in their settings, data, origin, and results."
+    )
+    parser.add_argument("folders", nargs="*", metavar="DIR", help="two run directories")
+    return parser
 
 
 def _diff_runs(

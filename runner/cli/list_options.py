@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from runner.cli.verb_parser import VerbParser
 from runner.config.locations import CONF
 from runner.config.option_fields import OptionField, read_fields
 from runner.config.options import Option, list_groups
@@ -18,8 +19,9 @@ def ls(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for a group or an option that does not exist, naming the nearest.
     """
-    folders, words = _extract_config_dirs(words)
-    groups = dict(list_groups(folders))
+    given = make_parser().parse(words)
+    words = given.group
+    groups = dict(list_groups(given.config_dir))
     if len(words) > 1:
         raise UserError("ls: one group at most: ls [GROUP]")
     group, equals, option = words[0].partition("=") if words else ("", "", "")
@@ -44,6 +46,20 @@ def ls(words: Sequence[str], allow: Sequence[str]) -> int:
     else:
         _show_option(group, shown[group])
     return 0
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `ls`."""
+    parser = VerbParser(
+        "ls",
+        "List the groups of the configuration, their options, and the fields of an option.",
+        examples=("ls", "ls trainer", "ls optimizer=adam"),
+    )
+    parser.add_argument("group", nargs="*", metavar="GROUP[=OPTION]", help="default: all groups")
+    parser.add_argument(
+        "--config-dir", "-cd", metavar="DIR", action="append", default=[], help="your own groups"
+    )
+    return parser
 
 
 def _show_option(group: str, options: Sequence[Option]) -> None:
@@ -102,9 +118,3 @@ def _print_plain(groups: dict[str, list[Option]]) -> None:
         for option in options:
             mark = "*" if option.is_default else " "
             print(f" {mark} {group}={option.name}  {option.description}".rstrip())
-
-
-def _extract_config_dirs(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    from runner.cli.flags import extract_config_dirs
-
-    return extract_config_dirs(words)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.errors import UserError, nearest_hint
-
-_FLAGS = ("--sort", "--html")
+from runner.cli.verb_parser import VerbParser
+from runner.errors import UserError
 
 
 def report(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -18,44 +17,23 @@ def report(words: Sequence[str], allow: Sequence[str]) -> int:
     """
     from runner.reporting.report.write import make_report
 
-    folders, flags = parse_verb_flags("report", words, _FLAGS)
-    if not folders:
+    given = make_parser().parse(words)
+    if not given.folders:
         raise UserError("report: name a run or sweep: report DIR... [--sort KEY] [--html FILE]")
-    file = flags.get("--html")
-    make_report(
-        [Path(f) for f in folders], sort=flags.get("--sort"), file=Path(file) if file else None
-    )
+    make_report([Path(f) for f in given.folders], sort=given.sort, file=given.html)
     return 0
 
 
-def parse_verb_flags(
-    verb: str, words: Sequence[str], known: Sequence[str], switches: Sequence[str] = ()
-) -> tuple[list[str], dict[str, str]]:
-    """Return the words without flags, and the flags with their values.
-
-    Args:
-        verb: named in errors.
-        words: those after the verb.
-        known: flags with a value.
-        switches: flags without one.
-
-    Raises:
-        UserError: for a flag that the verb does not know, or one without its value.
-    """
-    rest: list[str] = []
-    flags: dict[str, str] = {}
-    left = iter(words)
-    for word in left:
-        name, equals, value = word.partition("=")
-        if not word.startswith("-"):
-            rest.append(word)
-        elif word in switches:
-            flags[word] = ""
-        elif name not in known:
-            raise UserError(f"{verb} {word}: no such flag{nearest_hint(name, [*known, *switches])}")
-        else:
-            given = value if equals else next(left, None)
-            if not given or (not equals and given.startswith("--")):
-                raise UserError(f"{verb} {name}: needs a value")
-            flags[name] = given
-    return rest, flags
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `report`."""
+    parser = VerbParser(
+        "report",
+        "Print tables of the results of runs and sweeps, and write a page with their curves.",
+        examples=("report outputs/dlrm", "report outputs/sweeps/* --sort test/auc --html all.html"),
+    )
+    parser.add_argument("folders", nargs="*", metavar="DIR", help="a run, a sweep, or a folder")
+    parser.add_argument("--sort", metavar="KEY", help="the metric or setting that orders the rows")
+    parser.add_argument(
+        "--html", metavar="FILE", type=Path, help="the page; by default report.html of the one DIR"
+    )
+    return parser

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
 from runner.rundir.run import read_meta, read_result
 
@@ -56,6 +57,22 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
         command=sys.orig_argv,
     )
     return code or _compare(folder, target)
+
+
+def make_parser() -> VerbParser:
+    """Return the parser that shows what `reproduce` takes."""
+    parser = VerbParser(
+        "reproduce",
+        "Repeat a run in a directory of its own and compare the results bit for bit. What has\n"
+        "changed since (code, versions, data, machine) is listed first. The exit code is 1 if the\n"
+        "result is not the same.",
+        examples=("reproduce outputs/dlrm", "reproduce outputs/dlrm trainer.num_threads=1"),
+    )
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="the run")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings that are not signed"
+    )
+    return parser
 
 
 def _compose(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.cli.flags import Flags, parse_flags
+from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
 from runner.rundir.run import read_meta
 from runner.sweep.local_process import quote_hydra_value
@@ -46,6 +47,28 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
         if note:
             print_status(note)
     return launch(composed, allowed=allowed_packages(allow), command=sys.orig_argv, resume=folder)
+
+
+def make_parser() -> VerbParser:
+    """Return the parser that shows what `resume` takes."""
+    parser = VerbParser(
+        "resume",
+        "Continue a run in its own directory from its newest whole checkpoint, or a sweep with\n"
+        "the jobs that are not done. Only the overrides change the run's own configuration.",
+        examples=("resume outputs/dlrm", "resume outputs/dlrm trainer.max_steps=20000"),
+    )
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="the run or sweep")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="settings to change; of a sweep launcher.KEY and search.num_trials",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="of a sweep: only list its jobs")
+    parser.add_argument(
+        "--rerun", metavar="changed", help="of a sweep: repeat jobs that other code has run"
+    )
+    return parser
 
 
 def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
@@ -89,8 +112,8 @@ def _check_flags(folder: Path, flags: Flags) -> None:
     Raises:
         UserError: for a word that does not.
     """
-    if flags.multirun or flags.cfg or flags.help:
-        raise UserError("resume: continues one run; -m, --cfg and --help are for new ones")
+    if flags.multirun or flags.cfg:
+        raise UserError("resume: continues one run; -m and --cfg are for new ones")
     for word in flags.overrides[1:]:
         key = word.split("=", 1)[0].lstrip("+~")
         if key == "hydra.run.dir":

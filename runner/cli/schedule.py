@@ -5,6 +5,7 @@ torch is imported only where the length of an epoch is needed and only the prepa
 
 from __future__ import annotations
 
+import argparse
 import math
 import shutil
 import sys
@@ -13,16 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.cli.verb_parser import VerbParser
 from runner.distributed.global_batch import configured_global_batch_size
-from runner.errors import UserError, nearest_hint
+from runner.errors import UserError
 from runner.optim.lr_scaling import lr_scale_factor
 from runner.optim.lr_schedule import LRFactor, build_schedule
 from runner.optim.param_groups import TABLE_PREFIX, parse_parameter_groups
 from runner.reporting.console.chart import CHART_SUFFIXES, Chart, Line, render_braille, write_chart
 from runner.reporting.console.format import TextTable
 
-FLAGS = ("--rows", "--out")
-USAGE = "schedule [DIR] [overrides] [--rows N] [--out FILE.png|.svg|.html]"
 MAX_POINTS = 20_000  # of a curve
 SYNTHETIC_DATASET = "runner.data.sets.synthetic.synthetic"
 
@@ -55,33 +55,30 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for mistakes in the configuration, in the flags, or in writing the file.
     """
-    from runner.cli.flags import parse_flags
     from runner.config.compose import compose_from_run, compose_job
     from runner.config.targets import allowed_packages
     from runner.launch import check_composed
 
-    flags, rest = _flags(words)
-    given = parse_flags(rest)
+    given = make_parser().parse(words)
     allowed = allowed_packages(allow)
-    overrides = list(given.overrides)
+    overrides = list(given.words)
     if overrides and "=" not in overrides[0] and not overrides[0].startswith("~"):
         run = Path(overrides.pop(0))
-        composed = compose_from_run(run, overrides, config_dirs=given.config_dirs)
+        composed = compose_from_run(run, overrides, config_dirs=given.config_dir)
     else:
-        composed = compose_job(overrides, config_dirs=given.config_dirs)
+        composed = compose_job(overrides, config_dirs=given.config_dir)
     check_composed(composed, allowed)
     for note in composed.notes:
         print(note, file=sys.stderr)
-    length = _length(composed.config, flags.get("--rows"), allowed)
+    length = _length(composed.config, given.rows, allowed)
     rates = build_learning_rates(composed.config, length)
     _print_schedule(rates, length)
-    if "--out" in flags:
-        out = Path(flags["--out"])
+    if given.out is not None:
         try:
-            write_chart(_chart(rates, length), out)
+            write_chart(_chart(rates, length), given.out)
         except OSError as error:
-            raise UserError(f"--out {out}: {error.strerror or error}") from error
-        print(f"wrote {out}")
+            raise UserError(f"--out {given.out}: {error.strerror or error}") from error
+        print(f"wrote {given.out}")
     return 0
 
 
@@ -130,42 +127,42 @@ def _build_learning_rate(
     return LearningRate(name, scaled, factor, node.get("warmup") or 0, str(node["kind"]))
 
 
-def _flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return our flags with their values, and the other words.
-
-    Raises:
-        UserError: for a flag that does not exist, or a value that it does not take.
-    """
-    flags: dict[str, str] = {}
-    rest: list[str] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        name, equals, value = word.partition("=")
-        if name not in FLAGS:
-            if name.startswith("--") and nearest_hint(name, FLAGS):
-                raise UserError(
-                    f"schedule: {name}: no such flag{nearest_hint(name, FLAGS)}; {USAGE}"
-                )
-            rest.append(word)
-        elif not equals and not left:
-            raise UserError(f"schedule: {name} needs a value; {USAGE}")
-        else:
-            flags[name] = value if equals else left.pop(0)
-    out = flags.get("--out", "x.png")
-    if Path(out).suffix.lower() not in CHART_SUFFIXES:
-        raise UserError(f"schedule: --out {out}: a picture ends in {', '.join(CHART_SUFFIXES)}")
-    if not flags.get("--rows", "1").isdigit() or flags.get("--rows") == "0":
-        raise UserError(f"schedule: --rows {flags['--rows']}: rows of the train split; {USAGE}")
-    return flags, rest
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `schedule`."""
+    parser = VerbParser(
+        "schedule",
+        "Draw the learning rates of a configuration, or of a run, over its updates.",
+        examples=("schedule scheduler=cosine trainer.max_steps=10000", "schedule outputs/dlrm"),
+    )
+    parser.add_argument("words", nargs="*", metavar="DIR|KEY=VALUE", help="a run, and overrides")
+    parser.add_argument(
+        "--rows", metavar="N", type=_rows, help="rows of the train split; default: from the data"
+    )
+    parser.add_argument("--out", metavar="FILE", type=_picture, help="a .png, .svg or .html file")
+    parser.add_argument(
+        "--config-dir", "-cd", metavar="DIR", action="append", default=[], help="your own groups"
+    )
+    return parser
 
 
-def _length(config: Mapping[str, Any], rows: str | None, allowed: Sequence[str]) -> ScheduleLength:
+def _rows(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of rows of the train split")
+    return int(text)
+
+
+def _picture(text: str) -> Path:
+    if Path(text).suffix.lower() not in CHART_SUFFIXES:
+        raise argparse.ArgumentTypeError(f"{text}: a picture ends in {', '.join(CHART_SUFFIXES)}")
+    return Path(text)
+
+
+def _length(config: Mapping[str, Any], rows: int | None, allowed: Sequence[str]) -> ScheduleLength:
     """Return the updates of the run, and of an epoch where the configuration counts in epochs."""
     trainer = config["trainer"]
     dataset = config["dataset"]
     if rows is not None:
-        num_rows = int(rows)
+        num_rows = rows
     elif dataset["_target_"] == SYNTHETIC_DATASET:
         num_rows = dataset["rows"]["train"]
     elif trainer["max_epochs"] is not None or _counts_epochs(config):

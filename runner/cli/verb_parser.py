@@ -1,0 +1,72 @@
+"""The parser of a verb's words: one declaration for its flags, its `--help` and the completion."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from runner.errors import UserError, nearest_hint
+
+
+class VerbParser(argparse.ArgumentParser):
+    """An `argparse` parser whose errors are `UserError`s that name the nearest flag.
+
+    Args:
+        verb: the first word of the command line.
+        about: what the verb does, in whole sentences.
+        examples: command lines, without `python -m runner`.
+    """
+
+    def __init__(self, verb: str, about: str, *, examples: Sequence[str] = ()) -> None:
+        shown = "\n".join(f"  python -m runner {example}" for example in examples)
+        super().__init__(
+            prog=f"python -m runner {verb}",
+            description=about,
+            epilog=f"examples:\n{shown}" if examples else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            exit_on_error=False,
+        )
+        self.verb = verb
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags that the verb knows, in the order of their declaration."""
+        return tuple(
+            text for a in self._actions for text in a.option_strings if text.startswith("--")
+        )
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse the words after the verb.
+
+        Raises:
+            UserError: for a flag that does not exist, naming the nearest, or one without a value.
+        """
+        given, unknown = self.parse_own(words)
+        if unknown:
+            name = unknown[0].partition("=")[0]
+            near = nearest_hint(name, self.flags)
+            raise UserError(f"{self.verb} {unknown[0]}: no such flag{near}; --help lists them")
+        return given
+
+    def parse_own(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the verb's own flags, and leave the other words for Hydra's grammar.
+
+        Raises:
+            UserError: for a flag without its value.
+        """
+        try:
+            return self.parse_known_intermixed_args(list(words))
+        except argparse.ArgumentError as error:
+            name = f" {error.argument_name}" if error.argument_name else ""
+            problem = error.message.replace("expected one argument", "needs a value")
+            raise UserError(f"{self.verb}{name}: {problem}") from error
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"{self.verb}: {message}; --help says more")
