@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -11,6 +12,7 @@ from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.huge_pages import advise_huge_pages
 from runner.embeddings.initialization import init_rows_
 from runner.embeddings.interface import EmbeddingTables, TableSpec, make_layout
+from runner.embeddings.padded_tables import build_any_width
 from runner.embeddings.sharding_settings import FBGEMM_FASTER_ON_CPU
 from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.errors import ConfigError
@@ -37,15 +39,29 @@ def build_tables(
         device: where the tables are.
 
     Raises:
-        ConfigError: if there are no tables, or if FBGEMM cannot store their widths.
+        ConfigError: if there are no tables.
     """
     check_table_specs(specs)
+    build = partial(_build_stored_tables, seed=seed, device=device)
+    return build_any_width(specs, feature_order, settings, build, device=device)
+
+
+def _build_stored_tables(
+    specs: Sequence[TableSpec],
+    feature_order: Sequence[str],
+    settings: SparseSettings,
+    *,
+    seed: int,
+    device: torch.device,
+) -> EmbeddingTables:
     tables = build_uninitialized_tables(specs, feature_order, settings, device)
     state = tables.state()
     advise_huge_pages(state.values())
     for spec in specs:
+        weight = state[f"{spec.name}/weight"]
+        weight[:, spec.true_dim :].zero_()
         init_rows_(
-            state[f"{spec.name}/weight"],
+            weight[:, : spec.true_dim],
             seed=seed,
             table=spec.name,
             num_rows=spec.num_rows,
@@ -70,13 +86,10 @@ def build_uninitialized_tables(
 
 
 def check_table_specs(specs: Sequence[TableSpec]) -> None:
-    """Check that there are tables, and that FBGEMM can store their widths.
+    """Check that there are tables.
 
     Raises:
         ConfigError: if not.
     """
     if not specs:
         raise ConfigError("the model has no table to look up: the dataset has no sparse feature")
-    odd = [f"{spec.name} ({spec.dim})" for spec in specs if spec.dim % 4]
-    if odd:
-        raise ConfigError(f"widths of tables must be multiples of 4: {', '.join(odd)}")

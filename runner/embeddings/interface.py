@@ -30,6 +30,12 @@ class TableSpec:
     weighted: bool = False  # ids have weights; then those of all tables of a batch have them
     # mean number of ids in a row of each feature, for the planner; (): 1 for each
     mean_lengths: tuple[float, ...] = ()
+    padding: int = 0  # how many of the `dim` columns, the last ones, hold nothing: `PaddedTables`
+
+    @property
+    def true_dim(self) -> int:
+        """The width without the padding."""
+        return self.dim - self.padding
 
 
 @dataclass(frozen=True)

@@ -185,9 +185,9 @@ def _init_weights(tables: EmbeddingTables, specs: Sequence[TableSpec], seed: int
             columns = slice(first_column, first_column + shard.tensor.shape[1])
             for start in range(0, shard.tensor.shape[0], BLOCK_ROWS):
                 block = shard.tensor[start : start + BLOCK_ROWS]
-                rows = torch.empty(len(block), spec.dim)
+                rows = torch.zeros(len(block), spec.dim)
                 init_rows_(
-                    rows,
+                    rows[:, : spec.true_dim],
                     seed=seed,
                     table=spec.name,
                     num_rows=spec.num_rows,

@@ -61,7 +61,7 @@ class TableLookup(nn.Module):
 
     Args:
         schema: needs at least one sparse feature.
-        dim: D, width of every table; a multiple of 4.
+        dim: D, width of every table.
         linear: whether to add a first-order table for each of the other tables, for `FirstOrder`.
         init: initial weights are uniform in [-init, init]; None for the square root of 1 / rows.
 

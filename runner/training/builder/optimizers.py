@@ -20,6 +20,7 @@ from runner.embeddings.factory import build_tables, check_table_specs
 from runner.embeddings.frozen_tables import FROZEN_SETTINGS, FrozenTables
 from runner.embeddings.interface import EmbeddingTables, TableSpec, make_layout
 from runner.embeddings.memory_budget import table_bytes_per_rank
+from runner.embeddings.padded_tables import BuildTables, build_any_width
 from runner.embeddings.placement import shard_tables
 from runner.embeddings.sharding_rules import TableRules, check_bandwidths, check_plans
 from runner.embeddings.sharding_settings import ShardingSettings, check_table_names
@@ -34,10 +35,6 @@ from runner.optim.param_groups import (
 from runner.optim.settings import SparseSettings, parse_sparse
 
 DENSE, SPARSE = "dense", "sparse"  # names of the rates of what no part owns
-
-
-# From specifications, the order of the features and the settings of one rule
-BuildTables = Callable[[Sequence[TableSpec], Sequence[str], SparseSettings], EmbeddingTables]
 
 
 @dataclass(frozen=True)
@@ -207,7 +204,7 @@ def make_table_builder(
         used_bytes[:] = [a + b for a, b in zip(used_bytes, added, strict=True)]
         return sharded
 
-    return build
+    return partial(build_any_width, build=build, device=device)
 
 
 def build_dense_optimizers(
