@@ -21,6 +21,7 @@ from runner.embeddings.huge_pages import advise_huge_pages
 from runner.embeddings.initialization import BLOCK_ROWS, init_rows_
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
 from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, table_memory_budget
+from runner.embeddings.padded_tables import build_any_width
 from runner.embeddings.sharding_rules import TableRules, check_plans
 from runner.embeddings.sharding_settings import ShardingSettings, check_table_names, engine_name
 from runner.embeddings.torchrec_tables import TorchRecTables
@@ -63,13 +64,48 @@ def shard_tables(
     check_table_names(sharding, names)
     on_cpu = device.type == "cpu"
     check_plans(sharding, names, TableRules(settings.kind), on_cpu=on_cpu)
+    taken = list(used_bytes) or [0] * ranks.world_size
+
+    def build(
+        specs: Sequence[TableSpec], order: Sequence[str], settings: SparseSettings
+    ) -> EmbeddingTables:
+        tables = _shard_stored_tables(
+            specs,
+            order,
+            settings,
+            sharding,
+            ranks,
+            device=device,
+            batch_size=batch_size,
+            used_bytes=taken,
+        )
+        _init_weights(tables, specs, seed)
+        added = table_bytes_per_rank(tables.placement(), settings.kind, ranks.world_size)
+        taken[:] = [a + b for a, b in zip(taken, added, strict=True)]
+        return tables
+
+    return build_any_width(specs, feature_order, settings, build, device=device)
+
+
+def _shard_stored_tables(
+    specs: Sequence[TableSpec],
+    feature_order: Sequence[str],
+    settings: SparseSettings,
+    sharding: ShardingSettings,
+    ranks: Ranks,
+    *,
+    device: torch.device,
+    batch_size: int,
+    used_bytes: Sequence[int],
+) -> EmbeddingTables:
+    """Build tables whose widths the kernels can store, with their weights not yet set."""
+    on_cpu = device.type == "cpu"
     uses_exchange = engine_name("auto", settings.kind, on_cpu=on_cpu) == "ours"
     replicated = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
     sharded = [s for s in specs if s not in replicated]
     plans, row_ranges = _exchange_plans(sharded if uses_exchange else [], sharding, ranks)
     needed = _exchange_bytes(replicated, specs, row_ranges, settings.kind, ranks.world_size)
-    if used_bytes:
-        needed = [a + b for a, b in zip(needed, used_bytes, strict=True)]
+    needed = [a + b for a, b in zip(needed, used_bytes, strict=True)]
     budget = table_memory_budget(sharding, ranks, device)
     check_memory(needed, budget, sharding)
     members: list[EmbeddingTables] = []
@@ -101,7 +137,6 @@ def shard_tables(
     if len(members) > 1:
         layout = make_layout(specs, feature_order, by_dim=False)
         tables = CompositeTables(layout, settings, members, device=device)
-    _init_weights(tables, specs, seed)
     return tables
 
 

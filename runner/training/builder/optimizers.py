@@ -20,7 +20,7 @@ from runner.embeddings.factory import build_tables, check_table_specs
 from runner.embeddings.frozen_tables import FROZEN_SETTINGS, FrozenTables
 from runner.embeddings.interface import EmbeddingTables, TableSpec, make_layout
 from runner.embeddings.memory_budget import table_bytes_per_rank
-from runner.embeddings.padded_tables import BuildTables, build_any_width
+from runner.embeddings.padded_tables import BuildTables
 from runner.embeddings.placement import shard_tables
 from runner.embeddings.sharding_rules import TableRules, check_bandwidths, check_plans
 from runner.embeddings.sharding_settings import ShardingSettings, check_table_names
@@ -204,7 +204,7 @@ def make_table_builder(
         used_bytes[:] = [a + b for a, b in zip(used_bytes, added, strict=True)]
         return sharded
 
-    return partial(build_any_width, build=build, device=device)
+    return build
 
 
 def build_dense_optimizers(
