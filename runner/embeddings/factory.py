@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from runner.embeddings.cpu_tables import CpuTables
+from runner.embeddings.dense_tables import DenseTables
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.huge_pages import advise_huge_pages
 from runner.embeddings.initialization import init_rows_
@@ -16,7 +17,7 @@ from runner.embeddings.padded_tables import build_any_width
 from runner.embeddings.sharding_settings import FBGEMM_FASTER_ON_CPU
 from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.errors import ConfigError
-from runner.optim.settings import SparseSettings
+from runner.optim.settings import EVERY_ROW_LIMIT, SparseSettings
 
 __all__ = ["CpuTables", "EmbeddingTables", "FbgemmTables", "TableSpec", "build_tables"]
 
@@ -77,6 +78,8 @@ def build_uninitialized_tables(
     device: torch.device,
 ) -> EmbeddingTables:
     """Build tables on the fastest engine of the device, with their weights not yet set."""
+    if settings.every_row:
+        return DenseTables(make_layout(specs, feature_order, by_dim=False), settings, device)
     if device.type == "cpu" and settings.kind not in FBGEMM_FASTER_ON_CPU:
         return CpuTables(make_layout(specs, feature_order, by_dim=True), settings, device)
     tables = FbgemmTables(make_layout(specs, feature_order, by_dim=False), settings, device)
@@ -93,3 +96,23 @@ def check_table_specs(specs: Sequence[TableSpec]) -> None:
     """
     if not specs:
         raise ConfigError("the model has no table to look up: the dataset has no sparse feature")
+
+
+def check_every_row(specs: Sequence[TableSpec], settings: SparseSettings, where: str) -> None:
+    """Check that tables whose every row is stepped at every update are small enough for it.
+
+    Args:
+        specs: the tables.
+        settings: their optimizer.
+        where: its dotted key, for the message.
+
+    Raises:
+        ConfigError: naming the largest table, if it is too large.
+    """
+    largest = max(specs, key=lambda spec: spec.num_rows)
+    if settings.every_row and largest.num_rows > EVERY_ROW_LIMIT:
+        raise ConfigError(
+            f"{where}.every_row=true: every update would pass over the {largest.num_rows:,} rows "
+            f"of table {largest.name}; it is for tables of up to {EVERY_ROW_LIMIT:,}; a part of "
+            "optimizer.parts can have other settings for it"
+        )

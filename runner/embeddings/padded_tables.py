@@ -176,8 +176,12 @@ def _gradient_scale(spec: TableSpec, kind: str) -> float:
 
 
 def _scaled_settings(settings: SparseSettings, scale: float) -> SparseSettings:
-    """Return settings under which the decay is the same with scaled gradients and rate."""
-    return replace(settings, weight_decay=settings.weight_decay * scale)
+    """Return settings under which decay and penalty are the same with scaled gradients and rate."""
+    return replace(
+        settings,
+        weight_decay=settings.weight_decay * scale,
+        l2_tables=settings.l2_tables * scale,
+    )
 
 
 def _without_padding(tensor: Tensor, width: int) -> Tensor:

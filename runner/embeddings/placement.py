@@ -23,7 +23,12 @@ from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, m
 from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, table_memory_budget
 from runner.embeddings.padded_tables import build_any_width
 from runner.embeddings.sharding_rules import TableRules, check_plans
-from runner.embeddings.sharding_settings import ShardingSettings, check_table_names, engine_name
+from runner.embeddings.sharding_settings import (
+    ShardingSettings,
+    check_table_names,
+    engine_name,
+    placed_kind,
+)
 from runner.embeddings.torchrec_tables import TorchRecTables
 from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.optim.settings import SparseSettings
@@ -63,7 +68,7 @@ def shard_tables(
     names = [spec.name for spec in specs]
     check_table_names(sharding, names)
     on_cpu = device.type == "cpu"
-    check_plans(sharding, names, TableRules(settings.kind), on_cpu=on_cpu)
+    check_plans(sharding, names, TableRules(placed_kind(settings)), on_cpu=on_cpu)
     taken = list(used_bytes) or [0] * ranks.world_size
 
     def build(
@@ -100,7 +105,7 @@ def _shard_stored_tables(
 ) -> EmbeddingTables:
     """Build tables whose widths the kernels can store, with their weights not yet set."""
     on_cpu = device.type == "cpu"
-    uses_exchange = engine_name("auto", settings.kind, on_cpu=on_cpu) == "ours"
+    uses_exchange = engine_name("auto", placed_kind(settings), on_cpu=on_cpu) == "ours"
     replicated = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
     sharded = [s for s in specs if s not in replicated]
     plans, row_ranges = _exchange_plans(sharded if uses_exchange else [], sharding, ranks)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from runner.batch import Embeddings
 from runner.errors import ConfigError
 from runner.optim.param_groups import TABLE_PREFIX, matching_names
 from runner.optim.penalty_settings import Penalty
@@ -55,12 +56,28 @@ def resolve_penalties(
         if matched_tables:
             raise ConfigError(
                 f"{where}[{i}].pattern {penalty.pattern!r} matches the table "
-                f"{matched_tables[0]!r}: a penalty would move all its rows at every update; "
-                "weight_decay of optimizer.sparse adam or lamb decays the rows of the batch"
+                f"{matched_tables[0]!r}: tables have penalties of their own: l2_tables of "
+                "optimizer.sparse reaches every row at every update, l2_lookups what a batch looks "
+                "up, and weight_decay of adam or lamb decays the rows of the batch"
             )
         chosen = tuple(parameters[name] for name in matched)
         resolved.append(ParameterPenalty(chosen, penalty.l1, penalty.l2))
     return tuple(resolved)
+
+
+def lookup_penalty(embeddings: Embeddings, l2: float) -> Tensor:
+    """Return, [B], l2 / 2 times the squares of what each row of data looks up.
+
+    Its mean over rows is the EmbLoss of RecBole (`require_pow`): an id that several rows look up
+    counts in each. A bag counts as the one vector that it is pooled to. Candidates, which belong to
+    no row, count with the mean over them, as if each row had looked up one.
+    """
+    squares_B = torch.stack(
+        [t.float().square().flatten(1).sum(1) for t in embeddings.row_lookups()]
+    ).sum(0)
+    for shared_CD in embeddings.shared_CD:
+        squares_B = squares_B + shared_CD.float().square().sum(1).mean()
+    return squares_B * (l2 / 2)
 
 
 @torch.no_grad()

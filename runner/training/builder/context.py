@@ -58,7 +58,7 @@ from runner.training.update.context import Context, optimizer_parameters
 from runner.training.update.ema import MovingAverage
 from runner.training.update.loss_scale import LossScale
 from runner.training.update.parameters import dense_parameters, trained_parameters
-from runner.training.update.task import Task
+from runner.training.update.task import Supervised, Task
 
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -136,6 +136,7 @@ def make_context(
         ranks=ranks,
         ema=make_ema(parameters, trainer.ema),
         clip=trainer.clip,
+        l2_lookups=built.l2_lookups(),
         log_gradients=trainer.log_gradients,
         schema=dataset.schema,
     )
@@ -170,7 +171,8 @@ def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:
     Collective.
 
     Raises:
-        ConfigError: for a parameter of the task that no optimizer would train.
+        ConfigError: for a parameter of the task that no optimizer would train, and for a penalty
+            that the task would leave out.
     """
     setup = getattr(task, "setup", None)
     if setup is not None:
@@ -186,6 +188,12 @@ def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:
     context.parameter_names = {id(p): name for name, p in parameters.items()}
     tables = [spec.name for spec in context.tables.layout.tables]
     context.penalties = resolve_penalties(parse_penalties(trainer.penalties), parameters, tables)
+    forward_backward = getattr(type(task), "forward_backward", None)
+    if context.l2_lookups and forward_backward is not Supervised.forward_backward:
+        raise ConfigError(
+            f"optimizer.sparse.l2_lookups={context.l2_lookups:g}: is added to the loss in "
+            f"Supervised.forward_backward, and {type(task).__name__} has a way of its own"
+        )
 
 
 def base_learning_rates(

@@ -54,6 +54,7 @@ class Context:
     prior_table_updates: dict[str, int] = field(default_factory=dict)  # before this run, by table
     clip: ClipSettings = field(default_factory=ClipSettings)
     penalties: tuple[ParameterPenalty, ...] = ()
+    l2_lookups: float = 0.0  # of the tables: see `lookup_penalty`
     log_gradients: str | None = None  # global, parameters
     schema: Schema | None = None  # of the dataset
     task_modules: dict[str, nn.Module] = field(default_factory=dict)  # from `add_module`

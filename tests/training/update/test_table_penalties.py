@@ -1,0 +1,105 @@
+"""The L2 penalties of tables in whole updates: micro-batches, ranks, and plain PyTorch twins."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from runner.batch import Embeddings, split_micro_batches
+from runner.optim.penalties import lookup_penalty
+from runner.training.builder.context import set_up_task
+from runner.errors import ConfigError
+from runner.config.settings import TrainerSettings
+from runner.training.update.task import Supervised
+from tests.tiny import make_context, random_batch, snapshot
+
+FORMS = {
+    "lookups": {"l2_lookups": 0.5},
+    "tables": {"l2_tables": 0.1, "every_row": True},
+    "both": {"l2_lookups": 0.5, "l2_tables": 0.1, "every_row": True},
+}
+
+
+def train(context, steps=3):
+    for step in range(1, steps + 1):
+        context.tables.set_lr_and_step(0.1, step)
+        Supervised().train_step(context, iter([random_batch(24, step)]))
+    return snapshot(context)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
+def test_four_micro_batches_equal_one_batch(kind, form):
+    one = train(make_context(kind, **FORMS[form]))
+    four = train(make_context(kind, micro_batch_size=6, **FORMS[form]))
+    plain = train(make_context(kind))
+    for name, tensor in one.items():
+        torch.testing.assert_close(four[name], tensor, rtol=2e-5, atol=2e-6, msg=name)
+    assert any(not torch.allclose(plain[name], one[name]) for name in one)
+
+
+def test_the_penalty_on_look_ups_is_recboles_emb_loss_over_the_rows_of_the_batch():
+    """EmbLoss(norm=2) with require_pow: sum of norm(e, 2) ** 2 over the look-ups / (2 batch)."""
+    torch.manual_seed(0)
+    vectors = [torch.randn(6, 4) for _ in range(3)]
+    expected = sum(torch.norm(v, p=2) ** 2 for v in vectors) / 6 / 2
+    pooled_BE, sequence_BLD = torch.cat(vectors[:2], 1), vectors[2].view(6, 2, 2)
+    penalty_B = lookup_penalty(Embeddings(pooled_BE, (sequence_BLD,)), 0.3)
+    torch.testing.assert_close(penalty_B.mean(), 0.3 * expected)
+
+
+def test_candidates_count_with_their_mean_in_every_row():
+    shared_CD = torch.tensor([[1.0, 0.0], [2.0, 1.0]])
+    penalty_B = lookup_penalty(Embeddings(torch.zeros(3, 4), shared_CD=(shared_CD,)), 2.0)
+    assert torch.equal(penalty_B, torch.full((3,), 3.0))
+
+
+def test_one_update_of_sgd_equals_autograd_of_the_penalised_loss():
+    """The gradient of a row is that of its bags plus lambda / W times every look-up of it."""
+    context = make_context("sgd", l2_lookups=0.5)
+    batch = random_batch(16, 1)
+    tables = context.tables
+    before = {name: t.clone().requires_grad_() for name, t in tables.state().items()}
+    twins = []
+    for name in ("a", "b", "m"):
+        jt = batch.sparse[name]
+        bag = torch.nn.functional.embedding_bag(
+            jt.values(),
+            before[f"{name}/weight"],
+            jt.offsets(),
+            mode="sum",
+            include_last_offset=True,
+        )
+        twins.append(bag)
+    pooled_BE = torch.cat(twins, 1)
+    prediction = context.model.dense(Embeddings(pooled_BE), batch)
+    [loss_B] = context.loss(prediction).values()
+    penalty_B = 0.5 / 2 * pooled_BE.square().sum(1)
+    loss = ((loss_B + penalty_B) * batch.weights_B).sum() / batch.weights_B.sum()
+    gradients = torch.autograd.grad(loss, list(before.values()))
+    Supervised().train_step(context, iter([batch]))
+    for (name, start), gradient in zip(before.items(), gradients):
+        expected = start.detach() - 0.1 * gradient
+        torch.testing.assert_close(tables.state()[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_micro_batches_see_the_penalty_of_their_own_rows_only():
+    batch = random_batch(10, 0)
+    embeddings = Embeddings(torch.randn(10, 12))
+    parts = [
+        torch.dot(lookup_penalty(boundary, 1.0), part.weights_B)
+        for part, boundary in split_micro_batches(batch, embeddings, 4)
+    ]
+    whole = torch.dot(lookup_penalty(embeddings, 1.0), batch.weights_B)
+    torch.testing.assert_close(torch.stack(parts).sum(), whole)
+
+
+def test_a_task_that_would_leave_the_penalty_out_is_refused():
+    class Own(Supervised):
+        def forward_backward(self, *args):
+            pass
+
+    context = make_context("sgd", l2_lookups=0.5)
+    set_up_task(Supervised(), context, TrainerSettings())
+    with pytest.raises(ConfigError, match=r"optimizer\.sparse\.l2_lookups=0\.5.*Own"):
+        set_up_task(Own(), context, TrainerSettings())
