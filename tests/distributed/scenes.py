@@ -159,6 +159,14 @@ def tables_scene(ranks: Ranks) -> None:
     ):
         steps_equal_one_process(ranks, plan, kind, {}, specs=ANY_WIDTH)
     steps_equal_one_process(ranks, "row_wise", "rowwise_adagrad", mixed, specs=ANY_WIDTH)
+    every_row = {"every_row": True, "l2_tables": 0.1}
+    for plan in PLANS:
+        if plan == "column_wise":
+            with pytest.raises(ConfigError, match="column_wise: with optimizer.sparse.every_row"):
+                steps_equal_one_process(ranks, plan, "sgd", {}, **every_row)
+            continue
+        kind = "rowwise_adagrad" if plan == "row_wise" else "adam"
+        steps_equal_one_process(ranks, plan, kind, {}, specs=ANY_WIDTH, **every_row)
 
 
 def updates_scene(ranks: Ranks) -> None:
@@ -166,15 +174,22 @@ def updates_scene(ranks: Ranks) -> None:
 
     A NaN on one rank stops all.
     """
-    for kind in ("sgd", "adagrad", "rowwise_adagrad", "adam"):
-        one = make_context(kind)
+    every_row = {"every_row": True, "l2_tables": 0.01, "l2_lookups": 0.1}
+    for kind, sparse in (
+        ("sgd", {}),
+        ("adagrad", {"l2_lookups": 0.1}),
+        ("rowwise_adagrad", {}),
+        ("adam", {}),
+        ("adam", every_row),
+    ):
+        one = make_context(kind, **sparse)
         one.ranks = Ranks()
-        two = make_context(kind, micro_batch_size=7)
+        two = make_context(kind, micro_batch_size=7, **sparse)
         lookup = two.model.embedding
         two.tables = shard_tables(
             lookup.specs,
             lookup.features,
-            parse_sparse({"kind": kind, "lr": 0.1}),
+            parse_sparse({"kind": kind, "lr": 0.1, **sparse}),
             ShardingSettings(plan="row_wise"),
             ranks,
             seed=0,
