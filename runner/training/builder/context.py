@@ -188,11 +188,10 @@ def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:
     context.parameter_names = {id(p): name for name, p in parameters.items()}
     tables = [spec.name for spec in context.tables.layout.tables]
     context.penalties = resolve_penalties(parse_penalties(trainer.penalties), parameters, tables)
-    forward_backward = getattr(type(task), "forward_backward", None)
-    if context.l2_lookups and forward_backward is not Supervised.forward_backward:
+    if context.l2_lookups and not isinstance(task, Supervised):
         raise ConfigError(
-            f"optimizer.sparse.l2_lookups={context.l2_lookups:g}: is added to the loss in "
-            f"Supervised.forward_backward, and {type(task).__name__} has a way of its own"
+            f"optimizer.sparse.l2_lookups={context.l2_lookups:g}: is added to the loss by the task "
+            f"Supervised, and {type(task).__name__} is none; it can add lookup_penalty itself"
         )
 
 
