@@ -58,7 +58,7 @@ from runner.training.update.context import Context, optimizer_parameters
 from runner.training.update.ema import MovingAverage
 from runner.training.update.loss_scale import LossScale
 from runner.training.update.parameters import dense_parameters, trained_parameters
-from runner.training.update.task import Supervised, Task
+from runner.training.update.task import Task
 
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -171,8 +171,7 @@ def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:
     Collective.
 
     Raises:
-        ConfigError: for a parameter of the task that no optimizer would train, and for a penalty
-            that the task would leave out.
+        ConfigError: for a parameter of the task that no optimizer would train.
     """
     setup = getattr(task, "setup", None)
     if setup is not None:
@@ -188,11 +187,6 @@ def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:
     context.parameter_names = {id(p): name for name, p in parameters.items()}
     tables = [spec.name for spec in context.tables.layout.tables]
     context.penalties = resolve_penalties(parse_penalties(trainer.penalties), parameters, tables)
-    if context.l2_lookups and not isinstance(task, Supervised):
-        raise ConfigError(
-            f"optimizer.sparse.l2_lookups={context.l2_lookups:g}: is added to the loss by the task "
-            f"Supervised, and {type(task).__name__} is none; it can add lookup_penalty itself"
-        )
 
 
 def base_learning_rates(

@@ -20,7 +20,12 @@ from runner.errors import ConfigError
 from runner.models.layers.recommender import Recommender
 from runner.models.losses import Loss
 from runner.optim.fused_step import step_optimizer
-from runner.optim.penalties import ParameterPenalty, add_penalty_gradients, penalty_values
+from runner.optim.penalties import (
+    ParameterPenalty,
+    add_penalty_gradients,
+    lookup_penalty,
+    penalty_values,
+)
 from runner.optim.settings import ClipSettings
 from runner.training.update.closure import step_with_closure
 from runner.training.update.ema import MovingAverage
@@ -61,6 +66,7 @@ class Context:
     task_optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
     logged_means: RunningMeans = field(default_factory=RunningMeans)  # from `log`
     parameter_names: dict[int, str] = field(default_factory=dict)  # by id(), for the log
+    _has_lookup_penalty: bool = field(default=False, init=False)  # since the last update
     table_groups: dict[str, EmbeddingTables] = field(init=False)  # those that train, by rate
     dense_parameters: list[nn.Parameter] = field(init=False)  # trained ones of the dense half
 
@@ -151,6 +157,11 @@ class Context:
         scaled = self.loss_scale.scale(loss) if self.loss_scale else loss
         scaled.backward()  # type: ignore[no-untyped-call]
 
+    def lookup_penalty(self, boundary: Embeddings) -> Tensor:
+        """Return, [B], what `optimizer.sparse.l2_lookups` adds to the loss of each row of data."""
+        self._has_lookup_penalty = True
+        return lookup_penalty(boundary, self.l2_lookups)
+
     def update(self, embeddings: Embeddings, boundaries: Sequence[Embeddings]) -> bool:
         """Update all parameters of the model from the gradients gathered so far, or none of them.
 
@@ -162,7 +173,16 @@ class Context:
 
         Returns:
             Whether the update was applied; False if any gradient is NaN or infinite.
+
+        Raises:
+            ConfigError: if the task has left out the penalty on look-ups.
         """
+        if self.l2_lookups and not self._has_lookup_penalty:
+            raise ConfigError(
+                f"optimizer.sparse.l2_lookups={self.l2_lookups:g}: the task has not added "
+                "ctx.lookup_penalty(boundary) to the loss, as Supervised does"
+            )
+        self._has_lookup_penalty = False
         outputs, gradients = _boundary_gradients(embeddings, boundaries)
         applied = self._finalize_gradients(self.dense_parameters, gradients)
         if applied:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from runner.batch import Batch, DataPosition, Embeddings, Prediction, split_micro_batches
 from runner.errors import ConfigError
-from runner.optim.penalties import lookup_penalty, penalty_values
+from runner.optim.penalties import penalty_values
 from runner.training.update.closure import needs_closure
 from runner.training.update.context import Context
 
@@ -116,7 +116,7 @@ class Supervised:
             )
             loss = torch.dot(row_loss_B, micro_batch.weights_B) / total_weight
             if ctx.l2_lookups:
-                penalty_B = lookup_penalty(boundary, ctx.l2_lookups)
+                penalty_B = ctx.lookup_penalty(boundary)
                 loss = loss + torch.dot(penalty_B, micro_batch.weights_B) / total_weight
             ctx.backward(loss)
             capture.loss_shares.append(loss.detach())

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from runner.batch import Embeddings, split_micro_batches
-from runner.config.settings import TrainerSettings
 from runner.errors import ConfigError
 from runner.optim.penalties import lookup_penalty
-from runner.training.builder.context import set_up_task
 from runner.training.update.task import Supervised
 from tests.tiny import make_context, random_batch, snapshot
 
@@ -94,11 +92,11 @@ def test_micro_batches_see_the_penalty_of_their_own_rows_only():
     torch.testing.assert_close(torch.stack(parts).sum(), whole)
 
 
-def test_a_task_that_would_leave_the_penalty_out_is_refused():
-    class Own:
-        pass
+def test_a_task_that_leaves_the_penalty_out_is_refused_at_its_first_update():
+    class Own(Supervised):
+        def forward_backward(self, ctx, batch, embeddings, total_weight, capture):
+            capture.boundaries.append(embeddings.detached())
 
     context = make_context("sgd", l2_lookups=0.5)
-    set_up_task(Supervised(), context, TrainerSettings())
-    with pytest.raises(ConfigError, match=r"optimizer\.sparse\.l2_lookups=0\.5.*Own"):
-        set_up_task(Own(), context, TrainerSettings())
+    with pytest.raises(ConfigError, match=r"optimizer\.sparse\.l2_lookups=0\.5.*has not added"):
+        Own().train_step(context, iter([random_batch(8)]))
