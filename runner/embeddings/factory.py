@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from runner.embeddings.cpu_tables import CpuTables
+from runner.embeddings.decayed_tables import decay_whole_tables
 from runner.embeddings.dense_tables import DenseTables
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.huge_pages import advise_huge_pages
@@ -44,7 +45,8 @@ def build_tables(
     """
     check_table_specs(specs)
     build = partial(_build_stored_tables, seed=seed, device=device)
-    return build_any_width(specs, feature_order, settings, build, device=device)
+    tables = build_any_width(specs, feature_order, settings, build, device=device)
+    return decay_whole_tables(tables, device=device)
 
 
 def _build_stored_tables(

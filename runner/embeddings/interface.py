@@ -173,6 +173,16 @@ class EmbeddingTables(nn.Module):
         """Return the live tensors: `<table>/weight`, and states such as `<table>/exp_avg`."""
         raise NotImplementedError
 
+    def resume_state(self) -> dict[str, Tensor]:
+        """Return further live tensors that a training goes on from, and nothing else reads."""
+        return {}
+
+    def take_over_weights(self) -> None:
+        """Train on from the weights that have been written into the tensors of `state`.
+
+        Call it after weights alone were loaded, on every rank.
+        """
+
     def placement(self) -> list[Placement]:
         """Return the shards of all ranks; an empty list if this process has all tables whole."""
         return []

@@ -9,6 +9,7 @@ import torch
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.embeddings.composite_tables import CompositeTables
+from runner.embeddings.decayed_tables import decay_whole_tables
 from runner.embeddings.exchanged_tables import (
     ReplicatedTables,
     RowRange,
@@ -89,7 +90,8 @@ def shard_tables(
         taken[:] = [a + b for a, b in zip(taken, added, strict=True)]
         return tables
 
-    return build_any_width(specs, feature_order, settings, build, device=device)
+    tables = build_any_width(specs, feature_order, settings, build, device=device)
+    return decay_whole_tables(tables, device=device)
 
 
 def _shard_stored_tables(

@@ -165,6 +165,7 @@ def tables_scene(ranks: Ranks) -> None:
             with pytest.raises(ConfigError, match="column_wise: with"):
                 steps_equal_one_process(ranks, plan, "sgd", {}, **every_row)
             continue
+        steps_equal_one_process(ranks, plan, "sgd", {}, specs=ANY_WIDTH, l2_tables=0.1)
         kind = "rowwise_adagrad" if plan == "row_wise" else "adam"
         steps_equal_one_process(ranks, plan, kind, {}, specs=ANY_WIDTH, **every_row)
 
@@ -181,6 +182,7 @@ def updates_scene(ranks: Ranks) -> None:
         ("rowwise_adagrad", {}),
         ("adam", {}),
         ("adam", every_row),
+        ("sgd", {"l2_tables": 0.1}),
     ):
         one = make_context(kind, **sparse)
         one.ranks = Ranks()

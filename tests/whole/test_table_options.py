@@ -22,6 +22,11 @@ OPTIONS = {
         "optimizer.sparse.every_row=true",
         "optimizer.sparse.l2_tables=0.001",
     ),
+    "caught up": (
+        "optimizer=sgd",
+        "optimizer.sparse.l2_tables=0.05",
+        "model.net.embedding_dim=10",
+    ),
     "look-ups": ("optimizer=adagrad", "optimizer.sparse.l2_lookups=0.01"),
 }
 STOP = "trainer.max_steps=17"

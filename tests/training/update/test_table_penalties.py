@@ -14,6 +14,7 @@ from tests.tiny import make_context, random_batch, snapshot
 FORMS = {
     "lookups": {"l2_lookups": 0.5},
     "tables": {"l2_tables": 0.1, "every_row": True},
+    "tables caught up": {"l2_tables": 0.1},
     "both": {"l2_lookups": 0.5, "l2_tables": 0.1, "every_row": True},
 }
 
@@ -25,8 +26,17 @@ def train(context, steps=3):
     return snapshot(context)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        *(
+            (k, f)
+            for k in ("sgd", "adagrad", "rowwise_adagrad", "adam")
+            for f in ("lookups", "tables", "both")
+        ),
+        ("sgd", "tables caught up"),
+    ],
+)
 def test_four_micro_batches_equal_one_batch(kind, form):
     one = train(make_context(kind, **FORMS[form]))
     four = train(make_context(kind, micro_batch_size=6, **FORMS[form]))
