@@ -7,7 +7,7 @@ A mean over the stored row would differ, though. Where a rule keeps the mean of 
 a row, the gradient is multiplied by k = sqrt(stored width / width), so that this state is the mean
 over the true width; and the rate is divided by k, or the decay multiplied where the step is made of
 both, so that the step stays the same. The first moment of such a rule is kept k times as large.
-B batch, E width of all pooled embeddings.
+B batch, E width of all pooled embeddings, F features, D width of one.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ class PaddedTables(EmbeddingTables):
         self._scale = scale
         self._rate_scale = 1.0 if settings.kind == "partial_rowwise_lamb" else 1 / scale
         self._widths = {spec.name: spec.dim for spec in layout.tables}
+        dims = set(layout.widths)
+        self._only_width = dims.pop() if len(dims) == 1 else None
         widths = {name: spec.dim for spec in layout.tables for name in spec.features}
         kept: list[int] = []
         column = 0
@@ -140,10 +142,19 @@ class PaddedTables(EmbeddingTables):
         return self._engine.torchrec_inputs(kjt)
 
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
-        pooled_BE: Tensor = _DropPadding.apply(  # type: ignore[no-untyped-call]
-            self._engine._pool(kjt), self._kept_E, self._scale
+        stored_BE = self._engine._pool(kjt)
+        if self._only_width is None:
+            pooled_BE: Tensor = _DropPadding.apply(  # type: ignore[no-untyped-call]
+                stored_BE, self._kept_E, self._scale
+            )
+            return pooled_BE
+        # whole vectors are copied faster than single columns
+        pooled_BFD: Tensor = _DropVectorPadding.apply(  # type: ignore[no-untyped-call]
+            stored_BE.unflatten(1, (-1, _stored_width(self._only_width))),
+            self._only_width,
+            self._scale,
         )
-        return pooled_BE
+        return pooled_BFD.flatten(1)
 
 
 class _DropPadding(torch.autograd.Function):
@@ -160,6 +171,22 @@ class _DropPadding(torch.autograd.Function):
         if ctx.scale != 1:
             grad_BE = grad_BE * ctx.scale
         return grad_BE.new_zeros(ctx.shape).index_copy_(1, ctx.kept_E, grad_BE), None, None
+
+
+class _DropVectorPadding(torch.autograd.Function):
+    """The same for [B, F, D] vectors of one width."""
+
+    @staticmethod
+    def forward(ctx: Any, stored_BFD: Tensor, width: int, scale: float) -> Tensor:
+        ctx.width, ctx.scale, ctx.shape = width, scale, stored_BFD.shape
+        return stored_BFD[:, :, :width].contiguous()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BFD: Tensor) -> tuple[Tensor, None, None]:
+        padded_BFD = grad_BFD.new_zeros(ctx.shape)
+        torch.mul(grad_BFD, ctx.scale, out=padded_BFD[:, :, : ctx.width])
+        return padded_BFD, None, None
 
 
 def _stored_width(width: int) -> int:

@@ -65,19 +65,27 @@ def resolve_penalties(
     return tuple(resolved)
 
 
-def lookup_penalty(embeddings: Embeddings, l2: float) -> Tensor:
-    """Return, [B], l2 / 2 times the squares of what each row of data looks up.
+@torch.no_grad()
+def add_lookup_gradients(embeddings: Embeddings, strength_B: Tensor) -> None:
+    """Add the gradient of strength / 2 times the squares of what each row of data looks up.
 
-    Its mean over rows is the EmbLoss of RecBole (`require_pow`): an id that several rows look up
-    counts in each. A bag counts as the one vector that it is pooled to. Candidates, which belong to
-    no row, count with the mean over them, as if each row had looked up one.
+    An id that several rows look up counts in each, and a bag as the one vector that it is pooled
+    to. Candidates, which belong to no row, count as if each row had looked up the mean one.
+
+    Args:
+        embeddings: leaves of the graph of some rows, after its backward.
+        strength_B: for each of these rows.
     """
-    squares_B = torch.stack(
-        [t.float().square().flatten(1).sum(1) for t in embeddings.row_lookups()]
-    ).sum(0)
+    for rows in embeddings.row_lookups():
+        strength = strength_B.to(rows.dtype).view(-1, *(1 for _ in rows.shape[1:]))
+        rows.grad = torch.addcmul(_gradient(rows), rows, strength)
     for shared_CD in embeddings.shared_CD:
-        squares_B = squares_B + shared_CD.float().square().sum(1).mean()
-    return squares_B * (l2 / 2)
+        strength = strength_B.sum() / max(1, len(shared_CD))
+        shared_CD.grad = torch.addcmul(_gradient(shared_CD), shared_CD, strength)
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
 @torch.no_grad()

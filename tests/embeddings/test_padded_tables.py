@@ -127,3 +127,19 @@ def test_a_shard_of_padding_alone_is_no_shard():
     tables._engine.placement = lambda: [*shards, Placement("b", "x", 0, 0, 6, 7, 1)]
     kept = [(p.table, p.first_column, p.num_columns) for p in tables.placement()]
     assert kept == [("shared", 0, 4), ("shared", 4, 4), ("shared", 8, 2), ("a", 0, 4), ("a", 4, 1)]
+
+
+def test_tables_of_one_width_and_of_several_learn_alike():
+    """Vectors of one width are cut by another way than columns of several."""
+    one_width = tuple(replace(spec, dim=10) for spec in SPECS)
+    for kind in ("sgd", "rowwise_adagrad"):
+        alike = [tables_of(kind, one_width) for _ in range(2)]
+        assert alike[1]._only_width == 10
+        alike[1]._only_width = None
+        for step in (1, 2):
+            for tables in alike:
+                tables.set_lr_and_step(0.05, step)
+                pooled = tables(jagged(step))
+                pooled.backward(pooled.detach().cos())
+        for name, tensor in alike[0].state().items():
+            assert torch.equal(tensor, alike[1].state()[name]), name

@@ -22,8 +22,8 @@ from runner.models.losses import Loss
 from runner.optim.fused_step import step_optimizer
 from runner.optim.penalties import (
     ParameterPenalty,
+    add_lookup_gradients,
     add_penalty_gradients,
-    lookup_penalty,
     penalty_values,
 )
 from runner.optim.settings import ClipSettings
@@ -157,10 +157,24 @@ class Context:
         scaled = self.loss_scale.scale(loss) if self.loss_scale else loss
         scaled.backward()  # type: ignore[no-untyped-call]
 
-    def lookup_penalty(self, boundary: Embeddings) -> Tensor:
-        """Return, [B], what `optimizer.sparse.l2_lookups` adds to the loss of each row of data."""
+    def add_lookup_penalty(
+        self, boundary: Embeddings, weights_B: Tensor, total_weight: Tensor
+    ) -> None:
+        """Add the gradient of `optimizer.sparse.l2_lookups`, after `backward`.
+
+        The loss has l2_lookups / 2 times the weighted mean, over the rows of the update, of the
+        squares of what a row looks up: the EmbLoss of RecBole with `require_pow`.
+
+        Args:
+            boundary: the look-ups of a micro-batch.
+            weights_B: of its rows.
+            total_weight: of the rows of the update, over all ranks.
+        """
         self._has_lookup_penalty = True
-        return lookup_penalty(boundary, self.l2_lookups)
+        strength_B = weights_B * (self.l2_lookups / total_weight)
+        add_lookup_gradients(
+            boundary, self.loss_scale.scale(strength_B) if self.loss_scale else strength_B
+        )
 
     def update(self, embeddings: Embeddings, boundaries: Sequence[Embeddings]) -> bool:
         """Update all parameters of the model from the gradients gathered so far, or none of them.
@@ -180,7 +194,7 @@ class Context:
         if self.l2_lookups and not self._has_lookup_penalty:
             raise ConfigError(
                 f"optimizer.sparse.l2_lookups={self.l2_lookups:g}: the task has not added "
-                "ctx.lookup_penalty(boundary) to the loss, as Supervised does"
+                "the penalty by ctx.add_lookup_penalty, as Supervised does"
             )
         self._has_lookup_penalty = False
         outputs, gradients = _boundary_gradients(embeddings, boundaries)

@@ -115,10 +115,9 @@ class Supervised:
                 else next(iter(losses.values()))
             )
             loss = torch.dot(row_loss_B, micro_batch.weights_B) / total_weight
-            if ctx.l2_lookups:
-                penalty_B = ctx.lookup_penalty(boundary)
-                loss = loss + torch.dot(penalty_B, micro_batch.weights_B) / total_weight
             ctx.backward(loss)
+            if ctx.l2_lookups:
+                ctx.add_lookup_penalty(boundary, micro_batch.weights_B, total_weight)
             capture.loss_shares.append(loss.detach())
             capture.boundaries.append(boundary)
             capture.predictions.append(prediction.detached())

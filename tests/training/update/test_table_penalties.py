@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runner.batch import Embeddings, split_micro_batches
+from runner.batch import Embeddings
 from runner.errors import ConfigError
-from runner.optim.penalties import lookup_penalty
+from runner.optim.penalties import add_lookup_gradients
 from runner.training.update.task import Supervised
 from tests.tiny import make_context, random_batch, snapshot
 
@@ -49,17 +49,23 @@ def test_four_micro_batches_equal_one_batch(kind, form):
 def test_the_penalty_on_look_ups_is_recboles_emb_loss_over_the_rows_of_the_batch():
     """EmbLoss(norm=2) with require_pow: sum of norm(e, 2) ** 2 over the look-ups / (2 batch)."""
     torch.manual_seed(0)
-    vectors = [torch.randn(6, 4) for _ in range(3)]
-    expected = sum(torch.norm(v, p=2) ** 2 for v in vectors) / 6 / 2
-    pooled_BE, sequence_BLD = torch.cat(vectors[:2], 1), vectors[2].view(6, 2, 2)
-    penalty_B = lookup_penalty(Embeddings(pooled_BE, (sequence_BLD,)), 0.3)
-    torch.testing.assert_close(penalty_B.mean(), 0.3 * expected)
+    vectors = [torch.randn(6, 4, requires_grad=True) for _ in range(3)]
+    emb_loss = sum(torch.norm(v, p=2) ** 2 for v in vectors) / 6 / 2
+    (0.3 * emb_loss).backward()
+    ours = Embeddings(torch.cat(vectors[:2], 1), (vectors[2].view(6, 2, 2),)).detached()
+    add_lookup_gradients(ours, torch.full((6,), 0.3 / 6))
+    torch.testing.assert_close(ours.pooled_BE.grad, torch.cat([v.grad for v in vectors[:2]], 1))
+    torch.testing.assert_close(ours.sequences_BLD[0].grad.view(6, 4), vectors[2].grad)
 
 
 def test_candidates_count_with_their_mean_in_every_row():
     shared_CD = torch.tensor([[1.0, 0.0], [2.0, 1.0]])
-    penalty_B = lookup_penalty(Embeddings(torch.zeros(3, 4), shared_CD=(shared_CD,)), 2.0)
-    assert torch.equal(penalty_B, torch.full((3,), 3.0))
+    ours = Embeddings(torch.zeros(3, 4), shared_CD=(shared_CD,)).detached()
+    strength_B = torch.tensor([1.0, 2.0, 3.0])
+    add_lookup_gradients(ours, strength_B)
+    twin = shared_CD.clone().requires_grad_()
+    (strength_B / 2 * twin.square().sum(1).mean()).sum().backward()
+    torch.testing.assert_close(ours.shared_CD[0].grad, twin.grad)
 
 
 def test_one_update_of_sgd_equals_autograd_of_the_penalised_loss():
@@ -89,17 +95,6 @@ def test_one_update_of_sgd_equals_autograd_of_the_penalised_loss():
     for (name, start), gradient in zip(before.items(), gradients):
         expected = start.detach() - 0.1 * gradient
         torch.testing.assert_close(tables.state()[name], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_micro_batches_see_the_penalty_of_their_own_rows_only():
-    batch = random_batch(10, 0)
-    embeddings = Embeddings(torch.randn(10, 12))
-    parts = [
-        torch.dot(lookup_penalty(boundary, 1.0), part.weights_B)
-        for part, boundary in split_micro_batches(batch, embeddings, 4)
-    ]
-    whole = torch.dot(lookup_penalty(embeddings, 1.0), batch.weights_B)
-    torch.testing.assert_close(torch.stack(parts).sum(), whole)
 
 
 def test_a_task_that_leaves_the_penalty_out_is_refused_at_its_first_update():
