@@ -22,6 +22,7 @@ from runner.config.declarations import (
 )
 from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
 from runner.errors import nearest_keys
+from runner.models.table_widths import WIDTHS_KEY
 
 
 def check_types(
@@ -126,6 +127,8 @@ class _Walk:
         for name, value in node.items():
             full = f"{key}.{name}".lstrip(".")
             if full in NODES_WITH_OWN_PARSER and isinstance(value, dict):
+                continue
+            if full == WIDTHS_KEY:
                 continue
             if name in declared:
                 yield from self._check_declared(full, value, default.get(name), declared[name])

@@ -150,7 +150,7 @@ class PaddedTables(EmbeddingTables):
             return pooled_BE
         # whole vectors are copied faster than single columns
         pooled_BFD: Tensor = _DropVectorPadding.apply(  # type: ignore[no-untyped-call]
-            stored_BE.unflatten(1, (-1, _stored_width(self._only_width))),
+            torch.unflatten(stored_BE, 1, (-1, _stored_width(self._only_width))),
             self._only_width,
             self._scale,
         )
