@@ -86,7 +86,9 @@ def shard_tables(
             used_bytes=taken,
         )
         _init_weights(tables, specs, seed)
-        added = table_bytes_per_rank(tables.placement(), settings.kind, ranks.world_size)
+        added = table_bytes_per_rank(
+            tables.placement(), settings.kind, ranks.world_size, every_row=settings.every_row
+        )
         taken[:] = [a + b for a, b in zip(taken, added, strict=True)]
         return tables
 
@@ -111,7 +113,7 @@ def _shard_stored_tables(
     replicated = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
     sharded = [s for s in specs if s not in replicated]
     plans, row_ranges = _exchange_plans(sharded if uses_exchange else [], sharding, ranks)
-    needed = _exchange_bytes(replicated, specs, row_ranges, settings.kind, ranks.world_size)
+    needed = _exchange_bytes(replicated, specs, row_ranges, settings, ranks.world_size)
     needed = [a + b for a, b in zip(needed, used_bytes, strict=True)]
     budget = table_memory_budget(sharding, ranks, device)
     check_memory(needed, budget, sharding)
@@ -198,7 +200,7 @@ def _exchange_bytes(
     replicated: Sequence[TableSpec],
     specs: Sequence[TableSpec],
     row_ranges: Mapping[str, Sequence[RowRange]],
-    kind: str,
+    settings: SparseSettings,
     world_size: int,
 ) -> list[int]:
     """Return the bytes that each rank needs for replicated tables, and for its ranges of others."""
@@ -209,7 +211,7 @@ def _exchange_bytes(
         for s in specs
         for rank, num_rows in enumerate(rows.get(s.name, ()))
     ]
-    return table_bytes_per_rank(shards, kind, world_size)
+    return table_bytes_per_rank(shards, settings.kind, world_size, every_row=settings.every_row)
 
 
 def _init_weights(tables: EmbeddingTables, specs: Sequence[TableSpec], seed: int) -> None:

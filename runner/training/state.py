@@ -246,6 +246,11 @@ def restore_weights(job: Job, saved: Checkpoint) -> None:
                 f"trainer.ema.evaluate=true: {saved.path} holds no moving average: its run kept "
                 "none; trainer.ema.decay=null evaluates its weights"
             )
+    # what tables train on from gives their look-ups to the last bit, other weights are taken over
+    resumed = {f"tables/{name}": t for name, t in ctx.tables.resume_state().items()}
+    if resumed and resumed.keys() <= tensor_shapes(saved).keys():
+        load_tensor_subset(saved, into | resumed)
+        return
     load_tensor_subset(saved, into)
     ctx.tables.take_over_weights()
 

@@ -152,10 +152,25 @@ def build_table_groups(
         built.append(build(group_specs, order, rule))
         name = lr_name(parameter_groups, group, tables=True)
         trained[name], base_lrs[name] = built[-1], rule.lr
+    if not trained:
+        check_no_table_penalty(settings)
     if len(built) == 1:
         return BuiltTables(built[0], trained, base_lrs)
     layout = make_layout(specs, feature_order, by_dim=False)
     return BuiltTables(CompositeTables(layout, settings, built, device=device), trained, base_lrs)
+
+
+def check_no_table_penalty(settings: SparseSettings) -> None:
+    """Check that a job whose tables are all frozen asks for nothing that moves them.
+
+    Raises:
+        ConfigError: for a setting that would have no effect.
+    """
+    for name in ("every_row", "l2_tables", "l2_lookups"):
+        if getattr(settings, name):
+            raise ConfigError(
+                f"optimizer.sparse.{name}: has no effect: optimizer.parts freezes all tables"
+            )
 
 
 def make_table_builder(
@@ -217,7 +232,12 @@ def make_table_builder(
             batch_size=batch_size,
             used_bytes=used_bytes,
         )
-        added = table_bytes_per_rank(sharded.placement(), settings.kind, ranks.world_size)
+        added = table_bytes_per_rank(
+            sharded.placement(),
+            settings.kind,
+            ranks.world_size,
+            every_row=settings.every_row,
+        )
         used_bytes[:] = [a + b for a, b in zip(used_bytes, added, strict=True)]
         return sharded
 
