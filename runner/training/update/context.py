@@ -59,7 +59,7 @@ class Context:
     prior_table_updates: dict[str, int] = field(default_factory=dict)  # before this run, by table
     clip: ClipSettings = field(default_factory=ClipSettings)
     penalties: tuple[ParameterPenalty, ...] = ()
-    l2_lookups: float = 0.0  # of the tables: see `lookup_penalty`
+    l2_lookups: float = 0.0  # of `optimizer.sparse`
     log_gradients: str | None = None  # global, parameters
     schema: Schema | None = None  # of the dataset
     task_modules: dict[str, nn.Module] = field(default_factory=dict)  # from `add_module`
@@ -160,20 +160,11 @@ class Context:
     def add_lookup_penalty(
         self, boundary: Embeddings, weights_B: Tensor, total_weight: Tensor
     ) -> None:
-        """Add the gradient of `optimizer.sparse.l2_lookups`, after `backward`.
-
-        The loss has l2_lookups / 2 times the weighted mean, over the rows of the update, of the
-        squares of what a row looks up: the EmbLoss of RecBole with `require_pow`.
-
-        Args:
-            boundary: the look-ups of a micro-batch.
-            weights_B: of its rows.
-            total_weight: of the rows of the update, over all ranks.
-        """
+        """Add the gradient of `optimizer.sparse.l2_lookups` to a micro-batch, after `backward`."""
         self._has_lookup_penalty = True
-        strength_B = weights_B * (self.l2_lookups / total_weight)
+        l2 = self.l2_lookups / total_weight  # the loss is a mean over the rows of the update
         add_lookup_gradients(
-            boundary, self.loss_scale.scale(strength_B) if self.loss_scale else strength_B
+            boundary, weights_B * (self.loss_scale.scale(l2) if self.loss_scale else l2)
         )
 
     def update(self, embeddings: Embeddings, boundaries: Sequence[Embeddings]) -> bool:
@@ -193,8 +184,8 @@ class Context:
         """
         if self.l2_lookups and not self._has_lookup_penalty:
             raise ConfigError(
-                f"optimizer.sparse.l2_lookups={self.l2_lookups:g}: the task has not added "
-                "the penalty by ctx.add_lookup_penalty, as Supervised does"
+                f"optimizer.sparse.l2_lookups={self.l2_lookups:g}: the task has not added it by "
+                "ctx.add_lookup_penalty, as Supervised does"
             )
         self._has_lookup_penalty = False
         outputs, gradients = _boundary_gradients(embeddings, boundaries)

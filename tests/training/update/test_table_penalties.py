@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
+from torch import nn
 
 from runner.batch import Embeddings
 from runner.errors import ConfigError
+from runner.models.dlrm import DLRM
 from runner.optim.penalties import add_lookup_gradients
+from runner.training.update.loss_scale import LossScale
 from runner.training.update.task import Supervised
-from tests.tiny import make_context, random_batch, snapshot
+from tests.tiny import CPU, SCHEMA, make_context, random_batch, snapshot
 
 FORMS = {
     "lookups": {"l2_lookups": 0.5},
@@ -97,11 +102,54 @@ def test_one_update_of_sgd_equals_autograd_of_the_penalised_loss():
         torch.testing.assert_close(tables.state()[name], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_four_updates_of_a_model_equal_plain_pytorch_with_adam_and_fuxictrs_regularizer():
+    """Accumulation over four micro-batches; tables and dense half under one torch.optim.Adam."""
+    l2, width = 0.05, 10
+    model = DLRM(SCHEMA, embedding_dim=width, bottom=[8], top=[8])
+    settings = {"every_row": True, "l2_tables": l2}
+    context = make_context("adam", lr=0.01, model=model, micro_batch_size=6, **settings)
+    context.dense_optimizer = torch.optim.Adam(context.dense_parameters, lr=0.01)
+    bags = nn.ModuleDict()
+    for feature in SCHEMA.sparse:
+        bag = nn.EmbeddingBag(feature.num_rows, width, mode="sum", include_last_offset=True)
+        bag.weight.data.copy_(context.tables.state()[f"{feature.name}/weight"])
+        bags[feature.name] = bag
+    twin, tables = deepcopy(model), context.tables
+    dense = [p for name, p in twin.named_parameters() if not name.startswith("embedding.")]
+    optimizer = torch.optim.Adam([*bags.parameters(), *dense], lr=0.01)
+    for step in range(1, 5):
+        batch = random_batch(24, step)
+        tables.set_lr_and_step(0.01, step)
+        Supervised().train_step(context, iter([batch]))
+        jagged = [batch.sparse[name] for name in bags]
+        pooled = [bag(jt.values(), jt.offsets()) for bag, jt in zip(bags.values(), jagged)]
+        prediction = twin.dense(Embeddings(torch.cat(pooled, 1)), batch)
+        [loss_B] = context.loss(prediction).values()
+        loss = (loss_B * batch.weights_B).sum() / batch.weights_B.sum()
+        loss = loss + sum(l2 / 2 * torch.norm(bag.weight, 2) ** 2 for bag in bags.values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for name, bag in bags.items():
+        ours = tables.state()[f"{name}/weight"]
+        torch.testing.assert_close(ours, bag.weight.detach(), rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(context.dense_parameters, dense):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_loss_scale_leaves_the_penalty_as_it_is():
+    plain, scaled = (make_context("sgd", l2_lookups=0.5) for _ in range(2))
+    scaled.loss_scale = LossScale(CPU)
+    expected = train(plain)
+    for name, tensor in train(scaled).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+
+
 def test_a_task_that_leaves_the_penalty_out_is_refused_at_its_first_update():
     class Own(Supervised):
         def forward_backward(self, ctx, batch, embeddings, total_weight, capture):
             capture.boundaries.append(embeddings.detached())
 
     context = make_context("sgd", l2_lookups=0.5)
-    with pytest.raises(ConfigError, match=r"optimizer\.sparse\.l2_lookups=0\.5.*has not added"):
+    with pytest.raises(ConfigError, match=r"optimizer\.sparse\.l2_lookups=0\.5.*has not added it"):
         Own().train_step(context, iter([random_batch(8)]))
