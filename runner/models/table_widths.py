@@ -44,7 +44,8 @@ def check_widths(value: Any, key: str = WIDTHS_KEY) -> None:
             check_widths(width, f"{key}.{name}")
     elif value != AUTO and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         hint = nearest_hint(value, [AUTO]) if isinstance(value, str) else ""
-        raise ConfigError(f"{key}={value}: must be a whole number from 1, or {AUTO}{hint}")
+        shown = "null" if value is None else value
+        raise ConfigError(f"{key}={shown}: must be a whole number from 1, or {AUTO}{hint}")
 
 
 def resolve_widths(value: Any, num_rows: Mapping[str, int]) -> dict[str, int]:
