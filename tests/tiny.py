@@ -57,6 +57,7 @@ def make_context(
     model: Recommender | None = None,
     loss: Loss | None = None,
     device: torch.device = CPU,
+    **sparse: object,
 ) -> Context:
     """A context around a model of SCHEMA or any other; by default a DLRM with cross-entropy. Its
     initial weights are the same on any device."""
@@ -65,7 +66,7 @@ def make_context(
         model = DLRM(SCHEMA, embedding_dim=4, bottom=[8], top=[8])
     loss = loss or BCE(SCHEMA)
     [lookup] = [m for m in model.modules() if isinstance(m, TableLookup)]
-    settings = parse_sparse({"kind": kind, "lr": lr})
+    settings = parse_sparse({"kind": kind, "lr": lr, **sparse})
     lookup.attach_tables(
         build_tables(lookup.specs, lookup.features, settings, seed=0, device=device)
     )
@@ -80,6 +81,7 @@ def make_context(
         device=device,
         micro_batch_size=micro_batch_size,
         amp_dtype=torch.bfloat16 if amp else None,
+        l2_lookups=settings.l2_lookups,
     )
 
 

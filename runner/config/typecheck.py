@@ -26,6 +26,7 @@ from runner.config.declarations import (
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
 from runner.errors import nearest_keys, unknown_setting
+from runner.models.table_widths import WIDTHS_KEY
 
 
 def check_types(
@@ -148,6 +149,8 @@ class _Walk:
         for name, value in node.items():
             full = f"{key}.{name}".lstrip(".")
             if full in NODES_WITH_OWN_PARSER and isinstance(value, dict):
+                continue
+            if full == WIDTHS_KEY:
                 continue
             if name in declared:
                 yield from self._check_declared(full, value, default.get(name), declared[name])

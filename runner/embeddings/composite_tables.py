@@ -49,6 +49,13 @@ class CompositeTables(EmbeddingTables):
     def state(self) -> dict[str, Tensor]:
         return {key: t for member in self._members for key, t in member.state().items()}
 
+    def resume_state(self) -> dict[str, Tensor]:
+        return {key: t for member in self._members for key, t in member.resume_state().items()}
+
+    def take_over_weights(self) -> None:
+        for member in self._members:
+            member.take_over_weights()
+
     def placement(self) -> list[Placement]:
         return [shard for member in self._members for shard in member.placement()]
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
 from runner.embeddings.cpu_tables import CpuTables
+from runner.embeddings.decayed_tables import decay_whole_tables
+from runner.embeddings.dense_tables import DenseTables
 from runner.embeddings.fbgemm_tables import FbgemmTables
 from runner.embeddings.huge_pages import advise_huge_pages
 from runner.embeddings.initialization import init_rows_
 from runner.embeddings.interface import EmbeddingTables, TableSpec, make_layout
+from runner.embeddings.padded_tables import build_any_width
 from runner.embeddings.sharding_settings import FBGEMM_FASTER_ON_CPU
 from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.errors import ConfigError
-from runner.optim.settings import SparseSettings
+from runner.optim.settings import EVERY_ROW_LIMIT, SparseSettings
 
 __all__ = ["CpuTables", "EmbeddingTables", "FbgemmTables", "TableSpec", "build_tables"]
 
@@ -37,15 +41,30 @@ def build_tables(
         device: where the tables are.
 
     Raises:
-        ConfigError: if there are no tables, or if FBGEMM cannot store their widths.
+        ConfigError: if there are no tables.
     """
     check_table_specs(specs)
+    build = partial(_build_stored_tables, seed=seed, device=device)
+    tables = build_any_width(specs, feature_order, settings, build, device=device)
+    return decay_whole_tables(tables, device=device)
+
+
+def _build_stored_tables(
+    specs: Sequence[TableSpec],
+    feature_order: Sequence[str],
+    settings: SparseSettings,
+    *,
+    seed: int,
+    device: torch.device,
+) -> EmbeddingTables:
     tables = build_uninitialized_tables(specs, feature_order, settings, device)
     state = tables.state()
     advise_huge_pages(state.values())
     for spec in specs:
+        weight = state[f"{spec.name}/weight"]
+        weight[:, spec.true_dim :].zero_()
         init_rows_(
-            state[f"{spec.name}/weight"],
+            weight[:, : spec.true_dim],
             seed=seed,
             table=spec.name,
             num_rows=spec.num_rows,
@@ -61,6 +80,8 @@ def build_uninitialized_tables(
     device: torch.device,
 ) -> EmbeddingTables:
     """Build tables on the fastest engine of the device, with their weights not yet set."""
+    if settings.every_row:
+        return DenseTables(make_layout(specs, feature_order, by_dim=False), settings, device)
     if device.type == "cpu" and settings.kind not in FBGEMM_FASTER_ON_CPU:
         return CpuTables(make_layout(specs, feature_order, by_dim=True), settings, device)
     tables = FbgemmTables(make_layout(specs, feature_order, by_dim=False), settings, device)
@@ -70,13 +91,30 @@ def build_uninitialized_tables(
 
 
 def check_table_specs(specs: Sequence[TableSpec]) -> None:
-    """Check that there are tables, and that FBGEMM can store their widths.
+    """Check that there are tables.
 
     Raises:
         ConfigError: if not.
     """
     if not specs:
         raise ConfigError("the model has no table to look up: the dataset has no sparse feature")
-    odd = [f"{spec.name} ({spec.dim})" for spec in specs if spec.dim % 4]
-    if odd:
-        raise ConfigError(f"widths of tables must be multiples of 4: {', '.join(odd)}")
+
+
+def check_every_row(specs: Sequence[TableSpec], settings: SparseSettings, where: str) -> None:
+    """Check that tables whose every row is stepped at every update are small enough for it.
+
+    Args:
+        specs: the tables.
+        settings: their optimizer.
+        where: its dotted key, for the message.
+
+    Raises:
+        ConfigError: naming the largest table, if it is too large.
+    """
+    largest = max(specs, key=lambda spec: spec.num_rows)
+    if settings.every_row and largest.num_rows > EVERY_ROW_LIMIT:
+        raise ConfigError(
+            f"{where}.every_row=true: every update would pass over the {largest.num_rows:,} rows "
+            f"of table {largest.name}; it is for tables of up to {EVERY_ROW_LIMIT:,}; a part of "
+            "optimizer.parts can have other settings for it"
+        )

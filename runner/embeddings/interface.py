@@ -30,6 +30,12 @@ class TableSpec:
     weighted: bool = False  # ids have weights; then those of all tables of a batch have them
     # mean number of ids in a row of each feature, for the planner; (): 1 for each
     mean_lengths: tuple[float, ...] = ()
+    padding: int = 0  # how many of the `dim` columns, the last ones, hold nothing: `PaddedTables`
+
+    @property
+    def true_dim(self) -> int:
+        """The width without the padding."""
+        return self.dim - self.padding
 
 
 @dataclass(frozen=True)
@@ -166,6 +172,16 @@ class EmbeddingTables(nn.Module):
     def state(self) -> dict[str, Tensor]:
         """Return the live tensors: `<table>/weight`, and states such as `<table>/exp_avg`."""
         raise NotImplementedError
+
+    def resume_state(self) -> dict[str, Tensor]:
+        """Return further live tensors that a training goes on from, and nothing else reads."""
+        return {}
+
+    def take_over_weights(self) -> None:
+        """Train on from the weights that have been written into the tensors of `state`.
+
+        Call it after weights alone were loaded, on every rank.
+        """
 
     def placement(self) -> list[Placement]:
         """Return the shards of all ranks; an empty list if this process has all tables whole."""

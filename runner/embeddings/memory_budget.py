@@ -26,10 +26,15 @@ def table_memory_budget(sharding: ShardingSettings, ranks: Ranks, device: torch.
     return int(_device_bytes(sharding, ranks, device) * (1 - sharding.storage_reserve))
 
 
-def table_bytes_per_rank(placement: Iterable[Placement], kind: str, world_size: int) -> list[int]:
-    """Return the bytes that each rank needs for weights, and for the states of optimizer `kind`."""
+def table_bytes_per_rank(
+    placement: Iterable[Placement], kind: str, world_size: int, *, every_row: bool = False
+) -> list[int]:
+    """Return the bytes that each rank needs for weights, and for the states of optimizer `kind`.
+
+    Where every row is updated, there is a gradient of each weight, too.
+    """
     rowwise = ROWWISE_STATES.get(kind, ())
-    num_full = 1 + sum(name not in rowwise for name in STATE_NAMES[kind])
+    num_full = 1 + every_row + sum(name not in rowwise for name in STATE_NAMES[kind])
     needed = [0] * world_size
     for shard in placement:
         numbers = shard.num_rows * (num_full * shard.num_columns + len(rowwise))

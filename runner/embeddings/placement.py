@@ -9,6 +9,7 @@ import torch
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.embeddings.composite_tables import CompositeTables
+from runner.embeddings.decayed_tables import decay_whole_tables
 from runner.embeddings.exchanged_tables import (
     ReplicatedTables,
     RowRange,
@@ -21,8 +22,14 @@ from runner.embeddings.huge_pages import advise_huge_pages
 from runner.embeddings.initialization import BLOCK_ROWS, init_rows_
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
 from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, table_memory_budget
+from runner.embeddings.padded_tables import build_any_width
 from runner.embeddings.sharding_rules import TableRules, check_plans
-from runner.embeddings.sharding_settings import ShardingSettings, check_table_names, engine_name
+from runner.embeddings.sharding_settings import (
+    ShardingSettings,
+    check_table_names,
+    engine_name,
+    placed_kind,
+)
 from runner.embeddings.torchrec_tables import TorchRecTables
 from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.optim.settings import SparseSettings
@@ -62,14 +69,52 @@ def shard_tables(
     names = [spec.name for spec in specs]
     check_table_names(sharding, names)
     on_cpu = device.type == "cpu"
-    check_plans(sharding, names, TableRules(settings.kind), on_cpu=on_cpu)
-    uses_exchange = engine_name("auto", settings.kind, on_cpu=on_cpu) == "ours"
+    check_plans(sharding, names, TableRules(placed_kind(settings)), on_cpu=on_cpu)
+    taken = list(used_bytes) or [0] * ranks.world_size
+
+    def build(
+        specs: Sequence[TableSpec], order: Sequence[str], settings: SparseSettings
+    ) -> EmbeddingTables:
+        tables = _shard_stored_tables(
+            specs,
+            order,
+            settings,
+            sharding,
+            ranks,
+            device=device,
+            batch_size=batch_size,
+            used_bytes=taken,
+        )
+        _init_weights(tables, specs, seed)
+        added = table_bytes_per_rank(
+            tables.placement(), settings.kind, ranks.world_size, every_row=settings.every_row
+        )
+        taken[:] = [a + b for a, b in zip(taken, added, strict=True)]
+        return tables
+
+    tables = build_any_width(specs, feature_order, settings, build, device=device)
+    return decay_whole_tables(tables, device=device)
+
+
+def _shard_stored_tables(
+    specs: Sequence[TableSpec],
+    feature_order: Sequence[str],
+    settings: SparseSettings,
+    sharding: ShardingSettings,
+    ranks: Ranks,
+    *,
+    device: torch.device,
+    batch_size: int,
+    used_bytes: Sequence[int],
+) -> EmbeddingTables:
+    """Build tables whose widths the kernels can store, with their weights not yet set."""
+    on_cpu = device.type == "cpu"
+    uses_exchange = engine_name("auto", placed_kind(settings), on_cpu=on_cpu) == "ours"
     replicated = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
     sharded = [s for s in specs if s not in replicated]
     plans, row_ranges = _exchange_plans(sharded if uses_exchange else [], sharding, ranks)
-    needed = _exchange_bytes(replicated, specs, row_ranges, settings.kind, ranks.world_size)
-    if used_bytes:
-        needed = [a + b for a, b in zip(needed, used_bytes, strict=True)]
+    needed = _exchange_bytes(replicated, specs, row_ranges, settings, ranks.world_size)
+    needed = [a + b for a, b in zip(needed, used_bytes, strict=True)]
     budget = table_memory_budget(sharding, ranks, device)
     check_memory(needed, budget, sharding)
     members: list[EmbeddingTables] = []
@@ -101,7 +146,6 @@ def shard_tables(
     if len(members) > 1:
         layout = make_layout(specs, feature_order, by_dim=False)
         tables = CompositeTables(layout, settings, members, device=device)
-    _init_weights(tables, specs, seed)
     return tables
 
 
@@ -156,7 +200,7 @@ def _exchange_bytes(
     replicated: Sequence[TableSpec],
     specs: Sequence[TableSpec],
     row_ranges: Mapping[str, Sequence[RowRange]],
-    kind: str,
+    settings: SparseSettings,
     world_size: int,
 ) -> list[int]:
     """Return the bytes that each rank needs for replicated tables, and for its ranges of others."""
@@ -167,7 +211,7 @@ def _exchange_bytes(
         for s in specs
         for rank, num_rows in enumerate(rows.get(s.name, ()))
     ]
-    return table_bytes_per_rank(shards, kind, world_size)
+    return table_bytes_per_rank(shards, settings.kind, world_size, every_row=settings.every_row)
 
 
 def _init_weights(tables: EmbeddingTables, specs: Sequence[TableSpec], seed: int) -> None:
@@ -185,9 +229,9 @@ def _init_weights(tables: EmbeddingTables, specs: Sequence[TableSpec], seed: int
             columns = slice(first_column, first_column + shard.tensor.shape[1])
             for start in range(0, shard.tensor.shape[0], BLOCK_ROWS):
                 block = shard.tensor[start : start + BLOCK_ROWS]
-                rows = torch.empty(len(block), spec.dim)
+                rows = torch.zeros(len(block), spec.dim)
                 init_rows_(
-                    rows,
+                    rows[:, : spec.true_dim],
                     seed=seed,
                     table=spec.name,
                     num_rows=spec.num_rows,

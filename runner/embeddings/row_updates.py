@@ -103,7 +103,7 @@ def adam(weight_UD: Tensor, states: Sequence[Tensor], grad_UD: Tensor, update: U
         [average_UD],
         [square_UD],
         [],
-        [torch.tensor(float(update.step))],
+        [torch.tensor(float(update.step), device=weight_UD.device)],
         lr=update.lr,
         beta1=settings.betas[0],
         beta2=settings.betas[1],

@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.embeddings.sharding_settings import (
     BANDWIDTH_KEYS,
+    EVERY_ROW,
     ShardingSettings,
     TableRule,
     engine_name,
@@ -22,7 +23,7 @@ from runner.optim.param_groups import TABLE_PREFIX, ParameterGroup
 class TableRules:
     """The rule of tables that no group owns, and the groups that may have other rules."""
 
-    kind: str  # optimizer.sparse.kind
+    kind: str  # optimizer.sparse.kind, or EVERY_ROW
     groups: tuple[ParameterGroup, ...] = ()
 
     def for_table(self, table: str) -> TableRule:
@@ -30,12 +31,12 @@ class TableRules:
         for i, group in enumerate(self.groups):
             if re.search(group.pattern, f"{TABLE_PREFIX}{table}"):
                 return self._group_rule(i)
-        return TableRule(self.kind)
+        return self._default()
 
     def possible(self) -> list[TableRule]:
         """Return every rule that a table may have, whatever tables there are."""
         group_rules = (self._group_rule(i) for i in range(len(self.groups)))
-        return list(dict.fromkeys([TableRule(self.kind), *group_rules]))
+        return list(dict.fromkeys([self._default(), *group_rules]))
 
     def required(self) -> list[TableRule]:
         """Return the rules of groups that must own a table, since they have settings for tables."""
@@ -48,8 +49,13 @@ class TableRules:
         if group.frozen:
             return TableRule("sgd", f"{key}.frozen")  # frozen tables allow any plan, as SGD does
         if group.sparse is None:
-            return TableRule(self.kind)
-        return TableRule(str(group.sparse["kind"]), f"{key}.sparse.kind")
+            return self._default()
+        return TableRule.of(group.sparse, f"{key}.sparse")
+
+    def _default(self) -> TableRule:
+        return TableRule.of(
+            {"kind": self.kind, EVERY_ROW: self.kind == EVERY_ROW}, "optimizer.sparse"
+        )
 
 
 def early_plan_problems(

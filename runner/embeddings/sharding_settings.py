@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from runner.config_key import Key
 from runner.errors import ConfigError, nearest_hint, unknown_choice
-from runner.optim.settings import SPARSE_KINDS
+from runner.optim.settings import SPARSE_KINDS, SparseSettings
 
 PLANS = (
     "auto",
@@ -29,6 +29,7 @@ _WHOLE_ROW_KINDS = {
 # Kinds for which FBGEMM's CPU kernel is faster than our row updates, by measurement. Its Adagrad is
 # scalar code, 1.1 to 1.5 times slower than ours.
 FBGEMM_FASTER_ON_CPU = ("sgd", "rowwise_adagrad")
+EVERY_ROW = "every_row"  # stands for the kind of tables whose every row each update steps
 FBGEMM_CPU_KINDS = ("sgd", "adagrad", "rowwise_adagrad")  # on CPU only we have the other kinds
 BANDWIDTH_KEYS = ("intra_host_gb_per_s", "inter_host_gb_per_s")
 
@@ -72,13 +73,25 @@ class ShardingSettings:
 class TableRule:
     """The kind of optimizer that updates a table, and the key that determines it."""
 
-    kind: str
+    kind: str  # or EVERY_ROW
     key: str = "optimizer.sparse.kind"
+
+    @classmethod
+    def of(cls, sparse: Mapping[str, Any], where: str) -> TableRule:
+        """Return the rule of settings such as those of `optimizer.sparse`."""
+        if sparse.get(EVERY_ROW) is True:
+            return cls(EVERY_ROW, f"{where}.{EVERY_ROW}")
+        return cls(str(sparse["kind"]), f"{where}.kind")
 
     @property
     def is_configured(self) -> bool:
         """Whether the key holds the kind; a frozen table has a kind that no key holds."""
-        return self.key.endswith(".kind")
+        return not self.key.endswith(".frozen")
+
+    @property
+    def described(self) -> str:
+        """The key and its value."""
+        return f"{self.key}={'true' if self.kind == EVERY_ROW else self.kind}"
 
 
 def check_sharding(node: Mapping[str, Any]) -> list[str]:
@@ -99,6 +112,11 @@ def refusal_reason(key: str, plan: Any, rule: TableRule, *, on_cpu: bool) -> str
     """Return why tables of this rule cannot have the plan that `key` gives them, or None."""
     if plan != "column_wise":
         return None
+    if rule.kind == EVERY_ROW:
+        return (
+            f"{key}=column_wise: with {rule.key}=true our own exchange holds the tables, and it "
+            "keeps rows whole; row_wise and table_wise work"
+        )
     if rule.kind in _WHOLE_ROW_KINDS:
         return (
             f"{key}=column_wise: would change what {rule.key}={rule.kind} does: "
@@ -127,11 +145,16 @@ def check_table_names(settings: ShardingSettings, tables: Sequence[str]) -> None
             )
 
 
+def placed_kind(settings: SparseSettings) -> str:
+    """Return what decides on the engine of tables: the kind of their optimizer, or EVERY_ROW."""
+    return EVERY_ROW if settings.every_row else settings.kind
+
+
 def engine_name(plan: str, kind: str, *, on_cpu: bool) -> str | None:
     """Return the engine of such tables on several ranks: "TorchRec", "ours", or None: refused."""
     if plan not in PLANS or refusal_reason("", plan, TableRule(kind), on_cpu=on_cpu):
         return None
-    if plan == "data_parallel" or (on_cpu and kind not in FBGEMM_CPU_KINDS):
+    if plan == "data_parallel" or kind == EVERY_ROW or (on_cpu and kind not in FBGEMM_CPU_KINDS):
         return "ours"
     return "TorchRec"
 

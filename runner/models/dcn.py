@@ -12,7 +12,6 @@ from runner.models.argument_types import (
     Count,
     DropoutRate,
     EmbeddingInit,
-    Width,
     WidthOrNone,
     Widths,
 )
@@ -21,6 +20,7 @@ from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import EmbeddingModel
+from runner.models.table_widths import TableWidths
 
 
 class DCN(EmbeddingModel):
@@ -28,7 +28,7 @@ class DCN(EmbeddingModel):
 
     Args:
         schema: needs at least one sparse feature; dense ones are optional.
-        embedding_dim: D, width of every table.
+        embedding_dim: D, width of every table, or widths by table.
         num_layers: layers of the cross network. Crosses have up to `num_layers` + 1 factors.
         rank: None for one full matrix per layer (eq. 1), a number for a mixture of `num_experts`
             low-rank matrices with gates (eq. 3 and 4).
@@ -48,7 +48,7 @@ class DCN(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: Width,
+        embedding_dim: TableWidths,
         num_layers: Count,
         rank: WidthOrNone,
         num_experts: Count,

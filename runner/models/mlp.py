@@ -9,13 +9,14 @@ from __future__ import annotations
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import DropoutRate, EmbeddingInit, Width, Widths
+from runner.models.argument_types import DropoutRate, EmbeddingInit, Widths
 from runner.models.layers.embedding import TableLookup
-from runner.models.layers.fields import concat_features
+from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.interest import mean_pool
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sequences import SequenceLookup
+from runner.models.table_widths import TableWidths
 
 
 class MLP(EmbeddingModel):
@@ -25,41 +26,41 @@ class MLP(EmbeddingModel):
 
     Args:
         schema: needs at least one sparse feature; dense ones and sequences are optional.
-        embedding_dim: D, width of every table.
+        embedding_dim: D, width of every table, or widths by table.
         deep: hidden widths; a last linear layer with one logit per task follows.
         dropout: dropout after each hidden layer.
         embedding_dropout: dropout of all embeddings, pooled or averaged.
         embedding_init: see `TableLookup`.
 
     Raises:
-        ValueError: if the schema has no sparse feature.
+        ValueError: if the schema has no sparse feature, or sequences and several widths.
     """
 
     def __init__(
         self,
         schema: Schema,
         *,
-        embedding_dim: Width,
+        embedding_dim: TableWidths,
         deep: Widths,
         dropout: DropoutRate = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
     ) -> None:
-        embedding = (
-            SequenceLookup(
+        embedding = TableLookup(schema, embedding_dim, init=embedding_init)
+        if schema.sequences:
+            if not isinstance(embedding_dim, int):
+                raise ValueError("embedding_dim: sequences need one width for all tables")
+            embedding = SequenceLookup(
                 schema,
                 embedding_dim,
                 features=schema.sparse,
                 sequences=schema.sequences,
                 init=embedding_init,
             )
-            if schema.sequences and schema.sparse
-            else TableLookup(schema, embedding_dim, init=embedding_init)
-        )
         super().__init__(embedding, dropout=embedding_dropout)
         self.sequences = schema.sequences
-        num_vectors = len(schema.sparse) + len(schema.sequences)
-        width, deep = num_vectors * embedding_dim + len(schema.dense), [*deep, len(schema.tasks)]
+        width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
+        width += len(schema.sequences) * self.embedding.dim
         self.deep = mlp(width, deep, dropout=dropout, last_linear=True)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:

@@ -15,7 +15,6 @@ from runner.models.argument_types import (
     DropoutRate,
     EmbeddingInit,
     SomeWidths,
-    Width,
     Widths,
 )
 from runner.models.layers.embedding import TableLookup
@@ -23,6 +22,7 @@ from runner.models.layers.experts import Experts, Mixture
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import EmbeddingModel
+from runner.models.table_widths import TableWidths
 
 
 class MMoE(EmbeddingModel):
@@ -31,7 +31,7 @@ class MMoE(EmbeddingModel):
     Args:
         schema: needs at least one sparse feature; dense ones are optional. With one task the model
             is a mixture of experts.
-        embedding_dim: D, width of every table.
+        embedding_dim: D, width of every table, or widths by table.
         num_experts: number of experts, which all tasks share.
         experts: hidden widths of each expert.
         tower: hidden widths of each task's tower; a last linear layer with one logit follows.
@@ -47,7 +47,7 @@ class MMoE(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: Width,
+        embedding_dim: TableWidths,
         num_experts: Count,
         experts: SomeWidths,
         tower: Widths,

@@ -17,7 +17,6 @@ from runner.models.argument_types import (
     DropoutRate,
     EmbeddingInit,
     SomeWidths,
-    Width,
     Widths,
 )
 from runner.models.layers.embedding import TableLookup
@@ -26,6 +25,7 @@ from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sizes import check_sizes
+from runner.models.table_widths import TableWidths
 
 
 class Extraction(nn.Module):
@@ -79,7 +79,7 @@ class PLE(EmbeddingModel):
     Args:
         schema: needs at least one sparse feature; dense ones are optional. With one task, its own
             experts and the shared ones differ only in the level above.
-        embedding_dim: D, width of every table.
+        embedding_dim: D, width of every table, or widths by table.
         num_levels: number of levels; 1 is CGC.
         num_own: experts of each task on each level.
         num_shared: shared experts on each level.
@@ -98,7 +98,7 @@ class PLE(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: Width,
+        embedding_dim: TableWidths,
         num_levels: Count,
         num_own: Count,
         num_shared: Count,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import DropoutRate, EmbeddingInit, Width, Widths
+from runner.models.argument_types import DropoutRate, EmbeddingInit, Widths
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.linear import FirstOrder
 from runner.models.layers.mlp import mlp
 from runner.models.layers.recommender import EmbeddingModel
+from runner.models.table_widths import TableWidths
 
 
 class WideAndDeep(EmbeddingModel):
@@ -21,7 +22,7 @@ class WideAndDeep(EmbeddingModel):
 
     Args:
         schema: needs at least one sparse feature; dense ones are optional.
-        embedding_dim: D, width of every table but the wide ones.
+        embedding_dim: D, width of every table, or widths by table but the wide ones.
         deep: hidden widths; a last linear layer with one logit per task follows.
         dropout: dropout after each hidden layer.
         embedding_dropout: dropout of the pooled embeddings.
@@ -35,7 +36,7 @@ class WideAndDeep(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: Width,
+        embedding_dim: TableWidths,
         deep: Widths,
         dropout: DropoutRate = 0.0,
         embedding_dropout: DropoutRate = 0.0,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from runner.batch import Embeddings
 from runner.errors import ConfigError
 from runner.optim.param_groups import TABLE_PREFIX, matching_names
 from runner.optim.penalty_settings import Penalty
@@ -55,12 +56,36 @@ def resolve_penalties(
         if matched_tables:
             raise ConfigError(
                 f"{where}[{i}].pattern {penalty.pattern!r} matches the table "
-                f"{matched_tables[0]!r}: a penalty would move all its rows at every update; "
-                "weight_decay of optimizer.sparse adam or lamb decays the rows of the batch"
+                f"{matched_tables[0]!r}: tables have penalties of their own: l2_tables of "
+                "optimizer.sparse reaches every row at every update, l2_lookups what a batch looks "
+                "up, and weight_decay of adam or lamb decays the rows of the batch"
             )
         chosen = tuple(parameters[name] for name in matched)
         resolved.append(ParameterPenalty(chosen, penalty.l1, penalty.l2))
     return tuple(resolved)
+
+
+@torch.no_grad()
+def add_lookup_gradients(embeddings: Embeddings, strength_B: Tensor) -> None:
+    """Add the gradient of strength / 2 times the squares of what each row of data looks up.
+
+    An id that several rows look up counts in each, and a bag as the one vector that it is pooled
+    to. Candidates, which belong to no row, count as if each row had looked up the mean one.
+
+    Args:
+        embeddings: leaves of the graph of some rows, after its backward.
+        strength_B: for each of these rows.
+    """
+    for rows in embeddings.row_lookups():
+        strength = strength_B.to(rows.dtype).view(-1, *(1 for _ in rows.shape[1:]))
+        rows.grad = torch.addcmul(_gradient(rows), rows, strength)
+    for shared_CD in embeddings.shared_CD:
+        strength = strength_B.sum() / max(1, len(shared_CD))
+        shared_CD.grad = torch.addcmul(_gradient(shared_CD), shared_CD, strength)
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
 @torch.no_grad()

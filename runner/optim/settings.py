@@ -26,6 +26,9 @@ SPARSE_KINDS: dict[str, tuple[str, ...]] = {
     "partial_rowwise_adam": _ADAM,
     "partial_rowwise_lamb": _ADAM,
 }
+# Settings that every kind has; they are off unless they are given.
+_ANY_KIND = ("every_row", "l2_tables", "l2_lookups")
+EVERY_ROW_LIMIT = 10_000_000  # rows of a table; each update passes over all of them
 
 # Settings that users know from other optimizers, and why the tables cannot honour them.
 _REFUSED = {
@@ -38,6 +41,8 @@ _REFUSED = {
     "initial_accumulator_value": "the accumulators of table kernels start at 0",
     "lr_decay": "table rates follow the scheduler group",
     "amsgrad": "no table kernel has it",
+    "l2": "there are three: l2_tables (every row at every update), l2_lookups (what a batch looks "
+    "up) and, where the rule has it, weight_decay (decoupled); see docs/training.md",
 }
 
 
@@ -52,6 +57,9 @@ class SparseSettings:
     weight_decay: float = 0.0  # decoupled; applied to the rows of the batch, times the rate
     momentum: float = 0.9  # lars_sgd
     eta: float = 0.001  # lars_sgd: the trust coefficient
+    every_row: bool = False  # rows that a batch does not look up take part in its update, too
+    l2_tables: float = 0.0  # the loss has this / 2 * the squares of all weights
+    l2_lookups: float = 0.0  # the loss of a row of data has this / 2 * the squares of its look-ups
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -
         ConfigError: with the key below `where`, the rule and the nearest right name.
     """
     kind = check_choice(settings.get("kind"), f"{where}.kind", SPARSE_KINDS)
-    known = ("kind", "lr", *SPARSE_KINDS[kind])
+    known = ("kind", "lr", *SPARSE_KINDS[kind], *_ANY_KIND)
     for key in settings:
         if key in _REFUSED and key not in known:
             raise ConfigError(f"{where}.{key}: {_REFUSED[key].format(kind=kind)}")
@@ -111,7 +119,7 @@ def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -
     values = {key: settings[key] for key in known if key in settings}
     if "betas" in values:
         values["betas"] = _check_betas(values["betas"], f"{where}.betas")
-    for key in ("lr", "weight_decay", "eta"):
+    for key in ("lr", "weight_decay", "eta", "l2_tables", "l2_lookups"):
         if key in values:
             values[key] = check_number(values[key], f"{where}.{key}")
     if "momentum" in values:
@@ -119,7 +127,17 @@ def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -
     if "eps" in values:
         # at 0 a row whose gradient is zero would become 0 / 0
         values["eps"] = check_number(values["eps"], f"{where}.eps", above_low=True)
-    return SparseSettings(**values)
+    parsed = SparseSettings(**values)
+    if not isinstance(parsed.every_row, bool):
+        raise ConfigError(f"{where}.every_row={parsed.every_row!r}: must be true or false")
+    if parsed.l2_tables and not parsed.every_row and kind != "sgd":
+        raise ConfigError(
+            f"{where}.l2_tables={parsed.l2_tables:g}: reaches every row at every update, and under "
+            f"{kind} no formula catches up on the updates in which a row was not looked up, since "
+            f"its states change in each; {where}.every_row=true passes over all rows (tables of up "
+            f"to {EVERY_ROW_LIMIT:,}), and l2_lookups penalises what is looked up"
+        )
+    return parsed
 
 
 def _check_fraction(value: Any, key: str) -> float:

@@ -101,7 +101,8 @@ def checkpoint_tensors(ctx: Context, train_metrics: Metrics) -> dict[str, Tensor
     Train metrics have a row for each rank: its sums since the last log, not yet merged.
     """
     state = weight_tensors(ctx) | ema_tensors(ctx)
-    state |= {f"tables/{name}": t for name, t in ctx.tables.state().items()}
+    tables = ctx.tables.state() | ctx.tables.resume_state()
+    state |= {f"tables/{name}": t for name, t in tables.items()}
     parameters = trained_parameters(ctx)
     for optimizer in ctx.optimizers().values():  # names are unique: a parameter has one owner
         state |= {
@@ -245,7 +246,13 @@ def restore_weights(job: Job, saved: Checkpoint) -> None:
                 f"trainer.ema.evaluate=true: {saved.path} holds no moving average: its run kept "
                 "none; trainer.ema.decay=null evaluates its weights"
             )
+    # what tables train on from gives their look-ups to the last bit, other weights are taken over
+    resumed = {f"tables/{name}": t for name, t in ctx.tables.resume_state().items()}
+    if resumed and resumed.keys() <= tensor_shapes(saved).keys():
+        load_tensor_subset(saved, into | resumed)
+        return
     load_tensor_subset(saved, into)
+    ctx.tables.take_over_weights()
 
 
 def load_tensor_subset(saved: Checkpoint, into: Mapping[str, Tensor]) -> None:

@@ -23,7 +23,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["trainer.batch_size=abc"], ["expected whole number, got text 'abc'"]),
         (["trainer.batch_size=1.5"], ["expected whole number, got number 1.5"]),
         (["trainer.amp=1"], ["trainer.amp=1: expected true or false"]),
-        (["model.net.embedding_dim=wide"], ["model.net.embedding_dim=wide: expected whole number"]),
+        (["model.net.embedding_dim=wide"], ["embedding_dim=wide: must be a whole number from 1,"]),
         (["model.net.top=[64,wide]"], ["model.net.top", "expected list of whole number"]),
         (["optimizer.dense.lr=fast"], ["optimizer.dense.lr=fast: expected number"]),
         (["seed=-1"], ["seed=-1: must be at least 0 and below 2**63"]),

@@ -45,6 +45,7 @@ SPECS = [
     TableSpec("mean", 11, 4, ("b",), pooling="mean"),
     TableSpec("one", 1, 8, ("d",)),
 ]
+ANY_WIDTH = [replace(spec, dim=dim) for spec, dim in zip(SPECS, (10, 4, 7))]
 FEATURES = ("a", "b", "c", "d")
 SIZES = {"a": 70_001, "b": 11, "c": 70_001, "d": 1}
 SEED, TIMEOUT_S = 7, 60
@@ -92,11 +93,18 @@ def assert_holds(tables: EmbeddingTables, whole: EmbeddingTables, atol: float, w
 
 
 def steps_equal_one_process(
-    ranks: Ranks, plan: str, kind: str, table_plans: dict[str, str], *, weighted: bool = False
+    ranks: Ranks,
+    plan: str,
+    kind: str,
+    table_plans: dict[str, str],
+    *,
+    weighted: bool = False,
+    specs: list[TableSpec] = SPECS,
+    **settings: object,
 ) -> None:
-    where = f"{plan} {table_plans} {kind}{' weighted' * weighted}"
-    specs = [replace(spec, weighted=weighted) for spec in SPECS]
-    settings = parse_sparse({"kind": kind, "lr": 0.1})
+    where = f"{plan} {table_plans} {kind} {settings}{' weighted' * weighted}"
+    specs = [replace(spec, weighted=weighted) for spec in specs]
+    settings = parse_sparse({"kind": kind, "lr": 0.1, **settings})
     sharding = ShardingSettings(plan=plan, tables=table_plans, min_columns=4)
     tables = shard_tables(
         specs, FEATURES, settings, sharding, ranks, seed=SEED, device=CPU, batch_size=8
@@ -142,6 +150,24 @@ def tables_scene(ranks: Ranks) -> None:
     ):
         steps_equal_one_process(ranks, plan, kind, {}, weighted=True)
     steps_equal_one_process(ranks, "row_wise", "sgd", mixed, weighted=True)
+    for plan, kind in (
+        ("row_wise", "rowwise_adagrad"),
+        ("row_wise", "partial_rowwise_adam"),
+        ("table_wise", "sgd"),
+        ("column_wise", "adagrad"),
+        ("data_parallel", "lamb"),
+    ):
+        steps_equal_one_process(ranks, plan, kind, {}, specs=ANY_WIDTH)
+    steps_equal_one_process(ranks, "row_wise", "rowwise_adagrad", mixed, specs=ANY_WIDTH)
+    every_row = {"every_row": True, "l2_tables": 0.1}
+    for plan in PLANS:
+        if plan == "column_wise":
+            with pytest.raises(ConfigError, match="column_wise: with"):
+                steps_equal_one_process(ranks, plan, "sgd", {}, **every_row)
+            continue
+        steps_equal_one_process(ranks, plan, "sgd", {}, specs=ANY_WIDTH, l2_tables=0.1)
+        kind = "rowwise_adagrad" if plan == "row_wise" else "adam"
+        steps_equal_one_process(ranks, plan, kind, {}, specs=ANY_WIDTH, **every_row)
 
 
 def updates_scene(ranks: Ranks) -> None:
@@ -149,15 +175,23 @@ def updates_scene(ranks: Ranks) -> None:
 
     A NaN on one rank stops all.
     """
-    for kind in ("sgd", "adagrad", "rowwise_adagrad", "adam"):
-        one = make_context(kind)
+    every_row = {"every_row": True, "l2_tables": 0.01, "l2_lookups": 0.1}
+    for kind, sparse in (
+        ("sgd", {}),
+        ("adagrad", {"l2_lookups": 0.1}),
+        ("rowwise_adagrad", {}),
+        ("adam", {}),
+        ("adam", every_row),
+        ("sgd", {"l2_tables": 0.1}),
+    ):
+        one = make_context(kind, **sparse)
         one.ranks = Ranks()
-        two = make_context(kind, micro_batch_size=7)
+        two = make_context(kind, micro_batch_size=7, **sparse)
         lookup = two.model.embedding
         two.tables = shard_tables(
             lookup.specs,
             lookup.features,
-            parse_sparse({"kind": kind, "lr": 0.1}),
+            parse_sparse({"kind": kind, "lr": 0.1, **sparse}),
             ShardingSettings(plan="row_wise"),
             ranks,
             seed=0,

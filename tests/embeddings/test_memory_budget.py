@@ -99,3 +99,9 @@ def test_torchrecs_planner_gets_the_memory_that_copies_and_other_rules_leave(mon
     with pytest.raises(ConfigError, match="enough"):
         build([SPECS[0], SPECS[2]], ["C1", "C3"], rules[0])
     assert seen == [10 * WEIGHTS - 3 * WEIGHTS // 2 - WEIGHTS]
+
+
+def test_tables_whose_every_row_is_updated_have_a_gradient_of_each_weight():
+    """Adam on 30 rows of width 8: weight, two moments and the gradient of 4 bytes each."""
+    shards = [Placement("t", "row_wise", 0, 0, 30, 0, 8)]
+    assert table_bytes_per_rank(shards, "adam", 1, every_row=True) == [4 * 30 * 8 * 4]

@@ -86,7 +86,6 @@ REFUSED = {
         ("model=deepfm", "dataset.num_numeric=0", "dataset.num_single=1", "dataset.num_lists=0"),
         "DeepFM: needs at least 2 features to join; the dataset has C1",
     ),
-    "odd width": (("model=autoint", "model.net.embedding_dim=6"), "multiples of 4"),
     "a feature it lacks": (
         ("model=finalmlp", "model.net.contexts=[[C1],[D2]]"),
         "no sparse feature 'D2'; nearest: 'C2'",

@@ -31,6 +31,7 @@ from runner.config.typecheck import check_types
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.settings import MetricSettings
 from runner.models.row_scope import check_loss_row_scope
+from runner.models.table_widths import check_widths
 from runner.optim.lr_schedule import build_schedule, check_schedule
 from runner.optim.param_groups import check_schedules, parse_parameter_groups
 from runner.optim.penalty_settings import parse_penalties
@@ -150,11 +151,17 @@ def _check_parsed_nodes(config: Config) -> Iterator[str]:
         lambda: parse_parameter_groups(config["optimizer"]),
         lambda: parse_penalties(config["trainer"].get("penalties")),
         lambda: MetricSettings(**config["metrics"]),
+        lambda: _check_table_widths(config["model"].get("net") or {}),
     ):
         try:
             parse()
         except ConfigError as error:
             yield str(error)
+
+
+def _check_table_widths(net: Config) -> None:
+    if "embedding_dim" in net and is_in_packages(net.get("_target_", ""), ("runner.models",)):
+        check_widths(net["embedding_dim"])
 
 
 def _check_dense_optimizer(config: Config, allowed: Sequence[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from runner.embeddings.sharding_rules import (
     early_plan_problems,
     possible_plans,
 )
-from runner.embeddings.sharding_settings import check_sharding
+from runner.embeddings.sharding_settings import TableRule, check_sharding
 from runner.errors import ConfigError
 from runner.optim.param_groups import parse_parameter_groups
 from runner.optim.settings import SPARSE_KINDS
@@ -42,7 +42,7 @@ def check_sparse_dist(config: Config) -> Iterator[str]:
     if trainer.get("pipeline") != "sparse_dist" or trainer["num_processes"] == 1 or rules is None:
         return
     if all_use_own_exchange(possible_plans(config["sharding"], rules), on_cpu=runs_on_cpu(config)):
-        kinds = ", ".join(f"{r.key}={r.kind}" for r in rules.possible() if r.is_configured)
+        kinds = ", ".join(r.described for r in rules.possible() if r.is_configured)
         yield (
             f"trainer.pipeline=sparse_dist: with {kinds} and these plans our own exchange holds "
             "the tables, which sends ids within the update; auto takes the best that works"
@@ -56,4 +56,6 @@ def _rules(config: Config) -> TableRules | None:
         parts = parse_parameter_groups(config["optimizer"])
     except ConfigError:
         return None
-    return TableRules(kind, parts) if kind in SPARSE_KINDS else None
+    if kind not in SPARSE_KINDS:
+        return None
+    return TableRules(TableRule.of(config["optimizer"]["sparse"], "").kind, parts)

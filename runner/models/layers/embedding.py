@@ -12,6 +12,7 @@ from runner.batch import Batch, Embeddings, Schema, SparseFeature
 from runner.embeddings.factory import EmbeddingTables, TableSpec
 from runner.models.layers.sizes import check_sizes
 from runner.models.requirements import require_sparse_feature
+from runner.models.table_widths import TableWidths
 
 # ends the names of first-order tables and of their features; torch allows no dot in them
 LINEAR_SUFFIX = ":linear"
@@ -19,13 +20,17 @@ LINEAR_COLUMNS = 4  # equal columns that stand for the only one of a first-order
 
 
 def make_table_specs(
-    features: Sequence[SparseFeature], dim: int, *, bound: float | None = None, suffix: str = ""
+    features: Sequence[SparseFeature],
+    dim: TableWidths,
+    *,
+    bound: float | None = None,
+    suffix: str = "",
 ) -> list[TableSpec]:
     """Return one specification per table; features that name the same table share its rows.
 
     Args:
         features: the features that read the tables.
-        dim: width of the tables.
+        dim: width of the tables, or of each table by name.
         bound: bound of the uniform initial weights; None for the square root of 1 / rows.
         suffix: what to append to the names of tables and features.
 
@@ -48,7 +53,8 @@ def make_table_specs(
                     f"in rows or pooling: {first} {other}"
                 )
         names = tuple(f"{f.name}{suffix}" for f in readers)
-        size = f"{name}{suffix}", first.num_rows, dim
+        width = dim if isinstance(dim, int) else dim[name]
+        size = f"{name}{suffix}", first.num_rows, width
         lengths = tuple(f.mean_length for f in readers)
         specs.append(TableSpec(*size, names, first.pooling, bound, weighted, lengths))
     return specs
@@ -62,7 +68,7 @@ class TableLookup(nn.Module):
 
     Args:
         schema: needs at least one sparse feature.
-        dim: D, width of every table; a multiple of 4.
+        dim: D, width of every table, or widths by table.
         linear: whether to add a first-order table for each of the other tables, for `FirstOrder`.
         init: initial weights are uniform in [-init, init]; None for the square root of 1 / rows.
 
@@ -72,18 +78,19 @@ class TableLookup(nn.Module):
     """
 
     def __init__(
-        self, schema: Schema, dim: int, *, linear: bool = False, init: float | None = None
+        self, schema: Schema, dim: TableWidths, *, linear: bool = False, init: float | None = None
     ) -> None:
         super().__init__()
         require_sparse_feature(schema)
-        check_sizes(embedding_dim=dim)
+        widths = [dim if isinstance(dim, int) else dim[f.table_name] for f in schema.sparse]
+        check_sizes(embedding_dim=dim if isinstance(dim, int) else widths)
         if init is not None and not 0 <= init < math.inf:
             raise ValueError(f"embedding_init={init}: must be a number from 0, or null")
-        self.dim = dim
+        self.dim = max(widths)
         self.linear = linear
         names = [f.name for f in schema.sparse]
         self.specs = make_table_specs(schema.sparse, dim, bound=init)
-        self.widths = [dim * len(names)]  # of the pooled embeddings, then of the first-order ones
+        self.widths = [sum(widths)]  # of the pooled embeddings, then of the first-order ones
         if linear:
             self.specs += make_table_specs(
                 schema.sparse, LINEAR_COLUMNS, bound=0.0, suffix=LINEAR_SUFFIX
@@ -129,7 +136,7 @@ class TableLookup(nn.Module):
         )
 
     def forward(self, batch: Batch) -> Embeddings:
-        """Return the concatenated pooled embeddings, [B, E] with E = number of features x D.
+        """Return the concatenated pooled embeddings, [B, E] with E the sum of their widths.
 
         With `linear`, LINEAR_COLUMNS more columns per feature follow. `widths` has the width of
         both parts, for `torch.split`.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.batch import Schema
+from runner.models.table_widths import TableWidths
 
 
 def concat_features(pooled_BE: Tensor, dense_B: Tensor) -> Tensor:
@@ -18,9 +19,10 @@ def concat_features(pooled_BE: Tensor, dense_B: Tensor) -> Tensor:
     return torch.cat((pooled_BE, dense_B), dim=1) if dense_B.shape[1] else pooled_BE
 
 
-def concat_width(schema: Schema, dim: int) -> int:
+def concat_width(schema: Schema, dim: TableWidths) -> int:
     """Return the width of what `concat_features` returns."""
-    return len(schema.sparse) * dim + len(schema.dense)
+    widths = [dim if isinstance(dim, int) else dim[f.table_name] for f in schema.sparse]
+    return sum(widths) + len(schema.dense)
 
 
 class FieldEmbeddings(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -29,6 +30,7 @@ from runner.errors import ConfigError
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.recommender import Recommender
 from runner.models.losses import Loss, check_loss_inputs
+from runner.models.table_widths import AUTO, TableWidths, one_width, resolve_widths
 from runner.optim.lr_scaling import lr_scale_factor
 from runner.optim.lr_schedule import build_schedule
 from runner.optim.param_groups import parse_parameter_groups
@@ -136,6 +138,7 @@ def make_context(
         ranks=ranks,
         ema=make_ema(parameters, trainer.ema),
         clip=trainer.clip,
+        l2_lookups=built.l2_lookups(),
         log_gradients=trainer.log_gradients,
         schema=dataset.schema,
     )
@@ -150,6 +153,7 @@ def build_model_and_loss(
     Raises:
         ConfigError: if the loss reads what the model does not provide.
     """
+    node = {**node, "net": with_table_widths(node["net"], schema, allowed)}
     model: Recommender
     model, loss = (
         instantiate(
@@ -162,6 +166,28 @@ def build_model_and_loss(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return model, loss
+
+
+def with_table_widths(
+    net: Mapping[str, Any], schema: Schema, allowed: Sequence[str]
+) -> Mapping[str, Any]:
+    """Return `model.net` with the numbers that its `embedding_dim` means for these tables.
+
+    A model whose constructor is annotated with `TableWidths` may get a width for each table.
+
+    Raises:
+        ConfigError: for widths that do not fit the tables or the model.
+    """
+    value = net.get("embedding_dim")
+    num_rows = {f.table_name: f.num_rows for f in schema.sparse}
+    num_rows |= {s.table_name: s.num_rows for s in schema.sequences}
+    if not (value == AUTO or isinstance(value, Mapping)) or not num_rows:
+        return net  # without tables the model says what it needs
+    cls = resolve_part(net["_target_"], allowed, KINDS["model.net"], "model.net")
+    annotation = inspect.get_annotations(cls.__init__).get("embedding_dim")
+    if annotation in ("TableWidths", TableWidths) and not schema.sequences:
+        return {**net, "embedding_dim": resolve_widths(value, num_rows)}
+    return {**net, "embedding_dim": one_width(value, num_rows, cls.__name__)}
 
 
 def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:

@@ -16,13 +16,14 @@ from torch.optim import Optimizer
 
 from runner.distributed.ranks import Ranks
 from runner.embeddings.composite_tables import CompositeTables
-from runner.embeddings.factory import build_tables, check_table_specs
+from runner.embeddings.factory import build_tables, check_every_row, check_table_specs
 from runner.embeddings.frozen_tables import FROZEN_SETTINGS, FrozenTables
 from runner.embeddings.interface import EmbeddingTables, TableSpec, make_layout
 from runner.embeddings.memory_budget import table_bytes_per_rank
+from runner.embeddings.padded_tables import BuildTables
 from runner.embeddings.placement import shard_tables
 from runner.embeddings.sharding_rules import TableRules, check_bandwidths, check_plans
-from runner.embeddings.sharding_settings import ShardingSettings, check_table_names
+from runner.embeddings.sharding_settings import ShardingSettings, check_table_names, placed_kind
 from runner.errors import ConfigError
 from runner.optim.dense import build_dense_optimizer
 from runner.optim.param_groups import (
@@ -34,10 +35,6 @@ from runner.optim.param_groups import (
 from runner.optim.settings import SparseSettings, parse_sparse
 
 DENSE, SPARSE = "dense", "sparse"  # names of the rates of what no part owns
-
-
-# From specifications, the order of the features and the settings of one rule
-BuildTables = Callable[[Sequence[TableSpec], Sequence[str], SparseSettings], EmbeddingTables]
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,21 @@ class BuiltTables:
     tables: EmbeddingTables  # all of them
     trained: dict[str, EmbeddingTables]  # those that are not frozen, by the name of their rate
     base_lrs: dict[str, float]  # by the same names, before the schedule scales them
+
+    def l2_lookups(self) -> float:
+        """Return the strength of the penalty on look-ups, which all trained tables share.
+
+        Raises:
+            ConfigError: if they have several.
+        """
+        values = sorted({tables.settings.l2_lookups for tables in self.trained.values()})
+        if len(values) > 1:
+            raise ConfigError(
+                f"optimizer.sparse.l2_lookups: the tables have {values[0]:g} and {values[-1]:g}: "
+                "it is a penalty on all look-ups of a row of data, so give every part the same; "
+                "l2_tables may differ between parts"
+            )
+        return values[0] if values else 0.0
 
 
 def assign_parameters(
@@ -120,7 +132,8 @@ def build_table_groups(
     built: list[EmbeddingTables] = []
     trained: dict[str, EmbeddingTables] = {}
     base_lrs: dict[str, float] = {}
-    for group in (None, *parameter_groups.groups):
+    for i, group in enumerate((None, *parameter_groups.groups)):
+        where = f"optimizer.parts[{i - 1}].sparse" if group else "optimizer.sparse"
         names = {
             name.removeprefix(TABLE_PREFIX)
             for name in parameter_groups.names_in(group, tables=True)
@@ -135,13 +148,29 @@ def build_table_groups(
             built.append(FrozenTables(frozen, device=device))
             continue
         rule = settings if group is None or group.sparse is None else parse_sparse(group.sparse)
+        check_every_row(group_specs, rule, where)
         built.append(build(group_specs, order, rule))
         name = lr_name(parameter_groups, group, tables=True)
         trained[name], base_lrs[name] = built[-1], rule.lr
+    if not trained:
+        check_no_table_penalty(settings)
     if len(built) == 1:
         return BuiltTables(built[0], trained, base_lrs)
     layout = make_layout(specs, feature_order, by_dim=False)
     return BuiltTables(CompositeTables(layout, settings, built, device=device), trained, base_lrs)
+
+
+def check_no_table_penalty(settings: SparseSettings) -> None:
+    """Check that a job whose tables are all frozen asks for nothing that moves them.
+
+    Raises:
+        ConfigError: for a setting that would have no effect.
+    """
+    for name in ("every_row", "l2_tables", "l2_lookups"):
+        if getattr(settings, name):
+            raise ConfigError(
+                f"optimizer.sparse.{name}: has no effect: optimizer.parts freezes all tables"
+            )
 
 
 def make_table_builder(
@@ -182,7 +211,7 @@ def make_table_builder(
     check_table_names(sharding, tables)
     if ranks is None:
         return partial(build_tables, seed=seed, device=device)
-    rules = TableRules(settings.kind, parameter_groups.groups)
+    rules = TableRules(placed_kind(settings), parameter_groups.groups)
     for check in (check_plans, check_bandwidths):
         check(sharding, tables, rules, on_cpu=device.type == "cpu")
     used_bytes = [0] * ranks.world_size
@@ -203,7 +232,12 @@ def make_table_builder(
             batch_size=batch_size,
             used_bytes=used_bytes,
         )
-        added = table_bytes_per_rank(sharded.placement(), settings.kind, ranks.world_size)
+        added = table_bytes_per_rank(
+            sharded.placement(),
+            settings.kind,
+            ranks.world_size,
+            every_row=settings.every_row,
+        )
         used_bytes[:] = [a + b for a, b in zip(used_bytes, added, strict=True)]
         return sharded
 

@@ -67,6 +67,7 @@ def _live_tensors(ctx: Context) -> list[Tensor]:
         *weight_tensors(ctx).values(),
         *ema_tensors(ctx).values(),
         *ctx.tables.state().values(),
+        *ctx.tables.resume_state().values(),
     ]
     tensors += [buffer for root in roots for buffer in root.buffers()]
     if ctx.loss_scale is not None:

@@ -20,7 +20,12 @@ from runner.errors import ConfigError
 from runner.models.layers.recommender import Recommender
 from runner.models.losses import Loss
 from runner.optim.fused_step import step_optimizer
-from runner.optim.penalties import ParameterPenalty, add_penalty_gradients, penalty_values
+from runner.optim.penalties import (
+    ParameterPenalty,
+    add_lookup_gradients,
+    add_penalty_gradients,
+    penalty_values,
+)
 from runner.optim.settings import ClipSettings
 from runner.training.update.closure import step_with_closure
 from runner.training.update.ema import MovingAverage
@@ -54,12 +59,14 @@ class Context:
     prior_table_updates: dict[str, int] = field(default_factory=dict)  # before this run, by table
     clip: ClipSettings = field(default_factory=ClipSettings)
     penalties: tuple[ParameterPenalty, ...] = ()
+    l2_lookups: float = 0.0  # of `optimizer.sparse`
     log_gradients: str | None = None  # global, parameters
     schema: Schema | None = None  # of the dataset
     task_modules: dict[str, nn.Module] = field(default_factory=dict)  # from `add_module`
     task_optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
     logged_means: RunningMeans = field(default_factory=RunningMeans)  # from `log`
     parameter_names: dict[int, str] = field(default_factory=dict)  # by id(), for the log
+    _has_lookup_penalty: bool = field(default=False, init=False)  # since the last update
     table_groups: dict[str, EmbeddingTables] = field(init=False)  # those that train, by rate
     dense_parameters: list[nn.Parameter] = field(init=False)  # trained ones of the dense half
 
@@ -150,6 +157,16 @@ class Context:
         scaled = self.loss_scale.scale(loss) if self.loss_scale else loss
         scaled.backward()  # type: ignore[no-untyped-call]
 
+    def add_lookup_penalty(
+        self, boundary: Embeddings, weights_B: Tensor, total_weight: Tensor
+    ) -> None:
+        """Add the gradient of `optimizer.sparse.l2_lookups` to a micro-batch, after `backward`."""
+        self._has_lookup_penalty = True
+        l2 = self.l2_lookups / total_weight  # the loss is a mean over the rows of the update
+        add_lookup_gradients(
+            boundary, weights_B * (self.loss_scale.scale(l2) if self.loss_scale else l2)
+        )
+
     def update(self, embeddings: Embeddings, boundaries: Sequence[Embeddings]) -> bool:
         """Update all parameters of the model from the gradients gathered so far, or none of them.
 
@@ -161,7 +178,16 @@ class Context:
 
         Returns:
             Whether the update was applied; False if any gradient is NaN or infinite.
+
+        Raises:
+            ConfigError: if the task has left out the penalty on look-ups.
         """
+        if self.l2_lookups and not self._has_lookup_penalty:
+            raise ConfigError(
+                f"optimizer.sparse.l2_lookups={self.l2_lookups:g}: the task has not added it by "
+                "ctx.add_lookup_penalty, as Supervised does"
+            )
+        self._has_lookup_penalty = False
         outputs, gradients = _boundary_gradients(embeddings, boundaries)
         applied = self._finalize_gradients(self.dense_parameters, gradients)
         if applied:

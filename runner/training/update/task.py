@@ -116,6 +116,8 @@ class Supervised:
             )
             loss = torch.dot(row_loss_B, micro_batch.weights_B) / total_weight
             ctx.backward(loss)
+            if ctx.l2_lookups:
+                ctx.add_lookup_penalty(boundary, micro_batch.weights_B, total_weight)
             capture.loss_shares.append(loss.detach())
             capture.boundaries.append(boundary)
             capture.predictions.append(prediction.detached())

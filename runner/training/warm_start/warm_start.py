@@ -129,6 +129,7 @@ def _take_run(job: Job, path: Path) -> tuple[MatchedWeights, list[str]]:
     averages, average_lines = _match_averages(job, source, taken)
     matched = {n: (ours[n], averages.get(n, other)) for n, other in taken.items()}
     copy_matched_tensors(source, matched, row_maps)
+    job.context.tables.take_over_weights()
     unused = set(source.shapes) - set(taken.values())
     unused = {n for n in unused if n.startswith(DENSE_PREFIX) or is_table_weight(n)}
     head = f"warm start from {source.saved.path}: {len(taken)} of {len(ours)} weights taken"
@@ -213,6 +214,7 @@ def _take_table(
     shared = np.arange(min(shape[0], source_shape[0]))
     row_maps = {name: rows or RowMap(shared, shared)}
     copy_matched_tensors(source, {name: (ours[name], theirs)}, row_maps)
+    job.context.tables.take_over_weights()
     head = f"warm start of {name} from {theirs} of {source.saved.path}"
     match = MatchedWeights(source, {name: theirs}, row_maps)
     return match, [head, _describe_rows(name, row_maps[name], shape[0])]

@@ -1,0 +1,143 @@
+"""Whole runs with tables of any width, and with L2 of embeddings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from runner.rundir.checkpoint import open_checkpoint, read_tensors, tensor_shapes
+from tests.conftest import TINY
+from tests.whole.compare_runs import newest_checkpoint
+from tests.whole.test_exact_resume import assert_same, train
+
+TWO = ("trainer.num_processes=2", "trainer.rank_timeout_s=30", "trainer.batch_size=16")
+OPTIONS = {
+    "width 10": ("model.net.embedding_dim=10",),
+    "width 10 of every row": (
+        "model.net.embedding_dim=10",
+        "optimizer=adam",
+        "optimizer.sparse.every_row=true",
+        "optimizer.sparse.l2_tables=0.001",
+    ),
+    "caught up": (
+        "optimizer=sgd",
+        "optimizer.sparse.l2_tables=0.05",
+        "model.net.embedding_dim=10",
+    ),
+    "look-ups": ("optimizer=adagrad", "optimizer.sparse.l2_lookups=0.01"),
+}
+STOP = "trainer.max_steps=17"
+
+
+@pytest.mark.parametrize("words", OPTIONS.values(), ids=OPTIONS)
+def test_a_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, words):
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    words = (*words, "trainer.max_steps=30")
+    done = train(runner, whole, *words)
+    assert done.code == 0, done.text
+    assert train(runner, run, *words, kill="step:17").code == -9
+    done = train(runner, run, *words)
+    assert done.code == 0, done.text
+    assert_same(run, whole)
+
+
+def tables(folder: Path) -> dict[str, torch.Tensor]:
+    saved = open_checkpoint(newest_checkpoint(folder))
+    names = [name for name in tensor_shapes(saved) if name.startswith("tables/")]
+    return read_tensors(saved, names)
+
+
+@pytest.mark.parametrize("plan", ["row_wise", "table_wise", "data_parallel"])
+def test_width_10_trains_alike_on_two_ranks_and_resumes_on_one(runner, tmp_path, plan):
+    words = (*TINY, "model.net.embedding_dim=10")
+    one, two = tmp_path / "one", tmp_path / "two"
+    done = runner.run(*words, STOP, f"hydra.run.dir={one}")
+    assert done.code == 0, done.text
+    done = runner.run(*words, STOP, *TWO, f"sharding={plan}", f"hydra.run.dir={two}")
+    assert done.code == 0, done.text
+    shards = json.loads((two / "sharding.json").read_text())["pieces"]
+    assert {shard["num_columns"] for shard in shards} == {10}
+    ours, theirs = tables(two), tables(one)
+    for name, expected in theirs.items():
+        torch.testing.assert_close(ours[name], expected, rtol=1e-4, atol=1e-5)
+    assert theirs["tables/C1/weight"].shape[1] == 10
+    done = runner.run("resume", str(two), "trainer.max_steps=20", "trainer.num_processes=1")
+    assert done.code == 0, done.text
+
+
+def test_an_evaluation_of_caught_up_tables_repeats_that_of_the_training(runner, tmp_path):
+    run, own = tmp_path / "run", tmp_path / "eval"
+    words = (*OPTIONS["caught up"], "trainer.max_steps=22")
+    done = runner.run(*TINY, *words, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    words = ("checkpoint.step=last", "loop.split=validation", f"hydra.run.dir={own}")
+    done = runner.run("loop=eval", f"run={run}", *words)
+    assert done.code == 0, done.text
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    [logged] = [r for r in rows if r["split"] == "validation" and r["step"] == 22]
+    metrics = json.loads((own / "result.json").read_text())["metrics"]
+    for name in ("loss", "auc", "calibration"):
+        assert metrics[f"validation/{name}"] == logged[name], name
+
+
+def test_caught_up_tables_resume_on_another_number_of_ranks(runner, tmp_path):
+    words = (*TINY, *OPTIONS["caught up"])
+    one, two = tmp_path / "one", tmp_path / "two"
+    done = runner.run(*words, "trainer.max_steps=20", f"hydra.run.dir={one}")
+    assert done.code == 0, done.text
+    done = runner.run(*words, STOP, *TWO, "sharding=row_wise", f"hydra.run.dir={two}")
+    assert done.code == 0, done.text
+    done = runner.run("resume", str(two), "trainer.max_steps=20", "trainer.num_processes=1")
+    assert done.code == 0, done.text
+    ours, theirs = tables(two), tables(one)
+    assert ours.keys() == theirs.keys()
+    assert 0.9 < float(theirs["tables/C1/scale"]) < 1
+    for name, expected in theirs.items():
+        torch.testing.assert_close(ours[name], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("optimizer=adam", "optimizer.sparse.l2_tables=0.1"), "optimizer.sparse.every_row=true"),
+        (("optimizer.sparse.l2=0.1",), "there are three: l2_tables"),
+        (("optimizer.sparse.l2_lookup=0.1",), "nearest: 'l2_lookups'"),
+        (("optimizer.sparse.every_row=1",), "must be true or false"),
+        (("optimizer.sparse.l2_lookups=nan",), "must be a finite number"),
+        (("model.net.embedding_dim={default: 8, C1: 0}",), "embedding_dim.C1=0: must be"),
+        (
+            ("optimizer.sparse.every_row=true", "trainer.num_processes=2", "sharding=column_wise"),
+            "optimizer.sparse.every_row=true our own exchange",
+        ),
+        (
+            (
+                "optimizer.sparse.every_row=true",
+                "trainer.num_processes=2",
+                "trainer.pipeline=sparse_dist",
+            ),
+            "with optimizer.sparse.every_row=true and these plans our own exchange",
+        ),
+    ],
+)
+def test_what_would_be_ignored_is_refused_before_torch(runner, tmp_path, words, says):
+    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.code == 2, done.text
+    assert says in done.text
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_penalty_on_frozen_tables_is_refused(runner, tmp_path):
+    words = ("optimizer=lbfgs", "optimizer.sparse.l2_tables=0.1")
+    done = runner.run(*TINY, *words, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.code == 2
+    assert "optimizer.sparse.l2_tables: has no effect: optimizer.parts freezes all" in done.text
+
+
+def test_parts_with_different_penalties_on_look_ups_are_refused(runner, tmp_path):
+    part = 'optimizer.parts=[{pattern: "^tables.C1$", sparse: {l2_lookups: 0.1}}]'
+    done = runner.run(*TINY, part, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.code == 2
+    assert "l2_lookups: the tables have 0 and 0.1" in done.text
