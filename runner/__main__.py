@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
 from runner.errors import UserError
+from runner.rundir.masked_streams import mask_standard_streams
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    restore_streams = mask_standard_streams()
     try:
         words, allow = extract_allow(words)
         if words and is_verb(words[0]):
@@ -39,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         print_error(f"{type(error).__name__}: {error}")
         return 1
+    finally:
+        restore_streams()
 
 
 def _run_overrides(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -94,4 +98,5 @@ def print_error(message: str) -> None:
 
 
 if __name__ == "__main__":
+    mask_standard_streams()  # also what the interpreter prints after the end of main
     sys.exit(main())
