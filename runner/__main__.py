@@ -15,12 +15,14 @@ from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
 from runner.errors import UserError
 from runner.rundir.masked_streams import mask_standard_streams
+from runner.rundir.secrets import note_references
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     restore_streams = mask_standard_streams()
+    note_references(words)
     try:
         words, allow = extract_allow(words)
         if words and is_verb(words[0]):

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -23,6 +23,7 @@ MIN_SECRET_LENGTH = 4  # characters
 _MIN_PLAIN_LENGTH = 8  # of plain words and numbers; shorter secrets are masked as whole words only
 _MIN_LINE_LENGTH = 16  # of a line of a secret of several lines, such as a private key
 _MIN_BASE64_LENGTH = 12
+_REFERENCE = re.compile(r"\$\{oc\.env:\s*([A-Za-z_][A-Za-z0-9_]*)")
 _PLAIN = re.compile(r"[A-Za-z]*|[-+.,\d]*")
 _SECRET_NAME = re.compile(
     r"SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIAL|TOKEN(?!I)|KEY(?!BOARD|MAP)", re.IGNORECASE
@@ -59,6 +60,13 @@ def note_reference(name: str) -> None:
     """Note that a configuration has read a variable of the environment, whose value is masked."""
     if name not in _HARMLESS_NAMES and name in os.environ:
         _add(name, os.environ[name], named=_SECRET_NAME.search(name) is not None)
+
+
+def note_references(texts: Iterable[str]) -> None:
+    """Note the variables that overrides name: a message may quote one before anything is read."""
+    for text in texts:
+        for name in _REFERENCE.findall(text):
+            note_reference(name)
 
 
 def _add(name: str, value: str, *, named: bool) -> None:

@@ -89,10 +89,12 @@ class Trackers:
             self._guard("identities", partial(write_json, path, self._states))
 
     def log(self, split: str, step: int, metrics: Mapping[str, float]) -> None:
-        masked = mask_values(metrics)  # a metric's name is a text, too
-        self._each(lambda _, tracker: tracker.log(split, step, masked))
+        split, metrics = mask_values([split, metrics])  # names are texts of the user, too
+        self._each(lambda _, tracker: tracker.log(split, step, metrics))
 
     def log_histograms(self, split: str, step: int, histograms: Mapping[str, Histogram]) -> None:
+        split, histograms = mask_values([split, histograms])
+
         def log(name: str, tracker: Any) -> None:
             if hasattr(tracker, "log_histograms"):
                 tracker.log_histograms(split, step, histograms)
