@@ -97,17 +97,6 @@ def test_a_model_learns_the_same_twice_on_two_threads(model):
     assert_same(first, second, model)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("model", MODELS)
-def test_every_loss_and_optimizer_learns_the_same_twice_on_several_threads(model, optimizer):
-    for loss in losses_of(model):
-        for num_threads in (2, 3):
-            torch.set_num_threads(num_threads)
-            first, second = (train(model, loss, optimizer, 2) for _ in range(2))
-            assert_same(first, second, f"{model}, {loss}, {num_threads} threads")
-
-
 class RepeatedAdds(UnrepeatableSums):
     """Counts the sums of numbers into indexed places as well, repeated or not."""
 
