@@ -80,7 +80,8 @@ def train(model: str, loss: str, optimizer: str, updates: int = UPDATES) -> dict
     torch.manual_seed(0)
     for step in range(1, updates + 1):
         context.tables.set_lr_and_step(0.0 if optimizer == "lbfgs" else 0.02, step)
-        assert Supervised().train_step(context, iter([batch_of(ROWS, step)])).applied
+        output = Supervised().train_step(context, iter([batch_of(ROWS, step)]))
+        assert output.applied or optimizer == "lbfgs"  # which may leave for infinity, repeatably
     return snapshot(context)
 
 
