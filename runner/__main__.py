@@ -15,11 +15,15 @@ from collections.abc import Sequence
 from runner.cli.commands import is_verb, run_verb
 from runner.cli.flags import Flags, extract_allow
 from runner.errors import UserError
+from runner.rundir.masked_streams import mask_standard_streams
+from runner.rundir.secrets import note_references
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    restore_streams = mask_standard_streams()
+    note_references(words)
     try:
         if argv is None and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # see runner/__init__.py
@@ -42,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         print_error(f"{type(error).__name__}: {error}")
         return 1
+    finally:
+        restore_streams()
 
 
 def _run_overrides(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -97,4 +103,5 @@ def print_error(message: str) -> None:
 
 
 if __name__ == "__main__":
+    mask_standard_streams()  # also what the interpreter prints after the end of main
     sys.exit(main())

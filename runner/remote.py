@@ -22,8 +22,10 @@ from runner.config.rules import check_config
 from runner.config.settings import TRAIN_LOOP
 from runner.errors import ConfigError, UserError, raise_combined
 from runner.launch import print_status
+from runner.rundir.json_files import write_text
 from runner.rundir.location import check_writable, create_and_lock
 from runner.rundir.readers import last_line
+from runner.rundir.secrets import mask_secrets
 
 RECORD_FILES = ("config.yaml", "meta.json", "metrics.jsonl", "perf.jsonl", "result.json", "log.txt")
 
@@ -141,7 +143,7 @@ def _write_run_dir(composed: ComposedConfig, files: Mapping[str, bytes]) -> Path
     )
     try:
         for name, content in files.items():
-            (folder / name).write_bytes(content)
+            write_text(folder / name, mask_secrets(content.decode(errors="replace")))
     finally:
         lock.release()
     return folder

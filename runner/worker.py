@@ -21,6 +21,7 @@ from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import UserError
 from runner.machine import is_out_of_memory
 from runner.rundir.run import Run, read_only_run, write_result
+from runner.rundir.secrets import mask_secrets
 
 
 def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> ProcessResult:
@@ -55,11 +56,11 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
     except _ReleasedError as released:
         return ProcessResult(released.code, "dismissed")
     except UserError as error:
-        return ProcessResult(2, "refused", str(error), traceback.format_exc())
+        return ProcessResult(2, "refused", mask_secrets(str(error)), _masked_trace())
     except KeyboardInterrupt:
         return ProcessResult(130, "interrupted", "interrupted before it had begun")
     except Exception as error:
-        return ProcessResult(1, "failed", _describe_error(error), traceback.format_exc())
+        return ProcessResult(1, "failed", _describe_error(error), _masked_trace())
     code = exit_code(result)
     return ProcessResult(code, "failed" if code == 1 else result.status)
 
@@ -137,8 +138,13 @@ def exit_code(result: Any) -> int:
     return 128 + result.signal if result.signal else 1
 
 
+def _masked_trace() -> str:
+    # before it is cut to the length of a report: a half of a secret would not be known as one
+    return mask_secrets(traceback.format_exc())
+
+
 def _describe_error(error: BaseException) -> str:
-    text = str(error).strip()
+    text = mask_secrets(str(error)).strip()
     first = text.splitlines()[0] if text else ""
     if is_out_of_memory(error):
         return (

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 os.environ["COLUMNS"] = "120"  # tables leave columns out on a narrow terminal
+os.environ["RUNNER_CHECK_COLLECTIVES"] = "1"  # in all tests of ranks
 ROOT = Path(__file__).resolve().parent.parent
 TINY = (
     "dataset.max_cardinality=200",

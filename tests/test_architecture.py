@@ -44,7 +44,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *("config", "data", "distributed", "launch", "optim", "reporting"),
         *("rundir", "sweep", "training"),
     },
-    "__main__": {"cli", "config", "distributed", "launch", "remote"},
+    "__main__": {"cli", "config", "distributed", "launch", "remote", "rundir"},
 }
 # Modules and rooms that run before the builder and may know Hydra and OmegaConf
 KNOW_HYDRA = ("__main__", "cli", "config", "rundir.run", "launch", "worker", "remote", "sweep")

@@ -11,19 +11,21 @@ from omegaconf.base import Container
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
+from runner.rundir.secrets import mask_values, note_reference
+
 
 def resolve_interpolations(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """Resolve a configuration into plain values.
 
     Returns:
         The values, the same to be saved (whatever read the environment is left as its reference,
-        since it may be a secret), and a message for each value that is missing or cannot be
-        resolved.
+        since it may be a secret; secrets given as such are replaced by references), and a message
+        for each value that is missing or cannot be resolved.
     """
     problems: list[str] = []
     with _track_env_reads() as read:
         config_values, saved_values = _resolve_node(config, "", read, problems)
-    return config_values, saved_values, problems
+    return config_values, mask_values(saved_values, everything=False), problems
 
 
 @contextmanager
@@ -33,6 +35,7 @@ def _track_env_reads() -> Iterator[list[str]]:
 
     def read_variable(key: str, *default: Any) -> Any:
         read.append(key)
+        note_reference(key)
         return oc.env(key, *default)
 
     OmegaConf.register_new_resolver("oc.env", read_variable, replace=True)

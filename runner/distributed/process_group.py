@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from runner.distributed import launcher
+from runner.distributed.collective_order import VARIABLE, check_collective_order
 from runner.distributed.ranks import Ranks, current_ranks
 
 
@@ -40,6 +41,8 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
             master_listen_fd=launcher.store_socket.detach() if launcher.store_socket else None,
         )
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    if os.environ.get(VARIABLE) == "1":
+        check_collective_order()
     return current_ranks()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.errors import UserError
 from runner.rundir.regular_files import open_regular, read_bytes, replacing
+from runner.rundir.secrets import mask_secrets, mask_values
 
 _MAX_ROW_BYTES = 1 << 20
 
@@ -29,13 +30,20 @@ def stringify_non_finite(value: Any) -> Any:
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """Write standard JSON, with NaN and infinity as strings."""
     return json.dumps(
-        stringify_non_finite(value), indent=indent, allow_nan=False, ensure_ascii=False, default=str
+        stringify_non_finite(value),
+        indent=indent,
+        allow_nan=False,
+        ensure_ascii=False,
+        default=lambda other: mask_secrets(str(other), everything=False),
     )
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file atomically: at any instant readers, and crashes, see the old or new one."""
-    write_text(path, dumps(value, indent=2) + "\n")
+    """Replace a file atomically: at any instant readers, and crashes, see the old or new one.
+
+    Secrets whose names say so are masked; other values of the environment stay as they are.
+    """
+    write_text(path, dumps(mask_values(value, everything=False), indent=2) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -87,12 +95,12 @@ class JsonlFile:
         self._file: Any = None
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Write a row."""
+        """Write a row, with secrets masked."""
         if self._file is None:
             self._drop_torn_row()  # a process that was killed may have left half a line
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
             self._file = open(open_regular(self.path, flags), "ab", buffering=0)  # noqa: SIM115
-        rest = memoryview(f"{dumps(row)}\n".encode())
+        rest = memoryview(f"{dumps(mask_values(row))}\n".encode())
         while rest:  # a nearly full disk takes only a part, and raises at the next attempt
             rest = rest[self._file.write(rest) :]
 

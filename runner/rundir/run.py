@@ -30,7 +30,7 @@ from runner.rundir.plain_yaml import read_plain_yaml
 from runner.rundir.provenance import collect_provenance
 from runner.rundir.readers import read_signed_meta
 from runner.rundir.regular_files import read_bytes
-from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, secret_values
+from runner.rundir.secrets import SecretMaskingFormatter, mask_values
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def _attach_log_file(run: Run) -> Run:
     """Write all that is logged, including warnings of libraries, to `log.txt` as well."""
     handler = logging.FileHandler(run.dir / "log.txt", encoding="utf-8")
     layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    handler.setFormatter(SecretMaskingFormatter(layout, secret_values(run.config)))
+    handler.setFormatter(SecretMaskingFormatter(layout))
     handler.setLevel(logging.INFO)
     logging.getLogger().addHandler(handler)
     logging.getLogger("runner").setLevel(logging.INFO)
@@ -324,7 +324,6 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def write_result(run: Run, result: Mapping[str, Any]) -> None:
-    """Write `result.json` atomically, with the secrets in its error masked."""
-    if isinstance(result.get("error"), str):
-        result = {**result, "error": mask_secrets(result["error"], secret_values(run.config))}
+    """Write `result.json` atomically, with secrets masked."""
+    result = mask_values(result)
     write_json(run.dir / "result.json", {**result, "signature": run.signature})

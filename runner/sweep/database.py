@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
+from runner.rundir.secrets import mask_values
 from runner.sweep.optuna_schema import CREATE_TABLES, GridAxis, add_trial, new_study
 from runner.sweep.plan import SweepJob
 
@@ -145,7 +146,7 @@ class SweepDatabase:
         row_id = None
         with self._transaction() as db:
             for statement, values in statements:
-                row_id = db.execute(statement, values).lastrowid
+                row_id = db.execute(statement, mask_values(values, everything=False)).lastrowid
         return int(row_id or 0)
 
     @contextmanager

@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from runner.errors import ConfigError, UserError, nearest_hint
+from runner.rundir.masked_streams import mask_standard_streams
 from runner.sweep.local_process import (
     JOB_LOG_FILE,
     JobHandle,
@@ -206,6 +207,7 @@ def _forward_signal(place: Path, number: int, frame: FrameType | None) -> None:
 
 def main(text: str) -> int:
     """Run in the process that the sweep has started for one job; `text` is the request as JSON."""
+    mask_standard_streams()
     request = json.loads(text)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, partial(_forward_signal, Path(request["place"])))

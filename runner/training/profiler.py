@@ -9,6 +9,8 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 from runner.reporting.console.format import TextTable
+from runner.rundir.json_files import write_text
+from runner.rundir.secrets import mask_secrets
 from runner.training.job import Job
 from runner.training.update.task import StepOutput
 
@@ -59,7 +61,7 @@ def write_profile(job: Job, recorder: profile, num_updates: int) -> None:
     trace = folder / f"{name}.json"
     recorder.export_chrome_trace(str(trace))
     lines = operator_table(recorder, num_updates, on_device=job.device.type == "cuda").lines()
-    (folder / f"{name}.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    write_text(folder / f"{name}.txt", mask_secrets("\n".join([*lines, ""])))
     table = "\n".join("  " + line for line in lines)
     job.view.note(f"profile of {num_updates} updates: {trace}\n{table}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream, epoch_end_offset
@@ -14,6 +14,7 @@ from runner.embeddings.step_counts import initial_step_count
 from runner.training.job import Job, LearningRates
 from runner.training.state import TrainState
 from runner.training.stop_signal import StopSignal
+from runner.training.update.determinism import warn_of_unrepeatable_sums
 from runner.training.update.prefetch import batches_on_device
 from runner.training.update.task import StepOutput
 
@@ -39,6 +40,7 @@ def steps(
     batches = training_batches(job, state, allow_prefetch)
     ranks = job.context.ranks
     root_modules = job.context.root_modules()
+    first = True
     while not is_finished(job, state):
         started = time.perf_counter()
         if state.batch_multiplier != multiplier:  # from the same position on, in larger updates
@@ -50,7 +52,9 @@ def steps(
             if not module.training:  # after an evaluation; train() is slow
                 module.train()
         try:
-            output = job.task.train_step(job.context, batches)
+            with watch_first_update(job) if first else nullcontext():
+                output = job.task.train_step(job.context, batches)
+            first = False
         except EndOfStream as end:
             job.view.note(str(end))
             return
@@ -68,6 +72,18 @@ def steps(
         if stop is not None:
             stop.set_agreed(largest_signal)
         yield output
+
+
+def watch_first_update(job: Job) -> AbstractContextManager[None]:
+    """Return what names operations of a user's own parts that do not repeat, in one update.
+
+    Compiled code is not watched, since it would be compiled anew.
+    """
+    if job.trainer.compile:
+        return nullcontext()
+    context = job.context
+    parts = {"model": context.model, "loss": context.loss, "task": job.task}
+    return warn_of_unrepeatable_sums(parts, job.device, job.view.warn)
 
 
 def count_examples(

@@ -433,6 +433,21 @@ def exchanges_scene(ranks: Ranks) -> None:
     assert len(set(ranks.all_gather_object(state.active_s))) == 1
 
 
+def order_scene(ranks: Ranks) -> None:
+    """A rank that enters another collective than the others is told so, before it waits."""
+    assert hasattr(torch.distributed.all_reduce, "__wrapped__"), "the checks are on in all tests"
+    ranks.barrier()
+    if not ranks.is_main:
+        store = torch.distributed.distributed_c10d._get_default_store()
+        torch.distributed.PrefixStore("collective order", store).wait(["/2"])
+        with pytest.raises(RuntimeError) as told:
+            ranks.all_reduce_max(1.0)
+        said = str(told.value)
+        assert "rank 1 enters all_reduce of () torch.float64 in order_scene (scenes.py:" in said
+        assert "another rank has entered all_gather_object, rank 0 in order_scene" in said
+    assert ranks.all_gather_object(ranks.rank) == [0, 1]
+
+
 def collectives_scene(ranks: Ranks) -> None:
     rank = ranks.rank
     assert ranks.broadcast_object(f"from {rank}") == "from 0"
@@ -469,6 +484,7 @@ SCENES = {
     "gradients": gradients_scene,
     "exchanges": exchanges_scene,
     "collectives": collectives_scene,
+    "order": order_scene,
     "pipelines": pipelines_scene,
     "pipeline_errors": pipeline_errors_scene,
 }

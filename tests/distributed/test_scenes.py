@@ -10,6 +10,7 @@ import pytest
 
 SCENES = (
     "collectives",
+    "order",
     "gradients",
     "updates",
     "closures",

@@ -11,12 +11,12 @@ import torch
 import yaml
 from torch import Tensor
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from runner.batch import Schema, TaskSpec
 from runner.models.losses import check_loss_inputs
 from runner.optim.dense import build_dense_optimizer
 from runner.training.update.context import Context
+from runner.training.update.determinism import UnrepeatableSums
 from runner.training.update.parameters import dense_parameters
 from runner.training.update.task import Supervised
 from tests.models.scene import CONF, from_yaml
@@ -80,7 +80,8 @@ def train(model: str, loss: str, optimizer: str, updates: int = UPDATES) -> dict
     torch.manual_seed(0)
     for step in range(1, updates + 1):
         context.tables.set_lr_and_step(0.0 if optimizer == "lbfgs" else 0.02, step)
-        assert Supervised().train_step(context, iter([batch_of(ROWS, step)])).applied
+        output = Supervised().train_step(context, iter([batch_of(ROWS, step)]))
+        assert output.applied or optimizer == "lbfgs"  # which may leave for infinity, repeatably
     return snapshot(context)
 
 
@@ -97,37 +98,18 @@ def test_a_model_learns_the_same_twice_on_two_threads(model):
     assert_same(first, second, model)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("model", MODELS)
-def test_every_loss_and_optimizer_learns_the_same_twice_on_several_threads(model, optimizer):
-    for loss in losses_of(model):
-        for num_threads in (2, 3):
-            torch.set_num_threads(num_threads)
-            first, second = (train(model, loss, optimizer, 2) for _ in range(2))
-            assert_same(first, second, f"{model}, {loss}, {num_threads} threads")
-
-
-class RepeatedAdds(TorchDispatchMode):
-    """Notes each sum of numbers into indexed places in which a place occurs more than once.
-
-    It is what the backward of `x[index]` does, and on CPU its threads add in any order.
-    """
+class RepeatedAdds(UnrepeatableSums):
+    """Counts the sums of numbers into indexed places as well, repeated or not."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.num_sums, self.repeated = 0, []
+        super().__init__(num_threads=2)
+        self.num_sums = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
         accumulate = (kwargs or {}).get("accumulate", args[3] if len(args) > 3 else False)
-        if "index_put" in name and accumulate and args[0].is_floating_point():
-            self.num_sums += 1
-            places = torch.zeros(args[0].shape, dtype=torch.int64)
-            places.index_put_(args[1], torch.ones_like(args[2], dtype=torch.int64), accumulate=True)
-            if places.max() > 1:
-                self.repeated.append(f"{name} into {tuple(args[0].shape)}")
-        return func(*args, **(kwargs or {}))
+        if "index_put" in func.overloadpacket.__name__ and args[0].is_floating_point():
+            self.num_sums += bool(accumulate)
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -136,7 +118,7 @@ def test_no_backward_of_a_model_or_loss_adds_to_an_indexed_place_twice(model):
     for loss in losses_of(model):
         with RepeatedAdds() as seen:
             train(model, loss, "sgd", updates=1)
-        assert not seen.repeated, f"{model}, {loss}: {seen.repeated}; use functional.embedding"
+        assert not seen.found, f"{model}, {loss}: {seen.found}; use functional.embedding"
         num_sums += seen.num_sums
     assert num_sums > 0 or model not in RETRIEVAL  # these index by rows, each of them once
 
@@ -146,7 +128,7 @@ def test_the_check_notes_repeats_and_lets_other_indices_pass():
     for rows, expected in (([0, 0, 2], 1), ([0, 1, 2], 0)):
         with RepeatedAdds() as seen:
             weight_ID[torch.tensor(rows)].sum().backward()
-        assert (seen.num_sums, len(seen.repeated)) == (1, expected)
+        assert (seen.num_sums, len(seen.found)) == (1, expected)
     with RepeatedAdds() as seen:
         functional.embedding(torch.tensor([0, 0, 2]), weight_ID).sum().backward()
     assert seen.num_sums == 0

@@ -19,6 +19,7 @@ from runner.reporting.console.format import format_number
 from runner.reporting.report.records import RunRecord, format_setting
 from runner.rundir.json_files import write_text
 from runner.rundir.readers import finite_or_none
+from runner.rundir.secrets import mask_secrets
 
 LEADERBOARD_FILE = "leaderboard.csv"
 # In the order of a leaderboard. `waiting` is a job of a sweep that has not been started yet.
@@ -190,7 +191,7 @@ def write_leaderboard(folder: Path, board: Leaderboard) -> None:
             + [None if run.seconds is None else round(run.seconds, 3), run.error]
             + [run.folder.name, run.signature]
         )
-    write_text(folder / LEADERBOARD_FILE, text.getvalue())
+    write_text(folder / LEADERBOARD_FILE, mask_secrets(text.getvalue(), everything=False))
 
 
 def read_leaderboard(folder: Path) -> dict[str, dict[str, str]]:

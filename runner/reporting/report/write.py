@@ -15,6 +15,7 @@ from runner.reporting.report.overview_page import make_overview_page
 from runner.reporting.report.run_page import make_run_page, show_run
 from runner.reporting.report.terminal import make_console, show_overview
 from runner.rundir.json_files import write_text
+from runner.rundir.secrets import mask_secrets
 
 REPORT_FILE = "report.html"
 
@@ -78,7 +79,7 @@ def write_page(page: Page, target: Path) -> None:
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_text(target, page.render())
+        write_text(target, mask_secrets(page.render()))
     except OSError as error:
         raise UserError(f"{target}: cannot be written: {error.strerror or error}") from error
 

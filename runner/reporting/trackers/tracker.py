@@ -15,6 +15,7 @@ from typing import Any, NotRequired, Protocol, TypedDict
 
 from runner.reporting.trackers.histogram import Histogram
 from runner.rundir.json_files import write_json
+from runner.rundir.secrets import mask_values
 
 FINISH_LIMIT_S = 25  # for all trackers together, since exit may be delayed by 30 s
 TRACKERS_FILE = "trackers.json"
@@ -77,8 +78,10 @@ class Trackers:
         path = Path(run["dir"]) / TRACKERS_FILE
         self._states = dict(state or _read_states(path))
 
+        masked: RunInfo = {**run, "config": mask_values(run["config"])}
+
         def start(name: str, tracker: Tracker) -> None:
-            tracker.start(run, self._states.get(name))
+            tracker.start(masked, self._states.get(name))
             self._states[name] = tracker.state()
 
         self._each(start)
@@ -86,9 +89,12 @@ class Trackers:
             self._guard("identities", partial(write_json, path, self._states))
 
     def log(self, split: str, step: int, metrics: Mapping[str, float]) -> None:
+        split, metrics = mask_values([split, metrics])  # names are texts of the user, too
         self._each(lambda _, tracker: tracker.log(split, step, metrics))
 
     def log_histograms(self, split: str, step: int, histograms: Mapping[str, Histogram]) -> None:
+        split, histograms = mask_values([split, histograms])
+
         def log(name: str, tracker: Any) -> None:
             if hasattr(tracker, "log_histograms"):
                 tracker.log_histograms(split, step, histograms)

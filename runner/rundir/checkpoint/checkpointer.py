@@ -37,6 +37,7 @@ from runner.rundir.checkpoint.manifest import (
 )
 from runner.rundir.checkpoint.tensors import HostBuffer, StagedFile, stage_tensors, write_staged
 from runner.rundir.json_files import sync_folder
+from runner.rundir.secrets import mask_values
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Checkpointer:
         Args:
             step: the update after which the state is saved.
             tensors: the tensors by name.
-            values: everything else, as JSON.
+            values: everything else, as JSON; secrets in it are masked.
             protect: steps whose checkpoints stay.
             wait: whether to return only when the checkpoint is on the disk.
 
@@ -119,7 +120,7 @@ class Checkpointer:
         assert step >= 0
         self.finish()
         name = self._ranks.broadcast_object(f"{TEMPORARY_PREFIX}step-{step}-{secrets.token_hex(4)}")
-        text = dump_json(values)
+        text = dump_json(mask_values(values, everything=False))
         files = stage_tensors(tensors, self._buffer, self._ranks)
         pending = _PendingSave(step, self.folder / name, files, text, tuple(protect))
         self._start(lambda: self._write(pending))

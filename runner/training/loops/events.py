@@ -15,6 +15,7 @@ import torch
 from runner.config.intervals import Interval, Progress, is_due
 from runner.distributed.ranks import Ranks
 from runner.reporting.trackers import Histogram
+from runner.rundir.secrets import mask_secrets
 from runner.training.callbacks.callback_set import EVENTS
 from runner.training.job import Job, Result
 from runner.training.state import TrainState
@@ -156,7 +157,7 @@ class CallbackRunner:
             reasons = [
                 reason for reason in self._ranks.all_gather_object(self._requests.stop) if reason
             ]
-            self._state.stopped = reasons[0]
+            self._state.stopped = mask_secrets(reasons[0])
             self._view.note(f"step {self._state.step:,}: stopping: {reasons[0]}")
 
     def raise_failure(self) -> None:

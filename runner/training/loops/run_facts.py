@@ -11,6 +11,7 @@ from runner.metrics.protocol import Metrics
 from runner.metrics.reliability import compute_reliability
 from runner.rundir.json_files import dumps
 from runner.rundir.regular_files import read_bytes, replacing
+from runner.rundir.secrets import mask_values
 from runner.training.job import Job
 
 DATA_FACTS_FILE = "data.json"
@@ -81,6 +82,6 @@ def _write(job: Job, name: str, value: Mapping[str, Any]) -> None:
     path = job.run.dir / name
     try:
         with replacing(path) as file:
-            file.write(dumps(value))
+            file.write(dumps(mask_values(value, everything=False)))
     except OSError as error:  # a full disk stops the run where it matters, at a row or a checkpoint
         job.view.warn(f"{path} could not be written: {error.strerror or error}")

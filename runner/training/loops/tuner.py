@@ -11,7 +11,8 @@ from typing import Any
 
 from runner.reporting.console.format import TextTable
 from runner.reporting.console.sparkline import bar
-from runner.rundir.json_files import read_json, write_json
+from runner.rundir.json_files import read_json, write_json, write_text
+from runner.rundir.secrets import mask_secrets
 from runner.training.job import Job, Result
 from runner.training.loops.rollback import restored_after
 from runner.training.loops.session import run_and_report, start_trackers
@@ -98,7 +99,7 @@ def show_report(job: Job, report: TuningReport) -> None:
         },
     )
     path = job.run.dir / f"{report.name}.html"
-    path.write_text(figure.to_html(include_plotlyjs=True), encoding="utf-8")
+    write_text(path, mask_secrets(figure.to_html(include_plotlyjs=True)))
     job.view.note(f"picture: {path}")
 
 

@@ -1,0 +1,105 @@
+"""Standard output and error of this process, with the secrets masked in all that is written."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from typing import IO, Any
+
+from runner.rundir.secrets import known_spellings, mask_secrets
+
+
+class MaskingBuffer(io.BufferedIOBase):
+    """The bytes of a stream. What may be the beginning of a secret waits for the next write.
+
+    It waits for nothing after a line break, and never closes the stream below.
+    """
+
+    def __init__(self, below: IO[bytes]) -> None:
+        self._below = below
+        self._held = b""
+
+    @property
+    def name(self) -> Any:
+        return self._below.name
+
+    def write(self, data: Any, /) -> int:
+        content = self._held + bytes(data)
+        num_held = 0 if content.endswith(b"\n") else _length_of_beginning(content)
+        self._held = content[len(content) - num_held :]
+        self._write_masked(content[: len(content) - num_held])
+        return len(data)
+
+    def _write_masked(self, content: bytes) -> None:
+        text = content.decode(errors="surrogateescape")
+        self._below.write(mask_secrets(text).encode(errors="surrogateescape"))
+
+    def write_held(self) -> None:
+        """Write what waits for the next write, since there is none."""
+        held, self._held = self._held, b""
+        self._write_masked(held)
+        self._below.flush()
+
+    def flush(self) -> None:
+        self._below.flush()
+
+    def close(self) -> None:
+        """Flush, and leave the stream below open, which belongs to others."""
+        if not self.closed and not self._below.closed:
+            self.write_held()
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self._below.isatty()
+
+    def fileno(self) -> int:
+        return self._below.fileno()
+
+
+def _length_of_beginning(content: bytes) -> int:
+    """Return how many bytes at the end may be the beginning of a secret, but not a whole one."""
+    longest = 0
+    for spelling in known_spellings():
+        text = spelling.text.encode(errors="surrogateescape")
+        for length in range(min(len(text) - 1, len(content)), longest, -1):
+            if content.endswith(text[:length]):
+                longest = length
+                break
+    return longest
+
+
+def mask_standard_streams() -> Callable[[], None]:
+    """Mask secrets in all that this process prints from now on, tracebacks included.
+
+    Returns:
+        What puts the streams back as they were. It does nothing if they were masked already.
+    """
+    masked = {}
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        below = getattr(stream, "buffer", None)
+        if below is None or isinstance(below, MaskingBuffer):
+            continue  # one without bytes is a program's own, such as a notebook's
+        stream.flush()
+        buffer = MaskingBuffer(below)
+        wrapper = io.TextIOWrapper(
+            buffer,
+            encoding=stream.encoding,
+            errors=stream.errors,
+            newline="",  # the stream below has no line breaks of its own left to translate
+            line_buffering=stream.line_buffering or name == "stderr",
+        )
+        setattr(sys, name, wrapper)
+        masked[name] = stream, wrapper, buffer
+
+    def restore() -> None:
+        for name, (stream, wrapper, buffer) in masked.items():
+            wrapper.flush()
+            buffer.write_held()
+            if getattr(sys, name) is wrapper:
+                setattr(sys, name, stream)
+
+    return restore
