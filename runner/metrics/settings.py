@@ -41,8 +41,14 @@ SEPARATE_METRICS: Mapping[str, Metric] = {
     "ece": Metric("binary", "bins", "min"),
     "mrr": Metric("binary", "users", "max"),
 }
+TRAIN_EVALUATION = "train_eval"  # an evaluation of the train split; "train" are the running metrics
 METRICS_AT_K = ("ndcg", "recall", "hit_rate")  # followed by a number, such as ndcg@10
 CANDIDATE_CHOICES = ("rows", "full")
+
+
+def evaluation_name(split: str) -> str:
+    """Return what an evaluation of a split is called in files, metrics and messages."""
+    return TRAIN_EVALUATION if split == "train" else split
 
 
 def parse_cutoff(name: str) -> tuple[str, int | None]:

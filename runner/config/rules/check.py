@@ -17,6 +17,7 @@ from runner.config.rules.hardware import (
 from runner.config.rules.keys import REQUIRED_NODES, Config, get_key
 from runner.config.rules.lbfgs import check_lbfgs
 from runner.config.rules.loops import (
+    check_evaluation,
     check_loop,
     check_profiler_window,
     check_stream,
@@ -191,5 +192,6 @@ CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     check_warm_start,
     check_stream,
     check_tuning,
+    check_evaluation,
     check_lbfgs,
 )

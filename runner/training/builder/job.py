@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.config.early_stopping import PATIENCE_RULES
+from runner.config.early_stopping import PATIENCE_RULES, resolve_metric
 from runner.config.intervals import parse_interval
 from runner.config.settings import CheckpointSettings, TrainerSettings, make_settings
 from runner.config.targets import resolve_part
@@ -17,7 +17,7 @@ from runner.distributed.global_batch import global_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.factory import make_metrics
-from runner.metrics.settings import MetricSettings, result_keys
+from runner.metrics.settings import MetricSettings, evaluation_name, result_keys
 from runner.optim.lr_scaling import describe_lr_scaling
 from runner.reporting.console import View
 from runner.reporting.trackers import Trackers
@@ -233,24 +233,31 @@ def check_monitors(
     metric_settings: MetricSettings,
     dataset: Dataset,
 ) -> None:
-    """Check that every monitored metric is one that the evaluation computes.
+    """Check that every monitored metric is one that an evaluation on the way computes.
 
     Raises:
-        ConfigError: for a metric that is not computed, and for a rule that waits for a validation
-            split where there is none.
+        ConfigError: for a metric that is not computed, and for a split that is not there.
     """
-    rules = {name: getattr(trainer, name) for name in PATIENCE_RULES}
-    metrics = {"checkpoint.monitor": checkpoint.monitor.metric}
-    metrics |= {f"trainer.{name}": r.metric for name, r in rules.items() if r.metric is not None}
-    if "validation" not in dataset.num_rows:
-        enabled = [n for n, r in rules.items() if r.patience or getattr(r, "threshold", None)]
-        if enabled:
+    splits = [split for split in trainer.eval_splits if split in dataset.num_rows]
+    for split in trainer.eval_splits:
+        if split not in [*splits, "validation"] and "train" in dataset.num_rows:
             raise ConfigError(
-                f"trainer.{enabled[0]}: waits for the validation split; there is none"
+                f"trainer.eval_splits={split}: the dataset has {', '.join(dataset.num_rows)}"
             )
-        return
+    metrics = {}
+    if "validation" in splits:
+        metrics["checkpoint.monitor"] = checkpoint.monitor.metric
+    for name in PATIENCE_RULES:
+        rule = getattr(trainer, name)
+        if rule.patience is None and getattr(rule, "threshold", None) is None:
+            continue
+        metric, _ = resolve_metric(rule, checkpoint.monitor)
+        split = metric.partition("/")[0]
+        if split not in map(evaluation_name, splits):
+            raise ConfigError(f"trainer.{name}: waits for the {split} split; there is none")
+        metrics[f"trainer.{name}"] = metric
     names = result_keys(metric_settings.eval, dataset.schema.tasks)
-    known = [f"validation/{name}" for name in names]
+    known = [f"{evaluation_name(split)}/{name}" for split in splits for name in names]
     for key, metric in metrics.items():
         if metric not in known:
             raise ConfigError(
