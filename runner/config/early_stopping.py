@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from runner.config_key import Key
 from runner.distributed.global_batch import configured_global_batch_size
 from runner.errors import nearest_hint
-from runner.metrics.settings import TRAIN_EVALUATION, evaluation_name, find_metric
+from runner.metrics.settings import TRAIN_EVALUATION, evaluation_name, find_metric, measured_names
 
 DIRECTIONS = ("max", "min")
 
@@ -200,7 +200,7 @@ def natural_direction(metric: str) -> str | None:
 def check_monitored_metrics(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the mistakes in the monitored metric and in the rules that wait."""
     monitor = config["checkpoint"]["monitor"]
-    eval_names = ["loss", *config["metrics"]["eval"]]
+    eval_names = measured_names(config["metrics"])
     yield from _check_metric("checkpoint.monitor", monitor, eval_names, ["validation"])
     trainer = config["trainer"]
     # a run that is older than the key has the default

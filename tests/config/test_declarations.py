@@ -36,6 +36,7 @@ FULL_OPTIONS = {
     "remote": ["ray"],
     "search": ["tpe"],
     "sharding": ["auto"],
+    "metrics": ["default"],
     "loop": ["train", "eval", "online", "debug", "tune_batch_size", "tune_lr"],
     "callbacks": ["throughput", "memory", "weights", "activations"],
 }

@@ -56,10 +56,10 @@ def test_without_a_schema_the_options_own_yaml_is_one():
 
 
 def test_arguments_may_be_added_to_a_target_by_hand_and_nowhere_else():
-    plain = {"task": {"_target_": "runner.x.F", "a": 1}, "metrics": {"b": 1}}
-    config = {"task": {"_target_": "runner.x.F", "a": 1, "more": 2}, "metrics": {"b": 1, "c": 2}}
-    (left,) = check_types(config, plain, ["task.more", "metrics.c"])
-    assert left.startswith("metrics.c=2: there is no key")
+    plain = {"task": {"_target_": "runner.x.F", "a": 1}, "sampler": {"b": 1}}
+    config = {"task": {"_target_": "runner.x.F", "a": 1, "more": 2}, "sampler": {"b": 1, "c": 2}}
+    (left,) = check_types(config, plain, ["task.more", "sampler.c"])
+    assert left.startswith("sampler.c=2: there is no key")
     assert len(check_types(config, plain, [])) == 2
 
 

@@ -40,6 +40,7 @@ from runner.config.settings.trainer import (
     TrainerSettings,
 )
 from runner.embeddings.sharding_settings import ShardingSettings
+from runner.metrics.settings import MetricSettings
 from runner.optim.settings import ClipSettings
 
 __all__ = [
@@ -85,6 +86,7 @@ SETTINGS_BY_NODE: dict[str, type] = {
     "": RootSettings,
     "trainer": TrainerSettings,
     "checkpoint": CheckpointSettings,
+    "metrics": MetricSettings,
     "sharding": ShardingSettings,
     "search": SearchSettings,
     "launcher": LauncherSettings,
@@ -112,7 +114,7 @@ NODES_WITH_OWN_PARSER = (
     "sharding.tables",
 )
 # Nodes that hold any number of `_target_` nodes, under names that the user chooses.
-FREELY_NAMED_NODES = ("callbacks",)
+FREELY_NAMED_NODES = ("callbacks", "tracker")
 
 Settings = TypeVar("Settings")
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runner.batch import TaskSpec
 from runner.config.early_stopping import PATIENCE_RULES, resolve_metric
 from runner.config.intervals import parse_interval
 from runner.config.settings import CheckpointSettings, TrainerSettings, make_settings
@@ -17,10 +18,11 @@ from runner.distributed.global_batch import global_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.factory import make_metrics
+from runner.metrics.own import OwnMetric, OwnMetrics, check_own_metric
 from runner.metrics.settings import MetricSettings, evaluation_name, result_keys
 from runner.optim.lr_scaling import describe_lr_scaling
 from runner.reporting.console import View
-from runner.reporting.trackers import Trackers
+from runner.reporting.trackers import Trackers, check_tracker
 from runner.rundir.checkpoint import Checkpoint, Checkpointer
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.run import Run
@@ -88,8 +90,10 @@ def build_job(
     if source is None and scaling.rule != "constant":
         view.note(describe_lr_scaling(scaling.rule, scaling.batches, base_lrs))
     metric_settings = MetricSettings(**config["metrics"])
-    metrics = partial(make_metrics, dataset.schema, device, metric_settings)
-    check_monitors(checkpoint, trainer, metric_settings, dataset)
+    own_metrics = make_own_metrics(metric_settings.own, dataset.schema.tasks, allowed)
+    metrics = partial(make_metrics, dataset.schema, device, metric_settings, own=own_metrics)
+    own_names = OwnMetrics(own_metrics, dataset.schema.tasks, device=device).names()
+    check_monitors(checkpoint, trainer, metric_settings, dataset, own_names)
     cadence = make_cadence(trainer, checkpoint)
     if run is not None and source is None and steps_per_epoch is not None:
         length = RunLength(total_steps, steps_per_epoch, dataset.num_rows["train"], update_rows)
@@ -207,11 +211,14 @@ def make_trackers(
     node: Mapping[str, Mapping[str, Any]], ranks: Ranks, allowed: Sequence[str]
 ) -> dict[str, Any]:
     """Build the trackers by name; only rank 0 has any."""
-    return {
+    trackers = {
         name: instantiate(settings, KINDS["tracker"], key=f"tracker.{name}", allowed=allowed)
         for name, settings in node.items()
         if ranks.is_main
     }
+    for name, tracker in trackers.items():
+        check_tracker(f"tracker.{name}", tracker)
+    return trackers
 
 
 def make_callbacks(
@@ -227,11 +234,36 @@ def make_callbacks(
     return Callbacks(callbacks, ranks=ranks, exist_on_any_rank=bool(node))
 
 
+def make_own_metrics(
+    node: Mapping[str, Mapping[str, Any]], tasks: Sequence[TaskSpec], allowed: Sequence[str]
+) -> list[OwnMetric]:
+    """Return the metrics of `metrics.own`, each tried on two rows.
+
+    Raises:
+        ConfigError: for one that does not fit its tasks.
+    """
+    metrics = []
+    for name, settings in node.items():
+        arguments = {key: value for key, value in settings.items() if key != "tasks"}
+        make = partial(
+            instantiate,
+            arguments,
+            KINDS["metrics.own"],
+            key=f"metrics.own.{name}",
+            allowed=allowed,
+        )
+        metric = OwnMetric(name, make, settings.get("tasks"))
+        check_own_metric(metric, tasks)
+        metrics.append(metric)
+    return metrics
+
+
 def check_monitors(
     checkpoint: CheckpointSettings,
     trainer: TrainerSettings,
     metric_settings: MetricSettings,
     dataset: Dataset,
+    own_names: Sequence[str],
 ) -> None:
     """Check that every monitored metric is one that an evaluation on the way computes.
 
@@ -256,7 +288,7 @@ def check_monitors(
         if split not in map(evaluation_name, splits):
             raise ConfigError(f"trainer.{name}: waits for the {split} split; there is none")
         metrics[f"trainer.{name}"] = metric
-    names = result_keys(metric_settings.eval, dataset.schema.tasks)
+    names = [*result_keys(metric_settings.eval, dataset.schema.tasks), *own_names]
     known = [f"{evaluation_name(split)}/{name}" for split in splits for name in names]
     for key, metric in metrics.items():
         if metric not in known:

@@ -79,6 +79,19 @@ def is_callback(target: Any) -> bool:
     return any(has_methods(target, [event]) for event in EVENTS)
 
 
+def is_metric(target: Any) -> bool:
+    """Return whether it derives from torchmetrics' `Metric`; of its own, those of scores only.
+
+    Other metrics of torchmetrics, of texts and images, download models.
+    """
+    from torchmetrics import Metric  # it takes a second, which only jobs with such metrics pay
+
+    if not is_concrete_class(target) or not issubclass(target, Metric) or target is Metric:
+        return False
+    inside = str(target.__module__).split(".")
+    return inside[0] != "torchmetrics" or inside[1] in ("classification", "regression")
+
+
 def is_concrete_class(target: Any) -> bool:
     """Return whether it is a class of which objects can be made: no protocol, nothing abstract."""
     if not isinstance(target, type) or inspect.isabstract(target):
@@ -123,6 +136,7 @@ KINDS: Mapping[str, PartKind] = {
         is_model,
         "a class of models",
         "derive yours from runner.Recommender, with the methods embed and dense",
+        methods=MODEL_METHODS,
     ),
     "model.loss": PartKind(
         is_loss,
@@ -139,11 +153,18 @@ KINDS: Mapping[str, PartKind] = {
         is_task,
         "a class of tasks",
         "yours needs train_step and eval_step; runner.Supervised has both",
+        methods=TASK_METHODS,
     ),
     "tracker": PartKind(
         is_tracker,
         "a class of trackers",
         f"yours needs {', '.join(TRACKER_METHODS)}, as runner.Tracker says",
+        methods=TRACKER_METHODS,
+    ),
+    "metrics.own": PartKind(
+        is_metric,
+        "a class of torchmetrics.classification or torchmetrics.regression",
+        "derive yours from torchmetrics.Metric",
     ),
     "callbacks": PartKind(
         is_callback,
@@ -164,8 +185,10 @@ def find_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
     for i, group in enumerate(optimizer.get("parts") or ()):
         if "_target_" in (dense := group.get("dense") or {}):  # else the group's own optimizer
             yield f"optimizer.parts[{i}].dense", dense, KINDS["optimizer.dense"]
-    for group in ("tracker", "callbacks"):
-        for name, node in (config.get(group) or {}).items():
+    nodes = {group: config.get(group) for group in ("tracker", "callbacks")}
+    nodes["metrics.own"] = (config.get("metrics") or {}).get("own")
+    for group, parts in nodes.items():
+        for name, node in (parts or {}).items():
             yield f"{group}.{name}", node, KINDS[group]
 
 
