@@ -28,7 +28,8 @@ ALLOWED_PACKAGES = ("runner", "torch.optim", "torch.nn", "torchmetrics", "experi
 RESERVED_KEYS = ("_args_", "_partial_", "_recursive_", "_convert_")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+")
 _PLACES = re.compile(
-    r"(dataset|model\.(net|loss)|task|loop|optimizer\.(dense|parts\[\d+\]\.dense)"
+    r"(dataset|model\.(net|loss)|task|loop|scheduler|optimizer\.schedules\.(dense|sparse)"
+    r"|optimizer\.(dense|parts\[\d+\]\.(dense|schedule))"
     r"|(tracker|callbacks|metrics\.own)\.[^.\[]+)\._target_"
 )
 
@@ -108,8 +109,9 @@ def misplaced_target(key: str, path: object) -> str:
     """Return the message for a `_target_` where no part is built."""
     return (
         f"{key}={path}: no part is built here; a _target_ stands directly in dataset, task, loop, "
-        "model.net, model.loss, optimizer.dense, the dense of optimizer.parts, tracker.NAME, "
-        "callbacks.NAME or metrics.own.NAME"
+        "scheduler, model.net, model.loss, optimizer.dense, optimizer.schedules.dense and sparse, "
+        "the dense and schedule of optimizer.parts, tracker.NAME, callbacks.NAME or "
+        "metrics.own.NAME"
     )
 
 

@@ -85,7 +85,7 @@ def build_job(
     choose_pipeline(trainer, context, get_table_lookup(context.model), task)
     scaling = trainer.lr_scaling
     base_lrs = base_learning_rates(context, table_lrs, scaling)
-    learning_rates_for = partial(make_learning_rates, config, base_lrs, parameter_groups)
+    learning_rates_for = partial(make_learning_rates, config, base_lrs, parameter_groups, allowed)
     learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
     if source is None and scaling.rule != "constant":
         view.note(describe_lr_scaling(scaling.rule, scaling.batches, base_lrs))
@@ -93,6 +93,7 @@ def build_job(
     own_metrics = make_own_metrics(metric_settings.own, dataset.schema.tasks, allowed)
     metrics = partial(make_metrics, dataset.schema, device, metric_settings, own=own_metrics)
     own_names = OwnMetrics(own_metrics, dataset.schema.tasks, device=device).names()
+    train_metrics = metrics(False)
     check_monitors(checkpoint, trainer, metric_settings, dataset, own_names)
     cadence = make_cadence(trainer, checkpoint)
     if run is not None and source is None and steps_per_epoch is not None:
@@ -118,7 +119,7 @@ def build_job(
         learning_rates_for=learning_rates_for,
         total_steps=total_steps,
         make_metrics=metrics,
-        train_metrics=metrics(False),
+        train_metrics=train_metrics,
         trackers=Trackers(make_trackers(config["tracker"], ranks, allowed), warn=view.warn),
         view=view,
         callbacks=make_callbacks(config.get("callbacks") or {}, ranks, allowed),

@@ -69,6 +69,13 @@ def is_task(target: Any) -> bool:
     return has_methods(target, TASK_METHODS)
 
 
+def is_schedule(target: Any) -> bool:
+    """Return whether it is a marked function, or a class whose objects are called by `update`."""
+    if is_marked(target, "scheduler"):
+        return True
+    return is_concrete_class(target) and first_argument(target, "__call__") == "update"
+
+
 def is_tracker(target: Any) -> bool:
     """Return whether it is a class with the methods of a `Tracker`."""
     return has_methods(target, TRACKER_METHODS)
@@ -149,6 +156,11 @@ KINDS: Mapping[str, PartKind] = {
         "an optimizer: a class of torch.optim",
         "derive yours from torch.optim.Optimizer",
     ),
+    "scheduler": PartKind(
+        is_schedule,
+        "a function marked with @runner.schedule_option, or a class of schedules",
+        "put the mark on a function of your own; a class needs __call__(self, update)",
+    ),
     "task": PartKind(
         is_task,
         "a class of tasks",
@@ -185,6 +197,14 @@ def find_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
     for i, group in enumerate(optimizer.get("parts") or ()):
         if "_target_" in (dense := group.get("dense") or {}):  # else the group's own optimizer
             yield f"optimizer.parts[{i}].dense", dense, KINDS["optimizer.dense"]
+    schedules = {"scheduler": config.get("scheduler")}
+    for name, node in (optimizer.get("schedules") or {}).items():
+        schedules[f"optimizer.schedules.{name}"] = node
+    for i, group in enumerate(optimizer.get("parts") or ()):
+        schedules[f"optimizer.parts[{i}].schedule"] = group.get("schedule")
+    for key, node in schedules.items():
+        if node is not None and "_target_" in node:
+            yield key, node, KINDS["scheduler"]
     nodes = {group: config.get(group) for group in ("tracker", "callbacks")}
     nodes["metrics.own"] = (config.get("metrics") or {}).get("own")
     for group, parts in nodes.items():

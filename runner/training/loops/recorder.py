@@ -181,6 +181,7 @@ class Recorder:
                     signature=job.run.signature,
                     trackers=job.trackers.state(),
                     callbacks=job.callbacks.state(),
+                    schedules=job.learning_rates.states(),
                 ),
                 protect=() if state.best is None else (state.best.step,),
             )
