@@ -67,6 +67,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("values", "rule", "expected"), TABLE)
+@pytest.mark.parity("L9")
 def test_a_rule_acts_where_the_table_says(values, rule, expected):
     assert decisions(values, **rule) == expected
 

@@ -115,6 +115,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["-m", "seed=range(0)"], ["seed=range(0): a sweep over nothing"]),
     ],
 )  # fmt: skip
+@pytest.mark.parity("T18", "E5", "N4")
 def test_a_mistake_is_told_with_key_value_rule_and_the_nearest_right_thing(command, words, said):
     message = command.refused(*words)
     for part in said:

@@ -62,6 +62,7 @@ def measured(prediction, tasks, names=(), **more):
 
 
 @pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parity("E21")
 def test_metrics_at_a_threshold_are_those_of_scikit_learn(exact):
     prediction = draw(0, 4000)
     found = measured(prediction, [CLICK], AT_THRESHOLDS, exact=exact)
@@ -89,6 +90,7 @@ def test_a_row_at_the_threshold_is_not_found_as_in_torchmetrics():
 
 
 @pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parity("E21")
 def test_a_metric_may_be_that_of_one_task(exact):
     tasks = [CLICK, BUY, RATING]
     names = ["auc/click", "log_loss", "ece/buy", "f1@0.5/click", "recall@0.5", "mae/rating"]
@@ -121,6 +123,7 @@ OF_RATING = [
 ]
 
 
+@pytest.mark.parity("T11", "E21")
 def test_classes_of_torchmetrics_give_what_they_give_by_themselves_on_ranks_too():
     prediction = draw(2, 999, 2)
     prediction = replace(prediction, weights_B=(prediction.weights_B > 0).float())

@@ -33,6 +33,7 @@ def plain(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.parity("T9", "L7")
 def test_all_splits_are_evaluated_on_the_way_and_the_training_stays_the_same(
     runner, plain, tmp_path
 ):
@@ -68,6 +69,7 @@ def test_all_splits_are_evaluated_on_the_way_and_the_training_stays_the_same(
     assert len(rows(tmp_path / "eval")) == 2
 
 
+@pytest.mark.parity("L21")
 def test_the_size_of_evaluation_batches_changes_no_number(runner, plain, tmp_path):
     run = tmp_path / "run"
     train(runner, run, "trainer.eval_batch_size=171")
@@ -93,6 +95,7 @@ def test_a_mistake_in_the_list_of_splits_is_told(runner, plain, tmp_path, words,
     assert said in done.text
 
 
+@pytest.mark.parity("L10", "L21")
 def test_rules_watch_the_train_and_the_test_split(runner, tmp_path):
     """No value beats the first by 100, so what the rules decide is known by hand."""
     run = tmp_path / "run"

@@ -34,6 +34,7 @@ def run(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parity("T13")
 def test_every_rank_logs_the_training_into_a_file_of_its_own(run):
     first, second = ((run / name).read_text() for name in ("log.txt", "log.rank1.txt"))
     for text in (first, second):
@@ -42,6 +43,7 @@ def test_every_rank_logs_the_training_into_a_file_of_its_own(run):
     assert len(re.findall("train  step", first)) == 6  # rank 1 has not written here
 
 
+@pytest.mark.parity("T1")
 def test_speeds_stand_on_the_line_in_the_run_and_at_the_trackers(run):
     rows = [row for row in read_lines(run / "perf.jsonl") if "updates_per_s" in row]
     assert [row["step"] for row in rows] == [7, 14, 21, 28, 35, 40]
@@ -59,6 +61,7 @@ def test_speeds_stand_on_the_line_in_the_run_and_at_the_trackers(run):
     assert ("completed", 0) in sent and ("validation", 11) in sent
 
 
+@pytest.mark.parity("E21", "T11")
 def test_metrics_of_ones_own_are_the_same_on_two_ranks_and_on_one(runner, run, tmp_path):
     result = json.loads((run / "result.json").read_text())["metrics"]
     assert result["test/p"] == pytest.approx(result["test/precision@0.2"], abs=1e-6)

@@ -38,6 +38,7 @@ def untouched(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.parity("C5")
 def test_every_rate_follows_its_schedule(untouched):
     lines = map(json.loads, (untouched / "metrics.jsonl").read_text().splitlines())
     rows = [row for row in lines if row["split"] == "train"]
@@ -49,6 +50,7 @@ def test_every_rate_follows_its_schedule(untouched):
 
 
 @pytest.mark.parametrize("kill", ["step:23", "eval:40"])
+@pytest.mark.parity("C5", "E4")
 def test_a_killed_run_goes_on_with_the_states_of_its_schedules(runner, untouched, tmp_path, kill):
     run = tmp_path / "run"
     assert train(runner, run, kill).code == -9

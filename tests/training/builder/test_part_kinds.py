@@ -305,6 +305,7 @@ def test_half_a_part_is_none(mine, group, part):
               else part)  # fmt: skip
 
 
+@pytest.mark.parity("C7")
 def test_a_dataset_must_have_what_its_class_does_not_show(mine):
     judge(mine, "dataset", type("Own", (MyDataset,), {}))
     for full in (True, False):

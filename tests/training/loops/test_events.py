@@ -58,6 +58,7 @@ def job_of(evaluate="5", **callbacks):
     )
 
 
+@pytest.mark.parity("L16")
 def test_every_event_comes_at_its_time(tmp_path):
     train(job_of(diary=Diary(file=str(tmp_path / "d"))))
     lines = [json.loads(line) for line in (tmp_path / "d.0").read_text().splitlines()]
@@ -138,6 +139,7 @@ def test_an_evaluation_that_is_interrupted_leaves_no_row_of_any_split():
         ("on_best", 2, 2),
     ],
 )
+@pytest.mark.parity("L16")
 def test_a_callback_that_asks_to_stop_ends_the_run_after_that_update(event, step, end):
     every = "2" if event in ("on_evaluation", "on_evaluation_start", "on_best") else None
     result = train(job_of(every, asker=Asker(step=step, what="stop", event=event)))
