@@ -4,6 +4,7 @@ import csv
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from runner.reporting.report.leaderboard import STATUSES, rank_runs, write_leaderboard
