@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from runner.config.targets import resolve_part
 from runner.errors import ConfigError
 from runner.optim.lr_schedule import LRFactor, build_schedule
 from runner.training.builder.instantiate import instantiate
@@ -107,10 +105,9 @@ def build_any_schedule(
     """
     if "_target_" not in node:
         return build_schedule(node, total_steps, steps_per_epoch=steps_per_epoch, where=where)
-    kind = KINDS["scheduler"]
-    taken = inspect.signature(resolve_part(node["_target_"], allowed, kind, where)).parameters
     lengths = {"total_steps": total_steps, "steps_per_epoch": steps_per_epoch}
-    given = {name: value for name, value in lengths.items() if name in taken and name not in node}
-    make = partial(instantiate, node, kind, key=where, allowed=allowed, **given)
+    make = partial(
+        instantiate, node, KINDS["scheduler"], key=where, allowed=allowed, offered=lengths
+    )
     OwnSchedule(where, make())(1)
     return OwnSchedule(where, make())
