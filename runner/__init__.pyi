@@ -14,7 +14,7 @@ from .metrics.protocol import Metrics
 from .models.layers.embedding import TableLookup
 from .models.layers.recommender import Recommender
 from .models.losses.protocol import Loss
-from .parts import dataset_option, loop_option
+from .parts import dataset_option, loop_option, schedule_option
 from .reporting.trackers.tracker import RunInfo, Tracker
 from .training.job import Job, Result
 from .training.loops.events import TrainingHandle
@@ -49,4 +49,5 @@ __all__ = [
     "UserError",
     "dataset_option",
     "loop_option",
+    "schedule_option",
 ]

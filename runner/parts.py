@@ -24,6 +24,11 @@ def loop_option(function: Function) -> Function:
     return _mark(function, "loop")
 
 
+def schedule_option(function: Function) -> Function:
+    """Mark a function that returns a schedule, so that a scheduler's `_target_` may name it."""
+    return _mark(function, "scheduler")
+
+
 def is_marked(target: object, group: str) -> bool:
     """Return whether an object is a function that is marked as a part of a group."""
     return inspect.isfunction(target) and vars(target).get(_MARK) == group

@@ -5,11 +5,10 @@ torch is imported inside the functions, so that nothing before them waits for it
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from runner.distributed.torchrun import ignore_sigterm
 from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import UserError
 from runner.machine import is_out_of_memory
-from runner.rundir.run import Run, read_only_run, write_result
+from runner.rundir.regular_files import open_regular
+from runner.rundir.run import Run, log_to_stderr, read_only_run, write_result
 from runner.rundir.secrets import mask_secrets
 
 
@@ -42,9 +42,8 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
         is_main, is_launched = launched_rank() == 0, launched_world_size() is not None
         if is_launched:
             run = _broadcast_run(run, _join_process_group(composed))
-        with nullcontext() if is_main else redirect_to_log(run.dir if run else None):
-            view = View() if is_main else View(open(os.devnull, "w"))  # noqa: SIM115
-            job = build_job(composed.config, run, view=view, allowed=allowed, name=composed.name)
+        with nullcontext() if is_main else redirect_to_rank_log(run, composed.saved_config):
+            job = build_job(composed.config, run, view=View(), allowed=allowed, name=composed.name)
             result = job.loop(job)
         if is_launched:
             ignore_sigterm()  # another rank may still fail, but this one has a result
@@ -110,18 +109,21 @@ def _leave_process_group() -> None:
 
 
 @contextmanager
-def redirect_to_log(folder: Path | None) -> Iterator[None]:
-    """Redirect what is printed, warnings of libraries included, into the run's `log.txt`."""
-    logging.getLogger("runner.reporting.console").setLevel(logging.CRITICAL)  # rank 0 logs the same
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    log_file = os.open(folder / "log.txt" if folder else os.devnull, flags, 0o644)
+def redirect_to_rank_log(run: Run | None, config: Mapping[str, Any]) -> Iterator[None]:
+    """Redirect all that a rank other than 0 prints and logs into `log.rank<N>.txt` of the run."""
+    path = run.dir / f"log.rank{launched_rank()}.txt" if run is not None else Path(os.devnull)
+    if run is None:
+        log_file = os.open(path, os.O_WRONLY)
+    else:
+        log_file = open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     sys.stdout.flush()
     sys.stderr.flush()
     originals = [os.dup(1), os.dup(2)]
     try:
         os.dup2(log_file, 1)
         os.dup2(log_file, 2)
-        yield
+        with log_to_stderr():
+            yield
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

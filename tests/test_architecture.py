@@ -32,7 +32,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "models": {"distributed", "embeddings"},
     "reporting": {"distributed", "metrics", "rundir"},
     "config": {"distributed", "embeddings", "metrics", "models", "optim", "rundir"},
-    "sweep": {"config", "distributed", "reporting", "rundir"},
+    "sweep": {"config", "distributed", "metrics", "reporting", "rundir"},
     "training": {
         *("config", "data", "distributed", "embeddings", "metrics"),
         *("models", "optim", "reporting", "rundir"),

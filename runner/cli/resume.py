@@ -128,7 +128,8 @@ def _check_flags(folder: Path, flags: Flags) -> None:
 def describe_schedule_change(config: Mapping[str, Any], changed: set[str]) -> str:
     """Return a note on what another length does to the schedule; empty if nothing."""
     scheduler = config.get("scheduler") or {}
-    kind, warmup = scheduler.get("kind"), scheduler.get("warmup") or 0
+    kind = scheduler.get("kind") or scheduler.get("_target_")
+    warmup = scheduler.get("warmup") or 0
     if not changed & {"trainer.max_steps", "trainer.max_epochs"}:
         return ""
     if kind == "constant" and not 0 < warmup < 1:

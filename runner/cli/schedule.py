@@ -71,7 +71,7 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
     for note in composed.notes:
         print(note, file=sys.stderr)
     length = _length(composed.config, given.rows, allowed)
-    rates = build_learning_rates(composed.config, length)
+    rates = build_learning_rates(composed.config, length, allowed)
     _print_schedule(rates, length)
     if given.out is not None:
         try:
@@ -82,7 +82,9 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
     return 0
 
 
-def build_learning_rates(config: Mapping[str, Any], length: ScheduleLength) -> list[LearningRate]:
+def build_learning_rates(
+    config: Mapping[str, Any], length: ScheduleLength, allowed: Sequence[str] = ()
+) -> list[LearningRate]:
     """Return the rates of every optimizer of a configuration, as the training will set them."""
     optimizer = config["optimizer"]
     scaling = config["trainer"].get("lr_scaling") or {"rule": "constant", "batches": None}
@@ -94,7 +96,9 @@ def build_learning_rates(config: Mapping[str, Any], length: ScheduleLength) -> l
         node = own_schedule or config["scheduler"]
         where = f"optimizer.schedules.{name}" if own_schedule else "scheduler"
         rates.append(
-            _build_learning_rate(name, optimizer[name].get("lr"), node, where, length, scale)
+            _build_learning_rate(
+                name, optimizer[name].get("lr"), node, where, length, scale, allowed
+            )
         )
     for i, part in enumerate(parse_parameter_groups(optimizer)):
         if part.frozen:
@@ -108,7 +112,8 @@ def build_learning_rates(config: Mapping[str, Any], length: ScheduleLength) -> l
             if node is None:
                 node, where = schedules.get(side) or config["scheduler"], "scheduler"
             name = part.name if len(sides) < 2 else f"{part.name}/{side}"
-            rates.append(_build_learning_rate(name, settings.get("lr"), node, where, length, scale))
+            full = settings.get("lr")
+            rates.append(_build_learning_rate(name, full, node, where, length, scale, allowed))
     return rates
 
 
@@ -119,11 +124,20 @@ def _build_learning_rate(
     where: str,
     length: ScheduleLength,
     scale: float,
+    allowed: Sequence[str],
 ) -> LearningRate:
-    factor = build_schedule(
-        node, length.num_updates, steps_per_epoch=length.updates_per_epoch, where=where
-    )
     scaled = None if full is None else full * scale
+    total, per_epoch = length.num_updates, length.updates_per_epoch
+    if "_target_" in node:
+        from runner.training.builder import build_any_schedule  # torch knows what is a part
+
+        own = build_any_schedule(
+            node, where=where, total_steps=total, steps_per_epoch=per_epoch, allowed=allowed
+        )
+        factors = [own(update) for update in range(1, total + 1)]  # in order: it may have a state
+        name_of_class = str(node["_target_"]).rpartition(".")[2]
+        return LearningRate(name, scaled, lambda k: factors[k - 1], 0, name_of_class)
+    factor = build_schedule(node, total, steps_per_epoch=per_epoch, where=where)
     return LearningRate(name, scaled, factor, node.get("warmup") or 0, str(node["kind"]))
 
 

@@ -7,17 +7,16 @@ evaluations in a row that do not, a rule acts and begins to wait again; the best
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
 from runner.config_key import Key
 from runner.distributed.global_batch import configured_global_batch_size
 from runner.errors import nearest_hint
-from runner.metrics.settings import find_metric
+from runner.metrics.settings import TRAIN_EVALUATION, evaluation_name, find_metric, measured_names
 
 DIRECTIONS = ("max", "min")
-
 
 Patience = Annotated[
     int | None,
@@ -35,7 +34,11 @@ MaxTimes = Annotated[
     int | None, Key("how often the rule may act; null: no limit", ge=1, note="null sets no limit")
 ]
 MetricName = Annotated[
-    str | None, Key("split/metric, such as validation/log_loss; null: checkpoint.monitor's")
+    str | None,
+    Key(
+        "split/metric, such as validation/log_loss or, of trainer.eval_splits, test/auc or "
+        "train_eval/auc; null: checkpoint.monitor's"
+    ),
 ]
 Direction = Annotated[
     str | None,
@@ -197,9 +200,11 @@ def natural_direction(metric: str) -> str | None:
 def check_monitored_metrics(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the mistakes in the monitored metric and in the rules that wait."""
     monitor = config["checkpoint"]["monitor"]
-    eval_names = ["loss", *config["metrics"]["eval"]]
-    yield from _check_metric("checkpoint.monitor", monitor, eval_names)
+    eval_names = measured_names(config["metrics"])
+    yield from _check_metric("checkpoint.monitor", monitor, eval_names, ["validation"])
     trainer = config["trainer"]
+    # a run that is older than the key has the default
+    splits = [evaluation_name(split) for split in trainer.get("eval_splits", ["validation"])]
     rows = configured_global_batch_size(trainer)
     for name, kind in PATIENCE_RULES.items():
         node, where = trainer.get(name, {}), f"trainer.{name}"
@@ -217,7 +222,7 @@ def check_monitored_metrics(config: Mapping[str, Any]) -> Iterator[str]:
         if watched["metric"] == monitor["metric"] and watched["direction"] is None:
             watched["direction"] = monitor["direction"]  # which has been checked above
         else:
-            yield from _check_metric(where, watched, eval_names)
+            yield from _check_metric(where, watched, eval_names, splits)
         if watched["direction"] is None and natural_direction(watched["metric"]) is None:
             yield (
                 f"{where}.direction=null: is missing: whether more or less of {watched['metric']} "
@@ -238,7 +243,10 @@ def _check_disabled(where: str, node: Mapping[str, Any], kind: type[PatienceRule
             yield f"{where}.{key}={value}: does nothing without {where}.patience (evaluations)"
 
 
-def _check_metric(where: str, node: Mapping[str, Any], eval_names: list[str]) -> Iterator[str]:
+def _check_metric(
+    where: str, node: Mapping[str, Any], eval_names: list[str], splits: Sequence[str]
+) -> Iterator[str]:
+    """splits: names of the evaluations on the way that the metric may be of."""
     metric, direction = node["metric"], node["direction"]
     split, _, name = metric.partition("/")
     key = f"{where}.metric={metric}"
@@ -246,11 +254,18 @@ def _check_metric(where: str, node: Mapping[str, Any], eval_names: list[str]) ->
         if where != "checkpoint.monitor":  # another rule checks the form of that one
             yield f"{key}: write split/metric, such as validation/{split}"
         return
-    if split != "validation":
-        if split in ("train", "test"):
-            yield f"{key}: a training evaluates the validation split only: validation/{name}"
+    if split not in splits:
+        if where == "checkpoint.monitor" and split in ("train", "test"):
+            yield f"{key}: the best checkpoint is that of the validation split: validation/{name}"
+        elif where != "checkpoint.monitor" and split in ("train", "test", TRAIN_EVALUATION):
+            listed = "test" if split == "test" else "train"
+            yield (
+                f"{key}: is not evaluated on the way; trainer.eval_splits=[validation,{listed}] "
+                f"adds {evaluation_name(listed)}/{name}"
+            )
         elif where != "checkpoint.monitor":
-            yield f"{key}: there is no split {split}: validation/{name}"
+            near = nearest_hint(split, splits)
+            yield f"{key}: there is no split {split}{near}: validation/{name}"
         return
     base = name.partition("/")[0]
     if base not in eval_names:

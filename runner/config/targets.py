@@ -28,8 +28,9 @@ ALLOWED_PACKAGES = ("runner", "torch.optim", "torch.nn", "torchmetrics", "experi
 RESERVED_KEYS = ("_args_", "_partial_", "_recursive_", "_convert_")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+")
 _PLACES = re.compile(
-    r"(dataset|model\.(net|loss)|task|loop|optimizer\.(dense|parts\[\d+\]\.dense)"
-    r"|(tracker|callbacks)\.[^.\[]+)\._target_"
+    r"(dataset|model\.(net|loss)|task|loop|scheduler|optimizer\.schedules\.(dense|sparse)"
+    r"|optimizer\.(dense|parts\[\d+\]\.(dense|schedule))"
+    r"|(tracker|callbacks|metrics\.own)\.[^.\[]+)\._target_"
 )
 
 
@@ -42,12 +43,21 @@ class PartKind:
         takes: describes in a message what is accepted.
         marking: says in a message how a part of one's own is recognised.
         attributes: what an object that was made must have, besides what its class shows.
+        methods: what a class must have, so that a message can say which of them it lacks.
     """
 
     accepts: Callable[[Any], bool]
     takes: str
     marking: str
     attributes: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+
+    def describe_missing(self, target: Any) -> str:
+        """Say which methods a class lacks, if it has some of them."""
+        missing = [name for name in self.methods if not callable(getattr(target, name, None))]
+        if not isinstance(target, type) or not 0 < len(missing) < len(self.methods):
+            return ""
+        return f"; {target.__name__} lacks {', '.join(missing)}"
 
 
 def allowed_packages(flags: Sequence[str]) -> tuple[str, ...]:
@@ -99,8 +109,9 @@ def misplaced_target(key: str, path: object) -> str:
     """Return the message for a `_target_` where no part is built."""
     return (
         f"{key}={path}: no part is built here; a _target_ stands directly in dataset, task, loop, "
-        "model.net, model.loss, optimizer.dense, the dense of optimizer.parts, tracker.NAME or "
-        "callbacks.NAME"
+        "scheduler, model.net, model.loss, optimizer.dense, optimizer.schedules.dense and sparse, "
+        "the dense and schedule of optimizer.parts, tracker.NAME, callbacks.NAME or "
+        "metrics.own.NAME"
     )
 
 
@@ -143,7 +154,7 @@ def resolve_part(path: str, allowed: Sequence[str], kind: PartKind, key: str) ->
     if not kind.accepts(target):
         raise ConfigError(
             f"{key}._target_={path}: not a part that {key} takes, which is {kind.takes}; "
-            f"{kind.marking}"
+            f"{kind.marking}{kind.describe_missing(target)}"
         )
     return target
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.settings import add_task_means, result_key
+from runner.metrics.settings import add_task_means, names_for_task, result_key
 
 
 class CalibrationError:
@@ -26,9 +26,17 @@ class CalibrationError:
     probabilities and weights of each bin.
     """
 
-    def __init__(self, tasks: Sequence[TaskSpec], *, num_bins: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        tasks: Sequence[TaskSpec],
+        *,
+        num_bins: int,
+        device: torch.device,
+    ) -> None:
+        """names: `ece`, or `ece/<task>` for some tasks only."""
         self._tasks = tuple(tasks)
-        self._columns = [i for i, task in enumerate(tasks) if task.kind == "binary"]
+        self._columns = [i for i, task in enumerate(tasks) if "ece" in names_for_task(names, task)]
         self._column_index = torch.tensor(self._columns, device=device)
         shape = (len(self._columns), 3, num_bins)
         self._sums_T3K = torch.zeros(shape, dtype=torch.float64, device=device)

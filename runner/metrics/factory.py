@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -10,48 +11,74 @@ from runner.batch import Schema
 from runner.metrics.calibration import CalibrationError
 from runner.metrics.collection import MetricCollection
 from runner.metrics.metric_set import MetricSet
+from runner.metrics.own import OwnMetric, OwnMetrics
 from runner.metrics.protocol import Metrics
 from runner.metrics.ranking import PerUserMetrics
-from runner.metrics.settings import METRICS, MetricSettings, find_group_column
+from runner.metrics.settings import (
+    METRICS,
+    MetricSettings,
+    check_tasks,
+    find_group_column,
+    get_metric,
+    split_task,
+)
 from runner.metrics.slices import SlicedMetrics
+from runner.metrics.threshold import ThresholdMetrics
 
 
 def make_metrics(
-    schema: Schema, device: torch.device, settings: MetricSettings, exact: bool
+    schema: Schema,
+    device: torch.device,
+    settings: MetricSettings,
+    exact: bool,
+    *,
+    own: Sequence[OwnMetric] = (),
 ) -> Metrics:
     """Make the metrics of a pass over a split.
 
     Args:
         exact: True for an evaluation, False for the cheap metrics of training.
+        own: those of `metrics.own`, for evaluations.
 
     Raises:
-        ConfigError: if metrics need a group column that the dataset has not.
+        ConfigError: if metrics need a column or a task that the dataset has not.
     """
-    metrics = _make_unsliced(schema, device, settings, exact)
+    for key, names in (("metrics.eval", settings.eval), ("metrics.train", settings.train)):
+        check_tasks(key, names, schema.tasks)
+    metrics = _make_unsliced(schema, device, settings, exact, own)
     if not exact or settings.slice_by is None:
         return metrics
     slices = SlicedMetrics(
-        lambda: _make_unsliced(schema, device, settings, exact), settings.slice_by
+        lambda: _make_unsliced(schema, device, settings, exact, own), settings.slice_by
     )
     return MetricCollection(metrics, {"slices": slices})
 
 
 def _make_unsliced(
-    schema: Schema, device: torch.device, settings: MetricSettings, exact: bool
+    schema: Schema,
+    device: torch.device,
+    settings: MetricSettings,
+    exact: bool,
+    own: Sequence[OwnMetric],
 ) -> Metrics:
     find_group_column(settings, schema.groups)
     set_settings = replace(
         settings,
-        eval=[name for name in settings.eval if name in METRICS],
-        train=[name for name in settings.train if name in METRICS],
+        eval=[name for name in settings.eval if split_task(name)[0] in METRICS],
+        train=[name for name in settings.train if split_task(name)[0] in METRICS],
     )
     first = MetricSet(
         schema.tasks, exact=exact, device=device, settings=set_settings, groups=schema.groups
     )
     others: dict[str, Metrics] = {}
-    if "ece" in (settings.eval if exact else settings.train):
+    names = settings.eval if exact else settings.train
+    if ece := [name for name in names if split_task(name)[0] == "ece"]:
         bins = settings.ece_bins
-        others["ece"] = CalibrationError(schema.tasks, num_bins=bins, device=device)
+        others["ece"] = CalibrationError(ece, schema.tasks, num_bins=bins, device=device)
+    if at_threshold := [name for name in names if get_metric(name).needs == "threshold"]:
+        others["threshold"] = ThresholdMetrics(at_threshold, schema.tasks, device=device)
+    if exact and own:
+        others["own"] = OwnMetrics(own, schema.tasks, device=device)
     if exact and settings.ranking_metrics:
         others["users"] = PerUserMetrics(
             settings.ranking_metrics,

@@ -28,6 +28,8 @@ from runner.metrics.settings import (
     MetricSettings,
     add_task_means,
     find_group_column,
+    get_metric,
+    names_for_task,
     result_key,
     result_keys,
 )
@@ -72,7 +74,7 @@ class MetricSet:
         self._tasks = tuple(tasks)
         kinds = {task.kind for task in tasks}
         names = settings.eval if exact else settings.train
-        self._names = tuple(name for name in names if METRICS[name].kind in kinds)
+        self._names = tuple(name for name in names if get_metric(name).kind in kinds)
         self._group = find_group_column(settings, groups) if exact else None
         self._device = device
         self._exact = exact
@@ -93,7 +95,7 @@ class MetricSet:
         self._loss_names: tuple[str, ...] = ()
         self._buffer = None if exact else RowBuffer(len(tasks), device)
         self._scores: ScoreBuffer | None = None
-        if any(METRICS[name].needs != "sums" for name in self._names):
+        if any(get_metric(name).needs != "sums" for name in self._names):
             self._scores = ScoreBuffer(
                 len(self._columns["binary"]),
                 row_limit=settings.exact_auroc_rows if exact else 0,
@@ -170,12 +172,12 @@ class MetricSet:
             index = self._columns[task.kind].index(task_index)
             sums = self._sums_ST[task.kind][:, index].tolist()  # sync
             if task.kind == "binary":
-                values = binary_results(*sums) | self._curve_results(index, nan_check=sums[3])
+                values = binary_results(*sums)
+                values |= self._curve_results(index, names_for_task(self._names, task), sums[3])
             else:
                 values = regression_results(*sums)
-            for name in self._names:
-                if METRICS[name].kind == task.kind:
-                    results[result_key(name, task, self._tasks)] = values[name]
+            for name in names_for_task(self._names, task):
+                results[result_key(name, task, self._tasks)] = values[name]
         return add_task_means(results, self._names, self._tasks)
 
     def notes(self) -> tuple[str, ...]:
@@ -187,7 +189,7 @@ class MetricSet:
         for index, column in enumerate(self._columns["binary"]):
             levels = self._scores.score_levels(index)
             for name, error in (("auc", roc_auc_error), ("pr_auc", average_precision_error)):
-                if name in self._names:
+                if name in names_for_task(self._names, self._tasks[column]):
                     key = result_key(name, self._tasks[column], self._tasks)
                     notes.append(f"{key}: binned {beyond}, within ±{error(*levels):.1e}")
         if self._group is not None:
@@ -253,9 +255,11 @@ class MetricSet:
                 results[f"loss/{name}"] = ratio(part, weight)
         return results
 
-    def _curve_results(self, index: int, *, nan_check: float) -> dict[str, float]:
+    def _curve_results(
+        self, index: int, names: Sequence[str], nan_check: float
+    ) -> dict[str, float]:
         """nan_check: a sum over the task's rows, which is NaN if a logit or label is."""
-        names = [name for name in self._names if METRICS[name].needs != "sums"]
+        names = [name for name in names if METRICS[name].needs != "sums"]
         if self._scores is None or math.isnan(nan_check):
             return dict.fromkeys(names, math.nan)
         results = {}

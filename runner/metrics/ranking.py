@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.settings import add_task_means, parse_cutoff, result_key
+from runner.metrics.settings import add_task_means, names_for_task, parse_cutoff, result_key
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -60,7 +60,7 @@ class PerUserMetrics:
         keys = [
             result_key(name, self._tasks[column], self._tasks)
             for column in self._columns
-            for name in self._names
+            for name in names_for_task(self._names, self._tasks[column])
         ]
         return list(add_task_means(dict.fromkeys(keys, 0.0), self._names, self._tasks))
 
@@ -122,21 +122,24 @@ class PerUserMetrics:
         results = {}
         for index, column in enumerate(self._columns):
             scores_N, labels_N = rows_N[:, index], rows_N[:, len(self._columns) + index]
-            values = self._compute_task(scores_N, labels_N, groups_N)
+            names = names_for_task(self._names, self._tasks[column])
+            values = self._compute_task(names, scores_N, labels_N, groups_N)
             for name, value in values.items():
                 results[result_key(name, self._tasks[column], self._tasks)] = value
         return add_task_means(results, self._names, self._tasks)
 
-    def _compute_task(self, scores_N: Floats, labels_N: Floats, groups_N: Ints) -> dict[str, float]:
+    def _compute_task(
+        self, names: Sequence[str], scores_N: Floats, labels_N: Floats, groups_N: Ints
+    ) -> dict[str, float]:
         positive_N = labels_N > 0.5
         used_scores = scores_N[positive_N] if self._full else scores_N
         if np.isnan(used_scores).any() or np.isnan(labels_N).any():
-            return dict.fromkeys(self._names, math.nan)
+            return dict.fromkeys(names, math.nan)
         if self._full:
             users_P, ranks_P = groups_N[positive_N], scores_N[positive_N]
         else:
             users_P, ranks_P = rank_within_groups(groups_N, scores_N, positive_N)
-        return compute_ranking_metrics(self._names, users_P, ranks_P)
+        return compute_ranking_metrics(names, users_P, ranks_P)
 
 
 def rank_within_groups(groups_N: Ints, scores_N: Floats, positive_N: Flags) -> tuple[Ints, Floats]:

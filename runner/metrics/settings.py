@@ -6,14 +6,14 @@ It imports no torch, because the rules of configuration use it before torch is t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Protocol
 
 from runner.config_key import Key, find_field_problems
 from runner.errors import ConfigError, nearest_hint, raise_combined
 
 # metrics that need bins or users are not part of a MetricSet, see runner/metrics/factory.py
-Needs = Literal["sums", "ranks", "groups", "bins", "users"]
+Needs = Literal["sums", "ranks", "groups", "bins", "users", "threshold"]
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,15 @@ SEPARATE_METRICS: Mapping[str, Metric] = {
     "ece": Metric("binary", "bins", "min"),
     "mrr": Metric("binary", "users", "max"),
 }
+TRAIN_EVALUATION = "train_eval"  # an evaluation of the train split; "train" is what training saw
 METRICS_AT_K = ("ndcg", "recall", "hit_rate")  # followed by a number, such as ndcg@10
+METRICS_AT_THRESHOLD = ("precision", "recall", "f1")  # followed by a probability: recall@0.5
 CANDIDATE_CHOICES = ("rows", "full")
+
+
+def evaluation_name(split: str) -> str:
+    """Return what an evaluation of a split is called in files, metrics and messages."""
+    return TRAIN_EVALUATION if split == "train" else split
 
 
 def parse_cutoff(name: str) -> tuple[str, int | None]:
@@ -52,15 +59,32 @@ def parse_cutoff(name: str) -> tuple[str, int | None]:
     return kind, int(cutoff) if cutoff.isdecimal() and int(cutoff) > 0 else None
 
 
+def parse_threshold(name: str) -> tuple[str, float | None]:
+    """Split f1@0.3 into ('f1', 0.3); None if that is no number between 0 and 1 with a point."""
+    kind, _, text = name.partition("@")
+    whole, point, digits = text.partition(".")
+    is_decimal = point and whole in ("", "0") and digits.isdecimal() and float(f"0.{digits}") > 0
+    return kind, float(f"0.{digits}") if is_decimal else None
+
+
+def split_task(name: str) -> tuple[str, str]:
+    """Split auc/click, the metric of one task, into ('auc', 'click'); 'auc' is that of all: ''."""
+    base, _, task = name.partition("/")
+    return base, task
+
+
 def get_metric(name: str) -> Metric:
-    """Return the metric of a name.
+    """Return the metric of a name, with or without a task.
 
     Raises:
         KeyError: if there is no such metric.
     """
+    name, _ = split_task(name)
     kind, cutoff = parse_cutoff(name)
     if kind in METRICS_AT_K and cutoff is not None:
         return Metric("binary", "users", "max")
+    if kind in METRICS_AT_THRESHOLD and parse_threshold(name)[1] is not None:
+        return Metric("binary", "threshold", "max")
     return METRICS[name] if name in METRICS else SEPARATE_METRICS[name]
 
 
@@ -83,12 +107,21 @@ class MetricSettings:
     eval: Annotated[
         Sequence[str],
         Key(
-            "Further metrics are ece and the rankings of each user's rows: mrr, ndcg@K, recall@K "
-            "and hit_rate@K, for any K. A metric is measured for tasks of its kind: mae and mse "
-            "for regression, others for binary"
+            "Further metrics are precision@T, recall@T and f1@T, whose threshold T is a "
+            "probability such as 0.5; ece; and the rankings of each user's rows: mrr, ndcg@K, "
+            "recall@K and hit_rate@K, for any whole K. A metric is measured for tasks of its kind "
+            "(mae and mse for regression, others for binary), or for one task: auc/click"
         ),
     ]
-    train: Annotated[Sequence[str], Key("measured on the rows that were trained on")]
+    train: Annotated[Sequence[str], Key("those of the train rows since the last line of the log")]
+    own: Annotated[
+        dict[str, Any],
+        Key(
+            "Metrics of one's own, in evaluations: {mcc: {_target_: CLASS of torchmetrics, tasks: "
+            "null, ...}}; a list of tasks chooses among them",
+            signed="when set",
+        ),
+    ] = field(default_factory=dict)
     exact_auroc_rows: Annotated[
         int,
         Key(
@@ -97,6 +130,7 @@ class MetricSettings:
             "the device (8 more with gauc) and 60 on the host while metrics are computed; 5 "
             "million rows take 60 MB and 0.3 GB, and 2 s",
             ge=0,
+            unit="rows",
             note="0: always binned",
         ),
     ] = 5_000_000
@@ -131,6 +165,12 @@ class MetricSettings:
     def __post_init__(self) -> None:
         for key, names in (("eval", self.eval), ("train", self.train)):
             _check_names(f"metrics.{key}", names)
+        for name in self.own:
+            if not name.isidentifier() or name == "loss" or find_metric(name) is not None:
+                raise ConfigError(
+                    f"metrics.own.{name}: names a new metric: letters, digits and _, and none of "
+                    f"ours: {', '.join(['loss', *METRICS, *SEPARATE_METRICS])}"
+                )
         for name in self.train:
             if get_metric(name).needs in ("groups", "users"):
                 raise ConfigError(
@@ -154,15 +194,23 @@ def _check_names(key: str, names: Sequence[str]) -> None:
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise ConfigError(f"{key}={names!r} must be a list of metric names, such as [auc]")
     for name in names:
+        if not isinstance(name, str):
+            raise ConfigError(f"{key}: {name!r} is not the name of a metric")
         if name == "loss":
             raise ConfigError(f"{key}: 'loss' is always measured; take it out of the list")
-        if name.partition("@")[0] in METRICS_AT_K and find_metric(name) is None:
-            raise ConfigError(
-                f"{key}: {name!r} must end in a whole number from 1, such as "
-                f"'{name.partition('@')[0]}@10'"
+        kind = name.partition("@")[0]
+        if kind in (*METRICS_AT_K, *METRICS_AT_THRESHOLD) and find_metric(name) is None:
+            ends = [(METRICS_AT_K, "a whole number from 1", "10")]
+            ends += [(METRICS_AT_THRESHOLD, "a probability between 0 and 1", "0.5")]
+            rules = " or in ".join(
+                f"{what}, such as '{kind}@{example}'"
+                for kinds, what, example in ends
+                if kind in kinds
             )
+            raise ConfigError(f"{key}: {name!r} must end in {rules}")
         if find_metric(name) is None:
             known = [*METRICS, *SEPARATE_METRICS, *(f"{kind}@10" for kind in METRICS_AT_K)]
+            known += [f"{kind}@0.5" for kind in METRICS_AT_THRESHOLD]
             raise ConfigError(
                 f"{key}: unknown metric {name!r}{nearest_hint(name, known)}; "
                 f"there are: {', '.join(known)}"
@@ -224,6 +272,53 @@ def check_slice_column(
         )
 
 
+def measured_names(settings: Mapping[str, Any], key: str = "eval") -> list[str]:
+    """Return the names, without tasks, of what a list of the group `metrics` measures.
+
+    Args:
+        settings: of the group, as in the configuration.
+        key: eval or train.
+    """
+    names = [split_task(name)[0] for name in settings.get(key, [])]
+    own = (settings.get("own") or {}) if key == "eval" else {}
+    return list(dict.fromkeys(["loss", *names, *own]))
+
+
+def names_for_task(names: Sequence[str], task: TaskLike) -> list[str]:
+    """Return those of the metrics that are measured for a task, without its name."""
+    found = []
+    for name in names:
+        base, chosen = split_task(name)
+        if chosen in ("", task.name) and get_metric(base).kind == task.kind:
+            found.append(base)
+    return list(dict.fromkeys(found))
+
+
+def check_tasks(key: str, names: Sequence[str], tasks: Sequence[TaskLike]) -> None:
+    """Check that metrics of one task name a task of the dataset that they can be measured for.
+
+    Args:
+        key: of the list, for the message.
+        names: of metrics.
+        tasks: of the dataset.
+
+    Raises:
+        ConfigError: for an unknown task, or one of another kind.
+    """
+    kinds = {task.name: task.kind for task in tasks}
+    for name in names:
+        base, task = split_task(name)
+        if not task:
+            continue
+        if task not in kinds:
+            raise ConfigError(
+                f"{key}: {name!r}: the dataset has no task {task!r}{nearest_hint(task, kinds)}; "
+                f"there are {', '.join(kinds)}"
+            )
+        if get_metric(base).kind != kinds[task]:
+            raise ConfigError(f"{key}: {name!r}: {task} is a {kinds[task]} task")
+
+
 def result_key(name: str, task: TaskLike, tasks: Sequence[TaskLike]) -> str:
     """Return the key of a result: `auc`, or `auc/<task>` if there are several tasks."""
     return name if len(tasks) == 1 else f"{name}/{task.name}"
@@ -233,7 +328,7 @@ def result_keys(names: Sequence[str], tasks: Sequence[TaskLike]) -> list[str]:
     """Return the keys of what `MetricSet.compute` will return, without parts of the loss."""
     results = {"loss": 0.0}
     for task in tasks:
-        keys = [result_key(n, task, tasks) for n in names if get_metric(n).kind == task.kind]
+        keys = [result_key(n, task, tasks) for n in names_for_task(names, task)]
         results |= dict.fromkeys(keys, 0.0)
     return list(add_task_means(results, names, tasks))
 
@@ -247,7 +342,7 @@ def add_task_means(
     """
     extended = dict(results)
     if len(tasks) > 1:
-        for name in names:
+        for name in dict.fromkeys(split_task(name)[0] for name in names):
             keys = [result_key(name, task, tasks) for task in tasks]
             values = [results[key] for key in keys if key in results]
             if values:

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ from runner.rundir.provenance import collect_provenance
 from runner.rundir.readers import read_signed_meta
 from runner.rundir.regular_files import read_bytes
 from runner.rundir.secrets import SecretMaskingFormatter, mask_values
+
+LOG_LAYOUT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @dataclass(frozen=True)
@@ -240,14 +243,33 @@ def _make_run(
 def _attach_log_file(run: Run) -> Run:
     """Write all that is logged, including warnings of libraries, to `log.txt` as well."""
     handler = logging.FileHandler(run.dir / "log.txt", encoding="utf-8")
-    layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    handler.setFormatter(SecretMaskingFormatter(layout))
+    handler.setFormatter(SecretMaskingFormatter(LOG_LAYOUT))
     handler.setLevel(logging.INFO)
     logging.getLogger().addHandler(handler)
     logging.getLogger("runner").setLevel(logging.INFO)
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a full disk must not fill the terminal with tracebacks
     return replace(run, log_handler=handler)
+
+
+@contextmanager
+def log_to_stderr() -> Iterator[None]:
+    """Send all that is logged to standard error, in place of the `log.txt` of rank 0.
+
+    What a view says is left out: it prints that itself.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(SecretMaskingFormatter(LOG_LAYOUT))
+    view, root = logging.getLogger("runner.reporting.console"), logging.getLogger()
+    before, level = root.handlers[:], view.level
+    root.handlers[:] = [handler]
+    view.setLevel(logging.CRITICAL)
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        view.setLevel(level)
 
 
 @contextmanager

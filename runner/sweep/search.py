@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config.settings import SearchSettings
 from runner.errors import ConfigError, UserError, combined_error, nearest_hint
+from runner.metrics.settings import measured_names
 from runner.sweep.plan import (
     CheckedJob,
     SweepJob,
@@ -117,8 +118,8 @@ def _wrong_objectives(objectives: Mapping[str, str], config: Mapping[str, Any]) 
         if direction not in ("max", "min"):
             yield f"search.objectives: {name}: {direction}: a direction is max or min"
         split, _, metric = name.partition("/")
-        names = [*measured.get("train" if split == "train" else "eval", []), "loss"]
-        known = [f"{s}/{n}" for s in SPLITS[1:] for n in [*measured.get("eval", []), "loss"]]
+        names = measured_names(measured, "train" if split == "train" else "eval")
+        known = [f"{s}/{n}" for s in SPLITS[1:] for n in measured_names(measured)]
         known += ["active_s"]
         if metric and split in SPLITS and metric.split("/")[0] in names:
             continue

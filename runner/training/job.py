@@ -31,6 +31,20 @@ class LearningRates:
     # by name, in place of `factor`
     factors_by_name: Mapping[str, Callable[[int], float]] = field(default_factory=dict)
 
+    def states(self) -> dict[str, Any]:
+        """Return the states of the schedules that have one, for checkpoints."""
+        states = {n: f.state() for n, f in self._factors().items() if hasattr(f, "state")}
+        return {name: state for name, state in states.items() if state is not None}
+
+    def load_states(self, saved: Mapping[str, Any]) -> None:
+        """Take back what `states()` returned; a schedule that is not in it starts afresh."""
+        for name, factor in self._factors().items():
+            if name in saved and hasattr(factor, "load_state"):
+                factor.load_state(saved[name])
+
+    def _factors(self) -> dict[str, Any]:
+        return {"scheduler": self.factor, **{f"lr/{n}": f for n, f in self.factors_by_name.items()}}
+
 
 @dataclass(frozen=True)
 class Cadence:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 
 from runner.batch import Batch, DataPosition
@@ -20,7 +20,12 @@ from runner.training.update.task import StepOutput
 
 
 def steps(
-    job: Job, state: TrainState, stop: StopSignal | None = None, *, allow_prefetch: bool = True
+    job: Job,
+    state: TrainState,
+    stop: StopSignal | None = None,
+    *,
+    allow_prefetch: bool = True,
+    before_update: Callable[[], None] | None = None,
 ) -> Iterator[StepOutput]:
     """Yield the updates until the end of the run, each counted in `state` before it is yielded.
 
@@ -32,6 +37,7 @@ def steps(
         stop: learns with each update whether any rank has received a signal, so that it needs no
             exchange of its own.
         allow_prefetch: whether the next batches may be under way during an update.
+        before_update: called before each update; its time does not count as active either.
 
     Yields:
         What each update did.
@@ -42,6 +48,8 @@ def steps(
     root_modules = job.context.root_modules()
     first = True
     while not is_finished(job, state):
+        if before_update is not None:
+            before_update()
         started = time.perf_counter()
         if state.batch_multiplier != multiplier:  # from the same position on, in larger updates
             batches.close()

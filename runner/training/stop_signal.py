@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ class StopSignal:
     ranks: Ranks
     signal: int | None = None  # agreed on by all ranks; a single process needs no agreement
     local_signal: int | None = None  # received by this process
+    received_s: float | None = None  # when that was, on the monotonic clock
 
     @property
     def requested(self) -> bool:
@@ -31,7 +34,7 @@ class StopSignal:
     def request(self, number: int) -> None:
         """Ask for a stop, as a signal or as code of this process; only the first request counts."""
         if self.local_signal is None:
-            self.local_signal = number
+            self.local_signal, self.received_s = number, time.monotonic()
             if not self.ranks.is_distributed:
                 self.signal = number
 
@@ -57,6 +60,27 @@ class StopSignal:
         if self.ranks.is_distributed and self.signal is None:
             self.set_agreed(self.ranks.all_reduce_max(self.local_signal or 0))
         return self.requested
+
+
+class GracePeriod:
+    """The time that an evaluation has after SIGTERM, which a kill may follow.
+
+    After SIGINT there is no limit: a second one ends the wait.
+
+    Args:
+        stop: the signal.
+        seconds: since the signal; None: no limit.
+    """
+
+    def __init__(self, stop: StopSignal, seconds: float | None) -> None:
+        self._ranks = stop.ranks
+        self._ends_s = math.inf
+        if seconds is not None and stop.signal == signal.SIGTERM:
+            self._ends_s = (stop.received_s or time.monotonic()) + seconds
+
+    def sync_ranks(self) -> bool:
+        """Return whether the time is over on any rank. Collective."""
+        return bool(self._ranks.all_reduce_max(time.monotonic() >= self._ends_s))
 
 
 @contextmanager

@@ -67,6 +67,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("values", "rule", "expected"), TABLE)
+@pytest.mark.parity("L9")
 def test_a_rule_acts_where_the_table_says(values, rule, expected):
     assert decisions(values, **rule) == expected
 
@@ -166,8 +167,22 @@ MISTAKES = [
     (["early_stop.patience=2", "early_stop.metric=auc"], ["such as validation/auc"]),
     (
         ["early_stop.patience=2", "early_stop.metric=test/auc"],
-        ["a training evaluates the validation split only: validation/auc"],
+        ["is not evaluated on the way; trainer.eval_splits=[validation,test] adds test/auc"],
     ),
+    (
+        ["early_stop.patience=2", "early_stop.metric=train/auc"],
+        ["is not evaluated on the way", "eval_splits=[validation,train] adds train_eval/auc"],
+    ),
+    (
+        ["early_stop.patience=2", "early_stop.metric=tset/auc", "eval_splits=[validation,test]"],
+        ["there is no split tset; nearest: 'test'"],
+    ),
+    (["eval_splits=[train]"], ["eval_splits=[train]: must hold validation"]),
+    (["eval_splits=[validation,tset]"], ["eval_splits=tset: one of", "nearest: 'test'"]),
+    (["eval_splits=[validation,validation]"], ["eval_splits=validation: is listed twice"]),
+    (["eval_splits=[]"], ["eval_splits=[]: needs a split"]),
+    (["eval_batch_size=0"], ["eval_batch_size=0: must be at least 1"]),
+    (["stop_grace_s=-1"], ["stop_grace_s=-1: must not be negative"]),
     (
         ["lr_on_plateau.patience=2", "lr_on_plateau.metric=validation/calibration"],
         ["lr_on_plateau.direction=null: is missing", "max or min"],

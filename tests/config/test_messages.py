@@ -98,6 +98,10 @@ def command(monkeypatch, capsys, tmp_path):
          ["trainer.num_processes=2: InBatchSoftmax compares", "each micro-batch of each rank"]),
         (["model=two_tower", "model/loss=bpr", "trainer.accumulate=2"], ["BPR compares all rows"]),
         (["model/loss=jrc", "trainer.batch_on_plateau.patience=2"], ["plateau.patience=2: JRC"]),
+        (
+            ["model/loss=jrc", "trainer.eval_batch_size=8192"],
+            ["eval_batch_size=8192: the loss compares the rows", "trainer.batch_size=4096"],
+        ),
         (["model/loss=jrc", "model.loss.within=microbatch"], ["nearest: 'micro_batch'"]),
         (["model=sasrec", "model.loss.within=micro_batch"],
          ["has no effect, since SampledSoftmax", "model.net.in_batch=true"]),
@@ -135,6 +139,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["-m", "seed=range(0)"], ["seed=range(0): a sweep over nothing"]),
     ],
 )  # fmt: skip
+@pytest.mark.parity("T18", "E5", "N4")
 def test_a_mistake_is_told_with_key_value_rule_and_the_nearest_right_thing(command, words, said):
     message = command.refused(*words)
     for part in said:

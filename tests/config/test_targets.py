@@ -132,7 +132,7 @@ def test_keys_of_hydras_instantiate_are_unknown_before_torch(name):
 
 
 @pytest.mark.parametrize(
-    "key", ["model", "scheduler", "task.hook", "dataset.of[0]", "callbacks", "tracker.a.b", "x"]
+    "key", ["model", "scheduler.of", "task.hook", "dataset.of[0]", "callbacks", "tracker.a.b", "x"]
 )
 def test_a_target_stands_only_where_a_part_is_built(key):
     config = {"_target_": "runner.training.update.task.Supervised"}

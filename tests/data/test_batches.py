@@ -113,6 +113,7 @@ def test_an_epoch_of_empty_lists_only(tmp_path):
 
 
 @pytest.mark.parametrize(("files", "chunks", "largest"), [(3, 1 << 17, 3), (32, 8 * 4 * 2, 2)])
+@pytest.mark.parity("T14")
 def test_open_files_are_bounded_by_their_number_and_by_their_footers(
     tmp_path, monkeypatch, files, chunks, largest
 ):

@@ -198,6 +198,7 @@ def rows_in(data):
 
 
 @pytest.mark.parametrize("format_", ["parquet", "csv"])
+@pytest.mark.parity("E13")
 def test_files_folders_globs_and_urls_give_the_same_rows(tmp_path, format_, server):
     pytest.importorskip("aiohttp", reason="fsspec reads http with it")
     import fsspec

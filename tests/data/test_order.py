@@ -21,6 +21,7 @@ def sequence(data, seed, epoch=0):
     return rows_of(data.batches("train", batch_size=491, seed=seed, start=DataPosition(epoch, 0)))
 
 
+@pytest.mark.parity("T14")
 def test_every_example_comes_exactly_once_an_epoch(data):
     for seed, epoch in [(0, 0), (0, 1), (7, 0)]:
         assert sorted(sequence(data, seed, epoch)) == list(range(491))
@@ -115,6 +116,7 @@ def test_a_seek_reads_no_window_before_it(data, monkeypatch):
     assert len(opened) == 1
 
 
+@pytest.mark.parity("N9")
 def test_prefetch_and_the_order_of_the_arguments_change_nothing(data, tmp_path):
     paths = write(tmp_path, table(491), file_rows=(200, 91, 200))
     again = dataset(paths[::-1], prefetch=3)

@@ -49,6 +49,7 @@ def trained_rows(together):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 12])
 @pytest.mark.parametrize("rest", ["short", "drop", "pad"])
+@pytest.mark.parity("E17")
 def test_all_ranks_make_the_same_updates_under_each_policy(paths, rest, world_size):
     data = dataset(paths, rest=rest)
     every = updates(data, world_size)

@@ -97,6 +97,7 @@ def test_single_ids(batch_and_rows, data):
     assert batch.sparse["device"].values().tolist() == device
 
 
+@pytest.mark.parity("E14")
 def test_a_vocabulary_gives_every_frequent_value_a_row_of_its_own(batch_and_rows, data):
     batch, rows = batch_and_rows
     counts = Counter(row["city"] for row in rows)
@@ -130,6 +131,7 @@ def test_lists_with_weights_and_of_separated_texts(batch_and_rows, data):
     assert batch.sparse["words"].values().tolist() == hashed(words, 30)
 
 
+@pytest.mark.parity("E14")
 def test_a_cross_tells_every_pair_apart(batch_and_rows):
     batch, rows = batch_and_rows
     pairs = {}
@@ -138,6 +140,7 @@ def test_a_cross_tells_every_pair_apart(batch_and_rows):
     assert len(set(pairs.values())) > 0.75 * len(pairs)  # of 1,000 rows
 
 
+@pytest.mark.parity("E14")
 def test_sequences_keep_their_last_values(batch_and_rows, data):
     batch, rows = batch_and_rows
     assert [(f.name, f.max_length, f.table) for f in data.schema.sequences] == [

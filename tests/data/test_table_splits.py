@@ -174,6 +174,7 @@ def test_mixing_leaves_no_order_and_more_rows_than_memory_holds(tmp_path, monkey
 @pytest.mark.parametrize("prefetch", [0, 3])
 @pytest.mark.parametrize("workers", [0, 2, 4])
 @pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parity("E13", "N9")
 def test_workers_ranks_and_every_position_keep_the_order(path, prefetch, workers, world_size):
     """Resume at every step of an epoch, with lists and sequences."""
     recipe = TableRecipe(**recipe_settings(path=path))

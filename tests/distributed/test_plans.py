@@ -31,6 +31,7 @@ def plans(folder: Path) -> dict[str, str]:
         ("+sharding.tables={C1: table_wise}", "sharding.tables.C2=data_parallel"),
     ],
 )
+@pytest.mark.parity("E7")
 def test_a_table_has_a_plan_of_its_own(runner, tmp_path, words):
     done = run(runner, tmp_path / "run", *TWO, "sharding=row_wise", *words)
     assert done.code == 0, done.text

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from runner.distributed.ranks import Ranks
 
 
+@pytest.mark.parity("L19")
 def test_each_tensor_is_received_where_its_sender_holds_it(monkeypatch):
     """gloo transfers tensors of the host and nccl those of a GPU.
 

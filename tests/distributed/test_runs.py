@@ -104,6 +104,7 @@ def together(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parity("T3", "T16")
 def test_two_ranks_train_like_one_process_in_the_same_order(alone, together):
     assert_close(together, alone)
     assert examples(Path(f"{together}.trace"), 2) == examples(Path(f"{alone}.trace"), 1)
@@ -202,6 +203,7 @@ def test_a_rank_that_hangs_is_noticed_within_the_timeout(runner, together, tmp_p
         pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.parity("L19")
 def test_a_signal_stops_all_ranks_after_the_same_update(runner, tmp_path, number, code):
     run, quiet = tmp_path / "run", tmp_path / "quiet"
     length = ("trainer.max_steps=120", "trainer.log_every=10")
@@ -227,6 +229,7 @@ def wait_until_training(process: Process, folder: Path) -> None:
     raise AssertionError(f"never trained:\n{process.text}")
 
 
+@pytest.mark.parity("N2")
 def test_a_run_continues_with_other_ranks_and_other_plans(runner, alone, tmp_path):
     """Two ranks row-wise, two table-wise, one process, three ranks and two again take turns.
 
@@ -345,6 +348,7 @@ def test_what_is_not_supported_is_refused_before_the_start(runner, tmp_path, wor
 
 
 @pytest.mark.slow
+@pytest.mark.parity("T16")
 def test_torchrun_does_the_same(runner, together, tmp_path):
     import subprocess
     import sys

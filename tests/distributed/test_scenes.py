@@ -21,6 +21,7 @@ SCENES = (
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+@pytest.mark.parity("T3", "E1")
 def test_two_ranks_equal_one_process():
     done = subprocess.run(
         [sys.executable, "-m", "tests.distributed.scenes", *SCENES],

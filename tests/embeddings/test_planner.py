@@ -60,6 +60,7 @@ def plan(rows: list[int], dim: int, **settings) -> list[str]:
 BIG = [4_000_000, 1000]  # the first takes 1 GB
 
 
+@pytest.mark.parity("E7")
 def test_tables_must_fit_the_memory_of_a_device():
     assert plan(BIG, 64, plan="table_wise", device_memory_gb=1.2, storage_reserve=0.0) == [
         "table_wise", "table_wise"
@@ -75,6 +76,7 @@ def test_the_reserve_is_left_free_on_a_cpu_too():
         plan(BIG, 64, device_memory_gb=0.6, storage_reserve=0.5)
 
 
+@pytest.mark.parity("E7")
 def test_bandwidths_move_tables():
     rows = [100_000] * 3
     slow = plan(rows, 16, intra_host_gb_per_s=1e-3)

@@ -136,6 +136,7 @@ class Twin:
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("engine", "kind", "device"), ENGINES)
+@pytest.mark.parity("E1")
 def test_three_steps_equal_the_twin(engine, kind, device, weighted):
     settings = settings_of(kind)
     tables = engine_of(engine, settings, device=device)

@@ -39,6 +39,7 @@ def write_run(folder, seed, status="completed", **metrics):
     (folder / "meta.json").write_text(json.dumps({"seed": seed}))
 
 
+@pytest.mark.parity("N8")
 def test_the_table_has_mean_and_spread_of_completed_runs(tmp_path):
     out, page = tmp_path / "out", tmp_path / "page.md"
     for seed, auc in enumerate((0.891, 0.895, 0.899)):

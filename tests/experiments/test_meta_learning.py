@@ -38,6 +38,7 @@ def scene():
     return model, data
 
 
+@pytest.mark.parity("C3")
 def test_the_gradient_is_the_slope_of_the_loss_after_the_inner_loop_second_order_and_all(scene):
     model, data = scene
     parameters = list(model.layers.parameters())

@@ -84,6 +84,7 @@ def train(runner: Zygote, ratings: Path):
 
 
 @pytest.mark.parametrize("name", OWN)
+@pytest.mark.parity("C1", "C8")
 def test_killed_and_resumed_equals_never_killed(train, tmp_path, name):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     done = train(name, whole)

@@ -18,6 +18,7 @@ FINGERPRINT = "0123456789abcdef"  # stands for the data's own, which would need 
 BESIDE = {
     "search": ["search.space.seed='range(3)'"],
     "model=own": [],
+    "scheduler=own": [],
 }
 
 

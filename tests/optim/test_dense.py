@@ -73,6 +73,7 @@ def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 @pytest.mark.parametrize(("cls", "settings"), CASES, ids=lambda v: getattr(v, "__name__", None))
+@pytest.mark.parity("E2")
 def test_three_steps_save_load_three_more_equal_six(cls, settings):
     whole = make_model()
     uninterrupted = build_dense_optimizer(cls, settings, parameters_of(whole))

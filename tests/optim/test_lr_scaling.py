@@ -15,6 +15,7 @@ BATCH = ("trainer.batch_size=16", "trainer.accumulate=4", "trainer.max_steps=3")
 
 
 @pytest.mark.parametrize(("rule", "scale"), [("constant", 1), ("sqrt", 3), ("linear", 9)])
+@pytest.mark.parity("L4")
 def test_a_rule_scales_by_the_number_of_batches(rule, scale):
     assert lr_scale_factor(rule, 9) == pytest.approx(scale)
 

@@ -79,6 +79,7 @@ def test_ctrl_c_reaches_a_job_that_runs_elsewhere_and_it_saves(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S)
+@pytest.mark.parity("L18")
 def test_a_training_on_a_ray_cluster_brings_back_its_result_and_leaves_its_checkpoints_there(
     tmp_path,
 ):

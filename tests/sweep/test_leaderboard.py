@@ -4,6 +4,7 @@ import csv
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from runner.reporting.report.leaderboard import STATUSES, rank_runs, write_leaderboard
@@ -96,6 +97,7 @@ def test_the_file_has_a_column_for_everything_that_differs(tmp_path):
     assert found["0.2", "2"]["validation/auc"] == ""
 
 
+@pytest.mark.parity("N3")
 def test_mean_and_spread_over_seeds_are_those_of_completed_jobs():
     text = text_of(RESULTS)
     below = text[text.index("over seeds") :]

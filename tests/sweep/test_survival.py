@@ -109,6 +109,7 @@ def survive(start, tmp_path, what) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("what", [GRID, SEARCH], ids=["grid", "quasi-random"])
+@pytest.mark.parity("N3")
 def test_a_sweep_survives_its_jobs_and_its_own_death(runner, tmp_path, what):
     start = partial(begin, runner) if what is GRID else Fresh
     survive(start, tmp_path, what)

@@ -19,6 +19,7 @@ def unprofiled(runner, tmp_path_factory):
     return folder
 
 
+@pytest.mark.parity("L17", "E8")
 def test_a_window_is_traced_and_nothing_of_the_run_changes(runner, unprofiled, tmp_path):
     run = tmp_path / "run"
     window = ("trainer.profile.updates=4", "trainer.profile.after=3")

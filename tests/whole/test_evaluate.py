@@ -36,6 +36,7 @@ def evaluate(runner, tmp_path, *args):
     return result(own)["metrics"], done.text
 
 
+@pytest.mark.parity("E9", "N5")
 def test_it_repeats_the_numbers_of_training_to_the_last_digit(runner, trained, tmp_path):
     before = contents(trained)
     metrics, _ = evaluate(runner, tmp_path, f"run={trained}")
@@ -44,6 +45,7 @@ def test_it_repeats_the_numbers_of_training_to_the_last_digit(runner, trained, t
     assert contents(trained) == before
 
 
+@pytest.mark.parity("L8")
 def test_the_best_checkpoint_is_the_one_that_the_log_says(runner, trained, tmp_path):
     metrics, _ = evaluate(runner, tmp_path, f"run={trained}", "loop.split=validation")
     assert metrics["validation/auc"] == result(trained)["best"]["value"]
@@ -72,11 +74,13 @@ def test_a_checkpoint_folder_is_enough(runner, trained, tmp_path):
     assert metrics["test/auc"] == result(trained)["metrics"]["test/auc"]
 
 
+@pytest.mark.parity("T10")
 def test_the_first_k_batches_are_fewer_rows(runner, trained, tmp_path):
     metrics, _ = evaluate(runner, tmp_path, f"run={trained}", "loop.max_batches=3")
     assert metrics["test/auc"] != result(trained)["metrics"]["test/auc"]
 
 
+@pytest.mark.parity("N5")
 def test_an_override_replaces_that_part_and_is_listed(runner, trained, tmp_path):
     metrics, text = evaluate(runner, tmp_path, f"run={trained}", "trainer.batch_size=100")
     assert "trainer.batch_size" in text

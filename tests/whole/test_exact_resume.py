@@ -72,6 +72,7 @@ def test_another_seed_gives_another_run(runner, untouched, tmp_path):
     ],
     ids="+".join,
 )
+@pytest.mark.parity("N1", "L11")
 def test_a_run_killed_at_a_named_point_and_resumed_equals_one_never_killed(
     runner, untouched, tmp_path, kills
 ):
@@ -120,6 +121,7 @@ def test_a_run_killed_at_random_instants_and_resumed_equals_one_never_killed(
     assert_same(run, untouched)
 
 
+@pytest.mark.parity("T6", "L12")
 def test_resume_by_verb_continues_and_a_finished_run_says_so(runner, untouched, tmp_path):
     run = tmp_path / "run"
     assert train(runner, run, kill="step:33").code == -9
@@ -143,6 +145,7 @@ def test_resume_before_the_first_checkpoint_starts_at_step_0(runner, untouched, 
     assert_same(run, untouched)
 
 
+@pytest.mark.parity("T1", "E5")
 def test_exactly_max_steps_updates_and_an_extension_goes_on(runner, untouched, tmp_path):
     lines = Path(f"{untouched}.trace").read_text().splitlines()
     assert len(lines) == 60
@@ -158,6 +161,7 @@ def test_exactly_max_steps_updates_and_an_extension_goes_on(runner, untouched, t
     assert not [d for d in differences(run, untouched) if d.startswith(("dense", "tables"))]
 
 
+@pytest.mark.parity("L12")
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(runner, untouched, tmp_path):
     run = tmp_path / "run"
     assert train(runner, run, kill="step:33").code == -9

@@ -54,6 +54,7 @@ def finished(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.parity("T9")
 def test_it_follows_a_training_that_is_killed_twice_with_the_numbers_of_loop_eval(runner, tmp_path):
     run = tmp_path / "run"
     words = (*SETTINGS, "checkpoint.keep=99", f"hydra.run.dir={run}")

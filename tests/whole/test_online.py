@@ -76,6 +76,7 @@ def trained(runner: Zygote, data: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize("score", ["auto", "before"])
+@pytest.mark.parity("L14")
 def test_one_pass_over_given_files_equals_one_pass_of_train(runner, data, trained, tmp_path, score):
     run = tmp_path / "run"
     online = ("loop=online", "dataset=parquet", "dataset.mix=false", f"loop.score={score}")
@@ -126,6 +127,7 @@ def untouched(runner: Zygote, data: Path, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize(
     "kills", [("step:3",), ("step:17", "step:9"), ("batch:30",), ("fsync:9",)], ids="+".join
 )
+@pytest.mark.parity("L14")
 def test_killed_and_resumed_it_equals_one_never_killed(runner, data, untouched, tmp_path, kills):
     run = tmp_path / "run"
     files = data / "files"

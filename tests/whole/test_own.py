@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.conftest import TINY
@@ -27,6 +28,7 @@ def result(run: Path) -> dict:
     return json.loads((run / "result.json").read_text())
 
 
+@pytest.mark.parity("C5")
 def test_an_optimizer_of_ones_own_by_target_trains_as_it_says(runner, tmp_path):
     words = ("--allow", "tests", *TINY, "optimizer=sgd", "trainer.max_steps=12")
     target = "optimizer.dense._target_=tests.whole.test_own.Halved"

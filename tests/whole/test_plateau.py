@@ -66,6 +66,7 @@ def rows(run: Path, split: str) -> list[dict]:
     return [row for row in map(json.loads, lines) if row["split"] == split]
 
 
+@pytest.mark.parity("L9", "L10")
 def test_the_run_decides_as_was_worked_out_by_hand(untouched):
     result = json.loads((untouched / "result.json").read_text())
     assert (result["status"], result["step"]) == ("completed", 12)
@@ -85,6 +86,7 @@ def test_the_run_decides_as_was_worked_out_by_hand(untouched):
     assert "learning rates are 0.25 of the schedule's from here on (were 0.5)" in said
 
 
+@pytest.mark.parity("L8")
 def test_the_test_split_is_evaluated_with_the_best_weights(runner, untouched, tmp_path):
     result = json.loads((untouched / "result.json").read_text())
     done = runner.run(
@@ -118,6 +120,7 @@ def assert_same(run: Path, untouched: Path) -> None:
 @pytest.mark.parametrize(
     "kill", [pytest.param(p, marks=() if p in SHORT else pytest.mark.slow) for p in POINTS]
 )
+@pytest.mark.parity("L9", "L11")
 def test_killed_anywhere_and_resumed_it_decides_the_same(runner, untouched, tmp_path, kill):
     run = tmp_path / "run"
     assert train(runner, run, kill=kill).code == -9

@@ -28,6 +28,7 @@ def copied(run: Path, to: Path, **changes) -> Path:
     return to
 
 
+@pytest.mark.parity("N6")
 def test_the_same_comes_out_bit_for_bit(runner, trained, tmp_path):
     before = {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()}
     done = runner.run("reproduce", str(trained), f"hydra.run.dir={tmp_path / 'again'}")
@@ -65,6 +66,7 @@ def test_drift_is_told_before_it_runs(runner, trained, tmp_path):
     assert done.code == 0  # nothing has really changed
 
 
+@pytest.mark.parity("N6")
 def test_what_differs_is_named_and_the_exit_code_says_so(runner, trained, tmp_path):
     other = copied(trained, tmp_path / "other")
     rows = (other / "metrics.jsonl").read_text().splitlines()

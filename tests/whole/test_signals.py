@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.distributed.ranks import SINGLE_PROCESS
 from runner.rundir.checkpoint import open_checkpoint
+from runner.training.stop_signal import GracePeriod, StopSignal
 from tests.conftest import TINY, Process, Zygote
 from tests.whole.compare_runs import differences, newest_checkpoint
 
@@ -39,6 +41,7 @@ def quiet(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
+@pytest.mark.parity("L13")
 def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same(
     runner, quiet, tmp_path, number, code
 ):
@@ -62,6 +65,38 @@ def test_a_signal_saves_the_update_it_interrupts_and_the_resumed_run_is_the_same
     assert differences(run, quiet) == []
 
 
+@pytest.mark.parity("L13")
+def test_after_sigterm_an_evaluation_that_takes_too_long_is_left_out(runner, quiet, tmp_path):
+    run = tmp_path / "run"
+    process = runner.start(*SETTINGS, "trainer.stop_grace_s=0", f"hydra.run.dir={run}")
+    wait_until_training(process, run)
+    process.kill(signal.SIGTERM)
+    assert process.wait() == 143, process.text
+    result = json.loads((run / "result.json").read_text())
+    assert result["status"] == "interrupted"
+    assert not any(name.startswith("validation/") for name in result["metrics"])
+    assert "has not ended within 0 s of the signal (trainer.stop_grace_s)" in process.text
+    assert open_checkpoint(newest_checkpoint(run)).step == result["step"]
+    assert runner.run(*SETTINGS, f"hydra.run.dir={run}").code == 0
+    assert differences(run, quiet) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds", "is_over"),
+    [
+        (signal.SIGTERM, 0.0, True),
+        (signal.SIGTERM, 60.0, False),
+        (signal.SIGTERM, None, False),
+        (signal.SIGINT, 0.0, False),
+    ],
+)
+def test_the_grace_period_counts_from_sigterm(number, seconds, is_over):
+    stop = StopSignal(SINGLE_PROCESS)
+    stop.request(number)
+    assert GracePeriod(stop, seconds).sync_ranks() is is_over
+
+
+@pytest.mark.parity("L13")
 def test_a_second_ctrl_c_leaves_at_once_with_the_old_checkpoint_whole(runner, quiet, tmp_path):
     run = tmp_path / "run"
     process = start(runner, run)

@@ -13,6 +13,7 @@ PER_TASK = ("auc", "normalized_entropy", "calibration")
 
 
 @pytest.mark.parametrize("loss", ["by_kind", "uncertainty", "bce"])
+@pytest.mark.parity("C4", "L5")
 def test_each_tasks_loss_and_metrics_are_logged_by_name(runner, tmp_path, loss):
     run = tmp_path / "run"
     words = [w for w in TINY if not w.startswith(("model.net.bottom", "model.net.top"))]

@@ -17,6 +17,7 @@ from runner.config.rules.hardware import (
 from runner.config.rules.keys import REQUIRED_NODES, Config, get_key
 from runner.config.rules.lbfgs import check_lbfgs
 from runner.config.rules.loops import (
+    check_evaluation,
     check_loop,
     check_profiler_window,
     check_stream,
@@ -125,6 +126,17 @@ def _check_monitor(config: Config) -> Iterator[str]:
             )
 
 
+def _check_own_metrics(config: Config) -> Iterator[str]:
+    for name, node in (config["metrics"].get("own") or {}).items():
+        key = f"metrics.own.{name}"
+        if not isinstance(node, Mapping) or not isinstance(node.get("_target_"), str):
+            yield f"{key}: needs a _target_: a class of torchmetrics"
+            continue
+        tasks = node.get("tasks")
+        if tasks is not None and not (isinstance(tasks, list) and tasks):
+            yield f"{key}.tasks={tasks}: a list of tasks, or null for all of them"
+
+
 def _check_callbacks(config: Config) -> Iterator[str]:
     for name, node in (config.get("callbacks") or {}).items():
         if not isinstance(node, Mapping) or not isinstance(node.get("_target_"), str):
@@ -197,6 +209,7 @@ CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     _check_length,
     _check_monitor,
     check_monitored_metrics,
+    _check_own_metrics,
     _check_callbacks,
     check_precision,
     check_device,
@@ -210,5 +223,6 @@ CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     check_warm_start,
     check_stream,
     check_tuning,
+    check_evaluation,
     check_lbfgs,
 )

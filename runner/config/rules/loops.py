@@ -11,11 +11,13 @@ from runner.config.settings import (
     DEBUG_LOOP,
     EVALUATE_LOOP,
     ONLINE_LOOP,
+    SPLITS,
     TRAIN_LOOP,
     TUNE_BATCH_SIZE_LOOP,
     TUNE_LR_LOOP,
 )
 from runner.errors import nearest_hint
+from runner.models.row_scope import loss_row_scope
 
 STREAM_DATASETS = "runner.data.streaming."
 TUNING_LOOPS = (TUNE_BATCH_SIZE_LOOP, TUNE_LR_LOOP)
@@ -40,6 +42,43 @@ def check_loop(config: Config, from_run: bool) -> Iterator[str]:
             f"run={config['run']}: is for loops that start from a run, such as loop=eval; "
             "`resume DIR` continues one, checkpoint.init_from=DIR starts from its weights"
         )
+
+
+def check_evaluation(config: Config) -> Iterator[str]:
+    """Check which splits are evaluated, and in what batches."""
+    trainer = config["trainer"]
+    on_the_way = trainer.get("eval_splits", ["validation"])  # older runs have no such key
+    yield from _check_splits("trainer.eval_splits", on_the_way)
+    if "validation" not in on_the_way:
+        yield (
+            f"trainer.eval_splits=[{', '.join(on_the_way)}]: must hold validation, by which the "
+            "best checkpoint is chosen; trainer.eval_every=null evaluates only at the end"
+        )
+    chosen = get_key(config, "loop.split")
+    if isinstance(chosen, list):
+        yield from _check_splits("loop.split", chosen)
+        if get_key(config, "loop.follow") and len(chosen) > 1:
+            yield (
+                f"loop.split=[{', '.join(chosen)}]: loop.follow=true follows one split; start a "
+                "process for each"
+            )
+    size = trainer.get("eval_batch_size")
+    if size is not None and size != trainer["batch_size"] and loss_row_scope(config) is not None:
+        yield (
+            f"trainer.eval_batch_size={size}: the loss compares the rows of a batch with each "
+            "other, so an evaluation in other batches has another loss; null takes "
+            f"trainer.batch_size={trainer['batch_size']}"
+        )
+
+
+def _check_splits(key: str, splits: list[str]) -> Iterator[str]:
+    if not splits:
+        yield f"{key}=[]: needs a split: {', '.join(SPLITS)}"
+    for split in dict.fromkeys(splits):
+        if split not in SPLITS:
+            yield f"{key}={split}: one of {', '.join(SPLITS)}{nearest_hint(split, SPLITS)}"
+        if splits.count(split) > 1:
+            yield f"{key}={split}: is listed twice"
 
 
 def _check_follow(config: Config) -> Iterator[str]:

@@ -86,8 +86,8 @@ SETTINGS_BY_NODE: dict[str, type] = {
     "": RootSettings,
     "trainer": TrainerSettings,
     "checkpoint": CheckpointSettings,
-    "sharding": ShardingSettings,
     "metrics": MetricSettings,
+    "sharding": ShardingSettings,
     "search": SearchSettings,
     "launcher": LauncherSettings,
     "remote": RemoteSettings,
@@ -114,7 +114,7 @@ NODES_WITH_OWN_PARSER = (
     "sharding.tables",
 )
 # Nodes that hold any number of `_target_` nodes, under names that the user chooses.
-FREELY_NAMED_NODES = ("callbacks",)
+FREELY_NAMED_NODES = ("callbacks", "tracker")
 
 Settings = TypeVar("Settings")
 

@@ -31,8 +31,11 @@ class EvaluateLoopSettings:
     """The keys of loop=eval."""
 
     split: Annotated[
-        str | None,
-        Key("name of a split; null: test if the dataset has it, else validation", choices=SPLITS),
+        str | list[str] | None,
+        Key(
+            "name of a split, or a list of them; null: test if the dataset has it, else validation",
+            choices=SPLITS,
+        ),
     ] = None
     max_batches: Annotated[int | None, Key("null: the whole split", ge=1, unit="batches")] = None
     follow: Annotated[

@@ -142,6 +142,33 @@ class TrainerSettings:
             interval="progress",
         ),
     ] = "1ep"
+    eval_splits: Annotated[
+        list[str],
+        Key(
+            "evaluated at eval_every: validation, and by choice test and train, which is called "
+            "train_eval there",
+            signed="no",
+        ),
+    ] = field(default_factory=lambda: ["validation"])
+    eval_batch_size: Annotated[
+        int | None,
+        Key(
+            "rows of one rank in a batch of an evaluation; null: batch_size",
+            ge=1,
+            unit="rows",
+            signed="when set",
+        ),
+    ] = None
+    stop_grace_s: Annotated[
+        float | None,
+        Key(
+            "after SIGTERM, once the run is saved, an evaluation ends within this or is left out; "
+            "null: no limit",
+            ge=0,
+            unit="seconds",
+            signed="no",
+        ),
+    ] = 20
     clip: Annotated[
         ClipSettings,
         Key("bounds of an update's gradients, applied in this order; null: no bound"),

@@ -58,6 +58,20 @@ def format_number(value: float) -> str:
     return f"{value:,.5f}" if size < 1000 else f"{value:,.2f}"
 
 
+def format_speed(speed: Mapping[str, float]) -> str:
+    """Format examples/s of all ranks, of one rank where there are several, and updates/s."""
+    words = []
+    if "examples_per_s" in speed:
+        words.append(f"{speed['examples_per_s']:,.0f} ex/s")
+        per_rank = speed.get("examples_per_s_per_rank", speed["examples_per_s"])
+        if per_rank != speed["examples_per_s"]:
+            words[-1] += f" ({per_rank:,.0f} a rank)"
+    if "updates_per_s" in speed:
+        updates = speed["updates_per_s"]
+        words.append(f"{updates:,.1f} updates/s" if updates >= 10 else f"{updates:.3g} updates/s")
+    return "  ".join(words)
+
+
 def format_duration(seconds: float) -> str:
     """Format as 0:34, 12:05, 1:02:03 or 2d 1:02:03."""
     minutes, second = divmod(round(seconds), 60)

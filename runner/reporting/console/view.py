@@ -15,6 +15,7 @@ from runner.reporting.console.format import (
     evaluation_table,
     format_duration,
     format_number,
+    format_speed,
     group_by_split,
     result_table,
 )
@@ -78,7 +79,7 @@ class View:
     def log(
         self, step: int, metrics: Mapping[str, float], speed: Mapping[str, float] | None = None
     ) -> None:
-        """Report train metrics since the last log point, and examples_per_s and updates_per_s."""
+        """Report train metrics and speeds since the last log point; log.txt has the same line."""
         speed = speed or {}
         self._rate = speed.get("updates_per_s") or self._rate
         rate = f"{speed['examples_per_s']:,.0f} ex/s" if "examples_per_s" in speed else ""
@@ -86,14 +87,12 @@ class View:
         self._facts = "  ".join(filter(None, (loss, rate)))
         now_s = time.monotonic()
         self._draw_training(step, now_s)
-        if self._surface.has_bar:
-            return
         values = [f"{name} {format_number(value)}" for name, value in metrics.items()]
-        self._surface.write_line(
-            "  ".join(
-                filter(None, ["train", self._position(step), *values, rate, self._left(step)])
-            )
-        )
+        words = ["train", self._position(step), *values, format_speed(speed), self._left(step)]
+        line = "  ".join(filter(None, words))
+        _log.info("%s", line)
+        if not self._surface.has_bar:
+            self._surface.write_line(line)
 
     def advance_evaluation(self, split: str, rows: int, total_rows: int | None = None) -> None:
         """Report that `rows` more rows of a split have been evaluated."""

@@ -5,6 +5,7 @@ Rank 0 only. Imports no torch.
 
 from __future__ import annotations
 
+import inspect
 import json
 import threading
 import time
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict
 
+from runner.errors import ConfigError
 from runner.reporting.trackers.histogram import Histogram
 from runner.rundir.json_files import write_json
 from runner.rundir.secrets import mask_values
@@ -55,6 +57,30 @@ class Tracker(Protocol):
     def messages(self) -> list[str]:
         """Return messages for the user since the last call, such as where the metrics are."""
         ...
+
+
+def check_tracker(key: str, tracker: Any) -> None:
+    """Check that the methods of a tracker take what they are called with.
+
+    Args:
+        key: of its node, for messages.
+        tracker: an object that has all the methods.
+
+    Raises:
+        ConfigError: for a method with other arguments; a run would go on without the tracker.
+    """
+    for name, method in vars(Tracker).items():
+        if name.startswith("_") or not inspect.isfunction(method):
+            continue
+        expected = list(inspect.signature(method).parameters)[1:]
+        given = inspect.signature(getattr(tracker, name))
+        try:
+            given.bind(*expected)
+        except TypeError as error:
+            raise ConfigError(
+                f"{key} ({type(tracker).__name__}): {name}{given} must take "
+                f"({', '.join(expected)}): {error}"
+            ) from error
 
 
 class Trackers:

@@ -32,7 +32,6 @@ from runner.models.layers.recommender import Recommender
 from runner.models.losses import Loss, check_loss_inputs
 from runner.models.table_widths import AUTO, TableWidths, one_width, resolve_widths
 from runner.optim.lr_scaling import lr_scale_factor
-from runner.optim.lr_schedule import build_schedule
 from runner.optim.param_groups import parse_parameter_groups
 from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
@@ -51,6 +50,7 @@ from runner.training.builder.optimizers import (
     group_schedules,
     make_table_builder,
 )
+from runner.training.builder.own_schedule import build_any_schedule
 from runner.training.builder.part_kinds import KINDS
 from runner.training.catalogue import count_ids_for_model
 from runner.training.job import LearningRates
@@ -236,6 +236,7 @@ def make_learning_rates(
     config: Mapping[str, Any],
     base_lrs: Mapping[str, float],
     parameter_groups: ParameterGroups,
+    allowed: Sequence[str],
     total_steps: int | None,
     steps_per_epoch: int | None,
 ) -> LearningRates:
@@ -244,7 +245,12 @@ def make_learning_rates(
     Raises:
         ConfigError: for a schedule that does not fit the length of the run.
     """
-    build = partial(build_schedule, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+    build = partial(
+        build_any_schedule,
+        total_steps=total_steps,
+        steps_per_epoch=steps_per_epoch,
+        allowed=allowed,
+    )
     schedules = group_schedules(config["optimizer"].get("schedules") or {}, parameter_groups)
     factors = {name: build(node, where=where) for name, (node, where) in schedules.items()}
     return LearningRates(base_lrs, build(config["scheduler"]), factors)

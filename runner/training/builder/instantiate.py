@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from runner.config.targets import (
@@ -21,6 +23,7 @@ def instantiate(
     *,
     key: str,
     allowed: Sequence[str] = (),
+    offered: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> Any:
     """Call what `_target_` names with the other keys of the node, if it is a part of this kind.
@@ -30,6 +33,7 @@ def instantiate(
         kind: of the part that the node describes.
         key: of the node, for messages.
         allowed: packages that a `_target_` may name.
+        offered: arguments that it gets if it has them, and the node does not.
         more: arguments that no configuration holds.
 
     Raises:
@@ -44,6 +48,9 @@ def instantiate(
     raise_combined(problems)
     path = node.get("_target_", "")
     target = resolve_part(path, allowed, kind, key)
+    if offered:
+        taken = inspect.signature(target).parameters
+        more |= {n: v for n, v in offered.items() if n in taken and n not in settings}
     try:
         part = target(**settings, **more)
     except TypeError as error:

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.config.early_stopping import PATIENCE_RULES
+from runner.batch import TaskSpec
+from runner.config.early_stopping import PATIENCE_RULES, resolve_metric
 from runner.config.intervals import parse_interval
 from runner.config.settings import CheckpointSettings, TrainerSettings, make_settings
 from runner.config.targets import resolve_part
@@ -17,10 +18,11 @@ from runner.distributed.global_batch import global_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.factory import make_metrics
-from runner.metrics.settings import MetricSettings, result_keys
+from runner.metrics.own import OwnMetric, OwnMetrics, check_own_metric
+from runner.metrics.settings import MetricSettings, evaluation_name, result_keys
 from runner.optim.lr_scaling import describe_lr_scaling
 from runner.reporting.console import View
-from runner.reporting.trackers import Trackers
+from runner.reporting.trackers import Trackers, check_tracker
 from runner.rundir.checkpoint import Checkpoint, Checkpointer
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.run import Run
@@ -83,13 +85,16 @@ def build_job(
     choose_pipeline(trainer, context, get_table_lookup(context.model), task)
     scaling = trainer.lr_scaling
     base_lrs = base_learning_rates(context, table_lrs, scaling)
-    learning_rates_for = partial(make_learning_rates, config, base_lrs, parameter_groups)
+    learning_rates_for = partial(make_learning_rates, config, base_lrs, parameter_groups, allowed)
     learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
     if source is None and scaling.rule != "constant":
         view.note(describe_lr_scaling(scaling.rule, scaling.batches, base_lrs))
     metric_settings = MetricSettings(**config["metrics"])
-    metrics = partial(make_metrics, dataset.schema, device, metric_settings)
-    check_monitors(checkpoint, trainer, metric_settings, dataset)
+    own_metrics = make_own_metrics(metric_settings.own, dataset.schema.tasks, allowed)
+    metrics = partial(make_metrics, dataset.schema, device, metric_settings, own=own_metrics)
+    own_names = OwnMetrics(own_metrics, dataset.schema.tasks, device=device).names()
+    train_metrics = metrics(False)
+    check_monitors(checkpoint, trainer, metric_settings, dataset, own_names)
     cadence = make_cadence(trainer, checkpoint)
     if run is not None and source is None and steps_per_epoch is not None:
         length = RunLength(total_steps, steps_per_epoch, dataset.num_rows["train"], update_rows)
@@ -114,7 +119,7 @@ def build_job(
         learning_rates_for=learning_rates_for,
         total_steps=total_steps,
         make_metrics=metrics,
-        train_metrics=metrics(False),
+        train_metrics=train_metrics,
         trackers=Trackers(make_trackers(config["tracker"], ranks, allowed), warn=view.warn),
         view=view,
         callbacks=make_callbacks(config.get("callbacks") or {}, ranks, allowed),
@@ -207,11 +212,14 @@ def make_trackers(
     node: Mapping[str, Mapping[str, Any]], ranks: Ranks, allowed: Sequence[str]
 ) -> dict[str, Any]:
     """Build the trackers by name; only rank 0 has any."""
-    return {
+    trackers = {
         name: instantiate(settings, KINDS["tracker"], key=f"tracker.{name}", allowed=allowed)
         for name, settings in node.items()
         if ranks.is_main
     }
+    for name, tracker in trackers.items():
+        check_tracker(f"tracker.{name}", tracker)
+    return trackers
 
 
 def make_callbacks(
@@ -227,30 +235,62 @@ def make_callbacks(
     return Callbacks(callbacks, ranks=ranks, exist_on_any_rank=bool(node))
 
 
+def make_own_metrics(
+    node: Mapping[str, Mapping[str, Any]], tasks: Sequence[TaskSpec], allowed: Sequence[str]
+) -> list[OwnMetric]:
+    """Return the metrics of `metrics.own`, each tried on two rows.
+
+    Raises:
+        ConfigError: for one that does not fit its tasks.
+    """
+    metrics = []
+    for name, settings in node.items():
+        arguments = {key: value for key, value in settings.items() if key != "tasks"}
+        make = partial(
+            instantiate,
+            arguments,
+            KINDS["metrics.own"],
+            key=f"metrics.own.{name}",
+            allowed=allowed,
+        )
+        metric = OwnMetric(name, make, settings.get("tasks"))
+        check_own_metric(metric, tasks)
+        metrics.append(metric)
+    return metrics
+
+
 def check_monitors(
     checkpoint: CheckpointSettings,
     trainer: TrainerSettings,
     metric_settings: MetricSettings,
     dataset: Dataset,
+    own_names: Sequence[str],
 ) -> None:
-    """Check that every monitored metric is one that the evaluation computes.
+    """Check that every monitored metric is one that an evaluation on the way computes.
 
     Raises:
-        ConfigError: for a metric that is not computed, and for a rule that waits for a validation
-            split where there is none.
+        ConfigError: for a metric that is not computed, and for a split that is not there.
     """
-    rules = {name: getattr(trainer, name) for name in PATIENCE_RULES}
-    metrics = {"checkpoint.monitor": checkpoint.monitor.metric}
-    metrics |= {f"trainer.{name}": r.metric for name, r in rules.items() if r.metric is not None}
-    if "validation" not in dataset.num_rows:
-        enabled = [n for n, r in rules.items() if r.patience or getattr(r, "threshold", None)]
-        if enabled:
+    splits = [split for split in trainer.eval_splits if split in dataset.num_rows]
+    for split in trainer.eval_splits:
+        if split not in [*splits, "validation"] and "train" in dataset.num_rows:
             raise ConfigError(
-                f"trainer.{enabled[0]}: waits for the validation split; there is none"
+                f"trainer.eval_splits={split}: the dataset has {', '.join(dataset.num_rows)}"
             )
-        return
-    names = result_keys(metric_settings.eval, dataset.schema.tasks)
-    known = [f"validation/{name}" for name in names]
+    metrics = {}
+    if "validation" in splits:
+        metrics["checkpoint.monitor"] = checkpoint.monitor.metric
+    for name in PATIENCE_RULES:
+        rule = getattr(trainer, name)
+        if rule.patience is None and getattr(rule, "threshold", None) is None:
+            continue
+        metric, _ = resolve_metric(rule, checkpoint.monitor)
+        split = metric.partition("/")[0]
+        if split not in map(evaluation_name, splits):
+            raise ConfigError(f"trainer.{name}: waits for the {split} split; there is none")
+        metrics[f"trainer.{name}"] = metric
+    names = [*result_keys(metric_settings.eval, dataset.schema.tasks), *own_names]
+    known = [f"{evaluation_name(split)}/{name}" for split in splits for name in names]
     for key, metric in metrics.items():
         if metric not in known:
             raise ConfigError(

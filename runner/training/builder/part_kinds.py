@@ -69,6 +69,13 @@ def is_task(target: Any) -> bool:
     return has_methods(target, TASK_METHODS)
 
 
+def is_schedule(target: Any) -> bool:
+    """Return whether it is a marked function, or a class whose objects are called by `update`."""
+    if is_marked(target, "scheduler"):
+        return True
+    return is_concrete_class(target) and first_argument(target, "__call__") == "update"
+
+
 def is_tracker(target: Any) -> bool:
     """Return whether it is a class with the methods of a `Tracker`."""
     return has_methods(target, TRACKER_METHODS)
@@ -77,6 +84,19 @@ def is_tracker(target: Any) -> bool:
 def is_callback(target: Any) -> bool:
     """Return whether it is a class with at least one event."""
     return any(has_methods(target, [event]) for event in EVENTS)
+
+
+def is_metric(target: Any) -> bool:
+    """Return whether it derives from torchmetrics' `Metric`; of its own, those of scores only.
+
+    Other metrics of torchmetrics, of texts and images, download models.
+    """
+    from torchmetrics import Metric  # it takes a second, which only jobs with such metrics pay
+
+    if not is_concrete_class(target) or not issubclass(target, Metric) or target is Metric:
+        return False
+    inside = str(target.__module__).split(".")
+    return inside[0] != "torchmetrics" or inside[1] in ("classification", "regression")
 
 
 def is_concrete_class(target: Any) -> bool:
@@ -123,6 +143,7 @@ KINDS: Mapping[str, PartKind] = {
         is_model,
         "a class of models",
         "derive yours from runner.Recommender, with the methods embed and dense",
+        methods=MODEL_METHODS,
     ),
     "model.loss": PartKind(
         is_loss,
@@ -135,15 +156,27 @@ KINDS: Mapping[str, PartKind] = {
         "an optimizer: a class of torch.optim",
         "derive yours from torch.optim.Optimizer",
     ),
+    "scheduler": PartKind(
+        is_schedule,
+        "a function marked with @runner.schedule_option, or a class of schedules",
+        "put the mark on a function of your own; a class needs __call__(self, update)",
+    ),
     "task": PartKind(
         is_task,
         "a class of tasks",
         "yours needs train_step and eval_step; runner.Supervised has both",
+        methods=TASK_METHODS,
     ),
     "tracker": PartKind(
         is_tracker,
         "a class of trackers",
         f"yours needs {', '.join(TRACKER_METHODS)}, as runner.Tracker says",
+        methods=TRACKER_METHODS,
+    ),
+    "metrics.own": PartKind(
+        is_metric,
+        "a class of torchmetrics.classification or torchmetrics.regression",
+        "derive yours from torchmetrics.Metric",
     ),
     "callbacks": PartKind(
         is_callback,
@@ -164,8 +197,18 @@ def find_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
     for i, group in enumerate(optimizer.get("parts") or ()):
         if "_target_" in (dense := group.get("dense") or {}):  # else the group's own optimizer
             yield f"optimizer.parts[{i}].dense", dense, KINDS["optimizer.dense"]
-    for group in ("tracker", "callbacks"):
-        for name, node in (config.get(group) or {}).items():
+    schedules = {"scheduler": config.get("scheduler")}
+    for name, node in (optimizer.get("schedules") or {}).items():
+        schedules[f"optimizer.schedules.{name}"] = node
+    for i, group in enumerate(optimizer.get("parts") or ()):
+        schedules[f"optimizer.parts[{i}].schedule"] = group.get("schedule")
+    for key, node in schedules.items():
+        if node is not None and "_target_" in node:
+            yield key, node, KINDS["scheduler"]
+    nodes = {group: config.get(group) for group in ("tracker", "callbacks")}
+    nodes["metrics.own"] = (config.get("metrics") or {}).get("own")
+    for group, parts in nodes.items():
+        for name, node in (parts or {}).items():
             yield f"{group}.{name}", node, KINDS[group]
 
 

@@ -21,9 +21,13 @@ from runner.errors import ConfigError, nearest_hint
 # Method -> its arguments. `training` is a runner.training.loops.events.TrainingHandle.
 EVENTS: Mapping[str, str] = {
     "on_run_start": "training",  # the state is there, also after a resume; no update was made yet
+    "on_epoch_start": "training",  # before the first update of an epoch that this process makes
+    "on_batch_start": "training",  # before every update, whose batches are not read yet
     "on_update": "training, output",  # after every update; output: a StepOutput
     "on_epoch": "training",  # after the last update of an epoch
+    "on_evaluation_start": "training, split",  # before the first batch; `split` as in on_evaluation
     "on_evaluation": "training, split, metrics",  # of validation on the way, of test at the end
+    "on_best": "training, metrics",  # after on_evaluation, if checkpoint.monitor is at a new best
     "on_checkpoint": "training",  # before the state, the callback's own included, is copied
     "on_run_end": "training, result",  # completed or interrupted; result: a Result
 }

@@ -5,17 +5,18 @@ from __future__ import annotations
 from runner.metrics.protocol import Metrics
 from runner.parts import loop_option
 from runner.training.job import Job, Result
-from runner.training.loops.evaluate_split import evaluate_split, select_split
+from runner.training.loops.evaluate_split import evaluate_split, select_splits
+from runner.training.loops.events import write_metrics_row
 from runner.training.loops.follow import follow
 from runner.training.loops.run_facts import write_calibration, write_data_facts
 from runner.training.loops.session import run_and_report, start_trackers
-from runner.training.state import restore_weights, train_state_from_values
-from runner.training.stop_signal import stop_on_signals
+from runner.training.state import TrainState, restore_weights, train_state_from_values
+from runner.training.stop_signal import StopSignal, stop_on_signals
 
 
 @loop_option
 def evaluate(job: Job) -> Result:
-    """Evaluate one split with the weights of one checkpoint; the source is only read.
+    """Evaluate splits with the weights of one checkpoint; the source is only read.
 
     With `loop.follow`, evaluate all checkpoints of a training as they come (`follow.py`).
     """
@@ -31,9 +32,24 @@ def _evaluate(job: Job) -> Result:
     write_data_facts(job)
     restore_weights(job, job.source_checkpoint)
     state = train_state_from_values(job.source_checkpoint.values)
-    split = select_split(job)
+    splits = select_splits(job)
+    flat: dict[str, float] = {}
+    with stop_on_signals() as stop:
+        for split in splits:
+            metrics = _evaluate_one(job, split, state, stop)
+            if metrics is None:
+                return Result("interrupted", state.step, state.examples, signal=stop.signal)
+            flat |= {f"{split}/{name}": value for name, value in metrics.items()}
+    return Result("completed", state.step, state.examples, metrics=flat)
+
+
+def _evaluate_one(
+    job: Job, split: str, state: TrainState, stop: StopSignal
+) -> dict[str, float] | None:
+    """Evaluate a split and write its row; None after a signal. Collective."""
+    assert job.run is not None
     measured: list[Metrics] = []
-    with stop_on_signals() as stop, job.view.evaluation(job.dataset.num_rows[split]):
+    with job.view.evaluation(job.dataset.num_rows[split]):
         metrics = evaluate_split(
             job,
             split,
@@ -41,13 +57,8 @@ def _evaluate(job: Job) -> Result:
             stop=stop,
             on_metrics=measured.append,
         )
-    if metrics is None:
-        return Result("interrupted", state.step, state.examples, signal=stop.signal)
-    job.run.metrics.append(
-        {"split": split, "step": state.step, "examples": state.examples, **metrics}
-    )
-    job.trackers.log(split, state.step, metrics)
-    job.view.log_evaluation(split, state.step, metrics)
-    write_calibration(job, split, state.step, measured[0])
-    flat = {f"{split}/{name}": value for name, value in metrics.items()}
-    return Result("completed", state.step, state.examples, metrics=flat)
+    if metrics is not None:
+        write_metrics_row(job, split, state.step, state.examples, metrics)
+        job.view.log_evaluation(split, state.step, metrics)
+        write_calibration(job, split, state.step, measured[0])
+    return metrics

@@ -14,7 +14,7 @@ from runner.metrics.settings import MetricSettings
 from runner.training.catalogue import attach_slices, open_catalogue
 from runner.training.job import Job
 from runner.training.loops.recorder import reduce_metrics
-from runner.training.stop_signal import StopSignal
+from runner.training.stop_signal import GracePeriod, StopSignal
 from runner.training.update.prefetch import batches_on_device
 
 
@@ -23,7 +23,7 @@ def evaluate_split(
     split: str,
     *,
     max_batches: int | None = None,
-    stop: StopSignal | None = None,
+    stop: StopSignal | GracePeriod | None = None,
     on_metrics: Callable[[Metrics], None] | None = None,
 ) -> dict[str, float] | None:
     """Compute the metrics of a split in file order, with all modules in evaluation mode.
@@ -44,7 +44,7 @@ def evaluate_split(
     ranks = context.ranks
     batches = job.dataset.batches(
         split,
-        batch_size=job.trainer.batch_size,
+        batch_size=job.trainer.eval_batch_size or job.trainer.batch_size,
         rank=ranks.rank,
         world_size=ranks.world_size,
     )
@@ -73,14 +73,16 @@ def evaluate_split(
     return results
 
 
-def select_split(job: Job) -> str:
-    """Return `loop.split`; by default test if the dataset has it, else validation.
+def select_splits(job: Job) -> list[str]:
+    """Return the splits of `loop.split`; by default test if the dataset has it, else validation.
 
     Raises:
-        ConfigError: if the dataset has no such split.
+        ConfigError: if the dataset lacks one of them.
     """
-    splits = list(job.dataset.num_rows)
-    split: str = job.loop_settings["split"] or ("test" if "test" in splits else "validation")
-    if split not in splits:
-        raise ConfigError(f"loop.split={split}: the dataset has {', '.join(splits)}")
-    return split
+    known = list(job.dataset.num_rows)
+    given = job.loop_settings["split"] or ("test" if "test" in known else "validation")
+    splits = [given] if isinstance(given, str) else list(given)
+    for split in splits:
+        if split not in known:
+            raise ConfigError(f"loop.split={split}: the dataset has {', '.join(known)}")
+    return splits

@@ -124,6 +124,14 @@ class CallbackRunner:
         self.sync_requests()
         self.raise_failure()
 
+    def call_update_start(self) -> None:
+        """Call `on_epoch_start` before the first update of an epoch, and `on_batch_start`."""
+        if not self._exist:
+            return
+        if self._state.cursor.offset == 0:
+            self._call("on_epoch_start")
+        self._call("on_batch_start")
+
     def call_update(self, output: StepOutput) -> None:
         """Call `on_update`, and `on_epoch` after the last update of an epoch. Collective."""
         if not self._exist:
@@ -135,9 +143,17 @@ class CallbackRunner:
             self._call("on_epoch")
         self.sync_requests()
 
-    def call_evaluation(self, split: str, metrics: Mapping[str, float]) -> None:
-        """Call `on_evaluation`. Collective."""
+    def call_evaluation_start(self, split: str) -> None:
+        """Call `on_evaluation_start`."""
+        self._call("on_evaluation_start", split)
+
+    def call_evaluation(
+        self, split: str, metrics: Mapping[str, float], *, is_best: bool = False
+    ) -> None:
+        """Call `on_evaluation`, and `on_best` if it is the best so far. Collective."""
         self._call("on_evaluation", split, metrics)
+        if is_best:
+            self._call("on_best", metrics)
         self.sync_requests()
 
     def call_checkpoint(self) -> None:

@@ -25,7 +25,7 @@ from runner.rundir.json_files import JsonlFile, read_jsonl
 from runner.rundir.lock import FolderLock
 from runner.rundir.run import read_config, read_meta, read_result
 from runner.training.job import Job, Result
-from runner.training.loops.evaluate_split import evaluate_split, select_split
+from runner.training.loops.evaluate_split import evaluate_split, select_splits
 from runner.training.loops.pinned_checkpoints import PinnedCheckpoints
 from runner.training.state import restore_weights
 from runner.training.stop_signal import StopSignal, stop_on_signals
@@ -62,7 +62,7 @@ def follow(job: Job) -> Result:
     Raises:
         UserError: if another process follows the same split.
     """
-    split = select_split(job)
+    [split] = select_splits(job)
     followed = open_follow_state(job, split) if job.context.ranks.is_main else None
     status = "failed"
     try:
@@ -89,6 +89,7 @@ def open_follow_state(job: Job, split: str) -> FollowState:
     evaluation = hash_fields(
         {
             "max_batches": job.loop_settings["max_batches"],
+            **({"eval_batch_size": size} if (size := job.trainer.eval_batch_size) else {}),
             "data": fingerprint(job.config["dataset"]),
             **{key: job.config[key] for key in ("metrics", "model", "task")},
         }

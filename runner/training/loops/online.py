@@ -61,8 +61,11 @@ def _online(job: Job) -> Result:
         if is_stream(job):
             job.dataset.should_stop = lambda: stop.local_signal is not None  # type: ignore[attr-defined]
         recorder = Recorder(job, state, CallbackRunner(job, state, stop), split=PROGRESSIVE_SPLIT)
-        recorder.callback_runner.call_run_start()
-        updates = steps(job, state, allow_prefetch=False)
+        callback_runner = recorder.callback_runner
+        callback_runner.call_run_start()
+        updates = steps(
+            job, state, allow_prefetch=False, before_update=callback_runner.call_update_start
+        )
         for output in () if stop.sync_ranks() else profile_steps(job, updates):
             recorder.record_update(output)
             if recorder.log_due() or is_finished(job, state):

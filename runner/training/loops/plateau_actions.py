@@ -23,8 +23,10 @@ from runner.training.state import TrainState
 from runner.training.steps import current_total_steps, is_finished, rows_per_update
 
 
-def apply_plateau_rules(job: Job, state: TrainState, metrics: Mapping[str, float]) -> None:
-    """Apply every rule that is on to one evaluation, in place.
+def apply_plateau_rules(
+    job: Job, state: TrainState, results: Mapping[str, Mapping[str, float]]
+) -> None:
+    """Apply every rule that is on to one evaluation of all its splits, in place.
 
     The result is the same on all ranks, since they have the same metrics. A run that is at its end
     anyway changes nothing more.
@@ -40,7 +42,8 @@ def apply_plateau_rules(job: Job, state: TrainState, metrics: Mapping[str, float
         if rule.patience is None and threshold is None:
             continue
         metric, direction = resolve_metric(rule, job.checkpoint.monitor)
-        value = metrics[metric.removeprefix("validation/")]
+        split, _, metric_name = metric.partition("/")
+        value = results[split][metric_name]
         patience = record_evaluation(
             state.waits.get(name, PatienceState()),
             value,

@@ -90,6 +90,7 @@ class Recorder:
         speed = self._speed()
         if job.run is not None:
             job.run.perf.append({"step": state.step, "examples": state.examples, **speed})
+        job.trackers.log("perf", state.step, speed)
         job.view.log(state.step, {n: v for n, v in metrics.items() if n not in hidden}, speed)
         if state.skipped > self.reported_skipped:
             job.view.warn(
@@ -101,8 +102,10 @@ class Recorder:
 
     def _speed(self) -> dict[str, float]:
         seconds = max(self.now.active_s - self.logged_progress.active_s, 1e-9)
+        examples_per_s = (self.now.examples - self.logged_progress.examples) / seconds
         speed = {
-            "examples_per_s": (self.now.examples - self.logged_progress.examples) / seconds,
+            "examples_per_s": examples_per_s,
+            "examples_per_s_per_rank": examples_per_s / self.job.context.ranks.world_size,
             "updates_per_s": (self.now.step - self.logged_progress.step) / seconds,
             "active_s": self.state.active_s,
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -115,11 +118,19 @@ class Recorder:
         """Hold the metrics of an evaluation until it is known whether their rows are needed."""
         self._held_metrics = metrics
 
-    def record_evaluation(self, metrics: Mapping[str, float]) -> bool:
-        """Write a row of the validation split, and return whether it is the best so far."""
+    def record_evaluation(self, results: Mapping[str, Mapping[str, float]]) -> bool:
+        """Write a row for each split, and return whether validation is the best so far."""
+        job, state = self.job, self.state
+        for split, metrics in results.items():
+            write_metrics_row(job, split, state.step, state.examples, metrics)
+            if split != "validation":
+                job.view.log_evaluation(split, state.step, metrics)
+                self.callback_runner.call_evaluation(split, metrics)
+        return "validation" in results and self._record_validation(results["validation"])
+
+    def _record_validation(self, metrics: Mapping[str, float]) -> bool:
         job, state = self.job, self.state
         self.validation_metrics = metrics
-        write_metrics_row(job, "validation", state.step, state.examples, metrics)
         monitor = job.checkpoint.monitor
         value = metrics[monitor.metric.removeprefix("validation/")]
         best = None if state.best is None else state.best.value
@@ -129,7 +140,7 @@ class Recorder:
             write_calibration(job, "validation", state.step, self._held_metrics)
         self._held_metrics = None  # their rows take memory
         job.view.log_evaluation("validation", state.step, metrics, best=improved)
-        self.callback_runner.call_evaluation("validation", metrics)
+        self.callback_runner.call_evaluation("validation", metrics, is_best=improved)
         return improved
 
     def record_final_evaluation(
@@ -170,6 +181,7 @@ class Recorder:
                     signature=job.run.signature,
                     trackers=job.trackers.state(),
                     callbacks=job.callbacks.state(),
+                    schedules=job.learning_rates.states(),
                 ),
                 protect=() if state.best is None else (state.best.step,),
             )

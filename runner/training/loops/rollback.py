@@ -36,6 +36,7 @@ def restored_after(job: Job) -> Iterator[None]:
     values = rng_state_values()
     modes = [(module, module.training) for root in ctx.root_modules() for module in root.modules()]
     micro_batch_size = ctx.micro_batch_size
+    schedules = deepcopy(job.learning_rates.states())
     try:
         yield
     finally:
@@ -46,6 +47,7 @@ def restored_after(job: Job) -> Iterator[None]:
             restore_optimizer(optimizer, before)
         ctx.zero_grad()  # of a trial that failed half-way
         ctx.logged_means = logged_means
+        job.learning_rates.load_states(schedules)
         restore_rng_state(generators, values, job.device)
         for module, training in modes:
             module.training = training

@@ -24,6 +24,7 @@ def start_training(job: Job) -> TrainState:
     if saved is not None and job.checkpointer is not None:
         state = restore_or_revert(job, saved)
         job.callbacks.load_state(saved.values.get("callbacks", {}))
+        job.learning_rates.load_states(saved.values.get("schedules", {}))
         job.checkpointer.remove_after(state.step)
         if job.run is not None:
             job.run.metrics.truncate(saved.values["metrics_bytes"])

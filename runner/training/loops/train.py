@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from runner.errors import UserError
+from runner.metrics.settings import evaluation_name
 from runner.parts import loop_option
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.training.job import Job, Result
@@ -19,7 +20,7 @@ from runner.training.loops.start import start_training
 from runner.training.profiler import profile_steps
 from runner.training.state import TrainState, restore_weights
 from runner.training.steps import is_finished, steps
-from runner.training.stop_signal import StopSignal, stop_on_signals
+from runner.training.stop_signal import GracePeriod, StopSignal, stop_on_signals
 
 
 @loop_option
@@ -40,7 +41,8 @@ def _train(job: Job) -> Result:
         if state.evaluation_due:
             recorder.saved_step = -1  # the checkpoint of this step lacks its evaluation
             evaluate_and_save(job, state, recorder, stop)
-        for output in () if stop.sync_ranks() else profile_steps(job, steps(job, state, stop)):
+        updates = steps(job, state, stop, before_update=recorder.callback_runner.call_update_start)
+        for output in () if stop.sync_ranks() else profile_steps(job, updates):
             recorder.record_update(output)
             if recorder.log_due() or is_finished(job, state):
                 recorder.log()
@@ -64,19 +66,22 @@ def _train(job: Job) -> Result:
 
 
 def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: StopSignal) -> None:
-    """Evaluate the validation split; a signal puts it off until the run is resumed.
+    """Evaluate `trainer.eval_splits`; a signal puts it off until the run is resumed.
 
     Collective. An improvement is saved at once.
     """
     state.evaluation_due = True
-    if "validation" in job.dataset.num_rows:
-        metrics = evaluate_split(job, "validation", stop=stop, on_metrics=recorder.hold_metrics)
+    results: dict[str, dict[str, float]] = {}
+    for split in [s for s in job.trainer.eval_splits if s in job.dataset.num_rows]:
+        recorder.callback_runner.call_evaluation_start(evaluation_name(split))
+        hold = recorder.hold_metrics if split == "validation" else None
+        metrics = evaluate_split(job, split, stop=stop, on_metrics=hold)
         if metrics is None:
             return
-        improved = recorder.record_evaluation(metrics)
-        apply_plateau_rules(job, state, metrics)
-    else:
-        improved = False
+        results[evaluation_name(split)] = metrics
+    improved = recorder.record_evaluation(results)
+    if results:
+        apply_plateau_rules(job, state, results)
     state.evaluation_due = False
     state.evaluated_step = state.step
     if is_finished(job, state) and state.logged_step != state.step:
@@ -99,10 +104,17 @@ def finish_interrupted(job: Job, state: TrainState, recorder: Recorder, stop: St
     """
     if stop.pruned:
         return recorder.make_result("pruned", {"validation": recorder.validation_metrics})
-    metrics = {}
+    results: dict[str, dict[str, float]] = {}
     if "validation" in job.dataset.num_rows:
-        metrics = evaluate_split(job, "validation") or {}
-    return recorder.make_result("interrupted", {"validation": metrics}, signal=stop.signal)
+        limit_s = job.trainer.stop_grace_s
+        metrics = evaluate_split(job, "validation", stop=GracePeriod(stop, limit_s))
+        if metrics is None:
+            job.view.note(
+                f"the run is saved; its evaluation is left out, since it has not ended within "
+                f"{limit_s:g} s of the signal (trainer.stop_grace_s)"
+            )
+        results["validation"] = metrics or {}
+    return recorder.make_result("interrupted", results, signal=stop.signal)
 
 
 def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: StopSignal) -> Result:
@@ -128,6 +140,7 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
         if split in results or split not in job.dataset.num_rows:
             continue
         started = time.perf_counter()
+        recorder.callback_runner.call_evaluation_start(split)
         metrics = evaluate_split(job, split, stop=stop, on_metrics=recorder.hold_metrics)
         if metrics is None:
             return finish_interrupted(job, state, recorder, stop)

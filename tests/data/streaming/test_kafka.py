@@ -65,6 +65,7 @@ def test_partitions_take_turns_and_the_position_is_their_offsets(broker, topic):
     assert end == f"no message in partition 0 of {topic} for 1 s"
 
 
+@pytest.mark.parity("E13")
 def test_from_any_position_on_it_gives_the_rest(broker, topic):
     broker.send(topic, rows(200).to_pylist())
     batches, _ = read(stream(broker, topic), 30)

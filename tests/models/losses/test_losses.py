@@ -107,6 +107,7 @@ def test_squared_error_by_hand():
     assert_rows(MSE(stars)(predicted([1.0, -2.0, 4.5], [3.0, -2.0, 4.0]))["stars"], [4, 0, 0.25])
 
 
+@pytest.mark.parity("L20", "C4")
 def test_each_task_has_the_loss_of_its_kind_times_its_weight():
     prediction = predicted([[0.0, 1.0], [math.log(3), 5.0]], [[1.0, 3.0], [0.0, 4.0]])
     found = ByKind(BOTH)(prediction)
@@ -118,6 +119,7 @@ def test_each_task_has_the_loss_of_its_kind_times_its_weight():
     assert_rows(ByKind(BOTH, weights=2.0)(prediction)["stars"], [8, 2])
 
 
+@pytest.mark.parity("L20")
 def test_uncertainty_by_hand_and_its_best_variance():
     loss = Uncertainty(BOTH, initial=math.log(2))
     prediction = predicted([[0.0, 1.0], [math.log(3), 5.0]], [[1.0, 3.0], [0.0, 4.0]])

@@ -71,7 +71,7 @@ def a_short_training(view: View) -> None:
 def test_without_a_terminal_each_log_point_and_evaluation_is_a_plain_line():
     lines = plain_output(a_short_training).splitlines()
     assert lines == [
-        "train  step 400/820  loss 0.48213  auc 0.78123  98,123 ex/s  0:21 left",
+        "train  step 400/820  loss 0.48213  auc 0.78123  98,123 ex/s  20.0 updates/s  0:21 left",
         "validation  step 400/820  loss 0.48213  auc 0.78123  log_loss 0.48213  "
         "normalized_entropy 0.86510  calibration 1.00020  pr_auc 0.67452  accuracy 0.78451 "
         "(best so far)",

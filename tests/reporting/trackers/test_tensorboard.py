@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from runner.reporting.trackers import Histogram
 from runner.reporting.trackers.tensorboard import TensorBoard
 
@@ -37,6 +39,7 @@ def started(folder: Path, step: int = 0) -> TensorBoard:
     return tracker
 
 
+@pytest.mark.parity("L5", "E8")
 def test_scalars_are_read_back_by_split_and_metric(tmp_path):
     tracker = started(tmp_path)
     tracker.log("train", 10, {"loss": 0.5, "auc": math.nan})

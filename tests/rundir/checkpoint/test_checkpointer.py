@@ -75,6 +75,7 @@ def test_a_further_save_waits_for_the_former(tmp_path: Path, monkeypatch) -> Non
     assert saved_steps(tmp_path) == [1, 2]
 
 
+@pytest.mark.parity("T6")
 def test_everything_is_synced_before_the_rename_and_the_manifest_is_last(
     tmp_path: Path, monkeypatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_everything_is_synced_before_the_rename_and_the_manifest_is_last(
     assert calls == expected
 
 
+@pytest.mark.parity("E18")
 def test_old_ones_go_but_the_newest_and_the_protected(tmp_path: Path) -> None:
     checkpointer = make_checkpointer(tmp_path, keep=2)
     for step in range(1, 8):

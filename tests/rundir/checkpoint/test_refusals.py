@@ -110,6 +110,7 @@ class _Bomb:
         return (os.mkdir, (str(self.canary),))
 
 
+@pytest.mark.parity("N10")
 def test_nothing_in_a_checkpoint_is_ever_unpickled(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     bomb = pickle.dumps(_Bomb(canary))

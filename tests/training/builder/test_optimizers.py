@@ -93,6 +93,7 @@ patterns = st.lists(fragments, min_size=1, max_size=3).map("".join)
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(patterns, st.booleans()), max_size=4))
+@pytest.mark.parity("E3")
 def test_every_parameter_and_table_has_exactly_one_owner_whatever_the_patterns(entries):
     parts = [{"pattern": p, "frozen": frozen} for p, frozen in entries]
     try:
@@ -183,6 +184,7 @@ def adam_on_rows(weight, moments, rows, step: int, lr: float = 0.2) -> None:
         weight[rows] -= lr * direction / ((square[rows] / (1 - 0.999**step)).sqrt() + 1e-8)
 
 
+@pytest.mark.parity("E4")
 def test_each_group_follows_its_own_schedule():
     parts = [
         {"pattern": "^top", "name": "top", "schedule": {"kind": "linear"}},

@@ -26,6 +26,7 @@ class FakeTraining:
         self.rows.append((self.step, split, dict(numbers)))
 
 
+@pytest.mark.parity("C6")
 def test_the_row_holds_the_update_that_every_divides_and_no_evaluation():
     context = make_context()
     training, callback = FakeTraining(context), Activations(every=2, statistics=("rms", "mean"))

@@ -63,7 +63,7 @@ class SaysNo(Undeclared):
             Misspelt(),
             r"callbacks.mine \(Misspelt\): on_updates is not an event; nearest: 'on_update'",
         ),
-        (WithoutEvents(), "has no event; there are on_run_start, on_update"),
+        (WithoutEvents(), "has no event; there are on_run_start, on_epoch_start"),
         (SavesOnly(), r"callbacks.mine \(SavesOnly\): has state\(\) but no load_state\(\)"),
         (LoadsOnly(), r"callbacks.mine \(LoadsOnly\): has load_state\(\) but no state\(\)"),
         (Saves({"what": object()}), r"state\(\) must return a dict of JSON values: .*object"),

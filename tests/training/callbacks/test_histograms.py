@@ -79,6 +79,7 @@ class FakeTrainingWithHistograms(FakeTraining):
         self.rows.append({"split": f"histograms of {split}", **found})
 
 
+@pytest.mark.parity("E8")
 def test_chosen_weights_and_sampled_rows_are_shown_at_the_interval():
     context = make_context()
     watch = Weights(every=2, histograms=[r"dense/top\..*weight", "tables/a"], sample_rows=20)
@@ -95,6 +96,7 @@ def test_chosen_weights_and_sampled_rows_are_shown_at_the_interval():
     assert_counts(row["tables/a"], table[rows_N].numpy())
 
 
+@pytest.mark.parity("E8", "C6")
 def test_gradients_are_those_that_the_update_was_made_with():
     """They are clipped, and follow from what SGD does to the weights; a skipped update has none."""
     context = make_context(lr=0.5)

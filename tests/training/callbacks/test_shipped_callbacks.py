@@ -195,6 +195,7 @@ def test_throughput_is_examples_over_the_time_of_updates():
     assert "10 examples/s, 20% of the best so far (50)" in text
 
 
+@pytest.mark.parity("L17")
 def test_memory_is_logged_at_its_interval_and_a_warning_comes_before_it_runs_out():
     training = FakeTraining(context=SimpleNamespace(device=CPU))
     watch = Memory(every=2, warn_free_below=1.0)
@@ -244,6 +245,7 @@ def test_the_time_limit_leaves_time_for_the_longest_gap(gaps_s, end_step):
     assert training.requests[0][:2] == (end_step, "pause")
 
 
+@pytest.mark.parity("T12")
 def test_statistics_of_weights_are_those_of_numpy():
     context = make_context()
     context.model.top[0].bias.data[:3] = 0

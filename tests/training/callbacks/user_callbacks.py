@@ -28,14 +28,27 @@ class Diary:
     def on_run_start(self, training: Any) -> None:
         self._write(training, "run_start")
 
+    def on_epoch_start(self, training: Any) -> None:
+        self._write(training, "epoch_start", training.state.cursor.epoch)
+
+    def on_batch_start(self, training: Any) -> None:
+        self._write(training, "batch_start")
+
     def on_update(self, training: Any, output: Any) -> None:
         self._write(training, "update", output.rows_B.numel())
 
     def on_epoch(self, training: Any) -> None:
         self._write(training, "epoch", training.now.epoch)
 
+    def on_evaluation_start(self, training: Any, split: str) -> None:
+        self._write(training, "evaluation_start", split)
+
     def on_evaluation(self, training: Any, split: str, metrics: Any) -> None:
         self._write(training, "evaluation", split, sorted(metrics)[0])
+
+    def on_best(self, training: Any, metrics: Any) -> None:
+        assert training.state.best.metrics == metrics
+        self._write(training, "best")
 
     def on_checkpoint(self, training: Any) -> None:
         self._write(training, "checkpoint")
@@ -110,8 +123,20 @@ class Asker:
     def on_update(self, training: Any, output: Any) -> None:
         self._at(training, "on_update")
 
+    def on_epoch_start(self, training: Any) -> None:
+        self._at(training, "on_epoch_start")
+
+    def on_batch_start(self, training: Any) -> None:
+        self._at(training, "on_batch_start")
+
     def on_epoch(self, training: Any) -> None:
         self._at(training, "on_epoch")
+
+    def on_evaluation_start(self, training: Any, split: str) -> None:
+        self._at(training, "on_evaluation_start")
+
+    def on_best(self, training: Any, metrics: Any) -> None:
+        self._at(training, "on_best")
 
     def on_evaluation(self, training: Any, split: str, metrics: Any) -> None:
         self._at(training, "on_evaluation")

@@ -84,6 +84,7 @@ def losses_of(job, num_steps: int) -> list[float]:
 
 @pytest.mark.parametrize("options", [{}, EVERYTHING], ids=["plain", "everything"])
 @pytest.mark.parametrize("kind", ["rowwise_adagrad", "adam"])
+@pytest.mark.parity("T17")
 def test_the_updates_are_those_of_training_to_the_last_bit(kind, options):
     observed, plain = make_context(kind), make_context(kind)
     trainer = TrainerSettings(batch_size=16, accumulate=2, max_epochs=2)
@@ -140,6 +141,7 @@ def test_layers_that_work_in_place_can_be_observed():
     assert debug(make_job(context, **EVERYTHING)).status == "completed"
 
 
+@pytest.mark.parity("T17")
 def test_a_nan_weight_is_named_with_its_module():
     context = make_context()
     with torch.no_grad():
@@ -402,6 +404,7 @@ def test_modules_are_hooked_only_if_an_observer_needs_them(on):
     assert seen == [int(on)]
 
 
+@pytest.mark.parity("T17")
 def test_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     job = make_job(make_context(), **EVERYTHING)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from runner.batch import DataPosition
 from runner.config.intervals import parse_interval
 from runner.config.settings import CheckpointSettings, MonitorSettings, TrainerSettings
 from runner.distributed.ranks import SINGLE_PROCESS
+from runner.reporting.trackers import Trackers
 from runner.training.callbacks import Callbacks
 from runner.training.job import Cadence
 from runner.training.loops.events import CallbackError, CallbackRunner
@@ -55,20 +58,70 @@ def job_of(evaluate="5", **callbacks):
     )
 
 
+@pytest.mark.parity("L16")
 def test_every_event_comes_at_its_time(tmp_path):
     train(job_of(diary=Diary(file=str(tmp_path / "d"))))
     lines = [json.loads(line) for line in (tmp_path / "d.0").read_text().splitlines()]
+    updates = [[[k, "batch_start"], [k + 1, "update", 32]] for k in range(10)]
+    second_best = [line for line in lines if line == [10, "best"]]  # as the numbers have it
     assert lines == [
         [0, "run_start"],
-        *[[k, "update", 32] for k in range(1, 6)],
+        [0, "epoch_start", 0],
+        *[line for update in updates[:5] for line in update],
         [5, "epoch", 1],
+        [5, "evaluation_start", "validation"],
         [5, "evaluation", "validation", "auc"],
-        *[[k, "update", 32] for k in range(6, 11)],
+        [5, "best"],
+        [5, "epoch_start", 1],
+        *[line for update in updates[5:] for line in update],
         [10, "epoch", 2],
+        [10, "evaluation_start", "validation"],
         [10, "evaluation", "validation", "auc"],
+        *second_best,
+        [10, "evaluation_start", "test"],
         [10, "evaluation", "test", "auc"],
         [10, "run_end", "completed"],
     ]
+
+
+def test_a_resume_within_an_epoch_does_not_start_it_again(tmp_path):
+    job = job_of(diary=Diary(file=str(tmp_path / "d")))
+    state = TrainState(step=3, cursor=DataPosition(0, 96))
+    events = CallbackRunner(job, state, StopSignal(SINGLE_PROCESS))
+    for output in steps(job, state, before_update=events.call_update_start):
+        if state.step == 7:
+            break
+        events.call_update(output)
+    lines = [json.loads(line) for line in (tmp_path / "d.0").read_text().splitlines()]
+    assert [line for line in lines if "epoch" in line[1]] == [
+        [5, "epoch", 1],
+        [5, "epoch_start", 1],
+    ]
+
+
+def test_an_evaluation_that_is_interrupted_leaves_no_row_of_any_split():
+    asker = Asker(step=4, what="pause", event="on_evaluation")
+    job = job_of("4", asker=asker)
+    rows = []
+    tracker = SimpleNamespace(
+        log=lambda split, step, metrics: rows.append((split, step)),
+        messages=list,
+        finish=lambda status: None,
+    )
+    splits = replace(job.trainer, eval_splits=["train", "validation", "test"])
+    job = replace(job, trainer=splits, trackers=Trackers({"own": tracker}, warn=print))
+    result = train(job)
+    assert (result.status, result.step) == ("interrupted", 4)
+    # the pause came after all three were measured, so their rows are there
+    assert [row for row in rows if row[0] != "perf"] == [
+        ("train_eval", 4),
+        ("validation", 4),
+        ("test", 4),
+    ]
+    rows.clear()
+    asker.event = "on_evaluation_start"
+    assert train(replace(job, context=make_context())).step == 4
+    assert [row for row in rows if row[0] != "perf"] == []
 
 
 @pytest.mark.parametrize(
@@ -80,10 +133,15 @@ def test_every_event_comes_at_its_time(tmp_path):
         ("on_epoch", 5, 5),
         ("on_evaluation", 2, 2),
         ("on_update", 10, 10),
+        ("on_epoch_start", 5, 6),
+        ("on_batch_start", 3, 4),
+        ("on_evaluation_start", 2, 2),
+        ("on_best", 2, 2),
     ],
 )
+@pytest.mark.parity("L16")
 def test_a_callback_that_asks_to_stop_ends_the_run_after_that_update(event, step, end):
-    every = "2" if event == "on_evaluation" else None
+    every = "2" if event in ("on_evaluation", "on_evaluation_start", "on_best") else None
     result = train(job_of(every, asker=Asker(step=step, what="stop", event=event)))
     assert (result.status, result.step) == ("completed", end)
     assert result.notes["stopped"] == "it is enough"
@@ -104,6 +162,10 @@ def test_a_callback_that_asks_for_a_pause_interrupts_as_sigterm_does(event):
         ("on_update", 3),
         ("on_epoch", 5),
         ("on_evaluation", 5),
+        ("on_epoch_start", 5),
+        ("on_batch_start", 7),
+        ("on_evaluation_start", 5),
+        ("on_best", 5),
         ("on_run_end", 10),
     ],
 )

@@ -57,7 +57,7 @@ def test_every_rule_decides_as_the_table_says():
     state = TrainState()
     for number, (auc, expected) in enumerate(TABLE, start=1):
         state.step = number
-        apply_plateau_rules(job, state, {"auc": auc})
+        apply_plateau_rules(job, state, {"validation": {"auc": auc}})
         assert (state.lr_scale, state.batch_multiplier, state.stopped is not None) == expected, (
             number
         )
@@ -73,7 +73,7 @@ def test_every_rule_decides_as_the_table_says():
 def test_without_rules_an_evaluation_decides_nothing():
     job, state = job_of(), TrainState()
     for auc in (0.9, 0.1, float("nan")):
-        apply_plateau_rules(job, state, {"auc": auc})
+        apply_plateau_rules(job, state, {"validation": {"auc": auc}})
     assert state == TrainState()
 
 
@@ -81,17 +81,17 @@ def test_a_rule_uses_its_own_metric_and_its_direction():
     job = job_of(early_stop=EarlyStop(patience=1, metric="validation/log_loss"))
     state = TrainState()
     for loss in (0.7, 0.6, 0.5):
-        apply_plateau_rules(job, state, {"auc": 0.5, "log_loss": loss})
+        apply_plateau_rules(job, state, {"validation": {"auc": 0.5, "log_loss": loss}})
     assert state.stopped is None
-    apply_plateau_rules(job, state, {"auc": 0.9, "log_loss": 0.55})
+    apply_plateau_rules(job, state, {"validation": {"auc": 0.9, "log_loss": 0.55}})
     assert state.stopped is not None
 
 
 def test_a_threshold_alone_ends_the_run():
     job, state = job_of(early_stop=EarlyStop(threshold=0.8)), TrainState()
-    apply_plateau_rules(job, state, {"auc": 0.79})
+    apply_plateau_rules(job, state, {"validation": {"auc": 0.79}})
     assert not is_finished(job, state)
-    apply_plateau_rules(job, state, {"auc": 0.81})
+    apply_plateau_rules(job, state, {"validation": {"auc": 0.81}})
     assert is_finished(job, state)
     assert state.stopped == "early_stop: validation/auc has reached 0.8: 0.81000"
 
@@ -100,7 +100,7 @@ def test_a_run_at_its_end_changes_nothing_more_but_still_counts():
     job = job_of(max_epochs=None, max_steps=9, early_stop=EarlyStop(patience=1))
     state = TrainState(step=9)
     for auc in (0.9, 0.1):
-        apply_plateau_rules(job, state, {"auc": auc})
+        apply_plateau_rules(job, state, {"validation": {"auc": auc}})
     assert state.stopped is None
     assert state.waits["early_stop"].since == 1  # a longer run goes on from here
 

@@ -96,6 +96,7 @@ SEARCHES = {
 @pytest.mark.parametrize(
     ("speed", "cap", "expected_trials", "chosen", "end"), SEARCHES.values(), ids=SEARCHES
 )
+@pytest.mark.parity("L6")
 def test_the_search_doubles_stops_and_bisects_back(speed, cap, expected_trials, chosen, end):
     def run_trial(size: int) -> BatchSizeTrial:
         return BatchSizeTrial(size, speed(size), failure="out of memory")
@@ -178,6 +179,7 @@ def are_equal(a: dict, b: dict) -> bool:
 @pytest.mark.parametrize("trained", [False, True], ids=["at the start", "after updates"])
 @pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
 @pytest.mark.parametrize("kind", ["rowwise_adagrad", "adam", "sgd"])
+@pytest.mark.parity("L6")
 def test_trials_leave_no_trace_to_the_last_bit(kind, cls, trained):
     def job_of(context):
         trainer = TrainerSettings(batch_size=16, max_steps=100, max_epochs=None)
@@ -371,6 +373,7 @@ def test_alone_a_tuner_reports_its_result_and_trains_nothing(runner, tmp_path):
     assert all(f'"{name}"' in page for name in ("loss", "smoothed", "times the configured rates"))
 
 
+@pytest.mark.parity("L6")
 def test_ranks_agree_on_the_size(runner, tmp_path):
     run = tmp_path / "run"
     words = (*SMALL, *TUNE_SIZE, "trainer.num_processes=2", "sharding=row_wise", "loop.then=train")

@@ -32,6 +32,7 @@ def assert_same_updates(sizes: list[int], atol: float) -> None:
     assert not counters["graph_break"]
 
 
+@pytest.mark.parity("L17")
 def test_one_graph_serves_all_batch_sizes_with_the_results_of_eager(monkeypatch):
     """Traced as usual, but without the compiler, which is slow."""
     eager = partial(torch.compile, backend="eager", fullgraph=True)

@@ -35,6 +35,7 @@ def frozen_tables(**settings):
     ("line_search", "micro"),
     [(None, 64), (None, 7), ("strong_wolfe", 64)],  # a line search amplifies rounding
 )
+@pytest.mark.parity("L1")
 def test_lbfgs_makes_the_steps_of_plain_pytorch(line_search, micro):
     settings = {"lr": 0.5, "max_iter": 5, "history_size": 4, "line_search_fn": line_search}
     context, twin = frozen_tables(micro=micro, **settings), frozen_tables(**settings)
@@ -115,6 +116,7 @@ def test_a_closure_is_refused_where_it_would_compute_something_else():
         check_closure_optimizers(context)
 
 
+@pytest.mark.parity("C1")
 def test_two_players_step_in_turn_and_neither_moves_the_other():
     context = make_context()
     other = context.add_module("other", nn.Linear(3, 1))

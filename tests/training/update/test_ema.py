@@ -26,6 +26,7 @@ def averaged(context, **settings) -> MovingAverage:
     return context.ema
 
 
+@pytest.mark.parity("E6")
 def test_it_equals_torchs_own_average_after_every_update():
     context = make_context()
     average = averaged(context)
@@ -63,6 +64,7 @@ def test_warm_up_starts_with_a_small_decay_by_the_updates_that_were_applied():
 
 
 @pytest.mark.parametrize("evaluate", [True, False])
+@pytest.mark.parity("E6")
 def test_an_evaluation_uses_the_chosen_weights_and_then_restores_the_weights_bit_for_bit(evaluate):
     plain, context = make_context(), make_context()
     average = averaged(context, use_in_evaluation=evaluate)

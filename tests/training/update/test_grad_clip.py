@@ -67,6 +67,7 @@ RULES = [
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("settings", RULES, ids=str)
 @pytest.mark.parametrize("micro", [64, 7])
+@pytest.mark.parity("L2", "N7")
 def test_an_update_is_clipped_as_torch_clips_the_gradients_of_one_batch(settings, micro, device):
     batch = random_batch(64).to(device)
     context, twin = (make_context(micro_batch_size=m, device=device) for m in (micro, 64))
@@ -100,6 +101,7 @@ def test_all_bounds_hold_at_the_end(settings):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("micro", [64, 7])
+@pytest.mark.parity("E8")
 def test_logged_norms_are_those_of_plain_autograd_before_clipping(micro, device):
     context, twin = (make_context(micro_batch_size=m, device=device) for m in (micro, 64))
     named = dense_parameters(context.model, context.loss)
@@ -139,6 +141,7 @@ def test_the_global_norm_alone_is_one_number():
 
 
 @pytest.mark.parametrize("micro", [64, 7])
+@pytest.mark.parity("L3", "C5")
 def test_penalties_are_a_part_of_the_loss_and_of_its_gradient(micro):
     entries = [{"pattern": "weight$", "l2": 0.1}, {"pattern": r"^top\.0", "l1": 0.01, "l2": 0.05}]
     context, twin = make_context(micro_batch_size=micro), make_context()

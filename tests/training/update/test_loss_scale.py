@@ -68,6 +68,7 @@ def test_two_players_of_one_update_are_unscaled_by_the_scale_of_their_backward()
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parity("T5", "N7")
 def test_an_update_whose_scaled_loss_overflows_is_skipped(device):
     context = make_context(device=device)
     context.loss_scale = LossScale(device, initial=1e39)

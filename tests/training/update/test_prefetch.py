@@ -19,6 +19,7 @@ from tests.tiny_job import START, make_job
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
+@pytest.mark.parity("T2")
 def test_items_come_in_order_each_begun_at_most_depth_items_earlier(count, depth):
     begun, taken = [], []
 
@@ -58,6 +59,7 @@ def test_on_cpu_a_batch_is_the_very_same_and_nothing_is_read_ahead():
     assert read == [0]
 
 
+@pytest.mark.parity("T2")
 def test_a_training_with_prefetch_equals_one_without(monkeypatch):
     """As on CUDA, with copies on the CPU in place of those of the stream."""
 

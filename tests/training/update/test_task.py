@@ -36,6 +36,7 @@ def train(context, batches):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("micro", [1, 7, 16, 32, 63])
+@pytest.mark.parity("T4", "N7")
 def test_micro_batches_equal_one_batch(kind, micro, device):
     whole, parts = (make_context(kind, micro_batch_size=m, device=device) for m in (64, micro))
     batches = [random_batch(64, seed) for seed in range(4)]
@@ -118,6 +119,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_at_all(kind, bad, device)
     assert output.applied
 
 
+@pytest.mark.parity("E17")
 def test_a_row_of_weight_zero_has_no_influence():
     batch = random_batch(64)
     weights = batch.weights_B.clone()
@@ -141,6 +143,7 @@ def test_a_batch_whose_rows_all_weigh_nothing_changes_nothing():
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parity("T5")
 def test_bf16_autocast_runs_the_dense_half_low_and_returns_float32(device):
     context = make_context(amp=True, device=device)
     seen = []

@@ -1,0 +1,198 @@
+"""Metrics of one's own in an evaluation: classes of torchmetrics, one object for each task.
+
+B rows of a batch, T tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from runner.batch import Prediction, TaskSpec
+from runner.errors import ConfigError, nearest_hint
+from runner.metrics.settings import add_task_means, result_key
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+
+
+@dataclass(frozen=True)
+class OwnMetric:
+    """A metric of the configuration's `metrics.own`.
+
+    Args:
+        name: of its results.
+        make: makes an empty one.
+        tasks: names of the tasks that it is for; None: all.
+    """
+
+    name: str
+    make: Callable[[], Metric]
+    tasks: Sequence[str] | None = None
+
+    def is_for(self, task: TaskSpec) -> bool:
+        return self.tasks is None or task.name in self.tasks
+
+
+class OwnMetrics:
+    """Metrics that get the probabilities of a binary task, or the predictions of a regression task.
+
+    Implements `Metrics`. The target is the label, a whole number for a binary task. Rows of
+    weight 0 are left out; all others count once, since classes of torchmetrics take no weights.
+    States of several ranks are put together as torchmetrics does it: by each state's
+    `dist_reduce_fx`. A NaN among a task's logits or labels makes its metrics NaN.
+    """
+
+    def __init__(
+        self, own: Sequence[OwnMetric], tasks: Sequence[TaskSpec], *, device: torch.device
+    ) -> None:
+        self._own, self._tasks, self._device = tuple(own), tuple(tasks), device
+        self.reset()
+
+    def reset(self) -> None:
+        self._metrics: dict[tuple[str, int], Metric] = {}
+        for own in self._own:
+            for index, task in enumerate(self._tasks):
+                if own.is_for(task):
+                    self._metrics[own.name, index] = _prepare(own.make(), self._device)
+        # rows, rows whose weight is not 1, rows with NaN, of each task
+        self._counts_3T = torch.zeros(3, len(self._tasks), device=self._device, dtype=torch.int64)
+        self._merged: list[Mapping[str, Tensor]] = []
+
+    def names(self) -> list[str]:
+        return list(self._named_results(dict.fromkeys(self._metrics, 0.0)))
+
+    def _named_results(self, values: Mapping[tuple[str, int], float]) -> dict[str, float]:
+        results = {
+            result_key(name, self._tasks[index], self._tasks): value
+            for (name, index), value in values.items()
+        }
+        return add_task_means(results, [own.name for own in self._own], self._tasks)
+
+    @torch.no_grad()
+    def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
+        present_B = prediction.weights_B > 0
+        weights_B = prediction.weights_B[present_B]
+        logits_BT = prediction.logits_BT[present_B].double()
+        labels_BT = prediction.labels_BT[present_B].double()
+        nan_BT = (logits_BT + labels_BT).isnan()
+        self._counts_3T[0] += len(weights_B)
+        self._counts_3T[1] += (weights_B != 1).sum()
+        self._counts_3T[2] += nan_BT.sum(0)
+        for (_, index), metric in self._metrics.items():
+            good_B = ~nan_BT[:, index]
+            scores_B, labels_B = logits_BT[good_B, index], labels_BT[good_B, index]
+            if len(scores_B):
+                metric.update(*_arguments(self._tasks[index].kind, scores_B, labels_B))
+
+    def compute(self) -> dict[str, float]:
+        parts = [self.state(), *self._merged]
+        counts_3T = torch.stack([part["counts"].to(self._device) for part in parts]).sum(0).tolist()
+        values = {}
+        for (name, index), metric in self._metrics.items():
+            rows, _, nan_rows = (row[index] for row in counts_3T)
+            values[name, index] = math.nan
+            if rows and not nan_rows:
+                used = [part for part in parts if int(part["counts"][0, index])]
+                values[name, index] = float(_combine(metric, f"{name}/{index}", used).compute())
+        return self._named_results(values)
+
+    def notes(self) -> tuple[str, ...]:
+        parts = [self._counts_3T, *(part["counts"].to(self._device) for part in self._merged)]
+        if not int(torch.stack(parts)[:, 1].sum()):
+            return ()
+        names = ", ".join(own.name for own in self._own)
+        return (f"{names}: each row counts once, whatever its weight (metrics.own)",)
+
+    def state(self) -> dict[str, Tensor]:
+        state = {"counts": self._counts_3T}
+        for (name, index), metric in self._metrics.items():
+            for key in metric._defaults:
+                value = getattr(metric, key)
+                if isinstance(value, list):
+                    value = torch.cat(
+                        [v.reshape(-1) if v.ndim == 0 else v for v in value] or [_none()]
+                    )
+                state[f"{name}/{index}/{key}"] = value
+        return state
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        self.reset()
+        self.merge(state)
+
+    def merge(self, state: Mapping[str, Tensor]) -> None:
+        self._merged.append(state)
+
+
+def check_own_metric(own: OwnMetric, tasks: Sequence[TaskSpec]) -> None:
+    """Check a metric of one's own on two rows, before anything is trained.
+
+    Raises:
+        ConfigError: for a task that the dataset has not, or a class that cannot take the scores and
+            labels of its tasks or does not give one number.
+    """
+    key, known = f"metrics.own.{own.name}", [task.name for task in tasks]
+    for name in own.tasks or ():
+        if name not in known:
+            raise ConfigError(
+                f"{key}.tasks={name}: the dataset has no such task{nearest_hint(name, known)}; "
+                f"there are {', '.join(known)}"
+            )
+    for task in tasks:
+        if not own.is_for(task):
+            continue
+        metric = _prepare(own.make(), torch.device("cpu"))
+        kind = type(metric).__name__
+        where = f"{key}: {kind} on two rows of the {task.kind} task {task.name}"
+        scores_B = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+        try:
+            metric.update(*_arguments(task.kind, scores_B, (scores_B > 0).double()))
+            value = metric.compute()
+        except Exception as error:
+            raise ConfigError(f"{where}: {error}; `tasks` chooses other tasks for it") from error
+        if not isinstance(value, Tensor | float | int) or torch.as_tensor(value).numel() != 1:
+            raise ConfigError(f"{where}: its compute() must give one number")
+
+
+def _prepare(metric: Metric, device: torch.device) -> Metric:
+    # its own exchange between ranks would wait in compute(), which only rank 0 calls
+    metric.sync_on_compute = metric._to_sync = False
+    return metric.to(device)
+
+
+def _arguments(kind: str, scores_B: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `update` gets of a task's rows."""
+    if kind == "binary":
+        return scores_B.sigmoid(), (labels_B > 0.5).long()
+    return scores_B, labels_B
+
+
+def _combine(metric: Metric, prefix: str, parts: Sequence[Mapping[str, Tensor]]) -> Metric:
+    """Return a metric with the states of all ranks that have rows."""
+    combined = deepcopy(metric)
+    for key, default in metric._defaults.items():
+        values = [part[f"{prefix}/{key}"].to(metric.device) for part in parts]
+        combined_value: Any
+        if isinstance(default, list):
+            combined_value = [value for value in values if value.numel()]
+        elif len(values) == 1:
+            combined_value = values[0]
+        else:
+            reduce: Any = metric._reductions[key]
+            shape = max((value.shape for value in values), key=len)  # of one number: [] or [1]
+            stacked = torch.stack([value.reshape(shape) for value in values])
+            combined_value = stacked if reduce is None else reduce(stacked)
+        setattr(combined, key, combined_value)
+    combined._update_count = len(parts)  # or its compute() would warn
+    combined._computed = None
+    return combined
+
+
+def _none() -> Tensor:
+    return torch.zeros(0)

@@ -1,0 +1,81 @@
+"""Precision, recall and F1 of the rows whose probability is above a threshold.
+
+B rows of a batch, T tasks, K thresholds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from runner.batch import Prediction, TaskSpec
+from runner.metrics.settings import add_task_means, names_for_task, parse_threshold, result_key
+from runner.metrics.sums import ratio
+
+
+class ThresholdMetrics:
+    """Metrics such as precision@0.5 of each binary task. Implements `Metrics`.
+
+    A row is found if its probability is above the threshold, and right if its label is above 0.5.
+    A metric is NaN where nothing is found or nothing is right, so that it is undefined, and where a
+    logit or label is NaN. Rows count by their weights. The state is one tensor of a fixed shape:
+    the weights of right, of found, and of both right and found rows for each threshold.
+    """
+
+    def __init__(
+        self, names: Sequence[str], tasks: Sequence[TaskSpec], *, device: torch.device
+    ) -> None:
+        self._names, self._tasks = tuple(names), tuple(tasks)
+        self._columns = [i for i, task in enumerate(tasks) if names_for_task(names, task)]
+        self._column_index = torch.tensor(self._columns, device=device)
+        bases = {name for task in tasks for name in names_for_task(names, task)}
+        self._thresholds = sorted({t for n in bases if (t := parse_threshold(n)[1]) is not None})
+        self._thresholds_K = torch.tensor(self._thresholds, dtype=torch.float64, device=device)
+        shape = (len(self._columns), 3, len(self._thresholds))
+        self._sums_T3K = torch.zeros(shape, dtype=torch.float64, device=device)
+
+    def names(self) -> list[str]:
+        return list(self.compute())
+
+    @torch.no_grad()
+    def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
+        weights_B1 = prediction.weights_B.double()[:, None]
+        logits_BT = prediction.logits_BT.index_select(1, self._column_index).double()
+        labels_BT = prediction.labels_BT.index_select(1, self._column_index).double()
+        nan_BT = (logits_BT + labels_BT).isnan()
+        found_BTK = (logits_BT.sigmoid()[..., None] > self._thresholds_K).double()
+        right_BTK = (labels_BT > 0.5).double()[..., None].expand_as(found_BTK)
+        rows_BT3K = torch.stack((right_BTK, found_BTK, right_BTK * found_BTK), dim=2)
+        rows_BT3K = torch.where(nan_BT[..., None, None], torch.nan, rows_BT3K)
+        rows_BT3K = torch.where((weights_B1 > 0)[..., None, None], rows_BT3K, 0.0)
+        self._sums_T3K += (rows_BT3K * weights_B1.clamp(min=0)[..., None, None]).sum(0)
+
+    def compute(self) -> dict[str, float]:
+        results = {}
+        for column, sums_3K in zip(self._columns, self._sums_T3K.tolist()):  # sync
+            task = self._tasks[column]
+            for name in names_for_task(self._names, task):
+                kind, threshold = parse_threshold(name)
+                assert threshold is not None, name
+                right, found, both = (row[self._thresholds.index(threshold)] for row in sums_3K)
+                whole = {"precision": found, "recall": right, "f1": (right + found) / 2}[kind]
+                results[result_key(name, task, self._tasks)] = ratio(both, whole)
+        return add_task_means(results, self._names, self._tasks)
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def reset(self) -> None:
+        self._sums_T3K.zero_()
+
+    def state(self) -> dict[str, Tensor]:
+        return {"sums": self._sums_T3K}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        self.reset()
+        self.merge(state)
+
+    def merge(self, state: Mapping[str, Tensor]) -> None:
+        self._sums_T3K += state["sums"].to(self._sums_T3K.device)

@@ -1,0 +1,113 @@
+"""Learning-rate schedules of one's own, which a `_target_` names in place of a `kind`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from runner.errors import ConfigError
+from runner.optim.lr_schedule import LRFactor, build_schedule
+from runner.training.builder.instantiate import instantiate
+from runner.training.builder.part_kinds import KINDS
+
+STATE_METHODS = ("state", "load_state")
+
+
+class OwnSchedule:
+    """Checks the factors that a schedule of one's own gives, and saves its state if it has one.
+
+    Args:
+        key: of its node in the configuration.
+        schedule: called once with the number of each update, from 1.
+
+    Raises:
+        ConfigError: for an object that cannot be called, has one method of a state without the
+            other, or a state that JSON cannot hold.
+    """
+
+    def __init__(self, key: str, schedule: Callable[[int], float]) -> None:
+        self._where = f"{key} ({type(schedule).__name__})"
+        self._schedule: Any = schedule
+        if not callable(schedule):
+            raise ConfigError(f"{self._where}: is no schedule: it cannot be called with an update")
+        present = [m for m in STATE_METHODS if callable(getattr(schedule, m, None))]
+        if len(present) == 1:
+            missing = next(m for m in STATE_METHODS if m not in present)
+            raise ConfigError(f"{self._where}: has {present[0]}() but no {missing}()")
+        self._has_state = bool(present)
+        self.state()
+
+    def __call__(self, step: int) -> float:  # not `update`, by which a part is recognised
+        """Return the factor of the full rate for an update.
+
+        Raises:
+            ConfigError: if the schedule gives no number from 0.
+        """
+        factor = self._schedule(step)
+        if isinstance(factor, bool) or not isinstance(factor, int | float):
+            raise ConfigError(f"{self._where}: gave {factor!r} for update {step}, not a number")
+        if not 0 <= factor < math.inf:
+            raise ConfigError(
+                f"{self._where}: gave {factor!r} for update {step}; a factor of the full rate "
+                "is a number from 0"
+            )
+        return float(factor)
+
+    def state(self) -> dict[str, Any] | None:
+        """Return what a resumed run must know; None for a schedule without a state.
+
+        Raises:
+            ConfigError: if that is not a dict of JSON values.
+        """
+        if not self._has_state:
+            return None
+        state = self._schedule.state()
+        rule = f"{self._where}: state() must return a dict of JSON values"
+        if not isinstance(state, dict):
+            raise ConfigError(f"{rule}: not a dict but {type(state).__name__}")
+        try:
+            json.dumps(state, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{rule}: {error}") from error
+        return dict(state)
+
+    def load_state(self, saved: Mapping[str, Any]) -> None:
+        """Take back a state that was saved."""
+        if self._has_state:
+            self._schedule.load_state(dict(saved))
+
+
+def build_any_schedule(
+    node: Mapping[str, Any],
+    *,
+    where: str = "scheduler",
+    total_steps: int | None,
+    steps_per_epoch: int | None,
+    allowed: Sequence[str],
+) -> LRFactor:
+    """Build a schedule of ours by its `kind`, or one of one's own by its `_target_`.
+
+    One of one's own gets `total_steps` and `steps_per_epoch` if it has such arguments. It is tried
+    with the first update, on an object that is not used further.
+
+    Args:
+        node: its settings.
+        where: their dotted key.
+        total_steps: updates of the run; None if it is endless.
+        steps_per_epoch: updates of an epoch; None if that is not known.
+        allowed: packages that a `_target_` may name besides ours.
+
+    Raises:
+        ConfigError: for a wrong setting, or a schedule that gives no factor.
+    """
+    if "_target_" not in node:
+        return build_schedule(node, total_steps, steps_per_epoch=steps_per_epoch, where=where)
+    lengths = {"total_steps": total_steps, "steps_per_epoch": steps_per_epoch}
+    make = partial(
+        instantiate, node, KINDS["scheduler"], key=where, allowed=allowed, offered=lengths
+    )
+    OwnSchedule(where, make())(1)
+    return OwnSchedule(where, make())
