@@ -82,6 +82,8 @@ def launch(
             print_status(f"{run.dir} is done already: {_summarize(run.finished_result)}")
             release_ranks(composed, 0)
             return 0
+        if run.not_done is not None:
+            print_status(f"{run.dir} is not done: {run.not_done}; it goes on from what is whole")
         code = _execute(composed, run, allowed)
         # A job of a sweep has no page of its own: each has 5 MB of plotly.js.
         if get_key(composed.config, "report") is not False and "RUNNER_SWEEP" not in os.environ:

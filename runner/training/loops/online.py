@@ -149,6 +149,9 @@ def read_progressive_rows(log: JsonlFile) -> Iterable[dict[str, Any]]:
         return
     with log.path.open(encoding="utf-8") as file:
         for line in file:
-            row = json.loads(line)
+            try:
+                row = json.loads(line)
+            except ValueError:  # damaged, and accepted by checkpoint.accept_damaged_metrics
+                continue
             if row["split"] == PROGRESSIVE_SPLIT:
                 yield row

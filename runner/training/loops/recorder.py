@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import torch
 
@@ -158,6 +159,7 @@ class Recorder:
         if self.saved_step != state.step:
             self.callback_runner.call_checkpoint()
             started = time.perf_counter()
+            metrics_bytes, metrics_sha256 = job.run.metrics.position()
             job.run.metrics.sync()  # the checkpoint refers to the rows before it
             job.checkpointer.save(
                 state.step,
@@ -166,7 +168,8 @@ class Recorder:
                 checkpoint_values(
                     state,
                     job.context,
-                    metrics_bytes=job.run.metrics.size(),
+                    metrics_bytes=metrics_bytes,
+                    metrics_sha256=metrics_sha256,
                     signature=job.run.signature,
                     trackers=job.trackers.state(),
                     callbacks=job.callbacks.state(),
@@ -199,6 +202,8 @@ class Recorder:
         }
         if state.stopped is not None:
             notes["stopped"] = state.stopped
+        if self.job.checkpointer is not None and self.job.checkpointer.newest is not None:
+            notes["checkpoint"] = asdict(self.job.checkpointer.newest)
         return Result(status, state.step, state.examples, flat, best, signal=signal, notes=notes)
 
 
