@@ -40,7 +40,8 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
 
         is_main, is_launched = launched_rank() == 0, launched_world_size() is not None
         if is_launched:
-            run = _broadcast_run(run, _join_process_group(composed))
+            ranks = _join_process_group(composed)
+            run = _broadcast_run(run, ranks)
         with nullcontext() if is_main else redirect_to_log(run.dir if run else None):
             view = View() if is_main else View(open(os.devnull, "w"))  # noqa: SIM115
             job = build_job(composed.config, run, view=view, allowed=allowed, name=composed.name)
@@ -51,6 +52,8 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
             values = {k: v for k, v in vars(result).items() if k != "notes"}
             write_result(run, {**values, **result.notes})
         if is_launched:
+            if result.status == "failed":
+                ranks.broadcast_object(None)  # torchrun ends rank 0, too, once another one fails
             _leave_process_group()
     except _ReleasedError as released:
         return ProcessResult(released.code, "dismissed")

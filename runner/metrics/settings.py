@@ -45,6 +45,18 @@ METRICS_AT_K = ("ndcg", "recall", "hit_rate")  # followed by a number, such as n
 CANDIDATE_CHOICES = ("rows", "full")
 
 
+TRAIN_EVALUATION = "train_eval"
+
+
+def evaluation_name(split: str) -> str:
+    """Return the name that files, trackers and tables give to an evaluation of a split.
+
+    It is the split's own, but for the train split: `train` are the means over the updates of a
+    window, in which the model changed.
+    """
+    return TRAIN_EVALUATION if split == "train" else split
+
+
 def parse_cutoff(name: str) -> tuple[str, int | None]:
     """Split ndcg@10 into ('ndcg', 10); the cutoff is None if it is not a whole number from 1."""
     kind, _, cutoff = name.partition("@")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from runner.metrics.protocol import Metrics
+from runner.metrics.settings import evaluation_name
 from runner.parts import loop_option
 from runner.training.job import Job, Result
 from runner.training.loops.evaluate_split import evaluate_split, select_split
 from runner.training.loops.follow import follow
 from runner.training.loops.run_facts import write_calibration, write_data_facts
 from runner.training.loops.session import run_and_report, start_trackers
+from runner.training.loops.verdict import not_finite_loss
 from runner.training.state import restore_weights, train_state_from_values
 from runner.training.stop_signal import stop_on_signals
 
@@ -43,11 +45,14 @@ def _evaluate(job: Job) -> Result:
         )
     if metrics is None:
         return Result("interrupted", state.step, state.examples, signal=stop.signal)
+    name = evaluation_name(split)
     job.run.metrics.append(
-        {"split": split, "step": state.step, "examples": state.examples, **metrics}
+        {"split": name, "step": state.step, "examples": state.examples, **metrics}
     )
-    job.trackers.log(split, state.step, metrics)
-    job.view.log_evaluation(split, state.step, metrics)
-    write_calibration(job, split, state.step, measured[0])
-    flat = {f"{split}/{name}": value for name, value in metrics.items()}
-    return Result("completed", state.step, state.examples, metrics=flat)
+    job.trackers.log(name, state.step, metrics)
+    job.view.log_evaluation(name, state.step, metrics)
+    write_calibration(job, name, state.step, measured[0])
+    flat = {f"{name}/{metric}": value for metric, value in metrics.items()}
+    failure = not_finite_loss({name: metrics})
+    status = "failed" if failure else "completed"
+    return Result(status, state.step, state.examples, metrics=flat, error=failure)

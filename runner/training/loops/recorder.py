@@ -92,13 +92,24 @@ class Recorder:
         if job.run is not None:
             job.run.perf.append({"step": state.step, "examples": state.examples, **speed})
         job.view.log(state.step, {n: v for n, v in metrics.items() if n not in hidden}, speed)
-        if state.skipped > self.reported_skipped:
-            job.view.warn(
-                f"{state.skipped - self.reported_skipped} updates skipped up to step {state.step}: "
-                "a gradient was not finite"
-            )
-            self.reported_skipped = state.skipped
+        self._report_skipped()
         self.logged_progress = self.now
+
+    def _report_skipped(self) -> None:
+        """Warn of the updates of this window that were skipped; more urgently from half on."""
+        state = self.state
+        count = state.skipped - self.reported_skipped
+        window = state.step - self.logged_progress.step
+        self.reported_skipped = state.skipped
+        if not count:
+            return
+        text = f"{count:,} updates skipped up to step {state.step:,}: a gradient was not finite"
+        if 2 * count >= window:
+            text = (
+                f"{count:,} of the last {window:,} updates were skipped up to step {state.step:,}: "
+                "a gradient was not finite, and the model hardly learns"
+            )
+        self.job.view.warn(text)
 
     def _speed(self) -> dict[str, float]:
         seconds = max(self.now.active_s - self.logged_progress.active_s, 1e-9)
@@ -183,13 +194,19 @@ class Recorder:
             job.checkpointer.finish()
 
     def make_result(
-        self, status: str, splits: Mapping[str, Mapping[str, float]], *, signal: int | None = None
+        self,
+        status: str,
+        splits: Mapping[str, Mapping[str, float]],
+        *,
+        signal: int | None = None,
+        error: str | None = None,
     ) -> Result:
         """Return the result of the run.
 
         Args:
             splits: split -> its final metrics, beside those of the training.
             signal: the signal that interrupted the run.
+            error: why the run has failed.
         """
         state = self.state
         metrics = {self.split: state.train_metrics, **splits}
@@ -204,7 +221,7 @@ class Recorder:
             notes["stopped"] = state.stopped
         if self.job.checkpointer is not None and self.job.checkpointer.newest is not None:
             notes["checkpoint"] = asdict(self.job.checkpointer.newest)
-        return Result(status, state.step, state.examples, flat, best, signal=signal, notes=notes)
+        return Result(status, state.step, state.examples, flat, best, error, signal, notes)
 
 
 def reduce_metrics(metrics: Metrics, ranks: Ranks) -> tuple[dict[str, float], tuple[str, ...]]:
