@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,20 @@ log = logging.getLogger("runner")
 _fingerprints: dict[str, str] = {}
 
 
+@contextmanager
+def _own_log() -> Iterator[None]:
+    """Keep what we log from the root's handlers: a library's would print it a second time.
+
+    FBGEMM logs when it is imported, which gives the root a handler that prints on stderr.
+    """
+    before, log.propagate = log.propagate, False
+    try:
+        yield
+    finally:
+        log.propagate = before
+
+
+@_own_log()
 def launch(
     composed: ComposedConfig,
     *,

@@ -27,6 +27,7 @@ from runner.rundir.regular_files import read_bytes, unshare
 from runner.rundir.saved_config import config_record, replace_config
 from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, secret_values
 
+_log = logging.getLogger("runner")  # a launch keeps it from passing on to the root
 FITTED_DIGEST = "fitted_sha256"  # in meta.json: of the transforms in data/learnt.json
 
 
@@ -72,7 +73,8 @@ class Run:
         self.metrics.close()
         self.perf.close()
         if self.log_handler is not None:
-            logging.getLogger().removeHandler(self.log_handler)
+            for logger in (logging.getLogger(), _log):
+                logger.removeHandler(self.log_handler)
             self.log_handler.close()
         if self.lock is not None:
             self.lock.release()
@@ -255,7 +257,9 @@ def _attach_log_file(run: Run) -> Run:
     handler.setFormatter(SecretMaskingFormatter(layout, secret_values(run.config)))
     handler.setLevel(logging.INFO)
     logging.getLogger().addHandler(handler)
-    logging.getLogger("runner").setLevel(logging.INFO)
+    if not _log.propagate:
+        _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a full disk must not fill the terminal with tracebacks
     return replace(run, log_handler=handler)

@@ -12,7 +12,7 @@ from runner.config.targets import (
     misplaced_target,
     resolve_part,
 )
-from runner.errors import ConfigError, raise_combined
+from runner.errors import ConfigError, UserError, raise_combined
 
 
 def instantiate(
@@ -36,6 +36,7 @@ def instantiate(
         ConfigError: for a target that is no part of this kind, for an argument that it does not
             take, or a value that it refuses.
         TypeError: for one that arises inside the target.
+        UserError: as the target raises it.
     """
     settings = {name: _copy(value) for name, value in node.items() if name != "_target_"}
     problems = check_reserved_keys(settings, key)
@@ -47,10 +48,12 @@ def instantiate(
         part = target(**settings, **more)
     except TypeError as error:
         if "argument" in str(error):
-            raise ConfigError(f"{path}: {error}") from error
+            raise ConfigError(f"{key}: {error}") from error
         raise
+    except UserError:
+        raise  # it names the file or the setting itself
     except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{key}: {error}") from error
     for name in kind.attributes:
         if not hasattr(part, name):
             raise ConfigError(f"{key}._target_={path}: what it makes has no {name}; {kind.marking}")
