@@ -29,8 +29,7 @@ def draw_run_id() -> str:
 
 def run_identity(meta: Mapping[str, Any]) -> RunIdentity:
     """Return the identity that a `meta.json` tells."""
-    resumes = meta.get("resumes") or ()
-    before = {note["signature_before"] for note in resumes if "signature_before" in note}
+    before = {str(note.get("signature_before")) for note in meta.get("resumes") or ()}
     return RunIdentity(meta.get("run_id"), frozenset({meta["signature"], *before}))
 
 
@@ -43,8 +42,7 @@ def check_owner(saved: Checkpoint, identity: RunIdentity) -> None:
     signature = saved.values.get("signature")
     if saved.manifest.run_id != identity.id:
         raise UserError(_foreign(saved, "by another run"))
-    # checkpoints that tests write by hand have no signature
-    if signature is not None and signature not in identity.signatures:
+    if signature not in identity.signatures:
         raise UserError(_foreign(saved, f"with other settings (signature {signature})"))
 
 
@@ -97,7 +95,8 @@ def why_not_done(run_dir: Path, meta: Mapping[str, Any], result: Mapping[str, An
     if named is None:
         return None
     folder = run_dir / "checkpoints"
-    path = folder / f"step-{named['step']}"
+    step = named.get("step") if isinstance(named, dict) else None  # None: it was edited
+    path = folder / f"step-{step}"
     try:
         saved = check_belongs(open_checkpoint(path), run_dir)
     except DamagedError as error:
@@ -108,7 +107,7 @@ def why_not_done(run_dir: Path, meta: Mapping[str, Any], result: Mapping[str, An
         if saved_steps(folder):
             return f"{path} is gone"
         raise UserError(
-            f"{run_dir} has completed, but its checkpoint of step {named['step']} is gone, and "
+            f"{run_dir} has completed, but its checkpoint of step {step} is gone, and "
             f"there is no other. Its result stays valid; without {run_dir / 'result.json'} the "
             "same command trains again from the start"
         ) from None

@@ -173,6 +173,7 @@ class JsonlFile:
             file.seek(start)
             tail = file.read()
         if not tail.endswith(b"\n"):
+            self._written = None
             os.truncate(self.path, start + tail.rfind(b"\n") + 1)
 
     def close(self) -> None:

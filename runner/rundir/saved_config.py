@@ -56,13 +56,16 @@ def unedited_config(
         overridden: keys that the command line gives; these may have been edited, too.
 
     Raises:
-        UserError: if other settings were edited, with key, old and new value of each.
+        UserError: if other settings were edited, with key, old and new value of each, or if the
+            record is damaged.
     """
     if _SHA256 not in meta:
         return config
     digest = _digest(read_bytes(folder / "config.yaml"))
     if digest in (meta[_SHA256], meta.get(_NEXT)):
         return config
+    if not isinstance(meta.get(_SETTINGS), dict):
+        raise UserError(f"{folder / 'meta.json'}: damaged: it holds no configuration")
     recorded = with_current_targets(meta[_SETTINGS])
     changes = diff_settings(recorded, json.loads(dumps(config)))
     if not changes:
@@ -73,8 +76,8 @@ def unedited_config(
     key, _, now = others[0]
     raise UserError(
         f"{folder / 'config.yaml'} was edited since the run wrote it:\n{format_changes(others)}\n"
-        "Nothing was changed. Put the old values back; to use others, give them on the command "
-        f"line: {folder} {key}={'null' if now is None else now}"
+        "Nothing was changed. Put the old values back, or give the new ones on the command line, "
+        f"as in: resume {folder} {key}={'null' if now is None else now}"
     )
 
 
