@@ -3,6 +3,7 @@
 What is public is listed in `__init__.pyi`, and imported when it is first asked for.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -13,5 +14,8 @@ if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
 
 import lazy_loader
+
+# without log.txt, Python would print our warnings on stderr a second time
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,20 @@ log = logging.getLogger("runner")
 _fingerprints: dict[str, str] = {}
 
 
+@contextmanager
+def _own_log() -> Iterator[None]:
+    """Keep what we log from the root's handlers: a library's would print it a second time.
+
+    FBGEMM logs when it is imported, which gives the root a handler that prints on stderr.
+    """
+    before, log.propagate = log.propagate, False
+    try:
+        yield
+    finally:
+        log.propagate = before
+
+
+@_own_log()
 def launch(
     composed: ComposedConfig,
     *,
@@ -83,6 +98,8 @@ def launch(
             print_status(f"{run.dir} is done already: {_summarize(run.finished_result)}")
             release_ranks(composed, 0)
             return 0
+        if run.not_done is not None:
+            print_status(f"{run.dir} is not done: {run.not_done}; it goes on from what is whole")
         code = _execute(composed, run, allowed)
         # A job of a sweep has no page of its own: each has 5 MB of plotly.js.
         if get_key(composed.config, "report") is not False and "RUNNER_SWEEP" not in os.environ:

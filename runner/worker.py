@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,9 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
 
         is_main, is_launched = launched_rank() == 0, launched_world_size() is not None
         if is_launched:
-            run = _broadcast_run(run, _join_process_group(composed))
-        with nullcontext() if is_main else redirect_to_rank_log(run, composed.saved_config):
+            ranks = _join_process_group(composed)
+            run = _broadcast_run(run, ranks)
+        with nullcontext() if is_main else redirect_to_rank_log(run):
             job = build_job(composed.config, run, view=View(), allowed=allowed, name=composed.name)
             result = job.loop(job)
         if is_launched:
@@ -51,6 +52,8 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
             values = {k: v for k, v in vars(result).items() if k != "notes"}
             write_result(run, {**values, **result.notes})
         if is_launched:
+            if result.status == "failed":
+                ranks.broadcast_object(None)  # torchrun ends rank 0, too, once another one fails
             _leave_process_group()
     except _ReleasedError as released:
         return ProcessResult(released.code, "dismissed")
@@ -109,7 +112,7 @@ def _leave_process_group() -> None:
 
 
 @contextmanager
-def redirect_to_rank_log(run: Run | None, config: Mapping[str, Any]) -> Iterator[None]:
+def redirect_to_rank_log(run: Run | None) -> Iterator[None]:
     """Redirect all that a rank other than 0 prints and logs into `log.rank<N>.txt` of the run."""
     path = run.dir / f"log.rank{launched_rank()}.txt" if run is not None else Path(os.devnull)
     if run is None:

@@ -118,6 +118,13 @@ def runner(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Zy
     zygote.server.wait()
 
 
+def forget_config_record(run: Path) -> None:
+    """Let a planted `config.yaml` pass as the run's own, as an attacker's or an old run's would."""
+    meta = json.loads((run / "meta.json").read_text())
+    del meta["config_sha256"]
+    (run / "meta.json").write_text(json.dumps(meta))
+
+
 def shared_data(name: str) -> Path:
     """A real data set beside the project; skips the test where it is not there."""
     path = ROOT.parent / "shared" / "data" / name

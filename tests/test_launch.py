@@ -12,6 +12,7 @@ from runner.config.compose import compose
 from runner.errors import DataError
 from runner.rundir.json_files import read_json
 from runner.rundir.run import read_meta, read_result
+from tests.conftest import forget_config_record
 from tests.fake_job import FakeResult, fake_command
 
 
@@ -114,6 +115,7 @@ def test_resume_takes_the_runs_own_configuration_not_todays_defaults(command):
     meta = read_meta(Path("run"))
     meta["identity"]["model.net.embedding_dim"] = 7  # as of a version with another default
     Path("run/meta.json").write_text(json.dumps(meta))
+    forget_config_record(Path("run"))
     command.jobs.do = lambda job: FakeResult()
     assert command("resume", "run")[0] == 0
     now = command.jobs.last.config
@@ -375,11 +377,11 @@ def test_no_secret_of_the_environment_reaches_a_file(command, monkeypatch, tmp_p
 def test_a_value_of_the_environment_makes_another_signature_without_being_written(
     command, monkeypatch
 ):
-    monkeypatch.setenv("RATE", "0.25")
+    monkeypatch.setenv("RATE", "0.2519")
     words = ('optimizer.dense.lr="${oc.decode:${oc.env:RATE}}"', "hydra.run.dir=run")
     assert command(*words)[0] == 0
-    assert command.jobs.last.config["optimizer"]["dense"]["lr"] == 0.25
-    assert "0.25" not in Path("run/meta.json").read_text()
+    assert command.jobs.last.config["optimizer"]["dense"]["lr"] == 0.2519
+    assert "0.2519" not in Path("run/meta.json").read_text()
     monkeypatch.setenv("RATE", "0.5")
     assert "values from the environment" in command.refused(*words)
 

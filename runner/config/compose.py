@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from runner.optim.lr_scaling import resolve_lr_batches
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.location import DEFAULT_RUN_DIR
 from runner.rundir.run import read_config, read_meta
+from runner.rundir.saved_config import unedited_config
 
 NEW_RUN_ONLY_GROUPS = ("experiments", "search")  # they change how a new run is composed
 PATH_KEYS = (
@@ -209,7 +210,14 @@ def _compose(
     if from_run is None:
         base = _base_of_new_run(group_choices, compose_choices, groups, problems)
     else:
-        base = _base_of_saved_run(from_run, group_choices, compose_choices, groups, problems)
+        base = _base_of_saved_run(
+            from_run,
+            group_choices,
+            compose_choices,
+            groups,
+            problems,
+            [o.key_or_group for o in job_overrides],
+        )
     notes = describe_displaced_length(displaced, base.config)
     dense_target = OmegaConf.select(base.config, "optimizer.dense._target_")
     problems += [
@@ -220,6 +228,8 @@ def _compose(
     notes += drop_unsupported_arguments(base.config, key_overrides, dense_target)
     config, saved_config, unresolved = resolve_interpolations(base.config)
     make_paths_absolute(config, saved_config)
+    if "accept_damaged_metrics" in (saved_config.get("checkpoint") or {}):
+        saved_config["checkpoint"]["accept_damaged_metrics"] = False  # it holds for one command
     size_problems, size_notes = resolve_world_size(
         config,
         saved_config,
@@ -275,10 +285,12 @@ def _base_of_saved_run(
     compose_choices: ComposeChoices,
     groups: ConfigGroups,
     problems: list[str],
+    overridden: Collection[str],
 ) -> _BaseConfig:
     """Read a run's configuration, and replace the nodes of the chosen groups by new ones."""
     meta = read_meta(run_dir)
-    loaded = OmegaConf.create(read_config(run_dir))
+    saved_config = unedited_config(run_dir, meta, read_config(run_dir), overridden)
+    loaded = OmegaConf.create(saved_config)
     source_config = resolve_interpolations(loaded)[1]
     choices: dict[str, str | None] = dict(meta.get("choices", {}))
     for override in group_choices:

@@ -46,6 +46,11 @@ class ProcessResult:
     def is_ok(self) -> bool:
         return self.status in ("completed", "pruned", "interrupted")
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the others wait for it in vain. A job that has failed on all ranks has not."""
+        return not self.is_ok and bool(self.message)
+
 
 @dataclass
 class _Rank:
@@ -166,7 +171,7 @@ def _watch(ranks: list[_Rank]) -> None:
         select.select(handles, [], [], 0.5 if len(handles) == len(alive) else 0.05)
         for rank in alive:
             rank.result = _reap(rank)
-            if rank.result is not None and not rank.result.is_ok and deadline is None:
+            if rank.result is not None and rank.result.is_broken and deadline is None:
                 deadline = time.monotonic() + GRACE_S
         if deadline is not None and time.monotonic() > deadline:
             return
@@ -230,7 +235,7 @@ def _first_failure(ranks: list[_Rank], signum: int | None) -> ProcessResult:
     first = results[number]
     if signum is not None and first.at < 0:  # the signal ended it at once
         return ProcessResult(128 + signum, "interrupted")
-    if first.status == "failed" and not first.message.startswith("rank "):
+    if first.status == "failed" and first.message and not first.message.startswith("rank "):
         return replace(first, message=f"rank {number}: {first.message}")
     return first
 

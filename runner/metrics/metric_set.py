@@ -9,7 +9,7 @@ B rows of a batch, T tasks, S sums, P parts of the loss, K levels of score.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ from runner.metrics.sums import (
 
 TRAIN_BINS = 1 << 14  # they take 256 KiB a task in every checkpoint
 EVAL_BINS = 1 << 18
+ONE_LABEL_NOTE = "undefined, since all labels are"
+_NEED_BOTH_LABELS = ("auc", "gauc", "gauc_unweighted", "normalized_entropy", "rce")
 
 
 class MetricSet:
@@ -181,6 +183,24 @@ class MetricSet:
         return add_task_means(results, self._names, self._tasks)
 
     def notes(self) -> tuple[str, ...]:
+        """Return which results are undefined, and which are binned, with bounds of their errors."""
+        return (*self._one_class_notes(), *self._binned_notes())
+
+    def _one_class_notes(self) -> Iterator[str]:
+        """Yield which metrics of an evaluation are NaN since all rows have the same label."""
+        if not self._exact:
+            return
+        for index, column in enumerate(self._columns.get("binary", ())):
+            weight, label, _, log_loss, _ = self._sums_ST["binary"][:, index].tolist()  # sync
+            if math.isnan(log_loss) or 0 < label < weight:
+                continue
+            without = () if label else ("pr_auc", "calibration")
+            names = [n for n in self._names if n in (*_NEED_BOTH_LABELS, *without)]
+            keys = [result_key(name, self._tasks[column], self._tasks) for name in names]
+            if weight and keys:
+                yield f"{', '.join(keys)}: {ONE_LABEL_NOTE} {1 if label else 0}"
+
+    def _binned_notes(self) -> tuple[str, ...]:
         """Return which results of an evaluation are binned, with bounds of their errors."""
         if self._scores is None or not self._scores.is_binned or not self._exact:
             return ()

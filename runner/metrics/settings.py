@@ -49,7 +49,11 @@ CANDIDATE_CHOICES = ("rows", "full")
 
 
 def evaluation_name(split: str) -> str:
-    """Return what an evaluation of a split is called in files, metrics and messages."""
+    """Return the name that files, trackers and tables give to an evaluation of a split.
+
+    It is the split's own, but for the train split: `train` are the means over the updates of a
+    window, in which the model changed.
+    """
     return TRAIN_EVALUATION if split == "train" else split
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction
+from runner.metrics.metric_set import ONE_LABEL_NOTE
 from runner.metrics.protocol import Metrics
 
 SLICE_KEY = "slice_B"  # in `Prediction.aux`: the column's value of each row
@@ -73,6 +74,7 @@ class SlicedMetrics:
             f"{self._column}={value}: {note}"
             for value, metrics in sorted(self._slices.items())
             for note in metrics.notes()
+            if ONE_LABEL_NOTE not in note  # in a slice it is nothing to speak of
         )
 
     def reset(self) -> None:

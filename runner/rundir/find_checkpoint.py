@@ -6,6 +6,7 @@ from pathlib import Path
 
 from runner.errors import ConfigError
 from runner.rundir.checkpoint import Checkpoint, open_checkpoint, saved_steps
+from runner.rundir.identity import check_belongs
 
 
 def find_checkpoint(path: Path, step: int | str = "best") -> Checkpoint:
@@ -17,6 +18,7 @@ def find_checkpoint(path: Path, step: int | str = "best") -> Checkpoint:
 
     Raises:
         ConfigError: if there is no such checkpoint, with those that exist.
+        UserError: if the one in a run directory was written by another run.
     """
     if (path / "manifest.json").exists():
         return open_checkpoint(path)
@@ -25,11 +27,11 @@ def find_checkpoint(path: Path, step: int | str = "best") -> Checkpoint:
     if not steps:
         raise ConfigError(f"{path}: holds no whole checkpoint; give a run directory that has one")
     if step == "last":
-        return open_checkpoint(folder / f"step-{steps[-1]}")
+        step = steps[-1]
     if step == "best":
-        newest = open_checkpoint(folder / f"step-{steps[-1]}")
+        newest = check_belongs(open_checkpoint(folder / f"step-{steps[-1]}"), path)
         best = newest.values["best"]
         step = best["step"] if best else steps[-1]
     if step not in steps:
         raise ConfigError(f"checkpoint.step={step}: {path} has {', '.join(map(str, steps))}")
-    return open_checkpoint(folder / f"step-{step}")
+    return check_belongs(open_checkpoint(folder / f"step-{step}"), path)

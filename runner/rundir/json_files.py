@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
-from runner.rundir.regular_files import open_regular, read_bytes, replacing
+from runner.rundir.regular_files import open_regular, read_bytes, replacing, unshare
 from runner.rundir.secrets import mask_secrets, mask_values
 
 _MAX_ROW_BYTES = 1 << 20
@@ -93,20 +94,63 @@ class JsonlFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: Any = None
+        self._written: tuple[int, Any] | None = None  # bytes and their running sha256
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write a row, with secrets masked."""
         if self._file is None:
+            unshare(self.path)
             self._drop_torn_row()  # a process that was killed may have left half a line
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
             self._file = open(open_regular(self.path, flags), "ab", buffering=0)  # noqa: SIM115
         rest = memoryview(f"{dumps(mask_values(row))}\n".encode())
         while rest:  # a nearly full disk takes only a part, and raises at the next attempt
-            rest = rest[self._file.write(rest) :]
+            count = self._file.write(rest)
+            if self._written is not None:
+                self._written[1].update(rest[:count])
+                self._written = self._written[0] + count, self._written[1]
+            rest = rest[count:]
 
     def size(self) -> int:
-        """Return the bytes so far, which a checkpoint keeps for `truncate`."""
+        """Return the bytes in the file."""
         return self.path.stat().st_size if self.path.exists() else 0
+
+    def position(self) -> tuple[int, str]:
+        """Return the bytes so far and their sha256, which a checkpoint keeps.
+
+        The file is read at the first call only.
+        """
+        if self._written is None:
+            size = self.size()
+            self._written = size, self._hash(size)
+        return self._written[0], self._written[1].hexdigest()
+
+    def find_damage(self, num_bytes: int, sha256: str | None) -> str | None:
+        """Return what differs from the first rows as a checkpoint has seen them; None: nothing.
+
+        Args:
+            num_bytes: of these rows.
+            sha256: of these rows; None if the checkpoint does not know it.
+        """
+        if self.size() < num_bytes:
+            what = f"has {self.size():,} of" if self.path.exists() else "is gone, with"
+            return f"{self.path} {what} the {num_bytes:,} bytes that it had at the checkpoint"
+        if sha256 is None or not num_bytes or self._hash(num_bytes).hexdigest() == sha256:
+            return None
+        with open(open_regular(self.path), "rb") as file:
+            lines = file.read(num_bytes).split(b"\n")
+        torn = [number for number, line in enumerate(lines[:-1], 1) if not _is_row(line)]
+        row = f": row {torn[0]:,} is no row" if torn else ""
+        return f"{self.path} was changed in its first {num_bytes:,} bytes{row}"
+
+    def _hash(self, num_bytes: int) -> Any:
+        digest = hashlib.sha256()
+        if num_bytes:
+            with open(open_regular(self.path), "rb") as file:
+                while num_bytes and (chunk := file.read(min(num_bytes, _MAX_ROW_BYTES))):
+                    digest.update(chunk)
+                    num_bytes -= len(chunk)
+        return digest
 
     def sync(self) -> None:
         """Write the rows to the disk, before a checkpoint that relies on them is complete."""
@@ -119,11 +163,13 @@ class JsonlFile:
         Returns:
             How many bytes are missing: 0 unless rows were lost, for example by a power cut.
         """
+        self._written = None
         size = self.size()
+        if size:
+            unshare(self.path)
         if size > num_bytes:
             os.truncate(self.path, num_bytes)
-        elif size:
-            self._drop_torn_row()
+        self._drop_torn_row()
         return max(0, num_bytes - self.size())
 
     def _drop_torn_row(self) -> None:
@@ -135,6 +181,7 @@ class JsonlFile:
             file.seek(start)
             tail = file.read()
         if not tail.endswith(b"\n"):
+            self._written = None
             os.truncate(self.path, start + tail.rfind(b"\n") + 1)
 
     def close(self) -> None:
@@ -142,6 +189,13 @@ class JsonlFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _is_row(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -95,7 +96,7 @@ def replacing(path: Path) -> Iterator[IO[str]]:
 
     Its name cannot be foreseen, so that no link can wait there. If the block fails, it is removed.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    temporary = _temporary_name(path)
     descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -104,6 +105,28 @@ def replacing(path: Path) -> Iterator[IO[str]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def unshare(path: Path) -> None:
+    """Give a file content of its own if it has several names, as in a hard-linked directory.
+
+    What is written or cut under this name would otherwise be so under the others.
+    """
+    try:
+        descriptor = open_regular(path)
+    except FileNotFoundError:
+        return
+    with open(descriptor, "rb") as file:
+        if os.fstat(descriptor).st_nlink == 1:
+            return
+        temporary = _temporary_name(path)
+        with open(open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
+            shutil.copyfileobj(file, copy)
+    os.replace(temporary, path)
+
+
+def _temporary_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
 def is_temporary(name: str) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 from runner.errors import UserError
 from runner.rundir.diff import diff_settings, format_changes
+from runner.rundir.identity import draw_run_id, why_not_done
 from runner.rundir.json_files import JsonlFile, read_json, write_json, write_text
 from runner.rundir.location import (
     create_and_lock,
@@ -30,10 +31,14 @@ from runner.rundir.moved_targets import with_current_targets
 from runner.rundir.plain_yaml import read_plain_yaml
 from runner.rundir.provenance import collect_provenance
 from runner.rundir.readers import read_signed_meta
-from runner.rundir.regular_files import read_bytes
+from runner.rundir.regular_files import read_bytes, unshare
+from runner.rundir.saved_config import config_record, replace_config
 from runner.rundir.secrets import SecretMaskingFormatter, mask_values
 
 LOG_LAYOUT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+_log = logging.getLogger("runner")  # a launch keeps it from passing on to the root
+FITTED_DIGEST = "fitted_sha256"  # in meta.json: of the transforms in data/learnt.json
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class Run:
     resumed: bool = False
     finished_result: Mapping[str, Any] | None = None  # of a run that has completed already
     log_handler: logging.Handler | None = field(default=None, repr=False)
+    not_done: str | None = None  # why one that says that it has completed goes on
     # the text of config.yaml and the content of meta.json that a resume has replaced
     before_resume: tuple[str, Mapping[str, Any]] | None = field(default=None, repr=False)
 
@@ -77,7 +83,8 @@ class Run:
         self.metrics.close()
         self.perf.close()
         if self.log_handler is not None:
-            logging.getLogger().removeHandler(self.log_handler)
+            for logger in (logging.getLogger(), _log):
+                logger.removeHandler(self.log_handler)
             self.log_handler.close()
         if self.lock is not None:
             self.lock.release()
@@ -85,6 +92,12 @@ class Run:
 
 class _NullJsonlFile(JsonlFile):
     """A log that writes nothing, for ranks other than 0."""
+
+    def position(self) -> tuple[int, str]:
+        return 0, ""
+
+    def find_damage(self, num_bytes: int, sha256: str | None) -> str | None:
+        """Find nothing, since rank 0 looks."""
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Do nothing, since rank 0 writes the row."""
@@ -152,9 +165,12 @@ def reopen_run(folder: Path, spec: RunSpec) -> Run:
 def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec: RunSpec) -> Run:
     result = read_result(folder)
     same = result is not None and result.get("signature") == spec.signature
+    not_done = None
     # a stream that had ended may have more rows by now
     if result and same and result["status"] == "completed" and not result.get("stream_goes_on"):
-        return _make_run(folder, lock, spec, meta, finished_result=result)
+        not_done = why_not_done(folder, meta, result)
+        if not_done is None:
+            return _make_run(folder, lock, spec, meta, finished_result=result)
     note: dict[str, Any] = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": socket.gethostname(),
@@ -166,20 +182,25 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
     if meta["signature"] != spec.signature:
         note["signature_before"] = meta["signature"]
         note["changed"] = [list(c) for c in signature_changes(folder, meta, spec)]
-    replaced = (read_bytes(folder / "config.yaml").decode(), meta)
+    replaced, text = (read_bytes(folder / "config.yaml").decode(), meta), to_yaml(spec.config)
+    meta_before = meta
     meta = {
-        **meta,
+        **{k: v for k, v in meta.items() if k != "config_sha256_next"},
+        **config_record(text, spec.config),
         "signature": spec.signature,
         "identity": spec.signature_fields,
         "choices": spec.choices,
         "resumes": [*meta.get("resumes", []), note],
     }
-    write_text(folder / "config.yaml", to_yaml(spec.config))
-    write_json(folder / "meta.json", meta)
+    replace_config(folder, text, meta_before, meta)
     # the note has kept the result, and the run is open again
     (folder / "result.json").unlink(missing_ok=True)
     return _attach_log_file(
-        replace(_make_run(folder, lock, spec, meta, resumed=True), before_resume=replaced)
+        replace(
+            _make_run(folder, lock, spec, meta, resumed=True),
+            before_resume=replaced,
+            not_done=not_done,
+        )
     )
 
 
@@ -199,10 +220,12 @@ def signature_changes(
 
 
 def _start_run(folder: Path, lock: FolderLock, spec: RunSpec, project: Path) -> Run:
-    write_text(folder / "config.yaml", to_yaml(spec.config))
+    text = to_yaml(spec.config)
+    write_text(folder / "config.yaml", text)
     meta = {
         "kind": spec.kind,
         "name": spec.name,
+        "run_id": draw_run_id(),
         "signature": spec.signature,
         "identity": spec.signature_fields,
         "choices": spec.choices,
@@ -211,6 +234,7 @@ def _start_run(folder: Path, lock: FolderLock, spec: RunSpec, project: Path) -> 
         "source": spec.source,
         **collect_provenance(project, list(spec.command)),
         "resumes": [],
+        **config_record(text, spec.config),
     }
     write_json(folder / "meta.json", meta)
     if spec.kind == "train" and not os.environ.get("RUNNER_SWEEP"):
@@ -242,11 +266,14 @@ def _make_run(
 
 def _attach_log_file(run: Run) -> Run:
     """Write all that is logged, including warnings of libraries, to `log.txt` as well."""
+    unshare(run.dir / "log.txt")
     handler = logging.FileHandler(run.dir / "log.txt", encoding="utf-8")
     handler.setFormatter(SecretMaskingFormatter(LOG_LAYOUT))
     handler.setLevel(logging.INFO)
     logging.getLogger().addHandler(handler)
-    logging.getLogger("runner").setLevel(logging.INFO)
+    if not _log.propagate:
+        _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a full disk must not fill the terminal with tracebacks
     return replace(run, log_handler=handler)
@@ -337,6 +364,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / 'config.yaml'}: damaged: it is not a mapping")
     current: dict[str, Any] = with_current_targets({str(k): v for k, v in config.items()})
     return current
+
+
+def record_in_meta(run: Run, name: str, value: Any) -> None:
+    """Add to `meta.json` what is known only once parts of the run are built."""
+    write_json(run.dir / "meta.json", {**read_meta(run.dir), name: value})
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

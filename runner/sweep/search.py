@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.settings import SearchSettings
+from runner.config.settings import RESULT_SPLITS, SearchSettings
 from runner.errors import ConfigError, UserError, combined_error, nearest_hint
 from runner.metrics.settings import measured_names
 from runner.sweep.plan import (
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from runner.sweep.sweep_state import SweepState
 
 CheckJob = Callable[[Sequence[str]], CheckedJob]
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,9 @@ def _wrong_objectives(objectives: Mapping[str, str], config: Mapping[str, Any]) 
             yield f"search.objectives: {name}: {direction}: a direction is max or min"
         split, _, metric = name.partition("/")
         names = measured_names(measured, "train" if split == "train" else "eval")
-        known = [f"{s}/{n}" for s in SPLITS[1:] for n in measured_names(measured)]
+        known = [f"{s}/{n}" for s in RESULT_SPLITS[1:] for n in measured_names(measured)]
         known += ["active_s"]
-        if metric and split in SPLITS and metric.split("/")[0] in names:
+        if metric and split in RESULT_SPLITS and metric.split("/")[0] in names:
             continue
         if name not in known:
             yield (

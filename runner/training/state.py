@@ -57,6 +57,7 @@ class TrainState:
     examples: int = 0
     cursor: DataPosition = field(default_factory=DataPosition)
     skipped: int = 0  # steps that changed nothing, since a gradient was not finite
+    skipped_in_a_row: int = 0  # up to now
     active_s: float = 0.0  # spent training, over all restarts
     best: BestEvaluation | None = None
     evaluated_step: int = -1  # of the last evaluation
@@ -159,6 +160,7 @@ def train_state_from_values(saved: Mapping[str, Any]) -> TrainState:
         evaluation_due=saved["evaluation_due"],
         train_metrics=dict(saved["train_metrics"]),
         # checkpoints of older runs lack the following keys
+        skipped_in_a_row=saved.get("skipped_in_a_row", 0),
         logged_step=saved.get("logged_step", -1),
         rates=dict(saved.get("rates", {})),
         lr_scale=saved.get("lr_scale", 1.0),

@@ -71,6 +71,7 @@ def steps(
         state.examples += count_examples(job, state.cursor, output, multiplier)
         state.cursor = output.cursor
         state.skipped += not output.applied
+        state.skipped_in_a_row = 0 if output.applied else state.skipped_in_a_row + 1
         if output.applied and job.context.ema is not None:
             job.context.ema.update(state.step - state.skipped)
         # one clock for all ranks: what is due by time contains collectives, which all must enter

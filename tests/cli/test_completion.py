@@ -22,7 +22,7 @@ def offered(*words: str) -> list[str]:
 
 def test_groups_keys_and_verbs_are_offered():
     assert {"optimizer=", "seed=", "resume", "report", "trainer.", "trainer="} <= set(offered(""))
-    assert offered("trainer.max") == ["trainer.max_epochs=", "trainer.max_steps="]
+    assert offered("trainer.max_") == [f"trainer.max_{n}=" for n in ("epochs", "skipped", "steps")]
     assert offered("optimizer=partial") == [
         "optimizer=partial_rowwise_adam",
         "optimizer=partial_rowwise_lamb",
@@ -50,7 +50,7 @@ def test_after_a_verb_comes_what_it_takes(tmp_path, monkeypatch):
     assert offered("ls", "scheduler=cosine_") == ["scheduler=cosine_restarts"]
     assert offered("report", "--s") == ["--sort"]
     assert offered("report", "out") == []  # the shell's own files
-    assert offered("resume", "dir", "trainer.max_s") == ["trainer.max_steps="]
+    assert offered("resume", "dir", "trainer.max_st") == ["trainer.max_steps="]
     assert offered("completion", "") == ["bash", "zsh"]
 
 

@@ -14,7 +14,7 @@ from runner.config.targets import (
     resolve_target,
 )
 from runner.errors import ConfigError
-from tests.conftest import TINY
+from tests.conftest import TINY, forget_config_record
 
 
 def test_every_target_is_found_however_deep():
@@ -170,6 +170,7 @@ def attack(finished, folder, places, target, **settings):
             node = node[name]
         node[last] = deepcopy({"_target_": target, **settings})  # shared lists become aliases
     (run / "config.yaml").write_text(yaml.safe_dump(config))
+    forget_config_record(run)
     return run
 
 

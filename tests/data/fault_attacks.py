@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from tests.conftest import Zygote
+from tests.conftest import Zygote, forget_config_record
 from tests.data.clicks import clicks
 from tests.fault_table import Table
 
@@ -164,6 +164,7 @@ def targets(scene: Scene) -> list:
             (run / "config.yaml").write_text(
                 text.replace("runner.training.update.task.Supervised", target)
             )
+            forget_config_record(run)
             return scene.refused(folder, "loop=eval", "run=run")
 
         found += [(f"option with {target}", by_option), (f"run with {target}", by_run)]
@@ -194,6 +195,7 @@ def functions(scene: Scene) -> list:
                 node = node[name]
             node[last] = {"_target_": target, **settings}
             (run / "config.yaml").write_text(yaml.safe_dump(config))
+            forget_config_record(run)
             return scene.refused(folder, *words, says=f"{place}._target_={target}: not a")
 
         found.append((f"{place}: {target} by {words[0]}", attack))

@@ -198,7 +198,7 @@ def test_with_dropout_it_is_scored_without(runner, data, tmp_path):
     own = tmp_path / "eval"
     done = runner.run(*evaluation, "dataset.mix=false", f"hydra.run.dir={own}")
     assert done.code == 0, done.text
-    assert result(own)["metrics"]["train/loss"] == pytest.approx(scored["loss"], rel=1e-6)
+    assert result(own)["metrics"]["train_eval/loss"] == pytest.approx(scored["loss"], rel=1e-6)
 
 
 def test_a_stream_file_that_stays_cut_short_fails_the_run_which_can_be_resumed(

@@ -53,12 +53,14 @@ def test_the_splits_evaluated_at_the_end_are_a_choice_and_have_the_numbers_of_lo
     done = runner.run(*words, "loop=train", f"hydra.run.dir={run}")
     assert done.code == 0, done.text
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert {row["split"] for row in rows} == {"train", "validation", "test"}
+    assert {row["split"] for row in rows} == {"train", "train_eval", "validation", "test"}
+    keys = [(row["split"], row["step"]) for row in rows]
+    assert len(keys) == len(set(keys))  # no row of one name and step has two meanings
     evaluated = runner.run("loop=eval", f"run={run}", "loop.split=train", f"hydra.run.dir={own}")
     assert evaluated.code == 0, evaluated.text
     there = result(own)["metrics"]
-    assert there["train/auc"] == result(run)["metrics"]["train/auc"]
-    assert there["train/loss"] == result(run)["metrics"]["train/loss"]
+    assert there["train_eval/auc"] == result(run)["metrics"]["train_eval/auc"]
+    assert there["train_eval/loss"] == result(run)["metrics"]["train_eval/loss"]
     assert "test/auc" in result(run)["metrics"]
     only = tmp_path / "only"
     done = runner.run(*words, "loop.final_splits=[]", f"hydra.run.dir={only}")

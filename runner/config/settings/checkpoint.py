@@ -46,6 +46,13 @@ class CheckpointSettings:
             signed="no",
         ),
     ] = "best"
+    accept_damaged_metrics: Annotated[
+        bool,
+        Key(
+            "resume although metrics.jsonl lost rows or was changed; holds for one command",
+            signed="no",
+        ),
+    ] = False
     path: Annotated[
         str | None, Key("a checkpoint folder, in place of a run directory", signed="no")
     ] = None

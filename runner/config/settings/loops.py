@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from runner.config_key import Key
+from runner.metrics.settings import evaluation_name
 
 TRAIN_LOOP = "runner.training.loops.train.train"
 EVALUATE_LOOP = "runner.training.loops.evaluate.evaluate"
@@ -14,6 +15,7 @@ DEBUG_LOOP = "runner.training.loops.debug.debug"
 TUNE_BATCH_SIZE_LOOP = "runner.training.loops.tune_batch_size.tune_batch_size"
 TUNE_LR_LOOP = "runner.training.loops.tune_lr.tune_lr"
 SPLITS = ("train", "validation", "test")
+RESULT_SPLITS = ("train", *map(evaluation_name, SPLITS))  # as results name them
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,16 @@ class TrainerSettings:
             signed="no",
         ),
     ] = None
+    max_skipped: Annotated[
+        int | None,
+        Key(
+            "the run fails when so many updates in a row have gradients that are not finite, and "
+            "are skipped; null: never",
+            ge=1,
+            unit="updates",
+            signed="no",
+        ),
+    ] = 50
     traceback: Annotated[
         bool, Key("show the traceback of an error, not only its message", signed="no")
     ] = False

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,12 @@ import pyarrow.parquet as pq
 from runner.errors import DataError
 
 FITTED_FILE = "learnt.json"
+
+
+class SavesFittedTransforms(Protocol):
+    """A dataset, of which only this is needed here."""
+
+    def save_fitted_transforms(self, folder: Path) -> None: ...
 
 
 @dataclass
@@ -82,6 +89,36 @@ class FittedTransforms:
         return fitted
 
 
+def saved_digest(folder: Path) -> str | None:
+    """Return the digest that saved transforms have of themselves; None if there are none."""
+    try:
+        values = json.loads((folder / FITTED_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return values.get("sha256") if isinstance(values, dict) else None
+
+
+def check_fitted_transforms(dataset: SavesFittedTransforms, folder: Path, recorded: str) -> None:
+    """Check that transforms fitted anew are those that a run's folder lacks.
+
+    Args:
+        dataset: made without the folder's transforms.
+        folder: of the run.
+        recorded: the digest of the transforms that the run began with.
+
+    Raises:
+        DataError: if they are others.
+    """
+    with tempfile.TemporaryDirectory() as fresh:
+        dataset.save_fitted_transforms(Path(fresh))
+        if saved_digest(Path(fresh)) == recorded:
+            return
+    raise DataError(
+        f"{folder / FITTED_FILE} is missing, and the transforms fitted to the data as they are "
+        "now are others, which the weights do not fit: put the file and its vocabularies back"
+    )
+
+
 def copy_fitted_transforms(source: Path, target: Path) -> None:
     """Copy fitted transforms from prepared data to a run directory, unless it has them already."""
     if (target / FITTED_FILE).exists():
@@ -95,11 +132,27 @@ def copy_fitted_transforms(source: Path, target: Path) -> None:
     temporary.rename(target / FITTED_FILE)
 
 
-def with_fitted_transforms(dataset: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def with_fitted_transforms(
+    dataset: Mapping[str, Any], folder: Path, recorded: str | None = None
+) -> dict[str, Any]:
     """Return the dataset's configuration, set to use the transforms in a run's folder.
 
     It stays as it is if the dataset has no such setting or the folder no transforms.
+
+    Args:
+        dataset: its group of the configuration.
+        folder: of the run.
+        recorded: the digest of the transforms that the run began with; None: it is not known.
+
+    Raises:
+        DataError: if the folder has other transforms.
     """
+    exists = (folder / FITTED_FILE).exists()
+    if exists and recorded is not None and saved_digest(folder) != recorded:
+        raise DataError(
+            f"{folder / FITTED_FILE} is damaged, or of another run. Put the right one back, or "
+            "remove it: it is fitted anew then, and taken if it comes out as it was"
+        )
     if "learnt" not in dataset or not (folder / FITTED_FILE).exists():
         return dict(dataset)
     return {**dataset, "learnt": str(folder)}

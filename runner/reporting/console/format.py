@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-SPLITS = ("train", "validation", "test")
+from runner.metrics.settings import TRAIN_EVALUATION, evaluation_name
+
+SPLITS = ("train", TRAIN_EVALUATION, "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,7 @@ def result_table(
             such values have a second column for them.
     """
     splits = list(group_by_split(metrics))
-    # metrics of train are means over the last interval, in which the model changed
-    reachable = {split: best for split, best in reachable.items() if split != "train"}
+    reachable = {evaluation_name(split): best for split, best in reachable.items()}
     names = list(dict.fromkeys(key.partition("/")[2] for key in metrics))
     header = ["metric"]
     for split in splits:

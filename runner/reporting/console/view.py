@@ -25,7 +25,6 @@ REFRESH_EVERY_S = 0.5  # drawing the bar takes 0.8 ms, 0.2% of the time
 LINE_EVERY_S = 30.0  # in a long evaluation, if there is no bar
 
 _log = logging.getLogger("runner.reporting.console")
-_log.addHandler(logging.NullHandler())  # without log.txt, warnings would appear twice
 
 
 class View:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from runner.metrics.settings import TRAIN_EVALUATION
 from runner.reporting.report.leaderboard import SeedGroup
 from runner.reporting.report.records import RunRecord
 from runner.rundir.json_files import read_jsonl
@@ -34,7 +35,7 @@ GRID = "#e5e7eb"
 MAX_COLOURED = len(COLOURS)
 MAX_CURVES = 60  # nobody can tell more of them apart
 _MAX_POINTS = 400  # of one curve
-_SPLITS = ("train", "validation", "test")
+SPLITS = ("train", TRAIN_EVALUATION, "validation", "test")
 
 
 def figure_layout(**more: Any) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def y_range_without_outliers(traces: Sequence[Figure]) -> dict[str, Any]:
 
 def _curve_order(name: str) -> tuple[bool, bool, int, str]:
     split, _, metric = name.partition("/")
-    place = _SPLITS.index(split) if split in _SPLITS else 9
+    place = SPLITS.index(split) if split in SPLITS else 9
     return metric.startswith("lr/"), split == "train", place, metric
 
 

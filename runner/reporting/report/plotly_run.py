@@ -8,6 +8,7 @@ from typing import Any
 from runner.metrics.settings import TRAIN_EVALUATION
 from runner.reporting.report.plotly_curves import (
     COLOURS,
+    SPLITS,
     Figure,
     figure_layout,
     read_curves,
@@ -20,9 +21,9 @@ from runner.rundir.readers import numeric_values
 
 _SPLIT_COLOURS = {
     "train": "#94a3b8",
+    TRAIN_EVALUATION: "#475569",
     "validation": COLOURS[0],
     "test": COLOURS[1],
-    TRAIN_EVALUATION: COLOURS[2],
 }
 _HEIGHT = 280
 _MARGIN = {"l": 60, "r": 15, "t": 10, "b": 40}
@@ -36,9 +37,7 @@ def metric_figures(run: RunRecord) -> dict[str, Figure]:
     figures = {}
     for name in names:
         traces = [
-            _trace(split, *logs[f"{split}/{name}"])
-            for split in _SPLIT_COLOURS
-            if f"{split}/{name}" in logs
+            _trace(split, *logs[f"{split}/{name}"]) for split in SPLITS if f"{split}/{name}" in logs
         ]
         if any(len(t["x"]) > 1 for t in traces):
             figures[name] = _over_updates(traces, best=run.best_step)

@@ -32,8 +32,10 @@ from runner.rundir.checkpoint.manifest import (
     VALUES_FILE,
     Checkpoint,
     CheckpointError,
+    CheckpointLink,
     Manifest,
     encode_manifest,
+    link_to,
 )
 from runner.rundir.checkpoint.tensors import HostBuffer, StagedFile, stage_tensors, write_staged
 from runner.rundir.json_files import sync_folder
@@ -60,7 +62,12 @@ class Checkpointer:
     """
 
     def __init__(
-        self, folder: Path, *, keep: int, warn: Callable[[str], None] = warnings.warn
+        self,
+        folder: Path,
+        *,
+        keep: int,
+        warn: Callable[[str], None] = warnings.warn,
+        run_id: str | None = None,
     ) -> None:
         """Create the folder if there is none, and clear it up.
 
@@ -68,6 +75,7 @@ class Checkpointer:
             folder: the folder of checkpoints.
             keep: how many of the newest checkpoints stay.
             warn: is called with warnings.
+            run_id: of the run that writes them, which their manifests name.
 
         Raises:
             ValueError: if `keep` is below 1.
@@ -77,6 +85,9 @@ class Checkpointer:
         self.folder = folder
         self._keep = keep
         self._warn = warn
+        self._run_id = run_id
+        # the last one that was saved or restored, on rank 0
+        self.newest: CheckpointLink | None = None
         # a separate group, since the writing threads communicate while training uses the other one
         self._ranks = current_ranks().with_new_group()
         self._buffer = HostBuffer()
@@ -147,17 +158,24 @@ class Checkpointer:
         """Return the steps, ascending, whose manifest is intact and whose files have their size."""
         return saved_steps(self.folder)
 
-    def open_latest(self) -> Checkpoint | None:
+    def open_latest(self, check: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
         """Open the newest checkpoint that is intact; rank 0 reads it for all ranks.
 
+        Args:
+            check: raises a UserError for a checkpoint that does not belong to the run.
+
         Raises:
-            UserError: on every rank, as `find_latest`.
+            UserError: on every rank, as `find_latest` and `check`.
             OSError: on every rank, if the folder cannot be read.
         """
         latest: Checkpoint | UserError | OSError | None = None
         if self._ranks.rank == 0:
             try:
                 latest = find_latest(self.folder, self._warn)
+                if latest is not None:
+                    if check is not None:
+                        check(latest)
+                    self.newest = link_to(latest.manifest)
             except (UserError, OSError) as error:
                 latest = error
         latest = self._ranks.broadcast_object(latest)
@@ -212,12 +230,13 @@ class Checkpointer:
                 if error is not None:
                     raise error
             digests[VALUES_FILE] = write_file(folder / VALUES_FILE, [pending.values])
-            manifest = encode_manifest(Manifest(pending.step, digests))
-            write_file(folder / MANIFEST_FILE, [manifest])
+            manifest = Manifest(pending.step, digests, self._run_id, self.newest)
+            write_file(folder / MANIFEST_FILE, [encode_manifest(manifest)])
             sync_folder(folder)
             commit_checkpoint(folder, self.folder / f"step-{pending.step}")
         except Exception as error:
             return self._abandon(pending, error)
+        self.newest = link_to(manifest)
         try:
             remove_stale(self.folder)
             remove_old(self.folder, newest=pending.step, keep=self._keep, protect=pending.protect)

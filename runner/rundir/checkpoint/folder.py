@@ -75,7 +75,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise
     except (OSError, ValueError, TypeError) as error:
         raise DamagedError(f"{path} cannot be read: {error}") from error
-    return Checkpoint(manifest.step, path, values)
+    return Checkpoint(manifest.step, path, values, manifest)
 
 
 def find_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,26 +35,51 @@ class DamagedError(UserError):
 
 
 @dataclass(frozen=True)
+class CheckpointLink:
+    """Names one checkpoint: its step and the sha256 that its manifest has of itself."""
+
+    step: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The step of a checkpoint, the digests of its files, and where it belongs."""
+
+    step: int
+    files: Mapping[str, FileDigest]
+    run_id: str | None = None  # of the run that wrote it; earlier versions named none
+    before: CheckpointLink | None = None  # the one that the run saved or restored before
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint whose files match its manifest."""
 
     step: int
     path: Path
     values: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The step of a checkpoint and the digests of its files."""
-
-    step: int
-    files: Mapping[str, FileDigest]
+    manifest: Manifest
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Write a manifest as the bytes of `manifest.json`."""
-    files = {name: {"size": d.size, "sha256": d.sha256} for name, d in manifest.files.items()}
-    return _encode({"format": FORMAT, "step": manifest.step, "files": files})
+    return _encode(_content(manifest))
+
+
+def link_to(manifest: Manifest) -> CheckpointLink:
+    """Return what the next checkpoint says of this one."""
+    return CheckpointLink(manifest.step, _digest(_content(manifest)))
+
+
+def _content(manifest: Manifest) -> dict[str, Any]:
+    files = {name: asdict(digest) for name, digest in manifest.files.items()}
+    content: dict[str, Any] = {"format": FORMAT, "step": manifest.step, "files": files}
+    if manifest.run_id is not None:
+        content["run"] = manifest.run_id
+    if manifest.before is not None:
+        content["before"] = asdict(manifest.before)
+    return content
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -87,11 +112,12 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         files = {name: FileDigest(**entry) for name, entry in content["files"].items()}
         step = content["step"]
+        before = CheckpointLink(**content["before"]) if "before" in content else None
     except (KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{path} is damaged: {error!r}") from error
     if type(step) is not int:
         raise DamagedError(f"{path} is damaged: its step is not a whole number")
-    return Manifest(step, files)
+    return Manifest(step, files, content.get("run"), before)
 
 
 def check_names(folder: Path, manifest: Manifest) -> None:

@@ -14,7 +14,7 @@ from runner.config.targets import (
     misplaced_target,
     resolve_part,
 )
-from runner.errors import ConfigError, DataError, raise_combined
+from runner.errors import ConfigError, UserError, raise_combined
 
 
 def instantiate(
@@ -41,6 +41,7 @@ def instantiate(
             take, or a value that it refuses.
         DataError: that the target raises.
         TypeError: for one that arises inside the target.
+        UserError: as the target raises it.
     """
     settings = {name: _copy(value) for name, value in node.items() if name != "_target_"}
     problems = check_reserved_keys(settings, key)
@@ -55,12 +56,12 @@ def instantiate(
         part = target(**settings, **more)
     except TypeError as error:
         if "argument" in str(error):
-            raise ConfigError(f"{path}: {error}") from error
+            raise ConfigError(f"{key}: {error}") from error
         raise
-    except DataError:
-        raise  # it names the file
+    except UserError:
+        raise  # it names the file or the setting itself
     except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{key}: {error}") from error
     for name in kind.attributes:
         if not hasattr(part, name):
             raise ConfigError(f"{key}._target_={path}: what it makes has no {name}; {kind.marking}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,12 @@ from runner.config.intervals import parse_interval
 from runner.config.settings import CheckpointSettings, TrainerSettings, make_settings
 from runner.config.targets import resolve_part
 from runner.data.core.dataset import Dataset, epoch_end_offset
-from runner.data.core.fitted import with_fitted_transforms
+from runner.data.core.fitted import (
+    FITTED_FILE,
+    check_fitted_transforms,
+    saved_digest,
+    with_fitted_transforms,
+)
 from runner.distributed.global_batch import global_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError, nearest_hint
@@ -25,7 +30,9 @@ from runner.reporting.console import View
 from runner.reporting.trackers import Trackers, check_tracker
 from runner.rundir.checkpoint import Checkpoint, Checkpointer
 from runner.rundir.find_checkpoint import find_checkpoint
-from runner.rundir.run import Run
+from runner.rundir.identity import check_belongs
+from runner.rundir.readers import read_optional_json
+from runner.rundir.run import FITTED_DIGEST, Run, record_in_meta
 from runner.training.builder.context import (
     base_learning_rates,
     get_table_lookup,
@@ -72,7 +79,7 @@ def build_job(
     seed_everything(config["seed"])
 
     source = resolve_source_path(config, checkpoint)
-    dataset = make_dataset(config["dataset"], run, source, allowed, ranks)
+    dataset = make_dataset(config["dataset"], run, source, allowed, ranks, view.note)
     update_rows = global_batch_size(trainer.batch_size, trainer.accumulate, ranks.world_size)
     steps_per_epoch = count_steps_per_epoch(dataset, update_rows)
     total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
@@ -133,7 +140,8 @@ def make_checkpointer(run: Run | None, keep: int, view: View) -> Checkpointer | 
     """Build what saves the checkpoints of a training; None if there is no training's run."""
     if run is None:
         return None
-    return Checkpointer(run.dir / "checkpoints", keep=keep, warn=view.warn)
+    run_id = run.meta.get("run_id")
+    return Checkpointer(run.dir / "checkpoints", keep=keep, warn=view.warn, run_id=run_id)
 
 
 def find_source_checkpoint(
@@ -142,7 +150,9 @@ def find_source_checkpoint(
     """Find the checkpoint that a loop reads; None for a training, and for one that follows all."""
     if source is None or loop_settings.get("follow"):
         return None
-    return find_checkpoint(source, step)
+    saved = find_checkpoint(source, step)
+    # of a checkpoint's own folder that lies in a run directory, whose configuration is used
+    return check_belongs(saved, source.parent.parent) if saved.path == source else saved
 
 
 def resolve_source_path(config: Mapping[str, Any], checkpoint: CheckpointSettings) -> Path | None:
@@ -157,6 +167,7 @@ def make_dataset(
     source: Path | None,
     allowed: Sequence[str],
     ranks: Ranks,
+    note: Callable[[str], None],
 ) -> Dataset:
     """Build the dataset, with the transforms fitted when the run, or its source, was first built.
 
@@ -166,15 +177,23 @@ def make_dataset(
         source: the run or checkpoint that this job only reads; its transforms are used then.
         allowed: packages that a `_target_` may name besides ours.
         ranks: rank 0 writes the transforms.
+        note: is told that transforms which were missing are fitted anew.
     """
     folder = None if run is None else run.dir
     if source is not None:  # a checkpoint's run is two folders above it
         folder = source.parent.parent if source.parent.name == "checkpoints" else source
+    recorded = None
     if folder is not None:
-        node = with_fitted_transforms(node, folder / "data")
+        recorded = read_optional_json(folder / "meta.json").get(FITTED_DIGEST)
+        node = with_fitted_transforms(node, folder / "data", recorded)
     dataset: Dataset = instantiate(node, KINDS["dataset"], key="dataset", allowed=allowed)
+    if folder is not None and recorded is not None and saved_digest(folder / "data") is None:
+        check_fitted_transforms(dataset, folder / "data", recorded)
+        note(f"{folder / 'data' / FITTED_FILE} was missing: fitted anew, and the same as it was")
     if run is not None and source is None and ranks.is_main:
         dataset.save_fitted_transforms(run.dir / "data")
+        if recorded is None and (digest := saved_digest(run.dir / "data")) is not None:
+            record_in_meta(run, FITTED_DIGEST, digest)
     return dataset
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runner.metrics.protocol import Metrics
+from runner.metrics.settings import evaluation_name
 from runner.parts import loop_option
 from runner.training.job import Job, Result
 from runner.training.loops.evaluate_split import evaluate_split, select_splits
@@ -10,6 +11,7 @@ from runner.training.loops.events import write_metrics_row
 from runner.training.loops.follow import follow
 from runner.training.loops.run_facts import write_calibration, write_data_facts
 from runner.training.loops.session import run_and_report, start_trackers
+from runner.training.loops.verdict import not_finite_loss
 from runner.training.state import TrainState, restore_weights, train_state_from_values
 from runner.training.stop_signal import StopSignal, stop_on_signals
 
@@ -33,14 +35,17 @@ def _evaluate(job: Job) -> Result:
     restore_weights(job, job.source_checkpoint)
     state = train_state_from_values(job.source_checkpoint.values)
     splits = select_splits(job)
-    flat: dict[str, float] = {}
+    by_split: dict[str, dict[str, float]] = {}
     with stop_on_signals() as stop:
         for split in splits:
             metrics = _evaluate_one(job, split, state, stop)
             if metrics is None:
                 return Result("interrupted", state.step, state.examples, signal=stop.signal)
-            flat |= {f"{split}/{name}": value for name, value in metrics.items()}
-    return Result("completed", state.step, state.examples, metrics=flat)
+            by_split[evaluation_name(split)] = metrics
+    flat = {f"{split}/{name}": v for split, found in by_split.items() for name, v in found.items()}
+    failure = not_finite_loss(by_split)
+    status = "failed" if failure else "completed"
+    return Result(status, state.step, state.examples, metrics=flat, error=failure)
 
 
 def _evaluate_one(
@@ -58,7 +63,8 @@ def _evaluate_one(
             on_metrics=measured.append,
         )
     if metrics is not None:
-        write_metrics_row(job, split, state.step, state.examples, metrics)
-        job.view.log_evaluation(split, state.step, metrics)
-        write_calibration(job, split, state.step, measured[0])
+        name = evaluation_name(split)
+        write_metrics_row(job, name, state.step, state.examples, metrics)
+        job.view.log_evaluation(name, state.step, metrics)
+        write_calibration(job, name, state.step, measured[0])
     return metrics

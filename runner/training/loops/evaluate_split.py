@@ -25,6 +25,7 @@ def evaluate_split(
     max_batches: int | None = None,
     stop: StopSignal | GracePeriod | None = None,
     on_metrics: Callable[[Metrics], None] | None = None,
+    on_notes: Callable[[tuple[str, ...]], None] | None = None,
 ) -> dict[str, float] | None:
     """Compute the metrics of a split in file order, with all modules in evaluation mode.
 
@@ -33,6 +34,7 @@ def evaluate_split(
     Args:
         max_batches: evaluate so many batches at most. None: the whole split.
         on_metrics: called with the metrics at the end; on rank 0 they hold the rows of all ranks.
+        on_notes: called with what must be known of the results, the same on every rank.
 
     Returns:
         Metric[/task] -> value; None if `stop` was requested before the end.
@@ -68,6 +70,8 @@ def evaluate_split(
     results, notes = reduce_metrics(metrics, ranks)
     if on_metrics is not None:
         on_metrics(metrics)
+    if on_notes is not None:
+        on_notes(notes)
     for note in notes:
         job.view.note(f"{split}: {note}")
     return results

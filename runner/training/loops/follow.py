@@ -19,6 +19,7 @@ from runner.config.early_stopping import is_better
 from runner.config.signature import hash_fields
 from runner.data.prepare.fingerprint import fingerprint
 from runner.errors import UserError
+from runner.metrics.settings import evaluation_name
 from runner.reporting.trackers.tracker import TRACKERS_FILE
 from runner.rundir.checkpoint import Checkpoint
 from runner.rundir.json_files import JsonlFile, read_jsonl
@@ -192,8 +193,9 @@ def _evaluate_one(
     metrics = evaluate_split(job, split, max_batches=job.loop_settings["max_batches"], stop=stop)
     if metrics is None or followed is None:
         return
+    name = evaluation_name(split)
     row = {
-        "split": split,
+        "split": name,
         "step": saved.step,
         "examples": saved.values["examples"],
         "signature": saved.values["signature"],
@@ -203,9 +205,9 @@ def _evaluate_one(
     followed.log.sync()
     followed.rows.append({**row, **metrics})
     followed.pinned.release(saved.step)
-    job.trackers.log(f"{FOLLOW_FOLDER}/{split}", saved.step, metrics)
+    job.trackers.log(f"{FOLLOW_FOLDER}/{name}", saved.step, metrics)
     is_best = _best_row(job, split, followed.rows) is followed.rows[-1]
-    job.view.log_evaluation(split, saved.step, metrics, best=is_best)
+    job.view.log_evaluation(name, saved.step, metrics, best=is_best)
 
 
 def _best_row(job: Job, split: str, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -226,7 +228,8 @@ def _make_result(
     if not rows:
         return Result(status, 0, 0, signal=signal)
     last, best = rows[-1], _best_row(job, split, rows)
-    metrics = {f"{split}/{k}": float(v) for k, v in last.items() if k not in NON_METRIC_KEYS}
+    prefix = evaluation_name(split)
+    metrics = {f"{prefix}/{k}": float(v) for k, v in last.items() if k not in NON_METRIC_KEYS}
     name = job.checkpoint.monitor.metric.partition("/")[2]
     return Result(
         status,

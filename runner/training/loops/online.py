@@ -18,6 +18,7 @@ from runner.training.loops.progressive_validation import PrequentialTask, can_re
 from runner.training.loops.recorder import Recorder
 from runner.training.loops.session import run_and_report
 from runner.training.loops.start import start_training
+from runner.training.loops.verdict import failure_at_end, skipped_in_a_row
 from runner.training.profiler import profile_steps
 from runner.training.state import TrainState
 from runner.training.steps import is_finished, steps
@@ -72,7 +73,7 @@ def _online(job: Job) -> Result:
                 recorder.log()
             if recorder.save_due():
                 recorder.save()
-            if stop.sync_ranks():
+            if skipped_in_a_row(job, state) or stop.sync_ranks():
                 break
         recorder.save(wait=True)
         recorder.callback_runner.raise_failure()
@@ -80,10 +81,14 @@ def _online(job: Job) -> Result:
         interrupted = stop.sync_ranks() and not ended
     if job.run is not None:
         report_drift(job)
+    failure = skipped_in_a_row(job, state)
+    if not interrupted:
+        failure = failure or failure_at_end(job, state, {recorder.split: state.train_metrics})
     result = recorder.make_result(
-        "interrupted" if interrupted else "completed",
+        "failed" if failure else "interrupted" if interrupted else "completed",
         {},
-        signal=stop.signal if interrupted else None,
+        signal=stop.signal if interrupted and not failure else None,
+        error=failure,
     )
     result = replace(result, notes={**result.notes, **stream_notes(job, state, ended)})
     recorder.callback_runner.call_run_end(result)
@@ -152,6 +157,9 @@ def read_progressive_rows(log: JsonlFile) -> Iterable[dict[str, Any]]:
         return
     with log.path.open(encoding="utf-8") as file:
         for line in file:
-            row = json.loads(line)
+            try:
+                row = json.loads(line)
+            except ValueError:  # damaged, and accepted by checkpoint.accept_damaged_metrics
+                continue
             if row["split"] == PROGRESSIVE_SPLIT:
                 yield row

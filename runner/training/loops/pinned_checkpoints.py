@@ -12,6 +12,8 @@ from runner.errors import UserError
 from runner.rundir.checkpoint import Checkpoint, DamagedError, open_checkpoint
 from runner.rundir.checkpoint.folder import TEMPORARY_PREFIX, step_folders
 from runner.rundir.checkpoint.manifest import MANIFEST_FILE
+from runner.rundir.identity import check_owner, run_identity
+from runner.rundir.readers import read_signed_meta
 
 
 @dataclass
@@ -74,7 +76,9 @@ class PinnedCheckpoints:
             UserError: if it cannot be used for another reason; it is released.
         """
         try:
-            return open_checkpoint(self.folder / f"step-{step}")
+            saved = open_checkpoint(self.folder / f"step-{step}")
+            check_owner(saved, run_identity(read_signed_meta(self.checkpoints.parent)))
+            return saved
         except (DamagedError, OSError) as error:
             self.warn(f"the checkpoint of step {step} is passed over: {error}")
         except UserError as error:

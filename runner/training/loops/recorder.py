@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import torch
 
@@ -92,13 +93,24 @@ class Recorder:
             job.run.perf.append({"step": state.step, "examples": state.examples, **speed})
         job.trackers.log("perf", state.step, speed)
         job.view.log(state.step, {n: v for n, v in metrics.items() if n not in hidden}, speed)
-        if state.skipped > self.reported_skipped:
-            job.view.warn(
-                f"{state.skipped - self.reported_skipped} updates skipped up to step {state.step}: "
-                "a gradient was not finite"
-            )
-            self.reported_skipped = state.skipped
+        self._report_skipped()
         self.logged_progress = self.now
+
+    def _report_skipped(self) -> None:
+        """Warn of the updates of this window that were skipped; more urgently from half on."""
+        state = self.state
+        count = state.skipped - self.reported_skipped
+        window = state.step - self.logged_progress.step
+        self.reported_skipped = state.skipped
+        if not count:
+            return
+        text = f"{count:,} updates skipped up to step {state.step:,}: a gradient was not finite"
+        if 2 * count >= window:
+            text = (
+                f"{count:,} of the last {window:,} updates were skipped up to step {state.step:,}: "
+                "a gradient was not finite, and the model hardly learns"
+            )
+        self.job.view.warn(text)
 
     def _speed(self) -> dict[str, float]:
         seconds = max(self.now.active_s - self.logged_progress.active_s, 1e-9)
@@ -169,6 +181,7 @@ class Recorder:
         if self.saved_step != state.step:
             self.callback_runner.call_checkpoint()
             started = time.perf_counter()
+            metrics_bytes, metrics_sha256 = job.run.metrics.position()
             job.run.metrics.sync()  # the checkpoint refers to the rows before it
             job.checkpointer.save(
                 state.step,
@@ -177,7 +190,8 @@ class Recorder:
                 checkpoint_values(
                     state,
                     job.context,
-                    metrics_bytes=job.run.metrics.size(),
+                    metrics_bytes=metrics_bytes,
+                    metrics_sha256=metrics_sha256,
                     signature=job.run.signature,
                     trackers=job.trackers.state(),
                     callbacks=job.callbacks.state(),
@@ -192,13 +206,19 @@ class Recorder:
             job.checkpointer.finish()
 
     def make_result(
-        self, status: str, splits: Mapping[str, Mapping[str, float]], *, signal: int | None = None
+        self,
+        status: str,
+        splits: Mapping[str, Mapping[str, float]],
+        *,
+        signal: int | None = None,
+        error: str | None = None,
     ) -> Result:
         """Return the result of the run.
 
         Args:
             splits: split -> its final metrics, beside those of the training.
             signal: the signal that interrupted the run.
+            error: why the run has failed.
         """
         state = self.state
         metrics = {self.split: state.train_metrics, **splits}
@@ -211,7 +231,9 @@ class Recorder:
         }
         if state.stopped is not None:
             notes["stopped"] = state.stopped
-        return Result(status, state.step, state.examples, flat, best, signal=signal, notes=notes)
+        if self.job.checkpointer is not None and self.job.checkpointer.newest is not None:
+            notes["checkpoint"] = asdict(self.job.checkpointer.newest)
+        return Result(status, state.step, state.examples, flat, best, error, signal, notes)
 
 
 def reduce_metrics(metrics: Metrics, ranks: Ranks) -> tuple[dict[str, float], tuple[str, ...]]:

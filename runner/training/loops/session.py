@@ -49,4 +49,6 @@ def run_and_report(job: Job, loop: Callable[[], Result]) -> Result:
         reachable=job.dataset.reachable,
         directory=job.run.dir if job.run else None,
     )
+    if result.error is not None:
+        job.view.warn(f"failed: {result.error}")
     return result

@@ -7,8 +7,9 @@ from typing import Any
 from runner.errors import ConfigError, UserError
 from runner.rundir.checkpoint import Checkpoint, DamagedError
 from runner.rundir.diff import format_changes
-from runner.rundir.json_files import write_json, write_text
+from runner.rundir.identity import check_chain, check_owner, run_identity
 from runner.rundir.run import Run
+from runner.rundir.saved_config import replace_config
 from runner.training.job import Job
 from runner.training.loops.session import start_trackers
 from runner.training.state import TrainState, checkpoint_tensors, restore_checkpoint
@@ -20,8 +21,9 @@ def start_training(job: Job) -> TrainState:
     """Resume from the newest whole checkpoint, or begin at step 0 if there is none."""
     if job.checkpointer is not None:
         job.checkpointer.prepare(checkpoint_tensors(job.context, job.train_metrics))
-    saved = job.checkpointer.open_latest() if job.checkpointer else None
+    saved = open_own_checkpoint(job)
     if saved is not None and job.checkpointer is not None:
+        check_metrics(job, saved)
         state = restore_or_revert(job, saved)
         job.callbacks.load_state(saved.values.get("callbacks", {}))
         job.learning_rates.load_states(saved.values.get("schedules", {}))
@@ -47,6 +49,54 @@ def start_training(job: Job) -> TrainState:
         if job.context.ema is not None:
             job.context.ema.reset()
     return TrainState()
+
+
+def open_own_checkpoint(job: Job) -> Checkpoint | None:
+    """Open the newest whole checkpoint of the run, if there is one.
+
+    Collective.
+
+    Raises:
+        UserError: for a whole checkpoint of another run; the resume is then reverted.
+    """
+    if job.checkpointer is None or job.run is None:
+        return None
+    run, identity = job.run, run_identity(job.run.meta)
+
+    def check(saved: Checkpoint) -> None:
+        try:
+            check_owner(saved, identity)
+            check_chain(saved)
+        except UserError as error:
+            revert_resume(run, str(error))
+            raise
+
+    return job.checkpointer.open_latest(check)
+
+
+def check_metrics(job: Job, saved: Checkpoint) -> None:
+    """Check that `metrics.jsonl` still begins with the rows that the checkpoint has seen.
+
+    Collective.
+
+    Raises:
+        UserError: if it does not and the command does not say to go on; the resume is reverted.
+    """
+    if job.run is None:
+        return
+    seen = saved.values["metrics_bytes"], saved.values.get("metrics_sha256")
+    damage = job.context.ranks.broadcast_object(job.run.metrics.find_damage(*seen))
+    if damage is None:
+        return
+    if job.checkpoint.accept_damaged_metrics:
+        job.view.warn(f"{damage}; accepted: it keeps the rows that are left of them")
+        return
+    reason = (
+        f"{damage}, at step {saved.step:,}. The weights are whole; with "
+        "checkpoint.accept_damaged_metrics=true the run goes on with the rows that are left"
+    )
+    revert_resume(job.run, reason)
+    raise UserError(reason)
 
 
 def restore_or_revert(job: Job, saved: Checkpoint) -> TrainState:
@@ -88,5 +138,5 @@ def revert_resume(run: Run, reason: str) -> None:
         return
     text, meta = run.before_resume
     *earlier, last = run.meta["resumes"]
-    write_text(run.dir / "config.yaml", text)
-    write_json(run.dir / "meta.json", {**meta, "resumes": [*earlier, {**last, "refused": reason}]})
+    refused = {**meta, "resumes": [*earlier, {**last, "refused": reason}]}
+    replace_config(run.dir, text, run.meta, refused)

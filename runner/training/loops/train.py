@@ -17,6 +17,7 @@ from runner.training.loops.recorder import Recorder
 from runner.training.loops.run_facts import write_data_facts
 from runner.training.loops.session import run_and_report
 from runner.training.loops.start import start_training
+from runner.training.loops.verdict import explained_metrics, failure_at_end, skipped_in_a_row
 from runner.training.profiler import profile_steps
 from runner.training.state import TrainState, restore_weights
 from runner.training.steps import is_finished, steps
@@ -53,11 +54,13 @@ def _train(job: Job) -> Result:
                 may_stop = True
             if recorder.save_due():
                 recorder.save()
-            if stop.sync_ranks() if may_stop else stop.requested:
+            if skipped_in_a_row(job, state) or (stop.sync_ranks() if may_stop else stop.requested):
                 break
         recorder.save(wait=True)
         recorder.callback_runner.raise_failure()
-        if stop.requested and not (is_finished(job, state) and not state.evaluation_due):
+        if failure := skipped_in_a_row(job, state):
+            result = recorder.make_result("failed", {}, error=failure)
+        elif stop.requested and not (is_finished(job, state) and not state.evaluation_due):
             result = finish_interrupted(job, state, recorder, stop)
         else:
             result = finish_completed(job, state, recorder, stop)
@@ -132,18 +135,22 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
             restore_weights(job, saved)
             step = best.step
     results: dict[str, dict[str, float]] = {}
+    notes: list[str] = []
     if best is not None:
         results["validation"] = best.metrics
     elif "validation" in job.dataset.num_rows:
-        results["validation"] = evaluate_split(job, "validation") or {}
+        results["validation"] = evaluate_split(job, "validation", on_notes=notes.extend) or {}
     for split in job.loop_settings["final_splits"]:
-        if split in results or split not in job.dataset.num_rows:
+        name = evaluation_name(split)
+        if name in results or split not in job.dataset.num_rows:
             continue
         started = time.perf_counter()
         recorder.callback_runner.call_evaluation_start(split)
         metrics = evaluate_split(job, split, stop=stop, on_metrics=recorder.hold_metrics)
         if metrics is None:
             return finish_interrupted(job, state, recorder, stop)
-        recorder.record_final_evaluation(split, step, metrics, time.perf_counter() - started)
-        results[split] = metrics
-    return recorder.make_result("completed", results)
+        recorder.record_final_evaluation(name, step, metrics, time.perf_counter() - started)
+        results[name] = metrics
+    judged = results or {recorder.split: state.train_metrics}
+    failure = failure_at_end(job, state, judged, explained_metrics(notes))
+    return recorder.make_result("failed" if failure else "completed", results, error=failure)

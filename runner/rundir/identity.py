@@ -1,0 +1,123 @@
+"""Which run a checkpoint belongs to: a whole checkpoint of another run is refused."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.errors import UserError
+from runner.rundir.checkpoint.folder import open_checkpoint, saved_steps, step_folders
+from runner.rundir.checkpoint.manifest import Checkpoint, DamagedError, link_to, read_manifest
+from runner.rundir.readers import read_signed_meta
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What a run is known by, wherever its directory is moved or copied to."""
+
+    id: str | None  # drawn when the run began; None: an earlier version drew none
+    signatures: frozenset[str]  # all that it has had, since a resume may change settings
+
+
+def draw_run_id() -> str:
+    """Return a new id; two runs with the same signature differ in it."""
+    return secrets.token_hex(8)
+
+
+def run_identity(meta: Mapping[str, Any]) -> RunIdentity:
+    """Return the identity that a `meta.json` tells."""
+    before = {str(note.get("signature_before")) for note in meta.get("resumes") or ()}
+    return RunIdentity(meta.get("run_id"), frozenset({meta["signature"], *before}))
+
+
+def check_owner(saved: Checkpoint, identity: RunIdentity) -> None:
+    """Check that a checkpoint was written by this run, or by the run that it is a copy of.
+
+    Raises:
+        UserError: if it was not, with the way to use its weights.
+    """
+    signature = saved.values.get("signature")
+    if saved.manifest.run_id != identity.id:
+        raise UserError(_foreign(saved, "by another run"))
+    if signature not in identity.signatures:
+        raise UserError(_foreign(saved, f"with other settings (signature {signature})"))
+
+
+def check_chain(saved: Checkpoint) -> None:
+    """Check that a checkpoint follows the one before it, if that one lies whole beside it.
+
+    Raises:
+        UserError: if another one lies there: the two are of copies of a run that went on apart.
+    """
+    before = saved.manifest.before
+    if before is None or before.step >= saved.step:  # a step that was saved twice
+        return
+    folder = step_folders(saved.path.parent).get(before.step)
+    if folder is None:
+        return
+    try:
+        found = link_to(read_manifest(folder))
+    except DamagedError:
+        return
+    if found != before:
+        how = f"after another checkpoint of step {before.step} than the one beside it"
+        raise UserError(_foreign(saved, how))
+
+
+def check_belongs(saved: Checkpoint, run_dir: Path) -> Checkpoint:
+    """Return a checkpoint of a run directory, if it was written by the run that is there.
+
+    A folder without a `meta.json` is no run directory, and nothing is checked.
+
+    Raises:
+        UserError: if it was written by another run, or the run's record cannot be read.
+    """
+    if (run_dir / "meta.json").exists():
+        check_owner(saved, run_identity(read_signed_meta(run_dir)))
+        check_chain(saved)
+    return saved
+
+
+def why_not_done(run_dir: Path, meta: Mapping[str, Any], result: Mapping[str, Any]) -> str | None:
+    """Return why a run that has a completed result is not done: its last checkpoint is not whole.
+
+    Returns:
+        None if it is done. That is so, too, if the result names no checkpoint, as those of
+        evaluations and of earlier versions.
+
+    Raises:
+        UserError: if the checkpoint belongs to another run, or if there is none at all.
+    """
+    named = result.get("checkpoint")
+    if named is None:
+        return None
+    folder = run_dir / "checkpoints"
+    step = named.get("step") if isinstance(named, dict) else None  # None: it was edited
+    path = folder / f"step-{step}"
+    try:
+        saved = check_belongs(open_checkpoint(path), run_dir)
+    except DamagedError as error:
+        return str(error)
+    except UserError:
+        if path.is_dir():
+            raise
+        if saved_steps(folder):
+            return f"{path} is gone"
+        raise UserError(
+            f"{run_dir} has completed, but its checkpoint of step {step} is gone, and "
+            f"there is no other. Its result stays valid; without {run_dir / 'result.json'} the "
+            "same command trains again from the start"
+        ) from None
+    is_named = asdict(link_to(saved.manifest)) == named
+    return None if is_named else f"{path} is not the one that it saved"
+
+
+def _foreign(saved: Checkpoint, how: str) -> str:
+    return (
+        f"{saved.path} is a whole checkpoint, but was written {how}: it does not belong here. "
+        "Remove it, and the run goes on from its own; to start a new run from its weights, move "
+        "it elsewhere and name it as checkpoint.init_from"
+    )

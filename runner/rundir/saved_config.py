@@ -1,0 +1,85 @@
+"""`config.yaml` beside its record in `meta.json`: what was edited since the run wrote it.
+
+The record has the sha256 of the file's text, and the settings themselves, so that what differs can
+be shown. Another text with the same settings, such as one with a comment more, is no difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.errors import UserError
+from runner.rundir.diff import diff_settings, format_changes
+from runner.rundir.json_files import dumps, write_json, write_text
+from runner.rundir.moved_targets import with_current_targets
+from runner.rundir.regular_files import read_bytes
+
+_SHA256, _NEXT, _SETTINGS = "config_sha256", "config_sha256_next", "config"
+
+
+def config_record(text: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `meta.json` keeps of a configuration.
+
+    Args:
+        text: of `config.yaml`.
+        config: the same settings, with references to the environment kept.
+    """
+    return {_SHA256: _digest(text.encode()), _SETTINGS: config}
+
+
+def replace_config(
+    folder: Path, text: str, meta_before: Mapping[str, Any], meta: Mapping[str, Any]
+) -> None:
+    """Write another `config.yaml` and its `meta.json`.
+
+    A kill at any instant leaves a pair that `unedited_config` takes for unedited.
+    """
+    if meta_before.get(_SHA256) != _digest(text.encode()):
+        write_json(folder / "meta.json", {**meta_before, _NEXT: _digest(text.encode())})
+        write_text(folder / "config.yaml", text)
+    write_json(folder / "meta.json", meta)
+
+
+def unedited_config(
+    folder: Path, meta: Mapping[str, Any], config: dict[str, Any], overridden: Collection[str]
+) -> dict[str, Any]:
+    """Return the configuration that a run was left with.
+
+    Args:
+        folder: the run directory.
+        meta: its `meta.json`; of an earlier version it has no record, and nothing is checked.
+        config: what its `config.yaml` holds.
+        overridden: keys that the command line gives; these may have been edited, too.
+
+    Raises:
+        UserError: if other settings were edited, with key, old and new value of each, or if the
+            record is damaged.
+    """
+    if _SHA256 not in meta:
+        return config
+    digest = _digest(read_bytes(folder / "config.yaml"))
+    if digest in (meta[_SHA256], meta.get(_NEXT)):
+        return config
+    if not isinstance(meta.get(_SETTINGS), dict):
+        raise UserError(f"{folder / 'meta.json'}: damaged: it holds no configuration")
+    recorded = with_current_targets(meta[_SETTINGS])
+    changes = diff_settings(recorded, json.loads(dumps(config)))
+    if not changes:
+        return config
+    others = [c for c in changes if not any(f"{c[0]}.".startswith(f"{o}.") for o in overridden)]
+    if not others:
+        return dict(recorded)
+    key, _, now = others[0]
+    raise UserError(
+        f"{folder / 'config.yaml'} was edited since the run wrote it:\n{format_changes(others)}\n"
+        "Nothing was changed. Put the old values back, or give the new ones on the command line, "
+        f"as in: resume {folder} {key}={'null' if now is None else now}"
+    )
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

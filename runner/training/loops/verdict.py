@@ -1,0 +1,73 @@
+"""Whether a run that has reached its end has succeeded: numbers that are none are a failure.
+
+An undefined metric, such as the AUC of rows that all have one label, is none: its evaluation says
+why it is undefined (`Metrics.notes`), and the run has completed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+
+from runner.reporting.console.format import format_number
+from runner.training.job import Job
+from runner.training.state import TrainState
+
+_UNDEFINED = ": undefined"  # in a note, behind the names of metrics
+
+
+def explained_metrics(notes: Iterable[str]) -> set[str]:
+    """Return the metrics that the notes of an evaluation call undefined."""
+    marked = [note.partition(_UNDEFINED)[0] for note in notes if _UNDEFINED in note]
+    return {name for names in marked for name in names.split(", ")}
+
+
+def skipped_in_a_row(job: Job, state: TrainState) -> str | None:
+    """Return why a training must fail now: `trainer.max_skipped` updates in a row were skipped."""
+    limit = job.trainer.max_skipped
+    if limit is None or state.skipped_in_a_row < limit:
+        return None
+    return (
+        f"{state.skipped_in_a_row:,} updates in a row were skipped up to step {state.step:,}, "
+        "since a gradient was not finite (trainer.max_skipped); loop=debug "
+        "loop.stop_at_nonfinite=true finds the first value that is not"
+    )
+
+
+def failure_at_end(
+    job: Job,
+    state: TrainState,
+    evaluations: Mapping[str, Mapping[str, float]],
+    explained: Collection[str] = (),
+) -> str | None:
+    """Return why a training has failed although it reached its end.
+
+    Args:
+        job: that trained.
+        state: its last one.
+        evaluations: split -> the final metrics; without any evaluation, of the last window.
+        explained: metrics of the validation split that are undefined for a known reason.
+    """
+    if 0 < state.step == state.skipped:
+        return (
+            f"all {state.step:,} updates were skipped, since a gradient was not finite: nothing "
+            "was learnt; loop=debug loop.stop_at_nonfinite=true finds the first value that is not"
+        )
+    problem = not_finite_loss(evaluations)
+    if problem is not None:
+        return problem
+    monitored = job.checkpoint.monitor.metric
+    split, _, name = monitored.partition("/")
+    value = evaluations.get(split, {}).get(name, 0.0)
+    if math.isnan(value) and name not in explained and name.partition("/")[0] not in explained:
+        return f"{monitored}, the monitored metric, is NaN although the loss is finite"
+    return None
+
+
+def not_finite_loss(evaluations: Mapping[str, Mapping[str, float]]) -> str | None:
+    """Return which final loss is NaN or infinite; None if all are finite."""
+    for split, metrics in evaluations.items():
+        loss = metrics.get("loss", 0.0)
+        if not math.isfinite(loss):
+            return f"{split}/loss is {format_number(loss)}: the model gives no numbers"
+    return None
