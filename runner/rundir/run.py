@@ -22,7 +22,7 @@ from runner.rundir.moved_targets import with_current_targets
 from runner.rundir.plain_yaml import read_plain_yaml
 from runner.rundir.provenance import collect_provenance
 from runner.rundir.readers import read_signed_meta
-from runner.rundir.regular_files import read_bytes
+from runner.rundir.regular_files import check_run_files, open_for_append, read_bytes
 from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, secret_values
 
 
@@ -227,7 +227,8 @@ def _make_run(
 
 def _attach_log_file(run: Run) -> Run:
     """Write all that is logged, including warnings of libraries, to `log.txt` as well."""
-    handler = logging.FileHandler(run.dir / "log.txt", encoding="utf-8")
+    file = io.TextIOWrapper(open_for_append(run.dir / "log.txt"), encoding="utf-8")
+    handler = _LogHandler(file)
     layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     handler.setFormatter(SecretMaskingFormatter(layout, secret_values(run.config)))
     handler.setLevel(logging.INFO)
@@ -236,6 +237,14 @@ def _attach_log_file(run: Run) -> Run:
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a full disk must not fill the terminal with tracebacks
     return replace(run, log_handler=handler)
+
+
+class _LogHandler(logging.StreamHandler[io.TextIOWrapper]):
+    """Writes to a file that was opened for it, and closes it."""
+
+    def close(self) -> None:
+        self.stream.close()
+        super().close()
 
 
 @contextmanager
@@ -271,6 +280,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         elif (folder / "study.db").exists():
             hint = "; this is a sweep, whose jobs are runs; `resume` continues the whole sweep"
         raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
+    check_run_files(folder)
     return read_signed_meta(folder)
 
 

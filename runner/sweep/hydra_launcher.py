@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from runner.errors import ConfigError, UserError, nearest_hint
+from runner.rundir.regular_files import open_for_append
 from runner.sweep.local_process import (
     JOB_LOG_FILE,
     JobHandle,
@@ -180,7 +181,7 @@ def submit(request: Mapping[str, Any]) -> int:
 def run_on_node(request: Mapping[str, Any], _: Any = None) -> int:
     """Run the job's process to its end, on the machine that the plugin has chosen."""
     stop_file = Path(request["place"]) / _STOP_FILE
-    with open(request["log"], "ab") as output:
+    with open_for_append(Path(request["log"])) as output:
         process = subprocess.Popen(
             request["command"],
             cwd=request["cwd"],

@@ -1,4 +1,4 @@
-"""Fault 21: files and folders of a run directory that were edited, cut, or replaced, under all verbs.
+"""Fault 21: files and folders of a run directory that were edited, cut or replaced.
 
 Real processes. Whatever was done to a file or folder other than the tensors of checkpoints, a verb
 names it, or its numbers are those of the untouched run. Nothing outside the run directory is read
@@ -8,7 +8,6 @@ or written through a link, nothing hangs, and no traceback is printed.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import resource
@@ -189,6 +188,8 @@ class Scene:
             outside = content(folder / "outside")
             done = self.command(folder, *VERBS[verb])
             assert content(folder / "outside") == outside, "changed outside the run directory"
+            if edit is not None and done.code != self.untouched(verb).code:
+                return done
             return Observed(done.code, done.text, numbers(verb, folder, done))
         finally:
             shutil.rmtree(folder)
@@ -228,7 +229,9 @@ def unshown(wanted: Observed, done: Observed) -> str:
 
 def content(folder: Path) -> dict[str, str]:
     return {
-        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else ""
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+        if p.is_file()
+        else ""
         for p in sorted(folder.rglob("*"))
     }
 

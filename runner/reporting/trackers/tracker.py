@@ -15,6 +15,7 @@ from typing import Any, NotRequired, Protocol, TypedDict
 
 from runner.reporting.trackers.histogram import Histogram
 from runner.rundir.json_files import write_json
+from runner.rundir.regular_files import read_bytes
 
 FINISH_LIMIT_S = 25  # for all trackers together, since exit may be delayed by 30 s
 TRACKERS_FILE = "trackers.json"
@@ -147,7 +148,7 @@ class Trackers:
 
 def _read_states(path: Path) -> dict[str, Any]:
     try:
-        states: dict[str, Any] = json.loads(path.read_text())
+        states = json.loads(read_bytes(path))
     except (OSError, ValueError):  # a new run, or a file that a killed run left incomplete
         return {}
-    return states
+    return states if isinstance(states, dict) else {}
