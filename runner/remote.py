@@ -118,7 +118,7 @@ def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
             )
         files = {}
         for name in RECORD_FILES:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # it is not there, or is no file
                 files[name] = read_bytes(run_dir / name, MAX_LOG_BYTES)
         return {
             "code": done.returncode,
@@ -173,14 +173,15 @@ def read_answer(answer: Any) -> Answer:
             raise UserError(f"remote: the cluster sends {name!r}, which is no file of a record")
     meta, result = (_parse_mapping(n, files.get(n)) for n in ("meta.json", "result.json"))
     signature = meta.get("signature")
-    if meta and not re.fullmatch(r"[0-9a-f]{1,64}", str(signature)):
+    is_hash = isinstance(signature, str) and re.fullmatch(r"[0-9a-f]{1,64}", signature)
+    if "meta.json" in files and not is_hash:
         raise UserError(f"remote: the cluster's meta.json has no signature, but {signature!r}")
     place = answer.get("place")
     return Answer(
         answer["code"],
         str(answer.get("last") or ""),
         files,
-        str(signature) if meta else None,
+        signature if is_hash else None,
         result,
         None if place is None else str(place),
     )

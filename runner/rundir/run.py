@@ -21,9 +21,15 @@ from runner.rundir.lock import FolderLock
 from runner.rundir.moved_targets import with_current_targets
 from runner.rundir.plain_yaml import read_plain_yaml
 from runner.rundir.provenance import collect_provenance
-from runner.rundir.readers import read_signed_meta
+from runner.rundir.readers import check_shapes, read_signed_meta
 from runner.rundir.regular_files import check_run_files, open_for_append, read_bytes
 from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, secret_values
+
+_RESULT_SHAPES = {
+    **dict.fromkeys(("step", "examples"), int),
+    **dict.fromkeys(("metrics", "best"), dict),
+    **dict.fromkeys(("status", "error"), str),
+}
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
     result = read_result(folder)
     same = result is not None and result.get("signature") == spec.signature
     # a stream that had ended may have more rows by now
-    if result and same and result["status"] == "completed" and not result.get("stream_goes_on"):
+    if result and same and result.get("status") == "completed" and not result.get("stream_goes_on"):
         return _make_run(folder, lock, spec, meta, finished_result=result)
     note: dict[str, Any] = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -308,9 +314,20 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """Read `result.json`; None if the run has not ended."""
+    """Read `result.json`; None if the run has not ended.
+
+    Raises:
+        UserError: if it is damaged.
+    """
     path = folder / "result.json"
-    return read_json(path) if path.exists() else None
+    if not os.path.lexists(path):
+        return None
+    result = read_json(path)
+    if not isinstance(result, dict):
+        raise UserError(f"{path}: damaged: it is no mapping")
+    check_shapes(path, result, _RESULT_SHAPES)
+    check_shapes(path, result.get("best") or {}, {"step": int})
+    return result
 
 
 def write_result(run: Run, result: Mapping[str, Any]) -> None:

@@ -281,10 +281,10 @@ def read_facts(folder: Path) -> dict[str, Any]:
         SweepDatabaseError: if the database cannot be read.
     """
     path = folder / DATABASE_FILE
+    query = "SELECT key, value FROM runner_sweep"
     try:
         with closing(_connect_to_read(folder)) as db:
-            rows = db.execute("SELECT key, value FROM runner_sweep").fetchall()
-        return {key: json.loads(value) for key, value in rows}
+            return {key: json.loads(value) for key, value in db.execute(query)}
     except (sqlite3.Error, ValueError, TypeError, RecursionError) as error:
         raise SweepDatabaseError(
             f"{path}: cannot be read: {error}; the command that began the sweep goes on with it"
@@ -300,11 +300,11 @@ def read_job_states(folder: Path) -> list[tuple[str, str]]:
     path = folder / DATABASE_FILE
     if not path.exists():
         return []
-    words = {"completed": "done"}
+    query = "SELECT status, overrides FROM runner_jobs ORDER BY rowid"
     try:
         with closing(_connect_to_read(folder)) as db:
-            rows = db.execute("SELECT status, overrides FROM runner_jobs ORDER BY rowid").fetchall()
-        return [(words.get(status, status), " ".join(json.loads(text))) for status, text in rows]
+            rows = [(str(status), " ".join(json.loads(text))) for status, text in db.execute(query)]
+        return [("done" if status == "completed" else status, text) for status, text in rows]
     except (sqlite3.Error, ValueError, TypeError, RecursionError) as error:
         raise SweepDatabaseError(f"{path}: {error}") from error
 
@@ -318,11 +318,7 @@ def _connect_to_read(folder: Path) -> sqlite3.Connection:
     check_run_files(folder, SWEEP_FILES)
     path = folder / DATABASE_FILE
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=LOCK_TIMEOUT_S)
-    try:
-        _check_schema(path, db)
-    except BaseException:
-        db.close()
-        raise
+    _check_schema(path, db)
     return db
 
 

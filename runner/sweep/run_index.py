@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
-from runner.rundir.readers import as_number, numeric_values, read_optional_json, read_signed_meta
+from runner.rundir.readers import as_number, numeric_values, read_signed_meta
+from runner.rundir.run import read_result
 from runner.sweep.database import JobRecord
 from runner.sweep.plan import SweepJob, SweepPlan, job_overrides, slug
 
@@ -121,7 +122,10 @@ def read_run_directory(folder: Path) -> RunDirectory | None:
 
 def read_result_if_whole(folder: Path) -> Mapping[str, Any] | None:
     """Return `result.json`; None if it is absent or damaged: then the job is not done."""
-    return read_optional_json(folder / "result.json") or None
+    try:
+        return read_result(folder)
+    except UserError:
+        return None
 
 
 def code_version(git: Mapping[str, Any] | None) -> str | None:

@@ -8,6 +8,7 @@ or written through a link, nothing hangs, and no traceback is printed.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import resource
@@ -16,10 +17,12 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import yaml
 
 from runner.rundir.json_files import read_jsonl
 from runner.rundir.readers import read_optional_json
@@ -121,6 +124,30 @@ def device(path: Path) -> None:
         path.symlink_to("/dev/zero")
 
 
+def retype(path: Path, key: str) -> None:
+    """Give a key, of a file of JSON or YAML or of each row of a log, a value of another type."""
+    if path.suffix == ".jsonl":
+        rows = [other_type(json.loads(line), key) for line in path.read_text().splitlines()]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        value = other_type(yaml.safe_load(path.read_text()), key)
+        path.write_text(json.dumps(value))  # JSON is YAML, too
+
+
+def other_type(mapping: dict[str, Any], key: str) -> dict[str, Any]:
+    value = mapping.get(key)
+    return {**mapping, key: [1] if isinstance(value, dict) else {"a": 1} if value else 7}
+
+
+def keys_of(path: Path) -> list[str]:
+    """Return the keys that `retype` can change. A checkpoint's own files have a digest."""
+    if path.suffix not in (".json", ".jsonl", ".yaml") or "checkpoints" in path.parts:
+        return []
+    text = path.read_text()
+    found = yaml.safe_load(text.splitlines()[0] if path.suffix == ".jsonl" else text)
+    return [f"retype {key}" for key in found]
+
+
 OF_FILES = {
     f.__name__: f
     for f in (change_digit, cut, empty, spoil, enlarge, remove, link, other_kind, pipe, device)
@@ -204,7 +231,9 @@ class Scene:
     def judge(self, place: Path, kind: str, verb: str) -> str:
         edits = OF_FOLDERS if (self.home / "run" / place).is_dir() else OF_FILES
         wanted = self.untouched(verb)
-        done = self.observe(verb, lambda run: edits[kind](run / place))
+        word, _, key = kind.partition(" ")
+        edit = partial(retype, key=key) if word == "retype" else edits[kind]
+        done = self.observe(verb, lambda run: edit(run / place))
         shown = done.text[-600:]
         assert "Traceback" not in done.text, shown
         assert done.code in (0, 1, 2), f"exit code {done.code}: {shown}"
@@ -259,10 +288,10 @@ def numbers(verb: str, folder: Path, done: Observed) -> Any:
     return [kept, read_jsonl(run / "metrics.jsonl"), tensors, said]
 
 
-def cases(places: list[tuple[Path, bool]]) -> Iterator[tuple[Path, str, str]]:
-    """Yield place, edit and verb of every case, the verbs in turns."""
-    for place, is_folder in places:
-        for kind in OF_FOLDERS if is_folder else OF_FILES:
+def cases(run: Path, places: list[Path]) -> Iterator[tuple[Path, str, str]]:
+    """Yield place, edit and verb of every case."""
+    for place in places:
+        for kind in OF_FOLDERS if (run / place).is_dir() else [*OF_FILES, *keys_of(run / place)]:
             for verb in VERBS:
                 yield place, kind, verb
 
@@ -282,9 +311,9 @@ def edits(table: Table, top: Path, *, short: bool) -> None:
     runner = Zygote(server)
     try:
         scene = Scene(runner, top)
-        places = [(p, (scene.home / "run" / p).is_dir()) for p in scene.places()]
-        for number, (place, kind, verb) in enumerate(cases(places)):
-            if short and number % 47:
+        run = scene.home / "run"
+        for number, (place, kind, verb) in enumerate(cases(run, scene.places())):
+            if short and number % 71:
                 continue
             case = f"{kind} {place}, {verb}"
             if is_expected(place, kind, verb):

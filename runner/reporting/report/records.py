@@ -167,12 +167,9 @@ def checkpoint_steps(folder: Path) -> list[int]:
 def _read_result(folder: Path) -> tuple[dict[str, Any], str | None]:
     """Return `result.json`, {} if there is none, and what is wrong with it."""
     try:
-        result = read_result(folder)
+        return read_result(folder) or {}, None
     except UserError as error:
         return {}, str(error)
-    if result is None or isinstance(result, dict):
-        return result or {}, None
-    return {}, f"{folder / 'result.json'}: damaged: no mapping"
 
 
 def _status(
