@@ -25,6 +25,7 @@ from runner.distributed.torchrun import run_under_torchrun
 from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import DataError, UserError, raise_combined
 from runner.machine import set_thread_environment, usable_cores
+from runner.rundir.checkpoint.folder import step_folders
 from runner.rundir.json_files import dumps, read_jsonl
 from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
 from runner.rundir.run import (
@@ -240,13 +241,8 @@ def _evaluation_source(composed: ComposedConfig) -> dict[str, Any]:
     path = get_key(composed.config, "checkpoint.path")
     if composed.source_run is None:
         return {"path": os.path.abspath(path), "step": step}
-    newest = max(
-        (
-            int(p.parent.name[5:])
-            for p in composed.source_run.glob("checkpoints/step-*/manifest.json")
-        ),
-        default=None,
-    )
+    steps = step_folders(composed.source_run / "checkpoints").items()
+    newest = max((s for s, folder in steps if (folder / "manifest.json").exists()), default=None)
     where = os.path.abspath(path or composed.source_run)
     signature = read_meta(composed.source_run)["signature"]
     return {"path": where, "signature": signature, "step": step, "newest": newest}

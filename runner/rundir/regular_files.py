@@ -117,6 +117,8 @@ def check_run_files(
         kind = _kind_of(folder / name)
         if kind not in (None, "a directory"):
             raise UserError(f"{folder / name}: is {kind}, not a folder; nothing was changed")
+    if "data" in folders and (folder / "data").is_dir():
+        check_run_files(folder / "data", os.listdir(folder / "data"), ())
 
 
 @contextmanager

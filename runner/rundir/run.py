@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 from runner.errors import UserError
 from runner.rundir.diff import diff_settings, format_changes
-from runner.rundir.json_files import JsonlFile, read_json, write_json, write_text
+from runner.rundir.json_files import JsonlFile, dumps, read_json, write_json, write_text
 from runner.rundir.location import create_and_lock, lock_folder, update_latest_link
 from runner.rundir.lock import FolderLock
 from runner.rundir.moved_targets import with_current_targets
@@ -25,6 +26,9 @@ from runner.rundir.readers import check_shapes, read_signed_meta
 from runner.rundir.regular_files import check_run_files, open_for_append, read_bytes
 from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, secret_values
 
+_MAX_REFERENCES = 12  # a run saves resolved values; only those that read the environment refer
+_NODES = ("model", "dataset", "optimizer", "task", "loop", "trainer", "checkpoint", "metrics")
+_CONFIG_SHAPES = dict.fromkeys((*_NODES, "scheduler", "sharding", "callbacks", "tracker"), dict)
 _RESULT_SHAPES = {
     **dict.fromkeys(("step", "examples"), int),
     **dict.fromkeys(("metrics", "best"), dict),
@@ -309,7 +313,15 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / 'config.yaml'}: damaged: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{folder / 'config.yaml'}: damaged: it is not a mapping")
+    if len(re.findall(r"\$\{(?!oc\.env:)", dumps(config))) > _MAX_REFERENCES:
+        raise UserError(
+            f"{folder / 'config.yaml'}: refused: more than {_MAX_REFERENCES} values refer to "
+            "others, which may multiply without end"
+        )
     current: dict[str, Any] = with_current_targets({str(k): v for k, v in config.items()})
+    if missing := [k for k in _NODES if current.get(k) is None]:
+        raise UserError(f"{folder / 'config.yaml'}: damaged: it has no {missing[0]}")
+    check_shapes(folder / "config.yaml", current, _CONFIG_SHAPES)
     return current
 
 

@@ -87,7 +87,7 @@ class SweepDatabase:
         Raises:
             SweepDatabaseError: if it is locked, of another version, or cannot be written.
         """
-        check_run_files(folder, SWEEP_FILES)
+        check_run_files(folder, SWEEP_FILES, (".launcher",))
         self.path = folder / DATABASE_FILE
         if self.path.exists() and (damage := self._damage()):
             aside = _put_aside(self.path)
@@ -315,7 +315,7 @@ def _connect_to_read(folder: Path) -> sqlite3.Connection:
     Raises:
         UserError: if it is no regular file, or holds more than tables.
     """
-    check_run_files(folder, SWEEP_FILES)
+    check_run_files(folder, SWEEP_FILES, ())
     path = folder / DATABASE_FILE
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=LOCK_TIMEOUT_S)
     _check_schema(path, db)

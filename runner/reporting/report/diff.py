@@ -73,6 +73,7 @@ def show_metric_differences(
         ("step", _count(one.step), _count(two.step), ""),
         ("best step", _count(one.best_step), _count(two.best_step), ""),
         ("time", _time(one.seconds), _time(two.seconds), ""),
+        ("error", one.error or "", two.error or "", ""),
     ]
     rows = [f for f in facts if f[1] or f[2]]
     for name in dict.fromkeys([*one.metrics, *two.metrics]):
