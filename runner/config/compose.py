@@ -33,7 +33,7 @@ from runner.optim.lr_scaling import resolve_lr_batches
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.location import DEFAULT_RUN_DIR
 from runner.rundir.regular_files import check_run_files
-from runner.rundir.run import read_config, read_meta
+from runner.rundir.run import CONFIG_NODES, read_config, read_meta
 
 NEW_RUN_ONLY_GROUPS = ("experiments", "search")  # they change how a new run is composed
 PATH_KEYS = (
@@ -280,9 +280,16 @@ def _base_of_saved_run(
     groups: ConfigGroups,
     problems: list[str],
 ) -> _BaseConfig:
-    """Read a run's configuration, and replace the nodes of the chosen groups by new ones."""
+    """Read a run's configuration, and replace the nodes of the chosen groups by new ones.
+
+    Raises:
+        ConfigError: if the file lacks what every job needs.
+    """
     meta = read_meta(run_dir)
-    loaded = OmegaConf.create(read_config(run_dir))
+    saved = read_config(run_dir)
+    if missing := [key for key in CONFIG_NODES if saved.get(key) is None]:
+        raise ConfigError(f"{run_dir / 'config.yaml'}: damaged: it has no {missing[0]}")
+    loaded = OmegaConf.create(saved)
     source_config = resolve_interpolations(loaded)[1]
     choices: dict[str, str | None] = dict(meta.get("choices") or {})
     for override in group_choices:

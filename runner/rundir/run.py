@@ -27,8 +27,11 @@ from runner.rundir.regular_files import check_run_files, open_for_append, read_b
 from runner.rundir.secrets import SecretMaskingFormatter, mask_secrets, secret_values
 
 _MAX_REFERENCES = 12  # a run saves resolved values; only those that read the environment refer
-_NODES = ("model", "dataset", "optimizer", "task", "loop", "trainer", "checkpoint", "metrics")
-_CONFIG_SHAPES = dict.fromkeys((*_NODES, "scheduler", "sharding", "callbacks", "tracker"), dict)
+# what every job needs
+CONFIG_NODES = ("model", "dataset", "optimizer", "task", "loop", "trainer", "checkpoint", "metrics")
+_CONFIG_SHAPES = dict.fromkeys(
+    (*CONFIG_NODES, "scheduler", "sharding", "callbacks", "tracker"), dict
+)
 _RESULT_SHAPES = {
     **dict.fromkeys(("step", "examples"), int),
     **dict.fromkeys(("metrics", "best"), dict),
@@ -319,8 +322,6 @@ def read_config(folder: Path) -> dict[str, Any]:
             "others, which may multiply without end"
         )
     current: dict[str, Any] = with_current_targets({str(k): v for k, v in config.items()})
-    if missing := [k for k in _NODES if current.get(k) is None]:
-        raise UserError(f"{folder / 'config.yaml'}: damaged: it has no {missing[0]}")
     check_shapes(folder / "config.yaml", current, _CONFIG_SHAPES)
     return current
 
