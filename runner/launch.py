@@ -27,6 +27,7 @@ from runner.distributed.torchrun import run_under_torchrun
 from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import DataError, UserError, raise_combined
 from runner.machine import set_thread_environment, usable_cores
+from runner.rundir.checkpoint.folder import step_folders
 from runner.rundir.json_files import dumps, read_jsonl
 from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
 from runner.rundir.run import (
@@ -37,7 +38,7 @@ from runner.rundir.run import (
     reopen_run,
     write_result,
 )
-from runner.worker import release_ranks, run_job
+from runner.worker import judge_parts, release_ranks, run_job
 
 log = logging.getLogger("runner")
 _fingerprints: dict[str, str] = {}
@@ -89,6 +90,7 @@ def launch(
     if is_follow_evaluation(composed):
         return _execute(composed, None, allowed)
     try:
+        check_parts(composed, allowed)
         run = _open_run_dir(composed, command, resume, loop)
     except UserError:
         release_ranks(composed, 2)
@@ -188,6 +190,25 @@ def check_fits_dataset(config: Mapping[str, Any]) -> None:
         raise_combined(find_data_problems(config, outline))
 
 
+def check_parts(
+    composed: ComposedConfig, allowed: Sequence[str], *, in_own_process: bool = False
+) -> None:
+    """Judge what the `_target_`s of a checked configuration name, before any data is read.
+
+    Args:
+        composed: the configuration, checked.
+        allowed: packages that a `_target_` may lie in.
+        in_own_process: as where ranks are to be forked, which this process must do without torch.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    forks = composed.config["trainer"]["num_processes"] > 1 and launched_world_size() is None
+    if not (in_own_process or forks):
+        _set_threads(composed)
+    judge_parts(composed, allowed, in_own_process=in_own_process or forks)
+
+
 def print_status(text: str) -> None:
     """Print a line on stderr."""
     print(text, file=sys.stderr, flush=True)
@@ -254,13 +275,8 @@ def _evaluation_source(composed: ComposedConfig) -> dict[str, Any]:
     path = get_key(composed.config, "checkpoint.path")
     if composed.source_run is None:
         return {"path": os.path.abspath(path), "step": step}
-    newest = max(
-        (
-            int(p.parent.name[5:])
-            for p in composed.source_run.glob("checkpoints/step-*/manifest.json")
-        ),
-        default=None,
-    )
+    steps = step_folders(composed.source_run / "checkpoints").items()
+    newest = max((s for s, folder in steps if (folder / "manifest.json").exists()), default=None)
     where = os.path.abspath(path or composed.source_run)
     signature = read_meta(composed.source_run)["signature"]
     return {"path": where, "signature": signature, "step": step, "newest": newest}
@@ -268,9 +284,8 @@ def _evaluation_source(composed: ComposedConfig) -> dict[str, Any]:
 
 def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> int:
     """Run the job in this process or on ranks of its own, and record how it ended."""
-    trainer = composed.config["trainer"]
-    size = trainer["num_processes"]
-    set_thread_environment(trainer["num_threads"] or max(1, usable_cores() // size))
+    _set_threads(composed)
+    size = composed.config["trainer"]["num_processes"]
     if launched_world_size() is not None:
         outcome = run_under_torchrun(lambda: run_job(composed, run, allowed))
     elif size > 1:
@@ -278,6 +293,13 @@ def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) 
     else:
         outcome = run_job(composed, run, allowed)
     return _record_outcome(composed, run, outcome)
+
+
+def _set_threads(composed: ComposedConfig) -> None:
+    """Set what must be set before torch is imported."""
+    trainer = composed.config["trainer"]
+    share = max(1, usable_cores() // trainer["num_processes"])
+    set_thread_environment(trainer["num_threads"] or share)
 
 
 def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessResult) -> int:

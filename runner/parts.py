@@ -1,4 +1,4 @@
-"""Marks of the functions that a configuration may name by `_target_`. No torch here.
+"""Marks of what a configuration may, and may not, name by `_target_`. No torch here.
 
 A class is recognised as a part by its base class or its methods. A function shows nothing of the
 kind, so that it says itself what it is; a function without a mark is never called.
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 _MARK = "__runner_part__"
 Function = TypeVar("Function", bound=Callable[..., Any])
+Class = TypeVar("Class", bound=type)
 
 
 def dataset_option(function: Function) -> Function:
@@ -27,6 +28,20 @@ def loop_option(function: Function) -> Function:
 def schedule_option(function: Function) -> Function:
     """Mark a function that returns a schedule, so that a scheduler's `_target_` may name it."""
     return _mark(function, "scheduler")
+
+
+def internal(cls: Class) -> Class:
+    """Mark a class that has the methods of a part but is made by code only.
+
+    A class that derives from it may be a part.
+    """
+    setattr(cls, _MARK, "internal")
+    return cls
+
+
+def is_internal(cls: type) -> bool:
+    """Return whether a class itself is marked as internal."""
+    return vars(cls).get(_MARK) == "internal"
 
 
 def is_marked(target: object, group: str) -> bool:

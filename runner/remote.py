@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,9 @@ from runner.config.rules import check_config
 from runner.config.settings import TRAIN_LOOP
 from runner.errors import ConfigError, UserError, raise_combined
 from runner.launch import print_status
-from runner.rundir.json_files import write_text
 from runner.rundir.location import check_writable, create_and_lock
-from runner.rundir.readers import last_line
+from runner.rundir.readers import last_line, numeric_values
+from runner.rundir.regular_files import MAX_LOG_BYTES, open_for_append, read_bytes, replacing
 from runner.rundir.secrets import mask_secrets
 
 RECORD_FILES = ("config.yaml", "meta.json", "metrics.jsonl", "perf.jsonl", "result.json", "log.txt")
@@ -65,10 +67,10 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
         ],
         "dir": settings["dir"],
     }
-    answer = _submit_to_ray(settings, request)
-    folder = _write_run_dir(composed, answer["files"]) if "meta.json" in answer["files"] else None
+    answer = read_answer(_submit_to_ray(settings, request))
+    folder = write_run_dir(composed, answer.files) if answer.signature is not None else None
     _print_outcome(answer, folder)
-    return int(answer["code"])
+    return answer.code
 
 
 def _is_local_override(override: str) -> bool:
@@ -77,7 +79,7 @@ def _is_local_override(override: str) -> bool:
     return key.split(".")[0] == "remote" or key in ("hydra.run.dir", "hydra.mode")
 
 
-def _submit_to_ray(settings: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+def _submit_to_ray(settings: Mapping[str, Any], request: Mapping[str, Any]) -> Any:
     import ray
 
     try:
@@ -94,8 +96,7 @@ def _submit_to_ray(settings: Mapping[str, Any], request: Mapping[str, Any]) -> d
         job = ray.remote(train_on_cluster).options(
             num_cpus=settings["num_cpus"], num_gpus=settings["num_gpus"], max_retries=0
         )
-        answer: Any = ray.get(job.remote(request))
-        return dict(answer)
+        return ray.get(job.remote(request))
     except ray.exceptions.RayError as error:
         return {"code": 1, "files": {}, "last": f"{type(error).__name__}: {error}"}
     finally:
@@ -108,7 +109,7 @@ def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
         run_dir = Path(folder) / "run"
         log = Path(folder) / "job.log"
         words = [*request["words"], f"hydra.run.dir={json.dumps(str(run_dir))}"]
-        with log.open("ab") as output:
+        with open_for_append(log) as output:
             done = subprocess.run(
                 [sys.executable, "-m", "runner", *words],
                 stdin=subprocess.DEVNULL,
@@ -116,7 +117,10 @@ def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
                 stderr=subprocess.STDOUT,
                 check=False,
             )
-        files = {n: (run_dir / n).read_bytes() for n in RECORD_FILES if (run_dir / n).exists()}
+        files = {}
+        for name in RECORD_FILES:
+            with suppress(OSError):  # it is not there, or is no file
+                files[name] = read_bytes(run_dir / name, MAX_LOG_BYTES)
         return {
             "code": done.returncode,
             "files": files,
@@ -135,29 +139,98 @@ def _job_folder(given: str | None) -> Any:
         yield given
 
 
-def _write_run_dir(composed: ComposedConfig, files: Mapping[str, bytes]) -> Path:
-    """Write the record into a run directory on this machine."""
-    meta = json.loads(files["meta.json"])
-    folder, lock = create_and_lock(
-        composed.run_dir, name=composed.name, signature=str(meta["signature"])
+@dataclass(frozen=True)
+class Answer:
+    """What the cluster says of a job, as far as it has the form that `train_on_cluster` gives it.
+
+    Attributes:
+        code: the exit code.
+        last: the last line of the job's output.
+        files: the contents of the run's record by name.
+        signature: of the run; None if no run was begun.
+        result: of the run; empty if it has none.
+        place: where the run's directory is, on the cluster.
+    """
+
+    code: int
+    last: str
+    files: Mapping[str, bytes]
+    signature: str | None
+    result: Mapping[str, Any]
+    place: str | None
+
+
+def read_answer(answer: Any) -> Answer:
+    """Judge what has come back from a cluster, whose files are written on this machine.
+
+    Raises:
+        UserError: for anything but the record of a run.
+    """
+    files = answer.get("files") if isinstance(answer, dict) else None
+    if not isinstance(files, dict) or type(answer.get("code")) is not int:
+        raise UserError("remote: the cluster's answer is no record of a job")
+    for name, content in files.items():
+        if name not in RECORD_FILES or not isinstance(content, bytes):
+            raise UserError(f"remote: the cluster sends {name!r}, which is no file of a record")
+    meta, result = (_parse_mapping(n, files.get(n)) for n in ("meta.json", "result.json"))
+    signature = meta.get("signature")
+    is_hash = isinstance(signature, str) and re.fullmatch(r"[0-9a-f]{1,64}", signature)
+    if "meta.json" in files and not is_hash:
+        raise UserError(f"remote: the cluster's meta.json has no signature, but {signature!r}")
+    place = answer.get("place")
+    return Answer(
+        answer["code"],
+        str(answer.get("last") or ""),
+        files,
+        signature if is_hash else None,
+        result,
+        None if place is None else str(place),
     )
+
+
+def _parse_mapping(name: str, content: bytes | None) -> dict[str, Any]:
+    """Return what a file of JSON holds; {} if it is not there.
+
+    Raises:
+        UserError: if it holds no mapping.
+    """
+    try:
+        value = {} if content is None else json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"remote: the cluster's {name} is damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"remote: the cluster's {name} is damaged: it holds no mapping")
+    return value
+
+
+def write_run_dir(composed: ComposedConfig, files: Mapping[str, bytes]) -> Path:
+    """Write the record into a run directory on this machine.
+
+    Raises:
+        UserError: if a file cannot be written.
+    """
+    signature = str(json.loads(files["meta.json"])["signature"])
+    folder, lock = create_and_lock(composed.run_dir, name=composed.name, signature=signature)
     try:
         for name, content in files.items():
-            write_text(folder / name, mask_secrets(content.decode(errors="replace")))
+            with replacing(folder / name) as file:
+                file.write(mask_secrets(content.decode(errors="replace")))
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error
     finally:
         lock.release()
     return folder
 
 
-def _print_outcome(answer: Mapping[str, Any], folder: Path | None) -> None:
-    result = json.loads(answer["files"].get("result.json", b"{}"))
+def _print_outcome(answer: Answer, folder: Path | None) -> None:
+    result = answer.result
     status = result.get("status", "failed")
-    if answer["code"] != 0:
-        print_status(f"failed: {result.get('error') or answer['last']}")
-    metrics = result.get("metrics") or {}
-    for name, value in metrics.items():
-        print(f"{name:<32} {float(value):.5f}")
+    if answer.code != 0:
+        print_status(f"failed: {result.get('error') or answer.last}")
+    metrics = result.get("metrics")
+    for name, value in numeric_values(metrics if isinstance(metrics, dict) else {}).items():
+        print(f"{name:<32} {value:.5f}")
     if folder is not None:
         print(f"{status} at step {result.get('step')}: {folder}")
-    if answer.get("place"):
-        print(f"checkpoints: {answer['place']}")
+    if answer.place:
+        print(f"checkpoints: {answer.place}")

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.compose import ComposedConfig
-from runner.distributed.launcher import ProcessResult
+from runner.config.targets import find_unshipped_targets
+from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import ignore_sigterm
 from runner.distributed.world_size import launched_rank, launched_world_size
-from runner.errors import UserError
+from runner.errors import ConfigError, UserError
 from runner.machine import is_out_of_memory
 from runner.rundir.regular_files import open_regular
 from runner.rundir.run import Run, log_to_stderr, read_only_run, write_result
@@ -65,6 +66,45 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
         return ProcessResult(1, "failed", _describe_error(error), _masked_trace())
     code = exit_code(result)
     return ProcessResult(code, "failed" if code == 1 else result.status)
+
+
+_judged: set[tuple[object, ...]] = set()
+
+
+def judge_parts(
+    composed: ComposedConfig, allowed: Sequence[str], *, in_own_process: bool = False
+) -> None:
+    """Judge every `_target_` before any data is read and before any directory is made.
+
+    Those of our options are known. Any other is resolved, which needs torch, and none is called.
+
+    Args:
+        composed: the configuration, whose names and places of targets have been checked.
+        allowed: packages that a `_target_` may lie in.
+        in_own_process: leave this process without torch, as one that forks ranks must be.
+
+    Raises:
+        ConfigError: with a message for each `_target_` that names no part of its place's kind.
+    """
+    unshipped = find_unshipped_targets(composed.config)
+    if not unshipped or (*unshipped, *allowed) in _judged:
+        return
+
+    def judge() -> ProcessResult:
+        from runner.training.builder import check_parts
+
+        try:
+            check_parts(composed.config, allowed)
+        except UserError as error:
+            return ProcessResult(2, "refused", str(error))
+        except Exception as error:  # of a module; the job meets it again, and keeps its traceback
+            return ProcessResult(1, "failed", str(error))
+        return ProcessResult(0)
+
+    outcome = run_on_ranks(1, judge) if in_own_process else judge()
+    if outcome.status == "refused":
+        raise ConfigError(outcome.message)
+    _judged.add((*unshipped, *allowed))
 
 
 class _ReleasedError(Exception):

@@ -15,7 +15,7 @@ from runner.config.overrides import parse_overrides
 from runner.config.rules import get_key
 from runner.config.settings import SearchSettings
 from runner.errors import ConfigError, raise_combined
-from runner.launch import check_composed, print_status, run_spec
+from runner.launch import check_composed, check_parts, print_status, run_spec
 from runner.sweep.hydra_launcher import parse_launcher
 from runner.sweep.local_process import JobStarter
 from runner.sweep.plan import CheckedJob, SweepPlan
@@ -78,6 +78,7 @@ def multirun(
     def check(overrides: Sequence[str]) -> CheckedJob:
         composed = compose_job(overrides, config_dirs=flags.config_dirs)
         check_composed(composed, allowed)
+        check_parts(composed, allowed, in_own_process=True)  # a sweep imports no torch
         signature = run_spec(composed).signature
         return CheckedJob(signature, composed.name, composed.config, composed.sweep_dir)
 

@@ -31,7 +31,7 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     """
     from runner.cli.flags import parse_flags
     from runner.config.targets import allowed_packages
-    from runner.launch import launch, print_status, run_spec
+    from runner.launch import check_composed, check_parts, launch, print_status, run_spec
 
     flags = parse_flags(words)
     if not flags.overrides or "=" in flags.overrides[0]:
@@ -39,6 +39,9 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     folder, overrides = Path(flags.overrides[0]), flags.overrides[1:]
     meta = read_meta(folder)
     composed = _compose(folder, meta, overrides, flags.config_dirs)
+    allowed = allowed_packages(allow)
+    check_composed(composed, allowed)
+    check_parts(composed, allowed)
     spec = run_spec(composed)
     if any(not o.startswith("hydra.") for o in overrides):
         original = run_spec(_compose(folder, meta, [], flags.config_dirs))
@@ -53,7 +56,7 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     print_status(f"running {folder} again in {target}")
     code = launch(
         replace(composed, run_dir=str(target)),
-        allowed=allowed_packages(allow),
+        allowed=allowed,
         command=sys.orig_argv,
     )
     return code or _compare(folder, target)

@@ -33,7 +33,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     if not flags.overrides or "=" in flags.overrides[0]:
         raise UserError("resume: name a run: resume DIR [key=value ...]")
     folder = Path(flags.overrides[0])
-    if (folder / "study.db").exists():
+    if os.path.lexists(folder / "study.db"):
         return _resume_sweep(folder, flags, allow)
     meta = read_meta(folder)
     if meta.get("kind") != "train":
@@ -85,25 +85,36 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
 
     place = folder.absolute()
     facts = read_facts(place)
-    if not isinstance(facts.get("words"), list):
+    recorded = facts.get("words")
+    if not isinstance(recorded, list) or not all(isinstance(word, str) for word in recorded):
         raise UserError(f"{folder}: its command was not recorded; give that command again")
-    others = [w for w in flags.overrides[1:] if not re.match(r"launcher\.|search\.num_trials=", w)]
+    elsewhere = [w for w in recorded if _leads_elsewhere(w)]
+    given = [w for w in flags.overrides[1:] if w not in elsewhere]
+    if missing := [w for w in elsewhere if w not in flags.overrides[1:]]:
+        raise UserError(
+            f"{folder}: was started with {' '.join(missing)}, which a directory alone may not ask "
+            "for; add these words to `resume` if they are yours"
+        )
+    others = [w for w in given if not re.match(r"launcher\.|search\.num_trials=", w)]
     if others:
         raise UserError(
             f"{others[0]}: another sweep; resume takes launcher.KEY=... and search.num_trials=N; "
             "the command of a grid with more values runs only the new jobs"
         )
-    original = parse_flags([w for w in facts["words"] if override_key(w) != "hydra.sweep.dir"])
-    words = [
-        w
-        for w in original.overrides
-        if override_key(w) not in map(override_key, flags.overrides[1:])
-    ]
-    words += [*flags.overrides[1:], f"hydra.sweep.dir={quote_hydra_value(str(place))}"]
-    if Path(facts["cwd"]).is_dir():
-        os.chdir(facts["cwd"])  # relative paths of the command count from there
+    original = parse_flags([w for w in recorded if override_key(w) != "hydra.sweep.dir"])
+    words = [w for w in original.overrides if override_key(w) not in map(override_key, given)]
+    words += [*given, f"hydra.sweep.dir={quote_hydra_value(str(place))}"]
+    if isinstance(cwd := facts.get("cwd"), str) and Path(cwd).is_dir():
+        os.chdir(cwd)  # relative paths of the command count from there
     repeated = replace(original, overrides=tuple(words), dry_run=flags.dry_run, rerun=flags.rerun)
     return multirun(repeated, allowed_packages(allow), allow)
+
+
+def _leads_elsewhere(word: str) -> bool:
+    """Return whether a word names programs or machines that are to run jobs."""
+    key = override_key(word)
+    own = ("hydra.sweep.dir", "hydra.mode")
+    return re.match(r"(hydra|remote)([./]|$)", key) is not None and key not in own
 
 
 def _check_flags(folder: Path, flags: Flags) -> None:

@@ -33,7 +33,8 @@ from runner.errors import ConfigError
 from runner.optim.lr_scaling import resolve_lr_batches
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.location import DEFAULT_RUN_DIR
-from runner.rundir.run import read_config, read_meta
+from runner.rundir.regular_files import check_run_files
+from runner.rundir.run import CONFIG_NODES, read_config, read_meta
 from runner.rundir.saved_config import unedited_config
 
 NEW_RUN_ONLY_GROUPS = ("experiments", "search")  # they change how a new run is composed
@@ -167,11 +168,15 @@ def find_run_of_checkpoint(checkpoint: Path) -> Path | None:
 
     Raises:
         ConfigError: if there is no such folder.
+        UserError: if its run has a link, a pipe or the like in place of a file.
     """
     if not checkpoint.is_dir():
         raise ConfigError(f"checkpoint.path={checkpoint}: no such folder")
     folder = checkpoint.absolute().parent.parent
-    return folder if (folder / "meta.json").exists() else None
+    if not (folder / "meta.json").exists():
+        return None
+    check_run_files(folder)
+    return folder
 
 
 def _training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,12 +292,19 @@ def _base_of_saved_run(
     problems: list[str],
     overridden: Collection[str],
 ) -> _BaseConfig:
-    """Read a run's configuration, and replace the nodes of the chosen groups by new ones."""
+    """Read a run's configuration, and replace the nodes of the chosen groups by new ones.
+
+    Raises:
+        ConfigError: if the file lacks what every job needs.
+    """
     meta = read_meta(run_dir)
-    saved_config = unedited_config(run_dir, meta, read_config(run_dir), overridden)
+    read = read_config(run_dir)
+    if missing := [key for key in CONFIG_NODES if read.get(key) is None]:
+        raise ConfigError(f"{run_dir / 'config.yaml'}: damaged: it has no {missing[0]}")
+    saved_config = unedited_config(run_dir, meta, read, overridden)
     loaded = OmegaConf.create(saved_config)
     source_config = resolve_interpolations(loaded)[1]
-    choices: dict[str, str | None] = dict(meta.get("choices", {}))
+    choices: dict[str, str | None] = dict(meta.get("choices") or {})
     for override in group_choices:
         group, text = override.key_or_group, str(override.input_line)
         if group in NEW_RUN_ONLY_GROUPS:

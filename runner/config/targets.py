@@ -15,11 +15,12 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from runner.config.locations import EXPERIMENTS, PROJECT
+from runner.config.locations import CONF, EXPERIMENTS, PROJECT
 from runner.errors import ConfigError, nearest_hint
 from runner.rundir.moved_targets import current_target
 
@@ -132,6 +133,23 @@ def check_target_names(config: Mapping[str, Any], allowed: Sequence[str]) -> lis
         elif not _PLACES.fullmatch(key):
             problems.append(misplaced_target(key, path))
     return problems
+
+
+def find_unshipped_targets(config: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return key and name of every `_target_` that no option of ours has in this place."""
+    return tuple((k, path) for k, path in find_targets(config) if path not in _shipped_targets(k))
+
+
+def _shipped_targets(key: str) -> frozenset[str]:
+    place = re.sub(r"\.parts\[\d+\]", "", key.removesuffix("._target_"))
+    folders = {"model.net": "model", "model.loss": "model/loss", "optimizer.dense": "optimizer"}
+    return _targets_of_options(folders.get(place, place.split(".")[0]))
+
+
+@cache
+def _targets_of_options(folder: str) -> frozenset[str]:
+    texts = [path.read_text(encoding="utf-8") for path in (CONF / folder).glob("*.yaml")]
+    return frozenset(name for text in texts for name in re.findall(r"_target_: ([\w.]+)", text))
 
 
 def resolve_part(path: str, allowed: Sequence[str], kind: PartKind, key: str) -> Any:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
-from runner.errors import ConfigError
+from runner.errors import ConfigError, UserError
 from runner.rundir.checkpoint import Checkpoint, open_checkpoint, saved_steps
+from runner.rundir.checkpoint.folder import step_folders
 from runner.rundir.identity import check_belongs
 
 
-def find_checkpoint(path: Path, step: int | str = "best") -> Checkpoint:
+def find_checkpoint(
+    path: Path, step: int | str = "best", *, warn: Callable[[str], None] = warnings.warn
+) -> Checkpoint:
     """Open the chosen checkpoint of a run directory.
 
     Args:
         path: a run directory, or a checkpoint's own folder, which is opened itself.
         step: `best`, `last`, or the number of a step.
+        warn: is told of a newer checkpoint that is passed over, since it is not whole.
 
     Raises:
         ConfigError: if there is no such checkpoint, with those that exist.
@@ -25,7 +31,13 @@ def find_checkpoint(path: Path, step: int | str = "best") -> Checkpoint:
     folder = path / "checkpoints"
     steps = saved_steps(folder)
     if not steps:
-        raise ConfigError(f"{path}: holds no whole checkpoint; give a run directory that has one")
+        raise ConfigError(f"{folder}: holds no whole checkpoint; give a run directory that has one")
+    for number, newer in step_folders(folder).items():
+        if number > steps[-1]:
+            try:
+                open_checkpoint(newer)
+            except UserError as error:
+                warn(f"checkpoint of step {number} is passed over: {error}")
     if step == "last":
         step = steps[-1]
     if step == "best":

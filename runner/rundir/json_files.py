@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
-from runner.rundir.regular_files import open_regular, read_bytes, replacing, unshare
+from runner.rundir.regular_files import (
+    MAX_LOG_BYTES,
+    open_regular,
+    read_bytes,
+    replacing,
+    unshare,
+)
 from runner.rundir.secrets import mask_secrets, mask_values
 
 _MAX_ROW_BYTES = 1 << 20
@@ -201,8 +207,7 @@ def _is_row(line: bytes) -> bool:
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Read the complete rows of a `.jsonl` file; incomplete and damaged rows are left out."""
     try:
-        with open(open_regular(path), encoding="utf-8", errors="replace") as file:
-            text = file.read()
+        text = read_bytes(path, MAX_LOG_BYTES).decode(errors="replace").replace("\r\n", "\n")
     except OSError:
         return []
     rows = []

@@ -15,6 +15,13 @@ from runner.rundir.json_files import read_json
 from runner.rundir.regular_files import open_regular
 
 _TAIL = 1 << 16  # bytes at the end of a file in which its last line is looked for
+_NAMES = {dict: "a mapping", list: "a list", str: "a text", int: "a whole number"}
+_META_SHAPES = {
+    **dict.fromkeys(("identity", "choices", "git", "versions", "source"), dict),
+    **dict.fromkeys(("overrides", "resumes", "command"), list),
+    **dict.fromkeys(("kind", "name", "created", "host", "platform", "python"), str),
+    **dict.fromkeys(("seed", "cpus"), int),
+}
 _TERMINAL_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -28,7 +35,25 @@ def read_signed_meta(folder: Path) -> dict[str, Any]:
     meta = read_json(path)
     if not isinstance(meta, dict) or not isinstance(meta.get("signature"), str):
         raise UserError(f"{path}: damaged: it holds no signature")
+    check_shapes(path, meta, _META_SHAPES)
+    for i, note in enumerate(meta.get("resumes") or ()):
+        check_shapes(path, {f"resumes[{i}]": note}, {f"resumes[{i}]": dict})
+        check_shapes(path, note, {"overrides": list, "changed": list})
     return meta
+
+
+def check_shapes(path: Path, content: Mapping[str, Any], shapes: Mapping[str, type]) -> None:
+    """Check that values of a JSON file, which may come from anywhere, are null or of their type.
+
+    Raises:
+        UserError: with the first key whose value is something else.
+    """
+    for key, shape in shapes.items():
+        value = content.get(key)
+        if value is not None and (not isinstance(value, shape) or isinstance(value, bool)):
+            raise UserError(
+                f"{path}: damaged: {key} is {type(value).__name__}, not {_NAMES[shape]}"
+            )
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:

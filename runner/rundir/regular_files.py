@@ -12,6 +12,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO
 
@@ -26,7 +27,9 @@ RUN_FILES = (
     "perf.jsonl",
     "log.txt",
 )
+RUN_FOLDERS = ("checkpoints", "data", "tensorboard", "wandb", "follow")
 MAX_JSON_BYTES = 1 << 26
+MAX_LOG_BYTES = 1 << 32
 _KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a directory",
@@ -55,12 +58,18 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
-def _check_kind(path: Path) -> None:
+def _kind_of(path: Path) -> str | None:
+    """Return what a path is; None if there is nothing."""
     try:
-        kind = _KINDS.get(stat.S_IFMT(path.lstat().st_mode))
+        mode = path.lstat().st_mode
     except OSError:
-        return
-    if kind is not None:
+        return None
+    return _KINDS.get(stat.S_IFMT(mode), "a file")
+
+
+def _check_kind(path: Path) -> None:
+    kind = _kind_of(path)
+    if kind not in (None, "a file"):
         raise OSError(errno.EINVAL, f"is {kind}, not a regular file", str(path))
 
 
@@ -71,14 +80,31 @@ def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
         OSError: if it cannot be read, is no regular file, or has more than `max_bytes`.
     """
     with open(open_regular(path), "rb") as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
+        is_larger = os.fstat(file.fileno()).st_size > max_bytes
+        content = b"" if is_larger else file.read(max_bytes + 1)
+    if is_larger or len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"has more than {max_bytes:,} bytes", str(path))
     return content
 
 
-def check_run_files(folder: Path, names: Iterable[str] = RUN_FILES) -> None:
-    """Check that the files of a run directory that exist are regular files.
+def open_for_append(path: Path) -> IO[bytes]:
+    """Open a log, which is a regular file or not there yet, to write at its end.
+
+    Raises:
+        OSError: if it cannot be opened, or is a link, a directory, a pipe or a device.
+    """
+    return open(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+
+
+def check_run_files(
+    folder: Path, names: Iterable[str] = RUN_FILES, folders: Iterable[str] = RUN_FOLDERS
+) -> None:
+    """Check that those that exist are regular files, and folders that lie here.
+
+    Args:
+        folder: of a run, or of a sweep.
+        names: of files in it.
+        folders: names of folders in it.
 
     Raises:
         UserError: naming the first one that is not.
@@ -88,10 +114,16 @@ def check_run_files(folder: Path, names: Iterable[str] = RUN_FILES) -> None:
             _check_kind(folder / name)
         except OSError as error:
             raise UserError(f"{folder / name}: {error.strerror}; nothing was changed") from None
+    for name in folders:
+        kind = _kind_of(folder / name)
+        if kind not in (None, "a directory"):
+            raise UserError(f"{folder / name}: is {kind}, not a folder; nothing was changed")
+    if "data" in folders and (folder / "data").is_dir():
+        check_run_files(folder / "data", os.listdir(folder / "data"), ())
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[str]]:
+def replacing(path: Path) -> Iterator[TextIOWrapper]:
     """Open a new file that takes the place of `path` when the block ends, and never before.
 
     Its name cannot be foreseen, so that no link can wait there. If the block fails, it is removed.

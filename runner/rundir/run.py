@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import socket
 import sys
 import time
@@ -17,7 +18,7 @@ from typing import Any
 from runner.errors import UserError
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.identity import draw_run_id, why_not_done
-from runner.rundir.json_files import JsonlFile, read_json, write_json, write_text
+from runner.rundir.json_files import JsonlFile, dumps, read_json, write_json, write_text
 from runner.rundir.location import (
     create_and_lock,
     has_never_begun,
@@ -30,8 +31,8 @@ from runner.rundir.lock import FolderLock
 from runner.rundir.moved_targets import with_current_targets
 from runner.rundir.plain_yaml import read_plain_yaml
 from runner.rundir.provenance import collect_provenance
-from runner.rundir.readers import read_signed_meta
-from runner.rundir.regular_files import read_bytes, unshare
+from runner.rundir.readers import check_shapes, read_signed_meta
+from runner.rundir.regular_files import check_run_files, open_for_append, read_bytes, unshare
 from runner.rundir.saved_config import config_record, replace_config
 from runner.rundir.secrets import SecretMaskingFormatter, mask_values
 
@@ -39,6 +40,18 @@ LOG_LAYOUT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 _log = logging.getLogger("runner")  # a launch keeps it from passing on to the root
 FITTED_DIGEST = "fitted_sha256"  # in meta.json: of the transforms in data/learnt.json
+
+_MAX_REFERENCES = 12  # a run saves resolved values; only those that read the environment refer
+# what every job needs
+CONFIG_NODES = ("model", "dataset", "optimizer", "task", "loop", "trainer", "checkpoint", "metrics")
+_CONFIG_SHAPES = dict.fromkeys(
+    (*CONFIG_NODES, "scheduler", "sharding", "callbacks", "tracker"), dict
+)
+_RESULT_SHAPES = {
+    **dict.fromkeys(("step", "examples"), int),
+    **dict.fromkeys(("metrics", "best"), dict),
+    **dict.fromkeys(("status", "error"), str),
+}
 
 
 @dataclass(frozen=True)
@@ -167,7 +180,7 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
     same = result is not None and result.get("signature") == spec.signature
     not_done = None
     # a stream that had ended may have more rows by now
-    if result and same and result["status"] == "completed" and not result.get("stream_goes_on"):
+    if result and same and result.get("status") == "completed" and not result.get("stream_goes_on"):
         not_done = why_not_done(folder, meta, result)
         if not_done is None:
             return _make_run(folder, lock, spec, meta, finished_result=result)
@@ -267,7 +280,7 @@ def _make_run(
 def _attach_log_file(run: Run) -> Run:
     """Write all that is logged, including warnings of libraries, to `log.txt` as well."""
     unshare(run.dir / "log.txt")
-    handler = logging.FileHandler(run.dir / "log.txt", encoding="utf-8")
+    handler = _LogHandler(io.TextIOWrapper(open_for_append(run.dir / "log.txt"), encoding="utf-8"))
     handler.setFormatter(SecretMaskingFormatter(LOG_LAYOUT))
     handler.setLevel(logging.INFO)
     logging.getLogger().addHandler(handler)
@@ -277,6 +290,14 @@ def _attach_log_file(run: Run) -> Run:
     logging.captureWarnings(True)
     logging.raiseExceptions = False  # a full disk must not fill the terminal with tracebacks
     return replace(run, log_handler=handler)
+
+
+class _LogHandler(logging.StreamHandler[io.TextIOWrapper]):
+    """Writes to a file that was opened for it, and closes it."""
+
+    def close(self) -> None:
+        self.stream.close()
+        super().close()
 
 
 @contextmanager
@@ -340,6 +361,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         elif (folder / "study.db").exists():
             hint = "; this is a sweep, whose jobs are runs; `resume` continues the whole sweep"
         raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
+    check_run_files(folder)
     return read_signed_meta(folder)
 
 
@@ -362,7 +384,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / 'config.yaml'}: damaged: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{folder / 'config.yaml'}: damaged: it is not a mapping")
+    if len(re.findall(r"\$\{(?!oc\.env:)", dumps(config))) > _MAX_REFERENCES:
+        raise UserError(
+            f"{folder / 'config.yaml'}: refused: more than {_MAX_REFERENCES} values refer to "
+            "others, which may multiply without end"
+        )
     current: dict[str, Any] = with_current_targets({str(k): v for k, v in config.items()})
+    check_shapes(folder / "config.yaml", current, _CONFIG_SHAPES)
     return current
 
 
@@ -372,9 +400,20 @@ def record_in_meta(run: Run, name: str, value: Any) -> None:
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """Read `result.json`; None if the run has not ended."""
+    """Read `result.json`; None if the run has not ended.
+
+    Raises:
+        UserError: if it is damaged.
+    """
     path = folder / "result.json"
-    return read_json(path) if path.exists() else None
+    if not os.path.lexists(path):
+        return None
+    result = read_json(path)
+    if not isinstance(result, dict):
+        raise UserError(f"{path}: damaged: it is no mapping")
+    check_shapes(path, result, _RESULT_SHAPES)
+    check_shapes(path, result.get("best") or {}, {"step": int})
+    return result
 
 
 def write_result(run: Run, result: Mapping[str, Any]) -> None:

@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
+from runner.rundir.regular_files import check_run_files
 from runner.rundir.secrets import mask_values
 from runner.sweep.optuna_schema import CREATE_TABLES, GridAxis, add_trial, new_study
 from runner.sweep.plan import SweepJob
 
 DATABASE_FILE = "study.db"
 _VERSION = "1"
+SWEEP_FILES = (DATABASE_FILE, *(f"{DATABASE_FILE}-{end}" for end in ("wal", "shm", "journal")))
 LOCK_TIMEOUT_S = 10  # how long another program's lock is waited for
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runner_sweep (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -86,6 +88,7 @@ class SweepDatabase:
         Raises:
             SweepDatabaseError: if it is locked, of another version, or cannot be written.
         """
+        check_run_files(folder, SWEEP_FILES, (".launcher",))
         self.path = folder / DATABASE_FILE
         if self.path.exists() and (damage := self._damage()):
             aside = _put_aside(self.path)
@@ -115,6 +118,7 @@ class SweepDatabase:
     def _open(self) -> sqlite3.Connection:
         try:
             db = self._connect()
+            _check_schema(self.path, db)
             # A write-ahead log loses nothing when this process is killed at any instant, and lets
             # others read meanwhile. SQLite falls back to a journal where the file system lacks it.
             db.execute("PRAGMA journal_mode=WAL")
@@ -186,14 +190,24 @@ class SweepDatabase:
     def job_records(self) -> dict[str, JobRecord]:
         """Return what is known of each job, by its key."""
         rows = self._read("SELECT key, folder, seconds FROM runner_jobs")
-        return {key: JobRecord(folder, seconds) for key, folder, seconds in rows}
+        return {key: JobRecord(self._plain(folder), seconds) for key, folder, seconds in rows}
 
     def unfinished_tries(self) -> list[UnfinishedTry]:
         rows = self._read(
             "SELECT t.id, t.job, j.folder, t.started, t.pid, t.pid_start FROM runner_tries t "
             "JOIN runner_jobs j ON j.key = t.job WHERE t.ended IS NULL"
         )
-        return [UnfinishedTry(*row) for row in rows]
+        return [UnfinishedTry(row[0], row[1], self._plain(row[2]), *row[3:]) for row in rows]
+
+    def _plain(self, folder: object) -> str:
+        """Return the name of a job's folder.
+
+        Raises:
+            SweepDatabaseError: if it is none, and may lead out of the sweep's directory.
+        """
+        if not isinstance(folder, str) or folder in ("", ".", "..") or {"/", "\0"} & set(folder):
+            raise SweepDatabaseError(f"{self.path}: damaged: {folder!r} is no folder of the sweep")
+        return folder
 
     def begin_try(self, key: str) -> int:
         """Record a try before its process starts, so that none runs unknown, and return its id."""
@@ -268,13 +282,11 @@ def read_facts(folder: Path) -> dict[str, Any]:
         SweepDatabaseError: if the database cannot be read.
     """
     path = folder / DATABASE_FILE
+    query = "SELECT key, value FROM runner_sweep"
     try:
-        with closing(
-            sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=LOCK_TIMEOUT_S)
-        ) as db:
-            rows = db.execute("SELECT key, value FROM runner_sweep").fetchall()
-        return {key: json.loads(value) for key, value in rows}
-    except (sqlite3.Error, ValueError) as error:
+        with closing(_connect_to_read(folder)) as db:
+            return {key: json.loads(value) for key, value in db.execute(query)}
+    except (sqlite3.Error, ValueError, TypeError, RecursionError) as error:
         raise SweepDatabaseError(
             f"{path}: cannot be read: {error}; the command that began the sweep goes on with it"
         ) from error
@@ -289,15 +301,38 @@ def read_job_states(folder: Path) -> list[tuple[str, str]]:
     path = folder / DATABASE_FILE
     if not path.exists():
         return []
+    query = "SELECT status, overrides FROM runner_jobs ORDER BY rowid"
     try:
-        with closing(
-            sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=LOCK_TIMEOUT_S)
-        ) as db:
-            rows = db.execute("SELECT status, overrides FROM runner_jobs ORDER BY rowid").fetchall()
-    except sqlite3.Error as error:
+        with closing(_connect_to_read(folder)) as db:
+            rows = [(str(status), " ".join(json.loads(text))) for status, text in db.execute(query)]
+        return [("done" if status == "completed" else status, text) for status, text in rows]
+    except (sqlite3.Error, ValueError, TypeError, RecursionError) as error:
         raise SweepDatabaseError(f"{path}: {error}") from error
-    words = {"completed": "done"}
-    return [(words.get(status, status), " ".join(json.loads(text))) for status, text in rows]
+
+
+def _connect_to_read(folder: Path) -> sqlite3.Connection:
+    """Open the database of a sweep, which may come from anywhere.
+
+    Raises:
+        UserError: if it is no regular file, or holds more than tables.
+    """
+    check_run_files(folder, SWEEP_FILES, ())
+    path = folder / DATABASE_FILE
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=LOCK_TIMEOUT_S)
+    _check_schema(path, db)
+    return db
+
+
+def _check_schema(path: Path, db: sqlite3.Connection) -> None:
+    """Check that a query reads tables: a view computes, without end if it is made so.
+
+    Raises:
+        SweepDatabaseError: for a view or a trigger.
+    """
+    db.execute("PRAGMA trusted_schema=OFF")
+    query = "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') LIMIT 1"
+    for kind, name in db.execute(query):
+        raise SweepDatabaseError(f"{path}: refused: it holds the {kind} {name}, which is not ours")
 
 
 def _put_aside(path: Path) -> Path:

@@ -25,6 +25,7 @@ import yaml
 
 from runner.errors import ConfigError, UserError, nearest_hint
 from runner.rundir.masked_streams import mask_standard_streams
+from runner.rundir.regular_files import open_for_append
 from runner.sweep.local_process import (
     JOB_LOG_FILE,
     JobHandle,
@@ -53,6 +54,9 @@ def parse_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | No
         ConfigError: for a plugin that is not known or not installed.
     """
     settings = tuple(o for o in overrides if override_key(o).startswith("hydra.launcher"))
+    for setting in settings:
+        if "_target_" in setting:
+            raise ConfigError(f"{setting}: no part is built here; a launcher's settings are values")
     given = [o.split("=", 1)[1] for o in overrides if override_key(o) == "hydra/launcher"]
     name = given[-1] if given else "basic"
     if name == "basic":
@@ -181,7 +185,7 @@ def submit(request: Mapping[str, Any]) -> int:
 def run_on_node(request: Mapping[str, Any], _: Any = None) -> int:
     """Run the job's process to its end, on the machine that the plugin has chosen."""
     stop_file = Path(request["place"]) / _STOP_FILE
-    with open(request["log"], "ab") as output:
+    with open_for_append(Path(request["log"])) as output:
         process = subprocess.Popen(
             request["command"],
             cwd=request["cwd"],

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from runner.distributed import parent_death
 from runner.machine import usable_cores
+from runner.rundir.regular_files import open_for_append, open_regular
 from runner.sweep.plan import SweepJob, SweepPlan
 
 JOB_LOG_FILE = "job.log"
@@ -54,7 +55,7 @@ class LocalProcess:
     """
 
     def __init__(self, command: Sequence[str], log: Path, env: dict[str, str]) -> None:
-        with log.open("ab") as output:
+        with open_for_append(log) as output:
             with contextlib.suppress(OSError):  # a process of an earlier try still holds it
                 fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._process = subprocess.Popen(
@@ -191,12 +192,12 @@ def process_start_ticks(pid: int) -> int | None:
 def is_log_open(log: Path) -> bool:
     """Whether a process still has this job's log open, such as one of a killed sweep."""
     try:
-        with log.open("rb") as file:
+        with open(open_regular(log), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError:  # there is none, or it is no file
+        return False
     return False
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
-from runner.rundir.readers import as_number, numeric_values, read_optional_json, read_signed_meta
+from runner.rundir.readers import as_number, numeric_values, read_signed_meta
+from runner.rundir.run import read_result
 from runner.sweep.database import JobRecord
 from runner.sweep.plan import SweepJob, SweepPlan, job_overrides, slug
 
@@ -88,7 +89,7 @@ def scan_runs(directory: Path, warn: Callable[[str], None]) -> list[RunDirectory
         return []
     runs = []
     for entry in os.scandir(directory):
-        if not entry.is_dir():
+        if not entry.is_dir(follow_symlinks=False):
             continue
         try:
             run = read_run_directory(Path(entry.path))
@@ -121,7 +122,10 @@ def read_run_directory(folder: Path) -> RunDirectory | None:
 
 def read_result_if_whole(folder: Path) -> Mapping[str, Any] | None:
     """Return `result.json`; None if it is absent or damaged: then the job is not done."""
-    return read_optional_json(folder / "result.json") or None
+    try:
+        return read_result(folder)
+    except UserError:
+        return None
 
 
 def code_version(git: Mapping[str, Any] | None) -> str | None:
@@ -173,11 +177,12 @@ def assign_folders(
         if job.key in matched:
             folder_names[job.key] = matched[job.key].folder
             continue
-        if job.key in records and records[job.key].folder not in taken:
-            name = records[job.key].folder  # it was killed before its meta.json was written
+        recorded = records[job.key].folder if job.key in records else None
+        if recorded and recorded not in taken and not _is_no_folder(directory / recorded):
+            name = recorded  # it was killed before its meta.json was written
         else:
             name, number = slug(job), 1
-            while name in taken or _is_file(directory / name):
+            while name in taken or _is_no_folder(directory / name):
                 number += 1
                 name = f"{slug(job)}_{number}"
         taken.add(name)
@@ -185,8 +190,9 @@ def assign_folders(
     return folder_names
 
 
-def _is_file(path: Path) -> bool:
-    return path.exists() and not path.is_dir()
+def _is_no_folder(path: Path) -> bool:
+    """Return whether something is there that is no folder of the sweep: a file, or a link."""
+    return os.path.lexists(path) and (path.is_symlink() or not path.is_dir())
 
 
 def outcome_from_result(

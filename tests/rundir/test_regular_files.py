@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -10,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from runner.errors import UserError
+from runner.reporting.report.records import checkpoint_steps
 from runner.rundir.checkpoint.manifest import DamagedError, read_manifest
+from runner.rundir.checkpoint.peek import peek_checkpoint
 from runner.rundir.json_files import JsonlFile, read_json, read_jsonl, write_text
 from runner.rundir.location import check_not_foreign, lock_folder
 from runner.rundir.lock import FolderLock, is_locked
 from runner.rundir.readers import last_row
-from runner.rundir.regular_files import RUN_FILES, read_bytes, replacing
+from runner.rundir.regular_files import RUN_FILES, RUN_FOLDERS, read_bytes, replacing
 from runner.rundir.run import read_config
+from runner.worker import redirect_to_log
 
 LIMIT_S = 5
 
@@ -174,3 +178,64 @@ def test_a_start_that_was_killed_while_it_wrote_is_not_foreign(folder):
         check_not_foreign(folder)
         assert len(list(folder.iterdir())) == 1
     assert (folder / "config.yaml").read_text() == "a: 1"
+
+
+MULTIPLIED = {
+    "texts": ["x0: lol", *(f"x{i}: ${{x{i - 1}}}${{x{i - 1}}}" for i in range(1, 41))],
+    "nodes": ["x0: {}", *(f"x{i}: ['${{x{i - 1}}}', '${{x{i - 1}}}']" for i in range(1, 41))],
+    "escapes": ['x0: lol', *(f'x{i}: "\\x24{{x{i - 1}}}\\x24{{x{i - 1}}}"' for i in range(1, 41))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", MULTIPLIED.values(), ids=MULTIPLIED)
+def test_references_that_multiply_are_refused(folder, lines):
+    (folder / "config.yaml").write_text("\n".join(lines))
+    with pytest.raises(UserError, match=r"config.yaml: refused: more than 12 values refer"):
+        read_config(folder)
+
+
+@pytest.mark.parametrize("name", RUN_FOLDERS)
+@pytest.mark.parametrize("kind", ["pipe", "device", "link", "file"])
+def test_a_run_is_not_opened_where_a_folder_leads_elsewhere(folder, kind, name):
+    if kind == "file":
+        (folder / name).write_text("")
+    else:
+        plant(kind, folder / name)
+    with pytest.raises(UserError, match=rf"{name}: is a .*, not a folder; nothing was changed"):
+        lock_folder(folder)
+    assert not (folder / ".lock").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_fitted_values_of_a_run_are_files(folder, kind):
+    (folder / "data").mkdir()
+    outside = folder / "outside"
+    plant(kind, folder / "data" / "vocabulary-0.parquet")
+    with pytest.raises(UserError, match=r"vocabulary-0.parquet: is a .*, not a regular file"):
+        lock_folder(folder)
+    assert outside.read_text() == '{"signature": "x"}\n'
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_ranks_print_goes_into_a_file_only(folder, kind, caplog):
+    caplog.set_level(logging.INFO, "runner.reporting.console")  # which is put back afterwards
+    outside = plant(kind, folder / "log.txt")
+    with pytest.raises(OSError, match=r"not a regular file"), redirect_to_log(folder):
+        print("printed")
+    assert outside.read_text() == '{"signature": "x"}\n'
+
+
+def test_folders_named_almost_like_checkpoints_are_none_of_them(folder):
+    for name in ("step-x", "step-", "step-3", "step-4.5"):
+        (folder / "checkpoints" / name).mkdir(parents=True)
+        (folder / "checkpoints" / name / "manifest.json").write_text("{}")
+    assert checkpoint_steps(folder) == [3]
+    assert peek_checkpoint(folder) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_look_into_a_checkpoint_opens_files_only(folder, kind):
+    (folder / "manifest.json").write_text("{}")
+    outside = plant(kind, folder / "shard-00001.safetensors")
+    assert peek_checkpoint(folder) is None
+    assert outside.read_text() == '{"signature": "x"}\n'

@@ -1,4 +1,4 @@
-"""A few cases of fault 24; `tests.whole.faults` runs all of them."""
+"""A few cases of each fault of run directories; `tests.whole.faults` runs all of them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,21 @@ def table() -> dict[str, dict]:
     return run_fault_script(MODULE, "--short")
 
 
+@pytest.mark.parametrize(("fault", "least"), [("edits", 20), ("callables", 2000)])
+def test_a_hostile_directory_is_refused_or_does_no_harm(table, fault, least) -> None:
+    check_row(table[fault], least)
+
+
 @pytest.mark.parametrize(("fault", "least"), [("clock_jumps", 2), ("moved_directories", 3)])
 def test_a_run_goes_on_as_if_nothing_had_happened(table, fault, least) -> None:
     check_row(table[fault], least)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_all_of_them() -> None:
-    table = run_fault_script(MODULE, timeout_s=1700)
-    check_row(table["clock_jumps"], 20)
-    check_row(table["moved_directories"], 20)
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    ("fault", "least"),
+    [("edits", 200), ("callables", 45_000), ("clock_jumps", 20), ("moved_directories", 20)],
+)
+def test_all_of_them(fault, least) -> None:
+    check_row(run_fault_script(MODULE, fault, timeout_s=7000)[fault], least)

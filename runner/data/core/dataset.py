@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from runner.batch import Batch, DataPosition, Schema
+from runner.parts import internal
 
 START_POSITION = DataPosition()
 
@@ -78,6 +79,7 @@ class DatasetWrapper:
         self.save_fitted_transforms = dataset.save_fitted_transforms
 
 
+@internal
 class FileOrderDataset(DatasetWrapper):
     """A dataset that gives out the rows of another in the order of the files, whatever the seed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 from runner.errors import DataError
 
 FITTED_FILE = "learnt.json"
+_MAX_BYTES = 1 << 28  # of that file; a vocabulary has a file of its own
 
 
 class SavesFittedTransforms(Protocol):
@@ -66,21 +68,25 @@ class FittedTransforms:
         Raises:
             DataError: naming what is missing or damaged.
         """
+        path = folder / FITTED_FILE
         try:
-            values = json.loads((folder / FITTED_FILE).read_text())
+            with path.open("rb") as file:
+                text = file.read(_MAX_BYTES)  # what is larger is damaged, and cut it is no JSON
+            values = json.loads(text)
             names, digest = values.pop("vocabularies"), values.pop("sha256", None)
-            vocabularies = {
-                name: pq.read_table(
-                    folder / f"vocabulary-{number}.parquet", page_checksum_verification=True
-                )["value"].to_numpy()
-                for number, name in enumerate(names)
-            }
+            vocabularies = {}
+            for number, name in enumerate(names):
+                path = folder / f"vocabulary-{number}.parquet"
+                table = pq.read_table(path, page_checksum_verification=True)
+                vocabularies[name] = table["value"].to_numpy()
+            path = folder / FITTED_FILE
             fitted = cls(**values, vocabularies=vocabularies)
             actual = fitted.digest()
-        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            raise DataError(
-                f"{folder / FITTED_FILE}: the fitted transforms cannot be read: {error}"
-            ) from error
+        except (
+            *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
+            pa.ArrowException,
+        ) as error:
+            raise DataError(f"{path}: the fitted transforms cannot be read: {error}") from error
         if digest not in (None, actual):  # None: written by an earlier version
             raise DataError(
                 f"{folder / FITTED_FILE}: the fitted transforms cannot be read: "
@@ -126,7 +132,7 @@ def copy_fitted_transforms(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.glob("vocabulary-*.parquet")):
         shutil.copyfile(path, target / path.name)
-    temporary = target / f"{FITTED_FILE}.tmp"
+    temporary = target / f".{FITTED_FILE}.{secrets.token_hex(8)}.tmp"
     shutil.copyfile(source / FITTED_FILE, temporary)
     # This file comes last: its presence says that the copy is complete.
     temporary.rename(target / FITTED_FILE)

@@ -26,10 +26,12 @@ from runner.data.read.last_batch import drop_ids, pad_batch
 from runner.data.read.prefetch import prefetch_in_thread
 from runner.data.read.stream import RankSlice, iterate_batch_slices
 from runner.errors import DataError, nearest_hint
+from runner.parts import internal
 
 BURST_ROWS = 16_384
 
 
+@internal
 class ParquetDataset:
     """Implements `runner.data.core.dataset.Dataset`, the one path from files to batches.
 

@@ -14,6 +14,7 @@ from runner.data.read.collate import build_schema, collate
 from runner.data.read.decode import Rows
 from runner.data.read.stream import BatchSlice, RowSpan
 from runner.errors import DataError
+from runner.parts import internal
 
 StreamPosition = Mapping[str, Any]  # JSON; its keys are those of the source
 
@@ -45,6 +46,7 @@ class StreamSource(Protocol):
         ...
 
 
+@internal
 class StreamDataset:
     """Implements `runner.data.core.dataset.Dataset` with one split, `train`, of unknown length.
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from runner.errors import UserError
 from runner.reporting.console.format import format_duration, format_number
 from runner.reporting.report.records import (
     RunRecord,
@@ -23,6 +24,7 @@ from runner.reporting.report.records import (
 from runner.reporting.report.terminal import make_console
 from runner.rundir.json_files import read_json, read_jsonl
 from runner.rundir.readers import read_optional_json
+from runner.rundir.regular_files import MAX_LOG_BYTES, read_bytes
 
 Change = tuple[str, Any, Any]
 
@@ -71,6 +73,7 @@ def show_metric_differences(
         ("step", _count(one.step), _count(two.step), ""),
         ("best step", _count(one.best_step), _count(two.best_step), ""),
         ("time", _time(one.seconds), _time(two.seconds), ""),
+        ("error", one.error or "", two.error or "", ""),
     ]
     rows = [f for f in facts if f[1] or f[2]]
     for name in dict.fromkeys([*one.metrics, *two.metrics]):
@@ -130,7 +133,17 @@ def _largest_difference(a: Any, b: Any) -> str:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+    """Return the sha256 of a log; empty if there is none.
+
+    Raises:
+        UserError: if it is there and cannot be read.
+    """
+    if not path.exists():
+        return ""
+    try:
+        return hashlib.sha256(read_bytes(path, MAX_LOG_BYTES)).hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _first_difference(one: Path, two: Path) -> str:

@@ -19,6 +19,7 @@ from runner.reporting.console.format import format_number
 from runner.reporting.report.records import RunRecord, format_setting
 from runner.rundir.json_files import write_text
 from runner.rundir.readers import finite_or_none
+from runner.rundir.regular_files import read_bytes
 from runner.rundir.secrets import mask_secrets
 
 LEADERBOARD_FILE = "leaderboard.csv"
@@ -197,17 +198,20 @@ def write_leaderboard(folder: Path, board: Leaderboard) -> None:
 def read_leaderboard(folder: Path) -> dict[str, dict[str, str]]:
     """Return the rows of a sweep's `leaderboard.csv` by the name of the job's folder."""
     try:
-        with (folder / LEADERBOARD_FILE).open(encoding="utf-8", newline="") as file:
-            return {row["folder"]: row for row in csv.DictReader(file) if row.get("folder")}
+        rows = csv.DictReader(_read_lines(folder))
+        return {row["folder"]: row for row in rows if row.get("folder")}
     except (OSError, csv.Error, UnicodeDecodeError):
         return {}
+
+
+def _read_lines(folder: Path) -> io.StringIO:
+    return io.StringIO(read_bytes(folder / LEADERBOARD_FILE).decode(), newline="")
 
 
 def read_sweep_metric(folder: Path) -> str | None:
     """Return the metric by which a sweep's `leaderboard.csv` ranks its jobs."""
     try:
-        with (folder / LEADERBOARD_FILE).open(encoding="utf-8", newline="") as file:
-            columns = next(csv.reader(file), [])
+        columns = next(csv.reader(_read_lines(folder)), [])
     except (OSError, csv.Error, UnicodeDecodeError):
         return None
     after = columns.index("status") + 1 if "status" in columns else len(columns)

@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS
 from runner.errors import UserError
+from runner.rundir.checkpoint.folder import step_folders
 from runner.rundir.lock import is_locked
 from runner.rundir.readers import as_number, last_line, last_row, numeric_values, read_signed_meta
 from runner.rundir.run import read_result
@@ -161,18 +162,16 @@ def format_setting(value: Any) -> str:
 
 def checkpoint_steps(folder: Path) -> list[int]:
     """Return the steps of a run's checkpoints that have a manifest. Their files are not checked."""
-    return [int(p.parent.name[5:]) for p in folder.glob("checkpoints/step-*/manifest.json")]
+    folders = step_folders(folder / "checkpoints")
+    return [step for step, path in folders.items() if (path / "manifest.json").exists()]
 
 
 def _read_result(folder: Path) -> tuple[dict[str, Any], str | None]:
     """Return `result.json`, {} if there is none, and what is wrong with it."""
     try:
-        result = read_result(folder)
+        return read_result(folder) or {}, None
     except UserError as error:
         return {}, str(error)
-    if result is None or isinstance(result, dict):
-        return result or {}, None
-    return {}, f"{folder / 'result.json'}: damaged: no mapping"
 
 
 def _status(

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from runner.errors import UserError
 from runner.reporting.console.format import format_duration, format_number, result_table
 from runner.reporting.report.html import (
     Cell,
@@ -25,10 +26,12 @@ from runner.reporting.report.plotly_run import (
     throughput_figure,
 )
 from runner.reporting.report.records import RunRecord
-from runner.rundir.readers import as_number, read_optional_json
+from runner.rundir.readers import as_number, check_shapes, read_optional_json
 from runner.rundir.regular_files import read_bytes
 
 _FEATURES_SHOWN = 200
+_DATA_MAPPINGS = ("num_rows", "reachable", "bad_rows")
+_BINS = ("predicted", "observed", "weight")
 
 
 def make_run_page(run: RunRecord) -> Page:
@@ -42,7 +45,7 @@ def make_run_page(run: RunRecord) -> Page:
     page.parts.append(render_facts(_facts(run)))
     if run.error:
         page.add_section("What went wrong", f"<pre>{escape(run.error)}</pre>", css_class="warn")
-    data = read_optional_json(run.folder / "data.json")
+    data = _read_data_facts(run)
     page.add_section("Results", _results(run, data))
     metrics = metric_figures(run)
     body = "".join(page.add_figure(figure, name) for name, figure in metrics.items())
@@ -76,7 +79,7 @@ def show_run(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None
         out.print(Text(f"{name:<{width}}{value}"), soft_wrap=True)
     if run.error:
         out.print(Text(f"{'error':<{width}}{run.error}", style="red"), soft_wrap=True)
-    lines = _result_lines(run, read_optional_json(run.folder / "data.json"))
+    lines = _result_lines(run, _read_data_facts(run))
     for line in lines:
         out.print(Text(f"  {line}"), soft_wrap=True)
     if not lines:
@@ -100,6 +103,45 @@ def _facts(run: RunRecord) -> list[tuple[str, str]]:
     facts.append(("seed", str(run.seed)))
     facts.append(("signature", run.signature))
     return facts
+
+
+def _read_data_facts(run: RunRecord) -> dict[str, Any]:
+    """Return what `data.json` says.
+
+    Raises:
+        UserError: if its values are of another form than a run writes.
+    """
+    path = run.folder / "data.json"
+    data = read_optional_json(path)
+    lists = dict.fromkeys(("dense", "sparse", "sequences", "tasks"), list)
+    check_shapes(path, data, {**lists, **dict.fromkeys(_DATA_MAPPINGS, dict)})
+    check_shapes(path, data.get("num_rows") or {}, dict.fromkeys(data.get("num_rows") or (), int))
+    reachable = data.get("reachable") or {}
+    check_shapes(path, reachable, dict.fromkeys(reachable, dict))
+    for feature in [*(data.get("sparse") or ()), *(data.get("sequences") or ())]:
+        check_shapes(path, {"a feature": feature}, {"a feature": dict})
+        if not isinstance(feature.get("num_rows"), int) or {"name", "table"} - feature.keys():
+            raise UserError(f"{path}: damaged: a feature has no name, table or num_rows")
+    return data
+
+
+def _read_calibration(run: RunRecord) -> dict[str, Any]:
+    """Return what `calibration.json` says.
+
+    Raises:
+        UserError: if its values are of another form than a run writes.
+    """
+    path = run.folder / "calibration.json"
+    calibration = read_optional_json(path)
+    check_shapes(path, calibration, dict.fromkeys(calibration, dict))
+    for split in calibration.values():
+        check_shapes(path, split or {}, {"tasks": dict, "step": int})
+        for bins in ((split or {}).get("tasks") or {}).values():
+            lists = [bins.get(k) for k in _BINS] if isinstance(bins, dict) else []
+            whole = [n for n in lists if isinstance(n, list) and None not in map(as_number, n)]
+            if len(whole) < len(_BINS):
+                raise UserError(f"{path}: damaged: the bins of a task are no lists of numbers")
+    return calibration
 
 
 def _oracle_metrics(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -128,10 +170,9 @@ def _result_lines(run: RunRecord, data: Mapping[str, Any]) -> list[str]:
 
 def _calibration(page: Page, run: RunRecord) -> str:
     """Return a figure for each split. Runs of older versions have none."""
-    calibration = read_optional_json(run.folder / "calibration.json")
     figures = []
-    for split, of_split in calibration.items():
-        if isinstance(of_split, dict) and of_split.get("tasks"):
+    for split, of_split in _read_calibration(run).items():
+        if of_split.get("tasks"):
             heading = f"{split}, at update {of_split.get('step'):,}"
             figures.append(page.add_figure(calibration_figure(of_split["tasks"]), heading))
     if not figures:
@@ -178,7 +219,7 @@ def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
 def _positive_rates(run: RunRecord) -> list[tuple[str, str]]:
     """Return the rate of positives of each task in the split that was evaluated last."""
     rates = {}
-    for split, of_split in read_optional_json(run.folder / "calibration.json").items():
+    for split, of_split in _read_calibration(run).items():
         for task, bins in (of_split.get("tasks") or {}).items():
             weight = sum(bins["weight"])
             if weight > 0:

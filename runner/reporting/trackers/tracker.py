@@ -17,6 +17,7 @@ from typing import Any, NotRequired, Protocol, TypedDict
 from runner.errors import ConfigError
 from runner.reporting.trackers.histogram import Histogram
 from runner.rundir.json_files import write_json
+from runner.rundir.regular_files import read_bytes
 from runner.rundir.secrets import mask_values
 
 FINISH_LIMIT_S = 25  # for all trackers together, since exit may be delayed by 30 s
@@ -179,7 +180,7 @@ class Trackers:
 
 def _read_states(path: Path) -> dict[str, Any]:
     try:
-        states: dict[str, Any] = json.loads(path.read_text())
+        states = json.loads(read_bytes(path))
     except (OSError, ValueError):  # a new run, or a file that a killed run left incomplete
         return {}
-    return states
+    return states if isinstance(states, dict) else {}

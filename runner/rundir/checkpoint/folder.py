@@ -33,7 +33,7 @@ _STEP = re.compile(r"(\.old-)?step-(0|[1-9][0-9]*)")
 def step_folders(folder: Path) -> dict[int, Path]:
     """Return the folder of every step, intact or not, ascending by step."""
     folders: dict[int, Path] = {}
-    for entry in folder.iterdir() if folder.exists() else ():
+    for entry in folder.iterdir() if folder.is_dir() else ():
         match = _STEP.fullmatch(entry.name)
         if match and match[1]:
             folders.setdefault(int(match[2]), entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from runner.errors import UserError
 from runner.rundir.checkpoint.files import parse_json
 from runner.rundir.checkpoint.folder import saved_steps
 from runner.rundir.checkpoint.manifest import MANIFEST_FILE, TENSORS_SUFFIX, VALUES_FILE
+from runner.rundir.regular_files import MAX_JSON_BYTES, open_regular, read_bytes
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,9 @@ def peek_checkpoint(path: Path, step: str = "best") -> CheckpointSummary | None:
 def _read_summary(folder: Path) -> CheckpointSummary:
     names: set[str] = set()
     for file in sorted(folder.glob(f"*{TENSORS_SUFFIX}")):
-        with file.open("rb") as opened:
+        with open(open_regular(file), "rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
-            if length > file.stat().st_size:
+            if length > min(os.fstat(opened.fileno()).st_size, MAX_JSON_BYTES):
                 raise ValueError(f"{file}: not a safetensors file")
             names |= json.loads(opened.read(length)).keys() - {"__metadata__"}
-    return CheckpointSummary(
-        folder, parse_json((folder / VALUES_FILE).read_bytes()), frozenset(names)
-    )
+    return CheckpointSummary(folder, parse_json(read_bytes(folder / VALUES_FILE)), frozenset(names))

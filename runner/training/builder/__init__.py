@@ -9,12 +9,13 @@ from runner.training.builder.device import join_ranks
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.job import build_job, count_steps_per_epoch
 from runner.training.builder.own_schedule import build_any_schedule
-from runner.training.builder.part_kinds import KINDS
+from runner.training.builder.part_kinds import KINDS, check_parts
 
 __all__ = [
     "KINDS",
     "build_any_schedule",
     "build_job",
+    "check_parts",
     "count_steps_per_epoch",
     "instantiate",
     "join_ranks",

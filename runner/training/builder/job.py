@@ -132,7 +132,7 @@ def build_job(
         callbacks=make_callbacks(config.get("callbacks") or {}, ranks, allowed),
         run=run,
         checkpointer=make_checkpointer(run if source is None else None, checkpoint.keep, view),
-        source_checkpoint=find_source_checkpoint(source, checkpoint.step, loop_settings),
+        source_checkpoint=find_source_checkpoint(source, checkpoint.step, loop_settings, view),
     )
 
 
@@ -145,12 +145,12 @@ def make_checkpointer(run: Run | None, keep: int, view: View) -> Checkpointer | 
 
 
 def find_source_checkpoint(
-    source: Path | None, step: int | str, loop_settings: Mapping[str, Any]
+    source: Path | None, step: int | str, loop_settings: Mapping[str, Any], view: View
 ) -> Checkpoint | None:
     """Find the checkpoint that a loop reads; None for a training, and for one that follows all."""
     if source is None or loop_settings.get("follow"):
         return None
-    saved = find_checkpoint(source, step)
+    saved = find_checkpoint(source, step, warn=view.warn)
     # of a checkpoint's own folder that lies in a run directory, whose configuration is used
     return check_belongs(saved, source.parent.parent) if saved.path == source else saved
 

@@ -22,7 +22,7 @@ from runner.config.targets import (
 )
 from runner.errors import ConfigError, raise_combined
 from runner.models.losses import Loss
-from runner.parts import is_marked
+from runner.parts import is_internal, is_marked
 from runner.training.callbacks import EVENTS
 
 TASK_METHODS = ("train_step", "eval_step")
@@ -100,8 +100,8 @@ def is_metric(target: Any) -> bool:
 
 
 def is_concrete_class(target: Any) -> bool:
-    """Return whether it is a class of which objects can be made: no protocol, nothing abstract."""
-    if not isinstance(target, type) or inspect.isabstract(target):
+    """Return whether it is a class of parts: no protocol, nothing abstract, nothing internal."""
+    if not isinstance(target, type) or inspect.isabstract(target) or is_internal(target):
         return False
     return not vars(target).get("_is_protocol", False)
 

@@ -15,10 +15,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import START_POSITION, Dataset, DatasetWrapper
+from runner.parts import internal
 
 POOL_ROWS = 4096
 
 
+@internal
 class FixedBatches(DatasetWrapper):
     """A dataset whose training split is one batch, then others in turn, without end."""
 
@@ -78,6 +80,7 @@ def _take_jagged(jagged: KeyedJaggedTensor, rows_N: Tensor, size: int) -> KeyedJ
     )
 
 
+@internal
 class SingleBatchDataset(DatasetWrapper):
     """A dataset whose every training epoch is one batch, the first one from `start` on.
 

@@ -24,6 +24,7 @@ from torch.optim.optimizer import (
 from runner.batch import Batch
 from runner.data.core.dataset import Dataset, DatasetWrapper
 from runner.models.layers.embedding import TableLookup
+from runner.parts import internal
 
 DATA_PART, OPTIMIZER_PART = "(data)", "(optimizer)"  # parts of an update that are not modules
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)  # compute nothing themselves
@@ -206,6 +207,7 @@ def iter_float_tensors(value: Any) -> Iterator[Tensor]:
             yield from iter_float_tensors(getattr(value, f.name))
 
 
+@internal
 class ObservedDataset(DatasetWrapper):
     """A dataset that reports the reading of each batch as a call of `DATA_PART`."""
 

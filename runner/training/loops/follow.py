@@ -7,7 +7,6 @@ that was killed goes on where it was, and a follower of another split is not dis
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -24,6 +23,8 @@ from runner.reporting.trackers.tracker import TRACKERS_FILE
 from runner.rundir.checkpoint import Checkpoint
 from runner.rundir.json_files import JsonlFile, read_jsonl
 from runner.rundir.lock import FolderLock
+from runner.rundir.readers import read_optional_json
+from runner.rundir.regular_files import check_run_files
 from runner.rundir.run import read_config, read_meta, read_result
 from runner.training.job import Job, Result
 from runner.training.loops.evaluate_split import evaluate_split, select_splits
@@ -85,6 +86,7 @@ def open_follow_state(job: Job, split: str) -> FollowState:
     """Take the lock of this split, read what is done, and join the training's tracker run."""
     run = Path(job.config["run"])
     folder = run / FOLLOW_FOLDER / split
+    check_run_files(run / FOLLOW_FOLDER, (f"{split}.jsonl",), (split,))
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder)
     evaluation = hash_fields(
@@ -96,8 +98,7 @@ def open_follow_state(job: Job, split: str) -> FollowState:
         }
     )
     path = run / FOLLOW_FOLDER / f"{split}.jsonl"
-    rows = [row for row in read_jsonl(path) if row["evaluation"] == evaluation]
-    identities = run / TRACKERS_FILE
+    rows = [row for row in read_jsonl(path) if row.get("evaluation") == evaluation]
     job.trackers.start(
         {
             "name": run.name,
@@ -107,7 +108,7 @@ def open_follow_state(job: Job, split: str) -> FollowState:
             "shared": True,
             "step": rows[-1]["step"] if rows else 0,
         },
-        json.loads(identities.read_text()) if identities.exists() else None,
+        read_optional_json(run / TRACKERS_FILE) or None,
     )
     return FollowState(
         run=run,

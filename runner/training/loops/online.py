@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +10,7 @@ from runner.data.core.dataset import FileOrderDataset
 from runner.parts import loop_option
 from runner.reporting.console.format import format_number
 from runner.reporting.console.sparkline import sparkline
-from runner.rundir.json_files import JsonlFile
+from runner.rundir.json_files import JsonlFile, read_jsonl
 from runner.training.job import Job, Result
 from runner.training.loops.events import CallbackRunner
 from runner.training.loops.progressive_validation import PrequentialTask, can_reuse_forward
@@ -153,13 +152,6 @@ def report_drift(job: Job) -> None:
 
 def read_progressive_rows(log: JsonlFile) -> Iterable[dict[str, Any]]:
     """Yield the rows of windows from a run's metrics."""
-    if not log.path.exists():
-        return
-    with log.path.open(encoding="utf-8") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:  # damaged, and accepted by checkpoint.accept_damaged_metrics
-                continue
-            if row["split"] == PROGRESSIVE_SPLIT:
-                yield row
+    for row in read_jsonl(log.path):
+        if row.get("split") == PROGRESSIVE_SPLIT:
+            yield row

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from runner.batch import Batch, Prediction
 from runner.models.layers.embedding import TableLookup
+from runner.parts import internal
 from runner.training.update.context import Context
 from runner.training.update.task import StepOutput, Supervised, Task
 
@@ -57,6 +58,7 @@ def _names_training(code: CodeType) -> bool:
     return "training" in code.co_names or any(map(_names_training, inner))
 
 
+@internal
 class PrequentialTask:
     """Wraps a task: its output holds predictions that `eval_step` made before the update.
 

@@ -18,6 +18,7 @@ from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.rundir.checkpoint import Checkpoint, read_tensors, tensor_shapes
 from runner.rundir.find_checkpoint import find_checkpoint
+from runner.rundir.regular_files import check_run_files
 from runner.training.job import Job
 from runner.training.state import load_tensor_subset
 
@@ -44,8 +45,9 @@ class WarmStartSource:
     @classmethod
     def open(cls, job: Job, path: Path) -> WarmStartSource:
         """Open a run directory or a checkpoint folder."""
-        saved = find_checkpoint(path)
+        saved = find_checkpoint(path, warn=job.view.warn)
         run = path if (path / "checkpoints").is_dir() else saved.path.parent.parent
+        check_run_files(run)
         with tempfile.TemporaryDirectory() as folder:
             job.dataset.save_fitted_transforms(Path(folder))
             ours = _vocabularies(Path(folder))

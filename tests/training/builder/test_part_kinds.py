@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import sys
 import types
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,9 +18,9 @@ from runner.config.targets import ALLOWED_PACKAGES, resolve_part
 from runner.errors import ConfigError
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.part_kinds import KINDS, check_parts
+from tests.whole.fault_callables import GROUPS, PARTS, accepted
 
 CONF = Path(__file__).parents[3] / "conf"
-GROUPS = tuple(KINDS)
 ATTACKS = {
     "runner.sweep.hydra_launcher.submit": {"request": {"launcher": "basic"}},
     "runner.distributed.parent_death.exec_job": {"parent": 1, "command": ["/bin/false"]},
@@ -33,61 +30,11 @@ ATTACKS = {
 }
 
 
-def public_callables(packages: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield the callables of all modules and of their classes, with dotted names. Calls none."""
-    classes = {}
-    for package in packages:
-        folders = importlib.import_module(package).__path__
-        modules = [m.name for m in pkgutil.walk_packages(folders, f"{package}.")]
-        for name in (package, *modules):
-            if any(part.startswith("_") for part in name.split(".")):
-                continue
-            module = importlib.import_module(name)
-            for attribute, value in attributes(module):
-                yield f"{name}.{attribute}", value
-                if isinstance(value, type):
-                    classes.setdefault(value, f"{name}.{attribute}")
-    for cls, name in classes.items():
-        for attribute, value in attributes(cls):
-            yield f"{name}.{attribute}", value
-
-
-def attributes(owner: Any) -> Iterator[tuple[str, Any]]:
-    for name in dir(owner):
-        value = None if name.startswith("_") else getattr(owner, name, None)
-        if callable(value):
-            yield name, value
-
-
-@cache
-def accepted() -> tuple[int, dict[str, dict[str, Any]]]:
-    """Count all public callables, and judge each of them for every group."""
-    every = dict(public_callables(("runner", "torch.optim", "torch.nn", "torchmetrics")))
-    parts: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
-    for target in {id(target): target for target in every.values()}.values():
-        for group, kind in KINDS.items():
-            if kind.accepts(target):
-                parts[group][f"{target.__module__}.{target.__qualname__}"] = target
-    return len(every), parts
-
-
 def test_of_every_public_callable_only_parts_are_accepted_and_each_in_one_group_only():
     count, parts = accepted()
     assert count > 8000
     names = {group: set(found) for group, found in parts.items()}
-    assert {group: len(found) for group, found in names.items()} == {
-        "dataset": 14,  # 8 options; 6 classes that read, stream or wrap one
-        "loop": 6,
-        "model.net": 14,
-        "model.loss": 10,
-        "optimizer.dense": 15,
-        "task": 2,
-        "scheduler": 0,  # ours have a `kind`
-        "tracker": 2,
-        "metrics.own": len(names["metrics.own"]),  # as many as the installed torchmetrics has
-        "callbacks": 6,
-    }
-    assert len(names["metrics.own"]) > 80
+    assert {group: len(found) for group, found in names.items()} == PARTS
     together = [name for found in names.values() for name in found]
     assert len(together) == len(set(together))
 
@@ -247,6 +194,27 @@ class MyTracker:
 
 class MyCallback:
     def on_epoch(self, training): ...
+
+
+INTERNAL = (
+    "runner.data.core.dataset.FileOrderDataset", "runner.data.read.parquet_dataset.ParquetDataset",
+    "runner.data.streaming.dataset.StreamDataset",
+    "runner.training.debugging.fixed_batches.FixedBatches",
+    "runner.training.debugging.fixed_batches.SingleBatchDataset",
+    "runner.training.debugging.hooks.ObservedDataset",
+    "runner.training.loops.progressive_validation.PrequentialTask",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", INTERNAL)
+def test_a_class_that_only_code_makes_is_no_part_but_one_that_derives_from_it_may_be(mine, path):
+    group = "task" if "Task" in path else "dataset"
+    with pytest.raises(ConfigError, match=f"not a part that {group} takes"):
+        resolve_part(path, ALLOWED_PACKAGES, KINDS[group], group)
+    module, _, name = path.rpartition(".")
+    base = getattr(importlib.import_module(module), name)
+    derived = type("Derived", (base,), {"__init__": lambda self: None})
+    assert judge(mine, group, derived) is derived
 
 
 PARTS_OF_ONES_OWN = [

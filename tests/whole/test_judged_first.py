@@ -1,0 +1,92 @@
+"""Parts are judged before any data is read and before any directory is made."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from runner.config.targets import find_unshipped_targets
+from tests.conftest import TINY
+
+CODE = """
+import runner
+
+class Plain:
+    def __init__(self, **settings):
+        raise AssertionError("was called")
+
+class Task(runner.Supervised):
+    pass
+"""
+NO_DATA = ("dataset=parquet", "dataset.path=nothere.parquet", "dataset.schema={labels: [click]}")
+PLACES = ("task", "model.net", "model.loss", "dataset", "optimizer.dense", "+callbacks.mine")
+MESSAGE = "_target_=mine.Plain: not a part that"
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "mine.py").write_text(CODE)
+    return tmp_path
+
+
+def made(project):
+    return {p.name for p in project.iterdir()} - {"mine.py", "__pycache__", "run"}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_no_part_is_told_before_the_data_that_is_not_there(runner, project, place):
+    done = runner.run("--allow", "mine", *NO_DATA, f"{place}._target_=mine.Plain", cwd=project)
+    assert done.code == 2, done.text
+    assert f"{place.lstrip('+')}.{MESSAGE}" in done.text
+    assert "nothere" not in done.text
+    assert not made(project)
+
+
+@pytest.mark.parametrize(
+    "words", [("trainer.num_processes=2",), ("-m", "seed=1,2"), ("loop=debug",)]
+)
+def test_nothing_is_made_for_ranks_a_sweep_or_another_loop(runner, project, words):
+    given = ("--allow", "mine", *words, *NO_DATA, "task._target_=mine.Plain")
+    done = runner.run(*given, cwd=project)
+    assert done.code == 2, done.text
+    assert done.text.count(f"task.{MESSAGE}") == 1
+    assert "was called" not in done.text
+    assert not made(project)
+
+
+@pytest.mark.parametrize("verb", ["reproduce", "resume", "eval"])
+def test_a_run_directory_is_judged_before_its_data_is_read(runner, project, verb):
+    words = [*TINY, "trainer.max_steps=2", "hydra.run.dir=run"]
+    assert runner.run(*words, cwd=project).code == 0
+    path = project / "run" / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["dataset"]["data_seed"] = 7  # would be another run, or other data
+    config["callbacks"] = {"mine": {"_target_": "runner.distributed.parent_death.exec_job"}}
+    path.write_text(yaml.safe_dump(config))
+    words = {"eval": ["loop=eval", "run=run"]}.get(verb, [verb, "run"])
+    done = runner.run(*words, cwd=project)
+    assert done.code == 2, done.text
+    assert "callbacks.mine._target_=runner.distributed.parent_death.exec_job: not a" in done.text
+    assert "drift" not in done.text
+    assert not made(project)
+
+
+def test_a_part_of_ones_own_is_judged_where_ranks_are_forked(runner, project):
+    words = [*TINY, "trainer.max_steps=2", "trainer.num_processes=2", "hydra.run.dir=run"]
+    done = runner.run("--allow", "mine", *words, "task._target_=mine.Task", cwd=project)
+    assert done.code == 0, done.text
+    assert (project / "run" / "result.json").exists()
+
+
+def test_only_targets_of_our_options_in_their_own_place_are_known_without_torch():
+    config = {
+        "task": {"_target_": "runner.training.update.task.Supervised"},
+        "model": {"loss": {"_target_": "runner.models.dlrm.DLRM"}},
+        "optimizer": {"parts": [{"dense": {"_target_": "torch.optim.Adam"}}]},
+        "callbacks": {"a": {"_target_": "torch.optim.Adam"}},
+        "tracker": {"b": {"_target_": "runner.reporting.trackers.wandb.WandB"}},
+    }
+    assert find_unshipped_targets(config) == (
+        ("model.loss._target_", "runner.models.dlrm.DLRM"),
+        ("callbacks.a._target_", "torch.optim.Adam"),
+    )
