@@ -12,13 +12,12 @@ import pyarrow.types as pt
 
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import (
-    default_text_format,
     is_list,
     open_parquet_file,
-    read_text_chunks,
     unpack_columns,
     unpacked_type,
 )
+from runner.data.tabular.read_text import default_text_format, read_text_chunks
 
 SAMPLE_ROWS = 200_000
 

@@ -22,11 +22,10 @@ from runner.data.tabular.column_statistics import (
 from runner.data.tabular.file_list import SUFFIXES, find_files
 from runner.data.tabular.read_files import (
     check_same_schema,
-    default_text_format,
-    infer_text_schema,
     is_text,
     read_parquet_schema,
 )
+from runner.data.tabular.read_text import default_text_format, infer_text_schema
 from runner.errors import DataError, UserError
 
 # what the names of columns say of their roles

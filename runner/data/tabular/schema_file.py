@@ -8,12 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+from runner.data.core.source_files import nearest_path
+from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
 from runner.errors import ConfigError, nearest_hint
 
 ROLES = ("labels", "weight", "numeric", "categorical", "sequences", "groups", "carried")
 LOCATION_KEYS = ("path", "validation_path", "test_path", "split")
+TEXT_KEYS = ("delimiter", "column_names")  # of text files, where they are not the usual ones
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,12 @@ class LabelSpec:
     type: str = "binary"  # or regression
     allowed: tuple[float, ...] | None = None  # None: 0 and 1 if binary, any number if regression
     above: float | None = None  # the label is 1 for a value over this, 0 otherwise
+    positive: tuple[str, ...] = ()  # the label is 1 for these texts, 0 for others
+
+    def __repr__(self) -> str:
+        """Return what it was before there was `positive`, where that is not set."""
+        shown = [f for f in fields(self) if f.name != "positive" or self.positive]
+        return f"LabelSpec({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ class IdSpec:
 
     name: str
     column: str = ""
-    encode: str = "as_is"  # hash, vocabulary, bucketise
+    encode: str = "as_is"  # hash, vocabulary, bucketise, or a part of a time: hour, weekday
     num_rows: int | None = None  # rows of its table; None: what the data needs; hash needs it set
     salt: int = 0
     min_count: int = 1  # vocabulary: occurrences in the train split that earn a value its own row
@@ -54,11 +64,13 @@ class IdSpec:
     default: int | None = None  # id of a missing value; None: an error, or the vocabulary's row 1
     out_of_range: str = "error"  # as_is: error, or default
     list: bool = False
-    separator: str = ""  # between the ids of a list that is written as a text
+    separator: str = ""  # between the ids of a list that is written as a text; or json
     weights: str = ""  # column with a list of weights, as long as the ids
     pooling: str = "sum"
     cross: tuple[str, ...] = ()  # columns whose combination is hashed
-    input: str = "auto"  # how texts are read: as integer, or string; auto: by the column's type
+    # how texts are read: as integer, or string; auto: by the column's type. Of a part of a time:
+    # what its numbers mean, of TIME_FORMS; auto: seconds
+    input: str = "auto"
     table: str = ""
     max_length: int = 0
     keep: str = "last"  # the end of a sequence that is kept if it is too long
@@ -81,10 +93,10 @@ class IdSpec:
 
 CHOICES = {
     "type": ("binary", "regression"),
-    "encode": ("as_is", "hash", "vocabulary", "bucketise"),
+    "encode": ("as_is", "hash", "vocabulary", "bucketise", *TIME_PARTS),
     "out_of_range": ("error", "default"),
     "pooling": ("sum", "mean"),
-    "input": ("auto", "integer", "string"),
+    "input": ("auto", "integer", "string", *TIME_FORMS),
     "keep": ("last", "first"),
 }
 
@@ -99,7 +111,7 @@ class Declared:
     weight: str | None = None
     groups: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
-    places: Mapping[str, Any] = field(default_factory=dict)  # by LOCATION_KEYS, as far as given
+    places: Mapping[str, Any] = field(default_factory=dict)  # LOCATION_KEYS and TEXT_KEYS, if given
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -108,6 +120,28 @@ class Declared:
         names += [column for spec in self.ids for column in spec.columns]
         names += [self.weight] if self.weight else []
         return tuple(dict.fromkeys([*names, *self.groups, *self.carried]))
+
+
+def load_schema(path: Path, given: object) -> Declared:
+    """Parse a schema file.
+
+    Args:
+        given: the path as the setting has it, for messages.
+
+    Raises:
+        ConfigError: for a file that does not exist or is wrong.
+    """
+    import yaml
+
+    if not path.is_file():
+        raise ConfigError(f"dataset.schema={given}: no such file{nearest_path(path)}")
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a YAML file: {error}") from error
+    if not isinstance(loaded, Mapping):
+        raise ConfigError(f"{path}: expected a mapping with `labels:` and other columns")
+    return parse_schema(loaded, str(path))
 
 
 def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> Declared:
@@ -119,12 +153,17 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
     Raises:
         ConfigError: naming the key that is wrong, and the nearest right one.
     """
-    _check_keys(schema, (*ROLES, *LOCATION_KEYS), where)
+    _check_keys(schema, (*ROLES, *LOCATION_KEYS, *TEXT_KEYS), where)
     labels = tuple(_parse_specs(schema, "labels", LabelSpec, where))
     if not labels:
         raise ConfigError(f"{where}.labels: no label is declared")
     pooled = tuple(_parse_specs(schema, "categorical", IdSpec, where))
     sequences = tuple(_parse_specs(schema, "sequences", IdSpec, where))
+    for label in labels:
+        if label.positive and (label.type != "binary" or label.above is not None or label.allowed):
+            raise ConfigError(
+                f"{where}.labels.{label.name}.positive: a binary label, without above and allowed"
+            )
     for spec in pooled:
         _check_id(spec, f"{where}.categorical.{spec.name}")
         if spec.max_length:
@@ -153,8 +192,19 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
         weight=weight,
         groups=_parse_column_names(schema, "groups", where),
         carried=_parse_column_names(schema, "carried", where),
-        places={key: schema[key] for key in LOCATION_KEYS if schema.get(key) is not None},
+        places=_parse_places(schema, where),
     )
+
+
+def _parse_places(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
+    places = {k: schema[k] for k in (*LOCATION_KEYS, *TEXT_KEYS) if schema.get(k) is not None}
+    delimiter = places.get("delimiter", ",")
+    if not (isinstance(delimiter, str) and len(delimiter) == 1):
+        raise ConfigError(f"{where}.delimiter={delimiter!r}: expected one character")
+    if "column_names" in places:
+        names = _parse_column_names(schema, "column_names", where)
+        places["column_names"] = [name for n in names for name in expand_pattern(n)]
+    return places
 
 
 def _parse_specs(schema: Mapping[str, Any], role: str, kind: type, where: str) -> Iterator[Any]:
@@ -245,6 +295,13 @@ def _check_id(spec: IdSpec, where: str) -> None:
         raise ConfigError(f"{where}.default is not set, which out_of_range=default needs")
     if spec.min_count < 1:
         raise ConfigError(f"{where}.min_count={spec.min_count}: expected at least 1")
+    is_part = spec.encode in TIME_PARTS
+    if is_part and (spec.is_list or spec.cross or spec.input in ("integer", "string")):
+        raise ConfigError(f"{where}.encode={spec.encode}: is made of one time a row")
+    if not is_part and spec.input in TIME_FORMS:
+        raise ConfigError(
+            f"{where}.input={spec.input}: is for a part of a time: encode: hour, or weekday"
+        )
     if spec.weights and spec.is_sequence:
         raise ConfigError(f"{where}.weights: sequences have no weights")
 

@@ -1,4 +1,4 @@
-"""A user's own table: Parquet, CSV or TSV files, with their columns declared in one YAML.
+"""A user's own table: Parquet, CSV, TSV or JSON-lines files, and a YAML that declares its columns.
 
 Files are read as they are where that is as good. Otherwise they are rewritten once into the cache,
 with all transforms applied, in blocks that suit the exact order. See `TableRecipe.is_direct`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,28 +18,29 @@ from runner.data.core import cache
 from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.setting_checks import check_choice, check_range, check_setting_types
-from runner.data.core.source_files import nearest_path
 from runner.data.prepare.recipe import PreparedFiles, cache_key, prepare
 from runner.data.tabular.bad_rows import report_bad_rows
 from runner.data.tabular.column_types import (
     check_column_types,
     direct_columns,
     rewritten_columns,
-    text_column_types,
+    text_file_schema,
 )
-from runner.data.tabular.file_list import DataFile, find_files
+from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 from runner.data.tabular.read_files import (
     RowChunk,
-    TextFormat,
     check_same_schema,
-    default_text_format,
-    infer_text_schema,
     read_parquet_chunks,
     read_parquet_schema,
+)
+from runner.data.tabular.read_text import (
+    TextFormat,
+    default_text_format,
+    infer_text_schema,
     read_text_chunks,
 )
 from runner.data.tabular.rewrite import rewrite_table
-from runner.data.tabular.schema_file import Declared, parse_schema
+from runner.data.tabular.schema_file import Declared, load_schema, parse_schema
 from runner.data.tabular.splits import Split, check_split_type, parse_split
 from runner.errors import ConfigError, DataError
 from runner.parts import dataset_option
@@ -56,7 +57,7 @@ SPLIT_PATHS = {"train": "path", "validation": "validation_path", "test": "test_p
 def table(
     *, window_rows: int, prefetch: int, workers: int = 0, rest: str = "short", **settings: Any
 ) -> ParquetDataset:
-    """Open the dataset of the options `parquet`, `csv` and `tsv`.
+    """Open the dataset of the options `parquet`, `csv`, `tsv` and `jsonl`.
 
     Args:
         settings: the fields of `TableRecipe`.
@@ -70,7 +71,7 @@ def table(
 class TableRecipe:
     """Settings of a table; a recipe, see `runner.data.prepare.recipe`."""
 
-    format: str  # parquet, csv, tsv
+    format: str  # parquet, csv, tsv, jsonl
     path: Any  # a file, a folder, a glob, a URL, or a list of them
     schema: Any  # a YAML file, or its content
     validation_path: Any = None
@@ -102,18 +103,7 @@ class TableRecipe:
             )
         if isinstance(self.schema, Mapping):
             return parse_schema(self.schema)
-        import yaml
-
-        path = Path(str(self.schema)).expanduser()
-        if not path.is_file():
-            raise ConfigError(f"dataset.schema={self.schema}: no such file{nearest_path(path)}")
-        try:
-            loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: not a YAML file: {error}") from error
-        if not isinstance(loaded, Mapping):
-            raise ConfigError(f"{path}: expected a mapping with `labels:` and other columns")
-        return parse_schema(loaded, str(path))
+        return load_schema(Path(str(self.schema)).expanduser(), self.schema)
 
     @cached_property
     def row_split(self) -> Split:
@@ -178,10 +168,10 @@ class TableRecipe:
                     raise DataError(f"{file}: has no rows")
                 schemas[str(file)] = infer_text_schema(file, self.text_format)
         if self.format != "parquet":
-            types = text_column_types(self.declared, self.row_split)
             for path, inferred in schemas.items():
-                fields = [pa.field(f.name, types.get(f.name, f.type)) for f in inferred]
-                schemas[path] = pa.schema(fields)
+                schemas[path] = text_file_schema(
+                    inferred, self.declared, self.row_split, json_lines=self.format == "jsonl"
+                )
         check_same_schema(schemas, self.columns_read)
         return schemas
 
@@ -198,8 +188,10 @@ class TableRecipe:
 
     @property
     def text_format(self) -> TextFormat:
-        delimiter = self.delimiter or default_text_format(self.format).delimiter
-        return TextFormat(delimiter, self.quote, tuple(self.column_names or ()))
+        usual, places = default_text_format(self.format), self.declared.places
+        delimiter = self.delimiter or places.get("delimiter") or usual.delimiter
+        names = self.column_names or places.get("column_names") or ()
+        return TextFormat(delimiter, self.quote, tuple(names), usual.json_lines)
 
     @property
     def skips_bad_rows(self) -> bool:
@@ -207,7 +199,7 @@ class TableRecipe:
 
     def check(self) -> None:
         check_setting_types(self)
-        check_choice("format", self.format, ("parquet", "csv", "tsv"))
+        check_choice("format", self.format, tuple(SUFFIXES))
         check_choice("on_bad_rows", self.on_bad_rows, ("error", "skip"))
         check_choice("rewrite", self.rewrite, ("auto", "always"))
         check_range("max_bad_rows", self.max_bad_rows, 1)
@@ -215,11 +207,13 @@ class TableRecipe:
         first = next(iter(self.schemas))
         check_column_types(self.declared, self.schemas[first], first)
         if self._split_setting is not None:
-            check_split_type(self.row_split, self.schemas[first], first)
+            chunks = partial(self.read_chunks, self._all_files[0])
+            check_split_type(self.row_split, self.schemas[first], first, chunks)
 
     def content_fields(self) -> Mapping[str, Any]:
         """Return everything but where the files are, and settings that change no row."""
         skips = {"max_bad_rows": self.max_bad_rows} if self.skips_bad_rows else {}
+        own = self.declared.places.get("delimiter")
         return {
             "table": VERSION,
             "files": {s: [f.fingerprint() for f in files] for s, files in self.files.items()},
@@ -228,8 +222,9 @@ class TableRecipe:
                 k: v
                 for k, v in vars(self).items()
                 if k in ("format", "split_seed", "on_bad_rows", "mix", "delimiter", "quote")
-            },
-            "names": list(self.column_names or ()),
+            }
+            | ({} if self.delimiter or not own else {"delimiter": own}),
+            "names": list(self.column_names or self.declared.places.get("column_names") or ()),
             "direct": self.is_direct,
             **skips,
             **({"learnt": _fitted_digest(Path(self.learnt))} if self.learnt else {}),
