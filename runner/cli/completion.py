@@ -13,7 +13,10 @@ _FLAGS = ("-m", "--dry-run", "--help", "--cfg", "--config-dir", "--allow")
 _VERB_FLAGS = {
     "report": ("--sort", "--html"),
     "clean": ("--older-than", "--interrupted", "--yes"),
-    "schema": ("--validation", "--test", "--out"),
+    "schema": (
+        *("--validation", "--test", "--out", "--label", "--positive", "--numeric", "--categorical"),
+        *("--drop", "--weight", "--time", "--delimiter", "--columns"),
+    ),
 }
 
 BASH_SCRIPT = """\

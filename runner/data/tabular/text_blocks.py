@@ -49,7 +49,7 @@ def _unpack(handle: IO[bytes], file: DataFile) -> IO[bytes] | pa.NativeFile:
     Raises:
         DataError: for a file of another kind.
     """
-    start = handle.read(6)
+    start = handle.read(4096)
     handle.seek(0)
     for magic, problem in UNREADABLE.items():
         if start.startswith(magic):
@@ -57,4 +57,6 @@ def _unpack(handle: IO[bytes], file: DataFile) -> IO[bytes] | pa.NativeFile:
     for magic, codec in CODECS.items():
         if start.startswith(magic):
             return pa.CompressedInputStream(pa.PythonFile(handle, "r"), codec)
+    if b"\x00" in start:
+        raise DataError(f"{file}: is no text in UTF-8: it has zero bytes")
     return handle
