@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -196,9 +197,9 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
 def _whole_number_notes(proposal: SchemaProposal) -> list[str]:
     """Return a line on the whole numbers that are taken as ids, and one on the others."""
     notes = []
-    for role, as_what, flag in (
-        ("categorical", "ids", "--numeric"),
-        ("numeric", "quantities", "--categorical"),
+    for role, as_what, flag, other in (
+        ("categorical", "ids", "--numeric", "numbers"),
+        ("numeric", "quantities", "--categorical", "ids"),
     ):
         names = [
             f.name
@@ -209,5 +210,25 @@ def _whole_number_notes(proposal: SchemaProposal) -> list[str]:
         if names:
             count = f"{len(names)} whole-number column{'s' if len(names) > 1 else ''}"
             turn = "them" if len(names) > 1 else "it"
-            notes.append(f"{count} taken as {as_what}; {flag} {','.join(names)} turns {turn}")
+            listed = ",".join(_join_families(names))
+            notes.append(f"{count} taken as {as_what}; {flag} {listed} turns {turn} into {other}")
     return notes
+
+
+def _join_families(names: Sequence[str]) -> list[str]:
+    """Write C1, C2 and C3 as C{1..3}, as flags take it."""
+    joined: list[tuple[str, int, int]] = []
+    for name in names:
+        match = re.fullmatch(r"(.*?)(0|[1-9]\d*)", name)
+        head, number = (match[1], int(match[2])) if match else (name, -1)
+        if joined and number > 0 and joined[-1][0] == head and joined[-1][2] == number - 1:
+            joined[-1] = (head, joined[-1][1], number)
+        else:
+            joined.append((head, number, number))
+    texts = []
+    for head, first, last in joined:
+        if last - first > 1:
+            texts.append(f"{head}{{{first}..{last}}}")
+        else:
+            texts += [head if n < 0 else f"{head}{n}" for n in range(first, last + 1)]
+    return texts

@@ -21,47 +21,64 @@ HISTORY = re.compile(r"hist|seq|past|previous|last_", re.I)
 _NUMBERED = re.compile(r"(.*?)[_ -]?(\d+)")
 
 TIME_WORDS = _words("time date day hour dt ts timestamp stamp datetime created updated at unix")
+# times of what a row is about, not of the row
+_OTHER_TIMES = _words(
+    """registration register registered birth born birthday release released signup expiration
+    expire expires publish published publication join joined start end first last"""
+)
 RATING_WORDS = _words("rating ratings stars overall")
 _OUTCOMES = _words(
-    """label labels target y click clicked clk conversion convert converted purchase purchased buy
-    bought like liked follow followed share shared comment commented forward forwarded hate
-    favorite favourite cart install installed download downloaded attributed churn churned
-    subscribe subscribed response responded outcome engagement engaged interaction income
-    view"""
+    """booking booked enter label labels target y click clicked clk conversion convert converted
+    purchase purchased buy bought like liked follow followed share shared comment
+    commented forward forwarded hate favorite favourite cart install installed download
+    downloaded attributed churn churned subscribe subscribed response responded outcome
+    engagement engaged interaction income view"""
 )
-_BESIDE_OUTCOMES = _words("is has was did flag long profile enter")
+_BESIDE_OUTCOMES = _words("bool is has was did flag long profile")
 
 _ID_WORDS = _words(
     """id ids uid pid uuid guid item movie film product sku ad ads user device code category
-    categories cat type kind brand hash zip zipcode postcode gender sex country city region
-    state province cluster group segment level class author artist track song album video
-    clip book news article document doc publisher advertiser campaign creative site app
-    domain page slot tag channel shop seller merchant store model os browser carrier isp ip
-    network conn connection customer member visitor session query key isbn asin index
-    occupation job profession language lang topic account phone pattern band bucket bin
-    range tier grade plan version status flag template placement position banner format
-    onehot categorical sparse"""
+    categories cat type kind brand hash zip zipcode postcode gender sex country city
+    region state province cluster group segment level class author artist track song album
+    video clip book news article document doc publisher advertiser campaign creative site
+    app domain page slot tag channel shop seller merchant store model os browser carrier
+    isp ip network conn connection customer member visitor session query key isbn asin
+    index occupation job profession language lang topic account phone pattern band bucket
+    bin range tier grade plan version status flag template placement position banner
+    format onehot categorical sparse"""
 )
 # what an id is made of, whatever stands before it: a number of types, but a type of numbers
 _HARD_ID_WORDS = _words(
-    """id ids uid code type category class level group segment bucket bin band range index hash key
-    flag status tier grade plan version"""
+    """id ids uid code type category class level group segment bucket bin band range index hash
+    key flag status tier grade plan version"""
 )
 _QUANTITY_WORDS = _words(
-    """age num count counts cnt price prices amount amt score length len size rate ratio days hours
-    minutes mins seconds secs sec ms weeks months years total sum avg mean median min max
-    std var duration distance income salary wage wages balance quantity qty views clicks
-    plays visits impressions likes shares comments reviews votes downloads installs
-    purchases orders ctr cvr percent percentage pct gain gains loss losses cost bid budget
-    spend spent revenue profit fee freq frequency recency weight fans followers dividends
-    discount temperature temp time age rating stars integer int numeric dense continuous
-    float lat latitude lon lng longitude"""
+    """age times num count counts cnt price prices amount amt score length len size rate ratio
+    days hours minutes mins seconds secs sec ms weeks months years total sum avg mean
+    median min max std var duration distance income salary wage wages balance quantity qty
+    views clicks plays visits impressions likes shares comments reviews votes downloads
+    installs purchases orders ctr cvr percent percentage pct gain gains loss losses cost
+    bid budget spend spent revenue profit fee freq frequency recency weight fans followers
+    dividends discount temperature temp time age rating stars integer int numeric dense
+    continuous float lat latitude lon lng longitude"""
 )
 _COUNT_WORDS = _words("num number count cnt nb total avg mean sum max min std median")
-_QUANTITY_ENDINGS = ("price", "count", "cnt", "amount", "duration", "salary", "income", "qty")
+_QUANTITY_ENDINGS = (
+    "price",
+    "count",
+    "cnt",
+    "amount",
+    "duration",
+    "salary",
+    "income",
+    "seconds",
+    "minutes",
+    "qty",
+    "wgt",
+)
 _NO_ID = _words(
-    """paid unpaid prepaid valid invalid grid avoid solid void hybrid liquid rapid fluid acid covid
-    amid raid laid said bid mid"""
+    """paid unpaid prepaid valid invalid grid avoid solid void hybrid liquid rapid fluid acid
+    covid amid raid laid said bid mid"""
 )
 _CUTS = _words("per since of in from until ago by for")
 
@@ -112,6 +129,11 @@ def is_rating(name: str) -> bool:
 def sounds_like_time(name: str) -> bool:
     """Tell whether a word of a name is about time."""
     return bool(TIME_WORDS & set(split_words(name))) or TIME.fullmatch(name) is not None
+
+
+def is_time_of_row(name: str) -> bool:
+    """Tell whether a time may be that at which a row came about, not a date of birth."""
+    return not _OTHER_TIMES & set(split_words(name))
 
 
 def family_of(name: str) -> str:

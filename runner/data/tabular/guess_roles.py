@@ -198,7 +198,7 @@ def _judge_alone(f: ColumnStatistics) -> tuple[bool, str]:
             return False, "two values"
         if f.num_distinct <= FEW_VALUES and low > 1:
             return False, f"few values, from {low:g} on"
-        if low >= 1000 and f.num_distinct > 0.9 * (high - low + 1):
+        if low >= 50 and f.num_distinct > 0.9 * (high - low + 1):
             return False, f"consecutive numbers from {low:g} on"
         return True, "named like a quantity"
     if f.num_distinct <= FEW_VALUES:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from runner.data.tabular.column_names import is_time_of_row
 from runner.data.tabular.column_statistics import ColumnStatistics
 from runner.data.tabular.guess_roles import TIME_REASON, Role
 from runner.data.tabular.read_files import single_array
@@ -36,6 +37,7 @@ def choose_time(
 ) -> SplitTime | None:
     """Return the column of times by which rows are split: the finest of those without gaps."""
     times = [f for f in columns if roles[f.name].reason == TIME_REASON and f.zero_share < 0.001]
+    times = [f for f in times if is_time_of_row(f.name)]
     if given:
         times = [f for f in columns if f.name == given]
     for f in sorted(times, key=lambda f: -f.num_distinct):

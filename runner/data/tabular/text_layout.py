@@ -13,6 +13,7 @@ from runner.errors import UserError
 
 DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "\x01": "\\x01"}
 NUM_LINES = 50
+MISSING = ("", "NA", "N/A", "nan", "NaN", "null", "NULL", "None", "\\N", "?", "-")
 
 
 def find_layout(
@@ -39,7 +40,7 @@ def find_layout(
     elif len(delimiter := delimiter.encode().decode("unicode_escape")) != 1:
         raise UserError(f"--delimiter {delimiter!r}: expected one character; {_convert(delimiter)}")
     layout = replace(usual, delimiter=delimiter)
-    rows = list(csv.reader(lines[:1], delimiter=delimiter))
+    rows = list(csv.reader(lines, delimiter=delimiter))
     first = rows[0] if rows else []
     if names:
         if list(names) == first:
@@ -47,7 +48,7 @@ def find_layout(
         if len(names) != len(first):
             raise UserError(f"--columns: {len(names)} names, but {file} has {len(first)} columns")
         return replace(layout, column_names=tuple(names)), notes
-    if first and not _are_names(first):
+    if first and not _are_names(first, rows[1:]):
         names = tuple(f"c{n}" for n in range(len(first)))
         notes.append(
             "its first line is a row, not names: the columns are called "
@@ -77,8 +78,21 @@ def _convert(delimiter: str) -> str:
     return f"sed 's/{delimiter}/\\t/g' FILE > FILE.tsv makes tabs of them"
 
 
-def _are_names(cells: Sequence[str]) -> bool:
-    """Tell whether the first line has names: no number is one, but for 0, 1, 2 and so on."""
-    if list(cells) == [str(n) for n in range(len(cells))]:
+def _are_names(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Tell whether the first line has names.
+
+    It has if it has no number, or a text above a column of numbers, or 0, 1, 2 and so on.
+    """
+    if list(first) == [str(n) for n in range(len(first))] or not any(map(_is_number, first)):
         return True
-    return not any(re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", c) for c in cells)
+    whole = [row for row in rows if len(row) == len(first)]
+    for column, cell in enumerate(first):
+        below = [row[column] for row in whole if row[column].strip() not in MISSING]
+        is_text = cell.strip() not in MISSING and not _is_number(cell)
+        if is_text and len(below) > 1 and all(map(_is_number, below)):
+            return True
+    return False
+
+
+def _is_number(cell: str) -> bool:
+    return re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", cell) is not None
