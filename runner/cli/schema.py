@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runner.data.tabular.format_schema import format_schema_yaml
+from runner.data.tabular.format_schema import format_schema_yaml, on_one_line
 from runner.data.tabular.propose_schema import (
     Hints,
     SchemaProposal,
@@ -179,10 +179,12 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
         missing = f"{column.missing_share:.1%}" if column.missing_share else ""
         proposed = " ".join([role.name or "-", *shown]) + why
         cells = (column.name, str(column.type), f"{column.num_distinct:,}", missing, span[:40])
-        table.add_row(*(escape(cell) for cell in (*cells, proposed)))
+        table.add_row(*(escape(on_one_line(cell)) for cell in (*cells, proposed)))
     for name, settings in proposal.time_parts.items():
         parts = " ".join(f"{key}={value}" for key, value in settings.items())
-        table.add_row(*(escape(cell) for cell in (name, "", "", "", "", f"categorical {parts}")))
+        table.add_row(
+            *(escape(on_one_line(cell)) for cell in (name, "", "", "", "", f"categorical {parts}"))
+        )
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "140"))
     console = Console(stderr=to_stderr, width=width, highlight=False)
     console.print(table)
@@ -191,7 +193,7 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
     splits = f"split: {split}" if split else "all splits have their paths"
     console.print(f"{rows}{len(proposal.columns)} columns; {splits}", markup=False)
     for note in (*proposal.notes, *_whole_number_notes(proposal)):
-        console.print(note, markup=False, soft_wrap=True)
+        console.print(on_one_line(note), markup=False, soft_wrap=True)
 
 
 def _whole_number_notes(proposal: SchemaProposal) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
@@ -192,7 +193,7 @@ def _times(num_rows: int, rng: np.random.Generator) -> np.ndarray:
 def _format_times(pattern: str, offset: int = 0) -> Callable[..., pa.Array]:
     def make_times(num_rows: int, rng: np.random.Generator) -> pa.Array:
         times = pa.array(_times(num_rows, rng), pa.timestamp("s"))
-        texts = pa.compute.strftime(times, format=pattern)
+        texts = pc.strftime(times, format=pattern)
         return texts if offset else texts.cast(pa.int64())
 
     return make_times

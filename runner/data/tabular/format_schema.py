@@ -15,7 +15,9 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
     Args:
         command: the words that proposed it, for its first line.
     """
-    lines = [f"# Proposed by `{command}`. Check every line: you know your columns, it guessed."]
+    lines = [
+        f"# Proposed by `{on_one_line(command)}`. Check every line: you know your columns, it guessed."
+    ]
     lines += [f"{key}: {json.dumps(value)}" for key, value in proposal.places.items()]
     if not proposal.with_role("labels"):
         lines += ["", "# labels: {NAME: {}}  # no column looks like the label: --label NAME"]
@@ -26,7 +28,7 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
             lines += ["", f"{role}:"]
         for f, given in columns:
             flow = ", ".join(f"{k}: {json.dumps(v)}" for k, v in given.settings.items())
-            reason = f"; {given.reason}" if given.reason else ""
+            reason = f"; {on_one_line(given.reason)}" if given.reason else ""
             lines.append(f"  {json.dumps(f.name)}: {{{flow}}}  # {_describe_column(f)}{reason}")
         for name, settings in parts.items():
             flow = ", ".join(f"{k}: {json.dumps(v)}" for k, v in settings.items())
@@ -43,8 +45,17 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
     if weights := proposal.with_role("weight"):
         lines += ["", f"weight: {json.dumps(weights[0][0].name)}"]
     if left := [(f.name, given.reason) for f, given in proposal.columns if not given.name]:
-        lines += ["", "# Left out:", *(f"#   {json.dumps(name)}: {why}" for name, why in left)]
+        lines += [
+            "",
+            "# Left out:",
+            *(f"#   {json.dumps(name)}: {on_one_line(why)}" for name, why in left),
+        ]
     return "\n".join(lines) + "\n"
+
+
+def on_one_line(text: str) -> str:
+    """Return a text that can stand in a comment: names may hold ends of lines and worse."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _describe_column(f: ColumnStatistics) -> str:

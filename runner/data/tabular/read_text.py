@@ -56,7 +56,12 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
         if format_.json_lines:
             return infer_json_schema(block, file)
         # malformed lines are reported by `read_text_chunks`
-        return _parse_csv(block, format_, invalid=lambda row: "skip").schema
+        schema = _parse_csv(block, format_, invalid=lambda row: "skip").schema
+        assert schema.names is not None  # decodes them
+        return schema
+    except UnicodeDecodeError as error:
+        fix = f"iconv -f latin1 -t utf-8 {file.name} > utf8.csv"
+        raise DataError(f"{file}: its names are not in UTF-8; {fix}") from error
     except TEXT_ERRORS as error:
         raise DataError(f"{file}: {first_line(error)}") from error
 
