@@ -15,9 +15,7 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
     Args:
         command: the words that proposed it, for its first line.
     """
-    lines = [
-        f"# Proposed by `{on_one_line(command)}`. Check every line: you know your columns, it guessed."
-    ]
+    lines = [f"# Proposed by `{on_one_line(command)}`. Check every line: it guessed."]
     lines += [f"{key}: {json.dumps(value)}" for key, value in proposal.places.items()]
     if not proposal.with_role("labels"):
         lines += ["", "# labels: {NAME: {}}  # no column looks like the label: --label NAME"]

@@ -18,19 +18,28 @@ def infer_json_schema(block: bytes, file: DataFile) -> pa.Schema:
     """Return the names and guessed types of the columns, from the first block of a file.
 
     Raises:
-        DataError: naming the line that is no JSON object.
+        DataError: if no line is a JSON object. Single ones are for `read_json_chunks` to tell.
     """
     if block.lstrip().startswith(b"["):
         raise DataError(
             f"{file}: is one JSON list, not an object a line: jq -c '.[]' {file.name} > rows.jsonl"
         )
     try:
-        return _parse_json(block, None).schema
+        return _with_typed_lists(_parse_json(block, None).schema)
     except pa.ArrowInvalid as error:
-        for _, line, problem in _parse_json_lines(block, None, first_line_number=1):
-            if problem:
-                raise DataError(f"{file}: line {line}: {problem}") from error
-        raise DataError(f"{file}: {first_line(error)}") from error
+        parsed = list(_parse_json_lines(block, None, first_line_number=1))
+        tables = [table for table, _, problem in parsed if not problem]
+        if not tables:
+            _, line, problem = parsed[0]
+            raise DataError(f"{file}: line {line}: {problem}") from error
+        schemas = [table.schema for table in tables]
+        return _with_typed_lists(pa.unify_schemas(schemas, promote_options="permissive"))
+
+
+def _with_typed_lists(schema: pa.Schema) -> pa.Schema:
+    """Lists that are empty in the whole block are taken for lists of texts."""
+    empty, texts = pa.list_(pa.null()), pa.list_(pa.string())
+    return pa.schema([f.with_type(texts) if f.type == empty else f for f in schema])
 
 
 def read_json_chunks(

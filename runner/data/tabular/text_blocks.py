@@ -34,7 +34,8 @@ def read_blocks(file: DataFile, num_bytes: int) -> Generator[bytes]:
         while following := stream.read(num_bytes) if data else b"":
             cut = (data.rfind(b"\n") + 1) or (data.rfind(b"\r") + 1)
             if cut:
-                yield rest + data[:cut]
+                if (block := rest + data[:cut]).strip(b"\r\n"):
+                    yield block
                 rest = b""
             elif len(rest) > MAX_LINE_BYTES:
                 raise DataError(f"{file}: a line of over {len(rest):,} bytes: is it a text file?")
