@@ -295,12 +295,13 @@ sys.exit(2)  # in the middle of the file
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["an error", "a file half read"])
 def test_no_process_hangs_or_aborts_at_its_end(tmp_path, how):
-    """Before, 1 in 5 was aborted: a thread of Arrow's called Python while the interpreter ended."""
+    """On a busy machine, 1 in 30 and more did: Arrow called Python while the interpreter ended."""
     rng = np.random.default_rng(0)
     lines = ["label,user,x"] + [
         f"{n % 2},{u},1" for n, u in enumerate(rng.integers(0, 10**9, 1_500_000))
     ]
-    packed = gzip.compress("\n".join(lines).encode(), 1)[10:].replace(b"\x00", b"")
+    packed = gzip.compress("\n".join(lines).encode(), 1)[10:]
+    packed = packed[:5000].replace(b"\x00", b"") + packed[5000:]  # else no text at first sight
     path = tmp_path / "x.csv"
     path.write_bytes(packed if how == "an error" else "\n".join(lines).encode())
     words = ["-m", "runner", "schema"] if how == "an error" else ["-c", EXIT]

@@ -196,10 +196,16 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
     )
 
 
+def is_delimiter(value: object) -> bool:
+    """Tell whether a value can stand between the columns of a text file."""
+    one = isinstance(value, str) and len(value) == 1 and value.isascii()
+    return one and value not in ('"', "\r", "\n")
+
+
 def _parse_places(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     places = {k: schema[k] for k in (*LOCATION_KEYS, *TEXT_KEYS) if schema.get(k) is not None}
     delimiter = places.get("delimiter", ",")
-    if not (isinstance(delimiter, str) and len(delimiter) == 1):
+    if not is_delimiter(delimiter):
         raise ConfigError(f"{where}.delimiter={delimiter!r}: expected one character")
     if "column_names" in places:
         names = _parse_column_names(schema, "column_names", where)

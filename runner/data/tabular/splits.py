@@ -112,7 +112,8 @@ def check_split_type(
         return
     type_ = file_schema.field(split.column).type
     if is_text(type_):
-        rows = next(read_chunks([str(split.column)])).table
+        chunk = next(read_chunks([str(split.column)]), None)
+        rows = chunk.table if chunk else None
         if rows is None or not np.isnan(read_seconds(rows, str(split.column))).all():
             return
     if not (is_temporal(type_) or pt.is_integer(type_) or pt.is_floating(type_)):

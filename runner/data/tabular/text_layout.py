@@ -9,9 +9,11 @@ from dataclasses import replace
 
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_text import TextFormat, default_text_format, read_first_lines
-from runner.errors import UserError
+from runner.data.tabular.schema_file import is_delimiter
+from runner.errors import DataError, UserError
 
 DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "\x01": "\\x01"}
+ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as they are written in a shell
 NUM_LINES = 50
 MISSING = ("", "NA", "N/A", "nan", "NaN", "null", "NULL", "None", "\\N", "?", "-")
 
@@ -27,6 +29,7 @@ def find_layout(
 
     Raises:
         UserError: for a delimiter of several characters, and for names that do not fit.
+        DataError: for a line that is no row.
     """
     usual = default_text_format(format_)
     if usual.json_lines:
@@ -37,10 +40,13 @@ def find_layout(
         delimiter = _find_delimiter(file, lines, usual.delimiter)
         if delimiter != usual.delimiter:
             notes.append(f"its columns stand between {DELIMITERS[delimiter]}")
-    elif len(delimiter := delimiter.encode().decode("unicode_escape")) != 1:
+    elif not is_delimiter(delimiter := ESCAPES.get(delimiter, delimiter)):
         raise UserError(f"--delimiter {delimiter!r}: expected one character; {_convert(delimiter)}")
     layout = replace(usual, delimiter=delimiter)
-    rows = list(csv.reader(lines, delimiter=delimiter))
+    try:
+        rows = list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error as error:
+        raise DataError(f"{file}: {error}") from error
     first = rows[0] if rows else []
     if names:
         if list(names) == first:
