@@ -121,7 +121,8 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
 
 
 def _two_texts(values: pa.Array) -> tuple[str, ...]:
-    if not (is_text(values.type) or pt.is_boolean(values.type)):
+    type_ = values.type
+    if not (pt.is_string(type_) or pt.is_large_string(type_) or pt.is_boolean(type_)):
         return ()
     counts = pc.value_counts(values.cast(pa.string())).to_pylist()
     return tuple(str(c["values"]) for c in sorted(counts, key=lambda c: int(c["counts"])))

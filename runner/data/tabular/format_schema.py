@@ -46,7 +46,7 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
         lines += [
             "",
             "# Left out:",
-            *(f"#   {json.dumps(name)}: {on_one_line(why)}" for name, why in left),
+            *(f"#   {on_one_line(name)}: {on_one_line(why)}" for name, why in left),
         ]
     return "\n".join(lines) + "\n"
 

@@ -22,15 +22,18 @@ _YES = frozenset(("1", "1.0", "true", "t", "yes", "y", "positive", "pos", "click
 
 def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str], str]:
     """Return the columns that look like labels, and what they look like; one of them is taken."""
-    complete = [f for f in columns if not f.missing_share] or list(columns)
-    named = [f.name for f in complete if is_binary(f) and is_outcome(f.name)]
+    named = [f for f in columns if is_outcome(f.name) or is_rating(f.name)]
+    complete = [f for f in columns if not f.missing_share]
+    if not any(f in complete for f in named if is_binary(f) or f.low is not None):
+        complete += [f for f in named if f.missing_share < 1]
+    outcomes = [f.name for f in complete if is_binary(f) and is_outcome(f.name)]
     ratings = [
         f.name
         for f in complete
         if is_rating(f.name) and f.low is not None and 2 < f.num_distinct <= MAX_RATINGS
     ]
-    if named or ratings:
-        return named + ratings, "named like a label"
+    if outcomes or ratings:
+        return outcomes + ratings, "named like a label"
     if len(last := [f.name for f in complete if f.two_texts and is_outcome(f.name)]) == 1:
         return last, "named like a label"
     plain = [f for f in complete if is_binary(f) and not f.two_texts]
