@@ -18,7 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "schema": (
         "runner.cli.schema:schema",
-        "PATH [--validation PATH] [--test PATH] [--out FILE]: propose the YAML of a table",
+        "PATH [--out FILE] [--label NAMES] [--numeric NAMES] ...: propose the YAML of a table",
     ),
     "schedule": (
         "runner.cli.schedule:schedule",

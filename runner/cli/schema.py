@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from runner.data.tabular.propose_schema import SchemaProposal, format_schema_yaml, propose_schema
-from runner.errors import UserError, nearest_hint
+from runner.cli.verb_parser import VerbParser
+from runner.data.tabular.format_schema import format_schema_yaml, on_one_line
+from runner.data.tabular.propose_schema import (
+    Hints,
+    SchemaProposal,
+    SeveralLabelsError,
+    propose_schema,
+)
+from runner.data.tabular.schema_file import expand_pattern
+from runner.errors import UserError
 
-FLAGS = ("--validation", "--test", "--out")
 # The default loss and the default metric of checkpoint.monitor are for labels of 0 and 1.
 REGRESSION_OVERRIDES = (
     ' model/loss=by_kind "checkpoint.monitor={metric: validation/loss, direction: min}"'
 )
-USAGE = "schema PATH [--validation PATH] [--test PATH] [--out FILE]"
 
 
 def schema(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -24,40 +32,102 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for flags that do not exist, and for files that cannot be read or differ.
     """
-    path, flags = _parse(words)
-    proposal = propose_schema(path, flags.get("--validation"), flags.get("--test"))
-    text = format_schema_yaml(proposal, " ".join(["schema", *words]))
-    out = flags.get("--out")
+    given = make_parser().parse(words)
+    if len(given.paths) != 1:
+        raise UserError(f"schema: name one path, not {len(given.paths)}; --help says more")
+    path, out = given.paths[0], given.out
+    if out is not None and Path(out).exists():
+        raise UserError(f"--out {out}: exists already; nothing was written")
+    hints = _read_hints(given)
+    command = " ".join(["schema", *words])
+    try:
+        proposal = propose_schema(path, given.validation, given.test, hints)
+    except SeveralLabelsError as error:
+        labels = _ask_for_labels(error)
+        command += f" --label {','.join(labels)}"
+        hints = replace(hints, labels=labels)
+        proposal = propose_schema(path, given.validation, given.test, hints)
+    text = format_schema_yaml(proposal, command)
     _print_proposal(proposal, to_stderr=out is None)
     if out is None:
         print(text, end="")
         return 0
     _write(Path(out), text)
-    kinds = [settings.get("type", "binary") for _, settings in proposal.columns_with_role("labels")]
-    more = REGRESSION_OVERRIDES if "regression" in kinds else ""
-    command = f"python -m runner dataset={proposal.format} dataset.schema={out}{more}"
-    print(f"wrote {out}; next: {command}")
+    print(f"wrote {out}; {_next_step(proposal, out)}")
     return 0
 
 
-def _parse(words: Sequence[str]) -> tuple[str, dict[str, str]]:
-    flags: dict[str, str] = {}
-    paths: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.partition("=")
-        if not name.startswith("--"):
-            paths.append(word)
-        elif name not in FLAGS:
-            raise UserError(f"schema: {name}: no such flag{nearest_hint(name, FLAGS)}; {USAGE}")
-        elif not equals and not rest:
-            raise UserError(f"schema: {name} needs a path; {USAGE}")
-        else:
-            flags[name] = value if equals else rest.pop(0)
-    if len(paths) != 1:
-        raise UserError(f"schema: name one path, not {len(paths)}; {USAGE}")
-    return paths[0], flags
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `schema`."""
+    parser = VerbParser(
+        "schema",
+        "Read a table and propose the YAML that declares its columns. What you know of the columns\n"
+        "goes before what their names and values suggest. NAMES are separated by commas; C{1..26}\n"
+        "stands for several.",
+        examples=(
+            "schema clicks.parquet --out clicks.yaml",
+            "schema log.csv.gz --label click,buy --time ts --categorical 'C{1..26}'",
+        ),
+    )
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="a file, a folder, a glob, a URL")
+    for name, value, about in (
+        ("validation", "PATH", "the files of the validation split"),
+        ("test", "PATH", "the files of the test split"),
+        ("out", "FILE", "where to write the YAML; it must not exist"),
+        ("positive", "VALUE", "the text of the label that counts as 1"),
+        ("weight", "NAME", "the weight of a row"),
+        ("time", "NAME", "the time that the splits follow"),
+        ("delimiter", "CHARACTER", "what separates the columns of a text file"),
+    ):
+        parser.add_argument(f"--{name}", metavar=value, help=about)
+    for name, about in (
+        ("label", "what is predicted"),
+        ("numeric", "quantities"),
+        ("categorical", "ids"),
+        ("drop", "columns that are not read"),
+        ("columns", "the names of the columns of a file without a line of names"),
+    ):
+        parser.add_argument(f"--{name}", metavar="NAMES", action="append", default=[], help=about)
+    return parser
+
+
+def _read_hints(given: argparse.Namespace) -> Hints:
+    def names(texts: Sequence[str]) -> tuple[str, ...]:
+        parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+        return tuple(dict.fromkeys(name for part in parts for name in expand_pattern(part)))
+
+    return Hints(
+        labels=names(given.label),
+        positive=given.positive,
+        numeric=names(given.numeric),
+        categorical=names(given.categorical),
+        drop=names(given.drop),
+        weight=given.weight,
+        time=given.time,
+        delimiter=given.delimiter,
+        columns=names(given.columns),
+    )
+
+
+def _ask_for_labels(error: SeveralLabelsError) -> tuple[str, ...]:
+    """Ask on a terminal which columns are the labels.
+
+    Raises:
+        SeveralLabelsError: the given one, if there is no terminal, or no answer.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise error
+    print(f"{error}", file=sys.stderr)
+    while True:
+        print("label (a name, or several with commas; empty: none): ", end="", file=sys.stderr)
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        answer = tuple(name.strip() for name in line.split(",") if name.strip())
+        if not answer:
+            raise error
+        if not (unknown := [name for name in answer if name not in error.candidates]):
+            return answer
+        print(f"{unknown[0]}{nearest_hint(unknown[0], error.candidates)}", file=sys.stderr)
 
 
 def _write(path: Path, text: str) -> None:
@@ -66,32 +136,53 @@ def _write(path: Path, text: str) -> None:
     Raises:
         UserError: if the file exists or cannot be written.
     """
-    if path.exists():
-        raise UserError(f"--out {path}: exists already; nothing was written")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(f"--out {path}: exists already; nothing was written") from None
     except OSError as error:
         raise UserError(f"--out {path}: cannot be written: {error.strerror or error}") from error
 
 
+def _next_step(proposal: SchemaProposal, out: str) -> str:
+    """Return what is to be done with the file: a command that trains, or what is missing."""
+    labels = proposal.with_role("labels")
+    if not labels:
+        return "it has no label yet: write one into it, or name it with --label"
+    more = ""
+    if "regression" in [role.settings.get("type") for _, role in labels]:
+        more += REGRESSION_OVERRIDES
+    used = [f for f, role in proposal.columns if role.name in ("labels", "numeric", "weight")]
+    if any(f.non_finite_share for f in used) or any(f.missing_share for f, _ in labels):
+        more += " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
+    return f"next: python -m runner dataset={proposal.format} dataset.schema={out}{more}"
+
+
 def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for name in ("column", "type", "values", "missing", "range or examples", "proposed as"):
         right = name in ("values", "missing")
         table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for column, role, why, settings in proposal.columns:
-        shown = [str(k) if v is True else f"{k}={v}" for k, v in settings.items()]
-        proposed = " ".join([role or "-", *shown]) + (f" ({why})" if why else "")
+    for column, role in proposal.columns:
+        shown = [str(k) if v is True else f"{k}={v}" for k, v in role.settings.items()]
+        why = f" ({role.reason})" if role.reason else ""
         low, high = column.low, column.high
         span = ", ".join(column.examples) if low is None else f"{low:g} .. {high:g}"
         missing = f"{column.missing_share:.1%}" if column.missing_share else ""
-        distinct = f"{column.num_distinct:,}"
-        cells = (column.name, str(column.type), distinct, missing, span[:40], proposed)
-        table.add_row(*(_plain(cell) for cell in cells))
+        proposed = " ".join([role.name or "-", *shown]) + why
+        cells = (column.name, str(column.type), f"{column.num_distinct:,}", missing, span[:40])
+        table.add_row(*(escape(on_one_line(cell)) for cell in (*cells, proposed)))
+    for name, settings in proposal.time_parts.items():
+        parts = " ".join(f"{key}={value}" for key, value in settings.items())
+        table.add_row(
+            *(escape(on_one_line(cell)) for cell in (name, "", "", "", "", f"categorical {parts}"))
+        )
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "140"))
     console = Console(stderr=to_stderr, width=width, highlight=False)
     console.print(table)
@@ -99,9 +190,45 @@ def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
     split = proposal.places.get("split")
     splits = f"split: {split}" if split else "all splits have their paths"
     console.print(f"{rows}{len(proposal.columns)} columns; {splits}", markup=False)
+    for note in (*proposal.notes, *_whole_number_notes(proposal)):
+        console.print(on_one_line(note), markup=False, soft_wrap=True)
 
 
-def _plain(text: str) -> str:
-    from rich.markup import escape
+def _whole_number_notes(proposal: SchemaProposal) -> list[str]:
+    """Return a line on the whole numbers that are taken as ids, and one on the others."""
+    notes = []
+    for role, as_what, flag, other in (
+        ("categorical", "ids", "--numeric", "numbers"),
+        ("numeric", "quantities", "--categorical", "ids"),
+    ):
+        names = [
+            f.name
+            for f, given in proposal.with_role(role)
+            if f.low is not None and f.is_whole and not (f.separator or "list" in given.settings)
+            if not given.reason.startswith("--")
+        ]
+        if names:
+            count = f"{len(names)} whole-number column{'s' if len(names) > 1 else ''}"
+            turn = "them" if len(names) > 1 else "it"
+            listed = ",".join(_join_families(names))
+            notes.append(f"{count} taken as {as_what}; {flag} {listed} turns {turn} into {other}")
+    return notes
 
-    return escape(text)
+
+def _join_families(names: Sequence[str]) -> list[str]:
+    """Write C1, C2 and C3 as C{1..3}, as flags take it."""
+    joined: list[tuple[str, int, int]] = []
+    for name in names:
+        match = re.fullmatch(r"(.*?)(0|[1-9]\d*)", name)
+        head, number = (match[1], int(match[2])) if match else (name, -1)
+        if joined and number > 0 and joined[-1][0] == head and joined[-1][2] == number - 1:
+            joined[-1] = (head, joined[-1][1], number)
+        else:
+            joined.append((head, number, number))
+    texts = []
+    for head, first, last in joined:
+        if last - first > 1:
+            texts.append(f"{head}{{{first}..{last}}}")
+        else:
+            texts += [head if n < 0 else f"{head}{n}" for n in range(first, last + 1)]
+    return texts

@@ -1,4 +1,4 @@
-"""Fault 24: the clock jumps, or a run directory is moved, copied, linked between kill and resume."""
+"""Fault 24: clocks jump, and run directories are moved between kill and resume."""
 
 from __future__ import annotations
 

@@ -12,13 +12,15 @@ import pyarrow.types as pt
 
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import (
-    default_text_format,
     is_list,
+    is_text,
     open_parquet_file,
-    read_text_chunks,
     unpack_columns,
     unpacked_type,
 )
+from runner.data.tabular.read_text import TextFormat, read_text_chunks
+from runner.data.tabular.text_values import split_json_lists
+from runner.data.tabular.times import guess_time_form
 
 SAMPLE_ROWS = 200_000
 
@@ -40,10 +42,16 @@ class ColumnStatistics:
     high: float | None = None
     median: float | None = None
     is_whole: bool = False  # integers, or floats without a fraction
+    num_negative: int = 0  # distinct values below 0
+    nonzero_median: float | None = None
+    zero_share: float = 0.0  # of the values
     non_finite_share: float = 0.0  # share of NaN and infinite values
-    separator: str = ""  # what separates the parts of a text; empty: nothing
+    separator: str = ""  # what separates the parts of a text; json: a JSON list; empty: nothing
     mean_length: float = 1.0  # values a row
+    mean_chars: float = 0.0  # of a text
+    time_form: str = ""  # of TIME_FORMS, or text: what the values would be as times; empty: none
     examples: tuple[str, ...] = ()
+    two_texts: tuple[str, ...] = ()  # the values of a text or boolean that has two, rarest first
 
 
 def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
@@ -51,15 +59,20 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     values = column.combine_chunks()
     missing_share = values.null_count / max(len(values), 1)
     values = values.drop_null()
-    mean_length, separator, type_ = 1.0, "", values.type
+    mean_length, separator, type_, time_form, mean_chars = 1.0, "", values.type, "", 0.0
     plain = unpacked_type(type_)
     values = values.cast(pa.float64() if pt.is_decimal(plain) else plain, safe=False)
     if is_list(type_):
         mean_length = float(pc.mean(pc.list_value_length(values)).as_py() or 0)
         values = values.flatten().drop_null()
-    elif pt.is_string(plain) or pt.is_large_string(plain):
-        separator = _guess_separator(values)
-        if separator:
+    elif is_text(plain):
+        mean_chars = float(pc.mean(pc.binary_length(values)).as_py() or 0)
+        time_form = guess_time_form(values[:20_000]) if pt.is_string(plain) else ""
+        separator = "" if time_form or pt.is_binary(plain) else _guess_separator(values)
+        if separator == "json":
+            values = split_json_lists(values.cast(pa.string())).flatten()
+            mean_length = len(values) / max(len(column), 1)
+        elif separator:
             parts = pc.split_pattern(values.cast(pa.string()), separator)
             mean_length = float(pc.mean(pc.list_value_length(parts)).as_py())
             values = parts.flatten()
@@ -68,13 +81,21 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     low = high = median = None
     non_finite_share = 0.0
     is_whole = pt.is_integer(values.type)
+    num_negative, nonzero_median, zero_share = 0, None, 0.0
     if len(values) and (pt.is_integer(values.type) or pt.is_floating(values.type)):
         x = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         finite = np.isfinite(x)
         x, non_finite_share = x[finite], 1 - float(finite.mean())
         if len(x):
             low, high, median = float(x.min()), float(x.max()), float(np.median(x))
-            is_whole = bool((x == np.rint(x)).all()) and not non_finite_share
+            is_whole = bool((x == np.rint(x)).all())
+            num_negative, zero_share = len(np.unique(x[x < 0])), float((x == 0).mean())
+            nonzero_median = float(np.median(x[x != 0])) if zero_share < 1 else None
+            time_form = (
+                guess_time_form(pa.array(x[:: len(x) // 20_000 + 1]))
+                if is_whole and low >= 0
+                else ""
+            )
     first_values = pc.unique(values[:1000]).to_pylist()[:3] if num_distinct else []
     return ColumnStatistics(
         name=name,
@@ -90,14 +111,33 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
         separator=separator,
         mean_length=mean_length,
         examples=tuple(map(str, first_values)),
+        num_negative=num_negative,
+        nonzero_median=nonzero_median,
+        zero_share=zero_share,
+        mean_chars=mean_chars,
+        time_form=time_form,
+        two_texts=_two_texts(values) if num_distinct == 2 and not separator else (),
     )
+
+
+def _two_texts(values: pa.Array) -> tuple[str, ...]:
+    type_ = values.type
+    if not (pt.is_string(type_) or pt.is_large_string(type_) or pt.is_boolean(type_)):
+        return ()
+    counts = pc.value_counts(values.cast(pa.string())).to_pylist()
+    return tuple(str(c["values"]) for c in sorted(counts, key=lambda c: int(c["counts"])))
 
 
 def _guess_separator(texts: pa.Array) -> str:
     """Return a character that many texts contain and whose parts repeat; empty if none does."""
     values = texts[:20_000].cast(pa.string())
     num_texts = pc.count_distinct(values).as_py()
-    for character in ("|", ";", ",", " "):
+    listed = pc.mean(pc.match_substring_regex(values, r"^\[[^{]*\]$").cast(pa.float64())).as_py()
+    if listed is not None and listed > 0.95:
+        return "json"
+    for character in ("|", ";", "^", ",", " "):
+        if character in ", " and num_texts < 100:  # rather names of several words
+            continue
         share = pc.mean(pc.match_substring(values, character).cast(pa.float64())).as_py() or 0
         if share < 0.2:
             continue
@@ -107,10 +147,12 @@ def _guess_separator(texts: pa.Array) -> str:
     return ""
 
 
-def sample_rows(files: Sequence[DataFile], format_: str, schema: pa.Schema) -> pa.Table:
+def sample_rows(
+    files: Sequence[DataFile], text_format: TextFormat | None, schema: pa.Schema
+) -> pa.Table:
     """Return rows from a few places of the files, so that a sorted file does not mislead."""
     tables, count = [], 0
-    for table in _sample_tables(files, format_, schema):
+    for table in _sample_tables(files, text_format, schema):
         tables.append(table.slice(0, SAMPLE_ROWS - count))
         count += tables[-1].num_rows
         if count >= SAMPLE_ROWS:
@@ -121,15 +163,13 @@ def sample_rows(files: Sequence[DataFile], format_: str, schema: pa.Schema) -> p
 
 
 def _sample_tables(
-    files: Sequence[DataFile], format_: str, schema: pa.Schema
+    files: Sequence[DataFile], text_format: TextFormat | None, schema: pa.Schema
 ) -> Iterator[pa.Table]:
     chosen = [files[n] for n in sorted({0, len(files) // 2, len(files) - 1})]
     for file in chosen:
-        if format_ != "parquet":
+        if text_format:
             types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
-            for chunk in read_text_chunks(
-                file, types, default_text_format(format_), skip_bad_rows=True
-            ):
+            for chunk in read_text_chunks(file, types, text_format, skip_bad_rows=True):
                 if chunk.table is not None:
                     yield chunk.table
             continue

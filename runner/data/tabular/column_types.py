@@ -19,6 +19,7 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.read_files import is_list, is_text, unpacked_type
 from runner.data.tabular.schema_file import Declared, IdSpec
 from runner.data.tabular.splits import Split
+from runner.data.tabular.times import TIME_PARTS, is_temporal
 from runner.errors import DataError
 
 
@@ -40,6 +41,30 @@ def text_column_types(declared: Declared, split: Split) -> dict[str, pa.DataType
     for name in [*declared.columns, *([split.column] if split.column else [])]:
         types.setdefault(name, pa.string())
     return types
+
+
+def text_file_schema(
+    inferred: pa.Schema, declared: Declared, split: Split, *, json_lines: bool
+) -> pa.Schema:
+    """Return the types as which the columns of one text file are read.
+
+    Args:
+        inferred: the guessed types. Times are read as such; and a value of JSON has its own type,
+            but for whole numbers, which may be read as others.
+    """
+    types = text_column_types(declared, split)
+    time_columns = {s.column for s in declared.ids if s.encode in TIME_PARTS}
+    time_columns |= {str(split.column)} if split.kind == "time" else set()
+
+    def choose(found: pa.Field) -> pa.DataType:
+        wanted = types.get(found.name, found.type)
+        if is_temporal(found.type) and found.name in time_columns:
+            return found.type
+        if not json_lines or pt.is_null(found.type) or is_temporal(found.type):
+            return wanted
+        return wanted if pt.is_integer(found.type) and pt.is_floating(wanted) else found.type
+
+    return pa.schema([pa.field(f.name, choose(f)) for f in inferred])
 
 
 def check_column_types(declared: Declared, file_schema: pa.Schema, path: str) -> None:
@@ -67,6 +92,8 @@ def check_column_types(declared: Declared, file_schema: pa.Schema, path: str) ->
                 type_ = type_.value_type
             if spec.encode == "bucketise":
                 require(column, _is_number(type_), "a number")
+            elif spec.encode in TIME_PARTS:
+                require(column, is_temporal(type_) or _is_id(type_), "a time")
             else:
                 require(column, _is_id(type_), "an integer or a text")
         for column in (spec.weights, spec.order_by):
@@ -89,7 +116,7 @@ def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None
     names += [(s.column, s.name) for s in declared.ids]
     if any(column != name for column, name in names):
         return None
-    if any(label.above is not None for label in declared.labels):
+    if any(label.above is not None or label.positive for label in declared.labels):
         return None
     for spec in declared.ids:
         type_ = file_schema.field(spec.column).type
@@ -162,7 +189,8 @@ def rewritten_columns(
 
 
 def _number_columns(declared: Declared) -> list[str]:
-    names = [s.column for s in declared.labels] + [s.column for s in declared.numeric]
+    names = [s.column for s in declared.labels if not s.positive]
+    names += [s.column for s in declared.numeric]
     return names + ([declared.weight] if declared.weight else [])
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.core.columns import CARRIED_PREFIX, GROUP_PREFIX, WEIGHT_COLUMN, NumericColumn
@@ -16,6 +17,7 @@ from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.raw_ids import RawIds, read_ids, read_integers
 from runner.data.tabular.read_files import RowChunk, single_array
 from runner.data.tabular.schema_file import Declared, IdSpec, LabelSpec, NumericSpec
+from runner.data.tabular.times import TIME_PARTS
 from runner.data.tabular.vocabulary import look_up_ids
 
 
@@ -58,7 +60,10 @@ def encode_label(table: pa.Table, label: LabelSpec, validator: RowValidator) -> 
     Raises:
         DataError: for a missing or forbidden value, unless bad rows are skipped.
     """
-    raw, missing = read_numbers(table, label.column)
+    if label.positive:
+        raw, missing = _read_positive(table, label)
+    else:
+        raw, missing = read_numbers(table, label.column)
     validator.reject(label.column, missing, lambda row: "the label is missing")
     allowed = label.allowed
     if allowed is None and label.above is None and label.type == "binary":
@@ -75,6 +80,14 @@ def encode_label(table: pa.Table, label: LabelSpec, validator: RowValidator) -> 
     raw = np.where(validator.bad_R, 0, raw)
     fits_int8 = label.above is not None or all(v in range(128) for v in allowed or (0.5,))
     return raw.astype(np.int8 if fits_int8 else np.float32)
+
+
+def _read_positive(table: pa.Table, label: LabelSpec) -> tuple[np.ndarray, np.ndarray]:
+    """Return [R] float64, 1 where a text is a positive one, and [R] bool: which are missing."""
+    texts = pc.utf8_trim_whitespace(single_array(table, label.column).cast(pa.string()))
+    is_positive = pc.is_in(texts, pa.array([text.strip() for text in label.positive], pa.string()))
+    missing = texts.is_null().to_numpy(zero_copy_only=False)
+    return is_positive.to_numpy(zero_copy_only=False).astype(np.float64), missing
 
 
 def build_numeric_column(spec: NumericSpec, fitted: FittedTransforms) -> NumericColumn:
@@ -168,6 +181,8 @@ def map_to_table_rows(
     default = spec.default
     if spec.encode == "bucketise":
         default = len(fitted.boundaries[spec.name]) + 1 if default is None else default
+    elif spec.encode in TIME_PARTS:
+        default = TIME_PARTS[spec.encode] if default is None else default
     if default is None and not spec.cross:
         validator.reject(name, missing, lambda _: "is missing and has no default", ids.row_of_value)
     if spec.encode == "bucketise":

@@ -13,10 +13,14 @@ from typing import IO, Any, cast
 from runner.data.core.source_files import EDGE_BYTES, nearest_path
 from runner.errors import DataError, nearest_hint
 
+_PACKED = ("", ".gz", ".bz2", ".zst")
 SUFFIXES = {
     "parquet": (".parquet", ".pq", ".parq"),
-    "csv": (".csv", ".csv.gz", ".txt"),
-    "tsv": (".tsv", ".tsv.gz", ".txt"),
+    "csv": tuple(ending + packed for ending in (".csv", ".txt") for packed in _PACKED),
+    "tsv": tuple(ending + packed for ending in (".tsv", ".txt") for packed in _PACKED),
+    "jsonl": tuple(
+        ending + packed for ending in (".jsonl", ".ndjson", ".json") for packed in _PACKED
+    ),
 }
 EXTRAS = {"http": "http", "https": "http"}  # scheme -> extra of this package that can read it
 
@@ -69,7 +73,7 @@ def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[Da
 
     Args:
         paths: a path, a folder, a glob or a URL, or several of them.
-        format_: parquet, csv or tsv; of a folder only files with its endings are taken.
+        format_: parquet, csv, tsv or jsonl; of a folder only files with its endings are taken.
         key: the setting's name, for messages.
 
     Raises:

@@ -14,6 +14,7 @@ from runner.data.tabular.raw_ids import RawIds, read_ids
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.schema_file import Declared, IdSpec
 from runner.data.tabular.splits import TimeSample
+from runner.data.tabular.times import TIME_PARTS
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID, ValueCounter
 from runner.errors import DataError
 
@@ -26,7 +27,7 @@ def needs_fitting(declared: Declared) -> bool:
 def _needs_data(spec: IdSpec) -> bool:
     if spec.encode in ("vocabulary", "bucketise"):
         return spec.encode == "vocabulary" or not spec.boundaries
-    return spec.num_rows is None
+    return spec.num_rows is None and spec.encode not in TIME_PARTS
 
 
 class TransformFitter:
@@ -122,6 +123,8 @@ class TransformFitter:
                 # a default beyond the largest id gives missing values a row of their own
                 num_rows = max(self._largest.get(name, 0) + 1, (spec.default or 0) + 1)
                 fitted.num_rows[name] = max(num_rows, fitted.num_rows.get(name, 0))
+            elif spec.encode in TIME_PARTS:  # one more row for missing times
+                fitted.num_rows[name] = spec.num_rows or TIME_PARTS[spec.encode] + 1
             elif spec.num_rows is not None:
                 fitted.num_rows[name] = spec.num_rows
         return fitted

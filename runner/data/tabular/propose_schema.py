@@ -1,51 +1,69 @@
-"""Proposes the YAML that declares a table's columns, from a sample of its rows."""
+"""Proposes the schema of a table: a role for each column, from a sample of its rows."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from runner.data.tabular.column_statistics import (
-    SAMPLE_ROWS,
     ColumnStatistics,
     compute_statistics,
     sample_rows,
 )
-from runner.data.tabular.file_list import SUFFIXES, find_files
+from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
+from runner.data.tabular.guess_label import (
+    LEAK_AUC,
+    find_label_candidates,
+    is_binary,
+    label_settings,
+    leak_auc,
+    read_label,
+)
+from runner.data.tabular.guess_roles import TIME_REASON, Role, guess_roles, is_time
+from runner.data.tabular.propose_times import choose_time, propose_split, propose_time_parts
 from runner.data.tabular.read_files import (
     check_same_schema,
-    default_text_format,
-    infer_text_schema,
-    is_text,
     read_parquet_schema,
 )
-from runner.errors import DataError, UserError
+from runner.data.tabular.read_text import TextFormat, default_text_format, infer_text_schema
+from runner.data.tabular.text_layout import find_layout
+from runner.errors import DataError, UserError, nearest_hint, raise_combined
 
-# what the names of columns say of their roles
-LABEL = re.compile(
-    r"label|click(ed)?|is_click|target|y|conver(sion|ted)|purchased?|buy|bought|like[ds]?|response|outcome|clk"
-)
-RATING = re.compile(r"rating|stars?|score")
-WEIGHT = re.compile(r"(sample_?|row_?|importance_?)?weight|importance")
-TIME = re.compile(r"(time|ts|date|timestamp|unix|event_?time|created_?at|datetime)(_?(ms|s))?")
-ID = re.compile(
-    r"(^|_)(id|uid|pid|code|category|cat|type|brand|hash|zip|gender|country|city)(_|$|\d)|.*(Id|ID)$"
-)
-USER = re.compile(r"user(_?id)?|uid|customer(_?id)?|member(_?id)?|userId|visitor(_?id)?", re.I)
-COUNT = re.compile(
-    r"(^|_)(num|count|cnt|price|age|amount|score|length|size|rate|days|hours|total)(_|$)|^I\d+$"
-)
-HISTORY = re.compile(r"hist|seq|past|previous|last_")
-# statistics, role (empty: none), reason, settings
-ColumnProposal = tuple[ColumnStatistics, str, str, dict[str, Any]]
+FEATURES = ("numeric", "categorical")
+LEAK_ROWS = 40_000  # enough to see whether a column tells the label
+EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
+
+
+class SeveralLabelsError(UserError):
+    """Several columns look like the label. `candidates` are their names."""
+
+    def __init__(self, candidates: Sequence[str], meaning: str) -> None:
+        self.candidates = tuple(candidates)
+        listed = ", ".join(candidates)
+        super().__init__(
+            f"{len(candidates)} columns may be the label ({meaning}): {listed}; "
+            f"--label {candidates[0]} takes one, --label {','.join(candidates[:2])} several"
+        )
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a user says of the columns; the rest is guessed."""
+
+    labels: tuple[str, ...] = ()
+    positive: str | None = None  # the value of a label that stands for 1
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    weight: str | None = None
+    time: str | None = None
+    delimiter: str | None = None
+    columns: tuple[str, ...] = ()  # names, for text files whose first line has none
 
 
 @dataclass(frozen=True)
@@ -53,71 +71,78 @@ class SchemaProposal:
     """A role for every column of a table, with a split of its rows."""
 
     format: str
-    places: Mapping[str, Any]  # paths of the splits, and the split
-    columns: tuple[ColumnProposal, ...]
+    places: Mapping[str, Any]  # paths of the splits, the split, and how text files are written
+    columns: tuple[tuple[ColumnStatistics, Role], ...]
+    time_parts: Mapping[str, Mapping[str, Any]]  # more features: name -> settings
     num_rows: int | None  # of all files, if known
+    notes: tuple[str, ...]  # what was found out and decided, a sentence each
 
-    def columns_with_role(self, role: str) -> list[tuple[ColumnStatistics, dict[str, Any]]]:
-        """Return the columns of a role, with their settings."""
-        return [(column, settings) for column, r, _, settings in self.columns if r == role]
+    def with_role(self, role: str) -> list[tuple[ColumnStatistics, Role]]:
+        """Return the columns of a role."""
+        return [(column, given) for column, given in self.columns if given.name == role]
 
 
-def propose_schema(path: str, validation: str | None, test: str | None) -> SchemaProposal:
+def propose_schema(
+    path: str, validation: str | None = None, test: str | None = None, hints: Hints | None = None
+) -> SchemaProposal:
     """Propose a schema for a table.
 
     Args:
         path: the files of the train split, or of all splits.
         validation: files of the validation split, if it has its own.
         test: files of the test split, if it has its own.
+        hints: what is known of the columns.
 
     Raises:
-        UserError: for an ending that is not known, and where no column can be a label.
+        SeveralLabelsError: where several columns look like the label.
+        UserError: for an ending that is not known, and for hints that do not fit.
         DataError: for a path that does not exist, files that differ, and where there are no rows,
             or no columns to learn from.
     """
+    hints = hints or Hints()
     format_ = detect_format(path)
     paths = {"path": path, "validation_path": validation, "test_path": test}
     files_by_key = {k: find_files(v, format_, key=k) for k, v in paths.items() if v}
-    all_files = [file for files in files_by_key.values() for file in files]
-    num_rows = None
-    if format_ == "parquet":
-        read = {str(file): read_parquet_schema(file) for file in all_files}
-        schemas = {name: schema for name, (schema, _) in read.items()}
-        num_rows = sum(sum(counts) for _, counts in read.values())
-    else:
-        text_format = default_text_format(format_)
-        schemas = {str(file): infer_text_schema(file, text_format) for file in all_files}
-    first = next(iter(schemas.values()))
-    check_same_schema(
-        schemas if format_ == "parquet" else {n: _without_types(s) for n, s in schemas.items()},
-        first.names,
-    )
-    sample = sample_rows(files_by_key["path"], format_, first)
+    schema, layout, num_rows, notes = _read_schemas(files_by_key, format_, hints)
+    sample = sample_rows(files_by_key["path"], layout, schema)
     if not sample.num_rows:
         raise DataError(f"{path}: has no rows")
-    statistics = [compute_statistics(sample[name], name) for name in first.names]
-    label = _choose_label(statistics)
-    columns = tuple((column, *_propose_role(column, label)) for column in statistics)
-    if not any(role in ("numeric", "categorical") for _, role, _, _ in columns):
-        shown = ", ".join(f"{column.name} ({why or role})" for column, role, why, _ in columns)
-        raise DataError(f"{path}: no column to learn from: {shown}")
-    places: dict[str, Any] = {
-        k: v if "://" in v else os.path.abspath(v) for k, v in paths.items() if v
-    }
-    split = _propose_split(columns, validation, test)
+    columns = [compute_statistics(sample[name], name) for name in schema.names]
+    raise_combined(_find_wrong_hints(hints, columns))
+    roles, found = _choose_labels(columns, hints, of_text_file=format_ in ("csv", "tsv"))
+    notes += found
+    features = [f for f in columns if f.name not in roles]
+    roles |= _feature_roles(features, hints, labels_known=bool(hints.labels))
+    notes += _drop_leaks(sample, columns, roles, kept={*hints.numeric, *hints.categorical})
+    if not any(role.name in FEATURES for role in roles.values()):
+        shown = ", ".join(f"{name} ({role.reason or role.name})" for name, role in roles.items())
+        more = "; is it the right --delimiter?" if len(columns) == 1 else ""
+        raise DataError(f"{path}: no column to learn from: {shown}{more}")
+    missing = [name for name, own in (("validation", validation), ("test", test)) if not own]
+    time = choose_time(sample, columns, roles, hints.time, splits=bool(missing))
+    places = {k: v if "://" in v else os.path.abspath(v) for k, v in paths.items() if v}
     return SchemaProposal(
-        format_, {**places, **({"split": split} if split else {})}, columns, num_rows
+        format_,
+        {**places, **propose_split(time, missing), **_text_places(layout, format_)},
+        tuple((f, roles[f.name]) for f in columns),
+        propose_time_parts(sample, time, taken=schema.names) if time else {},
+        num_rows,
+        tuple(notes),
     )
 
 
 def detect_format(path: str) -> str:
     """Return the format of files, by the ending of the path or of the first file in a folder.
 
+    A file of another ending is taken as CSV; reading it tells whether it is a text.
+
     Raises:
         UserError: for an ending that is not known.
         DataError: for a path that does not exist.
     """
     lower = path.rstrip("/").lower()
+    if lower.endswith(EXCEL):
+        raise UserError(f"{path}: is an Excel file: save the sheet as CSV, or as Parquet by pandas")
     for format_, suffixes in SUFFIXES.items():
         if lower.endswith(suffixes):
             return format_
@@ -127,173 +152,160 @@ def detect_format(path: str) -> str:
             for name in sorted(names):
                 if name.lower().endswith(endings):
                     return detect_format(name)
-    if "://" not in path and not os.path.exists(path) and not any(c in path for c in "*?["):
+    if os.path.isfile(path):
+        return "csv"
+    if "://" not in path and not any(c in path for c in "*?["):
         find_files(path, "parquet", key="PATH")  # raises with the nearest name
-    raise UserError(f"{path}: is it Parquet, CSV or TSV? Known endings are {', '.join(endings)}")
-
-
-def _propose_role(f: ColumnStatistics, label: str) -> tuple[str, str, dict[str, Any]]:
-    """Return the role of a column, the reason for it, and its settings."""
-    if f.name == label:
-        if RATING.fullmatch(f.name.lower()) and f.num_distinct > 2:
-            return _label_above_middle(f)
-        if f.num_distinct == 2 and f.low is not None and (f.low, f.high) != (0, 1):
-            return _label_above_middle(f)
-        return "labels", "", {} if f.num_distinct <= 2 else {"type": "regression"}
-    lower = f.name.lower()
-    if f.missing_share == 1 or pt.is_null(f.type):
-        return "", "empty", {}
-    if f.num_distinct <= 1 and not f.missing_share and not pt.is_nested(f.type):
-        return "", "the same in every row", {}
-    if _is_time(f):
-        return "", "time", {}
-    if pt.is_nested(f.type):
-        inner = getattr(f.type, "value_type", None)
-        if inner is None or pt.is_nested(inner) or pt.is_floating(inner):
-            return "", "no role for such a type", {}
-        why = "or a sequence: move it there with a max_length" if HISTORY.search(lower) else ""
-        return "categorical", why, {"list": True, **_propose_encoding(f, in_list=True)}
-    if f.separator:
-        return "categorical", "", {"separator": f.separator, **_propose_encoding(f, in_list=True)}
-    if WEIGHT.fullmatch(lower) and f.low is not None and f.low >= 0:
-        return "weight", "", {}
-    if is_text(f.type):
-        if f.num_distinct > 0.9 * f.num_rows * (1 - f.missing_share) and f.num_rows > 100:
-            return "carried", "differs in every row", {}
-        return "categorical", "", _propose_encoding(f)
-    if pt.is_boolean(f.type):
-        return "categorical", "", _propose_encoding(f)
-    if f.low is None:
-        return "", "no role for such a type", {}
-    if (
-        f.is_whole
-        and not COUNT.search(f.name)
-        and (
-            ID.search(f.name)
-            or USER.fullmatch(f.name)
-            or f.num_distinct <= 20
-            or (f.high or 0) > 1e7
-        )
-    ):
-        if f.num_distinct > 0.9 * f.num_rows and f.num_rows > 1000 and not USER.fullmatch(f.name):
-            return "carried", "differs in every row", {}
-        return "categorical", "", _propose_encoding(f)
-    return "numeric", "", _propose_numeric(f)
-
-
-def _label_above_middle(f: ColumnStatistics) -> tuple[str, str, dict[str, Any]]:
-    middle = ((f.low or 0) + (f.high or 0)) / 2
-    return "labels", f"1 over {middle:g}", {"above": middle}
-
-
-def _propose_encoding(f: ColumnStatistics, in_list: bool = False) -> dict[str, Any]:
-    if f.num_distinct > 0.5 * SAMPLE_ROWS:
-        rows = 1 << int(np.ceil(np.log2(10 * f.num_distinct)))
-        return {"encode": "hash", "num_rows": rows, **({} if in_list else {"default": 0})}
-    return {"encode": "vocabulary", "min_count": 1 if f.num_distinct <= 1000 else 5}
-
-
-def _propose_numeric(f: ColumnStatistics) -> dict[str, Any]:
-    assert f.low is not None and f.high is not None and f.median is not None
-    skewed = f.low >= 0 and f.high > 20 * max(f.median, 1)
-    settings: dict[str, Any] = {"log1p": True} if skewed else {}
-    settings["standardise"] = True
-    if f.missing_share:
-        settings["default"] = float(f"{f.median:.6g}")
-    return settings
-
-
-def _choose_label(columns: Sequence[ColumnStatistics]) -> str:
-    """Return the name of the column that is most likely to be the label.
-
-    Raises:
-        UserError: if no column can be one.
-    """
-
-    def is_binary(f: ColumnStatistics) -> bool:
-        if pt.is_boolean(f.type):
-            return True
-        return f.num_distinct == 2 and f.low == 0 and f.high == 1 and not pt.is_nested(f.type)
-
-    named = [f for f in columns if LABEL.fullmatch(f.name.lower())]
-    numbers = [f for f in columns if f.low is not None and not pt.is_nested(f.type)]
-    ratings = [f for f in numbers if RATING.fullmatch(f.name.lower())]
-    for candidates in (
-        [f for f in named if is_binary(f)],
-        [f for f in columns if is_binary(f) and LABEL.search(f.name.lower())],
-        ratings,
-        [f for f in columns if is_binary(f) and not f.missing_share],
-        [f for f in named if f.low is not None],
-    ):
-        if candidates:
-            return candidates[0].name
+    listed = ", ".join(e for e in dict.fromkeys(endings) if not e.endswith((".gz", ".bz2", ".zst")))
     raise UserError(
-        "no column looks like a label (0 or 1, or a rating); write the YAML by hand, with "
-        f"`labels:` and one of {', '.join(f.name for f in numbers) or 'its columns'}"
+        f"{path}: is it Parquet, CSV, TSV or JSON lines? Known endings are {listed}, and of texts "
+        "these with .gz, .bz2 or .zst"
     )
 
 
-def _propose_split(
-    columns: Sequence[ColumnProposal], validation: str | None, test: str | None
-) -> dict[str, Any] | None:
-    """Propose a split for what has no path: by time if there is a column of times."""
-    missing = [name for name, path in (("validation", validation), ("test", test)) if not path]
-    if not missing:
-        return None
-    times = [f.name for f, role, why, _ in columns if why == "time"]
-    if times:
-        return {"time": times[0], **dict.fromkeys(missing, 0.1)}
-    return {"random": {"train": round(1 - 0.1 * len(missing), 1), **dict.fromkeys(missing, 0.1)}}
+def _read_schemas(
+    files_by_key: Mapping[str, Sequence[DataFile]], format_: str, hints: Hints
+) -> tuple[pa.Schema, TextFormat | None, int | None, list[str]]:
+    """Return the columns, how text files are written, the number of rows if known, and notes.
 
-
-def _is_time(f: ColumnStatistics) -> bool:
-    if pt.is_timestamp(f.type) or pt.is_date(f.type):
-        return True
-    named = TIME.fullmatch(f.name.lower()) is not None
-    return named and f.low is not None and (8e8 < f.low < 4e9 or 8e11 < f.low < 4e12)
-
-
-def _without_types(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(name, pa.string()) for name in schema.names])
-
-
-def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
-    """Format a proposal as a schema file, with a comment on every column.
-
-    Args:
-        command: the words that proposed it, for its first line.
+    Raises:
+        UserError: for hints that the files contradict, and files that differ.
     """
-    lines = [f"# Proposed by `{command}`. Check every line: you know your columns, it guessed."]
-    lines += [f"{key}: {json.dumps(value)}" for key, value in proposal.places.items()]
-    for role in ("labels", "numeric", "categorical"):
-        columns = proposal.columns_with_role(role)
-        if columns:
-            lines += ["", f"{role}:"]
-        for column, settings in columns:
-            flow = ", ".join(f"{k}: {json.dumps(v)}" for k, v in settings.items())
-            lines.append(f"  {json.dumps(column.name)}: {{{flow}}}  # {_describe_column(column)}")
-    users = [
-        f
-        for f, _ in proposal.columns_with_role("categorical")
-        if USER.fullmatch(f.name) and f.mean_length == 1 and not f.missing_share
+    files = [file for own in files_by_key.values() for file in own]
+    if format_ == "parquet":
+        if hints.delimiter or hints.columns:
+            raise UserError("--delimiter, --columns: Parquet files have columns with names")
+        read = {str(file): read_parquet_schema(file) for file in files}
+        schemas = {name: schema for name, (schema, _) in read.items()}
+        first = next(iter(schemas.values()))
+        check_same_schema(schemas, first.names)
+        return first, None, sum(sum(counts) for _, counts in read.values()), []
+    layout, notes = find_layout(files[0], format_, hints.delimiter, hints.columns)
+    schemas = {str(file): infer_text_schema(file, layout) for file in files}
+    first = next(iter(schemas.values()))
+    plain = {n: pa.schema([pa.field(c, pa.string()) for c in s.names]) for n, s in schemas.items()}
+    check_same_schema(plain, first.names)
+    return first, layout, None, notes
+
+
+def _find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[str]:
+    """Return what is wrong with the hints, a message each."""
+    by_name = {f.name: f for f in columns}
+    given = {"--label": hints.labels, "--numeric": hints.numeric, "--drop": hints.drop}
+    given["--categorical"] = hints.categorical
+    given |= {"--weight": tuple(filter(None, [hints.weight]))}
+    given |= {"--time": tuple(filter(None, [hints.time]))}
+    problems = [
+        f"{flag} {name}: no such column{nearest_hint(name, by_name, 3)}"
+        for flag, names in given.items()
+        for name in names
+        if name not in by_name
     ]
-    if users:
-        lines += ["", f"groups: {json.dumps([f.name for f in users[:1]])}  # for grouped metrics"]
-    if carried := [f.name for f, _ in proposal.columns_with_role("carried")]:
-        lines += ["", f"carried: {json.dumps(carried)}  # kept for predictions, no feature"]
-    if weights := proposal.columns_with_role("weight"):
-        lines += ["", f"weight: {json.dumps(weights[0][0].name)}"]
-    if left := [(f.name, why) for f, role, why, _ in proposal.columns if not role]:
-        lines += ["", "# Left out:", *(f"#   {name}: {why}" for name, why in left)]
-    return "\n".join(lines) + "\n"
+    roles = [f for f in given if f != "--time"]
+    for name in dict.fromkeys(n for flag in roles for n in given[flag]):
+        if len(both := [flag for flag in roles if name in given[flag]]) > 1:
+            problems.append(f"{name}: is named by {' and '.join(both)}; give it one role")
+    for flag in ("--numeric", "--weight"):
+        for f in (by_name[n] for n in given[flag] if n in by_name):
+            if f.low is None or f.separator:
+                problems.append(f"{flag} {f.name}: has no numbers, but {f.type}")
+    if (time := by_name.get(hints.time or "")) and time.low is None and not is_time(time):
+        problems.append(f"--time {time.name}: has no times, but {time.type}")
+    if hints.positive is not None and len(hints.labels) > 1:
+        problems.append("--positive: is the value of one --label")
+    return problems
 
 
-def _describe_column(f: ColumnStatistics) -> str:
-    parts = [str(f.type), f"{f.num_distinct:,} values in {f.num_rows:,} rows"]
-    if f.missing_share:
-        parts.append(f"{f.missing_share:.1%} missing")
-    if f.non_finite_share:
-        parts.append(f"{f.non_finite_share:.1%} NaN or infinite: bad rows, see dataset.on_bad_rows")
-    if f.low is not None and f.high is not None:
-        parts.append(f"{f.low:g} to {f.high:g}")
-    return ", ".join(parts)
+def _choose_labels(
+    columns: Sequence[ColumnStatistics], hints: Hints, *, of_text_file: bool
+) -> tuple[dict[str, Role], list[str]]:
+    """Return the roles of the labels, and notes.
+
+    Raises:
+        SeveralLabelsError: where several columns look like the label.
+    """
+    by_name = {f.name: f for f in columns}
+    names, meaning = hints.labels, ""
+    if not names:
+        free = {*hints.categorical, *hints.numeric, *hints.drop, hints.weight, hints.time}
+        found, meaning = find_label_candidates([f for f in columns if f.name not in free])
+        if len(found) > 1:
+            raise SeveralLabelsError(found, meaning)
+        names = tuple(found)
+    if not names:
+        binary = [f.name for f in columns if is_binary(f)]
+        listed = f" (of two values: {', '.join(binary)})" if binary else ""
+        return {}, [
+            f"no column looks like the label{listed}: --label NAME names it, and the proposal "
+            "lacks it until then; without a label there is nothing to train on"
+        ]
+    roles, notes = {}, []
+    for name in names:
+        settings, why = label_settings(by_name[name], hints.positive, of_text_file=of_text_file)
+        reason = "; ".join(filter(None, [meaning, why]))
+        roles[name] = Role("labels", reason, settings)
+        if share := by_name[name].missing_share:
+            notes.append(f"label {name}: is missing in {share:.1%} of the rows, which are bad rows")
+    return roles, notes
+
+
+def _feature_roles(
+    columns: Sequence[ColumnStatistics], hints: Hints, *, labels_known: bool
+) -> dict[str, Role]:
+    roles = guess_roles(columns, numeric=hints.numeric, categorical=hints.categorical)
+    likely = find_label_candidates(columns) if labels_known else ([], "")
+    for name in likely[0]:
+        if name not in (*hints.numeric, *hints.categorical) and likely[1].startswith("named"):
+            reason = "looks like another label; --categorical makes a feature of it"
+            roles[name] = Role("", reason)
+    if hints.weight:
+        others = {n: Role("", "another weight") for n, r in roles.items() if r.name == "weight"}
+        roles |= {**others, hints.weight: Role("weight", "--weight")}
+    if hints.time and hints.time not in (*hints.numeric, *hints.categorical):
+        roles[hints.time] = Role("", TIME_REASON)
+    return roles | {name: Role("", "--drop") for name in hints.drop}
+
+
+def _drop_leaks(
+    sample: pa.Table,
+    columns: Sequence[ColumnStatistics],
+    roles: dict[str, Role],
+    kept: set[str],
+) -> list[str]:
+    """Leave out the columns that tell a label nearly perfectly; return a warning for each."""
+    warnings = []
+    if sample.num_rows > LEAK_ROWS:
+        chosen = np.random.default_rng(0).choice(sample.num_rows, LEAK_ROWS, replace=False)
+        sample = sample.take(np.sort(chosen))
+    labels = {n: r for n, r in roles.items() if r.name == "labels"}
+    for label, role in labels.items():
+        if role.settings.get("type") == "regression":
+            continue
+        label_R = read_label(sample[label], dict(role.settings))
+        for f in columns:
+            if roles[f.name].name not in FEATURES:
+                continue
+            auc = leak_auc(sample[f.name], label_R)
+            if auc < LEAK_AUC:
+                continue
+            warning = (
+                f"{f.name} alone tells {label} (AUC {auc:.4f}): is it known before {label} is?"
+            )
+            if f.name not in kept:
+                flag = f"--{roles[f.name].name} {f.name}"
+                roles[f.name] = Role("", f"tells the label; {flag} makes a feature of it")
+                warning += " It is left out"
+            warnings.append(f"warning: {warning}")
+    return warnings
+
+
+def _text_places(layout: TextFormat | None, format_: str) -> dict[str, Any]:
+    if layout is None:
+        return {}
+    usual = default_text_format(format_)
+    places: dict[str, Any] = {}
+    if layout.delimiter != usual.delimiter:
+        places["delimiter"] = layout.delimiter
+    if layout.column_names:
+        places["column_names"] = list(layout.column_names)
+    return places

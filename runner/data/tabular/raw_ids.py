@@ -15,8 +15,10 @@ import pyarrow.types as pt
 from runner.data.core.transforms import splitmix64
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.hash_text import hash_texts
-from runner.data.tabular.read_files import is_text, match_integers, single_array, strip_number
+from runner.data.tabular.read_files import is_text, single_array
 from runner.data.tabular.schema_file import IdSpec
+from runner.data.tabular.text_values import match_integers, split_json_lists, strip_number
+from runner.data.tabular.times import TIME_PARTS, compute_time_part, parse_times
 
 MAX_EXACT_INTEGER = 2**53  # above it a double does not hold every integer
 
@@ -114,6 +116,16 @@ def _read_values(
             row_of_value,
         )
         return values.view(np.int64), missing
+    if spec.encode in TIME_PARTS:
+        missing = flat.is_null().to_numpy(zero_copy_only=False)
+        seconds = parse_times(flat, "seconds" if spec.input == "auto" else spec.input)
+        validator.reject(
+            spec.column,
+            ~missing & np.isnan(seconds),
+            lambda at: f"value {flat[at].as_py()!r}: no time",
+            row_of_value,
+        )
+        return compute_time_part(seconds, spec.encode), missing | np.isnan(seconds)
     as_number = spec.encode == "as_is" or spec.input == "integer"
     if as_number and is_text(flat.type):
         flat = _parse_integers(spec, flat, validator, row_of_value)
@@ -140,6 +152,8 @@ def _as_lists(spec: IdSpec, column: pa.Array) -> pa.Array:
     """Return a list array. Texts are split at the separator; a missing text is an empty list."""
     if spec.separator:
         texts = column.cast(pa.string())
+        if spec.separator == "json":
+            return split_json_lists(texts)
         lists = pc.split_pattern(texts, spec.separator)
         empty = pc.equal(texts, "").fill_null(True)
         return pc.if_else(empty, pa.scalar([], lists.type), lists)

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from runner.data.core.blocks import READ_ERRORS, first_line, read_footer
 from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.text_check import check_is_text
 from runner.errors import DataError, nearest_hint
 
 CHUNK_ROWS = 1 << 16
-BLOCK_BYTES = 1 << 23
-NUMBER_PATTERN = (
-    r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
-)
-SHORT_INTEGER_PATTERN, LONG_INTEGER_PATTERN = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
 
 
 @dataclass(frozen=True)
@@ -45,21 +36,6 @@ class RowChunk:
         if self.row_group is None:
             return f"{self.file}: line {self.first_row + row}"
         return f"{self.file}: row group {self.row_group}, row {self.first_row + row}"
-
-
-@dataclass(frozen=True)
-class TextFormat:
-    """How CSV and TSV files are written."""
-
-    delimiter: str = ","
-    quote: str = '"'  # empty: nothing is quoted
-    column_names: tuple[str, ...] = ()  # empty: they are in the first line
-    newlines_in_values: bool = False
-
-
-def default_text_format(format_: str) -> TextFormat:
-    """Return the format of text files whose delimiter nobody has set."""
-    return TextFormat("\t" if format_ == "tsv" else ",")
 
 
 def open_parquet_file(file: DataFile, dictionary_columns: Sequence[str] = ()) -> pq.ParquetFile:
@@ -89,22 +65,6 @@ def read_parquet_schema(file: DataFile) -> tuple[pa.Schema, list[int]]:
     """
     with open_parquet_file(file) as opened:
         return read_footer(opened, str(file))
-
-
-def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
-    """Return the names and guessed types of the columns of a text file, from its first block.
-
-    Raises:
-        DataError: naming a file that cannot be read.
-    """
-    check_is_text(file)
-    try:
-        with file.open() as handle:
-            # malformed lines are reported by `read_text_chunks`
-            options = _csv_options(format_, 1 << 20, invalid=lambda row: "skip")
-            return pacsv.open_csv(handle, **options).schema
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{file}: {first_line(error)}") from error
 
 
 def check_same_schema(schemas: Mapping[str, pa.Schema], columns: Sequence[str]) -> None:
@@ -183,121 +143,6 @@ def _check_dictionary_indices(column: pa.ChunkedArray) -> None:
             low, high = ends["min"].as_py(), ends["max"].as_py()
             if low is not None and not 0 <= low <= high < len(chunk.dictionary):
                 raise pa.ArrowInvalid(f"entry {high} of a dictionary of {len(chunk.dictionary)}")
-
-
-def read_text_chunks(
-    file: DataFile, types: Mapping[str, pa.DataType], format_: TextFormat, *, skip_bad_rows: bool
-) -> Iterator[RowChunk]:
-    """Yield the rows of a text file.
-
-    Args:
-        types: column -> the type as which it is read.
-        skip_bad_rows: a value that is not of its type becomes missing and is kept in
-            `invalid_values`; without it, such a value is an error.
-
-    Raises:
-        DataError: naming the file, the line and the column that cannot be read.
-    """
-    malformed: list[tuple[int, str]] = []
-    num_lines = 0 if format_.column_names else 1
-
-    def on_invalid(row: pa.csv.InvalidRow) -> str:
-        problem = f"{row.actual_columns} values, not {row.expected_columns}"
-        malformed.append((row.number or 0, problem))
-        return "skip"
-
-    read_as = dict.fromkeys(types, pa.string()) if skip_bad_rows else dict(types)
-    options = _csv_options(format_, BLOCK_BYTES, read_as, on_invalid if skip_bad_rows else None)
-    names: list[str] = []
-    try:
-        with file.open() as handle:
-            names = list(format_.column_names) or infer_text_schema(file, format_).names
-            for batch in pacsv.open_csv(handle, **options):
-                table = pa.Table.from_batches([batch])
-                invalid: dict[str, pa.Array] = {}
-                if skip_bad_rows:
-                    table, invalid = _cast_texts(table, types)
-                skipped, malformed = tuple(malformed), []
-                count = table.num_rows
-                yield RowChunk(file, None, num_lines + 1, count, table, "", invalid, skipped)
-                num_lines += count + len(skipped)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{file}: {_name_column(first_line(error), names)}") from error
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{file}: {first_line(error)}") from error
-
-
-def _csv_options(
-    format_: TextFormat,
-    block_size: int,
-    types: Mapping[str, pa.DataType] | None = None,
-    invalid: object = None,
-    use_threads: bool = False,
-) -> dict[str, Any]:
-    names = list(format_.column_names)
-    return {
-        "read_options": pacsv.ReadOptions(
-            column_names=names or None, block_size=block_size, use_threads=use_threads
-        ),
-        "parse_options": pacsv.ParseOptions(
-            delimiter=format_.delimiter,
-            quote_char=format_.quote or False,
-            newlines_in_values=format_.newlines_in_values,
-            invalid_row_handler=invalid,
-        ),
-        "convert_options": pacsv.ConvertOptions(
-            column_types=dict(types or {}),
-            include_columns=list(types or ()),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=True,
-        ),
-    }
-
-
-def _cast_texts(
-    table: pa.Table, types: Mapping[str, pa.DataType]
-) -> tuple[pa.Table, dict[str, pa.Array]]:
-    """Cast texts to their types. A text that does not fit becomes missing and is returned."""
-    invalid: dict[str, pa.Array] = {}
-    missing = pa.scalar(None, pa.string())
-    for index, (name, type_) in enumerate(types.items()):
-        if pt.is_string(type_):
-            continue
-        texts = table[name].combine_chunks()
-        if pt.is_integer(type_):
-            fits = match_integers(texts)
-        else:
-            fits = pc.match_substring_regex(texts, NUMBER_PATTERN)
-        if pc.any(pc.invert(fits)).as_py():
-            invalid[name] = pc.if_else(pc.fill_null(fits, True), missing, texts)
-            texts = pc.if_else(fits, texts, missing)
-        table = table.set_column(index, name, strip_number(texts).cast(type_))
-    return table, invalid
-
-
-def match_integers(texts: pa.Array) -> pa.Array:
-    """Tell which texts are whole numbers of 64 bits; a missing one stays missing."""
-    fits = pc.match_substring_regex(texts, SHORT_INTEGER_PATTERN)
-    if pc.all(fits).as_py() is not False:
-        return fits
-    long = pc.match_substring_regex(texts, LONG_INTEGER_PATTERN)
-    digits = pc.utf8_ltrim(strip_number(texts), "-")
-    largest = pc.if_else(pc.starts_with(strip_number(texts), "-"), str(2**63), str(2**63 - 1))
-    return pc.or_(fits, pc.and_(long, pc.less_equal(digits, largest)))
-
-
-def strip_number(texts: pa.Array) -> pa.Array:
-    """Remove what Arrow's parser of numbers refuses: space around them and a plus sign."""
-    return pc.utf8_ltrim(pc.utf8_trim_whitespace(texts), "+")
-
-
-def _name_column(message: str, names: Sequence[str]) -> str:
-    """Put the name of a column where Arrow's message has its number, counted from 0."""
-    match = re.search(r"column #(\d+)", message)
-    if not match or int(match[1]) >= len(names):
-        return message
-    return message.replace(match[0], f"column {names[int(match[1])]!r}")
 
 
 def unpacked_type(type_: pa.DataType) -> pa.DataType:

@@ -13,10 +13,12 @@ from typing import Any
 
 from runner.config_key import Key
 from runner.data.tabular.splits import parse_split
+from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
 from runner.errors import ConfigError, nearest_hint, raise_combined
 
 ROLES = ("labels", "weight", "numeric", "categorical", "sequences", "groups", "carried")
 LOCATION_KEYS = ("path", "validation_path", "test_path", "split")
+TEXT_KEYS = ("delimiter", "column_names")  # of text files, where they are not the usual ones
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,12 @@ class LabelSpec:
     type: str = "binary"  # or regression
     allowed: tuple[float, ...] | None = None  # None: 0 and 1 if binary, any number if regression
     above: float | None = None  # the label is 1 for a value over this, 0 otherwise
+    positive: tuple[str, ...] = ()  # the label is 1 for these texts, 0 for others
+
+    def __repr__(self) -> str:
+        """Return what it was before there was `positive`, where that is not set."""
+        shown = [f for f in fields(self) if f.name != "positive" or self.positive]
+        return f"LabelSpec({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class IdSpec:
 
     name: str
     column: str = ""
-    encode: str = "as_is"  # hash, vocabulary, bucketise
+    encode: str = "as_is"  # hash, vocabulary, bucketise, or a part of a time: hour, weekday
     num_rows: int | None = None  # rows of its table; None: what the data needs; hash needs it set
     salt: int = 0
     min_count: int = 1  # vocabulary: occurrences in the train split that earn a value its own row
@@ -57,11 +65,13 @@ class IdSpec:
     default: int | None = None  # id of a missing value; None: an error, or the vocabulary's row 1
     out_of_range: str = "error"  # as_is: error, or default
     list: bool = False
-    separator: str = ""  # between the ids of a list that is written as a text
+    separator: str = ""  # between the ids of a list that is written as a text; or json
     weights: str = ""  # column with a list of weights, as long as the ids
     pooling: str = "sum"
     cross: tuple[str, ...] = ()  # columns whose combination is hashed
-    input: str = "auto"  # how texts are read: as integer, or string; auto: by the column's type
+    # how texts are read: as integer, or string; auto: by the column's type. Of a part of a time:
+    # what its numbers mean, of TIME_FORMS; auto: seconds
+    input: str = "auto"
     table: str = ""
     max_length: int = 0
     keep: str = "last"  # the end of a sequence that is kept if it is too long
@@ -84,10 +94,10 @@ class IdSpec:
 
 CHOICES = {
     "type": ("binary", "regression"),
-    "encode": ("as_is", "hash", "vocabulary", "bucketise"),
+    "encode": ("as_is", "hash", "vocabulary", "bucketise", *TIME_PARTS),
     "out_of_range": ("error", "default"),
     "pooling": ("sum", "mean"),
-    "input": ("auto", "integer", "string"),
+    "input": ("auto", "integer", "string", *TIME_FORMS),
     "keep": ("last", "first"),
 }
 
@@ -102,7 +112,7 @@ class Declared:
     weight: str | None = None
     groups: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
-    places: Mapping[str, Any] = field(default_factory=dict)  # by LOCATION_KEYS, as far as given
+    places: Mapping[str, Any] = field(default_factory=dict)  # LOCATION_KEYS and TEXT_KEYS, if given
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -141,7 +151,7 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
     Raises:
         ConfigError: naming every key that is wrong, its value, the rule, and the nearest right one.
     """
-    problems = list(_unknown_keys(schema, (*ROLES, *LOCATION_KEYS), where))
+    problems = list(_unknown_keys(schema, (*ROLES, *LOCATION_KEYS, *TEXT_KEYS), where))
     labels: list[LabelSpec] = _parse_specs(schema, "labels", LabelSpec, where, problems)
     numeric: list[NumericSpec] = _parse_specs(schema, "numeric", NumericSpec, where, problems)
     pooled: list[IdSpec] = _parse_specs(schema, "categorical", IdSpec, where, problems)
@@ -150,6 +160,11 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
         problems.append(f"{where}.labels: no label is declared")
     for column in numeric:
         problems += _numeric_problems(column, f"{where}.numeric.{column.name}")
+    problems += [
+        f"{where}.labels.{s.name}.positive: is for a binary label, without above and allowed"
+        for s in labels
+        if s.positive and (s.type != "binary" or s.above is not None or s.allowed)
+    ]
     for spec in pooled:
         key = f"{where}.categorical.{spec.name}"
         problems += _id_problems(spec, key)
@@ -174,6 +189,7 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
         _parse_column_names(schema, role, where, problems) for role in ("groups", "carried")
     )
     problems += _location_problems(schema, where)
+    places = _parse_places(schema, where, problems)
     raise_combined(problems)
     return Declared(
         labels=tuple(labels),
@@ -182,7 +198,7 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
         weight=weight,
         groups=groups,
         carried=carried,
-        places={key: schema[key] for key in LOCATION_KEYS if schema.get(key) is not None},
+        places=places,
     )
 
 
@@ -199,6 +215,23 @@ def _location_problems(schema: Mapping[str, Any], where: str) -> Iterator[str]:
             or (isinstance(value, list | tuple) and all(isinstance(v, str) for v in value))
         ):
             yield f"{where}.{name}={value!r}: expected a path, or a list of paths"
+
+
+def is_delimiter(value: object) -> bool:
+    """Tell whether a value can stand between the columns of a text file."""
+    one = isinstance(value, str) and len(value) == 1 and value.isascii()
+    return one and value not in ('"', "\r", "\n")
+
+
+def _parse_places(schema: Mapping[str, Any], where: str, problems: list[str]) -> dict[str, Any]:
+    places = {k: schema[k] for k in (*LOCATION_KEYS, *TEXT_KEYS) if schema.get(k) is not None}
+    delimiter = places.get("delimiter", ",")
+    if not is_delimiter(delimiter):
+        problems.append(f"{where}.delimiter={delimiter!r}: expected one character")
+    if "column_names" in places:
+        names = _parse_column_names(schema, "column_names", where, problems)
+        places["column_names"] = [name for n in names for name in expand_pattern(n)]
+    return places
 
 
 def _parse_specs(
@@ -320,6 +353,11 @@ def _id_problems(spec: IdSpec, where: str) -> Iterator[str]:
         yield f"{where}.default is not set, which out_of_range=default needs"
     if spec.default is not None and spec.num_rows is not None and spec.default >= spec.num_rows:
         yield f"{where}.default={spec.default}: must be below num_rows={spec.num_rows}"
+    is_part = spec.encode in TIME_PARTS
+    if is_part and (spec.is_list or spec.cross or spec.input in ("integer", "string")):
+        yield f"{where}.encode={spec.encode}: is made of one time a row"
+    if not is_part and spec.input in TIME_FORMS:
+        yield f"{where}.input={spec.input}: is for a part of a time: encode: hour, or weekday"
     if spec.weights and spec.is_sequence:
         yield f"{where}.weights: sequences have no weights"
 

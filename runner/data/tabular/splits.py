@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from runner.data.prepare.recipe import SPLITS
-from runner.data.tabular.read_files import RowChunk, single_array
+from runner.data.tabular.read_files import RowChunk, is_text, single_array
+from runner.data.tabular.times import is_temporal, parse_times
 from runner.errors import ConfigError, DataError, nearest_hint
 
 SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -109,8 +110,16 @@ def _parse_length(value: Any, key: str) -> tuple[str, float]:
     return "seconds", float(match[1]) * SECONDS_PER_UNIT[match[2]]
 
 
-def check_split_type(split: Split, file_schema: pa.Schema, path: str) -> None:
+def check_split_type(
+    split: Split,
+    file_schema: pa.Schema,
+    path: str,
+    read_chunks: Callable[[list[str]], Iterator[RowChunk]],
+) -> None:
     """Check that the column of a split by time has times in it.
+
+    Args:
+        read_chunks: reads columns of a file. Whether texts are times, only they can say.
 
     Raises:
         DataError: naming the file, the column and its type.
@@ -118,8 +127,12 @@ def check_split_type(split: Split, file_schema: pa.Schema, path: str) -> None:
     if split.kind != "time" or split.column not in file_schema.names:
         return
     type_ = file_schema.field(split.column).type
-    is_time = pt.is_timestamp(type_) or pt.is_date(type_)
-    if not (is_time or pt.is_integer(type_) or pt.is_floating(type_)):
+    if is_text(type_):
+        chunk = next(read_chunks([str(split.column)]), None)
+        rows = chunk.table if chunk else None
+        if rows is None or not np.isnan(read_seconds(rows, str(split.column))).all():
+            return
+    if not (is_temporal(type_) or pt.is_integer(type_) or pt.is_floating(type_)):
         raise DataError(f"{path}: column {split.column!r} has type {type_}, expected a time")
 
 
@@ -133,14 +146,13 @@ def read_seconds(table: pa.Table, name: str) -> np.ndarray:
         DataError: if the column has another type.
     """
     column = single_array(table, name)
-    scale = 1.0
-    if pt.is_timestamp(column.type) or pt.is_date(column.type):
-        column, scale = column.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64()), 1e6
-    elif not (pt.is_integer(column.type) or pt.is_floating(column.type)):
+    if is_temporal(column.type) or is_text(column.type):
+        return parse_times(column)
+    if not (pt.is_integer(column.type) or pt.is_floating(column.type)):
         raise DataError(f"column {name!r} has type {column.type}, expected a time or a number")
     column = column.cast(pa.float64(), safe=False).fill_null(np.nan)
     seconds_R: np.ndarray = column.to_numpy(zero_copy_only=False)
-    return seconds_R if scale == 1 else seconds_R / scale
+    return seconds_R
 
 
 class TimeSample:

@@ -1,4 +1,4 @@
-"""A user's own table: Parquet, CSV or TSV files, with their columns declared in one YAML.
+"""A user's own table: Parquet, CSV, TSV or JSON-lines files, and a YAML that declares its columns.
 
 Files are read as they are where that is as good. Otherwise they are rewritten once into the cache,
 with all transforms applied, in blocks that suit the exact order. See `TableRecipe.is_direct`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,17 +27,19 @@ from runner.data.tabular.column_types import (
     check_column_types,
     direct_columns,
     rewritten_columns,
-    text_column_types,
+    text_file_schema,
 )
 from runner.data.tabular.file_list import DataFile, find_files
 from runner.data.tabular.read_files import (
     RowChunk,
-    TextFormat,
     check_same_schema,
-    default_text_format,
-    infer_text_schema,
     read_parquet_chunks,
     read_parquet_schema,
+)
+from runner.data.tabular.read_text import (
+    TextFormat,
+    default_text_format,
+    infer_text_schema,
     read_text_chunks,
 )
 from runner.data.tabular.rewrite import rewrite_table
@@ -64,7 +66,7 @@ def table(
     rest: Rest = "short",
     **settings: Any,
 ) -> ParquetDataset:
-    """Open the dataset of the options `parquet`, `csv` and `tsv`.
+    """Open the dataset of the options `parquet`, `csv`, `tsv` and `jsonl`.
 
     Args:
         settings: the fields of `TableRecipe`.
@@ -78,7 +80,7 @@ def table(
 class TableRecipe:
     """Settings of a table; a recipe, see `runner.data.prepare.recipe`."""
 
-    format: Annotated[str, Key(choices=("parquet", "csv", "tsv"))]
+    format: Annotated[str, Key(choices=("parquet", "csv", "tsv", "jsonl"))]
     path: Any  # a file, a folder, a glob, a URL, or a list of them
     schema: Any  # a YAML file, or its content
     validation_path: Any = None
@@ -183,10 +185,10 @@ class TableRecipe:
                     raise DataError(f"{file}: has no rows")
                 schemas[str(file)] = infer_text_schema(file, self.text_format)
         if self.format != "parquet":
-            types = text_column_types(self.declared, self.row_split)
             for path, inferred in schemas.items():
-                fields = [pa.field(f.name, types.get(f.name, f.type)) for f in inferred]
-                schemas[path] = pa.schema(fields)
+                schemas[path] = text_file_schema(
+                    inferred, self.declared, self.row_split, json_lines=self.format == "jsonl"
+                )
         check_same_schema(schemas, self.columns_read)
         return schemas
 
@@ -203,8 +205,10 @@ class TableRecipe:
 
     @property
     def text_format(self) -> TextFormat:
-        delimiter = self.delimiter or default_text_format(self.format).delimiter
-        return TextFormat(delimiter, self.quote, tuple(self.column_names or ()))
+        usual, places = default_text_format(self.format), self.declared.places
+        delimiter = self.delimiter or places.get("delimiter") or usual.delimiter
+        names = self.column_names or places.get("column_names") or ()
+        return TextFormat(delimiter, self.quote, tuple(names), usual.json_lines)
 
     @property
     def skips_bad_rows(self) -> bool:
@@ -215,11 +219,13 @@ class TableRecipe:
         first = next(iter(self.schemas))
         check_column_types(self.declared, self.schemas[first], first)
         if self._split_setting is not None:
-            check_split_type(self.row_split, self.schemas[first], first)
+            chunks = partial(self.read_chunks, self._all_files[0])
+            check_split_type(self.row_split, self.schemas[first], first, chunks)
 
     def content_fields(self) -> Mapping[str, Any]:
         """Return everything but where the files are, and settings that change no row."""
         skips = {"max_bad_rows": self.max_bad_rows} if self.skips_bad_rows else {}
+        own = self.declared.places.get("delimiter")
         return {
             "table": VERSION,
             "files": {s: [f.fingerprint() for f in files] for s, files in self.files.items()},
@@ -228,8 +234,9 @@ class TableRecipe:
                 k: v
                 for k, v in vars(self).items()
                 if k in ("format", "split_seed", "on_bad_rows", "mix", "delimiter", "quote")
-            },
-            "names": list(self.column_names or ()),
+            }
+            | ({} if self.delimiter or not own else {"delimiter": own}),
+            "names": list(self.column_names or self.declared.places.get("column_names") or ()),
             "direct": self.is_direct,
             **skips,
             **({"learnt": _fitted_digest(Path(self.learnt))} if self.learnt else {}),

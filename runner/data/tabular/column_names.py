@@ -1,0 +1,142 @@
+"""What the names of columns say: which are labels, times, users, quantities and ids."""
+
+from __future__ import annotations
+
+import re
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+USER = re.compile(
+    r"user([_ -]?id)?|uid|(customer|member|visitor|reviewer|viewer|player)([_ -]?id)?", re.I
+)
+WEIGHT = re.compile(r"(sample|row|importance|instance)_?weight|importance", re.I)
+TIME = re.compile(
+    r"(unix|event|review|request)?_?(time|ts|timestamp|time_stamp|date_?time|created_?at)(_?(ms|s))?",
+    re.I,
+)
+HISTORY = re.compile(r"hist|seq|past|previous|last_", re.I)
+_NUMBERED = re.compile(r"(.*?)[_ -]?(\d+)")
+
+TIME_WORDS = _words("time date day hour dt ts timestamp stamp datetime created updated at unix")
+# times of what a row is about, not of the row
+_OTHER_TIMES = _words(
+    """registration register registered birth born birthday release released signup expiration
+    expire expires publish published publication join joined start end first last"""
+)
+RATING_WORDS = _words("rating ratings stars overall")
+_OUTCOMES = _words(
+    """booking booked enter label labels target y click clicked clk conversion convert converted
+    purchase purchased buy bought like liked follow followed share shared comment
+    commented forward forwarded hate favorite favourite cart install installed download
+    downloaded attributed churn churned subscribe subscribed response responded outcome
+    engagement engaged interaction income view"""
+)
+_BESIDE_OUTCOMES = _words("bool is has was did flag long profile")
+
+_ID_WORDS = _words(
+    """id ids uid pid uuid guid item movie film product sku ad ads user device code category
+    categories cat type kind brand hash zip zipcode postcode gender sex country city
+    region state province cluster group segment level class author artist track song album
+    video clip book news article document doc publisher advertiser campaign creative site
+    app domain page slot tag channel shop seller merchant store model os browser carrier
+    isp ip network conn connection customer member visitor session query key isbn asin
+    index occupation job profession language lang topic account phone pattern band bucket
+    bin range tier grade plan version status flag template placement position banner
+    format onehot categorical sparse"""
+)
+# what an id is made of, whatever stands before it: a number of types, but a type of numbers
+_HARD_ID_WORDS = _words(
+    """id ids uid code type category class level group segment bucket bin band range index hash
+    key flag status tier grade plan version"""
+)
+_QUANTITY_WORDS = _words(
+    """age times num count counts cnt price prices amount amt score length len size rate ratio
+    days hours minutes mins seconds secs sec ms weeks months years total sum avg mean
+    median min max std var duration distance income salary wage wages balance quantity qty
+    views clicks plays visits impressions likes shares comments reviews votes downloads
+    installs purchases orders ctr cvr percent percentage pct gain gains loss losses cost
+    bid budget spend spent revenue profit fee freq frequency recency weight fans followers
+    dividends discount temperature temp time age rating stars integer int numeric dense
+    continuous float lat latitude lon lng longitude"""
+)
+_COUNT_WORDS = _words("num number count cnt nb total avg mean sum max min std median")
+_QUANTITY_ENDINGS = (
+    "price",
+    "count",
+    "cnt",
+    "amount",
+    "duration",
+    "salary",
+    "income",
+    "seconds",
+    "minutes",
+    "qty",
+    "wgt",
+)
+_NO_ID = _words(
+    """paid unpaid prepaid valid invalid grid avoid solid void hybrid liquid rapid fluid acid
+    covid amid raid laid said bid mid"""
+)
+_CUTS = _words("per since of in from until ago by for")
+
+
+def split_words(name: str) -> list[str]:
+    """Return the words of a name in lower case: user, id and 2 for `userId2` or `user-id_2`."""
+    parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+", name)
+    return [part.lower() for part in parts]
+
+
+def guess_kind(name: str) -> str:
+    """Return what a name says of whole numbers: `quantity`, `id`, or nothing.
+
+    The last word that says something decides, as in `age_level` and `level_age`; a word such as
+    `num` in front makes a quantity of what follows, and `per` and `since` end what counts.
+    """
+    if re.fullmatch(r"I\d+", name):
+        return "quantity"  # of Criteo
+    if re.fullmatch(r"C\d+", name):
+        return "id"
+    words = [word for word in split_words(name) if not word.isdigit()]
+    cut = next((n for n, word in enumerate(words) if word in _CUTS and n), len(words))
+    words = words[:cut]
+    if not words:
+        return ""
+    if words[0] in _COUNT_WORDS and len(words) > 1 and words[-1] not in _HARD_ID_WORDS:
+        return "quantity"
+    for word in reversed(words):
+        if word in _ID_WORDS or (len(word) > 3 and word.endswith("id") and word not in _NO_ID):
+            return "id"
+        if word in _QUANTITY_WORDS or word.endswith(_QUANTITY_ENDINGS):
+            return "quantity"
+    return ""
+
+
+def is_outcome(name: str) -> bool:
+    """Tell whether a name is that of a label, such as `is_click` or `purchased`."""
+    words = [word for word in split_words(name) if not word.isdigit()]
+    return bool(_OUTCOMES & set(words)) and set(words) <= _OUTCOMES | _BESIDE_OUTCOMES
+
+
+def is_rating(name: str) -> bool:
+    """Tell whether a name is that of a user's rating, not of a mean of ratings."""
+    words = split_words(name)
+    return bool(words) and words[-1] in RATING_WORDS and not _COUNT_WORDS & set(words)
+
+
+def sounds_like_time(name: str) -> bool:
+    """Tell whether a word of a name is about time."""
+    return bool(TIME_WORDS & set(split_words(name))) or TIME.fullmatch(name) is not None
+
+
+def is_time_of_row(name: str) -> bool:
+    """Tell whether a time may be that at which a row came about, not a date of birth."""
+    return not _OTHER_TIMES & set(split_words(name))
+
+
+def family_of(name: str) -> str:
+    """Return what names such as C1 to C26 have in common; empty for others."""
+    match = _NUMBERED.fullmatch(name)
+    return match[1] if match and match[1] else ""

@@ -1,0 +1,67 @@
+"""Writes a proposed schema as YAML, with a comment on every column."""
+
+from __future__ import annotations
+
+import json
+
+from runner.data.tabular.column_names import USER
+from runner.data.tabular.column_statistics import ColumnStatistics
+from runner.data.tabular.propose_schema import SchemaProposal
+
+
+def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
+    """Format a proposal as a schema file.
+
+    Args:
+        command: the words that proposed it, for its first line.
+    """
+    lines = [f"# Proposed by `{on_one_line(command)}`. Check every line: it guessed."]
+    lines += [f"{key}: {json.dumps(value)}" for key, value in proposal.places.items()]
+    if not proposal.with_role("labels"):
+        lines += ["", "# labels: {NAME: {}}  # no column looks like the label: --label NAME"]
+    for role in ("labels", "numeric", "categorical"):
+        columns = proposal.with_role(role)
+        parts = proposal.time_parts if role == "categorical" else {}
+        if columns or parts:
+            lines += ["", f"{role}:"]
+        for f, given in columns:
+            flow = ", ".join(f"{k}: {json.dumps(v)}" for k, v in given.settings.items())
+            reason = f"; {on_one_line(given.reason)}" if given.reason else ""
+            lines.append(f"  {json.dumps(f.name)}: {{{flow}}}  # {_describe_column(f)}{reason}")
+        for name, settings in parts.items():
+            flow = ", ".join(f"{k}: {json.dumps(v)}" for k, v in settings.items())
+            lines.append(f"  {json.dumps(name)}: {{{flow}}}")
+    users = [
+        f.name
+        for f, _ in proposal.with_role("categorical")
+        if USER.fullmatch(f.name) and f.mean_length == 1 and not f.missing_share
+    ]
+    if users:
+        lines += ["", f"groups: {json.dumps(users[:1])}  # for grouped metrics"]
+    if carried := [f.name for f, _ in proposal.with_role("carried")]:
+        lines += ["", f"carried: {json.dumps(carried)}  # kept for predictions, no feature"]
+    if weights := proposal.with_role("weight"):
+        lines += ["", f"weight: {json.dumps(weights[0][0].name)}"]
+    if left := [(f.name, given.reason) for f, given in proposal.columns if not given.name]:
+        lines += [
+            "",
+            "# Left out:",
+            *(f"#   {on_one_line(name)}: {on_one_line(why)}" for name, why in left),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def on_one_line(text: str) -> str:
+    """Return a text that can stand in a comment: names may hold ends of lines and worse."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _describe_column(f: ColumnStatistics) -> str:
+    parts = [str(f.type), f"{f.num_distinct:,} values in {f.num_rows:,} rows"]
+    if f.missing_share:
+        parts.append(f"{f.missing_share:.1%} missing")
+    if f.non_finite_share:
+        parts.append(f"{f.non_finite_share:.1%} NaN or infinite: bad rows, see dataset.on_bad_rows")
+    if f.low is not None and f.high is not None:
+        parts.append(f"{f.low:g} to {f.high:g}")
+    return ", ".join(parts)

@@ -1,0 +1,152 @@
+"""Finds the label of a table, and columns that tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from runner.data.tabular.column_names import guess_kind, is_outcome, is_rating, split_words
+from runner.data.tabular.column_statistics import ColumnStatistics
+from runner.data.tabular.read_files import is_text
+from runner.errors import UserError, nearest_hint
+
+LEAK_AUC = 0.99
+MAX_RATINGS = 25  # distinct values of a rating
+_YES = frozenset(("1", "1.0", "true", "t", "yes", "y", "positive", "pos", "click", "clicked"))
+
+
+def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str], str]:
+    """Return the columns that look like labels, and what they look like; one of them is taken."""
+    named = [f for f in columns if is_outcome(f.name) or is_rating(f.name)]
+    complete = [f for f in columns if not f.missing_share]
+    if not any(f in complete for f in named if is_binary(f) or f.low is not None):
+        complete += [f for f in named if f.missing_share < 1]
+    outcomes = [f.name for f in complete if is_binary(f) and is_outcome(f.name)]
+    ratings = [
+        f.name
+        for f in complete
+        if is_rating(f.name) and f.low is not None and 2 < f.num_distinct <= MAX_RATINGS
+    ]
+    if outcomes or ratings:
+        return outcomes + ratings, "named like a label"
+    if len(last := [f.name for f in complete if f.two_texts and is_outcome(f.name)]) == 1:
+        return last, "named like a label"
+    plain = [f for f in complete if is_binary(f) and not f.two_texts]
+    plain = [
+        f
+        for f in plain
+        if guess_kind(f.name) != "id" and split_words(f.name)[0] not in ("is", "has")
+    ]
+    if len(plain) == 1:
+        return [plain[0].name], "the only column of 0 and 1"
+    measured = [f.name for f in complete if f.low is not None and is_outcome(f.name)]
+    return measured[:1], "named like a label"
+
+
+def is_binary(f: ColumnStatistics) -> bool:
+    """Tell whether a column has two values and so may be a label, if its name is that of one."""
+    if pt.is_nested(f.type) or f.separator:
+        return False
+    two_numbers = f.num_distinct == 2 and f.low in (-1, 0, 1) and f.is_whole
+    return bool(f.two_texts) or (two_numbers and (is_outcome(f.name) or (f.low, f.high) == (0, 1)))
+
+
+def label_settings(
+    f: ColumnStatistics, positive: str | None, *, of_text_file: bool
+) -> tuple[dict[str, Any], str]:
+    """Return the settings of a label, and what they mean.
+
+    Raises:
+        UserError: for a column that can be no label, and a value that it does not have.
+    """
+    if positive is not None:
+        values = f.two_texts or f.examples
+        if f.two_texts and positive.strip() not in [v.strip() for v in f.two_texts]:
+            hint = nearest_hint(positive, values)
+            raise UserError(f"--positive {positive}: {f.name} has the values {values}{hint}")
+        return {"positive": [positive.strip()]}, f"1 for {positive.strip()!r}"
+    if pt.is_boolean(f.type):  # Arrow takes these texts of a text file for it
+        return ({"positive": ["true", "True", "TRUE"]} if of_text_file else {}), ""
+    if f.two_texts:
+        likely = [v for v in f.two_texts if v.strip().lower() in _YES or v.strip()[:1] == ">"]
+        chosen = (likely or list(f.two_texts))[0].strip()
+        why = "" if likely else ", the rarer value"
+        return {"positive": [chosen]}, f"1 for {chosen!r}{why}; --positive names another"
+    if is_text(f.type) and not f.low:
+        raise UserError(
+            f"--label {f.name}: has {f.num_distinct:,} texts ({', '.join(f.examples)}, ...); "
+            "--positive VALUE says which is 1"
+        )
+    if f.low is None or f.high is None:
+        raise UserError(f"--label {f.name}: type {f.type} can be no label")
+    if f.num_distinct == 2 and (f.low, f.high) == (0, 1):
+        return {}, ""
+    if f.num_distinct == 2 or (is_rating(f.name) and f.num_distinct <= MAX_RATINGS):
+        middle = (f.low + f.high) / 2
+        return {"above": middle}, f"1 over {middle:g}"
+    return {"type": "regression"}, "a number to be predicted"
+
+
+def read_label(column: pa.ChunkedArray, settings: dict[str, Any]) -> np.ndarray:
+    """Return [R] float64, the label of the sample; NaN where it is missing."""
+    values = column.combine_chunks()
+    if positive := settings.get("positive"):
+        texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
+        is_one = pc.is_in(pc.utf8_lower(texts), pa.array([p.lower() for p in positive]))
+        x = pc.if_else(texts.is_null(), None, is_one.cast(pa.float64()))
+    else:
+        x = values.cast(pa.float64(), safe=False)
+    label_R = np.asarray(x.fill_null(np.nan).to_numpy(zero_copy_only=False))
+    above = settings.get("above")
+    return label_R if above is None else np.where(np.isnan(label_R), label_R, label_R > above)
+
+
+def leak_auc(column: pa.ChunkedArray, label_R: np.ndarray) -> float:
+    """Return the AUC of the rates that the values of one column have in every other row.
+
+    The rates are counted in the other half of the rows, so that a value of its own in every row
+    tells nothing. 0.5 where it cannot be told.
+    """
+    values = column.combine_chunks()
+    if pt.is_nested(values.type):
+        return 0.5
+    if not is_text(values.type):
+        values = _in_bins(values.cast(pa.float64(), safe=False)) if _is_number(values) else values
+    encoded = values if pt.is_dictionary(values.type) else values.dictionary_encode()
+    codes_R = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
+    known_R = ~np.isnan(label_R)
+    codes_R, y_R = codes_R[known_R], label_R[known_R]
+    size, prior = int(codes_R.max(initial=0)) + 1, float(y_R.mean()) if len(y_R) else 0.0
+    if not 0 < prior < 1 or len(y_R) < 100:
+        return 0.5
+    counts = np.bincount(codes_R[::2], minlength=size)
+    ones = np.bincount(codes_R[::2], weights=y_R[::2], minlength=size)
+    rates_R = ((ones + prior) / (counts + 1))[codes_R[1::2]]
+    return _auc(rates_R, y_R[1::2])
+
+
+def _is_number(values: pa.Array) -> bool:
+    return bool(pt.is_integer(values.type) or pt.is_floating(values.type))
+
+
+def _in_bins(values: pa.Array) -> pa.Array:
+    """Return numbers as they are, or of many different ones the numbers of 200 bins."""
+    if pc.count_distinct(values).as_py() <= 2000:
+        return values
+    x_R = values.fill_null(np.nan).to_numpy(zero_copy_only=False)
+    edges = np.unique(np.nanquantile(x_R, np.linspace(0, 1, 201)[1:-1]))
+    return pa.array(np.where(np.isnan(x_R), -1, np.searchsorted(edges, x_R)))
+
+
+def _auc(scores_R: np.ndarray, y_R: np.ndarray) -> float:
+    _, groups_R = np.unique(scores_R, return_inverse=True)
+    ones_G, all_G = np.bincount(groups_R, weights=y_R), np.bincount(groups_R)
+    zeros_G = all_G - ones_G
+    below_G = np.cumsum(zeros_G) - zeros_G
+    pairs = ones_G.sum() * zeros_G.sum()
+    return float((ones_G * (below_G + zeros_G / 2)).sum() / pairs) if pairs else 0.5

@@ -1,0 +1,212 @@
+"""Guesses the role of each column. Of a whole number, an id in doubt.
+
+An id that is taken for a number ruins a model; a number that is taken for an id costs little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow.types as pt
+
+from runner.data.tabular.column_names import (
+    HISTORY,
+    TIME,
+    USER,
+    WEIGHT,
+    family_of,
+    guess_kind,
+    sounds_like_time,
+)
+from runner.data.tabular.column_statistics import SAMPLE_ROWS, ColumnStatistics
+from runner.data.tabular.read_files import is_text
+from runner.data.tabular.times import is_temporal
+
+FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
+TIME_REASON = "a time"
+
+
+@dataclass(frozen=True)
+class Role:
+    """What is proposed for a column."""
+
+    name: str  # of ROLES; empty: the column is left out
+    reason: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def guess_roles(
+    columns: Sequence[ColumnStatistics],
+    *,
+    numeric: Collection[str] = (),
+    categorical: Collection[str] = (),
+) -> dict[str, Role]:
+    """Return column -> role, of all columns that are no labels.
+
+    Args:
+        numeric: columns that are numbers, whatever they look like.
+        categorical: columns that are ids.
+    """
+    quantities = _find_quantities(columns)
+    roles = {}
+    for f in columns:
+        if f.name in numeric:
+            roles[f.name] = Role("numeric", "--numeric", propose_numeric(f))
+        elif f.name in categorical:
+            roles[f.name] = _as_ids(f, "--categorical")
+        else:
+            roles[f.name] = _guess_role(f, quantities.get(f.name))
+    return roles
+
+
+def is_time(f: ColumnStatistics) -> bool:
+    """Tell whether a column has times: by its type, or by its name and its values."""
+    if is_temporal(f.type) or f.time_form == "text":
+        return True
+    if f.low is None or not f.is_whole or f.num_distinct < 2:
+        return False
+    if f.time_form and sounds_like_time(f.name):
+        return True
+    # a time from an origin of its own, such as the start of the record
+    return TIME.fullmatch(f.name) is not None and f.low >= 0 and f.num_distinct > 200
+
+
+def propose_numeric(f: ColumnStatistics) -> dict[str, Any]:
+    """Return the settings of a numeric column."""
+    low, high, median = f.low or 0.0, f.high or 0.0, f.median or 0.0
+    skewed = low >= 0 and high > 20 * max(median, 1)
+    settings: dict[str, Any] = {"log1p": True} if skewed else {}
+    settings["standardise"] = True
+    if f.missing_share:
+        settings["default"] = float(f"{median:.6g}")
+    return settings
+
+
+def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
+    """Args: quantity: of whole numbers, whether they are quantities, and why."""
+    if f.missing_share == 1 or pt.is_null(f.type):
+        return Role("", "empty")
+    if f.num_distinct <= 1 and not f.missing_share and not _is_nested(f):
+        return Role("", "the same in every row")
+    if is_time(f):
+        return Role("", TIME_REASON)
+    if _is_nested(f) and not f.separator:
+        inner = getattr(f.type, "value_type", None)
+        if inner is None or pt.is_nested(inner) or pt.is_floating(inner):
+            return Role("", "no role for such a type")
+        return _as_ids(f, _list_reason(f))
+    if WEIGHT.fullmatch(f.name) and f.low is not None and f.low >= 0:
+        return Role("weight", "named like the weight of a row")
+    present = f.num_rows * (1 - f.missing_share)
+    if is_text(f.type):
+        if f.separator == " " and f.mean_length > 12:
+            return Role("carried", "free text")
+        if f.separator:
+            return _as_ids(f, _list_reason(f))
+        if f.num_distinct > 0.9 * present and f.num_rows > 100:
+            return Role("carried", "differs in nearly every row")
+        if f.mean_chars > 100 and f.num_distinct > 0.5 * present:
+            return Role("carried", "free text")
+        return _as_ids(f, "text")
+    if pt.is_boolean(f.type):
+        return _as_ids(f, "boolean")
+    if f.low is None:
+        return Role("", "no role for such a type")
+    if quantity is None:
+        return Role("numeric", "has fractions", propose_numeric(f))
+    is_quantity, reason = quantity
+    if is_quantity:
+        return Role("numeric", reason, propose_numeric(f))
+    unique = 0.99 if guess_kind(f.name) == "id" or USER.fullmatch(f.name) else 0.9
+    if f.num_distinct > unique * present and f.num_rows > 1000:
+        return Role("carried", "differs in nearly every row")
+    return _as_ids(f, reason)
+
+
+def _is_nested(f: ColumnStatistics) -> bool:
+    return bool(pt.is_nested(f.type))
+
+
+def _list_reason(f: ColumnStatistics) -> str:
+    more = ", or a sequence: move it there with a max_length" if HISTORY.search(f.name) else ""
+    return f"a list{more}"
+
+
+def _as_ids(f: ColumnStatistics, reason: str) -> Role:
+    settings: dict[str, Any] = {}
+    if _is_nested(f):
+        settings = {"list": True}
+    elif f.separator:
+        settings = {"separator": f.separator}
+    if pt.is_floating(f.type) and not f.is_whole:
+        settings = {"input": "string"}
+    in_list = bool(_is_nested(f) or f.separator)
+    if f.num_distinct > 0.5 * SAMPLE_ROWS:
+        num_rows = 1 << int(np.ceil(np.log2(10 * f.num_distinct)))
+        missing = {} if in_list else {"default": 0}
+        return Role(
+            "categorical", reason, {**settings, "encode": "hash", "num_rows": num_rows, **missing}
+        )
+    is_frequent = f.num_distinct <= 1000 or f.num_rows * f.mean_length / f.num_distinct >= 20
+    min_count = 1 if is_frequent else 2
+    return Role("categorical", reason, {**settings, "encode": "vocabulary", "min_count": min_count})
+
+
+def _find_quantities(columns: Sequence[ColumnStatistics]) -> dict[str, tuple[bool, str]]:
+    """Return whole-number column -> whether it is a quantity, and why; a family decides as one."""
+    whole = {f.name: f for f in columns if f.low is not None and _is_single(f) and _may_be_ids(f)}
+    decided = {name: _judge_alone(f) for name, f in whole.items()}
+    families: dict[str, list[ColumnStatistics]] = {}
+    for f in columns:
+        if family := family_of(f.name):
+            families.setdefault(family, []).append(f)
+    for family, members in families.items():
+        undecided = [f.name for f in members if f.name in whole and not guess_kind(f.name)]
+        if len(members) < 3 or not undecided:
+            continue
+        shown = [decided[f.name][0] if f.name in whole else f.low is not None for f in members]
+        is_quantity = sum(shown) > len(members) / 2
+        for name in undecided:
+            if decided[name][0] != is_quantity:
+                decided[name] = (is_quantity, f"like most of {family}*")
+    return decided
+
+
+def _is_single(f: ColumnStatistics) -> bool:
+    return not (_is_nested(f) or f.separator)
+
+
+def _may_be_ids(f: ColumnStatistics) -> bool:
+    """Tell whether numbers can be ids: whole ones, and a few fractions such as versions."""
+    return f.is_whole or (
+        guess_kind(f.name) == "id" and f.num_distinct <= min(200, f.num_rows / 20)
+    )
+
+
+def _judge_alone(f: ColumnStatistics) -> tuple[bool, str]:
+    """Return whether whole numbers are a quantity, and why."""
+    low, high, kind = f.low or 0.0, f.high or 0.0, guess_kind(f.name)
+    if high > 1e10 or low < -1e9:
+        return False, "numbers as large as hashes"
+    if kind == "id":
+        return False, "named like an id"
+    if kind == "quantity":
+        if f.num_distinct < 3:
+            return False, "two values"
+        if f.num_distinct <= FEW_VALUES and low > 1:
+            return False, f"few values, from {low:g} on"
+        if low >= 50 and f.num_distinct > 0.9 * (high - low + 1):
+            return False, f"consecutive numbers from {low:g} on"
+        return True, "named like a quantity"
+    if f.num_distinct <= FEW_VALUES:
+        return False, "few values"
+    # -1 often stands for a missing id, and a code book has some more of these
+    if f.num_negative > max(3, 0.02 * f.num_distinct):
+        return True, "has negative values"
+    is_sparse = high >= 100 and f.num_distinct * 10 < high
+    if f.median == 0 and is_sparse and (f.nonzero_median or high) < high / 5:
+        return True, "mostly 0, other values far apart"
+    return False, "whole numbers, in doubt ids"

@@ -1,0 +1,99 @@
+"""Reads JSON lines: files with a JSON object a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.json as pajson
+
+from runner.data.core.blocks import first_line
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, read_blocks
+from runner.errors import DataError
+
+
+def infer_json_schema(block: bytes, file: DataFile) -> pa.Schema:
+    """Return the names and guessed types of the columns, from the first block of a file.
+
+    Raises:
+        DataError: if no line is a JSON object. Single ones are for `read_json_chunks` to tell.
+    """
+    if block.lstrip().startswith(b"["):
+        raise DataError(
+            f"{file}: is one JSON list, not an object a line: jq -c '.[]' {file.name} > rows.jsonl"
+        )
+    try:
+        return _with_typed_lists(_parse_json(block, None).schema)
+    except pa.ArrowInvalid as error:
+        parsed = list(_parse_json_lines(block, None, first_line_number=1))
+        tables = [table for table, _, problem in parsed if not problem]
+        if not tables:
+            _, line, problem = parsed[0]
+            raise DataError(f"{file}: line {line}: {problem}") from error
+        schemas = [table.schema for table in tables]
+        return _with_typed_lists(pa.unify_schemas(schemas, promote_options="permissive"))
+
+
+def _with_typed_lists(schema: pa.Schema) -> pa.Schema:
+    """Lists that are empty in the whole block are taken for lists of texts."""
+    empty, texts = pa.list_(pa.null()), pa.list_(pa.string())
+    return pa.schema([f.with_type(texts) if f.type == empty else f for f in schema])
+
+
+def read_json_chunks(
+    file: DataFile, types: Mapping[str, pa.DataType], *, skip_bad_rows: bool
+) -> Iterator[RowChunk]:
+    """Yield the rows of a file of JSON lines. A line that cannot be read is a malformed one.
+
+    Raises:
+        DataError: naming the file and the line that cannot be read.
+    """
+    schema = pa.schema(types) if types else None
+    num_lines = 0
+    try:
+        for block in read_blocks(file, BLOCK_BYTES):
+            tables, malformed = [], []
+            for table, line, problem in _parse_json_lines(block, schema, num_lines + 1):
+                if problem and not skip_bad_rows:
+                    raise DataError(f"{file}: line {line}: {problem}")
+                if problem:
+                    malformed.append((line, problem))
+                else:
+                    tables.append(table if schema is None else table.select(list(types)))
+            joined = pa.concat_tables(tables) if tables else pa.schema(types).empty_table()
+            yield RowChunk(
+                file, None, num_lines + 1, joined.num_rows, joined, "", {}, tuple(malformed)
+            )
+            num_lines += joined.num_rows + len(malformed)
+    except TEXT_ERRORS as error:
+        raise DataError(f"{file}: {first_line(error)}") from error
+
+
+def _parse_json(block: bytes, schema: pa.Schema | None) -> pa.Table:
+    return pajson.read_json(
+        pa.BufferReader(block),
+        read_options=pajson.ReadOptions(use_threads=False, block_size=len(block) + 1),
+        parse_options=pajson.ParseOptions(
+            explicit_schema=schema,
+            unexpected_field_behavior="infer" if schema is None else "ignore",
+        ),
+    )
+
+
+def _parse_json_lines(
+    block: bytes, schema: pa.Schema | None, first_line_number: int
+) -> Iterator[tuple[pa.Table, int, str]]:
+    """Yield tables, or a line and its problem; halves narrow down where a problem is."""
+    try:
+        yield _parse_json(block, schema), first_line_number, ""
+        return
+    except pa.ArrowInvalid as error:
+        lines = [line for line in block.splitlines(keepends=True) if line.strip()]
+        if len(lines) < 2:
+            yield pa.table({}), first_line_number, first_line(error).replace(" in row 0", "")
+            return
+    half = len(lines) // 2
+    yield from _parse_json_lines(b"".join(lines[:half]), schema, first_line_number)
+    yield from _parse_json_lines(b"".join(lines[half:]), schema, first_line_number + half)

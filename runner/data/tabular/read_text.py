@@ -1,0 +1,171 @@
+"""Reads text files: CSV, TSV and JSON lines, plain or compressed, in blocks of whole lines.
+
+Arrow parses one block at a time, from memory and in the thread that asks for it. Were it given the
+file, it would read ahead in threads of its own, and these would call back into Python: at a moment
+when the interpreter ends, or while it waits for them to end, that never returns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from runner.data.core.blocks import first_line
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.read_json_lines import infer_json_schema, read_json_chunks
+from runner.data.tabular.text_blocks import BLOCK_BYTES, TEXT_ERRORS, read_blocks
+from runner.data.tabular.text_values import cast_texts
+from runner.errors import DataError
+
+INFERENCE_BYTES = 1 << 20  # the first ones of a file, from which the types are guessed
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How text files are written."""
+
+    delimiter: str = ","
+    quote: str = '"'  # empty: nothing is quoted
+    column_names: tuple[str, ...] = ()  # empty: they are in the first line
+    json_lines: bool = False  # each line is a JSON object; there are no delimiters and no names
+
+
+def default_text_format(format_: str) -> TextFormat:
+    """Return the format of text files whose delimiter nobody has set."""
+    return TextFormat("\t" if format_ == "tsv" else ",", json_lines=format_ == "jsonl")
+
+
+def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
+    """Return the names and guessed types of the columns of a text file, from its first block.
+
+    Raises:
+        DataError: naming a file that cannot be read.
+    """
+    try:
+        with closing(
+            read_blocks(file, BLOCK_BYTES if format_.json_lines else INFERENCE_BYTES)
+        ) as b:
+            block = next(b, b"")
+        if format_.json_lines:
+            return infer_json_schema(block, file)
+        # malformed lines are reported by `read_text_chunks`
+        schema = _parse_csv(block, format_, invalid=lambda row: "skip").schema
+        assert schema.names is not None  # decodes them
+        return schema
+    except UnicodeDecodeError as error:
+        fix = f"iconv -f latin1 -t utf-8 {file.name} > utf8.csv"
+        raise DataError(f"{file}: its names are not in UTF-8; {fix}") from error
+    except TEXT_ERRORS as error:
+        raise DataError(f"{file}: {first_line(error)}") from error
+
+
+def read_text_chunks(
+    file: DataFile, types: Mapping[str, pa.DataType], format_: TextFormat, *, skip_bad_rows: bool
+) -> Iterator[RowChunk]:
+    """Yield the rows of a text file.
+
+    Args:
+        types: column -> the type as which it is read.
+        skip_bad_rows: a value that is not of its type becomes missing and is kept in
+            `invalid_values`; without it, such a value is an error.
+
+    Raises:
+        DataError: naming the file, the line and the column that cannot be read.
+    """
+    if format_.json_lines:
+        yield from read_json_chunks(file, types, skip_bad_rows=skip_bad_rows)
+        return
+    num_lines, is_first = (0 if format_.column_names else 1), True
+    read_as = dict.fromkeys(types, pa.string()) if skip_bad_rows else dict(types)
+    names: Sequence[str] = format_.column_names
+    try:
+        names = names or infer_text_schema(file, format_).names
+        later = TextFormat(format_.delimiter, format_.quote, tuple(names))
+        for block in read_blocks(file, BLOCK_BYTES):
+            malformed: list[tuple[int, str]] = []
+            # of the lines before this block, Arrow counts only the one with the names
+            before = num_lines - (1 if is_first and not format_.column_names else 0)
+
+            def on_invalid(
+                row: pa.csv.InvalidRow, before: int = before, to: Any = malformed
+            ) -> str:
+                problem = f"{row.actual_columns} values, not {row.expected_columns}"
+                to.append((before + (row.number or 0), problem))
+                return "skip"
+
+            invalid_handler = on_invalid if skip_bad_rows else None
+            try:
+                table = _parse_csv(block, format_ if is_first else later, read_as, invalid_handler)
+            except pa.ArrowInvalid as error:
+                raise DataError(f"{file}: {_place(first_line(error), names, before)}") from error
+            is_first = False
+            invalid: dict[str, pa.Array] = {}
+            if skip_bad_rows:
+                table, invalid = cast_texts(table, types)
+            count = table.num_rows
+            if count or malformed:
+                yield RowChunk(
+                    file, None, num_lines + 1, count, table, "", invalid, tuple(malformed)
+                )
+            num_lines += count + len(malformed)
+    except TEXT_ERRORS as error:
+        raise DataError(f"{file}: {first_line(error)}") from error
+
+
+def read_first_lines(file: DataFile, count: int) -> list[str]:
+    """Return the first lines of a text file, at most as many as fit into the first block.
+
+    Raises:
+        DataError: naming a file that cannot be read.
+    """
+    try:
+        with closing(read_blocks(file, INFERENCE_BYTES)) as blocks:
+            block = next(blocks, b"")
+    except TEXT_ERRORS as error:
+        raise DataError(f"{file}: {first_line(error)}") from error
+    text = block.decode("utf-8-sig", errors="replace")
+    return [line for line in text.splitlines() if line.strip()][:count]
+
+
+def _parse_csv(
+    block: bytes,
+    format_: TextFormat,
+    types: Mapping[str, pa.DataType] | None = None,
+    invalid: object = None,
+) -> pa.Table:
+    return pacsv.read_csv(
+        pa.BufferReader(block),
+        read_options=pacsv.ReadOptions(
+            column_names=list(format_.column_names) or None,
+            block_size=len(block) + 1,
+            use_threads=False,
+        ),
+        parse_options=pacsv.ParseOptions(
+            delimiter=format_.delimiter,
+            quote_char=format_.quote or False,
+            invalid_row_handler=invalid,
+        ),
+        convert_options=pacsv.ConvertOptions(
+            column_types=dict(types or {}),
+            include_columns=list(types or ()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=True,
+        ),
+    )
+
+
+def _place(message: str, names: Sequence[str], before: int) -> str:
+    """Name the column where Arrow has its number, and count rows from the start of the file."""
+    message = re.sub(r"Row #(\d+)", lambda m: f"Row #{int(m[1]) + before}", message)
+    match = re.search(r"column #(\d+)", message)
+    if not match or int(match[1]) >= len(names):
+        return message
+    return message.replace(match[0], f"column {names[int(match[1])]!r}")

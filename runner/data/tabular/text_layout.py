@@ -1,0 +1,104 @@
+"""Finds out how a text file is written: its delimiter, and whether its first line has names."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.read_text import TextFormat, default_text_format, read_first_lines
+from runner.data.tabular.schema_file import is_delimiter
+from runner.errors import DataError, UserError
+
+DELIMITERS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "\x01": "\\x01"}
+ESCAPES = {"\\t": "\t", "tab": "\t", "\\x01": "\x01"}  # as they are written in a shell
+NUM_LINES = 50
+MISSING = ("", "NA", "N/A", "nan", "NaN", "null", "NULL", "None", "\\N", "?", "-")
+
+
+def find_layout(
+    file: DataFile, format_: str, delimiter: str | None, names: Sequence[str]
+) -> tuple[TextFormat, list[str]]:
+    """Return how a file is written, and what of that its user should know.
+
+    Args:
+        delimiter: what a user says; None: to be found out.
+        names: the names of the columns that a user gives, for a file whose first line has none.
+
+    Raises:
+        UserError: for a delimiter of several characters, and for names that do not fit.
+        DataError: for a line that is no row.
+    """
+    usual = default_text_format(format_)
+    if usual.json_lines:
+        return usual, []
+    lines = read_first_lines(file, NUM_LINES)
+    notes = []
+    if delimiter is None:
+        delimiter = _find_delimiter(file, lines, usual.delimiter)
+        if delimiter != usual.delimiter:
+            notes.append(f"its columns stand between {DELIMITERS[delimiter]}")
+    elif not is_delimiter(delimiter := ESCAPES.get(delimiter, delimiter)):
+        raise UserError(f"--delimiter {delimiter!r}: expected one character; {_convert(delimiter)}")
+    layout = replace(usual, delimiter=delimiter)
+    try:
+        rows = list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error as error:
+        raise DataError(f"{file}: {error}") from error
+    first = rows[0] if rows else []
+    if names:
+        if list(names) == first:
+            raise UserError(f"--columns: the first line of {file} has these names already")
+        if len(names) != len(first):
+            raise UserError(f"--columns: {len(names)} names, but {file} has {len(first)} columns")
+        return replace(layout, column_names=tuple(names)), notes
+    if first and not _are_names(first, rows[1:]):
+        names = tuple(f"c{n}" for n in range(len(first)))
+        notes.append(
+            "its first line is a row, not names: the columns are called "
+            f"{names[0]} to {names[-1]}; --columns a,b,c gives them names"
+        )
+        return replace(layout, column_names=names), notes
+    return layout, notes
+
+
+def _find_delimiter(file: DataFile, lines: Sequence[str], usual: str) -> str:
+    """Return the character that stands equally often in every line.
+
+    Raises:
+        UserError: if there is none but `::`.
+    """
+    plain = [re.sub(r'"[^"]*"', "", line) for line in lines]
+    counts = {d: [line.count(d) for line in plain] for d in (usual, *DELIMITERS)}
+    steady = {d: c[0] for d, c in counts.items() if c and min(c) == max(c) > 0}
+    if usual in steady or not steady:
+        if plain and all("::" in line for line in plain):
+            raise UserError(f"{file}: its columns stand between '::'; {_convert('::')}")
+        return usual
+    return max(steady, key=lambda d: steady[d])
+
+
+def _convert(delimiter: str) -> str:
+    return f"sed 's/{delimiter}/\\t/g' FILE > FILE.tsv makes tabs of them"
+
+
+def _are_names(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Tell whether the first line has names.
+
+    It has if it has no number, or a text above a column of numbers, or 0, 1, 2 and so on.
+    """
+    if list(first) == [str(n) for n in range(len(first))] or not any(map(_is_number, first)):
+        return True
+    whole = [row for row in rows if len(row) == len(first)]
+    for column, cell in enumerate(first):
+        below = [row[column] for row in whole if row[column].strip() not in MISSING]
+        is_text = cell.strip() not in MISSING and not _is_number(cell)
+        if is_text and len(below) > 1 and all(map(_is_number, below)):
+            return True
+    return False
+
+
+def _is_number(cell: str) -> bool:
+    return re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", cell) is not None

@@ -1,0 +1,84 @@
+"""Texts of a text file as numbers, times and booleans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+NUMBER_PATTERN = (
+    r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
+)
+SHORT_INTEGER_PATTERN, LONG_INTEGER_PATTERN = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
+
+
+def cast_texts(
+    table: pa.Table, types: Mapping[str, pa.DataType]
+) -> tuple[pa.Table, dict[str, pa.Array]]:
+    """Cast texts to their types. A text that does not fit becomes missing and is returned."""
+    invalid: dict[str, pa.Array] = {}
+    missing = pa.scalar(None, pa.string())
+    for index, (name, type_) in enumerate(types.items()):
+        if pt.is_string(type_):
+            continue
+        texts = table[name].combine_chunks()
+        if pt.is_integer(type_):
+            fits = match_integers(texts)
+        elif pt.is_floating(type_):
+            fits = pc.match_substring_regex(texts, NUMBER_PATTERN)
+        else:
+            fits = _match_type(texts, type_)
+        if pc.any(pc.invert(fits)).as_py():
+            invalid[name] = pc.if_else(pc.fill_null(fits, True), missing, texts)
+            texts = pc.if_else(fits, texts, missing)
+        table = table.set_column(index, name, _parse(texts, type_))
+    return table, invalid
+
+
+def _parse(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    is_number = pt.is_integer(type_) or pt.is_floating(type_)
+    return (strip_number(texts) if is_number else texts).cast(type_)
+
+
+def _match_type(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Tell which texts Arrow can cast to a time or a boolean; a missing one stays missing."""
+    encoded = texts.dictionary_encode()
+    fits = []
+    for text in encoded.dictionary:
+        try:
+            text.cast(type_)
+            fits.append(True)
+        except pa.ArrowInvalid:
+            fits.append(False)
+    return pa.array(fits, pa.bool_()).take(encoded.indices)
+
+
+def match_integers(texts: pa.Array) -> pa.Array:
+    """Tell which texts are whole numbers of 64 bits; a missing one stays missing."""
+    fits = pc.match_substring_regex(texts, SHORT_INTEGER_PATTERN)
+    if pc.all(fits).as_py() is not False:
+        return fits
+    long = pc.match_substring_regex(texts, LONG_INTEGER_PATTERN)
+    digits = pc.utf8_ltrim(strip_number(texts), "-")
+    largest = pc.if_else(pc.starts_with(strip_number(texts), "-"), str(2**63), str(2**63 - 1))
+    return pc.or_(fits, pc.and_(long, pc.less_equal(digits, largest)))
+
+
+def split_json_lists(texts: pa.Array) -> pa.Array:
+    """Split texts such as `["a", "b"]` or `[1, 2]`. A missing or an empty list has no value."""
+    inner = pc.replace_substring_regex(texts, r"^\s*\[\s*|\s*\]\s*$", "")
+    quoted = pc.match_substring_regex(inner, "^[\"']")
+    between_quotes = pc.replace_substring_regex(inner, "[\"']\\s*,\\s*[\"']", "\x1f")
+    between_values = pc.replace_substring_regex(inner, r"\s*,\s*", "\x1f")
+    parts = pc.split_pattern(
+        pc.utf8_trim(pc.if_else(quoted, between_quotes, between_values), "\"'"), "\x1f"
+    )
+    empty = pc.fill_null(pc.equal(inner, ""), True)
+    return pc.if_else(empty, pa.scalar([], parts.type), parts)
+
+
+def strip_number(texts: pa.Array) -> pa.Array:
+    """Remove what Arrow's parser of numbers refuses: space around them and a plus sign."""
+    return pc.utf8_ltrim(pc.utf8_trim_whitespace(texts), "+")

@@ -1,0 +1,216 @@
+"""The verb `schema`: what it is told, what it asks, and what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from runner.cli.schema import schema
+from runner.data.tabular.propose_schema import SeveralLabelsError
+from runner.errors import UserError
+from tests.data.shapes import SHAPES, make
+
+ROWS = 1000
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_table(**columns) -> str:
+        rng = np.random.default_rng(0)
+        usual = {"user": rng.integers(0, 40, ROWS), "item": rng.integers(0, 60, ROWS)}
+        path = tmp_path / "x.parquet"
+        pq.write_table(pa.table({**usual, **columns}), path)
+        return str(path)
+
+    return write_table
+
+
+@pytest.fixture
+def propose(tmp_path, capsys):
+    """Run the verb; return the YAML, and what was shown."""
+
+    def run(path: str, *flags: str) -> tuple[dict, str]:
+        out = tmp_path / "s.yaml"
+        out.unlink(missing_ok=True)
+        assert schema([path, *flags, "--out", str(out)], ()) == 0
+        return yaml.safe_load(out.read_text()), " ".join(capsys.readouterr().out.split())
+
+    return run
+
+
+def binary(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([5, seed]).integers(0, 2, ROWS)
+
+
+def test_several_labels_are_refused_and_said_by_a_flag(write, propose):
+    path = write(click=binary(), purchase=binary(1), like=binary(2))
+    with pytest.raises(SeveralLabelsError, match="click, purchase, like; --label click takes one"):
+        schema([path], ())
+    proposed, shown = propose(path, "--label", "click,purchase")
+    assert list(proposed["labels"]) == ["click", "purchase"]
+    assert "like" not in {**proposed["categorical"], **proposed.get("numeric", {})}
+    assert "looks like another label; --categorical makes a feature of it" in shown
+    proposed, _ = propose(path, "--label=click", "--categorical", "like", "--drop", "purchase")
+    assert "like" in proposed["categorical"] and list(proposed["labels"]) == ["click"]
+
+
+def test_a_rating_beside_a_click_is_a_second_label(write):
+    path = write(click=binary(), rating=np.arange(ROWS) % 5 + 1)
+    with pytest.raises(SeveralLabelsError, match="click, rating"):
+        schema([path], ())
+
+
+def test_on_a_terminal_the_label_is_asked(write, tmp_path):
+    path = write(click=binary(), purchase=binary(1))
+    main, side = pty.openpty()
+    command = [sys.executable, "-m", "runner", "schema", path, "--out", str(tmp_path / "s.yaml")]
+    child = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, close_fds=True)
+    os.close(side)
+    os.write(main, b"purchas\npurchase\n")
+    shown = b""
+    while True:
+        try:
+            part = os.read(main, 4096)
+        except OSError:  # the other side is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(main)
+    assert child.wait(60) == 0, shown
+    assert b"nearest: 'purchase'" in shown and b"2 columns may be the label" in shown
+    text = (tmp_path / "s.yaml").read_text()
+    assert list(yaml.safe_load(text)["labels"]) == ["purchase"] and "--label purchase" in text
+
+
+def test_a_table_without_a_label_gets_a_proposal(write, propose):
+    proposed, shown = propose(write(is_weekend=binary(), is_mobile=binary(1)))
+    assert "labels" not in proposed and set(proposed["categorical"]) >= {"user", "item"}
+    assert "no column looks like the label (of two values: is_weekend, is_mobile)" in shown
+    assert "--label NAME" in shown and "next:" not in shown and "no label yet" in shown
+
+
+def test_texts_of_two_values_are_labels(write, propose):
+    incomes = np.where(np.arange(ROWS) % 4 == 0, "50000+.", "- 50000.")
+    path = write(income=incomes, sex=np.where(binary(), "m", "f"))
+    proposed, shown = propose(path)
+    assert proposed["labels"] == {"income": {"positive": ["50000+."]}}
+    assert "1 for '50000+.', the rarer value; --positive names another" in shown
+    proposed, _ = propose(path, "--label", "sex", "--positive", "f")
+    assert proposed["labels"] == {"sex": {"positive": ["f"]}}
+    with pytest.raises(UserError, match="--positive 50000: income has the values"):
+        schema([path, "--label", "income", "--positive", "50000"], ())
+
+
+def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
+    rng = np.random.default_rng(1)
+    path = write(
+        label=binary(), f7=rng.integers(0, 500, ROWS), num_views=rng.integers(0, 500, ROWS)
+    )
+    proposed, shown = propose(path)
+    assert set(proposed["categorical"]) == {"user", "item", "f7"}
+    assert list(proposed["numeric"]) == ["num_views"]
+    assert "3 whole-number columns taken as ids; --numeric user,item,f7 turns them into" in shown
+    assert "whole numbers, in doubt ids" in shown and "named like a quantity" in shown
+    proposed, _ = propose(path, "--numeric", "f7", "--categorical=num_views")
+    assert set(proposed["categorical"]) == {"user", "item", "num_views"}
+    assert list(proposed["numeric"]) == ["f7"]
+
+
+def test_a_column_that_tells_the_label_is_left_out_with_a_warning(write, propose):
+    label = binary()
+    path = write(label=label, result=np.where(label, 7, 3), almost=np.where(binary(3), label, 2))
+    proposed, shown = propose(path)
+    assert "result" not in proposed["categorical"] and "almost" in proposed["categorical"]
+    assert "warning: result alone tells label (AUC 1.0000)" in shown and "left out" in shown
+    proposed, shown = propose(path, "--categorical", "result")
+    assert "result" in proposed["categorical"] and "warning: result" in shown
+
+
+def test_constants_weights_times_and_texts(write, propose):
+    days = np.arange(ROWS) * 7200 + 1_413_849_600
+    path = write(
+        label=binary(),
+        country=np.array(["de"] * ROWS),
+        weight=np.random.default_rng(0).random(ROWS),
+        when=days,
+        note=np.array([f"text {n}" for n in range(ROWS)]),
+        flag=binary(4) == 1,
+    )
+    proposed, shown = propose(path, "--weight", "weight", "--time", "when")
+    assert proposed["weight"] == "weight" and proposed["split"]["time"] == "when"
+    assert proposed["categorical"]["when_weekday"] == {"column": "when", "encode": "weekday"}
+    assert proposed["carried"] == ["note"] and "the same in every row" in shown
+    assert "flag" in proposed["categorical"] and "country" not in proposed["categorical"]
+    proposed, _ = propose(path)  # a weight may be that of a parcel
+    assert "weight" not in proposed and "weight" in proposed["numeric"]
+
+
+def test_all_mistakes_of_flags_at_once(write):
+    path = write(label=binary(), name=np.array(["a", "b"] * (ROWS // 2)))
+    flags = ["--label", "lable", "--numeric", "name", "--drop", "item", "--categorical", "item"]
+    with pytest.raises(UserError) as caught:
+        schema([path, *flags, "--time", "name"], ())
+    for part in (
+        "--label lable: no such column; nearest: 'label'",
+        "item: is named by --drop and --categorical",
+        "--numeric name: has no numbers, but string",
+        "--time name: has no times, but string",
+    ):
+        assert part in str(caught.value)
+
+
+def test_files_without_names_and_with_other_delimiters_are_told(tmp_path, propose):
+    rows = [f"{n % 2}\t{n % 7}\tu{n % 11}" for n in range(200)]
+    (tmp_path / "x.csv").write_text("\n".join(rows))
+    proposed, shown = propose(str(tmp_path / "x.csv"))
+    assert proposed["delimiter"] == "\t" and proposed["column_names"] == ["c0", "c1", "c2"]
+    assert "its columns stand between tabs" in shown and "--columns a,b,c gives them names" in shown
+    proposed, _ = propose(str(tmp_path / "x.csv"), "--columns", "click,hour,user")
+    assert list(proposed["labels"]) == ["click"] and proposed["groups"] == ["user"]
+    for flags, message in (
+        (["--columns", "a,b"], "2 names, but .* has 3 columns"),
+        (["--delimiter", "::"], "expected one character; sed"),
+    ):
+        with pytest.raises(UserError, match=message):
+            schema([str(tmp_path / "x.csv"), *flags], ())
+    (tmp_path / "y.csv").write_text(
+        "\n".join(["101,click", *(f"{n % 9},{n % 2}" for n in range(99))])
+    )
+    assert list(propose(str(tmp_path / "y.csv"))[0]["labels"]) == ["click"]
+    (tmp_path / "x.xlsx").write_bytes(b"PK\x03\x04")
+    with pytest.raises(UserError, match="save the sheet as CSV"):
+        schema([str(tmp_path / "x.xlsx")], ())
+
+
+def test_names_cannot_break_out_of_the_yaml(write, propose):
+    name = 'x\nlabels: {evil: {}}\n"[red]'
+    values = np.random.default_rng(0).integers(0, 99, ROWS)
+    proposed, _ = propose(write(label=binary(), **{name: values, "is.a/b: ": values + 1}))
+    assert list(proposed["labels"]) == ["label"]
+    assert {name, "is.a/b: "} <= set(proposed["categorical"])
+
+
+@pytest.mark.parametrize("name", ["adult_without_names", "aliccp", "yelp", "avazu"])
+def test_what_is_proposed_trains(tmp_path, runner, name):
+    env = {"RUNNER_CACHE": str(tmp_path / "cache")}
+    path, out = make(name, tmp_path, 1500), str(tmp_path / "s.yaml")
+    done = runner.run("schema", path, *SHAPES[name].flags, "--out", out, env=env)
+    assert done.code == 0, done.text
+    command = shlex.split(done.text.rpartition("next: python -m runner ")[2])
+    few = ("trainer.batch_size=300", "trainer.max_steps=3", "trainer.num_threads=1")
+    done = runner.run(*command, f"hydra.run.dir={tmp_path / 'run'}", *few, env=env)
+    assert done.code == 0, done.text
+    result = json.loads((Path(tmp_path) / "run" / "result.json").read_text())
+    assert result["status"] == "completed" and 0 < result["metrics"]["test/auc"] < 1
