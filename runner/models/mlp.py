@@ -11,10 +11,18 @@ from collections.abc import Sequence
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.layers.argument_types import (
+    Activation,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
+)
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features
 from runner.models.layers.interest import mean_pool
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sequences import SequenceLookup
 
@@ -31,6 +39,8 @@ class MLP(EmbeddingModel):
         dropout: dropout after each hidden layer.
         embedding_dropout: dropout of all embeddings, pooled or averaged.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema has no sparse feature.
@@ -42,9 +52,14 @@ class MLP(EmbeddingModel):
         *,
         embedding_dim: int,
         deep: Sequence[int],
-        dropout: float = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
     ) -> None:
         embedding = (
             SequenceLookup(
@@ -61,7 +76,9 @@ class MLP(EmbeddingModel):
         self.sequences = schema.sequences
         num_vectors = len(schema.sparse) + len(schema.sequences)
         width, deep = num_vectors * embedding_dim + len(schema.dense), [*deep, len(schema.tasks)]
-        self.deep = mlp(width, deep, dropout=dropout, last_linear=True)
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
+        self.deep = mlp(width, deep, hidden, last="linear")
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE = embeddings.pooled_BE
@@ -72,4 +89,4 @@ class MLP(EmbeddingModel):
             ]
             pooled_BE = torch.cat((pooled_BE, *means), dim=1)
         x_B = concat_features(self.embedding_drop(pooled_BE), batch.dense_BD)
-        return Prediction.of(self.deep(x_B), batch)
+        return Prediction.of(self.deep(x_B, batch.weights_B), batch)

@@ -8,11 +8,19 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.layers.argument_types import (
+    Activation,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
+)
 from runner.models.layers.cin import CIN
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import FirstOrder
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 
 
@@ -29,6 +37,8 @@ class XDeepFM(EmbeddingModel):
         dropout: dropout after each hidden layer.
         embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema has fewer than two features, or if `cin` has no layer.
@@ -41,9 +51,14 @@ class XDeepFM(EmbeddingModel):
         embedding_dim: int,
         cin: Sequence[int],
         deep: Sequence[int],
-        dropout: float = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: float = 0.0,
         embedding_init: float | None = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
     ) -> None:
         super().__init__(
             TableLookup(schema, embedding_dim, linear=True, init=embedding_init),
@@ -55,10 +70,13 @@ class XDeepFM(EmbeddingModel):
         self.cin = CIN(self.fields.num_fields, cin)
         self.cin_head = nn.Linear(self.cin.width, num_tasks, bias=False)  # the deep head has one
         deep = [*deep, num_tasks]
-        self.deep = mlp(self.fields.width, deep, dropout=dropout, last_linear=True)
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
+        self.deep = mlp(self.fields.width, deep, hidden, last="linear")
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE, linear_BE = torch.split(embeddings.pooled_BE, self.embedding.widths, dim=1)
         x_BND = self.fields(self.embedding_drop(pooled_BE), batch.dense_BD)
         shallow_BT = self.first_order(linear_BE, batch.dense_BD) + self.cin_head(self.cin(x_BND))
-        return Prediction.of(shallow_BT + self.deep(x_BND.flatten(1)), batch)
+        deep_BT = self.deep(x_BND.flatten(1), batch.weights_B)
+        return Prediction.of(shallow_BT + deep_BT, batch)
