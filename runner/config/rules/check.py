@@ -30,6 +30,7 @@ from runner.config.targets import check_target_names, is_in_packages
 from runner.config.typecheck import check_types
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.settings import MetricSettings
+from runner.models.norm_scope import check_hidden_settings
 from runner.models.row_scope import check_loss_row_scope
 from runner.optim.lr_schedule import check_schedule
 from runner.optim.param_groups import check_schedules, parse_parameter_groups
@@ -192,4 +193,5 @@ CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     check_stream,
     check_tuning,
     check_lbfgs,
+    check_hidden_settings,
 )
