@@ -14,6 +14,7 @@ SCENES = (
     "updates",
     "closures",
     "exchanges",
+    "norms",
     "pipelines",
     "pipeline_errors",
 )

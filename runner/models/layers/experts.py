@@ -81,7 +81,7 @@ class Experts(nn.Module):
     def init_own_weights(self, name: str) -> None:
         """Initialise what is no linear layer, for `init_linear_layers`."""
         for weight, bias in zip(self.weights, self.biases):
-            for part in weight:
+            for part in weight.detach():
                 init_weight(part.T, name)
             nn.init.zeros_(bias)
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from runner.models.layers.activations import Dice, make_activation
@@ -180,7 +179,7 @@ def init_linear_layers(model: nn.Module, name: str | None) -> None:
     for module in model.modules():
         if isinstance(module, nn.Linear):
             num_stacked = module.num_stacked if isinstance(module, StackedLinear) else 1
-            for part in module.weight.chunk(num_stacked):
+            for part in module.weight.detach().chunk(num_stacked):
                 init_weight(part, name)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
@@ -188,7 +187,6 @@ def init_linear_layers(model: nn.Module, name: str | None) -> None:
             init_own_weights(name)
 
 
-@torch.no_grad()
 def init_weight(weight: Tensor, name: str) -> None:
     """Draw a weight of shape [out, in] by the name of its initialisation."""
     if name == "normal":
