@@ -52,7 +52,7 @@ def test_values_gradients_and_running_statistics_are_torchs(weights):
 
 
 def test_rows_of_weight_0_are_normalised_but_do_not_count():
-    """Against torch's on the other rows alone; what stands in a row that does not count is no matter."""
+    """Against torch's on the other rows alone, whatever stands in a row that does not count."""
     ours, torchs = pair()
     x, weights = rows(8), torch.tensor([1.0, 0, 0.5, 2, 0, 1, 1, 1])
     x[4] = 1e9
