@@ -12,7 +12,6 @@ from runner.models.layers.activations import Dice, make_activation
 from runner.models.layers.argument_types import (
     AFTER_ACTIVATION,
     BATCH_NORM,
-    BEFORE_ACTIVATION,
     HIDDEN_KEYS,
 )
 from runner.models.layers.batch_norm import BatchNorm
@@ -59,6 +58,11 @@ class HiddenLayers:
             if not 0 <= rate <= 1:
                 raise ValueError(f"dropout={self.dropout}: must be between 0 and 1")
 
+    @property
+    def cancels_bias(self) -> bool:
+        """Whether a bias of the linear map would have no effect: a batch norm subtracts it."""
+        return self.norm == BATCH_NORM and self.norm_place != AFTER_ACTIVATION
+
     def without_dropout(self) -> HiddenLayers:
         """Return the same layers without dropout."""
         return replace(self, dropout=0.0)
@@ -95,8 +99,11 @@ class HiddenLayers:
             elif num_groups > 1:
                 shape = (num_groups, width)
                 norm = nn.Sequential(nn.Unflatten(1, shape), FieldNorm(*shape), nn.Flatten(1))
-            place = self.norm_place or BEFORE_ACTIVATION
-            found.insert(1 if place == AFTER_ACTIVATION else 0, norm)
+            if self.norm_place == AFTER_ACTIVATION:
+                return [*found, norm]
+            if isinstance(found[0], nn.ReLU):
+                found[0].inplace = True  # on CPU fresh memory costs more than the operation
+            return [norm, *found]
         return found
 
 
@@ -128,6 +135,8 @@ def mlp(
 ) -> RowSequential:
     """Return a linear layer for each width, with what follows it.
 
+    A hidden layer has no bias where a batch norm would subtract it again.
+
     Args:
         num_inputs: width of the input.
         widths: widths of the layers.
@@ -144,8 +153,9 @@ def mlp(
     dropouts = hidden.dropouts(len(widths) - (last != "hidden"))
     layers: list[nn.Module] = [Dropout(input_dropout)] if input_dropout else []
     for depth, width in enumerate(widths):
-        layers.append(nn.Linear(num_inputs, width))
-        if depth < len(dropouts):
+        is_hidden = depth < len(dropouts)
+        layers.append(nn.Linear(num_inputs, width, bias=not (is_hidden and hidden.cancels_bias)))
+        if is_hidden:
             layers += hidden.modules(width)
             if dropouts[depth]:
                 layers.append(Dropout(dropouts[depth]))
