@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from runner.distributed.global_batch import configured_global_batch_size
 from runner.models.layers.argument_types import BATCH_NORM, DICE, HIDDEN_KEYS
 from runner.models.row_scope import (
     MICRO_BATCH_SCOPE,
@@ -56,12 +57,18 @@ def check_hidden_settings(config: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key}={value}: one of {', '.join(HIDDEN_KEYS[name].choices)}, or null"
         elif problem := HIDDEN_KEYS[name].find_problem(key, value):
             yield problem
-    trainer = config["trainer"]
+    trainer, scope = config["trainer"], norm_row_scope(config)
+    is_whole = scope == UPDATE_SCOPE
+    num_rows = configured_global_batch_size(trainer) if is_whole else trainer["batch_size"]
+    if scope is not None and num_rows == 1:
+        yield (
+            "trainer.batch_size=1: a batch norm and Dice take the variance of a batch, and one row "
+            "has none; use more rows, or model.net.norm=layer"
+        )
     divides = (trainer.get("accumulate") or 1) > 1 or (
         (trainer.get("batch_on_plateau") or {}).get("patience") is not None
     )
-    scopes = (norm_row_scope(config), loss_row_scope(config))
-    if scopes == (UPDATE_SCOPE, MICRO_BATCH_SCOPE) and divides:
+    if is_whole and loss_row_scope(config) == MICRO_BATCH_SCOPE and divides:
         yield (
             "model.loss.within=micro_batch: compares the rows of each micro-batch, but batch "
             "statistics over the update need its micro-batches as one; set "

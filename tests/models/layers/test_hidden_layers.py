@@ -43,7 +43,8 @@ def test_an_mlp_is_that_of_plain_pytorch(activation, norm, place):
     layers, has_bias = [], (norm, place) != ("batch", "before_activation")
     for width in (4, 5):
         after = [NORMS[norm](), TORCHS[activation]()]
-        layers += [nn.Linear(width, 5, bias=has_bias), *(after if place.startswith("before") else after[::-1])]
+        after = after if place == "before_activation" else after[::-1]
+        layers += [nn.Linear(width, 5, bias=has_bias), *after]
     twin = nn.Sequential(*layers, nn.Linear(5, 2)).double()
     for mine, theirs in zip(ours.parameters(), twin.parameters(), strict=True):
         mine.data.copy_(rows(*mine.shape, seed=mine.numel()))
