@@ -55,7 +55,7 @@ class HiddenLayers:
                 raise ValueError(problem or f"{name}={value}: must be a text")
         rates = self.dropout if isinstance(self.dropout, Sequence) else [self.dropout]
         for rate in rates:
-            if not 0 <= rate <= 1:
+            if not isinstance(rate, int | float) or not 0 <= rate <= 1:
                 raise ValueError(f"dropout={self.dropout}: must be between 0 and 1")
 
     @property

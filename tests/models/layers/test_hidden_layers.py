@@ -14,6 +14,8 @@ from runner.models.layers.batch_norm import BatchNorm
 from runner.models.layers.experts import Experts
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from tests.models.scene import MODELS, SCHEMA, SMALL, batch_of, from_yaml, make_model
+from tests.models.sequence_scene import SCHEMA as HISTORIES
+from tests.models.sequence_scene import batch_of as batch_of_histories
 from tests.tiny import make_context
 
 TORCHS = {
@@ -197,6 +199,7 @@ REFUSED = {
     "kind": ({"activation": 3}, "activation=3: must be a text"),
     "init": ({"init": "xavier"}, "init=xavier: one of xavier_normal"),
     "dropout": ({"dropout": 1.5}, "dropout=1.5: must be between 0 and 1"),
+    "no dropout": ({"dropout": None}, "dropout=None: must be between 0 and 1"),
     "dropouts": ({"dropout": [0.1]}, "needs one number, or one for each of the 2 hidden layers"),
 }
 
@@ -205,3 +208,13 @@ REFUSED = {
 def test_an_unknown_name_is_refused_with_the_nearest(settings, message):
     with pytest.raises(ValueError, match=message):
         from_yaml("deepfm", **settings)
+
+
+@pytest.mark.parametrize("settings", [{"norm": "batch"}, {"activation": "dice"}])
+def test_two_towers_have_batch_statistics_only_where_no_item_is_drawn(settings):
+    context = make_context(model=from_yaml("two_tower", HISTORIES, item_tower=[8], **settings))
+    logits = context.model(batch_of_histories()).logits_BT
+    assert logits.isfinite().all() and len(context.batch_norms) == 2
+    with pytest.raises(ValueError, match="uniform=5, popularity=0: drawn items are no rows"):
+        from_yaml("two_tower", HISTORIES, item_tower=[8], uniform=5, **settings)
+    from_yaml("two_tower", HISTORIES, item_tower=[8], uniform=5, norm="layer")
