@@ -67,8 +67,9 @@ def test_two_ranks_and_micro_batches_learn_what_one_process_does(runner, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_compiled_run_equals_an_eager_one_to_rounding(runner, tmp_path):
-    words = (*TINY, *NORM, "trainer.max_steps=12")
+@pytest.mark.parametrize("activation", ["relu", "dice"])
+def test_a_compiled_run_equals_an_eager_one_to_rounding(runner, tmp_path, activation):
+    words = (*TINY, *NORM, "trainer.max_steps=12", f"model.net.activation={activation}")
     for name, compiled in (("eager", "false"), ("compiled", "true")):
         run = f"hydra.run.dir={tmp_path / name}"
         done = runner.run(*words, f"trainer.compile={compiled}", run)
