@@ -42,7 +42,7 @@ class ArmValues(Recommender):
     ) -> None:
         super().__init__()
         self.embedding = Pairs(schema, fields, embedding_dim)
-        self.arms = mlp(len(fields) * embedding_dim, [*hidden, arms], last_linear=True)
+        self.arms = mlp(len(fields) * embedding_dim, [*hidden, arms], last="linear")
         self.num_arms = arms
 
     def embed(self, batch: Batch) -> Embeddings:

@@ -49,9 +49,9 @@ class TwoTowers(Recommender):
                 )
         self.is_user = [name in user for name in names]
         num_user = sum(self.is_user)
-        self.user = mlp(num_user * embedding_dim, tower, last_linear=True)
-        self.item = mlp((len(names) - num_user) * embedding_dim, tower, last_linear=True)
-        self.head = mlp(3 * tower[-1], [*head, 1], last_linear=True)
+        self.user = mlp(num_user * embedding_dim, tower, last="linear")
+        self.item = mlp((len(names) - num_user) * embedding_dim, tower, last="linear")
+        self.head = mlp(3 * tower[-1], [*head, 1], last="linear")
 
     def embed(self, batch: Batch) -> Embeddings:
         return self.embedding(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
@@ -18,7 +19,7 @@ from runner.data.tabular.propose_schema import (
     propose_schema,
 )
 from runner.data.tabular.schema_file import expand_pattern
-from runner.errors import UserError
+from runner.errors import UserError, nearest_hint
 
 # The default loss and the default metric of checkpoint.monitor are for labels of 0 and 1.
 REGRESSION_OVERRIDES = (
@@ -61,9 +62,9 @@ def make_parser() -> VerbParser:
     """Return the parser of the words after `schema`."""
     parser = VerbParser(
         "schema",
-        "Read a table and propose the YAML that declares its columns. What you know of the columns\n"
-        "goes before what their names and values suggest. NAMES are separated by commas; C{1..26}\n"
-        "stands for several.",
+        "Read a table and propose the YAML that declares its columns. What you know of the\n"
+        "columns goes before what their names and values suggest. NAMES are separated by commas;\n"
+        "C{1..26} stands for several.",
         examples=(
             "schema clicks.parquet --out clicks.yaml",
             "schema log.csv.gz --label click,buy --time ts --categorical 'C{1..26}'",

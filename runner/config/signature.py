@@ -14,6 +14,8 @@ from runner.config.declarations import all_declarations, keys_signed
 from runner.config.early_stopping import is_enabled
 from runner.config_key import Signed
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS, configured_global_batch_size
+from runner.models.argument_types import HIDDEN_KEYS
+from runner.models.norm_scope import hidden_settings, norm_row_scope
 from runner.models.row_scope import MICRO_BATCH_SCOPE, UPDATE_SCOPE, loss_row_scope
 from runner.rundir.diff import flatten
 from runner.rundir.moved_targets import with_signed_targets
@@ -35,6 +37,9 @@ def signed_as(key: str) -> Signed:
     """Return how a dotted key enters the signature; a key inherits what its group declares."""
     if key.split(".")[0] in UNSIGNED_NODES:
         return "no"
+    node, _, name = key.rpartition(".")
+    if node == "model.net" and name in HIDDEN_KEYS:
+        return HIDDEN_KEYS[name].signed
     for above, declaration in all_declarations():
         if declaration.key.signed != "yes" and f"{key}.".startswith(f"{above}."):
             return declaration.key.signed
@@ -64,7 +69,7 @@ def signature_fields(
     }
     trainer = config["trainer"]
     signed["global_batch"] = configured_global_batch_size(trainer)
-    if loss_row_scope(config) == MICRO_BATCH_SCOPE:
+    if MICRO_BATCH_SCOPE in (loss_row_scope(config), norm_row_scope(config)):
         signed |= {f"trainer.{name}": trainer.get(name) or 1 for name in GLOBAL_BATCH_KEYS}
     signed["data"] = data_fingerprint
     return {**signed, **{f"source.{k}": v for k, v in (source or {}).items()}}
@@ -73,8 +78,9 @@ def signature_fields(
 def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration without what has no effect on the result.
 
-    That is: rules that are off, keys that count only when they are set, callbacks that only watch,
-    and the row scope that a loss had before there was a choice.
+    That is: rules that are off, keys that count only when they are set (also arguments of nets
+    that came later than these), callbacks that only watch, and the row scope that a loss had
+    before there was a choice.
     """
     kept = dict(config)
     rules = keys_signed("when on")
@@ -88,7 +94,11 @@ def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     loss = model.get("loss") or {}
     if loss.get("within") == UPDATE_SCOPE:
         without_scope = {k: v for k, v in loss.items() if k != "within"}
-        kept["model"] = {**model, "loss": without_scope}
+        kept["model"] = model = {**model, "loss": without_scope}
+    unset = [name for name, value in hidden_settings(config).items() if value is None]
+    if unset:
+        net = {k: v for k, v in model["net"].items() if k not in unset}
+        kept["model"] = {**model, "net": net}
     callbacks = kept.pop("callbacks", None) or {}
     acting = {
         name: node

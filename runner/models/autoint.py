@@ -7,11 +7,23 @@ from itertools import pairwise
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import Count, DropoutRate, EmbeddingInit, Width, Widths
+from runner.models.argument_types import (
+    Activation,
+    Count,
+    DropoutRate,
+    EmbeddingInit,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
+    Width,
+    Widths,
+)
 from runner.models.layers.attention import InteractingLayer
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sizes import check_sizes
 
@@ -31,6 +43,8 @@ class AutoInt(EmbeddingModel):
         dropout: dropout after each hidden layer of the deep network.
         embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema has fewer than two features, if no layer is asked for, or if the
@@ -46,11 +60,17 @@ class AutoInt(EmbeddingModel):
         attention_dim: Width,
         num_heads: Count,
         deep: Widths,
-        dropout: DropoutRate = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
     ) -> None:
         check_sizes(num_layers=num_layers)
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
         super().__init__(
             TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
         )
@@ -64,11 +84,12 @@ class AutoInt(EmbeddingModel):
         self.deep = None
         if deep:
             deep = [*deep, num_tasks]
-            self.deep = mlp(self.fields.width, deep, dropout=dropout, last_linear=True)
+            self.deep = mlp(self.fields.width, deep, hidden, last="linear")
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_BND = self.fields(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
         logits_BT = self.head(self.attention(x_BND).flatten(1))
         if self.deep is not None:
-            logits_BT = logits_BT + self.deep(x_BND.flatten(1))
+            logits_BT = logits_BT + self.deep(x_BND.flatten(1), batch.weights_B)
         return Prediction.of(logits_BT, batch)

@@ -9,16 +9,22 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
+    Activation,
     Count,
     DropoutRate,
     EmbeddingInit,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
     WidthOrNone,
     Widths,
 )
 from runner.models.layers.cross import Cross, MixtureCross
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.table_widths import TableWidths
 
@@ -39,6 +45,8 @@ class DCN(EmbeddingModel):
         dropout: dropout after each hidden layer of the deep network.
         embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema has no sparse feature, or if the structure is unknown.
@@ -54,9 +62,14 @@ class DCN(EmbeddingModel):
         num_experts: Count,
         structure: Literal["parallel", "stacked"],
         deep: Widths,
-        dropout: DropoutRate = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
     ) -> None:
         if structure not in ("parallel", "stacked"):
             raise ValueError(f"structure={structure}: must be parallel or stacked")
@@ -69,15 +82,17 @@ class DCN(EmbeddingModel):
             self.cross = Cross(width, num_layers)
         else:
             self.cross = MixtureCross(width, num_layers, rank=rank, num_experts=num_experts)
-        self.deep = mlp(width, deep, dropout=dropout)
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
+        self.deep = mlp(width, deep, hidden)
         num_deep = deep[-1] if deep else width
         self.stacked = structure == "stacked"
         self.head = nn.Linear(num_deep + (0 if self.stacked else width), len(schema.tasks))
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x0_BW = concat_features(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
         crossed_BW = self.cross(x0_BW)
         if self.stacked:
-            return Prediction.of(self.head(self.deep(crossed_BW)), batch)
-        both = torch.cat((crossed_BW, self.deep(x0_BW)), dim=1)
+            return Prediction.of(self.head(self.deep(crossed_BW, batch.weights_B)), batch)
+        both = torch.cat((crossed_BW, self.deep(x0_BW, batch.weights_B)), dim=1)
         return Prediction.of(self.head(both), batch)

@@ -6,8 +6,20 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import DropoutRate, EmbeddingInit, Width, Widths
-from runner.models.layers.interest import LocalActivation, mean_pool, prelu_mlp
+from runner.models.argument_types import (
+    Activation,
+    DropoutRate,
+    EmbeddingInit,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
+    Width,
+    Widths,
+)
+from runner.models.layers.interest import LocalActivation, mean_pool
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sequences import SequenceLookup
 from runner.models.requirements import find_candidates
@@ -17,8 +29,8 @@ class DIN(EmbeddingModel):
     """Sequences pooled by their relevance to the candidate item, a(e_j, v_A) in eq. 3, then an MLP.
 
     The MLP sees these interests, all pooled features and the dense features. The activation is the
-    paper's PReLU. We leave out Dice, its adaptive form (eq. 9), since that keeps statistics of
-    batches, and the mini-batch aware regularisation, since that is the optimizer's task
+    paper's PReLU (eq. 8), unless another one is named, such as `dice`, its adaptive form (eq. 9).
+    We leave out the mini-batch aware regularisation, since that is the optimizer's task
     (`optimizer.sparse.weight_decay` decays the rows of the batch).
 
     Args:
@@ -30,6 +42,9 @@ class DIN(EmbeddingModel):
         dropout: dropout after each hidden layer of the MLP.
         embedding_dropout: dropout of all embeddings.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of the MLP, see `HiddenLayers`; by default PReLU.
+        attention_activation: of the activation unit; None for that of the MLP.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema has no such sequence.
@@ -42,9 +57,15 @@ class DIN(EmbeddingModel):
         embedding_dim: Width,
         attention: Widths,
         top: Widths,
-        dropout: DropoutRate = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        attention_activation: Activation = None,
+        init: Init = None,
     ) -> None:
         # for each sequence, the place of its candidate among the features, or None without one
         candidates = find_candidates(schema)
@@ -57,11 +78,15 @@ class DIN(EmbeddingModel):
         )
         super().__init__(embedding, dropout=embedding_dropout)
         self.sequences, self.candidates = schema.sequences, candidates
+        activation = activation or "prelu"
+        unit = HiddenLayers(norm_scope=norm_scope, activation=attention_activation or activation)
         self.activations = nn.ModuleList(
-            LocalActivation(embedding_dim, attention) for p in candidates if p is not None
+            LocalActivation(embedding_dim, attention, unit) for p in candidates if p is not None
         )
         width = (len(schema.sparse) + len(schema.sequences)) * embedding_dim + len(schema.dense)
-        self.top = prelu_mlp(width, [*top, len(schema.tasks)], dropout=dropout)
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
+        self.top = mlp(width, [*top, len(schema.tasks)], hidden, last="linear")
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE = self.embedding_drop(embeddings.pooled_BE)
@@ -76,6 +101,6 @@ class DIN(EmbeddingModel):
                 continue
             dim = self.embedding.dim
             item_BD = pooled_BE[:, place * dim : (place + 1) * dim]
-            interests.append(next(activations)(x_BLD, item_BD, length_B))
+            interests.append(next(activations)(x_BLD, item_BD, length_B, batch.weights_B))
         x_B = torch.cat((pooled_BE, *interests, batch.dense_BD), dim=1)
-        return Prediction.of(self.top(x_B), batch)
+        return Prediction.of(self.top(x_B, batch.weights_B), batch)

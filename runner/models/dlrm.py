@@ -5,10 +5,22 @@ from __future__ import annotations
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import DropoutRate, EmbeddingInit, SomeWidths, Width, Widths
+from runner.models.argument_types import (
+    Activation,
+    DropoutRate,
+    EmbeddingInit,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
+    SomeWidths,
+    Width,
+    Widths,
+)
 from runner.models.layers.dot import DotInteraction
 from runner.models.layers.embedding import TableLookup
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.requirements import require_two_vectors
 
@@ -24,6 +36,8 @@ class DLRM(EmbeddingModel):
         dropout: dropout after each hidden layer of the top MLP.
         embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of both MLPs, see `HiddenLayers`.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema has no sparse feature, or only one feature in all.
@@ -36,9 +50,14 @@ class DLRM(EmbeddingModel):
         embedding_dim: Width,
         bottom: SomeWidths,
         top: Widths,
-        dropout: DropoutRate = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
     ) -> None:
         require_two_vectors(schema)
         super().__init__(
@@ -47,18 +66,21 @@ class DLRM(EmbeddingModel):
         self.embedding_dim = embedding_dim
         self.num_dense = len(schema.dense)
         num_vectors = len(schema.sparse) + bool(schema.dense)
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
         if schema.dense:
-            self.bottom = mlp(self.num_dense, [*bottom, embedding_dim])
+            widths, before = [*bottom, embedding_dim], hidden.without_dropout()
+            self.bottom = mlp(self.num_dense, widths, before, last="activation")
         self.interaction = DotInteraction(num_vectors)
         num_top = num_vectors * (num_vectors - 1) // 2 + (embedding_dim if schema.dense else 0)
-        self.top = mlp(num_top, [*top, len(schema.tasks)], dropout=dropout, last_linear=True)
+        self.top = mlp(num_top, [*top, len(schema.tasks)], hidden, last="linear")
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         vectors_BE = self.embedding_drop(embeddings.pooled_BE)
         if self.num_dense:
-            bottom_BD = self.bottom(batch.dense_BD)
+            bottom_BD = self.bottom(batch.dense_BD, batch.weights_B)
             vectors_BE = torch.cat((bottom_BD, vectors_BE.to(bottom_BD.dtype)), dim=1)
         pairs_BP = self.interaction(torch.unflatten(vectors_BE, 1, (-1, self.embedding_dim)))
-        if not self.num_dense:
-            return Prediction.of(self.top(pairs_BP), batch)
-        return Prediction.of(self.top(torch.cat((bottom_BD, pairs_BP), dim=1)), batch)
+        if self.num_dense:
+            pairs_BP = torch.cat((bottom_BD, pairs_BP), dim=1)
+        return Prediction.of(self.top(pairs_BP, batch.weights_B), batch)

@@ -10,9 +10,15 @@ from torch import Tensor, nn
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.errors import nearest_hint
 from runner.models.argument_types import (
+    Activation,
     Count,
     DropoutRate,
     EmbeddingInit,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
     TwoContexts,
     TwoStreams,
     Width,
@@ -20,7 +26,7 @@ from runner.models.argument_types import (
 )
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.streams import BilinearFusion, FeatureGate
 
@@ -41,6 +47,8 @@ class FinalMLP(EmbeddingModel):
         dropout: dropout after each hidden layer of the streams.
         embedding_dropout: dropout of the streams' input.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of the streams, see `HiddenLayers`.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema has no sparse feature or lacks one that makes gates, if there are
@@ -56,9 +64,14 @@ class FinalMLP(EmbeddingModel):
         contexts: TwoContexts,
         gate: Widths,
         num_heads: Count,
-        dropout: DropoutRate = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
     ) -> None:
         for key, value in (("streams", streams), ("contexts", contexts)):
             if len(value) != 2:
@@ -71,16 +84,17 @@ class FinalMLP(EmbeddingModel):
         self.gates = nn.ModuleList(
             FeatureGate(width, embedding_dim * len(columns), gate) for columns in self.columns
         )
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
         self.streams = nn.ModuleList(
-            mlp(width, widths, dropout=dropout, input_dropout=embedding_dropout)
-            for widths in streams
+            mlp(width, widths, hidden, input_dropout=embedding_dropout) for widths in streams
         )
         self.fusion = BilinearFusion(streams[0][-1], streams[1][-1], len(schema.tasks), num_heads)
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_BW = concat_features(embeddings.pooled_BE, batch.dense_BD)
         o1_BS, o2_BS = (
-            stream(gate(x_BW, select_context(embeddings.pooled_BE, columns)))
+            stream(gate(x_BW, select_context(embeddings.pooled_BE, columns)), batch.weights_B)
             for stream, gate, columns in zip(self.streams, self.gates, self.columns)
         )
         return Prediction.of(self.fusion(o1_BS, o2_BS), batch)

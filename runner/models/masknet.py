@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -9,8 +10,14 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
+    Activation,
     DropoutRate,
     EmbeddingInit,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
     Positive,
     SomeWidths,
     Width,
@@ -20,7 +27,7 @@ from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.mask import FieldNorm, MaskBlock
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 
 
@@ -38,6 +45,8 @@ class MaskNet(EmbeddingModel):
         dropout: dropout after each block and each hidden layer.
         embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of the network `top`, see `HiddenLayers`.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema has no sparse feature, if the structure is unknown, if there is
@@ -53,9 +62,14 @@ class MaskNet(EmbeddingModel):
         blocks: SomeWidths,
         reduction: Positive,
         top: Widths,
-        dropout: DropoutRate = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
     ) -> None:
         if structure not in ("serial", "parallel"):
             raise ValueError(f"structure={structure}: must be serial or parallel")
@@ -74,16 +88,20 @@ class MaskNet(EmbeddingModel):
         self.blocks = nn.ModuleList(
             MaskBlock(width, before, after, reduction) for before, after in zip(inputs, blocks)
         )
-        self.drop = Dropout(dropout)
         num_top = blocks[-1] if self.serial else sum(blocks)
-        self.top = mlp(num_top, [*top, len(schema.tasks)], dropout=dropout, last_linear=True)
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
+        rates = hidden.dropouts(len(blocks) + len(top))
+        self.drops = nn.ModuleList(Dropout(rate) for rate in rates[: len(blocks)])
+        hidden = replace(hidden, dropout=rates[len(blocks) :])
+        self.top = mlp(num_top, [*top, len(schema.tasks)], hidden, last="linear")
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_BND = self.fields(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
         v_BE, x_B = x_BND.flatten(1), self.norm(x_BND).flatten(1)
         if not self.serial:
-            x_B = torch.cat([self.drop(block(v_BE, x_B)) for block in self.blocks], dim=1)
-            return Prediction.of(self.top(x_B), batch)
-        for block in self.blocks:
-            x_B = self.drop(block(v_BE, x_B))
-        return Prediction.of(self.top(x_B), batch)
+            parts = [drop(block(v_BE, x_B)) for block, drop in zip(self.blocks, self.drops)]
+            return Prediction.of(self.top(torch.cat(parts, dim=1), batch.weights_B), batch)
+        for block, drop in zip(self.blocks, self.drops):
+            x_B = drop(block(v_BE, x_B))
+        return Prediction.of(self.top(x_B, batch.weights_B), batch)

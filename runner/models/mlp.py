@@ -9,11 +9,21 @@ from __future__ import annotations
 import torch
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import DropoutRate, EmbeddingInit, Widths
+from runner.models.argument_types import (
+    Activation,
+    DropoutRate,
+    EmbeddingInit,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
+    Widths,
+)
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.interest import mean_pool
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sequences import SequenceLookup
 from runner.models.table_widths import TableWidths
@@ -31,6 +41,8 @@ class MLP(EmbeddingModel):
         dropout: dropout after each hidden layer.
         embedding_dropout: dropout of all embeddings, pooled or averaged.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema has no sparse feature, or sequences and several widths.
@@ -42,9 +54,14 @@ class MLP(EmbeddingModel):
         *,
         embedding_dim: TableWidths,
         deep: Widths,
-        dropout: DropoutRate = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
     ) -> None:
         embedding = TableLookup(schema, embedding_dim, init=embedding_init)
         if schema.sequences:
@@ -61,7 +78,9 @@ class MLP(EmbeddingModel):
         self.sequences = schema.sequences
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
         width += len(schema.sequences) * self.embedding.dim
-        self.deep = mlp(width, deep, dropout=dropout, last_linear=True)
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
+        self.deep = mlp(width, deep, hidden, last="linear")
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE = embeddings.pooled_BE
@@ -72,4 +91,4 @@ class MLP(EmbeddingModel):
             ]
             pooled_BE = torch.cat((pooled_BE, *means), dim=1)
         x_B = concat_features(self.embedding_drop(pooled_BE), batch.dense_BD)
-        return Prediction.of(self.deep(x_B), batch)
+        return Prediction.of(self.deep(x_B, batch.weights_B), batch)

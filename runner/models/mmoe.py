@@ -11,16 +11,22 @@ from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
+    Activation,
     Count,
     DropoutRate,
     EmbeddingInit,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
     SomeWidths,
     Widths,
 )
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
 from runner.models.layers.fields import concat_features, concat_width
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.table_widths import TableWidths
 
@@ -38,6 +44,8 @@ class MMoE(EmbeddingModel):
         dropout: dropout after each hidden layer of the towers.
         embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of experts and towers, see `HiddenLayers`.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema has no sparse feature, or if there is no expert or no layer in it.
@@ -51,23 +59,32 @@ class MMoE(EmbeddingModel):
         num_experts: Count,
         experts: SomeWidths,
         tower: Widths,
-        dropout: DropoutRate = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
     ) -> None:
         super().__init__(
             TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
         )
         width = concat_width(schema, embedding_dim)
-        self.experts = Experts(num_experts, width, experts)
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
+        self.experts = Experts(num_experts, width, experts, hidden)
         self.gates = Mixture(width, num_experts, num_gates=len(schema.tasks))
         self.towers = nn.ModuleList(
-            mlp(self.experts.width, [*tower, 1], dropout=dropout, last_linear=True)
-            for _ in schema.tasks
+            mlp(self.experts.width, [*tower, 1], hidden, last="linear") for _ in schema.tasks
         )
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_B = concat_features(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
-        mixed_BTW = self.gates(x_B, self.experts(x_B))
-        logits = [tower(x) for tower, x in zip(self.towers, mixed_BTW.unbind(1), strict=True)]
+        mixed_BTW = self.gates(x_B, self.experts(x_B, batch.weights_B))
+        logits = [
+            tower(x, batch.weights_B)
+            for tower, x in zip(self.towers, mixed_BTW.unbind(1), strict=True)
+        ]
         return Prediction.of(torch.cat(logits, dim=1), batch)

@@ -13,16 +13,22 @@ from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
+    Activation,
     Count,
     DropoutRate,
     EmbeddingInit,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
     SomeWidths,
     Widths,
 )
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.experts import Experts, Mixture
 from runner.models.layers.fields import concat_features, concat_width
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sizes import check_sizes
 from runner.models.table_widths import TableWidths
@@ -43,11 +49,14 @@ class Extraction(nn.Module):
         num_own: int,
         num_shared: int,
         widths: Sequence[int],
+        hidden: HiddenLayers,
         is_last: bool,
     ) -> None:
         super().__init__()
-        self.own = nn.ModuleList(Experts(num_own, num_inputs, widths) for _ in range(num_tasks))
-        self.shared = Experts(num_shared, num_inputs, widths)
+        self.own = nn.ModuleList(
+            Experts(num_own, num_inputs, widths, hidden) for _ in range(num_tasks)
+        )
+        self.shared = Experts(num_shared, num_inputs, widths, hidden)
         self.gates = nn.ModuleList(
             Mixture(num_inputs, num_own + num_shared) for _ in range(num_tasks)
         )
@@ -55,15 +64,16 @@ class Extraction(nn.Module):
             None if is_last else Mixture(num_inputs, num_tasks * num_own + num_shared)
         )
 
-    def forward(self, *inputs: Tensor) -> list[Tensor]:
+    def forward(self, *inputs: Tensor, weights_B: Tensor | None = None) -> list[Tensor]:
         """Return the mixed experts, [B, W] for each task, then those of the shared gate if any.
 
         Args:
             *inputs: [B, W], one for each task, then the shared one.
+            weights_B: rows of weight 0 do not enter statistics; None: all do.
         """
         *own_inputs, shared_input = inputs
-        own = [experts(x) for experts, x in zip(self.own, own_inputs, strict=True)]
-        shared = self.shared(shared_input)
+        own = [experts(x, weights_B) for experts, x in zip(self.own, own_inputs, strict=True)]
+        shared = self.shared(shared_input, weights_B)
         mixed = [
             gate(x, experts, shared)[:, 0]
             for gate, x, experts in zip(self.gates, own_inputs, own, strict=True)
@@ -88,6 +98,8 @@ class PLE(EmbeddingModel):
         dropout: dropout after each hidden layer of the towers.
         embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of experts and towers, see `HiddenLayers`.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema has no sparse feature, or if there is no level, no expert or no
@@ -104,14 +116,20 @@ class PLE(EmbeddingModel):
         num_shared: Count,
         experts: SomeWidths,
         tower: Widths,
-        dropout: DropoutRate = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
     ) -> None:
         check_sizes(num_levels=num_levels, num_own=num_own, num_shared=num_shared)
         super().__init__(
             TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
         )
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
         num_tasks, width = len(schema.tasks), concat_width(schema, embedding_dim)
         self.levels = nn.ModuleList(
             Extraction(
@@ -120,18 +138,20 @@ class PLE(EmbeddingModel):
                 num_own=num_own,
                 num_shared=num_shared,
                 widths=experts,
+                hidden=hidden,
                 is_last=level == num_levels - 1,
             )
             for level in range(num_levels)
         )
         self.towers = nn.ModuleList(
-            mlp(experts[-1], [*tower, 1], dropout=dropout, last_linear=True) for _ in schema.tasks
+            mlp(experts[-1], [*tower, 1], hidden, last="linear") for _ in schema.tasks
         )
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         x_B = concat_features(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
         inputs = [x_B] * (len(self.towers) + 1)
         for level in self.levels:
-            inputs = level(*inputs)
-        logits = [tower(x) for tower, x in zip(self.towers, inputs, strict=True)]
+            inputs = level(*inputs, weights_B=batch.weights_B)
+        logits = [tower(x, batch.weights_B) for tower, x in zip(self.towers, inputs, strict=True)]
         return Prediction.of(torch.cat(logits, dim=1), batch)

@@ -15,17 +15,24 @@ from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
+    Activation,
     DropoutRate,
     EmbeddingInit,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
     NumNegatives,
     Positive,
     PositiveOrNone,
     Width,
     Widths,
 )
+from runner.models.layers.batch_norm import has_batch_statistics
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.interest import mean_pool
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import HiddenLayers, RowSequential, init_linear_layers, mlp
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import SequenceLookup
@@ -57,6 +64,8 @@ class TwoTower(RetrievalModel):
         uniform: number of negatives drawn uniformly; needs an item of one feature.
         popularity: number of negatives drawn by popularity; needs an item of one feature.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of both towers, see `HiddenLayers`.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema lacks what is needed, or if a setting is out of range.
@@ -74,12 +83,17 @@ class TwoTower(RetrievalModel):
         temperature: Positive,
         normalise: bool = True,
         half_life: PositiveOrNone = None,
-        dropout: DropoutRate = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         in_batch: bool = True,
         uniform: NumNegatives = 0,
         popularity: NumNegatives = 0,
         embedding_init: EmbeddingInit = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
     ) -> None:
         super().__init__()
         if not 0 < temperature < float("inf"):
@@ -110,11 +124,20 @@ class TwoTower(RetrievalModel):
         )
         num_user = (len(users) + len(schema.sequences)) * embedding_dim + len(schema.dense)
         self.item_width = len(names) * embedding_dim
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
         # `thing` is the item's tower; checkpoints know it by this name
-        self.user = mlp(num_user, [*user_tower, out], dropout=dropout, last_linear=True)
-        self.thing = mlp(self.item_width, [*item_tower, out], dropout=dropout, last_linear=True)
+        self.user = mlp(num_user, [*user_tower, out], hidden, last="linear")
+        self.thing = mlp(self.item_width, [*item_tower, out], hidden, last="linear")
+        if (uniform or popularity) and has_batch_statistics(self.thing):
+            raise ValueError(
+                f"uniform={uniform}, popularity={popularity}: drawn items are no rows of the "
+                "batch, so the items of rows and drawn ones would have statistics of their own, "
+                "by which a tower with norm=batch or activation=dice could tell them apart; "
+                "norm=layer has none, and in_batch=true draws nothing"
+            )
         self.drop = Dropout(embedding_dropout)
         self.temperature, self.normalise, self.half_life = temperature, normalise, half_life
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         per_row, width = embeddings.per_row, self.item_width
@@ -124,8 +147,8 @@ class TwoTower(RetrievalModel):
             for sequence, sequence_BLD in zip(self.embedding.sequences, embeddings.sequences_BLD)
         ]
         user_BE = self.drop(torch.cat((user_BE, *means, batch.dense_BD), dim=1))
-        query_BD = self.encode(self.user, user_BE) / self.temperature
-        item_BD = self.encode(self.thing, item_BE)
+        query_BD = self.encode(self.user, user_BE, batch.weights_B) / self.temperature
+        item_BD = self.encode(self.thing, item_BE, batch.weights_B)
         logits_B1 = (query_BD.float() * item_BD.float()).sum(1, keepdim=True)
         is_positive_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
         row_P = is_positive_B.nonzero()[:, 0]  # sync: the number of queries
@@ -138,9 +161,9 @@ class TwoTower(RetrievalModel):
         aux |= self.rank_in_catalogue(query_BD, per_row["item"], per_row)
         return Prediction.of(logits_B1, batch, **aux)
 
-    def encode(self, tower: torch.nn.Module, x_B: Tensor) -> Tensor:
+    def encode(self, tower: RowSequential, x_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
         """Return [B, out]."""
-        vectors_BD: Tensor = tower(x_B)
+        vectors_BD: Tensor = tower(x_B, weights_B)
         return functional.normalize(vectors_BD, dim=1) if self.normalise else vectors_BD
 
     def item_vectors(self, embedded_CD: Tensor) -> Tensor:

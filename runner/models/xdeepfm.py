@@ -6,12 +6,24 @@ import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.models.argument_types import DropoutRate, EmbeddingInit, SomeWidths, Width, Widths
+from runner.models.argument_types import (
+    Activation,
+    DropoutRate,
+    EmbeddingInit,
+    Init,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
+    SomeWidths,
+    Width,
+    Widths,
+)
 from runner.models.layers.cin import CIN
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.linear import FirstOrder
-from runner.models.layers.mlp import mlp
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from runner.models.layers.recommender import EmbeddingModel
 
 
@@ -28,6 +40,8 @@ class XDeepFM(EmbeddingModel):
         dropout: dropout after each hidden layer.
         embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
+        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
+        init: see `init_linear_layers`.
 
     Raises:
         ValueError: if the schema has fewer than two features, or if `cin` has no layer.
@@ -40,9 +54,14 @@ class XDeepFM(EmbeddingModel):
         embedding_dim: Width,
         cin: SomeWidths,
         deep: Widths,
-        dropout: DropoutRate = 0.0,
+        dropout: LayerDropout = 0.0,
         embedding_dropout: DropoutRate = 0.0,
         embedding_init: EmbeddingInit = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
     ) -> None:
         super().__init__(
             TableLookup(schema, embedding_dim, linear=True, init=embedding_init),
@@ -54,10 +73,13 @@ class XDeepFM(EmbeddingModel):
         self.cin = CIN(self.fields.num_fields, cin)
         self.cin_head = nn.Linear(self.cin.width, num_tasks, bias=False)  # the deep head has one
         deep = [*deep, num_tasks]
-        self.deep = mlp(self.fields.width, deep, dropout=dropout, last_linear=True)
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
+        self.deep = mlp(self.fields.width, deep, hidden, last="linear")
+        init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE, linear_BE = torch.split(embeddings.pooled_BE, self.embedding.widths, dim=1)
         x_BND = self.fields(self.embedding_drop(pooled_BE), batch.dense_BD)
         shallow_BT = self.first_order(linear_BE, batch.dense_BD) + self.cin_head(self.cin(x_BND))
-        return Prediction.of(shallow_BT + self.deep(x_BND.flatten(1)), batch)
+        deep_BT = self.deep(x_BND.flatten(1), batch.weights_B)
+        return Prediction.of(shallow_BT + deep_BT, batch)

@@ -66,7 +66,7 @@ def steps(
         except EndOfStream as end:
             job.view.note(str(end))
             return
-        job.context.end_update()
+        job.context.end_update(applied=output.applied)
         state.step += 1
         state.examples += count_examples(job, state.cursor, output, multiplier)
         state.cursor = output.cursor

@@ -87,6 +87,31 @@ def test_where_rows_are_compared_within_micro_batches_the_cut_counts_as_well(wor
     ]
 
 
+@pytest.mark.parametrize("words", [["model.net.norm=batch"], ["model.net.activation=dice"]])
+def test_statistics_within_micro_batches_are_signed_with_the_cut_and_those_of_updates_are_not(
+    words,
+):
+    cuts = (["trainer.accumulate=2"], ["trainer.num_processes=2"], ["trainer.batch_size=16"])
+    for scope, count in (("null", 1), ("micro_batch", 3)):
+        more = [*words, f"model.net.norm_scope={scope}", "trainer.batch_size=8"]
+        found = [compute_signature(compose([*more, *cut]).config, "d") for cut in cuts]
+        assert len(set(found)) == count
+
+
+@pytest.mark.parametrize("model", ["dlrm", "din", "ple"])
+def test_settings_of_hidden_layers_that_came_later_are_signed_only_when_set(model):
+    now = compose([f"model={model}"]).config
+    before = deepcopy(now)
+    for name in ("norm", "norm_place", "norm_scope", "activation", "init"):
+        assert before["model"]["net"].pop(name) is None
+        other = changed(now, f"model.net.{name}", "x")
+        assert compute_signature(other, "d") != compute_signature(now, "d")
+    before["model"]["net"].pop("attention_activation", None)
+    assert signature_fields(now, "d") == signature_fields(before, "d")
+    own = changed(now, "model.net._target_", "mine.Net")
+    assert signature_fields(own, "d")["model.net.norm"] is None, "a net of the user's own"
+
+
 def test_a_loss_over_the_whole_update_has_the_signature_it_had_before_there_was_a_choice():
     now = compose(["model/loss=jrc"]).config
     before = deepcopy(now)

@@ -26,6 +26,7 @@ from runner.embeddings.interface import EmbeddingTables, TableSpec
 from runner.embeddings.placement import shard_tables
 from runner.embeddings.sharding_settings import PLANS, ShardingSettings, engine_name
 from runner.errors import ConfigError, DataError, UserError
+from runner.models.dlrm import DLRM
 from runner.optim.penalties import resolve_penalties
 from runner.optim.penalty_settings import parse_penalties
 from runner.optim.settings import SPARSE_KINDS, ClipSettings, parse_sparse
@@ -37,7 +38,7 @@ from runner.training.stop_signal import StopSignal
 from runner.training.update.parameters import dense_parameters
 from runner.training.update.sparse_dist_pipeline import SparseDistPipeline
 from runner.training.update.task import Supervised
-from tests.tiny import CPU, make_context, random_batch
+from tests.tiny import CPU, SCHEMA, make_context, random_batch
 from tests.tiny_job import Rows, make_job
 
 SPECS = [
@@ -401,6 +402,48 @@ def gradients_scene(ranks: Ranks) -> None:
         assert all_reduce_gradients([], ranks, is_finite=flags[ranks.rank]) is expected
 
 
+def norms_scene(ranks: Ranks) -> None:
+    """Batch statistics of two ranks are those of one process, with rows that do not count.
+
+    Ranks have different numbers of rows, at last one of them none; statistics within micro-batches
+    leave equal running statistics on all ranks.
+    """
+    net = {"embedding_dim": 4, "bottom": [8], "top": [8], "norm": "batch", "activation": "dice"}
+    one, two, own = (make_context("sgd", micro_batch_size=7) for _ in range(3))
+    for context, scope in ((one, "update"), (two, "update"), (own, "micro_batch")):
+        torch.manual_seed(0)
+        model = DLRM(SCHEMA, **net, norm_scope=scope)
+        model.embedding.attach_tables(context.tables)
+        parameters = list(dense_parameters(model, context.loss).values())
+        context.model, context.dense_optimizer = model, torch.optim.SGD(parameters, lr=0.1)
+        context.__post_init__()
+    one.ranks = Ranks()
+    for norm in one.batch_norms:
+        norm.ranks = Ranks()
+    for step, (size, first) in enumerate(((64, 40), (64, 1), (25, 25))):
+        batch = random_batch(size, step)
+        batch.weights_B[::5] = 0.0
+        rows = slice(0, first) if ranks.is_main else slice(first, size)
+        for context, part in (
+            (one, batch),
+            (two, part_of(batch, rows)),
+            (own, part_of(batch, rows)),
+        ):
+            table_states = {n: t.clone() for n, t in context.tables.state().items()}
+            output = Supervised().train_step(context, iter([part]))
+            context.end_update(applied=output.applied)
+            for name, table in context.tables.state().items():  # one process's, not of these ranks
+                table.copy_(table_states[name])
+        assert_dense_equal(one, two, 2e-6, f"norms update {step}")
+        for ours, theirs in zip(two.batch_norms, one.batch_norms, strict=True):
+            torch.testing.assert_close(ours.running_mean, theirs.running_mean, rtol=0, atol=1e-6)
+            torch.testing.assert_close(ours.running_var, theirs.running_var, rtol=1e-5, atol=1e-6)
+        for context in (two, own):
+            for norm in context.batch_norms:
+                found = ranks.all_gather_object((norm.running_mean, norm.running_var))
+                assert all(torch.equal(a, b) for a, b in zip(*found, strict=True)), step
+
+
 def exchanges_scene(ranks: Ranks) -> None:
     """An update exchanges its weight, its gradients and, at its end, clock and signal together."""
     context = make_context("sgd")
@@ -483,6 +526,7 @@ SCENES = {
     "closures": closures_scene,
     "gradients": gradients_scene,
     "exchanges": exchanges_scene,
+    "norms": norms_scene,
     "collectives": collectives_scene,
     "order": order_scene,
     "pipelines": pipelines_scene,

@@ -15,6 +15,7 @@ SCENES = (
     "updates",
     "closures",
     "exchanges",
+    "norms",
     "pipelines",
     "pipeline_errors",
 )

@@ -31,6 +31,7 @@ from runner.config.targets import check_target_names, is_in_packages
 from runner.config.typecheck import check_types
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.settings import MetricSettings
+from runner.models.norm_scope import check_hidden_settings
 from runner.models.row_scope import check_loss_row_scope
 from runner.models.table_widths import check_widths
 from runner.optim.lr_schedule import build_schedule, check_schedule
@@ -225,4 +226,5 @@ CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     check_tuning,
     check_evaluation,
     check_lbfgs,
+    check_hidden_settings,
 )

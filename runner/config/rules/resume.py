@@ -71,8 +71,9 @@ def _row_scope_changes(changes: list[Change]) -> Iterator[str]:
     ]
     if scope_changes and not any(key == "global_batch" for key, _, _ in changes):
         yield (
-            "  model.loss.within=micro_batch: the loss compares the rows of each micro-batch of "
-            f"each rank, and these would change:\n{format_changes(scope_changes)}"
+            "  model.loss.within or model.net.norm_scope is micro_batch: the rows of each "
+            "micro-batch of each rank make the result, and these would change:\n"
+            f"{format_changes(scope_changes)}"
         )
 
 

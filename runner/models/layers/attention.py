@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from runner.models.layers.linear import StackedLinear
 from runner.models.layers.sizes import check_sizes
 
 
@@ -33,7 +34,7 @@ class InteractingLayer(nn.Module):
         head = width // num_heads
         # rows of the weight: queries of each head, then keys, then values, then all residuals
         self.rows = [head] * (3 * num_heads) + [width]
-        self.project = nn.Linear(num_inputs, 4 * width, bias=False)
+        self.project = StackedLinear(num_inputs, 4 * width, num_stacked=4, bias=False)
 
     def forward(self, x_BND: Tensor) -> Tensor:
         """Return [B, N, H x A]."""

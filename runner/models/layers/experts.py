@@ -12,24 +12,39 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from runner.models.layers.linear import StackedLinear
+from runner.models.layers.mlp import HiddenLayers, RowSequential, init_weight
 from runner.models.layers.sizes import check_sizes
 
 
 class Experts(nn.Module):
-    """MLPs of one shape on the same input, with a ReLU after every layer, computed as one.
+    """MLPs of one shape on the same input, computed as one. All layers are hidden ones.
+
+    Args:
+        num_experts: X.
+        num_inputs: width of the input.
+        widths: of the layers.
+        hidden: what follows the linear map of a layer, but the dropout; None: a ReLU.
 
     Raises:
         ValueError: if there is no expert or no layer.
     """
 
-    def __init__(self, num_experts: int, num_inputs: int, widths: Sequence[int]) -> None:
+    def __init__(
+        self,
+        num_experts: int,
+        num_inputs: int,
+        widths: Sequence[int],
+        hidden: HiddenLayers | None = None,
+    ) -> None:
         super().__init__()
         check_sizes(num_experts=num_experts, experts=widths)
         if not widths:
             raise ValueError("experts=[]: needs at least one layer")
         self.num_experts = num_experts
         self.width = widths[-1]
-        self.first = nn.Linear(num_inputs, num_experts * widths[0])
+        num_outputs = num_experts * widths[0]
+        self.first = StackedLinear(num_inputs, num_outputs, num_stacked=num_experts)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for before, after in pairwise(widths):
             bound = 1 / math.sqrt(before)  # as nn.Linear's
@@ -37,14 +52,38 @@ class Experts(nn.Module):
             self.weights.append(nn.Parameter(weight))
             bias = torch.empty(num_experts, 1, after).uniform_(-bound, bound)
             self.biases.append(nn.Parameter(bias))
+        hidden = hidden or HiddenLayers()
+        self.after = nn.ModuleList(
+            RowSequential(*hidden.modules(width, num_experts)) for width in widths
+        )
+        # a ReLU takes a tensor of any shape, also one that is no longer flat
+        self.is_flat = any(type(m) not in (nn.ReLU, RowSequential) for m in self.after.modules())
 
-    def forward(self, x_B: Tensor) -> Tensor:
-        """Return [B, X, W]."""
-        hidden_BX = torch.relu(self.first(x_B))
+    def forward(self, x_B: Tensor, weights_B: Tensor | None = None) -> Tensor:
+        """Return [B, X, W].
+
+        Args:
+            x_B: the input of all experts.
+            weights_B: rows of weight 0 do not enter statistics; None: all do.
+        """
+        first, *others = self.after
+        hidden_BX = first(self.first(x_B), weights_B)
         hidden = torch.unflatten(hidden_BX, 1, (self.num_experts, -1)).transpose(0, 1)
-        for weight, bias in zip(self.weights, self.biases):
-            hidden = torch.relu(torch.baddbmm(bias, hidden, weight))
+        for weight, bias, after in zip(self.weights, self.biases, others):
+            hidden = torch.baddbmm(bias, hidden, weight)
+            if self.is_flat:
+                flat_BX = after(hidden.transpose(0, 1).flatten(1), weights_B)
+                hidden = torch.unflatten(flat_BX, 1, (self.num_experts, -1)).transpose(0, 1)
+            else:
+                hidden = after(hidden)
         return hidden.transpose(0, 1)
+
+    def init_own_weights(self, name: str) -> None:
+        """Initialise what is no linear layer, for `init_linear_layers`."""
+        for weight, bias in zip(self.weights, self.biases):
+            for part in weight.detach():
+                init_weight(part.T, name)
+            nn.init.zeros_(bias)
 
 
 class Mixture(nn.Module):

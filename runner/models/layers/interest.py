@@ -10,26 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from runner.models.layers.dropout import Dropout
-from runner.models.layers.sizes import check_sizes
-
-
-def prelu_mlp(num_inputs: int, widths: Sequence[int], *, dropout: float = 0.0) -> nn.Sequential:
-    """Return a linear layer and a PReLU (eq. 8) for each width, with no PReLU after the last.
-
-    Raises:
-        ValueError: if a width is below 1.
-    """
-    check_sizes(widths=widths)
-    layers: list[nn.Module] = []
-    for depth, width in enumerate(widths):
-        layers.append(nn.Linear(num_inputs, width))
-        if depth < len(widths) - 1:
-            layers.append(nn.PReLU(width))
-            if dropout:
-                layers.append(Dropout(dropout))
-        num_inputs = width
-    return nn.Sequential(*layers)
+from runner.models.layers.mlp import HiddenLayers, mlp
 
 
 class LocalActivation(nn.Module):
@@ -37,20 +18,29 @@ class LocalActivation(nn.Module):
 
     The weights are not normalised: their sum tells how strong the interest is. The paper feeds the
     outer product of both to the MLP; its published code feeds difference and product.
+
+    Args:
+        dim: D.
+        widths: hidden widths of a.
+        hidden: the layers of a, for [B x L, C].
     """
 
-    def __init__(self, dim: int, hidden: Sequence[int]) -> None:
+    def __init__(self, dim: int, widths: Sequence[int], hidden: HiddenLayers) -> None:
         super().__init__()
-        self.unit = prelu_mlp(4 * dim, [*hidden, 1])
+        self.unit = mlp(4 * dim, [*widths, 1], hidden, last="linear")
 
-    def forward(self, x_BLD: Tensor, item_BD: Tensor, length_B: Tensor) -> Tensor:
-        """Return [B, D]. Places at or behind `length_B` do not count."""
+    def forward(
+        self, x_BLD: Tensor, item_BD: Tensor, length_B: Tensor, weights_B: Tensor
+    ) -> Tensor:
+        """Return [B, D]. Places at or behind `length_B` do not count, nor rows of weight 0."""
         item_BLD = item_BD[:, None].expand_as(x_BLD)
         both_BLE = torch.cat((x_BLD, x_BLD - item_BLD, x_BLD * item_BLD, item_BLD), dim=2)
-        # PReLU takes its channels in the second dimension
-        weight_BL = self.unit(both_BLE.flatten(0, 1)).view(x_BLD.shape[:2])
         place_L = torch.arange(x_BLD.shape[1], device=length_B.device)
-        weight_BL = weight_BL.masked_fill(place_L >= length_B[:, None], 0.0)
+        is_padding_BL = place_L >= length_B[:, None]
+        counts_BL = weights_B[:, None].masked_fill(is_padding_BL, 0.0)
+        # layers take their channels in the second dimension
+        weight_BL = self.unit(both_BLE.flatten(0, 1), counts_BL.flatten()).view(x_BLD.shape[:2])
+        weight_BL = weight_BL.masked_fill(is_padding_BL, 0.0)
         return torch.bmm(weight_BL[:, None].to(x_BLD.dtype), x_BLD)[:, 0]
 
 

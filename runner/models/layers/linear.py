@@ -8,6 +8,23 @@ from runner.batch import Schema
 from runner.models.layers.embedding import LINEAR_COLUMNS
 
 
+class StackedLinear(nn.Linear):
+    """Linear maps of one input, computed as one, with their outputs side by side.
+
+    Args:
+        num_inputs: width of the input.
+        num_outputs: width of all outputs.
+        num_stacked: number of the maps, for `init_linear_layers`.
+        bias: whether they have biases.
+    """
+
+    def __init__(
+        self, num_inputs: int, num_outputs: int, *, num_stacked: int, bias: bool = True
+    ) -> None:
+        super().__init__(num_inputs, num_outputs, bias=bias)
+        self.num_stacked = num_stacked
+
+
 class FirstOrder(nn.Module):
     """The sum of one weight per id, plus a linear function of the dense features.
 

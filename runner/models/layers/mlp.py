@@ -1,42 +1,211 @@
-"""Multilayer perceptron."""
+"""Multilayer perceptron, and what its hidden layers are made of. B rows, C channels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
+from runner.models.argument_types import (
+    AFTER_ACTIVATION,
+    BATCH_NORM,
+    HIDDEN_KEYS,
+)
+from runner.models.layers.activations import Dice, make_activation
+from runner.models.layers.batch_norm import BatchNorm
 from runner.models.layers.dropout import Dropout
+from runner.models.layers.linear import StackedLinear
+from runner.models.layers.mask import FieldNorm
 from runner.models.layers.sizes import check_sizes
+from runner.models.row_scope import UPDATE_SCOPE
+
+
+@dataclass(frozen=True)
+class HiddenLayers:
+    """What follows the linear map of a hidden layer: norm and activation, then dropout.
+
+    None stands for what a model does by itself: no norm, norm before the activation, statistics
+    over the update, ReLU.
+
+    Args:
+        norm: batch or layer; None for none.
+        norm_place: before_activation or after_activation.
+        norm_scope: rows that make the statistics of a batch norm and of Dice: all of the
+            `update`, or those of each `micro_batch` on each rank.
+        activation: its name, see `make_activation`.
+        dropout: of all hidden layers, or of each.
+
+    Raises:
+        ValueError: for a name that is unknown, or a dropout that is no share.
+    """
+
+    norm: str | None = None
+    norm_place: str | None = None
+    norm_scope: str | None = None
+    activation: str | None = None
+    dropout: float | Sequence[float] = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("norm", "norm_place", "norm_scope", "activation"):
+            value = getattr(self, name)
+            problem = HIDDEN_KEYS[name].find_problem(name, value)
+            if problem or not (value is None or isinstance(value, str)):
+                raise ValueError(problem or f"{name}={value}: must be a text")
+        rates = self.dropout if isinstance(self.dropout, Sequence) else [self.dropout]
+        for rate in rates:
+            if not isinstance(rate, int | float) or not 0 <= rate <= 1:
+                raise ValueError(f"dropout={self.dropout}: must be between 0 and 1")
+
+    @property
+    def cancels_bias(self) -> bool:
+        """Whether a bias of the linear map would have no effect: a batch norm subtracts it."""
+        return self.norm == BATCH_NORM and self.norm_place != AFTER_ACTIVATION
+
+    def without_dropout(self) -> HiddenLayers:
+        """Return the same layers without dropout."""
+        return replace(self, dropout=0.0)
+
+    def dropouts(self, num_layers: int) -> list[float]:
+        """Return the dropout of each layer.
+
+        Raises:
+            ValueError: if it is given for another number of layers.
+        """
+        if not isinstance(self.dropout, Sequence):
+            return [self.dropout] * num_layers
+        if len(self.dropout) != num_layers:
+            raise ValueError(
+                f"dropout={list(self.dropout)}: needs one number, or one for each of the "
+                f"{num_layers} hidden layers"
+            )
+        return list(self.dropout)
+
+    def modules(self, width: int, num_groups: int = 1) -> list[nn.Module]:
+        """Return norm and activation, in their order, for [B, num_groups x width].
+
+        Args:
+            width: of one layer.
+            num_groups: layers side by side, such as experts.
+        """
+        scope = self.norm_scope or UPDATE_SCOPE
+        channels = width * num_groups
+        found = [make_activation(self.activation or "relu", channels, scope)]
+        if self.norm is not None:
+            norm: nn.Module = nn.LayerNorm(width)
+            if self.norm == BATCH_NORM:
+                norm = BatchNorm(channels, scope=scope)
+            elif num_groups > 1:
+                shape = (num_groups, width)
+                norm = nn.Sequential(nn.Unflatten(1, shape), FieldNorm(*shape), nn.Flatten(1))
+            if self.norm_place == AFTER_ACTIVATION:
+                return [*found, norm]
+            if isinstance(found[0], nn.ReLU):
+                found[0].inplace = True  # on CPU fresh memory costs more than the operation
+            return [norm, *found]
+        return found
+
+
+class RowSequential(nn.Sequential):
+    """Modules in sequence, of which those that keep statistics learn which rows count."""
+
+    def forward(self, x_BC: Tensor, weights_B: Tensor | None = None) -> Tensor:
+        """Return the output of the last module.
+
+        Args:
+            x_BC: the input.
+            weights_B: rows of weight 0 do not enter statistics; None: all do.
+        """
+        for module in self:
+            if isinstance(module, BatchNorm | Dice):
+                x_BC = module(x_BC, weights_B)
+            else:
+                x_BC = module(x_BC)
+        return x_BC
 
 
 def mlp(
     num_inputs: int,
     widths: Sequence[int],
+    hidden: HiddenLayers | None = None,
     *,
-    dropout: float = 0.0,
     input_dropout: float = 0.0,
-    last_linear: bool = False,
-) -> nn.Sequential:
-    """Return a linear layer and a ReLU for each width.
+    last: Literal["hidden", "activation", "linear"] = "hidden",
+) -> RowSequential:
+    """Return a linear layer for each width, with what follows it.
+
+    A hidden layer has no bias where a batch norm would subtract it again.
 
     Args:
         num_inputs: width of the input.
         widths: widths of the layers.
-        dropout: dropout after each ReLU.
+        hidden: what follows the linear map of a hidden layer; None: a ReLU.
         input_dropout: dropout before the first layer.
-        last_linear: whether to leave out the ReLU after the last layer.
+        last: what the last layer is: a hidden one, a linear map with an activation alone, or a
+            linear map.
 
     Raises:
-        ValueError: if a width is below 1.
+        ValueError: if a width is below 1, or the dropout is for another number of layers.
     """
     check_sizes(widths=widths)
+    hidden = hidden or HiddenLayers()
+    dropouts = hidden.dropouts(len(widths) - (last != "hidden"))
     layers: list[nn.Module] = [Dropout(input_dropout)] if input_dropout else []
     for depth, width in enumerate(widths):
-        layers.append(nn.Linear(num_inputs, width))
-        if not (last_linear and depth == len(widths) - 1):
-            layers.append(nn.ReLU())
-            if dropout:
-                layers.append(Dropout(dropout))
+        is_hidden = depth < len(dropouts)
+        layers.append(nn.Linear(num_inputs, width, bias=not (is_hidden and hidden.cancels_bias)))
+        if is_hidden:
+            layers += hidden.modules(width)
+            if dropouts[depth]:
+                layers.append(Dropout(dropouts[depth]))
+        elif last == "activation":
+            layers += replace(hidden, norm=None).modules(width)
         num_inputs = width
-    return nn.Sequential(*layers)
+    return RowSequential(*layers)
+
+
+def init_linear_layers(model: nn.Module, name: str | None) -> None:
+    """Initialise all linear layers of a model anew, and set their biases to 0.
+
+    A weight of shape [out, in] is drawn from, with gain 1 or, for Kaiming, that of a ReLU:
+    xavier_normal N(0, 2 / (in + out)), as FuxiCTR; xavier_uniform U(-a, a) with
+    a = sqrt(6 / (in + out)), Glorot and Bengio 2010; kaiming_normal N(0, 2 / in) and
+    kaiming_uniform U(-a, a) with a = sqrt(6 / in), He et al. 2015 (arXiv:1502.01852); normal
+    N(0, 0.0001^2), as DeepCTR. Each map of a `StackedLinear` is drawn for itself. A module with
+    weights besides its linear layers has a method `init_own_weights`.
+
+    Args:
+        model: whose modules are gone through in their order.
+        name: None keeps torch's U(-a, a) with a = 1 / sqrt(in), of the biases as well.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if name is None:
+        return
+    if not isinstance(name, str) or (problem := HIDDEN_KEYS["init"].find_problem("init", name)):
+        raise ValueError(problem if isinstance(name, str) else f"init={name}: must be a text")
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            num_stacked = module.num_stacked if isinstance(module, StackedLinear) else 1
+            for part in module.weight.detach().chunk(num_stacked):
+                init_weight(part, name)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif callable(init_own_weights := getattr(module, "init_own_weights", None)):
+            init_own_weights(name)
+
+
+def init_weight(weight: Tensor, name: str) -> None:
+    """Draw a weight of shape [out, in] by the name of its initialisation."""
+    if name == "normal":
+        nn.init.normal_(weight, std=1e-4)
+    elif name == "xavier_normal":
+        nn.init.xavier_normal_(weight)
+    elif name == "xavier_uniform":
+        nn.init.xavier_uniform_(weight)
+    elif name == "kaiming_normal":
+        nn.init.kaiming_normal_(weight, nonlinearity="relu")
+    else:
+        nn.init.kaiming_uniform_(weight, nonlinearity="relu")

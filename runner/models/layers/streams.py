@@ -29,7 +29,7 @@ class FeatureGate(nn.Module):
         # the paper's parameter vector through an MLP is no more than a parameter vector of gates
         self.learnt = None if num_context else nn.Parameter(torch.zeros(num_inputs))
         if num_context:
-            self.mlp = mlp(num_context, [*hidden, num_inputs], last_linear=True)
+            self.mlp = mlp(num_context, [*hidden, num_inputs], last="linear")
 
     def forward(self, x_BW: Tensor, context_BC: Tensor | None) -> Tensor:
         gate = self.mlp(context_BC) if self.learnt is None else self.learnt

@@ -30,6 +30,7 @@ from runner.errors import ConfigError
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.recommender import Recommender
 from runner.models.losses import Loss, check_loss_inputs
+from runner.models.row_scope import UPDATE_SCOPE
 from runner.models.table_widths import AUTO, TableWidths, one_width, resolve_widths
 from runner.optim.lr_scaling import lr_scale_factor
 from runner.optim.param_groups import parse_parameter_groups
@@ -59,7 +60,11 @@ from runner.training.update.compilation import compile_dense
 from runner.training.update.context import Context, optimizer_parameters
 from runner.training.update.ema import MovingAverage
 from runner.training.update.loss_scale import LossScale
-from runner.training.update.parameters import dense_parameters, trained_parameters
+from runner.training.update.parameters import (
+    dense_parameters,
+    running_statistics,
+    trained_parameters,
+)
 from runner.training.update.task import Task
 
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -136,12 +141,13 @@ def make_context(
         amp_dtype=AMP_DTYPES[trainer.amp_dtype] if trainer.amp else None,
         loss_scale=LossScale(device) if trainer.amp and trainer.amp_dtype == "fp16" else None,
         ranks=ranks,
-        ema=make_ema(parameters, trainer.ema),
+        ema=make_ema({**parameters, **running_statistics(model)}, trainer.ema),
         clip=trainer.clip,
         l2_lookups=built.l2_lookups(),
         log_gradients=trainer.log_gradients,
         schema=dataset.schema,
     )
+    report_rows_at_once(context, trainer, view)
     return context, parameter_groups, built.base_lrs
 
 
@@ -315,11 +321,22 @@ def report_placement(
         write_json(file, {"world_size": world_size, "pieces": pieces})
 
 
-def make_ema(parameters: Mapping[str, nn.Parameter], settings: EmaSettings) -> MovingAverage | None:
+def report_rows_at_once(context: Context, trainer: TrainerSettings, view: View) -> None:
+    """Show that the micro-batches of an update take the memory of one batch, if they do."""
+    updates = [norm for norm in context.batch_norms if norm.scope == UPDATE_SCOPE]
+    if updates and trainer.accumulate > 1 and context.ranks.is_main:
+        view.note(
+            f"batch statistics over the update: its {trainer.accumulate} micro-batches go through "
+            "the dense half as one; model.net.norm_scope=micro_batch saves this memory"
+        )
+
+
+def make_ema(parameters: Mapping[str, torch.Tensor], settings: EmaSettings) -> MovingAverage | None:
     """Return the moving average of the dense half, if the settings ask for one.
 
     Args:
-        parameters: with their initial weights, which are the same on all ranks.
+        parameters: with their initial weights, which are the same on all ranks; and running
+            statistics.
         settings: of `trainer.ema`.
     """
     if settings.decay is None:

@@ -13,6 +13,7 @@ PACKAGE_ROOT = Path(__file__).resolve().parents[2]  # runner/
 _FOREIGN = (
     str(Path(torch.__file__).resolve().parent),
     str(PACKAGE_ROOT / "training" / "debugging"),
+    str(PACKAGE_ROOT / "models" / "layers" / "mlp.py"),  # calls modules in turn, as torch's does
 )
 _TRACE_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 

@@ -17,8 +17,10 @@ from runner.distributed.all_reduce import all_reduce_gradients
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.embeddings.factory import EmbeddingTables
 from runner.errors import ConfigError
+from runner.models.layers.batch_norm import BatchNorm
 from runner.models.layers.recommender import Recommender
 from runner.models.losses import Loss
+from runner.models.row_scope import UPDATE_SCOPE
 from runner.optim.fused_step import step_optimizer
 from runner.optim.penalties import (
     ParameterPenalty,
@@ -69,12 +71,14 @@ class Context:
     _has_lookup_penalty: bool = field(default=False, init=False)  # since the last update
     table_groups: dict[str, EmbeddingTables] = field(init=False)  # those that train, by rate
     dense_parameters: list[nn.Parameter] = field(init=False)  # trained ones of the dense half
+    batch_norms: list[BatchNorm] = field(init=False)  # of the model and of the task
 
     def __post_init__(self) -> None:
         trained = self.trained_tables
         self.table_groups = {"sparse": self.tables} if trained is None else trained
         optimizers = (self.dense_optimizer, *self.part_optimizers.values())
         self.dense_parameters = [p for o in optimizers for p in optimizer_parameters(o)]
+        self.batch_norms = [m for m in self.model.modules() if isinstance(m, BatchNorm)]
 
     def root_modules(self) -> list[nn.Module]:
         """Return the modules that are switched between train and eval mode."""
@@ -101,6 +105,7 @@ class Context:
         for tensor in (*module.parameters(), *module.buffers()):
             self.ranks.broadcast_(tensor.data)
         self.task_modules[name] = module
+        self.batch_norms += [m for m in module.modules() if isinstance(m, BatchNorm)]
         return module
 
     def add_optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -128,6 +133,15 @@ class Context:
     def log(self, name: str, value: Tensor | float) -> None:
         """Log a number: a row of the train log has its mean since the last row, over all ranks."""
         self.logged_means.add(name, value)
+
+    def rows_at_once(self, batch: Batch) -> int:
+        """Return how many rows of an update the dense half takes at once.
+
+        A micro-batch; or all, if a batch norm has the statistics of the update.
+        """
+        if any(norm.scope == UPDATE_SCOPE for norm in self.batch_norms):
+            return batch.size
+        return self.micro_batch_size
 
     def autocast(self) -> AbstractContextManager[object]:
         if self.amp_dtype is None:
@@ -231,6 +245,8 @@ class Context:
                 raise ConfigError("trainer.clip: a closure's gradients are not clipped")
 
             def evaluate() -> tuple[Tensor, bool]:
+                for norm in self.batch_norms:  # the last evaluation counts
+                    norm.forget_update()
                 with torch.enable_grad():
                     share = closure()
                 loss = self.ranks.all_reduce_sum(share.detach().clone())
@@ -243,8 +259,16 @@ class Context:
         self._release_gradients(parameters, applied)
         return applied
 
-    def end_update(self) -> None:
-        """Close an update, after `train_step`, when none of its gradients is left."""
+    def end_update(self, *, applied: bool) -> None:
+        """Close an update, after `train_step`, when none of its gradients is left.
+
+        Collective.
+
+        Args:
+            applied: whether it changed the weights; running statistics move only then.
+        """
+        for norm in self.batch_norms:
+            norm.end_update(applied=applied)
         if self.loss_scale:
             self.loss_scale.update()
 

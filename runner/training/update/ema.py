@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 class MovingAverage:
@@ -15,12 +15,14 @@ class MovingAverage:
     decay_k is `decay`, or with `warmup` at most (1 + k) / (10 + k), so that an average that begins
     at random initial weights forgets them soon. Its only state is its tensors, since k is the
     number of updates. Tables are left out: rows that no batch touches would decay too, so every
-    update would read and write whole tables. Buffers are not averaged.
+    update would read and write whole tables. The running
+    statistics of batch norms are averaged like parameters, as `use_buffers` of torch's
+    AveragedModel does: they fit the weights that they were measured under. Other buffers are not.
     """
 
     def __init__(
         self,
-        parameters: Mapping[str, nn.Parameter],
+        parameters: Mapping[str, Tensor],
         *,
         decay: float,
         warmup: bool,

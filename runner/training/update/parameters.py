@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
+from runner.models.layers.batch_norm import BatchNorm
 from runner.models.layers.embedding import TableLookup
 from runner.models.losses import Loss
 from runner.training.update.context import Context
@@ -23,6 +24,16 @@ def dense_parameters(model: nn.Module, loss: Loss) -> dict[str, nn.Parameter]:
     if isinstance(loss, nn.Module):
         named |= {f"{LOSS_PREFIX}{name}": p for name, p in loss.named_parameters()}
     return {name: p for name, p in named.items() if p.requires_grad}
+
+
+def running_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """Return the running statistics of a model's batch norms, by name."""
+    return {
+        f"{prefix}.{name}": module.get_buffer(name)
+        for prefix, module in model.named_modules()
+        if isinstance(module, BatchNorm)
+        for name in ("running_mean", "running_var")
+    }
 
 
 def trained_parameters(ctx: Context) -> dict[str, nn.Parameter]:

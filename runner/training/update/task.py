@@ -105,7 +105,8 @@ class Supervised:
             capture: gets an entry for each micro-batch.
         """
         penalties = penalty_values(ctx.penalties) if ctx.penalties else {}
-        for micro_batch, boundary in split_micro_batches(batch, embeddings, ctx.micro_batch_size):
+        num_rows = ctx.rows_at_once(batch)
+        for micro_batch, boundary in split_micro_batches(batch, embeddings, num_rows):
             with ctx.autocast():
                 prediction = ctx.model.dense(boundary, micro_batch)
             losses = dict(ctx.loss(prediction))

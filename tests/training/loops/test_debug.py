@@ -123,7 +123,7 @@ def test_several_tasks_autocast_and_accumulation_work(amp, accumulate):
     schema = replace(SCHEMA, tasks=(TaskSpec("click"), TaskSpec("buy")))
     context = make_context(amp=amp)
     torch.manual_seed(1)
-    context.model.top = mlp(10, [8, 2], last_linear=True)
+    context.model.top = mlp(10, [8, 2], last="linear")
     context.dense_optimizer = torch.optim.Adam(context.model.parameters(), lr=0.01)
     context.__post_init__()
     context.loss = BCE(schema)

@@ -17,7 +17,7 @@ def trained(context, batches):
     for step, batch in enumerate(batches, start=1):
         context.tables.set_lr_and_step(0.1, step)
         outputs.append(Supervised().train_step(context, iter([batch.to(context.device)])))
-        context.end_update()
+        context.end_update(applied=True)
     return outputs
 
 
@@ -63,7 +63,7 @@ def test_two_players_of_one_update_are_unscaled_by_the_scale_of_their_backward()
     context.backward((players[1] * torch.tensor([0.25, 0.5])).sum())
     assert [context.step(optimizer) for optimizer in optimizers] == [False, True]
     assert players[0].tolist() == [1.0, 1.0] and players[1].tolist() == [0.75, 0.5]
-    context.end_update()
+    context.end_update(applied=True)
     assert context.loss_scale.state.tolist() == [512.0, 0.0]
 
 
@@ -115,7 +115,7 @@ def test_an_overflow_in_fp16_skips_tables_and_dense_alike_and_lowers_the_scale(k
         context.tables.set_lr_and_step(0.1, sum(applied) + 1)
         batch = random_batch(64, step).to(device)
         applied.append(Supervised().train_step(context, iter([batch])).applied)
-        context.end_update()
+        context.end_update(applied=True)
         if applied[-1]:
             break
         after = snapshot(context)

@@ -1,0 +1,211 @@
+"""Batch normalisation over the rows of an update, however it is cut, or of each micro-batch.
+
+B rows, C channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from runner.distributed.ranks import SINGLE_PROCESS, Ranks, current_ranks
+from runner.models.row_scope import MICRO_BATCH_SCOPE, UPDATE_SCOPE
+
+MOMENTUM = 0.1  # share of an update in the running statistics, as torch's
+
+
+class BatchNorm(nn.Module):
+    """(x - mean) / sqrt(variance + eps) * weight + bias, for each channel.
+
+    Ioffe and Szegedy 2015 (arXiv:1502.03167). The statistics are those of the rows that count:
+    rows of weight 0, which were skipped or only pad, are normalised but not counted. With the
+    scope `update` the rows of all ranks count, in one exchange forward and one backward, and the
+    trainer runs all micro-batches of an update as one; with `micro_batch` only those of the call.
+    Where a single row counts, its variance is 0 and the output is the bias.
+
+    Evaluations use running statistics. They move once for each update, in `end_update`, towards
+    mean and unbiased variance of all its rows in both scopes, and not at all for an update that is
+    skipped, or of one row.
+
+    Args:
+        width: C.
+        scope: whose rows make the statistics.
+        eps: added to the variance.
+        affine: whether there are weight and bias.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    seen_count: Tensor
+    seen_mean: Tensor
+    seen_m2: Tensor
+
+    def __init__(
+        self, width: int, *, scope: str = UPDATE_SCOPE, eps: float = 1e-5, affine: bool = True
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(width)) if affine else None
+        self.eps, self.scope, self.ranks = eps, scope, current_ranks()
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+        # of the update that is under way: rows, mean, sum of squared deviations from it
+        for name, shape in (("count", ()), ("mean", (width,)), ("m2", (width,))):
+            self.register_buffer(f"seen_{name}", torch.zeros(shape), persistent=False)
+
+    def forward(self, x_BC: Tensor, weights_B: Tensor | None = None) -> Tensor:
+        """Return [B, C] in the type of x; statistics have the type of the parameters.
+
+        Collective in training, with the scope `update`.
+
+        Args:
+            x_BC: what is normalised.
+            weights_B: rows of weight 0 do not count; None: all count.
+        """
+        if self.training:
+            normed_BC: Tensor = self._normalise(x_BC, weights_B)
+            return normed_BC
+        statistics = (self.running_mean, self.running_var)
+        return functional.batch_norm(x_BC, *statistics, self.weight, self.bias, eps=self.eps)
+
+    def end_update(self, *, applied: bool) -> None:
+        """Move the running statistics by what the update has seen, if it was applied.
+
+        Collective with the scope `micro_batch`.
+        """
+        if applied:
+            seen = (self.seen_count, self.seen_mean, self.seen_m2)
+            exchanged_already = self.scope == UPDATE_SCOPE
+            count, mean, m2 = seen if exchanged_already else _over_ranks(*seen, self.ranks)
+            rate = MOMENTUM * (count > 1).to(mean.dtype)
+            self.running_mean.lerp_(mean, rate)
+            self.running_var.lerp_(m2 / (count - 1).clamp(min=1), rate)
+        self.forget_update()
+
+    def forget_update(self) -> None:
+        """Drop what the update under way has seen."""
+        for seen in (self.seen_count, self.seen_mean, self.seen_m2):
+            seen.zero_()
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's has no types
+    def _normalise(self, x_BC: Tensor, weights_B: Tensor | None) -> Tensor:
+        ranks = SINGLE_PROCESS if self.scope == MICRO_BATCH_SCOPE else self.ranks
+        if len(x_BC) > 1 and not ranks.is_distributed and _all_count(weights_B):
+            mean, var = torch.zeros_like(self.running_mean), torch.ones_like(self.running_var)
+            normed_BC: Tensor
+            normed_BC, *_ = torch.native_batch_norm(
+                x_BC, self.weight, self.bias, mean, var, True, 1.0, self.eps
+            )
+            self._take_in(len(x_BC), mean, var * (len(x_BC) - 1))
+            return normed_BC
+        normed_BC, count, mean, m2 = _Normalise.apply(  # type: ignore[no-untyped-call]
+            x_BC, self.weight, self.bias, weights_B, self.eps, ranks
+        )
+        self._take_in(count, mean, m2)
+        return normed_BC
+
+    @torch.no_grad()
+    def _take_in(self, count: Tensor | int, mean: Tensor, m2: Tensor) -> None:
+        """Add rows to those that the update has seen (Chan, Golub and LeVeque 1983)."""
+        before = self.seen_count.clone()
+        self.seen_count += count
+        share = (self.seen_count - before) / self.seen_count.clamp(min=1)
+        difference = mean - self.seen_mean
+        self.seen_mean += difference * share
+        self.seen_m2 += m2 + difference.square() * (before * share)
+
+
+def has_batch_statistics(module: nn.Module) -> bool:
+    """Return whether the output of a row depends on other rows in training."""
+    return any(isinstance(m, BatchNorm) for m in module.modules())
+
+
+def _all_count(weights_B: Tensor | None) -> bool:
+    """Return whether all rows count. On a GPU that is not asked, since the host would wait."""
+    if weights_B is None:
+        return True
+    return weights_B.device.type == "cpu" and bool((weights_B > 0).all())
+
+
+def _over_ranks(
+    count: Tensor, mean: Tensor, m2: Tensor, ranks: Ranks
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Collective. Return rows, mean and sum of squared deviations over all ranks.
+
+    The exchanged sums of squares are in float64, or a large mean would drown the deviations.
+    """
+    if not ranks.is_distributed:
+        return count, mean, m2
+    total = mean.double() * count
+    sums = torch.cat((count.double().view(1), total, m2 + total * mean))
+    ranks.all_reduce_sum(sums)
+    num, total, squares = torch.split(sums, [1, len(mean), len(mean)])
+    common = total / num.clamp(min=1)
+    deviations = (squares - total * common).clamp(min=0)
+    return num[0].to(count), common.to(mean), deviations.to(m2)
+
+
+class _Normalise(torch.autograd.Function):
+    """The same as torch's, where rows may not count and further ones may lie on other ranks."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_BC: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        weights_B: Tensor | None,
+        eps: float,
+        ranks: Ranks,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        dtype = x_BC.dtype if x_BC.dtype == torch.float64 else torch.float32
+        wide_BC = x_BC.to(dtype)
+        counts_B1 = None if weights_B is None else (weights_B > 0)[:, None].to(dtype)
+        count = wide_BC.new_tensor(len(x_BC)) if counts_B1 is None else counts_B1.sum()
+        counted_BC = wide_BC if counts_B1 is None else wide_BC.where(counts_B1 > 0, 0.0)
+        mean = counted_BC.sum(0) / count.clamp(min=1)
+        deviation_BC = wide_BC - mean
+        if counts_B1 is not None:
+            deviation_BC = deviation_BC.where(counts_B1 > 0, 0.0)
+        m2 = deviation_BC.square().sum(0)
+        count, mean, m2 = _over_ranks(count, mean, m2, ranks)
+        scale = torch.rsqrt(m2 / count.clamp(min=1) + eps)
+        normed_BC = (wide_BC - mean) * scale
+        output_BC = normed_BC
+        if weight is not None and bias is not None:
+            output_BC = torch.addcmul(bias.to(dtype), normed_BC, weight.to(dtype))
+        ctx.ranks, ctx.has_affine = ranks, weight is not None
+        ctx.save_for_backward(normed_BC, scale, count, weight, counts_B1)
+        ctx.mark_non_differentiable(count, mean, m2)
+        return output_BC.to(x_BC.dtype), count, mean, m2
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BC: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        """Collective, over the same ranks as the forward."""
+        normed_BC, scale, count, weight, counts_B1 = ctx.saved_tensors
+        wide_BC = grad_BC.to(normed_BC.dtype)
+        sums = torch.cat((wide_BC.sum(0), (wide_BC * normed_BC).sum(0)))
+        grad_bias, grad_weight = sums.clone().chunk(2)  # of this rank; updates add the others'
+        ctx.ranks.all_reduce_sum(sums)
+        total, total_normed = (sums / count.clamp(min=1)).chunk(2)
+        common_BC = torch.addcmul(total, normed_BC, total_normed)
+        if counts_B1 is not None:
+            common_BC = common_BC * counts_B1
+        if weight is not None:
+            scale = scale * weight.to(scale.dtype)
+        grad_x_BC = ((wide_BC - common_BC) * scale).to(grad_BC.dtype)
+        if not ctx.has_affine:
+            return grad_x_BC, None, None, None, None, None
+        return (
+            grad_x_BC,
+            grad_weight.to(weight.dtype),
+            grad_bias.to(weight.dtype),
+            None,
+            None,
+            None,
+        )
