@@ -1,7 +1,8 @@
 """Records what every option and every experiment composes to, and what of it is signed.
 
-`python -m tests.golden.record` writes `signatures.json` anew. It changes only where a change of
-what a run means is intended: `tests/config/test_golden.py` holds the file against the code.
+`python -m tests.golden.record` writes `signatures.json` anew, and names the signatures that change:
+`tests/config/test_golden.py` holds the file against the code. Parts keep the names that they were
+first recorded under, which old runs have.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from runner.rundir.moved_targets import current_target
 
 FILE = Path(__file__).with_name("signatures.json")
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,5 +73,20 @@ def record() -> dict[str, Any]:
     return recorded
 
 
+def keep_first_names(now: Any, before: Any) -> Any:
+    """Return what is recorded now, with targets under the names that the file has for them."""
+    if isinstance(now, dict):
+        old = before if isinstance(before, dict) else {}
+        return {key: keep_first_names(value, old.get(key)) for key, value in now.items()}
+    is_same = isinstance(before, str) and isinstance(now, str) and current_target(before) == now
+    return before if is_same else now
+
+
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(record(), indent=1) + "\n")
+    before = json.loads(FILE.read_text())
+    recorded = keep_first_names(json.loads(json.dumps(record())), before)
+    FILE.write_text(json.dumps(recorded, indent=1) + "\n")
+    for command in before:
+        if recorded.get(command, {}).get("signature") != before[command]["signature"]:
+            print(f"{command}: another signature than before")
+    print("new:", ", ".join(recorded.keys() - before.keys()) or "none")
