@@ -28,9 +28,6 @@ from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
 from runner.errors import nearest_keys, unknown_setting
 from runner.models.table_widths import WIDTHS_KEY
 
-# a number for all hidden layers, or one for each
-NUMBER_OR_NUMBERS = ("model.net.dropout",)
-
 
 def check_types(
     config: Mapping[str, Any], default_config: Mapping[str, Any], added_keys: Collection[str]
@@ -204,9 +201,6 @@ class _Walk:
             inner = kinds.pop() if len(kinds) == 1 else Any
             if value is not None and not matches_type(value, list[inner]):  # type: ignore[valid-type]
                 yield _wrong_type(key, value, type_name(list[inner]))  # type: ignore[valid-type]
-        elif key in NUMBER_OR_NUMBERS and isinstance(value, list | tuple):
-            if not matches_type(value, list[float]):
-                yield _wrong_type(key, value, "number or list of number")
         elif default is not None and value is not None and not matches_type(value, type(default)):
             yield _wrong_type(key, value, type_name(type(default)))
 

@@ -49,7 +49,7 @@ NormPlace = Annotated[str | None, NORM_PLACE]
 NormScope = Annotated[str | None, NORM_SCOPE]
 Activation = Annotated[str | None, ACTIVATION]
 Init = Annotated[str | None, INIT]
-LayerDropout = DropoutRate | Sequence[DropoutRate]  # of all hidden layers, or of each
+LayerDropout = Annotated[float | Sequence[float], Key("of all layers, or of each", ge=0, lt=1)]
 
 HIDDEN_KEYS = {
     "norm": NORM,

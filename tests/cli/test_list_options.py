@@ -5,6 +5,7 @@ from tests.fake_job import fake_command
 
 @pytest.fixture
 def command(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("COLUMNS", "300")  # so that no cell folds
     return fake_command(monkeypatch, capsys, tmp_path)
 
 
@@ -52,7 +53,7 @@ def test_a_group_shows_the_fields_of_its_default(command):
     shown = table(command("ls", "trainer")[1])
     assert (
         shown["trainer.batch_size"]
-        == "4096 whole number, at least 1 rows of one rank and micro-batch"
+        == "4096 whole number, at least 1 and below 2**31 rows of one rank and micro-batch"
     )
     assert shown["trainer.max_steps"].startswith(
         "null whole number or null, at least 1 updates; exactly"
@@ -62,8 +63,12 @@ def test_a_group_shows_the_fields_of_its_default(command):
 
 def test_an_option_shows_its_own_fields_with_types_from_the_code_that_takes_them(command):
     shown = table(command("ls", "model=dcn")[1])
-    assert shown["model.net.rank"].startswith("null whole number or null null: a full matrix")
-    assert shown["model.net.deep"].startswith("[128, 64] list of whole number hidden widths")
+    assert shown["model.net.rank"].startswith(
+        "null whole number or null, at least 1 and at most 65536 null: a full matrix"
+    )
+    assert shown["model.net.deep"].startswith(
+        "[128, 64] list of whole number, each at least 1 and at most 65536 hidden widths"
+    )
     assert "model=dlrm" not in command("ls", "model=dcn")[1]
 
 

@@ -108,7 +108,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["model.net.norm=bach"], ["model.net.norm=bach: one of batch, layer; nearest: 'batch'"]),
         (["model.net.activation=rely"], ["model.net.activation=rely", "nearest: 'relu'"]),
         (["model.net.init=xavier"], ["model.net.init=xavier", "nearest: 'xavier_"]),
-        (["model.net.norm_place=5"], ["norm_place=5: one of before_activation", "or null"]),
+        (["model.net.norm_place=5"], ["norm_place=5: expected text or null"]),
         (["model.net.norm_scope=rank"], ["norm_scope=rank: one of update, micro_batch"]),
         (["model.net.dropout=[0.1,x]"], ["expected number or list of number"]),
         (["model=sasrec", "model.net.norm=batch"], ["there is no key 'model.net.norm'"]),
