@@ -13,7 +13,7 @@ import yaml
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from runner.cli.schema import _parse, _read_hints
+from runner.cli.schema import _read_hints, make_parser
 from runner.cli.schema import schema as schema_verb
 from runner.data.tabular.column_names import guess_kind
 from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
@@ -31,8 +31,8 @@ def root(tmp_path, monkeypatch):
 
 
 def propose(path: str, *flags: str) -> SchemaProposal:
-    found, given = _parse([path, *flags])
-    return propose_schema(found, hints=_read_hints(given))
+    given = make_parser().parse([path, *flags])
+    return propose_schema(path, hints=_read_hints(given))
 
 
 def roles_of(proposal: SchemaProposal) -> dict[str, str]:

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +21,7 @@ from runner.rundir.lock import FolderLock, is_locked
 from runner.rundir.readers import last_row
 from runner.rundir.regular_files import RUN_FILES, RUN_FOLDERS, read_bytes, replacing
 from runner.rundir.run import read_config
-from runner.worker import redirect_to_log
+from runner.worker import redirect_to_rank_log
 
 LIMIT_S = 5
 
@@ -219,8 +220,9 @@ def test_the_fitted_values_of_a_run_are_files(folder, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_ranks_print_goes_into_a_file_only(folder, kind, caplog):
     caplog.set_level(logging.INFO, "runner.reporting.console")  # which is put back afterwards
-    outside = plant(kind, folder / "log.txt")
-    with pytest.raises(OSError, match=r"not a regular file"), redirect_to_log(folder):
+    outside = plant(kind, folder / "log.rank0.txt")
+    run = SimpleNamespace(dir=folder)
+    with pytest.raises(OSError, match=r"not a regular file"), redirect_to_rank_log(run):
         print("printed")
     assert outside.read_text() == '{"signature": "x"}\n'
 
