@@ -274,9 +274,9 @@ def test_learning_leaves_bad_rows_out(tmp_path):
     ("content", "told"),
     [
         (b"PAR1 and more", "is a Parquet file: dataset=parquet"),
-        ("y,c\n1,2\n".encode("utf-16"), "no text file in UTF-8: byte 0xff at position 0"),
-        (b"y,c\n1,caf\xe9\n", "byte 0xe9 at position 9"),
-        (b"y,c\n1,\0\n", "it has a zero byte at position 6"),
+        ("y,c\n1,2\n".encode("utf-16"), "no text in UTF-8: it has zero bytes"),
+        (b"y,c\n1,caf\xe9\n", "no text in UTF-8: byte 0xe9 at 9; iconv"),
+        (b"y,c\n1,\0\n", "no text in UTF-8: it has zero bytes"),
         (b"\n\n", "has no rows, and no line with names"),
     ],
 )

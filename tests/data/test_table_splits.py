@@ -270,7 +270,7 @@ def test_schema_takes_the_paths_of_other_splits(tmp_path, path):
     [
         ([], "name one path"),
         (["x", "--outt", "y"], "nearest: '--out'"),
-        (["x", "--out"], "--out needs a path"),
+        (["x", "--out"], "--out: needs a value"),
         (["nowhere"], "no such path"),
     ],
 )

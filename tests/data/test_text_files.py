@@ -112,7 +112,7 @@ def test_a_bad_line_keeps_its_number_in_every_block(tmp_path, lines, monkeypatch
             gzip.compress(b"a,b\n1,2\n" * 999, mtime=0)[:-20],
             "Truncated compressed stream|incorrect",
         ),
-        ("é,b\n1,2\n".encode("latin-1"), "names are not in UTF-8; iconv"),
+        ("é,b\n1,2\n".encode("latin-1"), "no text in UTF-8: byte 0xe9 at 0; iconv"),
     ],
 )
 def test_a_file_of_another_kind_is_told(tmp_path, content, shown):
@@ -179,7 +179,7 @@ def test_texts_are_labels(tmp_path):
     pq.write_table(pa.table({"income": incomes, "x": [1.0] * 5}), tmp_path / "x.parquet")
     with pytest.raises(DataError, match="row 3, column 'income': the label is missing"):
         open_dataset(path=str(tmp_path / "x.parquet"), schema=schema)
-    with pytest.raises(ConfigError, match=r"labels\.income\.positive: a binary label"):
+    with pytest.raises(ConfigError, match=r"labels\.income\.positive: is for a binary label"):
         parse_schema({"labels": {"income": {"positive": ["a"], "above": 3}}})
 
 

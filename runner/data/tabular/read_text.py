@@ -7,6 +7,7 @@ when the interpreter ends, or while it waits for them to end, that never returns
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -53,6 +54,9 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
             read_blocks(file, BLOCK_BYTES if format_.json_lines else INFERENCE_BYTES)
         ) as b:
             block = next(b, b"")
+        if not block:
+            raise DataError(f"{file}: has no rows, and no line with names")
+        codecs.getincrementaldecoder("utf-8")().decode(block)  # it may end within a character
         if format_.json_lines:
             return infer_json_schema(block, file)
         # malformed lines are reported by `read_text_chunks`
@@ -61,7 +65,8 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
         return schema
     except UnicodeDecodeError as error:
         fix = f"iconv -f latin1 -t utf-8 {file.name} > utf8.csv"
-        raise DataError(f"{file}: its names are not in UTF-8; {fix}") from error
+        problem = f"no text in UTF-8: byte {error.object[error.start]:#04x} at {error.start:,}"
+        raise DataError(f"{file}: {problem}; {fix}") from error
     except TEXT_ERRORS as error:
         raise DataError(f"{file}: {first_line(error)}") from error
 
