@@ -17,7 +17,7 @@ from tests.models.twins import TWINS
 from tests.tiny import SCHEMA, make_context
 
 D, F, NUMBERS = 4, 3, 2
-# float32 against float64; powers of moduli near 0 magnify the rounding (float64: test_one_update.py)
+# float32 against float64: powers of moduli near 0 magnify rounding, see also test_one_update.py
 TOLERANCES = dict.fromkeys(SMALL, 1e-5) | {"eulernet": 1e-4, "eulernet without norm": 1e-4}
 FLAT, WIDTH = F * D + NUMBERS, (F + NUMBERS) * D  # of the input, with numbers or their vectors
 
