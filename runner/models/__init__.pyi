@@ -3,7 +3,10 @@ from .dcn import DCN
 from .deepfm import DeepFM
 from .din import DIN
 from .dlrm import DLRM
+from .eulernet import EulerNet
 from .finalmlp import FinalMLP
+from .finalnet import FinalNet
+from .fwfm import FwFM
 from .layers.attention import InteractingLayer
 from .layers.embedding import TableLookup
 from .layers.recommender import EmbeddingModel, Recommender
@@ -20,6 +23,7 @@ from .losses import (
     Loss,
     SampledBCE,
     SampledSoftmax,
+    SelfDistillation,
     Uncertainty,
 )
 from .masknet import MaskNet
@@ -45,9 +49,12 @@ __all__ = [
     "ByKind",
     "DeepFM",
     "EmbeddingModel",
+    "EulerNet",
     "Extraction",
     "FinalMLP",
+    "FinalNet",
     "Focal",
+    "FwFM",
     "InBatchSoftmax",
     "InteractingLayer",
     "Loss",
@@ -58,6 +65,7 @@ __all__ = [
     "SASRec",
     "SampledBCE",
     "SampledSoftmax",
+    "SelfDistillation",
     "SequenceLookup",
     "TableLookup",
     "TwoTower",

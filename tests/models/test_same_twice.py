@@ -25,6 +25,7 @@ from tests.tiny import make_context, snapshot
 
 REGRESSION = replace(SCHEMA, tasks=(TaskSpec("click", "regression"),))
 NEED_CANDIDATES = {"bpr", "in_batch_softmax", "sampled_bce", "sampled_softmax"}
+NEED_BLOCKS = {"self_distillation"}
 RETRIEVAL = {"sasrec", "two_tower"}  # they need a binary task
 MODELS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "own")
 LOSSES = sorted(path.stem for path in (CONF / "loss").glob("*.yaml"))
@@ -47,8 +48,10 @@ def default_loss(model: str) -> str:
 def losses_of(model: str) -> list[str]:
     """Return the losses that the model can be trained with."""
     if model == "two_tower":
-        return [loss for loss in LOSSES if loss != "mse"]
-    others = {"mse", "in_batch_softmax"} if model == "sasrec" else NEED_CANDIDATES
+        return [loss for loss in LOSSES if loss not in {"mse", *NEED_BLOCKS}]
+    if model == "sasrec":
+        return [loss for loss in LOSSES if loss not in {"mse", "in_batch_softmax", *NEED_BLOCKS}]
+    others = NEED_CANDIDATES if model == "finalnet" else NEED_CANDIDATES | NEED_BLOCKS
     return [loss for loss in LOSSES if loss not in others]
 
 
@@ -135,4 +138,4 @@ def test_the_check_notes_repeats_and_lets_other_indices_pass():
 
 
 def test_every_loss_is_trained_with_some_model():
-    assert {loss for model in (*RETRIEVAL, "mlp") for loss in losses_of(model)} == set(LOSSES)
+    assert {loss for model in (*RETRIEVAL, "finalnet") for loss in losses_of(model)} == set(LOSSES)

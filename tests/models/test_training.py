@@ -67,6 +67,8 @@ LEARNERS = {name: (name, {}) for name in MODELS} | {
     "dcn stacked": ("dcn", {"structure": "stacked"}),
     "dcn mixture": ("dcn", {"rank": 8}),
     "autoint deep": ("autoint", {"deep": [32]}),
+    "finalnet one block": ("finalnet", {"second": [], "residual": "sum"}),
+    "fwfm by id": ("fwfm", {"first_order": "id"}),
     "masknet serial": ("masknet", {"structure": "serial", "top": []}),
     "finalmlp contexts": ("finalmlp", {"contexts": [["a"], ["b"]]}),
 }
@@ -83,7 +85,8 @@ def test_one_batch_is_memorised(name, settings):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_dropped_embeddings_change_training_and_nothing_else(name):
-    more = {"deep": [8]} if name == "autoint" else {}
+    rowwise = {"norm": None, "dropout": 0.0}
+    more = {"autoint": {"deep": [8]}, "autoint_plus": rowwise, "finalnet": rowwise}.get(name, {})
     model = make_context(model=from_yaml(name, embedding_dropout=0.5, **more)).model
     plain = make_context(model=from_yaml(name, embedding_dropout=0.0, **more)).model
     batch = batch_of(SCHEMA)
@@ -94,7 +97,7 @@ def test_dropped_embeddings_change_training_and_nothing_else(name):
     assert torch.equal(model.eval()(batch).logits_BT, expected)
 
 
-@pytest.mark.parametrize("name", ["deepfm", "wide_and_deep", "xdeepfm"])
+@pytest.mark.parametrize("name", ["deepfm", "wide_and_deep", "xdeepfm", "fwfm by id"])
 def test_the_columns_of_a_first_order_weight_stay_equal_and_learn(name):
     context = make_context("rowwise_adagrad", model=make_model(name))
     train(context, [batch_of(SCHEMA, 64, seed) for seed in range(3)])
@@ -107,7 +110,12 @@ def test_the_columns_of_a_first_order_weight_stay_equal_and_learn(name):
 ONE = replace(SCHEMA, dense=(), sparse=(SparseFeature("a", 50),))
 REFUSED = {
     "no ids at all": (MODELS, replace(SCHEMA, sparse=()), {}, "at least one sparse feature"),
-    "nothing to join": (["deepfm", "xdeepfm", "autoint"], ONE, {}, "at least 2 features.*has a$"),
+    "nothing to join": (
+        ["deepfm", "xdeepfm", "autoint", "fwfm"],
+        ONE,
+        {},
+        "at least 2 features.*has a$",
+    ),
     "nothing to interact with": (["dlrm"], ONE, {}, "second sparse one.*a only"),
     "no width": (MODELS, SCHEMA, {"embedding_dim": 0}, "embedding_dim=0"),
     "negative start": (MODELS, SCHEMA, {"embedding_init": -1.0}, "embedding_init=-1.0"),
@@ -129,6 +137,12 @@ REFUSED = {
         {"contexts": [["usr"], []]},
         "no sparse feature 'usr'; nearest: 'user'",
     ),
+    "no first block": (["finalnet"], SCHEMA, {"first": []}, r"first=\[\]"),
+    "half a unit": (["finalnet"], SCHEMA, {"second": [4, 5]}, r"second=\[4, 5\]: must be even"),
+    "unknown residual": (["finalnet"], SCHEMA, {"residual": "summ"}, "residual=summ: .*'sum'"),
+    "no order": (["eulernet"], SCHEMA, {"orders": []}, r"orders=\[\]: needs"),
+    "an order of nothing": (["eulernet"], SCHEMA, {"orders": [3, 0]}, r"orders=\[3, 0\]"),
+    "unknown first order": (["fwfm"], SCHEMA, {"first_order": "ids"}, "first_order=ids: .*'id'"),
     "experts of nothing": (["mmoe", "ple"], SCHEMA, {"experts": []}, r"experts=\[\]"),
     "no expert": (["mmoe"], SCHEMA, {"num_experts": 0}, "num_experts=0"),
     "no level": (["ple"], SCHEMA, {"num_levels": 0}, "num_levels=0"),

@@ -190,6 +190,89 @@ def finalmlp(p, e, first, x, contexts=((), ())):
     return logits + torch.stack(columns, dim=1)
 
 
+def batch_norm(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+    """Over all rows, by their mean and mean squared deviation."""
+    centred = x - x.mean(0)
+    return centred / (centred.square().mean(0) + 1e-5).sqrt() * gain + bias
+
+
+def final_block(p, number, x, concat):
+    places = sorted(
+        int(k.split(".")[2])
+        for k in p
+        if k.startswith(f"blocks.{number}.") and k.endswith("maps.weight")
+    )
+    for place in places:
+        name = f"blocks.{number}.{place}"
+        one, two = p[f"{name}.maps.weight"].chunk(2)
+        one_bias, two_bias = p[f"{name}.maps.bias"].chunk(2)
+        a, c = x @ one.T + one_bias, x @ two.T + two_bias
+        x = torch.cat([a, a * c], dim=1) if concat else a + a * c
+        norm_name = f"blocks.{number}.{place + 1}"
+        if f"{norm_name}.weight" in p:
+            x = batch_norm(x, p[f"{norm_name}.weight"], p[f"{norm_name}.bias"])
+        x = x.clamp(min=0)
+    return linear(p, f"heads.{number}", x)
+
+
+def finalnet_blocks(p, e, first, x, concat=True):
+    """The logits of each block."""
+    v = fields(p, e, x)
+    inputs = [torch.cat(v, dim=1)] * 2
+    if "gate.bias_N" in p:
+        weight, bias = p["gate.weight_NN"], p["gate.bias_N"]
+        gates = [b + sum(w * one for w, one in zip(row, v)) for row, b in zip(weight, bias)]
+        inputs[0] = torch.cat([*v, *(g * one for g, one in zip(gates, v))], dim=1)
+    num_blocks = sum(name.startswith("heads.") and name.endswith("weight") for name in p)
+    return [final_block(p, k, inputs[k], concat) for k in range(num_blocks)]
+
+
+def finalnet(p, e, first, x, concat=True):
+    blocks = finalnet_blocks(p, e, first, x, concat)
+    return sum(blocks) / len(blocks)
+
+
+def eulernet(p, e, first, x):
+    """In complex numbers: products of powers of the fields."""
+    fields_1 = [torch.exp(1j * v) * mu for v, mu in zip(fields(p, e, x), p["moduli_N"])]
+    z, layer = fields_1, 0
+    while f"layers.{layer}.orders_KN" in p:
+        name = f"layers.{layer}"
+        logs = [0.5 * torch.log(one.real**2 + one.imag**2 + 1e-8) + 1j * one.angle() for one in z]
+        parts = [torch.cat([part(one) for one in z], dim=1) for part in (torch.real, torch.imag)]
+        implicit = [linear(p, f"{name}.implicit", part).clamp(min=0) for part in parts]
+        outs, dim = [], e[0].shape[1]
+        for k, orders in enumerate(p[f"{name}.orders_KN"]):
+            shift = torch.complex(p[f"{name}.bias_CKD"][0, k], p[f"{name}.bias_CKD"][1, k])
+            product = torch.exp(sum(a * log for a, log in zip(orders, logs)) + shift)
+            own = slice(k * dim, (k + 1) * dim)
+            made = [product.real + implicit[0][:, own], product.imag + implicit[1][:, own]]
+            if f"{name}.norms.0.weight" in p:
+                gains = [
+                    (p[f"{name}.norms.{c}.weight"], p[f"{name}.norms.{c}.bias"]) for c in (0, 1)
+                ]
+                made = [norm(part, *gain) for part, gain in zip(made, gains)]
+            outs.append(torch.complex(*made))
+        z, layer = outs, layer + 1
+    weight, bias = p["head.weight"], p["head.bias"]
+    last = torch.cat(z, dim=1)
+    return last.real @ weight.T + last.imag @ weight.T + bias
+
+
+def fwfm(p, e, first, x):
+    v = fields(p, e, x)
+    pairs = [(i, j) for i in range(len(v)) for j in range(i)]
+    weights = p["pairs.weight"].T
+    logits = p["pairs.bias"] + sum(
+        dot(v[i], v[j])[:, None] * r for (i, j), r in zip(pairs, weights)
+    )
+    if "by_field.weight" in p:
+        dim = e[0].shape[1]
+        vectors = p["by_field.weight"].split(dim, dim=1)
+        return logits + sum(one @ w.T for one, w in zip(v, vectors))
+    return logits + first_order(p, "by_id", first, x)
+
+
 def expert_outputs(p: Weights, name: str, x: Tensor) -> list[Tensor]:
     """Expert by expert, layer by layer."""
     deeper = sorted(key for key in p if key.startswith(f"{name}.weights."))
@@ -252,10 +335,17 @@ TWINS: dict[str, Twin] = {
     "xdeepfm": xdeepfm,
     "autoint": autoint,
     "autoint deep": lambda *given: autoint(*given, num_heads=1),
+    "autoint_plus": lambda *given: autoint(*given, num_heads=1),
     "masknet": masknet,
     "masknet serial": lambda *given: masknet(*given, serial=True),
     "finalmlp": finalmlp,
     "finalmlp contexts": lambda *given: finalmlp(*given, contexts=((1,), (2, 0))),
+    "finalnet": finalnet,
+    "finalnet one block": lambda *given: finalnet(*given, concat=False),
+    "eulernet": eulernet,
+    "eulernet without norm": eulernet,
+    "fwfm": fwfm,
+    "fwfm by id": fwfm,
     "mmoe": mmoe,
     "ple": ple,
     "ple one level": lambda *given: ple(*given, num_levels=1),

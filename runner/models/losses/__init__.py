@@ -1,5 +1,6 @@
 """Losses, one class each. The YAML of a model names one; `model/loss=NAME` chooses another."""
 
+from runner.models.losses.distillation import SelfDistillation
 from runner.models.losses.jrc import JRC
 from runner.models.losses.multitask import ByKind, Uncertainty
 from runner.models.losses.pointwise import BCE, MSE, Focal
@@ -23,6 +24,7 @@ __all__ = [
     "Loss",
     "SampledBCE",
     "SampledSoftmax",
+    "SelfDistillation",
     "Uncertainty",
     "check_loss_inputs",
 ]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runner.batch import Prediction, Schema, TaskSpec
-from runner.models.losses import BCE, JRC, MSE, ByKind, Focal, Uncertainty
+from runner.models.losses import BCE, JRC, MSE, ByKind, Focal, SelfDistillation, Uncertainty
 
 CLICK = Schema(dense=(), sparse=(), tasks=(TaskSpec("click"),), groups=("user", "session"))
 BOTH = replace(CLICK, tasks=(TaskSpec("click"), TaskSpec("stars", "regression")))
@@ -135,6 +135,30 @@ def test_uncertainty_by_hand_and_its_best_variance():
     torch.testing.assert_close(loss.log_variances.grad, torch.zeros(2), rtol=0, atol=1e-6)
 
 
+def test_blocks_learn_from_the_models_own_probability_and_it_not_from_them():
+    blocks = [[0.3, -1.0, 2.0], [0.9, -2.0, 0.0]]
+    blocks_K3 = torch.tensor(blocks, requires_grad=True)
+    logits_3 = blocks_K3.mean(0)
+    labels_31 = torch.tensor([1.0, 0.0, 1.0])[:, None]
+    aux = {"blocks_KBT": blocks_K3[..., None]}
+    prediction = replace(predicted([0.0] * 3), logits_BT=logits_3[:, None], labels_BT=labels_31)
+    losses = SelfDistillation(CLICK, weight=0.5)(replace(prediction, aux=aux))
+    own = [sigmoid((a + b) / 2) for a, b in zip(*blocks)]
+    expected = []
+    for row, (x, y) in enumerate(zip(logits_3.tolist(), [1, 0, 1])):
+        loss = -y * log_sigmoid(x) - (1 - y) * log_sigmoid(-x)
+        for block in blocks:
+            q, z = own[row], block[row]
+            loss += 0.5 * (-q * log_sigmoid(z) - (1 - q) * log_sigmoid(-z))
+        expected.append(loss)
+    assert list(losses) == ["click"]
+    assert_rows(losses["click"], expected)
+    losses["click"].sum().backward()
+    for k, block in enumerate(blocks):  # half of the mean's own gradient, and s(x_k) - s(x)
+        slopes = [(q - y) / 2 + 0.5 * (sigmoid(z) - q) for q, y, z in zip(own, [1, 0, 1], block)]
+        assert_rows(blocks_K3.grad[k], slopes)
+
+
 def plain_jrc(alpha, logits, labels, groups, weights):
     """Row by row, a sum over the rows of the same context that weigh something."""
     calibration, ranking = [], []
@@ -201,6 +225,8 @@ REFUSED = [
     (BCE, BOTH, {}, "BCE needs binary tasks; 'stars' is regression.*by_kind"),
     (Focal, BOTH, {}, "Focal needs binary tasks"),
     (JRC, BOTH, {}, "JRC needs binary tasks"),
+    (SelfDistillation, BOTH, {}, "SelfDistillation needs binary tasks"),
+    (SelfDistillation, CLICK, {"weight": -1.0}, "weight=-1.0"),
     (MSE, BOTH, {}, "MSE needs regression tasks; 'click' is binary"),
     (BCE, CLICK, {"label_smoothing": 1.0}, "label_smoothing=1.0"),
     (BCE, CLICK, {"pos_weight": {"clik": 1.0}}, "no task 'clik'; nearest: 'click'"),
