@@ -1,9 +1,13 @@
+from .afn import AFN
 from .autoint import AutoInt
 from .dcn import DCN
 from .deepfm import DeepFM
 from .din import DIN
 from .dlrm import DLRM
+from .edcn import EDCN
+from .fibinet import FiBiNET
 from .finalmlp import FinalMLP
+from .gdcn import GDCN
 from .layers.attention import InteractingLayer
 from .layers.embedding import TableLookup
 from .layers.recommender import EmbeddingModel, Recommender
@@ -32,11 +36,14 @@ from .wide_and_deep import WideAndDeep
 from .xdeepfm import XDeepFM
 
 __all__ = [
+    "AFN",
     "BCE",
     "BPR",
     "DCN",
     "DIN",
     "DLRM",
+    "EDCN",
+    "GDCN",
     "JRC",
     "MLP",
     "MSE",
@@ -46,6 +53,7 @@ __all__ = [
     "DeepFM",
     "EmbeddingModel",
     "Extraction",
+    "FiBiNET",
     "FinalMLP",
     "Focal",
     "InBatchSoftmax",
