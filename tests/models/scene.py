@@ -44,7 +44,7 @@ SMALL: dict[str, tuple[str, dict]] = {
     "fibinet": ("fibinet", {"deep": [8], "reduction": 2}),
     "fibinet each": ("fibinet", {"deep": [8], "bilinear": "each"}),
     "fibinet all": ("fibinet", {"deep": [8], "bilinear": "all"}),
-    "edcn": ("edcn", {"temperature": 2.0}),
+    "edcn": ("edcn", {"temperature": 2.0, "bridge": "hadamard_product"}),
     "edcn addition": ("edcn", {"num_layers": 2, "bridge": "pointwise_addition"}),
     "edcn concatenation": ("edcn", {"num_layers": 2, "bridge": "concatenation"}),
     "edcn attention": ("edcn", {"num_layers": 2, "bridge": "attention_pooling"}),

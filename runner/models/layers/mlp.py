@@ -180,7 +180,7 @@ def make_inner_norm(width: int, name: str | None, scope: str | None) -> RowSeque
         return RowSequential()
     if problem := HIDDEN_KEYS["inner_norm"].find_problem("inner_norm", name):
         raise ValueError(problem)
-    return RowSequential(BatchNorm(width, scope=scope or UPDATE_SCOPE))
+    return RowSequential(BatchNorm(width, scope=scope or UPDATE_SCOPE, averages_first=True))
 
 
 def init_linear_layers(model: nn.Module, name: str | None) -> None:
