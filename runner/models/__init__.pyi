@@ -1,12 +1,16 @@
+from .afn import AFN
 from .autoint import AutoInt
 from .dcn import DCN
 from .deepfm import DeepFM
 from .din import DIN
 from .dlrm import DLRM
+from .edcn import EDCN
 from .eulernet import EulerNet
+from .fibinet import FiBiNET
 from .finalmlp import FinalMLP
 from .finalnet import FinalNet
 from .fwfm import FwFM
+from .gdcn import GDCN
 from .layers.attention import InteractingLayer
 from .layers.embedding import TableLookup
 from .layers.recommender import EmbeddingModel, Recommender
@@ -36,11 +40,14 @@ from .wide_and_deep import WideAndDeep
 from .xdeepfm import XDeepFM
 
 __all__ = [
+    "AFN",
     "BCE",
     "BPR",
     "DCN",
     "DIN",
     "DLRM",
+    "EDCN",
+    "GDCN",
     "JRC",
     "MLP",
     "MSE",
@@ -51,6 +58,7 @@ __all__ = [
     "EmbeddingModel",
     "EulerNet",
     "Extraction",
+    "FiBiNET",
     "FinalMLP",
     "FinalNet",
     "Focal",

@@ -41,12 +41,14 @@ INITS = ("xavier_normal", "xavier_uniform", "kaiming_normal", "kaiming_uniform",
 NORM = Key("between the layers of all MLPs", choices=NORMS, signed="when set")
 NORM_PLACE = Key("null: before_activation", choices=NORM_PLACES, signed="when set")
 NORM_SCOPE = Key("rows of a batch's statistics", choices=ROW_SCOPES, signed="when set")
+INNER_NORM = Key("beside the hidden layers", choices=(BATCH_NORM,), signed="when set")
 ACTIVATION = Key("of all hidden layers", choices=ACTIVATIONS, signed="when set")
 INIT = Key("of all linear layers", choices=INITS, signed="when set")
 
 Norm = Annotated[str | None, NORM]
 NormPlace = Annotated[str | None, NORM_PLACE]
 NormScope = Annotated[str | None, NORM_SCOPE]
+InnerNorm = Annotated[str | None, INNER_NORM]
 Activation = Annotated[str | None, ACTIVATION]
 Init = Annotated[str | None, INIT]
 LayerDropout = Annotated[float | Sequence[float], Key("of all layers, or of each", ge=0, lt=1)]
@@ -55,6 +57,7 @@ HIDDEN_KEYS = {
     "norm": NORM,
     "norm_place": NORM_PLACE,
     "norm_scope": NORM_SCOPE,
+    "inner_norm": INNER_NORM,
     "activation": ACTIVATION,
     "attention_activation": ACTIVATION,
     "init": INIT,

@@ -5,17 +5,14 @@ B batch, N fields, K order vectors, D embedding width, C = 2 parts of a complex 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.config_key import Key
-from runner.models.layers.argument_types import DropoutRate, Init
+from runner.models.argument_types import DropoutRate, EmbeddingInit, Init, SomeWidths, Width
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
@@ -50,12 +47,12 @@ class EulerNet(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: Annotated[int, Key("width of every table", ge=1)],
-        orders: Sequence[Annotated[int, Key("of one layer", ge=1)]],
+        embedding_dim: Width,
+        orders: SomeWidths,
         layer_norm: bool,
         dropout: DropoutRate = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
         init: Init = None,
     ) -> None:
         if not orders:

@@ -6,21 +6,24 @@ B batch, N fields, D embedding width, W width of a layer, T tasks, K blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.config_key import Key
 from runner.errors import unknown_choice
-from runner.models.layers.argument_types import (
+from runner.models.argument_types import (
     Activation,
+    DropoutRate,
+    EmbeddingInit,
     Init,
     LayerDropout,
     Norm,
     NormPlace,
     NormScope,
+    Width,
+    Widths,
 )
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
@@ -31,7 +34,6 @@ from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sizes import check_sizes
 
 RESIDUALS = ("concat", "sum")
-_Width = Annotated[int, Key("width of a layer", ge=1)]
 
 
 class FinalNet(EmbeddingModel):
@@ -62,14 +64,14 @@ class FinalNet(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: Annotated[int, Key("width of every table", ge=1)],
-        first: Sequence[_Width],
-        second: Sequence[_Width],
+        embedding_dim: Width,
+        first: Widths,
+        second: Widths,
         residual: Literal["concat", "sum"],
         field_gate: bool,
         dropout: LayerDropout = 0.0,
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
         norm: Norm = None,
         norm_place: NormPlace = None,
         norm_scope: NormScope = None,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import nn
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
-from runner.config_key import Key
 from runner.errors import unknown_choice
-from runner.models.layers.argument_types import Init
+from runner.models.argument_types import DropoutRate, EmbeddingInit, Init, Width
 from runner.models.layers.dot import DotInteraction
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.fields import FieldEmbeddings
@@ -44,10 +43,10 @@ class FwFM(EmbeddingModel):
         self,
         schema: Schema,
         *,
-        embedding_dim: Annotated[int, Key("width of every table", ge=1)],
+        embedding_dim: Width,
         first_order: Literal["field", "id"],
-        embedding_dropout: float = 0.0,
-        embedding_init: float | None = None,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
         init: Init = None,
     ) -> None:
         if first_order not in FIRST_ORDERS:

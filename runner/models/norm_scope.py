@@ -40,7 +40,8 @@ def norm_row_scope(config: Mapping[str, Any]) -> str | None:
         scope = ((config.get("model") or {}).get("net") or {}).get("norm_scope")
         return scope if scope in ROW_SCOPES else None
     activations = (settings.get("activation"), settings.get("attention_activation"))
-    if settings.get("norm") != BATCH_NORM and DICE not in activations:
+    norms = (settings.get("norm"), settings.get("inner_norm"))
+    if BATCH_NORM not in norms and DICE not in activations:
         return None
     return settings.get("norm_scope") or UPDATE_SCOPE
 
@@ -64,6 +65,7 @@ def check_hidden_settings(config: Mapping[str, Any]) -> Iterator[str]:
         yield (
             "trainer.batch_size=1: a batch norm and Dice take the variance of a batch, and one row "
             "has none; use more rows, or model.net.norm=layer"
+            + (" model.net.inner_norm=null" if hidden_settings(config).get("inner_norm") else "")
         )
     divides = (trainer.get("accumulate") or 1) > 1 or (
         (trainer.get("batch_on_plateau") or {}).get("patience") is not None

@@ -52,6 +52,17 @@ SMALL: dict[str, tuple[str, dict]] = {
     "fwfm by id": ("fwfm", {"first_order": "id"}),
     "mmoe": ("mmoe", {"num_experts": 3, "experts": [6, 5], "tower": [4]}),
     "ple": ("ple", {"experts": [6, 5], "tower": [4], "num_own": 2, "num_shared": 1}),
+    "gdcn": ("gdcn", {"deep": [8, 5], "num_layers": 2}),
+    "gdcn stacked": ("gdcn", {"deep": [8], "structure": "stacked"}),
+    "fibinet": ("fibinet", {"deep": [8], "reduction": 2}),
+    "fibinet each": ("fibinet", {"deep": [8], "bilinear": "each"}),
+    "fibinet all": ("fibinet", {"deep": [8], "bilinear": "all"}),
+    "edcn": ("edcn", {"temperature": 2.0, "bridge": "hadamard_product"}),
+    "edcn addition": ("edcn", {"num_layers": 2, "bridge": "pointwise_addition"}),
+    "edcn concatenation": ("edcn", {"num_layers": 2, "bridge": "concatenation"}),
+    "edcn attention": ("edcn", {"num_layers": 2, "bridge": "attention_pooling"}),
+    "afn": ("afn", {"num_neurons": 3, "top": [6], "deep": []}),
+    "afn deep": ("afn", {"num_neurons": 3, "top": [6], "deep": [8, 5]}),
     "ple one level": ("ple", {"experts": [6], "tower": [4], "num_levels": 1}),
 }
 MODELS = sorted({model for model, _ in SMALL.values()})

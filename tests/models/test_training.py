@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import SparseFeature
 from runner.models.layers.embedding import LINEAR_COLUMNS
@@ -69,6 +70,11 @@ LEARNERS = {name: (name, {}) for name in MODELS} | {
     "autoint deep": ("autoint", {"deep": [32]}),
     "finalnet one block": ("finalnet", {"second": [], "residual": "sum"}),
     "fwfm by id": ("fwfm", {"first_order": "id"}),
+    "gdcn stacked": ("gdcn", {"structure": "stacked"}),
+    "fibinet all": ("fibinet", {"bilinear": "all"}),
+    "edcn product": ("edcn", {"bridge": "hadamard_product"}),
+    "edcn without norm": ("edcn", {"inner_norm": None}),
+    "afn alone": ("afn", {"deep": []}),
     "masknet serial": ("masknet", {"structure": "serial", "top": []}),
     "finalmlp contexts": ("finalmlp", {"contexts": [["a"], ["b"]]}),
 }
@@ -86,7 +92,14 @@ def test_one_batch_is_memorised(name, settings):
 @pytest.mark.parametrize("name", MODELS)
 def test_dropped_embeddings_change_training_and_nothing_else(name):
     rowwise = {"norm": None, "dropout": 0.0}
-    more = {"autoint": {"deep": [8]}, "autoint_plus": rowwise, "finalnet": rowwise}.get(name, {})
+    # inner norms, by which training would differ from evaluation anyway
+    more = {
+        "autoint": {"deep": [8]},
+        "autoint_plus": rowwise,
+        "finalnet": rowwise,
+        "afn": {"inner_norm": None},
+        "edcn": {"inner_norm": None},
+    }.get(name, {})
     model = make_context(model=from_yaml(name, embedding_dropout=0.5, **more)).model
     plain = make_context(model=from_yaml(name, embedding_dropout=0.0, **more)).model
     batch = batch_of(SCHEMA)
@@ -97,7 +110,7 @@ def test_dropped_embeddings_change_training_and_nothing_else(name):
     assert torch.equal(model.eval()(batch).logits_BT, expected)
 
 
-@pytest.mark.parametrize("name", ["deepfm", "wide_and_deep", "xdeepfm", "fwfm by id"])
+@pytest.mark.parametrize("name", ["deepfm", "wide_and_deep", "xdeepfm", "fwfm by id", "fibinet"])
 def test_the_columns_of_a_first_order_weight_stay_equal_and_learn(name):
     context = make_context("rowwise_adagrad", model=make_model(name))
     train(context, [batch_of(SCHEMA, 64, seed) for seed in range(3)])
@@ -111,7 +124,7 @@ ONE = replace(SCHEMA, dense=(), sparse=(SparseFeature("a", 50),))
 REFUSED = {
     "no ids at all": (MODELS, replace(SCHEMA, sparse=()), {}, "at least one sparse feature"),
     "nothing to join": (
-        ["deepfm", "xdeepfm", "autoint", "fwfm"],
+        ["deepfm", "xdeepfm", "autoint", "fwfm", "fibinet"],
         ONE,
         {},
         "at least 2 features.*has a$",
@@ -120,9 +133,21 @@ REFUSED = {
     "no width": (MODELS, SCHEMA, {"embedding_dim": 0}, "embedding_dim=0"),
     "negative start": (MODELS, SCHEMA, {"embedding_init": -1.0}, "embedding_init=-1.0"),
     "a layer of nothing": (["dcn", "deepfm", "wide_and_deep"], SCHEMA, {"deep": [8, 0]}, "8, 0"),
-    "no cross": (["dcn"], SCHEMA, {"num_layers": 0}, "num_layers=0"),
+    "no cross": (["dcn", "gdcn", "edcn"], SCHEMA, {"num_layers": 0}, "num_layers=0"),
     "no rank": (["dcn"], SCHEMA, {"rank": 0}, "rank=0"),
-    "unknown structure": (["dcn", "masknet"], SCHEMA, {"structure": "odd"}, "structure=odd: "),
+    "no neuron": (["afn"], SCHEMA, {"num_neurons": 0}, "num_neurons=0"),
+    "no weights of fields": (["fibinet"], SCHEMA, {"reduction": 0}, "reduction=0"),
+    "unknown pairs": (["fibinet"], SCHEMA, {"bilinear": "some"}, "bilinear=some: must be one of"),
+    "unknown bridge": (["edcn"], SCHEMA, {"bridge": "sum"}, "bridge=sum: must be one of"),
+    "no temperature": (["edcn"], SCHEMA, {"temperature": 0.0}, "temperature=0.0"),
+    "unknown inner norm": (["afn", "edcn"], SCHEMA, {"inner_norm": "layer"}, "inner_norm=layer: "),
+    "a dropout too few": (["afn"], SCHEMA, {"dropout": [0.1] * 3}, "each of the 4 hidden layers"),
+    "unknown structure": (
+        ["dcn", "gdcn", "masknet"],
+        SCHEMA,
+        {"structure": "odd"},
+        "structure=odd: ",
+    ),
     "no maps": (["xdeepfm"], SCHEMA, {"cin": []}, r"cin=\[\]"),
     "heads of attention": (["autoint"], SCHEMA, {"num_heads": 5}, "attention_dim=32.*num_heads=5"),
     "a top that is ignored": (["masknet"], SCHEMA, {"structure": "serial"}, r"top=\[64\]"),
@@ -157,6 +182,19 @@ REFUSED = {
 def test_what_is_missing_or_does_not_fit_is_refused_while_building(name, schema, settings, message):
     with pytest.raises(ValueError, match=message):
         from_yaml(name, schema, **settings)
+
+
+@pytest.mark.parametrize("name", ["gdcn", "edcn", "afn", "dcn", "masknet"])
+def test_one_feature_is_enough_where_nothing_is_joined(name):
+    context = make_context(model=from_yaml(name, ONE))
+    [output] = train(context, [one_feature(batch_of(SCHEMA))])
+    assert output.applied and output.predictions[0].logits_BT.isfinite().all()
+
+
+def one_feature(batch):
+    first = batch.sparse.to_dict()["a"]
+    sparse = KeyedJaggedTensor(["a"], first.values(), lengths=first.lengths())
+    return replace(batch, sparse=sparse, dense_BD=batch.dense_BD[:, :0])
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)

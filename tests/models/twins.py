@@ -273,6 +273,87 @@ def fwfm(p, e, first, x):
     return logits + first_order(p, "by_id", first, x)
 
 
+def gdcn(p, e, first, x, stacked=False):
+    x0 = flat(e, x)
+    crossed, layer = x0, 0
+    while f"cross.layers.{layer}.weight" in p:
+        gate = 1 / (1 + torch.exp(-linear(p, f"cross.gates.{layer}", crossed)))
+        crossed = x0 * linear(p, f"cross.layers.{layer}", crossed) * gate + crossed
+        layer += 1
+    if stacked:
+        return linear(p, "head", mlp(p, "deep", crossed))
+    return linear(p, "head", torch.cat([crossed, mlp(p, "deep", x0)], dim=1))
+
+
+def fibinet(p, e, first, x, kind="interaction"):
+    v = fields(p, e, x)
+    squeezed = torch.stack([one.mean(1) for one in v], dim=1)
+    hidden = linear(p, "senet.excite.0", squeezed).clamp(min=0)
+    weights = linear(p, "senet.excite.2", hidden).clamp(min=0)
+    excited = [one * weights[:, n : n + 1] for n, one in enumerate(v)]
+    crosses = []
+    for name, vectors in (("pairs", v), ("senet_pairs", excited)):
+        for number, (i, j) in enumerate(combinations(range(len(v)), 2)):
+            matrix = p[f"{name}.weight_MDD"][{"interaction": number, "each": i, "all": 0}[kind]]
+            crosses.append((vectors[i] @ matrix) * vectors[j])
+    deep = mlp(p, "deep", torch.cat(crosses, dim=1), last_linear=True)
+    return first_order(p, "first_order", first, x) + deep
+
+
+def named_batch_norm(p, name, x):
+    """Of the rows of x, by their own mean and variance."""
+    centred = x - x.mean(0)
+    normed = centred / (centred.square().mean(0) + 1e-5).sqrt()
+    return normed * p[f"{name}.0.weight"] + p[f"{name}.0.bias"]
+
+
+def edcn(p, e, first, x, bridge="hadamard_product", temperature=20.0):
+    v = fields(p, e, x)
+    shared, x0, layer = torch.cat(v, dim=1), None, 0
+    while f"crosses.{layer}.bias" in p:
+        views = []
+        for network, numbers in enumerate(p[f"regulations.{layer}.gates_2N"]):
+            shares = (numbers / temperature).exp() / (numbers / temperature).exp().sum()
+            parts = shared.split(v[0].shape[1], dim=1)
+            view = torch.cat([share * part for share, part in zip(shares, parts)], dim=1)
+            views.append(named_batch_norm(p, f"regulations.{layer}.norms.{network}", view))
+        x0 = views[0] if x0 is None else x0
+        weight, bias = p[f"crosses.{layer}.linear.weight"][0], p[f"crosses.{layer}.bias"]
+        cross_out = x0 * dot(views[0], weight)[:, None] + bias + views[0]
+        deep_out = mlp(p, f"deep.{layer}", views[1])
+        if bridge == "hadamard_product":
+            shared = cross_out * deep_out
+        elif bridge == "pointwise_addition":
+            shared = cross_out + deep_out
+        elif bridge == "concatenation":
+            both = torch.cat([cross_out, deep_out], dim=1)
+            shared = linear(p, f"bridges.{layer}.join.0", both).clamp(min=0)
+        else:
+            shared = 0
+            for network, out in enumerate((cross_out, deep_out)):
+                name = f"bridges.{layer}.attentions.{network}"
+                scores = linear(p, f"{name}.2", linear(p, f"{name}.0", out).clamp(min=0))
+                shared = shared + functional.softmax(scores, dim=1) * out
+        layer += 1
+    return linear(p, "head", torch.cat([cross_out, deep_out, shared], dim=1))
+
+
+def afn(p, e, first, x):
+    v = fields(p, e, x)
+    is_deep = any(name.startswith("deep.") for name in p)
+    dim = v[0].shape[1] // (2 if is_deep else 1)
+    logs = torch.stack([one[:, :dim].abs().clamp(min=1e-5).log() for one in v], dim=2)
+    normed = named_batch_norm(p, "neurons.before", logs.flatten(0, 1)).view_as(logs)
+    powers = p["neurons.powers.weight"]
+    products = torch.einsum("ln,bdn->bdl", powers, normed).exp()
+    outs = named_batch_norm(p, "neurons.after", products.flatten(0, 1)).view_as(products)
+    logits = mlp(p, "top", outs.flatten(1), last_linear=True)
+    if is_deep:
+        own = torch.cat([one[:, dim:] for one in v], dim=1)
+        logits = logits + mlp(p, "deep", own, last_linear=True)
+    return logits
+
+
 def expert_outputs(p: Weights, name: str, x: Tensor) -> list[Tensor]:
     """Expert by expert, layer by layer."""
     deeper = sorted(key for key in p if key.startswith(f"{name}.weights."))
@@ -348,5 +429,16 @@ TWINS: dict[str, Twin] = {
     "fwfm by id": fwfm,
     "mmoe": mmoe,
     "ple": ple,
+    "gdcn": gdcn,
+    "gdcn stacked": lambda *given: gdcn(*given, stacked=True),
+    "fibinet": fibinet,
+    "fibinet each": lambda *given: fibinet(*given, kind="each"),
+    "fibinet all": lambda *given: fibinet(*given, kind="all"),
+    "edcn": lambda *given: edcn(*given, temperature=2.0),
+    "edcn addition": lambda *given: edcn(*given, bridge="pointwise_addition"),
+    "edcn concatenation": lambda *given: edcn(*given, bridge="concatenation"),
+    "edcn attention": lambda *given: edcn(*given, bridge="attention_pooling"),
+    "afn": afn,
+    "afn deep": afn,
     "ple one level": lambda *given: ple(*given, num_levels=1),
 }

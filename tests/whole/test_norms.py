@@ -33,6 +33,22 @@ def test_a_run_killed_and_resumed_equals_one_never_killed(runner, tmp_path, more
     assert not any("seen" in name for name in shapes)
 
 
+@pytest.mark.parametrize("model", ["edcn", "afn"])
+def test_a_model_with_an_inner_norm_resumes_exactly(runner, tmp_path, model):
+    data = (word for word in TINY if not word.startswith("model."))
+    traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")
+    words = (*traced, *data, f"model={model}", "model.net.embedding_dim=4", "optimizer=sgd")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for run, kills in ((whole, ("",)), (killed, ("step:13", ""))):
+        for kill in kills:
+            env = {"TRACE_FILE": f"{run}.trace", "TRACE_KILL": kill}
+            done = runner.run(*words, f"hydra.run.dir={run}", env=env)
+        assert done.code == 0, done.text
+    assert differences(killed, whole) == []
+    counts = [n for n in tensor_shapes(open_checkpoint(newest_checkpoint(whole))) if "num_up" in n]
+    assert len(counts) == {"edcn": 6, "afn": 2}[model]
+
+
 def test_an_evaluation_takes_the_running_statistics_whatever_its_batch_size(runner, tmp_path):
     run = tmp_path / "run"
     assert runner.run(*TINY, *NORM, f"hydra.run.dir={run}").code == 0

@@ -36,16 +36,26 @@ class BatchNorm(nn.Module):
         scope: whose rows make the statistics.
         eps: added to the variance.
         affine: whether there are weight and bias.
+        averages_first: whether the running statistics are the mean of the first updates, ten of
+            them, before they move by `MOMENTUM`. Else they start at 0 and 1, of which after n
+            updates 0.9^n is left: too much where variances are far from 1.
     """
 
     running_mean: Tensor
     running_var: Tensor
+    num_updates: Tensor | None
     seen_count: Tensor
     seen_mean: Tensor
     seen_m2: Tensor
 
     def __init__(
-        self, width: int, *, scope: str = UPDATE_SCOPE, eps: float = 1e-5, affine: bool = True
+        self,
+        width: int,
+        *,
+        scope: str = UPDATE_SCOPE,
+        eps: float = 1e-5,
+        affine: bool = True,
+        averages_first: bool = False,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width)) if affine else None
@@ -53,6 +63,7 @@ class BatchNorm(nn.Module):
         self.eps, self.scope, self.ranks = eps, scope, current_ranks()
         self.register_buffer("running_mean", torch.zeros(width))
         self.register_buffer("running_var", torch.ones(width))
+        self.register_buffer("num_updates", torch.zeros(()) if averages_first else None)
         # of the update that is under way: rows, mean, sum of squared deviations from it
         for name, shape in (("count", ()), ("mean", (width,)), ("m2", (width,))):
             self.register_buffer(f"seen_{name}", torch.zeros(shape), persistent=False)
@@ -82,6 +93,9 @@ class BatchNorm(nn.Module):
             exchanged_already = self.scope == UPDATE_SCOPE
             count, mean, m2 = seen if exchanged_already else _over_ranks(*seen, self.ranks)
             rate = MOMENTUM * (count > 1).to(mean.dtype)
+            if self.num_updates is not None:
+                self.num_updates += count > 1
+                rate = torch.maximum(rate, (count > 1) / self.num_updates.clamp(min=1))
             self.running_mean.lerp_(mean, rate)
             self.running_var.lerp_(m2 / (count - 1).clamp(min=1), rate)
         self.forget_update()

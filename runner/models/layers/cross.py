@@ -1,4 +1,4 @@
-"""Cross networks of DCN-V2 (Wang et al. 2021, arXiv:2008.13535).
+"""Cross networks of DCN-V2 (Wang et al. 2021, arXiv:2008.13535) and GDCN (arXiv:2311.04635).
 
 B batch, W width of the input, K experts, R rank.
 """
@@ -25,6 +25,22 @@ class Cross(nn.Module):
         x_BW = x0_BW
         for layer in self.layers:
             x_BW = x_BW + x0_BW * layer(x_BW)  # the backward of addcmul would cost more
+        return x_BW
+
+
+class GatedCross(nn.Module):
+    """x_{l+1} = x_0 * (W_l x_l + b_l) * sigmoid(V_l x_l) + x_l: a gate for each cross."""
+
+    def __init__(self, width: int, num_layers: int) -> None:
+        super().__init__()
+        check_sizes(num_layers=num_layers)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(num_layers))
+        self.gates = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(num_layers))
+
+    def forward(self, x0_BW: Tensor) -> Tensor:
+        x_BW = x0_BW
+        for layer, gate in zip(self.layers, self.gates):
+            x_BW = x_BW + x0_BW * layer(x_BW) * torch.sigmoid(gate(x_BW))
         return x_BW
 
 

@@ -165,6 +165,24 @@ def mlp(
     return RowSequential(*layers)
 
 
+def make_inner_norm(width: int, name: str | None, scope: str | None) -> RowSequential:
+    """Return a norm of [B, C] that stands beside the hidden layers.
+
+    Args:
+        width: C.
+        name: batch, or None for none.
+        scope: see `HiddenLayers`.
+
+    Raises:
+        ValueError: for another name.
+    """
+    if name is None:
+        return RowSequential()
+    if problem := HIDDEN_KEYS["inner_norm"].find_problem("inner_norm", name):
+        raise ValueError(problem)
+    return RowSequential(BatchNorm(width, scope=scope or UPDATE_SCOPE, averages_first=True))
+
+
 def init_linear_layers(model: nn.Module, name: str | None) -> None:
     """Initialise all linear layers of a model anew, and set their biases to 0.
 

@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from runner.batch import Prediction, Schema
 from runner.config_key import Key
-from runner.models.losses.protocol import require_task_kind, split_by_task
+from runner.models.losses.protocol import split_by_task
+from runner.models.requirements import require_task_kind
 
 
 class SelfDistillation(nn.Module):

@@ -105,6 +105,21 @@ def test_running_statistics_move_once_an_update_by_all_its_rows(scope):
     torch.testing.assert_close(ours.running_var, torchs.running_var)
 
 
+def test_first_updates_are_averaged_if_asked_for():
+    norm = BatchNorm(C, averages_first=True).double()
+    means = []
+    for update in range(12):
+        x = rows(5, seed=update)
+        norm(x)
+        norm.end_update(applied=update != 2)  # which does not count
+        if update != 2:
+            means.append(x.mean(0))
+        norm(rows(1))  # nor does a batch of one row
+        norm.end_update(applied=True)
+    of_ten = sum(means[:10]) / 10
+    torch.testing.assert_close(norm.running_mean, 0.9 * of_ten + 0.1 * means[10])
+
+
 def test_a_skipped_update_leaves_no_trace():
     norm, _ = pair()
     norm(rows(8) * float("nan"))

@@ -11,6 +11,7 @@ from torch import nn
 
 from runner.models.argument_types import ACTIVATIONS, INITS
 from runner.models.layers.batch_norm import BatchNorm
+from runner.models.layers.bilinear import BilinearPairs
 from runner.models.layers.experts import Experts
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
 from tests.models.scene import MODELS, SCHEMA, SMALL, batch_of, from_yaml, make_model
@@ -114,6 +115,17 @@ BATCH_NORMS = {  # in the small models of tests/models/scene.py, by hand
     "mmoe": 2 + 1,
     "ple": 2 * 2 + 2 * 2 + 1,  # own and shared experts of two levels, two layers each; the tower
     "ple one level": 1 + 1 + 1,
+    "gdcn": 2,
+    "gdcn stacked": 1,
+    "fibinet": 1,
+    "fibinet each": 1,
+    "fibinet all": 1,
+    "edcn": 3 * (1 + 2),  # a deep layer, and the two inputs of both networks' layers
+    "edcn addition": 2 * (1 + 2),
+    "edcn concatenation": 2 * (1 + 2),
+    "edcn attention": 2 * (1 + 2),
+    "afn": 1 + 2,  # logarithms and exponentials
+    "afn deep": 3 + 2,
 }
 
 
@@ -187,12 +199,12 @@ def test_an_initialisation_has_the_spread_of_its_formula(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_without_a_name_weights_start_as_they_always_did(name):
-    """And with one, all linear layers start anew, and nothing but these."""
+    """And with one, all linear maps start anew, and nothing but these."""
     plain, named = from_yaml(name), from_yaml(name, init="normal")
     for (path, mine), other in zip(plain.named_parameters(), named.parameters(), strict=True):
         parent = plain.get_submodule(path.rpartition(".")[0])
         is_bias = path.endswith("bias")
-        if isinstance(parent, nn.Linear):
+        if isinstance(parent, nn.Linear | BilinearPairs):
             assert float(other.detach().abs().max()) < (1e-9 if is_bias else 1e-3), path
         elif not path.startswith(("experts", "levels")):
             assert torch.equal(mine, other), path

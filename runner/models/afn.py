@@ -1,0 +1,151 @@
+"""AFN (Cheng et al. 2020, arXiv:1909.03276): products of powers of fields, with learnt powers.
+
+B batch, N fields, D embedding width, L logarithmic neurons, R = B x D rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import (
+    Activation,
+    Count,
+    DropoutRate,
+    EmbeddingInit,
+    Init,
+    InnerNorm,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
+    Width,
+    Widths,
+)
+from runner.models.layers.dropout import Dropout
+from runner.models.layers.embedding import TableLookup
+from runner.models.layers.fields import FieldEmbeddings
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, make_inner_norm, mlp
+from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.sizes import check_sizes
+
+# Least size of an element whose logarithm is taken. The paper has 1e-7; 1e-5 is what BARS ran with.
+_LEAST = 1e-5
+
+
+class LogarithmicNeurons(nn.Module):
+    """exp(sum_i w_li ln |x_i|) for each neuron l and each column: the product of |x_i|^w_li.
+
+    Logarithms and exponentials may be followed by a batch norm with a channel for each field and
+    each neuron, over rows and columns. It computes in float32 also under autocast, since an
+    exponential makes a relative error of an absolute one.
+
+    Args:
+        num_fields: N.
+        num_neurons: L.
+        norm: batch, or None for none.
+        norm_scope: see `HiddenLayers`.
+        dropout: dropout of the logarithms: a dropped element counts as 1 in a product.
+    """
+
+    def __init__(
+        self,
+        num_fields: int,
+        num_neurons: int,
+        norm: str | None,
+        norm_scope: str | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        check_sizes(num_neurons=num_neurons)
+        self.before = make_inner_norm(num_fields, norm, norm_scope)
+        self.drop = Dropout(dropout)
+        self.powers = nn.Linear(num_fields, num_neurons, bias=False)
+        self.after = make_inner_norm(num_neurons, norm, norm_scope)
+
+    def forward(self, x_BND: Tensor, weights_B: Tensor) -> Tensor:
+        """Return [B, D x L]; rows of weight 0 do not count in statistics."""
+        dim = x_BND.shape[2]
+        weights_R = weights_B.repeat_interleave(dim)
+        with torch.autocast(x_BND.device.type, enabled=False):
+            log_RN = x_BND.transpose(1, 2).flatten(0, 1).abs().clamp(min=_LEAST).log()
+            product_RL = self.powers(self.drop(self.before(log_RN, weights_R))).exp()
+            normed_RL: Tensor = self.after(product_RL, weights_R)
+        return torch.unflatten(normed_RL, 0, (-1, dim)).flatten(1)
+
+
+class AFN(EmbeddingModel):
+    """Logarithmic neurons on one vector per field, then an MLP; with `deep` the paper's AFN+.
+
+    AFN+ adds the logits of a deep network that has embeddings of its own: the second half of the
+    columns of every table. The weights of its sum of two logits are part of the last layers.
+
+    Args:
+        schema: needs at least one sparse feature. Each dense feature gets a vector.
+        embedding_dim: D; the width of every table is D, or 2 D with `deep`.
+        num_neurons: logarithmic neurons, each a product of powers of all fields.
+        top: hidden widths of the MLP on the neurons.
+        deep: hidden widths of the deep network; empty for none.
+        dropout: dropout after each hidden layer, those of `top` first.
+        embedding_dropout: dropout of the logarithms, where a dropped element counts as 1 in a
+            product, and of the embeddings of the deep network.
+        embedding_init: see `TableLookup`.
+        inner_norm: batch for a batch norm of logarithms and exponentials; None for none.
+        norm, norm_place, norm_scope, activation: of the hidden layers, see `HiddenLayers`.
+        init: see `init_linear_layers`.
+
+    Raises:
+        ValueError: if the schema has no sparse feature.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        embedding_dim: Width,
+        num_neurons: Count,
+        top: Widths,
+        deep: Widths,
+        dropout: LayerDropout = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
+        inner_norm: InnerNorm = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
+    ) -> None:
+        check_sizes(embedding_dim=embedding_dim)
+        table_dim = 2 * embedding_dim if deep else embedding_dim
+        super().__init__(
+            TableLookup(schema, table_dim, init=embedding_init), dropout=embedding_dropout
+        )
+        self.dim = embedding_dim
+        num_tasks = len(schema.tasks)
+        self.fields = FieldEmbeddings(schema, table_dim)
+        num_fields = self.fields.num_fields
+        self.neurons = LogarithmicNeurons(
+            num_fields, num_neurons, inner_norm, norm_scope, embedding_dropout
+        )
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
+        rates = hidden.dropouts(len(top) + len(deep))
+        first = replace(hidden, dropout=rates[: len(top)])
+        self.top = mlp(num_neurons * embedding_dim, [*top, num_tasks], first, last="linear")
+        self.deep = None
+        if deep:
+            second = replace(hidden, dropout=rates[len(top) :])
+            self.deep = mlp(num_fields * embedding_dim, [*deep, num_tasks], second, last="linear")
+        init_linear_layers(self, init)
+
+    def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
+        x_BND = self.fields(embeddings.pooled_BE, batch.dense_BD)
+        neurons_B = self.neurons(x_BND[..., : self.dim], batch.weights_B)
+        logits_BT = self.top(neurons_B, batch.weights_B)
+        if self.deep is not None:
+            own_B = self.embedding_drop(x_BND[..., self.dim :].flatten(1))
+            logits_BT = logits_BT + self.deep(own_B, batch.weights_B)
+        return Prediction.of(logits_BT, batch)

@@ -1,0 +1,113 @@
+"""EDCN (Chen et al. 2021): a cross and a deep network that share what each layer has found.
+
+"Enhancing Explicit and Implicit Feature Interactions via Information Sharing for Parallel Deep CTR
+Models", DLP-KDD and CIKM 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import nn
+
+from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import (
+    Activation,
+    Count,
+    DropoutRate,
+    EmbeddingInit,
+    Init,
+    InnerNorm,
+    LayerDropout,
+    Norm,
+    NormPlace,
+    NormScope,
+    Positive,
+    Width,
+)
+from runner.models.layers.bridge import Bridge, CrossStep, Regulation
+from runner.models.layers.embedding import TableLookup
+from runner.models.layers.fields import FieldEmbeddings
+from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
+from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.sizes import check_sizes
+
+
+class EDCN(EmbeddingModel):
+    """Cross and deep layers side by side, with a bridge after each and a regulation before each.
+
+    A bridge joins the outputs of both layers; a regulation makes the next input of each from it,
+    by weights of fields. All layers are as wide as all fields together. The crosses keep the first
+    input of their network as x_0. A linear layer reads the last cross, deep layer and bridge.
+
+    Args:
+        schema: needs at least one sparse feature. Each dense feature gets a vector.
+        embedding_dim: D, width of every table.
+        num_layers: layers of each network.
+        bridge: see `Bridge`.
+        temperature: of the regulations, see `Regulation`.
+        dropout: dropout after each layer of the deep network.
+        embedding_dropout: dropout of the pooled embeddings.
+        embedding_init: see `TableLookup`.
+        inner_norm: batch for a batch norm of what a regulation makes; None for none.
+        norm, norm_place, norm_scope, activation: of the deep network, see `HiddenLayers`.
+        init: see `init_linear_layers`.
+
+    Raises:
+        ValueError: if the schema has no sparse feature, if the bridge is unknown, or if a number
+            is out of range.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        embedding_dim: Width,
+        num_layers: Count,
+        bridge: Literal[
+            "hadamard_product", "pointwise_addition", "concatenation", "attention_pooling"
+        ],
+        temperature: Positive,
+        dropout: LayerDropout = 0.0,
+        embedding_dropout: DropoutRate = 0.0,
+        embedding_init: EmbeddingInit = None,
+        inner_norm: InnerNorm = None,
+        norm: Norm = None,
+        norm_place: NormPlace = None,
+        norm_scope: NormScope = None,
+        activation: Activation = None,
+        init: Init = None,
+    ) -> None:
+        check_sizes(num_layers=num_layers)
+        super().__init__(
+            TableLookup(schema, embedding_dim, init=embedding_init), dropout=embedding_dropout
+        )
+        self.fields = FieldEmbeddings(schema, embedding_dim)
+        width = self.fields.width
+        hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
+        rates = hidden.dropouts(num_layers)
+        self.regulations = nn.ModuleList(
+            Regulation(self.fields.num_fields, embedding_dim, temperature, inner_norm, norm_scope)
+            for _ in rates
+        )
+        self.crosses = nn.ModuleList(CrossStep(width) for _ in rates)
+        self.deep = nn.ModuleList(
+            mlp(width, [width], replace(hidden, dropout=rate)) for rate in rates
+        )
+        self.bridges = nn.ModuleList(Bridge(width, bridge) for _ in rates)
+        self.head = nn.Linear(3 * width, len(schema.tasks))
+        init_linear_layers(self, init)
+
+    def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
+        x_BND = self.fields(self.embedding_drop(embeddings.pooled_BE), batch.dense_BD)
+        shared_BW, x0_BW = x_BND.flatten(1), None
+        for regulate, cross, deep, bridge in zip(
+            self.regulations, self.crosses, self.deep, self.bridges
+        ):
+            x_BW, h_BW = regulate(shared_BW, batch.weights_B)
+            x0_BW = x_BW if x0_BW is None else x0_BW
+            x_BW, h_BW = cross(x0_BW, x_BW), deep(h_BW, batch.weights_B)
+            shared_BW = bridge(x_BW, h_BW)
+        return Prediction.of(self.head(torch.cat((x_BW, h_BW, shared_BW), dim=1)), batch)
