@@ -183,12 +183,17 @@ class TableRecipe:
                     raise DataError(f"{file}: has no rows")
                 schemas[str(file)] = infer_text_schema(file, self.text_format)
         if self.format != "parquet":
-            types = text_column_types(self.declared, self.row_split)
+            types = self.text_types
             for path, inferred in schemas.items():
                 fields = [pa.field(f.name, types.get(f.name, f.type)) for f in inferred]
                 schemas[path] = pa.schema(fields)
         check_same_schema(schemas, self.columns_read)
         return schemas
+
+    @property
+    def text_types(self) -> dict[str, pa.DataType]:
+        """Column -> the type as which it is read from text files."""
+        return text_column_types(self.declared, self.row_split)
 
     @cached_property
     def _counts(self) -> dict[str, list[int]]:

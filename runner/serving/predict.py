@@ -1,0 +1,350 @@
+"""Scores the rows of files with the model of a run, in parts that survive a kill.
+
+Everything that can be wrong is checked before torch is imported. Each rank has the whole model and
+scores parts of its own; ranks never wait for each other, so their number changes no bit.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from runner.config.compose import ComposedConfig, compose_from_run
+from runner.data.prepare.progress import show_progress
+from runner.data.read.prefetch import prefetch_in_thread
+from runner.data.tabular.bad_rows import BadRows, report_bad_rows
+from runner.distributed.launcher import ProcessResult, run_on_ranks
+from runner.distributed.torchrun import run_under_torchrun
+from runner.distributed.world_size import launched_rank, launched_world_size
+from runner.errors import UserError
+from runner.launch import check_composed, print_status
+from runner.machine import set_thread_environment, usable_cores
+from runner.rundir.checkpoint import Checkpoint
+from runner.rundir.find_checkpoint import find_checkpoint
+from runner.rundir.lock import FolderLock
+from runner.rundir.run import read_meta
+from runner.serving.find_run import find_run
+from runner.serving.predict_encode import PartEncoder, Transforms
+from runner.serving.predict_input import (
+    InputPart,
+    InputTable,
+    LocatedChunk,
+    check_kept_columns,
+    cut_into_parts,
+    find_format,
+)
+from runner.serving.predict_outputs import Outputs
+from runner.serving.predict_parts import (
+    FORMAT,
+    PartsSummary,
+    checkpoint_hash,
+    input_fingerprint,
+    manifest_hash,
+    open_output,
+    part_path,
+    summarize_parts,
+    write_part,
+    write_summary,
+)
+from runner.serving.transforms import read_transforms
+
+PART_ROWS = 1 << 16  # about: parts hold whole batches, so that no batch is cut by their ends
+PARTS_AHEAD = 2  # encoded by a thread while the model scores
+OWN_KEYS = ("run", "loop", "hydra.run.dir")  # settings that a prediction has words for
+
+
+@dataclass(frozen=True)
+class PredictedFiles:
+    """The folder of a prediction that is complete, and what lies in it."""
+
+    folder: Path
+    parts: PartsSummary
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A prediction that was checked."""
+
+    run: Path
+    config: Mapping[str, Any]
+    allowed: Sequence[str]
+    checkpoint: Checkpoint
+    transforms: Transforms
+    table: InputTable
+    outputs: Outputs
+    part_rows: int
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    def is_done(self, number: int) -> bool:
+        return part_path(self.folder, number).exists()
+
+
+def predict(
+    run: str | Path,
+    inputs: Sequence[str],
+    *,
+    out: str | Path | None = None,
+    keep: Sequence[str] = (),
+    rows: int | None = None,
+    outputs: Outputs = Outputs(),  # noqa: B008  (it is frozen)
+    overrides: Sequence[str] = (),
+    allowed: Sequence[str] = (),
+) -> PredictedFiles | None:
+    """Score files, and write Parquet parts with the rows in the order of the input.
+
+    Args:
+        run: a run directory, or a folder whose newest run is meant.
+        inputs: files, folders, globs or URLs, of one format.
+        out: the folder of the parts; by default one below `outputs/predict`, which the same call
+            finds again.
+        keep: columns of the input to carry over.
+        rows: rows of a part; by default about 65,536.
+        outputs: what is written beside the kept columns.
+        overrides: settings that differ from those of the run.
+        allowed: packages that a `_target_` may name besides ours.
+
+    Returns:
+        The result; None on a rank under torchrun that was not the last to end.
+
+    Raises:
+        UserError: for mistakes in the settings, in the input, or in what `out` holds.
+        RuntimeError: if a rank has failed.
+        KeyboardInterrupt: if it was interrupted.
+    """
+    plan = _make_plan(run, inputs, out, keep, rows, outputs, overrides, allowed)
+    open_output(plan.folder, plan.manifest)
+    is_launched, num_ranks = launched_world_size(), plan.config["trainer"]["num_processes"]
+    lock = FolderLock(plan.folder) if launched_rank() == 0 else None
+    try:
+        before = summarize_parts(plan.folder)
+        started = time.monotonic()
+        threads = plan.config["trainer"]["num_threads"] or max(1, usable_cores() // num_ranks)
+        set_thread_environment(threads)
+        if is_launched is not None:
+            result = run_under_torchrun(lambda: _work(plan, threads))
+        elif num_ranks > 1:
+            result = run_on_ranks(num_ranks, lambda: _work(plan, threads))
+        else:
+            result = _score_missing_parts(plan, 0, 1, threads)
+        _raise_failure(result)
+        return _finish(plan, before, int(result.message), time.monotonic() - started)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _make_plan(
+    run: str | Path,
+    inputs: Sequence[str],
+    out: str | Path | None,
+    keep: Sequence[str],
+    rows: int | None,
+    outputs: Outputs,
+    overrides: Sequence[str],
+    allowed: Sequence[str],
+) -> _Plan:
+    """Check everything, and find out what is to be done. Writes nothing.
+
+    Raises:
+        UserError: for every kind of mistake.
+    """
+    if rows is not None and rows < 1:
+        raise UserError(f"--rows {rows}: a part has at least one row")
+    folder = find_run(Path(run))
+    composed = compose_for_prediction(folder, overrides, allowed)
+    config = composed.config
+    checkpoint = find_checkpoint(folder, config["checkpoint"]["step"])
+    transforms = read_transforms(config["dataset"], folder)
+    check_kept_columns(keep, outputs.column_names(transforms.columns.labels))
+    table = _input_table(config["dataset"], transforms, inputs, tuple(dict.fromkeys(keep)))
+    table.check()
+    trainer = config["trainer"]
+    batch_size = trainer["batch_size"] * trainer["num_processes"]
+    part_rows = rows or max(1, round(PART_ROWS / batch_size)) * batch_size
+    manifest = {
+        "format": FORMAT,
+        "run": read_meta(folder)["signature"],
+        "checkpoint": {"step": checkpoint.step, "sha256": checkpoint_hash(checkpoint.path)},
+        "input": input_fingerprint(table.files["train"]),
+        "rows_per_part": part_rows,
+        "keep": list(table.keep),
+        "outputs": vars(outputs),
+        "settings": {
+            "batch_size": batch_size,
+            "amp": trainer["amp"] and trainer["amp_dtype"],
+            "ema": bool(trainer["ema"]["decay"] and trainer["ema"]["evaluate"]),
+            "leave_history_out": config["metrics"]["leave_history_out"],
+            "on_bad_rows": table.on_bad_rows,
+            "format": table.format,
+            "text": vars(table.text_format),
+        },
+    }
+    name = f"{folder.resolve().name}_{manifest_hash(manifest)}"
+    return _Plan(
+        run=folder,
+        config=config,
+        allowed=allowed,
+        checkpoint=checkpoint,
+        transforms=transforms,
+        table=table,
+        outputs=outputs,
+        part_rows=part_rows,
+        folder=Path("outputs", "predict", name) if out is None else Path(out),
+        manifest=manifest,
+    )
+
+
+def compose_for_prediction(
+    run: Path, overrides: Sequence[str], allowed: Sequence[str]
+) -> ComposedConfig:
+    """Return a run's configuration with some overrides, checked.
+
+    Raises:
+        ConfigError: with every mistake.
+        UserError: for a setting that says what the run is.
+    """
+    for word in overrides:
+        if word.partition("=")[0].lstrip("+~") in OWN_KEYS:
+            raise UserError(f"{word}: predict takes the run as DIR, and --out for its result")
+    composed = compose_from_run(run, overrides)
+    check_composed(composed, allowed)
+    return composed
+
+
+def _input_table(
+    dataset: Mapping[str, Any],
+    transforms: Transforms,
+    inputs: Sequence[str],
+    keep: tuple[str, ...],
+) -> InputTable:
+    """Return the input, read as the run's own data where both have the same format."""
+    own_format = dataset.get("format", "parquet")
+    format_ = find_format(inputs, own_format)
+    names = ("delimiter", "quote", "column_names") if format_ == own_format else ()
+    settings = {n: dataset[n] for n in (*names, "on_bad_rows", "max_bad_rows") if n in dataset}
+    return InputTable(
+        format=format_,
+        path=list(inputs),
+        schema=None,
+        features=transforms.features,
+        keep=keep,
+        **settings,
+    )
+
+
+def _work(plan: _Plan, threads: int) -> ProcessResult:
+    """Score the parts of this rank; return how that ended, with the input's rows as message."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        return _score_missing_parts(plan, rank, size, threads)
+    except UserError as error:
+        return ProcessResult(2, "refused", str(error), traceback.format_exc())
+
+
+def _score_missing_parts(plan: _Plan, rank: int, num_ranks: int, threads: int) -> ProcessResult:
+    """Write every part that is missing and this rank's, and count the rows of the input."""
+    table = plan.table
+    num_rows = [0]
+
+    def is_own(number: int) -> bool:
+        return number % num_ranks == rank and not plan.is_done(number)
+
+    def is_wanted(start: int, stop: int) -> bool:
+        parts = range(start // plan.part_rows, (stop - 1) // plan.part_rows + 1)
+        return any(map(is_own, parts))
+
+    def counted() -> Iterator[LocatedChunk]:
+        for start, chunk in table.located_chunks(is_wanted):
+            num_rows[0] = start + chunk.num_rows
+            yield start, chunk
+
+    parts = cut_into_parts(counted(), plan.part_rows, is_own)
+    first = next(parts, None)
+    if first is not None:
+        _score_parts(plan, first, parts, threads, rank, num_ranks)
+    total = table.num_rows_estimate() if table.format == "parquet" else num_rows[0]
+    return ProcessResult(0, "completed", str(total))
+
+
+def _score_parts(
+    plan: _Plan, first: InputPart, rest: Iterator[InputPart], threads: int, rank: int, num_ranks: int
+) -> None:
+    """Load the model, and score and write parts, one after another."""
+    from runner.serving.predict_model import RunModel  # torch enters here
+
+    trainer = {**plan.config["trainer"], "num_threads": threads}
+    config = {**plan.config, "trainer": trainer}
+    model = RunModel(config, plan.checkpoint, plan.transforms, plan.allowed)
+    table = plan.table
+    encoder = PartEncoder(
+        plan.transforms, table.keep, table.empty_rows(), skip_bad_rows=table.skips_bad_rows
+    )
+    done = summarize_parts(plan.folder)
+    bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0, done.num_bad_rows)
+    left = max(0, table.num_rows_estimate() - done.num_rows)
+    label = f"scoring with step {plan.checkpoint.step}"
+    shown = show_progress(label, left) if rank == 0 else nullcontext(_say_nothing)
+
+    score = model.make_scorer(plan.outputs)
+    parts = (encoder.encode(part) for part in chain([first], rest))
+    with shown as advance, closing(prefetch_in_thread(parts, PARTS_AHEAD)) as encoded:
+        for part in encoded:
+            rows = score(part)
+            if part.bad_R.any():
+                bad.record(part.bad_R, list(part.messages))
+            write_part(plan.folder, part.number, rows, int(part.bad_R.sum()), part.messages)
+            advance(rows.num_rows * num_ranks)
+
+
+def _say_nothing(count: int) -> None:
+    """Show no progress: rank 0 does."""
+
+
+def _raise_failure(result: ProcessResult) -> None:
+    """Raise what has ended a rank.
+
+    Raises:
+        UserError: for a mistake of the user.
+        RuntimeError: for any other failure.
+        KeyboardInterrupt: for an interruption.
+    """
+    if result.status == "refused":
+        raise UserError(result.message)
+    if result.status == "interrupted":
+        raise KeyboardInterrupt
+    if not result.is_ok:
+        raise RuntimeError(f"{result.message}\n{result.trace}".strip())
+
+
+def _finish(plan: _Plan, before: PartsSummary, num_rows: int, seconds: float) -> PredictedFiles | None:
+    """Say that the prediction is complete; None if other ranks are still at work."""
+    parts = summarize_parts(plan.folder)
+    expected = -(-num_rows // plan.part_rows)
+    if parts.num_parts < expected:
+        assert launched_world_size() is not None, "every rank has ended"
+        return None
+    if parts.num_rows != num_rows:
+        raise UserError(
+            f"--out {plan.folder}: has {parts.num_rows:,} rows and the input {num_rows:,}: a file "
+            "was changed meanwhile; another --out starts anew"
+        )
+    write_summary(plan.folder, parts)
+    report_bad_rows({"count": parts.num_bad_rows, "examples": parts.bad_rows})
+    scored = parts.num_rows - before.num_rows
+    if not scored:
+        print_status(f"{plan.folder}: is complete already: {num_rows:,} rows")
+    else:
+        kept = f", {before.num_rows:,} were there" if before.num_rows else ""
+        print_status(
+            f"{plan.folder}: scored {scored:,} rows in {seconds:.1f} s "
+            f"({scored / max(seconds, 1e-9):,.0f} rows/s){kept}"
+        )
+    return PredictedFiles(plan.folder, parts)
