@@ -6,6 +6,7 @@ scores parts of its own; ranks never wait for each other, so their number change
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import traceback
@@ -31,7 +32,7 @@ from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.lock import FolderLock
 from runner.rundir.run import read_meta
 from runner.serving.find_run import find_run
-from runner.serving.predict_encode import PartEncoder, Transforms
+from runner.serving.predict_encode import PartEncoder, Transforms, check_input_types
 from runner.serving.predict_input import (
     InputPart,
     InputTable,
@@ -125,7 +126,6 @@ def predict(
     lock = FolderLock(plan.folder) if launched_rank() == 0 else None
     try:
         before = summarize_parts(plan.folder)
-        started = time.monotonic()
         threads = plan.config["trainer"]["num_threads"] or max(1, usable_cores() // num_ranks)
         set_thread_environment(threads)
         if is_launched is not None:
@@ -135,7 +135,7 @@ def predict(
         else:
             result = _score_missing_parts(plan, 0, 1, threads)
         _raise_failure(result)
-        return _finish(plan, before, int(result.message), time.monotonic() - started)
+        return _finish(plan, before, *json.loads(result.message))
     finally:
         if lock is not None:
             lock.release()
@@ -165,7 +165,9 @@ def _make_plan(
     transforms = read_transforms(config["dataset"], folder)
     check_kept_columns(keep, outputs.column_names(transforms.columns.labels))
     table = _input_table(config["dataset"], transforms, inputs, tuple(dict.fromkeys(keep)))
-    table.check()
+    path, input_schema = table.first_schema
+    same_format = table.format == config["dataset"].get("format", "parquet")
+    check_input_types(transforms, input_schema, path, same_format=same_format)
     trainer = config["trainer"]
     batch_size = trainer["batch_size"] * trainer["num_processes"]
     part_rows = rows or max(1, round(PART_ROWS / batch_size)) * batch_size
@@ -268,16 +270,15 @@ def _score_missing_parts(plan: _Plan, rank: int, num_ranks: int, threads: int) -
 
     parts = cut_into_parts(counted(), plan.part_rows, is_own)
     first = next(parts, None)
-    if first is not None:
-        _score_parts(plan, first, parts, threads, rank, num_ranks)
+    seconds = 0.0 if first is None else _score_parts(plan, first, parts, threads, rank, num_ranks)
     total = table.num_rows_estimate() if table.format == "parquet" else num_rows[0]
-    return ProcessResult(0, "completed", str(total))
+    return ProcessResult(0, "completed", json.dumps([total, seconds]))
 
 
 def _score_parts(
     plan: _Plan, first: InputPart, rest: Iterator[InputPart], threads: int, rank: int, num_ranks: int
-) -> None:
-    """Load the model, and score and write parts, one after another."""
+) -> float:
+    """Load the model, and score and write parts, one after another; return the seconds of that."""
     from runner.serving.predict_model import RunModel  # torch enters here
 
     trainer = {**plan.config["trainer"], "num_threads": threads}
@@ -293,7 +294,7 @@ def _score_parts(
     label = f"scoring with step {plan.checkpoint.step}"
     shown = show_progress(label, left) if rank == 0 else nullcontext(_say_nothing)
 
-    score = model.make_scorer(plan.outputs)
+    score, started = model.make_scorer(plan.outputs), time.monotonic()
     parts = (encoder.encode(part) for part in chain([first], rest))
     with shown as advance, closing(prefetch_in_thread(parts, PARTS_AHEAD)) as encoded:
         for part in encoded:
@@ -302,6 +303,7 @@ def _score_parts(
                 bad.record(part.bad_R, list(part.messages))
             write_part(plan.folder, part.number, rows, int(part.bad_R.sum()), part.messages)
             advance(rows.num_rows * num_ranks)
+    return time.monotonic() - started
 
 
 def _say_nothing(count: int) -> None:

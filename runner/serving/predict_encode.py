@@ -5,8 +5,8 @@ R rows of a part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,10 @@ import pyarrow.types as pt
 from runner.data.core.columns import GROUP_PREFIX, WEIGHT_COLUMN, Columns
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
 from runner.data.tabular.bad_rows import MAX_EXAMPLES, RowValidator
-from runner.data.tabular.column_types import rewritten_columns
+from runner.data.tabular.column_types import check_column_types, rewritten_columns
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
 from runner.data.tabular.fit import TransformFitter, needs_fitting
-from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.read_files import RowChunk, is_list, is_text
 from runner.data.tabular.schema_file import Declared, IdSpec, LabelSpec, NumericSpec
 from runner.errors import DataError
 from runner.serving.predict_input import MEMORY, InputPart
@@ -32,10 +32,22 @@ class Transforms:
     Args:
         declared: all columns, labels included.
         fitted: vocabularies, statistics and sizes of tables.
+        text_columns: column of ids -> whether it held texts, as far as that is known.
     """
 
     declared: Declared
     fitted: FittedTransforms
+    text_columns: Mapping[str, bool] = field(default_factory=dict)
+
+    def with_text_columns(self, text_columns: Mapping[str, bool]) -> Transforms:
+        """Return the transforms that read ids as in training, whatever type they have now."""
+        ids = tuple(
+            replace(spec, input="string" if text_columns[spec.column] else "integer")
+            if spec.input == "auto" and spec.column in text_columns and not spec.separator
+            else spec
+            for spec in self.declared.ids
+        )
+        return Transforms(replace(self.declared, ids=ids), self.fitted, text_columns)
 
     @property
     def features(self) -> Declared:
@@ -108,6 +120,43 @@ def plain_transforms(columns: Columns) -> Transforms:
         moments={c.name: [c.mean, c.std] for c in columns.numeric if c.std != 1},
     )
     return Transforms(declared, fitted)
+
+
+def check_input_types(
+    transforms: Transforms, input_schema: pa.Schema, path: str, *, same_format: bool
+) -> None:
+    """Check that the columns of an input can be read as in training.
+
+    Args:
+        transforms: of the run.
+        input_schema: the types of the columns as they are read.
+        path: of the input, for messages.
+        same_format: whether the input has the format of the run's data.
+
+    Raises:
+        DataError: for a type that an input of the model cannot take, a column of a cross that is a
+            text now and was a number, or the reverse, and one of which that is not known.
+    """
+    features, text_columns = transforms.features, transforms.text_columns
+    check_column_types(features, input_schema, path)
+    for spec in features.ids:
+        if spec.encode == "as_is" and not spec.cross or spec.encode == "bucketise":
+            continue
+        for column in spec.cross or (spec.column,):
+            type_ = input_schema.field(column).type
+            type_ = type_.value_type if is_list(type_) else type_
+            if column not in text_columns and spec.input == "auto" and not same_format:
+                raise DataError(
+                    f"{path}: column {column!r} has type {type_}, and the files of the training, "
+                    "which tell whether its ids were texts or numbers, are not there any more; an "
+                    "input of the training's own format is taken to have its types"
+                )
+            if spec.cross and text_columns.get(column, is_text(type_)) != is_text(type_):
+                expected = "a text" if text_columns[column] else "an integer"
+                raise DataError(
+                    f"{path}: column {column!r} has type {type_}, expected {expected} as in the "
+                    "training"
+                )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from runner.data.tabular.column_types import check_column_types
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 from runner.data.tabular.read_files import (
     RowChunk,
@@ -61,14 +60,10 @@ class InputTable(TableRecipe):
     def text_types(self) -> dict[str, pa.DataType]:
         return {**dict.fromkeys(self.keep, pa.string()), **super().text_types}
 
-    def check(self) -> None:
-        """Check that the files have the columns, with types that the model's inputs can take.
-
-        Raises:
-            DataError: naming the file and the column.
-        """
-        path, schema = next(iter(self.schemas.items()))
-        check_column_types(self.features, schema, path)
+    @property
+    def first_schema(self) -> tuple[str, pa.Schema]:
+        """The first file, and the types of its columns as they are read."""
+        return next(iter(self.schemas.items()))
 
     def num_rows_estimate(self) -> int:
         """Return the number of rows: exact for Parquet, from the files' sizes for texts."""
@@ -84,7 +79,7 @@ class InputTable(TableRecipe):
 
     def empty_rows(self) -> pa.Table:
         """Return the columns that are read, without a row."""
-        schema = next(iter(self.schemas.values()))
+        _, schema = self.first_schema
         return unpack_columns(
             pa.table({n: pa.array([], schema.field(n).type) for n in self.columns_read})
         )
@@ -212,15 +207,13 @@ class MemoryTable:
         keep: columns that are carried into the output.
 
     Raises:
-        DataError: for a column that is missing, or of a type that the model's inputs cannot take.
+        DataError: for a column that is missing.
     """
 
     def __init__(self, table: pa.Table, features: Declared, keep: Sequence[str]) -> None:
-        name = str(MEMORY)
-        self._columns = list(dict.fromkeys([*features.columns, *keep]))
-        check_same_schema({name: table.schema}, self._columns)
-        check_column_types(features, table.schema, name)
-        self._table = table.select(self._columns)
+        columns = list(dict.fromkeys([*features.columns, *keep]))
+        check_same_schema({str(MEMORY): table.schema}, columns)
+        self._table = table.select(columns)
 
     def empty_rows(self) -> pa.Table:
         """Return the columns that are read, without a row."""

@@ -25,7 +25,8 @@ from runner.rundir.json_files import dumps, read_json, sync_folder, write_json
 from runner.rundir.regular_files import read_bytes
 
 FORMAT = 1
-MANIFEST_FILE, SUMMARY_FILE = "manifest.json", "result.json"
+# readers of a folder of Parquet files pass over names that begin with an underscore
+MANIFEST_FILE, SUMMARY_FILE = "_manifest.json", "_result.json"
 BAD_ROWS_KEY = b"bad_rows"  # in the metadata of a part: their number and the first of them
 
 
@@ -60,15 +61,17 @@ def open_output(folder: Path, manifest: Mapping[str, Any]) -> None:
     if path.exists():
         before = read_json(path)
         changes = diff_settings(before, json.loads(dumps(manifest)))
-        if changes:
+        if changes and any(folder.glob("part-*.parquet")):
             raise UserError(
                 f"--out {folder}: holds another prediction; nothing was changed. It differs in\n"
                 f"{format_changes(changes)}\nAnother --out starts a new one"
             )
-        return
+        if not changes:
+            return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        foreign = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
+        own = (".", MANIFEST_FILE)  # of a prediction that had not begun
+        foreign = sorted(p.name for p in folder.iterdir() if not p.name.startswith(own))
         if foreign:
             raise UserError(
                 f"--out {folder}: is not empty and holds no prediction "
@@ -129,5 +132,5 @@ def summarize_parts(folder: Path) -> PartsSummary:
 
 
 def write_summary(folder: Path, summary: PartsSummary) -> None:
-    """Write `result.json`, which says that the prediction is complete."""
+    """Write `_result.json`, which says that the prediction is complete."""
     write_json(folder / SUMMARY_FILE, {"status": "completed", **vars(summary)})
