@@ -46,8 +46,8 @@ def make_parser() -> VerbParser:
     """Return the parser of the words after `predict`."""
     parser = VerbParser(
         "predict",
-        "Score the rows of files with a run's best checkpoint, into Parquet files with the rows in\n"
-        "their order. The files have the columns that the run was trained on; labels are not read.\n"
+        "Score the rows of files with a run's best checkpoint, into Parquet files with the rows\n"
+        "in their order. The files have the columns of the training; labels are not read.\n"
         "Killed and started again, with any number of ranks, it goes on with the parts left.",
         examples=(
             "predict outputs/latest data/new.parquet --keep user,item",
@@ -84,10 +84,8 @@ def make_parser() -> VerbParser:
 
 
 def _is_override(word: str) -> bool:
-    """Tell a setting from a path such as `day=1/part.csv`, which exists or has a slash before =."""
-    return bool(re.match(r"[~+]*[\w.@]+=", word)) and not os.path.exists(word) and not (
-        "/" in word.partition("=")[0]
-    )
+    """Tell a setting from a path such as `day=1/part.csv`, which exists."""
+    return bool(re.match(r"[~+]*[\w.@]+=", word)) and not os.path.exists(word)
 
 
 def _split_names(text: str | None) -> list[str]:

@@ -121,7 +121,9 @@ class TrainedRun:
 
     dir: Path
     allow: tuple[str, ...] = ()
-    _scorers: dict[tuple[str, ...], _Scorer] = field(default_factory=dict, repr=False, compare=False)
+    _scorers: dict[tuple[str, ...], _Scorer] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def config(self) -> dict[str, Any]:

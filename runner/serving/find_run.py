@@ -26,5 +26,5 @@ def find_run(folder: Path) -> Path:
         if runs:
             return max(runs, key=lambda run: (run / "meta.json").stat().st_mtime).absolute()
     if not folder.exists() and folder.name == "latest":
-        raise UserError(f"{folder}: no such run directory: no training has begun in {folder.parent}")
+        raise UserError(f"{folder}: no such run directory: nothing was trained in {folder.parent}")
     return require_trained_run(folder)

@@ -11,7 +11,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -270,13 +270,20 @@ def _score_missing_parts(plan: _Plan, rank: int, num_ranks: int, threads: int) -
 
     parts = cut_into_parts(counted(), plan.part_rows, is_own)
     first = next(parts, None)
-    seconds = 0.0 if first is None else _score_parts(plan, first, parts, threads, rank, num_ranks)
+    seconds = 0.0
+    if first is not None:
+        seconds = _score_parts(plan, first, parts, threads, rank, num_ranks)
     total = table.num_rows_estimate() if table.format == "parquet" else num_rows[0]
     return ProcessResult(0, "completed", json.dumps([total, seconds]))
 
 
 def _score_parts(
-    plan: _Plan, first: InputPart, rest: Iterator[InputPart], threads: int, rank: int, num_ranks: int
+    plan: _Plan,
+    first: InputPart,
+    rest: Iterator[InputPart],
+    threads: int,
+    rank: int,
+    num_ranks: int,
 ) -> float:
     """Load the model, and score and write parts, one after another; return the seconds of that."""
     from runner.serving.predict_model import RunModel  # torch enters here
@@ -296,8 +303,8 @@ def _score_parts(
 
     score, started = model.make_scorer(plan.outputs), time.monotonic()
     parts = (encoder.encode(part) for part in chain([first], rest))
-    with shown as advance, closing(prefetch_in_thread(parts, PARTS_AHEAD)) as encoded:
-        for part in encoded:
+    with shown as advance:
+        for part in prefetch_in_thread(parts, PARTS_AHEAD):
             rows = score(part)
             if part.bad_R.any():
                 bad.record(part.bad_R, list(part.messages))
@@ -326,8 +333,14 @@ def _raise_failure(result: ProcessResult) -> None:
         raise RuntimeError(f"{result.message}\n{result.trace}".strip())
 
 
-def _finish(plan: _Plan, before: PartsSummary, num_rows: int, seconds: float) -> PredictedFiles | None:
-    """Say that the prediction is complete; None if other ranks are still at work."""
+def _finish(
+    plan: _Plan, before: PartsSummary, num_rows: int, seconds: float
+) -> PredictedFiles | None:
+    """Say that the prediction is complete; None if other ranks are still at work.
+
+    Raises:
+        UserError: if the input was changed while it was read.
+    """
     parts = summarize_parts(plan.folder)
     expected = -(-num_rows // plan.part_rows)
     if parts.num_parts < expected:

@@ -140,7 +140,7 @@ def check_input_types(
     features, text_columns = transforms.features, transforms.text_columns
     check_column_types(features, input_schema, path)
     for spec in features.ids:
-        if spec.encode == "as_is" and not spec.cross or spec.encode == "bucketise":
+        if (spec.encode == "as_is" and not spec.cross) or spec.encode == "bucketise":
             continue
         for column in spec.cross or (spec.column,):
             type_ = input_schema.field(column).type
@@ -240,12 +240,13 @@ class PartEncoder:
 
 def make_null_rows(num_rows: int, schema: pa.Schema) -> pa.Table:
     """Make rows without a value in any column."""
-    return pa.table([pa.nulls(num_rows, field.type) for field in schema], schema=schema)
+    return pa.table([pa.nulls(num_rows, column.type) for column in schema], schema=schema)
 
 
 def _plain_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
     kept = table.select(names)
-    for index, field in enumerate(kept.schema):
-        if pt.is_dictionary(field.type):  # each chunk has a dictionary of its own
-            kept = kept.set_column(index, field.name, kept[field.name].cast(field.type.value_type))
+    for index, column in enumerate(kept.schema):
+        if pt.is_dictionary(column.type):  # each chunk has a dictionary of its own
+            values = kept[column.name].cast(column.type.value_type)
+            kept = kept.set_column(index, column.name, values)
     return kept.replace_schema_metadata(None)

@@ -181,7 +181,9 @@ def place_malformed_lines(chunk: RowChunk) -> Iterator[RowChunk]:
     for skipped, (line, text) in enumerate(sorted(lines.items())):
         before = min(max(line - chunk.first_row - skipped, done), chunk.num_rows)
         if before > done:
-            yield replace(slice_chunk(plain, done, before), first_row=chunk.first_row + done + skipped)
+            yield replace(
+                slice_chunk(plain, done, before), first_row=chunk.first_row + done + skipped
+            )
         problem = f"{chunk.file}: line {line}: {text}"
         yield RowChunk(chunk.file, None, line, 1, None, problem)
         done = before
@@ -237,7 +239,7 @@ def find_format(paths: Sequence[str], preferred: str) -> str:
         UserError: for files of several formats.
     """
     found = {f for path in paths for f in _formats_of(path)}
-    if not found or preferred in found and len(paths) == 1:
+    if not found or (preferred in found and len(paths) == 1):
         return preferred
     if len(found) > 1:
         raise UserError(

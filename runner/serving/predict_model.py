@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,9 @@ class _NoRows(Dataset):
 
     def batches(self, split: str, **order: Any) -> Iterator[Batch]:
         return iter(())
+
+    def save_fitted_transforms(self, folder: Path) -> None:
+        raise AssertionError("the run has its transforms")
 
 
 class RunModel:

@@ -32,6 +32,7 @@ def process_restored() -> Iterator[None]:
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     deterministic = torch.are_deterministic_algorithms_enabled()
     generators = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    handlers = list(logging.getLogger().handlers)  # libraries add one when they first log
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
     raises, show = logging.raiseExceptions, warnings.showwarning
     pool = pa.default_memory_pool()
@@ -49,6 +50,7 @@ def process_restored() -> Iterator[None]:
         random.setstate(generators[0])
         np.random.set_state(generators[1])
         torch.set_rng_state(generators[2])
+        logging.getLogger().handlers[:] = handlers
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
         logging.raiseExceptions = raises
