@@ -70,7 +70,7 @@ class PredictedFiles:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class PredictionPlan:
     """A prediction that was checked."""
 
     run: Path
@@ -120,7 +120,16 @@ def predict(
         RuntimeError: if a rank has failed.
         KeyboardInterrupt: if it was interrupted.
     """
-    plan = _make_plan(run, inputs, out, keep, rows, outputs, overrides, allowed)
+    plan = make_plan(
+        run,
+        inputs,
+        out=out,
+        keep=keep,
+        rows=rows,
+        outputs=outputs,
+        overrides=overrides,
+        allowed=allowed,
+    )
     open_output(plan.folder, plan.manifest)
     is_launched, num_ranks = launched_world_size(), plan.config["trainer"]["num_processes"]
     lock = FolderLock(plan.folder) if launched_rank() == 0 else None
@@ -133,7 +142,7 @@ def predict(
         elif num_ranks > 1:
             result = run_on_ranks(num_ranks, lambda: _work(plan, threads))
         else:
-            result = _score_missing_parts(plan, 0, 1, threads)
+            result = score_missing_parts(plan, 0, 1, threads)
         _raise_failure(result)
         return _finish(plan, before, *json.loads(result.message))
     finally:
@@ -141,17 +150,18 @@ def predict(
             lock.release()
 
 
-def _make_plan(
+def make_plan(
     run: str | Path,
     inputs: Sequence[str],
-    out: str | Path | None,
-    keep: Sequence[str],
-    rows: int | None,
-    outputs: Outputs,
-    overrides: Sequence[str],
-    allowed: Sequence[str],
-) -> _Plan:
-    """Check everything, and find out what is to be done. Writes nothing.
+    *,
+    out: str | Path | None = None,
+    keep: Sequence[str] = (),
+    rows: int | None = None,
+    outputs: Outputs = Outputs(),  # noqa: B008  (it is frozen)
+    overrides: Sequence[str] = (),
+    allowed: Sequence[str] = (),
+) -> PredictionPlan:
+    """Check everything, and find out what is to be done; see `predict`. Writes nothing.
 
     Raises:
         UserError: for every kind of mistake.
@@ -190,7 +200,7 @@ def _make_plan(
         },
     }
     name = f"{folder.resolve().name}_{manifest_hash(manifest)}"
-    return _Plan(
+    return PredictionPlan(
         run=folder,
         config=config,
         allowed=allowed,
@@ -242,16 +252,18 @@ def _input_table(
     )
 
 
-def _work(plan: _Plan, threads: int) -> ProcessResult:
+def _work(plan: PredictionPlan, threads: int) -> ProcessResult:
     """Score the parts of this rank; return how that ended, with the input's rows as message."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
-        return _score_missing_parts(plan, rank, size, threads)
+        return score_missing_parts(plan, rank, size, threads)
     except UserError as error:
         return ProcessResult(2, "refused", str(error), traceback.format_exc())
 
 
-def _score_missing_parts(plan: _Plan, rank: int, num_ranks: int, threads: int) -> ProcessResult:
+def score_missing_parts(
+    plan: PredictionPlan, rank: int, num_ranks: int, threads: int
+) -> ProcessResult:
     """Write every part that is missing and this rank's, and count the rows of the input."""
     table = plan.table
     num_rows = [0]
@@ -278,7 +290,7 @@ def _score_missing_parts(plan: _Plan, rank: int, num_ranks: int, threads: int) -
 
 
 def _score_parts(
-    plan: _Plan,
+    plan: PredictionPlan,
     first: InputPart,
     rest: Iterator[InputPart],
     threads: int,
@@ -334,7 +346,7 @@ def _raise_failure(result: ProcessResult) -> None:
 
 
 def _finish(
-    plan: _Plan, before: PartsSummary, num_rows: int, seconds: float
+    plan: PredictionPlan, before: PartsSummary, num_rows: int, seconds: float
 ) -> PredictedFiles | None:
     """Say that the prediction is complete; None if other ranks are still at work.
 

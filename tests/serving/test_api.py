@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -108,14 +107,14 @@ def test_nothing_of_a_process_changes_and_a_second_call_gives_the_same(trained, 
 def test_bad_input_is_an_exception_with_its_place(trained, rows):
     with pytest.raises(DataError, match="the table: no column 'city'"):
         trained.predict(rows.drop(["city"]))
-    with pytest.raises(DataError, match="a int; expected a DataFrame"):
+    with pytest.raises(DataError, match="expected a DataFrame"):
         trained.predict(3)
     with pytest.raises(UserError, match="has no rows"):
         trained.predict(rows.slice(0, 0))
-    with pytest.raises(ConfigError, match="checkpoint.step=1:"):
+    with pytest.raises(ConfigError, match=r"checkpoint\.step=1:"):
         trained.predict(rows, step=1)
     wrong = rows.set_column(rows.column_names.index("item"), "item", pa.array([*range(149), 1]))
-    with pytest.raises(DataError, match="the table: row 40, column 'item': value 40"):
+    with pytest.raises(DataError, match=r"the table: row 40, column 'item': value 40"):
         trained.predict(wrong)
     scores = trained.predict(
         wrong,

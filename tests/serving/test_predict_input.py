@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -25,7 +27,7 @@ def values(part) -> list[int]:
 def test_parts_are_the_same_for_all_sizes_of_chunks(part_rows):
     rng = np.random.default_rng(part_rows)
     ends = [0, *sorted(rng.choice(np.arange(1, 30), 5, replace=False).tolist()), 30]
-    chunks = [(a, chunk(list(range(a, b)))) for a, b in zip(ends, ends[1:])]
+    chunks = [(a, chunk(list(range(a, b)))) for a, b in pairwise(ends)]
     parts = list(cut_into_parts(chunks, part_rows, lambda _: True))
     assert [values(p) for p in parts] == [
         list(range(30))[n : n + part_rows] for n in range(0, 30, part_rows)
