@@ -20,9 +20,8 @@ from pathlib import Path
 
 from bench.jobs import job_in, prepared
 from bench.paired import SHOWN, alternate, machine, ratio, shown, table
-from runner.config.targets import allowed_packages
-from runner.serving.predict import make_plan, score_missing_parts
 from runner.serving.predict_parts import open_output
+from runner.serving.predict_run import make_plan, score_missing_parts
 
 TARGET = 0.9  # of the rows a second of loop=eval
 
@@ -82,8 +81,7 @@ def compare(run: Path, folder: Path, pairs: int, threads: int) -> None:
     def predict() -> float:
         shutil.rmtree(out, ignore_errors=True)
         inputs = [str(folder / "data" / "test")]
-        allowed = allowed_packages(())
-        plan = make_plan(run, inputs, out=out, overrides=[number], allowed=allowed)
+        plan = make_plan(run, inputs, out=out, overrides=[number])
         open_output(out, plan.manifest)
         return float(json.loads(score_missing_parts(plan, 0, 1, threads).message)[1])
 

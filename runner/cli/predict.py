@@ -17,9 +17,8 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for mistakes in the words, the settings, the input or the output's folder.
     """
-    from runner.config.targets import allowed_packages
-    from runner.serving.predict import predict as predict_files
     from runner.serving.predict_outputs import Outputs
+    from runner.serving.predict_run import predict_files
 
     given = make_parser().parse(words)
     overrides = [word for word in given.words if _is_override(word)]
@@ -37,7 +36,7 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
         rows=given.rows,
         outputs=Outputs(given.logits, tuple(_split_names(given.embeddings)), given.top_k),
         overrides=overrides,
-        allowed=allowed_packages(allow),
+        allow=allow,
     )
     return 0
 

@@ -25,10 +25,10 @@ from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.json_files import read_jsonl
 from runner.rundir.run import read_config, read_result
 from runner.serving.find_run import find_run
-from runner.serving.predict import compose_for_prediction
 from runner.serving.predict_encode import PartEncoder, check_input_types
 from runner.serving.predict_input import MEMORY, MemoryTable, check_kept_columns, cut_into_parts
 from runner.serving.predict_outputs import Outputs
+from runner.serving.predict_run import compose_for_prediction
 from runner.serving.process_state import process_restored
 from runner.serving.tables import as_arrow, like
 from runner.serving.transforms import read_transforms

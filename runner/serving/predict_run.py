@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.compose import ComposedConfig, compose_from_run
+from runner.config.targets import allowed_packages
 from runner.data.prepare.progress import show_progress
 from runner.data.read.prefetch import prefetch_in_thread
 from runner.data.tabular.bad_rows import BadRows, report_bad_rows
@@ -88,7 +89,7 @@ class PredictionPlan:
         return part_path(self.folder, number).exists()
 
 
-def predict(
+def predict_files(
     run: str | Path,
     inputs: Sequence[str],
     *,
@@ -97,7 +98,7 @@ def predict(
     rows: int | None = None,
     outputs: Outputs = Outputs(),  # noqa: B008  (it is frozen)
     overrides: Sequence[str] = (),
-    allowed: Sequence[str] = (),
+    allow: Sequence[str] = (),
 ) -> PredictedFiles | None:
     """Score files, and write Parquet parts with the rows in the order of the input.
 
@@ -110,7 +111,7 @@ def predict(
         rows: rows of a part; by default about 65,536.
         outputs: what is written beside the kept columns.
         overrides: settings that differ from those of the run.
-        allowed: packages that a `_target_` may name besides ours.
+        allow: packages of yours whose code the configuration may name.
 
     Returns:
         The result; None on a rank under torchrun that was not the last to end.
@@ -128,7 +129,7 @@ def predict(
         rows=rows,
         outputs=outputs,
         overrides=overrides,
-        allowed=allowed,
+        allow=allow,
     )
     open_output(plan.folder, plan.manifest)
     is_launched, num_ranks = launched_world_size(), plan.config["trainer"]["num_processes"]
@@ -159,16 +160,16 @@ def make_plan(
     rows: int | None = None,
     outputs: Outputs = Outputs(),  # noqa: B008  (it is frozen)
     overrides: Sequence[str] = (),
-    allowed: Sequence[str] = (),
+    allow: Sequence[str] = (),
 ) -> PredictionPlan:
-    """Check everything, and find out what is to be done; see `predict`. Writes nothing.
+    """Check everything, and find out what is to be done; see `predict_files`. Writes nothing.
 
     Raises:
         UserError: for every kind of mistake.
     """
     if rows is not None and rows < 1:
         raise UserError(f"--rows {rows}: a part has at least one row")
-    folder = find_run(Path(run))
+    folder, allowed = find_run(Path(run)), allowed_packages(allow)
     composed = compose_for_prediction(folder, overrides, allowed)
     config = composed.config
     checkpoint = find_checkpoint(folder, config["checkpoint"]["step"])
