@@ -80,9 +80,8 @@ class InputTable(TableRecipe):
     def empty_rows(self) -> pa.Table:
         """Return the columns that are read, without a row."""
         _, schema = self.first_schema
-        return unpack_columns(
-            pa.table({n: pa.array([], schema.field(n).type) for n in self.columns_read})
-        )
+        types = pa.schema([(name, schema.field(name).type) for name in self.columns_read])
+        return unpack_columns(types.empty_table())
 
     def located_chunks(self, is_wanted: Callable[[int, int], bool]) -> Iterator[LocatedChunk]:
         """Yield the rows in order.
