@@ -21,7 +21,8 @@ from pathlib import Path
 from bench.jobs import job_in, prepared
 from bench.paired import SHOWN, alternate, machine, ratio, shown, table
 from runner.serving.predict_parts import open_output
-from runner.serving.predict_run import make_plan, score_missing_parts
+from runner.serving.predict_plan import make_plan
+from runner.serving.predict_run import score_missing_parts
 
 TARGET = 0.9  # of the rows a second of loop=eval
 

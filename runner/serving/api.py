@@ -28,7 +28,7 @@ from runner.serving.find_run import find_run
 from runner.serving.predict_encode import PartEncoder, check_input_types
 from runner.serving.predict_input import MEMORY, MemoryTable, check_kept_columns, cut_into_parts
 from runner.serving.predict_outputs import Outputs
-from runner.serving.predict_run import compose_for_prediction
+from runner.serving.predict_plan import compose_for_prediction
 from runner.serving.process_state import process_restored
 from runner.serving.tables import as_arrow, like
 from runner.serving.transforms import read_transforms
