@@ -16,6 +16,8 @@ from .models.layers.recommender import Recommender
 from .models.losses.protocol import Loss
 from .parts import dataset_option, loop_option, schedule_option
 from .reporting.trackers.tracker import RunInfo, Tracker
+from .serving.api import TrainedRun, compose, load, train
+from .serving.predict_outputs import Outputs
 from .training.job import Job, Result
 from .training.loops.events import TrainingHandle
 from .training.update.context import Context
@@ -32,6 +34,7 @@ __all__ = [
     "Job",
     "Loss",
     "Metrics",
+    "Outputs",
     "Prediction",
     "Recommender",
     "Result",
@@ -45,9 +48,13 @@ __all__ = [
     "Task",
     "TaskSpec",
     "Tracker",
+    "TrainedRun",
     "TrainingHandle",
     "UserError",
+    "compose",
     "dataset_option",
+    "load",
     "loop_option",
     "schedule_option",
+    "train",
 ]

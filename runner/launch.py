@@ -65,7 +65,18 @@ def launch(
     command: Sequence[str],
     resume: Path | None = None,
 ) -> int:
-    """Run one job; return its exit code.
+    """Run one job; return its exit code, see `launch_run`."""
+    return launch_run(composed, allowed=allowed, command=command, resume=resume)[0]
+
+
+def launch_run(
+    composed: ComposedConfig,
+    *,
+    allowed: Sequence[str],
+    command: Sequence[str],
+    resume: Path | None = None,
+) -> tuple[int, Path | None]:
+    """Run one job.
 
     Args:
         composed: the configuration, not yet checked.
@@ -73,12 +84,16 @@ def launch(
         command: the words of the command line, for the run's record.
         resume: the run directory to continue.
 
+    Returns:
+        Its exit code, and its run directory; None on ranks that do not open it, and for jobs that
+        have none.
+
     Raises:
         UserError: for mistakes, before the job starts.
     """
     check_composed(composed, allowed)
     if launched_rank() > 0:
-        return _execute(composed, None, allowed)
+        return _execute(composed, None, allowed), None
     for note in composed.notes:
         print_status(note)
     loop = get_key(composed.config, "loop._target_")
@@ -86,9 +101,9 @@ def launch(
         config, off = disable_background_work(composed.config)
         if off:
             print_status(f"loop=debug: {', '.join(off)}, for one thread of control")
-        return _execute(replace(composed, config=config), None, allowed)
+        return _execute(replace(composed, config=config), None, allowed), None
     if is_follow_evaluation(composed):
-        return _execute(composed, None, allowed)
+        return _execute(composed, None, allowed), None
     try:
         check_parts(composed, allowed)
         run = _open_run_dir(composed, command, resume, loop)
@@ -99,14 +114,14 @@ def launch(
         if run.finished_result is not None:
             print_status(f"{run.dir} is done already: {_summarize(run.finished_result)}")
             release_ranks(composed, 0)
-            return 0
+            return 0, run.dir
         if run.not_done is not None:
             print_status(f"{run.dir} is not done: {run.not_done}; it goes on from what is whole")
         code = _execute(composed, run, allowed)
         # A job of a sweep has no page of its own: each has 5 MB of plotly.js.
         if get_key(composed.config, "report") is not False and "RUNNER_SWEEP" not in os.environ:
             _write_report(run.dir)
-        return code
+        return code, run.dir
     finally:
         run.close()
 

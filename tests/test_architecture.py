@@ -40,9 +40,13 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "worker": {"config", "distributed", "reporting", "rundir", "training"},
     "launch": {"config", "data", "distributed", "reporting", "rundir", "worker"},
     "remote": {"config", "launch", "rundir", "sweep"},
+    "serving": {
+        *("config", "data", "distributed", "launch", "models"),
+        *("reporting", "rundir", "training"),
+    },
     "cli": {
         *("config", "data", "distributed", "launch", "optim", "reporting"),
-        *("rundir", "sweep", "training"),
+        *("rundir", "serving", "sweep", "training"),
     },
     "__main__": {"cli", "config", "distributed", "launch", "remote", "rundir"},
 }

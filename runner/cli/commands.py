@@ -16,6 +16,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "runner.cli.resume:resume",
         "DIR [overrides]: continue a run, or a sweep, where it stopped",
     ),
+    "predict": (
+        "runner.cli.predict:predict",
+        "DIR INPUT... [--out DIR] [--keep COLUMN,...]: score files with the model of a run",
+    ),
     "schema": (
         "runner.cli.schema:schema",
         "PATH [--out FILE] [--label NAMES] [--numeric NAMES] ...: propose the YAML of a table",

@@ -112,6 +112,7 @@ class SASRec(RetrievalModel):
         sampled = (embeddings.shared_CD[0], embeddings.per_batch["candidates"])
         aux = self.negatives.score(query_PD, positives, sampled) | {"row_P": row_P}
         aux |= self.rank_in_catalogue(query_BD, item_B, per_row)
+        aux |= self.row_vectors(query_BD, item_BD, per_row)
         return Prediction.of(logits_B1, batch, **aux)
 
     def encode(self, embedded_BLD: Tensor, length_B: Tensor) -> Tensor:

@@ -159,6 +159,7 @@ class TwoTower(RetrievalModel):
         positives = (item_BD[row_P], per_row["item"][row_P])
         aux = self.negatives.score(query_BD[row_P], positives, sampled) | {"row_P": row_P}
         aux |= self.rank_in_catalogue(query_BD, per_row["item"], per_row)
+        aux |= self.row_vectors(query_BD, item_BD, per_row)
         return Prediction.of(logits_B1, batch, **aux)
 
     def encode(self, tower: RowSequential, x_B: Tensor, weights_B: Tensor | None = None) -> Tensor:

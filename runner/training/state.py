@@ -234,12 +234,16 @@ def _restore_on_other_ranks(
 
 
 def restore_weights(job: Job, saved: Checkpoint) -> None:
+    """Restore only the weights of a job, in place, as `restore_context_weights` does."""
+    restore_context_weights(job.context, saved)
+
+
+def restore_context_weights(ctx: Context, saved: Checkpoint) -> None:
     """Restore only the weights, in place, and their averages if evaluations use them.
 
     Raises:
         ConfigError: if evaluations use averages and the checkpoint holds none.
     """
-    ctx = job.context
     into = weight_tensors(ctx)
     if ctx.ema is not None and ctx.ema.use_in_evaluation:
         into |= ema_tensors(ctx)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -44,15 +46,20 @@ def text_column_types(declared: Declared, split: Split) -> dict[str, pa.DataType
 
 
 def text_file_schema(
-    inferred: pa.Schema, declared: Declared, split: Split, *, json_lines: bool
+    inferred: pa.Schema,
+    types: Mapping[str, pa.DataType],
+    declared: Declared,
+    split: Split,
+    *,
+    json_lines: bool,
 ) -> pa.Schema:
     """Return the types as which the columns of one text file are read.
 
     Args:
+        types: as `text_column_types` returns them.
         inferred: the guessed types. Times are read as such; and a value of JSON has its own type,
             but for whole numbers, which may be read as others.
     """
-    types = text_column_types(declared, split)
     time_columns = {s.column for s in declared.ids if s.encode in TIME_PARTS}
     time_columns |= {str(split.column)} if split.kind == "time" else set()
 

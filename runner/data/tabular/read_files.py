@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -93,11 +93,16 @@ def check_same_schema(schemas: Mapping[str, pa.Schema], columns: Sequence[str]) 
 
 
 def read_parquet_chunks(
-    file: DataFile, columns: Sequence[str], *, skip_bad_rows: bool
+    file: DataFile,
+    columns: Sequence[str],
+    *,
+    skip_bad_rows: bool,
+    row_groups: Container[int] | None = None,
 ) -> Iterator[RowChunk]:
     """Yield the rows of a Parquet file.
 
     Args:
+        row_groups: those that are read; None: all.
         skip_bad_rows: a row group that cannot be read gives a chunk without a table, not an error.
 
     Raises:
@@ -107,6 +112,8 @@ def read_parquet_chunks(
     texts = [n for n in columns if is_text(schema.field(n).type)]
     with open_parquet_file(file, texts) as opened:
         for group, count in enumerate(counts):
+            if row_groups is not None and group not in row_groups:
+                continue
             done = 0
             try:
                 for batch in opened.iter_batches(

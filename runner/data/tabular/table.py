@@ -27,6 +27,7 @@ from runner.data.tabular.column_types import (
     check_column_types,
     direct_columns,
     rewritten_columns,
+    text_column_types,
     text_file_schema,
 )
 from runner.data.tabular.file_list import DataFile, find_files
@@ -187,10 +188,19 @@ class TableRecipe:
         if self.format != "parquet":
             for path, inferred in schemas.items():
                 schemas[path] = text_file_schema(
-                    inferred, self.declared, self.row_split, json_lines=self.format == "jsonl"
+                    inferred,
+                    self.text_types,
+                    self.declared,
+                    self.row_split,
+                    json_lines=self.format == "jsonl",
                 )
         check_same_schema(schemas, self.columns_read)
         return schemas
+
+    @property
+    def text_types(self) -> dict[str, pa.DataType]:
+        """Column -> the type as which it is read from text files."""
+        return text_column_types(self.declared, self.row_split)
 
     @cached_property
     def _counts(self) -> dict[str, list[int]]:

@@ -31,6 +31,7 @@ class RetrievalModel(Recommender):
     history: str | None  # the sequence of the same items, which a ranking may leave out
     items_ID: Tensor | None = None  # the catalogue
     excludes_history = False
+    exposes_vectors = False  # whether predictions hold `row_vectors`
 
     def embed(self, batch: Batch) -> Embeddings:
         """Look up the batch and its candidates, and add the ids of the rows' items as `item`."""
@@ -80,6 +81,23 @@ class RetrievalModel(Recommender):
 
     def close_catalogue(self) -> None:
         self.items_ID = None
+
+    def row_vectors(
+        self, query_BD: Tensor, item_BD: Tensor, per_row: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Return what a search for the best items needs; empty unless `exposes_vectors` is set.
+
+        Returns:
+            `query_BD` and `item_BD`, the vectors whose product is a row's score, in float32; with a
+            history its ids as `history_BL` and their number as `history_length_B`.
+        """
+        if not self.exposes_vectors or self.training:
+            return {}
+        vectors = {"query_BD": query_BD.float(), "item_BD": item_BD.float()}
+        if self.history is not None:
+            vectors["history_BL"] = per_row[f"{self.history}:ids"]
+            vectors["history_length_B"] = per_row[f"{self.history}:length"]
+        return vectors
 
     def rank_in_catalogue(
         self, query_BD: Tensor, item_B: Tensor, per_row: Mapping[str, Tensor]

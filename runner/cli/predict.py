@@ -1,0 +1,91 @@
+"""`predict DIR INPUT...`: scores the rows of files with the model of a run."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.cli.verb_parser import VerbParser
+from runner.errors import UserError
+
+
+def predict(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Score files, and say where the result lies.
+
+    Raises:
+        UserError: for mistakes in the words, the settings, the input or the output's folder.
+    """
+    from runner.serving.predict_outputs import Outputs
+    from runner.serving.predict_run import predict_files
+
+    given = make_parser().parse(words)
+    overrides = [word for word in given.words if _is_override(word)]
+    run, *inputs = [word for word in given.words if not _is_override(word)] or [""]
+    if not run or not inputs:
+        raise UserError(
+            "predict: name a run and what to score: predict DIR INPUT... [--out DIR]; "
+            "--help says more"
+        )
+    predict_files(
+        run,
+        inputs,
+        out=given.out,
+        keep=_split_names(given.keep),
+        rows=given.rows,
+        outputs=Outputs(given.logits, tuple(_split_names(given.embeddings)), given.top_k),
+        overrides=overrides,
+        allow=allow,
+    )
+    return 0
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `predict`."""
+    parser = VerbParser(
+        "predict",
+        "Score the rows of files with a run's best checkpoint, into Parquet files with the rows\n"
+        "in their order. The files have the columns of the training; labels are not read.\n"
+        "Killed and started again, with any number of ranks, it goes on with the parts left.",
+        examples=(
+            "predict outputs/latest data/new.parquet --keep user,item",
+            "predict outputs/mine 'data/day=*/*.csv' --out scores checkpoint.step=last",
+            "predict outputs/mine data/ --top-k 10 trainer.num_processes=2",
+        ),
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="DIR INPUT... KEY=VALUE",
+        help="the run (or a folder whose newest run is meant), then files, folders, globs or URLs "
+        "of Parquet, CSV or TSV, and settings that differ from the run's",
+    )
+    parser.add_argument("--out", metavar="DIR", type=Path, help="default: below outputs/predict")
+    parser.add_argument("--keep", metavar="COLUMN,...", help="columns of the input to carry over")
+    parser.add_argument("--rows", metavar="N", type=int, help="rows of a part; about 65,536")
+    parser.add_argument(
+        "--logits", action="store_true", help="write logits in place of probabilities"
+    )
+    parser.add_argument(
+        "--embeddings",
+        metavar="NAME,...",
+        help="write vectors too: user and item of a retrieval model, pooled of any model",
+    )
+    parser.add_argument(
+        "--top-k",
+        metavar="K",
+        type=int,
+        default=0,
+        help="write the K best items of each row too, for a retrieval model; exact",
+    )
+    return parser
+
+
+def _is_override(word: str) -> bool:
+    """Tell a setting from a path such as `day=1/part.csv`, which exists."""
+    return bool(re.match(r"[~+]*[\w.@]+=", word)) and not os.path.exists(word)
+
+
+def _split_names(text: str | None) -> list[str]:
+    return [name for name in (text or "").split(",") if name]

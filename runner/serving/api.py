@@ -1,0 +1,272 @@
+"""The Python API: compose and train as on the command line, and a trained run as a value.
+
+docs/python.md shows it. Mistakes are exceptions (`runner.errors`), and nothing that a call sets for
+the whole process stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from runner.config.compose import compose_job
+from runner.config.targets import allowed_packages
+from runner.data.tabular.bad_rows import BadRows
+from runner.errors import ConfigError, UserError
+from runner.launch import check_composed, launch_run
+from runner.rundir.checkpoint import saved_steps
+from runner.rundir.find_checkpoint import find_checkpoint
+from runner.rundir.json_files import read_jsonl
+from runner.rundir.run import read_config, read_result
+from runner.serving.find_run import find_run
+from runner.serving.predict_encode import PartEncoder, check_input_types
+from runner.serving.predict_input import MEMORY, MemoryTable, check_kept_columns, cut_into_parts
+from runner.serving.predict_outputs import Outputs
+from runner.serving.predict_plan import compose_for_prediction
+from runner.serving.process_state import process_restored
+from runner.serving.tables import as_arrow, like
+from runner.serving.transforms import read_transforms
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+    from runner.serving.predict_encode import EncodedPart
+    from runner.serving.predict_model import RunModel
+
+ROWS_AT_ONCE = 1 << 16  # about: encoded and scored together
+
+
+def compose(overrides: Sequence[str] = (), *, allow: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the configuration that words of the command line stand for, resolved and checked.
+
+    Args:
+        overrides: such as `["model=dcn", "trainer.max_steps=100"]`.
+        allow: packages of yours whose code the configuration may name.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    composed = compose_job(overrides)
+    check_composed(composed, allowed_packages(allow))
+    return composed.config
+
+
+def train(overrides: Sequence[str] = (), *, allow: Sequence[str] = ()) -> TrainedRun:
+    """Train in this process, as `python -m runner` with the same words does, and return the run.
+
+    A run directory that exists is resumed, or returned if it is done.
+
+    Args:
+        overrides: such as `["model=dcn", "hydra.run.dir=outputs/mine"]`.
+        allow: packages of yours whose code the configuration may name.
+
+    Raises:
+        ConfigError: for mistakes, all at once, and for what needs processes of its own: sweeps and
+            several ranks.
+        RuntimeError: if the training failed; the run directory says why.
+        KeyboardInterrupt: if it was interrupted; the same call goes on with it.
+    """
+    composed = compose_job(overrides)
+    trainer = composed.config.get("trainer") or {}
+    if composed.is_multirun or composed.config.get("search"):
+        raise ConfigError("search: a sweep has jobs of its own: `python -m runner -m ...`")
+    if composed.config.get("run") is not None:
+        raise ConfigError(f"run={composed.config['run']}: train makes a run; load opens one")
+    if trainer.get("num_processes", 1) != 1:
+        raise ConfigError(
+            f"trainer.num_processes={trainer['num_processes']}: several ranks are processes of "
+            "their own: train them with `python -m runner`, then load the run"
+        )
+    command = ["python", "-m", "runner", *overrides]
+    with process_restored():
+        code, folder = launch_run(composed, allowed=allowed_packages(allow), command=command)
+    if folder is None:
+        raise ConfigError(f"loop={composed.choices.get('loop')}: makes no run directory")
+    if code in (130, 143):
+        raise KeyboardInterrupt
+    if code != 0:
+        raise RuntimeError(f"{folder}: {(read_result(folder) or {}).get('error') or 'failed'}")
+    return TrainedRun(folder.absolute(), tuple(allow))
+
+
+def load(folder: str | Path, *, allow: Sequence[str] = ()) -> TrainedRun:
+    """Open a run.
+
+    Args:
+        folder: a run directory, or a folder whose newest training is meant; `outputs/latest` is a
+            link to the training that began last.
+        allow: packages of yours whose code its configuration may name.
+
+    Raises:
+        UserError: if there is no run.
+    """
+    return TrainedRun(find_run(Path(folder)).absolute(), tuple(allow))
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run directory. Models are loaded when they are first asked for, and kept.
+
+    Args:
+        dir: the run directory.
+        allow: packages whose code its configuration may name.
+    """
+
+    dir: Path
+    allow: tuple[str, ...] = ()
+    _scorers: dict[tuple[str, ...], _Scorer] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration; references to the environment stay references."""
+        return read_config(self.dir)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The final metrics, such as `test/auc`; empty if the run has not ended."""
+        metrics = (read_result(self.dir) or {}).get("metrics") or {}
+        return {name: float(value) for name, value in metrics.items()}
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """A row for each log point and evaluation: `split`, `step`, `examples`, then metrics.
+
+        Raises:
+            UserError: where pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise UserError("history: is a table of pandas, which is not installed") from error
+
+        frame = pd.DataFrame(read_jsonl(self.dir / "metrics.jsonl"))
+        numbers = [name for name in frame.columns if name != "split"]
+        return frame.assign(**{name: pd.to_numeric(frame[name]) for name in numbers})
+
+    @property
+    def checkpoints(self) -> dict[int, Path]:
+        """Step -> folder of every whole checkpoint, ascending."""
+        folder = self.dir / "checkpoints"
+        return {step: folder / f"step-{step}" for step in saved_steps(folder)}
+
+    def model(self, step: int | str = "best") -> nn.Module:
+        """Return the model with the weights that an evaluation uses, in evaluation mode.
+
+        Args:
+            step: `best`, `last`, or the number of a checkpoint.
+
+        Raises:
+            UserError: for a step that is not there.
+        """
+        return self._scorer(step, ()).model.model
+
+    def predict(
+        self,
+        table: Any,
+        *,
+        keep: Sequence[str] = (),
+        outputs: Outputs = Outputs(),  # noqa: B008  (it is frozen)
+        step: int | str = "best",
+        overrides: Sequence[str] = (),
+    ) -> Any:
+        """Score the rows of a table, as `python -m runner predict` does those of files.
+
+        Args:
+            table: of pandas, polars or Arrow, with the columns of the training; no labels needed.
+            keep: columns to carry over.
+            outputs: what is given beside them; by default the score of each task.
+            step: `best`, `last`, or the number of a checkpoint.
+            overrides: settings that differ from those of the run, such as
+                `["dataset.on_bad_rows=skip"]`, which leaves bad rows without a score.
+
+        Returns:
+            A table of the same kind, with the rows in the same order.
+
+        Raises:
+            UserError: for a column that is missing or wrong, a bad row, and wrong settings.
+        """
+        result = self._scorer(step, tuple(overrides)).score(as_arrow(table), tuple(keep), outputs)
+        return like(result, table)
+
+    def embeddings(
+        self, table: Any, name: str = "pooled", *, step: int | str = "best"
+    ) -> np.ndarray:
+        """Return a vector for each row, [R, D] float32.
+
+        Args:
+            table: as for `predict`.
+            name: `pooled`, all pooled look-ups side by side; or, of a retrieval model, `user` or
+                `item`, whose product is the logit.
+            step: `best`, `last`, or the number of a checkpoint.
+
+        Raises:
+            UserError: as for `predict`, and for vectors that the model does not have.
+        """
+        outputs = Outputs(embeddings=(name,))
+        rows = self._scorer(step, ()).score(as_arrow(table), (), outputs)
+        column = rows[f"embedding_{name}"].combine_chunks()
+        vectors: np.ndarray = column.flatten().to_numpy(zero_copy_only=False)
+        return vectors.reshape(len(column), column.type.list_size)
+
+    def _scorer(self, step: int | str, overrides: tuple[str, ...]) -> _Scorer:
+        words = (f"checkpoint.step={step}", *overrides)
+        if words not in self._scorers:
+            self._scorers[words] = _Scorer(self.dir, words, self.allow)
+        return self._scorers[words]
+
+
+class _Scorer:
+    """A model with the transforms of its run, for tables in memory."""
+
+    def __init__(self, run: Path, overrides: Sequence[str], allow: Sequence[str]) -> None:
+        allowed = allowed_packages(allow)
+        self._config = compose_for_prediction(run, overrides, allowed).config
+        self._run, self._allowed = run, allowed
+        self.transforms = read_transforms(self._config["dataset"], run)
+        self._functions: dict[Outputs, Callable[[EncodedPart], pa.Table]] = {}
+
+    @cached_property
+    def model(self) -> RunModel:
+        with process_restored():
+            from runner.serving.predict_model import RunModel
+
+            checkpoint = find_checkpoint(self._run, self._config["checkpoint"]["step"])
+            return RunModel(self._config, checkpoint, self.transforms, self._allowed)
+
+    def score(self, table: pa.Table, keep: Sequence[str], outputs: Outputs) -> pa.Table:
+        """Score the rows of a table.
+
+        Raises:
+            UserError: for a column that is missing or wrong, for a bad row, and for outputs that
+                the model cannot give.
+        """
+        check_kept_columns(keep, outputs.column_names(self.transforms.columns.labels))
+        rows = MemoryTable(table, self.transforms.features, keep)
+        check_input_types(self.transforms, table.schema, str(MEMORY), same_format=True)
+        if not table.num_rows:
+            raise UserError("the table: has no rows")
+        dataset: Mapping[str, Any] = self._config["dataset"]
+        skips = dataset.get("on_bad_rows") == "skip"
+        bad = BadRows(dataset.get("max_bad_rows", 0) if skips else 0)
+        encoder = PartEncoder(self.transforms, keep, rows.empty_rows(), skip_bad_rows=skips)
+        batch_size = self.model.batch_size
+        part_rows = max(1, round(ROWS_AT_ONCE / batch_size)) * batch_size
+        results = []
+        with process_restored():
+            if outputs not in self._functions:
+                self._functions[outputs] = self.model.make_scorer(outputs)
+            for part in cut_into_parts(rows.located_chunks(part_rows), part_rows, lambda _: True):
+                encoded = encoder.encode(part)
+                if encoded.bad_R.any():
+                    bad.record(encoded.bad_R, list(encoded.messages))
+                results.append(self._functions[outputs](encoded))
+        return pa.concat_tables(results)

@@ -1,0 +1,252 @@
+"""Raw rows become the inputs of a run's model, by the transforms of its training. No torch here.
+
+R rows of a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from runner.data.core.columns import GROUP_PREFIX, WEIGHT_COLUMN, Columns
+from runner.data.core.fitted import FITTED_FILE, FittedTransforms
+from runner.data.tabular.bad_rows import MAX_EXAMPLES, RowValidator
+from runner.data.tabular.column_types import check_column_types, rewritten_columns
+from runner.data.tabular.encode import encode_chunk, make_blank_rows
+from runner.data.tabular.fit import TransformFitter, needs_fitting
+from runner.data.tabular.read_files import RowChunk, is_list, is_text
+from runner.data.tabular.schema_file import Declared, IdSpec, LabelSpec, NumericSpec
+from runner.errors import DataError
+from runner.serving.predict_input import MEMORY, InputPart
+
+
+@dataclass(frozen=True)
+class Transforms:
+    """What a run's training has declared, and fitted, of the columns that it read.
+
+    Args:
+        declared: all columns, labels included.
+        fitted: vocabularies, statistics and sizes of tables.
+        text_columns: column of ids -> whether it held texts, as far as that is known.
+    """
+
+    declared: Declared
+    fitted: FittedTransforms
+    text_columns: Mapping[str, bool] = field(default_factory=dict)
+
+    def with_text_columns(self, text_columns: Mapping[str, bool]) -> Transforms:
+        """Return the transforms that read ids as in training, whatever type they have now."""
+        ids = tuple(
+            replace(spec, input="string" if text_columns[spec.column] else "integer")
+            if spec.input == "auto" and spec.column in text_columns and not spec.separator
+            else spec
+            for spec in self.declared.ids
+        )
+        return Transforms(replace(self.declared, ids=ids), self.fitted, text_columns)
+
+    @property
+    def features(self) -> Declared:
+        """The columns that the model's inputs are made of."""
+        return replace(self.declared, labels=(), weight=None, groups=(), carried=(), places={})
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of encoded rows. Every row has a weight, which is 0 if it is bad."""
+        return rewritten_columns(self.declared, self.fitted, has_weights=True)
+
+
+def load_transforms(declared: Declared, run: Path) -> Transforms:
+    """Read the transforms that a run directory keeps.
+
+    Raises:
+        DataError: if they are damaged, or are not those of the declared columns.
+    """
+    folder = run / "data"
+    fitted = FittedTransforms()
+    if (folder / FITTED_FILE).exists():
+        fitted = FittedTransforms.load(folder)
+    if not fitted.num_rows and not fitted.moments and not needs_fitting(declared):
+        # data that was read as it is: its sizes are those that the schema declares
+        fitted = TransformFitter(declared, split_seed=0, skip_bad_rows=False).compute()
+    missing = {s.table or s.name for s in declared.ids} - fitted.num_rows.keys()
+    missing |= {s.name for s in declared.numeric if s.standardise} - fitted.moments.keys()
+    if missing:
+        raise DataError(
+            f"{folder}: has no fitted transform of {', '.join(sorted(missing))}, which the run's "
+            "schema declares: the schema was changed after the training"
+        )
+    return Transforms(declared, fitted)
+
+
+def plain_transforms(columns: Columns) -> Transforms:
+    """Return the transforms of prepared columns, whose ids are rows of tables already."""
+    numeric = [
+        NumericSpec(c.name, c.name, c.log1p, c.std != 1, (c.clip_min, c.clip_max), c.default)
+        for c in columns.numeric
+    ]
+    pooled = [
+        IdSpec(
+            c.name,
+            c.name,
+            c.encode,
+            c.num_rows,
+            c.salt,
+            default=c.default,
+            list=c.is_list,
+            weights=c.weights or "",
+            pooling=c.pooling,
+            table=c.table,
+        )
+        for c in columns.categorical
+    ]
+    sequences = [
+        IdSpec(c.name, c.name, num_rows=c.num_rows, table=c.table, max_length=c.max_length)
+        for c in columns.sequences
+    ]
+    declared = Declared(
+        labels=tuple(LabelSpec(c.name, c.name, c.kind, c.allowed) for c in columns.labels),
+        numeric=tuple(numeric),
+        ids=(*pooled, *sequences),
+        groups=tuple(name.removeprefix(GROUP_PREFIX) for name in columns.groups),
+    )
+    fitted = FittedTransforms(
+        num_rows={spec.table or spec.name: spec.num_rows or 0 for spec in declared.ids},
+        mean_length={c.name: c.mean_length for c in columns.lists},
+        moments={c.name: [c.mean, c.std] for c in columns.numeric if c.std != 1},
+    )
+    return Transforms(declared, fitted)
+
+
+def check_input_types(
+    transforms: Transforms, input_schema: pa.Schema, path: str, *, same_format: bool
+) -> None:
+    """Check that the columns of an input can be read as in training.
+
+    Args:
+        transforms: of the run.
+        input_schema: the types of the columns as they are read.
+        path: of the input, for messages.
+        same_format: whether the input has the format of the run's data.
+
+    Raises:
+        DataError: for a type that an input of the model cannot take, a column of a cross that is a
+            text now and was a number, or the reverse, and one of which that is not known.
+    """
+    features, text_columns = transforms.features, transforms.text_columns
+    check_column_types(features, input_schema, path)
+    for spec in features.ids:
+        if (spec.encode == "as_is" and not spec.cross) or spec.encode == "bucketise":
+            continue
+        for column in spec.cross or (spec.column,):
+            type_ = input_schema.field(column).type
+            type_ = type_.value_type if is_list(type_) else type_
+            if column not in text_columns and spec.input == "auto" and not same_format:
+                raise DataError(
+                    f"{path}: column {column!r} has type {type_}, and the files of the training, "
+                    "which tell whether its ids were texts or numbers, are not there any more; an "
+                    "input of the training's own format is taken to have its types"
+                )
+            if spec.cross and text_columns.get(column, is_text(type_)) != is_text(type_):
+                expected = "a text" if text_columns[column] else "an integer"
+                raise DataError(
+                    f"{path}: column {column!r} has type {type_}, expected {expected} as in the "
+                    "training"
+                )
+
+
+@dataclass(frozen=True)
+class EncodedPart:
+    """A part whose rows the model can take; bad ones have harmless values and weight 0."""
+
+    number: int
+    first_row: int
+    rows: pa.Table  # of the columns of `Transforms.columns`
+    kept: pa.Table  # the columns that are carried into the output
+    bad_R: np.ndarray
+    messages: tuple[str, ...]  # about the first bad rows
+
+
+class PartEncoder:
+    """Encodes parts.
+
+    Args:
+        transforms: of the run.
+        keep: columns that are carried into the output.
+        empty_rows: the columns that are read, without a row.
+        skip_bad_rows: bad rows are marked; otherwise the first is an error.
+    """
+
+    def __init__(
+        self,
+        transforms: Transforms,
+        keep: Sequence[str],
+        empty_rows: pa.Table,
+        *,
+        skip_bad_rows: bool,
+    ) -> None:
+        self._features, self._fitted = transforms.features, transforms.fitted
+        self._declared, self._keep = transforms.declared, list(keep)
+        self._skip_bad_rows = skip_bad_rows
+        nothing = RowChunk(MEMORY, None, 0, 0, empty_rows)
+        validator = RowValidator.for_chunk(nothing, skip_bad_rows)
+        self._schema = encode_chunk(nothing, self._features, self._fitted, validator).schema
+        self.kept_schema = _plain_columns(empty_rows, self._keep).schema
+
+    def encode(self, part: InputPart) -> EncodedPart:
+        """Encode the rows of a part.
+
+        Raises:
+            DataError: for the first bad row, unless bad rows are skipped.
+        """
+        rows, kept, bad, messages = [], [], [], []
+        for piece in part.pieces:
+            if piece.table is None:  # could not be read, and bad rows are skipped
+                rows.append(make_blank_rows(piece.num_rows, self._schema))
+                kept.append(make_null_rows(piece.num_rows, self.kept_schema))
+                bad.append(np.ones(piece.num_rows, bool))
+                messages.append(piece.problem)
+                continue
+            validator = RowValidator.for_chunk(piece, self._skip_bad_rows)
+            rows.append(encode_chunk(piece, self._features, self._fitted, validator))
+            kept.append(_plain_columns(piece.table, self._keep))
+            bad.append(validator.bad_R)
+            messages += validator.messages
+        bad_R = np.concatenate(bad)
+        return EncodedPart(
+            part.number,
+            part.first_row,
+            self._with_unread_columns(pa.concat_tables(rows), bad_R),
+            pa.concat_tables(kept),
+            bad_R,
+            tuple(messages[:MAX_EXAMPLES]),
+        )
+
+    def _with_unread_columns(self, rows: pa.Table, bad_R: np.ndarray) -> pa.Table:
+        """Add the columns that a batch has and a prediction does not read: labels and groups."""
+        zeros_R = pa.array(np.zeros(len(bad_R), np.int8))
+        for label in self._declared.labels:
+            rows = rows.append_column(label.name, zeros_R)
+        for name in self._declared.groups:
+            rows = rows.append_column(GROUP_PREFIX + name, zeros_R)
+        if WEIGHT_COLUMN in rows.column_names:
+            return rows
+        return rows.append_column(WEIGHT_COLUMN, pa.array((~bad_R).astype(np.float32)))
+
+
+def make_null_rows(num_rows: int, schema: pa.Schema) -> pa.Table:
+    """Make rows without a value in any column."""
+    return pa.table([pa.nulls(num_rows, column.type) for column in schema], schema=schema)
+
+
+def _plain_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    kept = table.select(names)
+    for index, column in enumerate(kept.schema):
+        if pt.is_dictionary(column.type):  # each chunk has a dictionary of its own
+            values = kept[column.name].cast(column.type.value_type)
+            kept = kept.set_column(index, column.name, values)
+    return kept.replace_schema_metadata(None)

@@ -1,0 +1,272 @@
+"""The rows that a prediction reads, cut into parts of a fixed number of rows. Imports no torch.
+
+A part is scored and written whole, by any rank, so its rows depend on the input alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+
+from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
+from runner.data.tabular.read_files import (
+    RowChunk,
+    check_same_schema,
+    read_parquet_chunks,
+    unpack_columns,
+)
+from runner.data.tabular.schema_file import Declared
+from runner.data.tabular.table import TableRecipe
+from runner.errors import DataError, UserError
+
+MEMORY = DataFile("the table")  # the name of a table that lies in no file
+LocatedChunk = tuple[int, RowChunk]  # the number in the input of a chunk's first row, and the chunk
+
+
+@dataclass(frozen=True)
+class InputTable(TableRecipe):
+    """Files to score, read as the training reads its own. `path` is a list, in the order of rows.
+
+    Args:
+        features: the columns of the model's inputs, without labels, weights and groups.
+        keep: columns that are carried into the output. Those of text files stay texts, unless the
+            model reads them as numbers.
+    """
+
+    features: Declared = field(default_factory=lambda: Declared(labels=()))
+    keep: tuple[str, ...] = ()
+
+    @cached_property
+    def declared(self) -> Declared:
+        return self.features
+
+    @cached_property
+    def files(self) -> dict[str, list[DataFile]]:
+        """The files under `train`: paths in the order given, the files of each sorted by name."""
+        return {
+            "train": [f for path in self.path for f in find_files(path, self.format, key="INPUT")]
+        }
+
+    @property
+    def columns_read(self) -> list[str]:
+        return list(dict.fromkeys([*self.features.columns, *self.keep]))
+
+    @property
+    def text_types(self) -> dict[str, pa.DataType]:
+        return {**dict.fromkeys(self.keep, pa.string()), **super().text_types}
+
+    @property
+    def first_schema(self) -> tuple[str, pa.Schema]:
+        """The first file, and the types of its columns as they are read."""
+        return next(iter(self.schemas.items()))
+
+    def num_rows_estimate(self) -> int:
+        """Return the number of rows: exact for Parquet, from the files' sizes for texts."""
+        if self.format == "parquet":
+            return sum(sum(counts) for counts in self.rows_per_group.values())
+        return sum(file.size() // 100 for file in self._all_files)
+
+    @property
+    def rows_per_group(self) -> dict[str, list[int]]:
+        """Path -> rows of every row group; empty for text files."""
+        _ = self.schemas  # which fills it
+        return self._counts
+
+    def empty_rows(self) -> pa.Table:
+        """Return the columns that are read, without a row."""
+        _, schema = self.first_schema
+        types = pa.schema([(name, schema.field(name).type) for name in self.columns_read])
+        return unpack_columns(types.empty_table())
+
+    def located_chunks(self, is_wanted: Callable[[int, int], bool]) -> Iterator[LocatedChunk]:
+        """Yield the rows in order.
+
+        Args:
+            is_wanted: of a first row and the row after the last one; row groups of Parquet files
+                of which no row is wanted are not read.
+        """
+        start = 0
+        for file in self.files["train"]:
+            if self.format != "parquet":
+                for chunk in self.read_chunks(file, self.columns_read):
+                    for piece in place_malformed_lines(chunk):
+                        yield start, piece
+                        start += piece.num_rows
+                continue
+            starts, wanted = [], set()
+            for group, count in enumerate(self.rows_per_group[str(file)]):
+                starts.append(start)
+                if count and is_wanted(start, start + count):
+                    wanted.add(group)
+                start += count
+            chunks = read_parquet_chunks(
+                file, self.columns_read, skip_bad_rows=self.skips_bad_rows, row_groups=wanted
+            )
+            for chunk in chunks:
+                assert chunk.row_group is not None
+                yield starts[chunk.row_group] + chunk.first_row, chunk
+
+
+@dataclass(frozen=True)
+class InputPart:
+    """Part `number` of the input: its rows in order, as pieces of the files' chunks."""
+
+    number: int
+    first_row: int
+    pieces: tuple[RowChunk, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(piece.num_rows for piece in self.pieces)
+
+
+def cut_into_parts(
+    chunks: Iterable[LocatedChunk], part_rows: int, is_wanted: Callable[[int], bool]
+) -> Iterator[InputPart]:
+    """Cut rows into parts of `part_rows` rows, of which the last one may be shorter.
+
+    Memory: a part and a chunk.
+
+    Args:
+        chunks: in the order of their rows; rows of parts that are not wanted may be left out.
+        part_rows: rows of a part.
+        is_wanted: whether the part of a number is yielded.
+    """
+    pieces: list[RowChunk] = []
+    current = -1
+    for start, chunk in chunks:
+        at = 0
+        while at < chunk.num_rows:
+            number = (start + at) // part_rows
+            stop = min(chunk.num_rows, (number + 1) * part_rows - start)
+            if pieces and number != current:
+                yield InputPart(current, current * part_rows, tuple(pieces))
+                pieces = []
+            current = number
+            if is_wanted(number):
+                pieces.append(slice_chunk(chunk, at, stop))
+            at = stop
+    if pieces:
+        yield InputPart(current, current * part_rows, tuple(pieces))
+
+
+def slice_chunk(chunk: RowChunk, start: int, stop: int) -> RowChunk:
+    """Return rows [start, stop) of a chunk, which still know their place."""
+    if start == 0 and stop == chunk.num_rows:
+        return chunk
+    return replace(
+        chunk,
+        first_row=chunk.first_row + start,
+        num_rows=stop - start,
+        table=None if chunk.table is None else chunk.table.slice(start, stop - start),
+        invalid_values={n: a.slice(start, stop - start) for n, a in chunk.invalid_values.items()},
+    )
+
+
+def place_malformed_lines(chunk: RowChunk) -> Iterator[RowChunk]:
+    """Yield a chunk's rows with a row for each malformed line, which cannot be read, in its place.
+
+    A line whose number is not known comes after the rows.
+    """
+    end = chunk.first_row + chunk.num_rows + len(chunk.malformed_lines)
+    lines = {n or end: text for n, text in chunk.malformed_lines}
+    plain = replace(chunk, malformed_lines=())
+    done = 0
+    for skipped, (line, text) in enumerate(sorted(lines.items())):
+        before = min(max(line - chunk.first_row - skipped, done), chunk.num_rows)
+        if before > done:
+            yield replace(
+                slice_chunk(plain, done, before), first_row=chunk.first_row + done + skipped
+            )
+        problem = f"{chunk.file}: line {line}: {text}"
+        yield RowChunk(chunk.file, None, line, 1, None, problem)
+        done = before
+    if done < chunk.num_rows:
+        rest = slice_chunk(plain, done, chunk.num_rows)
+        yield replace(rest, first_row=chunk.first_row + done + len(lines))
+
+
+@dataclass(frozen=True)
+class MemoryRows(RowChunk):
+    """Consecutive rows of a table in memory."""
+
+    def describe_row(self, row: int) -> str:
+        return f"{self.file}: row {self.first_row + row}"
+
+
+class MemoryTable:
+    """A table in memory to score, with the same checks as files.
+
+    Args:
+        table: the rows.
+        features: the columns of the model's inputs.
+        keep: columns that are carried into the output.
+
+    Raises:
+        DataError: for a column that is missing.
+    """
+
+    def __init__(self, table: pa.Table, features: Declared, keep: Sequence[str]) -> None:
+        columns = list(dict.fromkeys([*features.columns, *keep]))
+        check_same_schema({str(MEMORY): table.schema}, columns)
+        self._table = table.select(columns)
+
+    def empty_rows(self) -> pa.Table:
+        """Return the columns that are read, without a row."""
+        return unpack_columns(self._table.slice(0, 0))
+
+    def located_chunks(self, max_rows: int) -> Iterator[LocatedChunk]:
+        """Yield the rows in order, at most `max_rows` at a time."""
+        for start in range(0, self._table.num_rows, max_rows):
+            rows = self._table.slice(start, max_rows).combine_chunks()
+            yield start, MemoryRows(MEMORY, None, start, rows.num_rows, unpack_columns(rows))
+
+
+def find_format(paths: Sequence[str], preferred: str) -> str:
+    """Return the format of the input's files, by their endings.
+
+    Args:
+        paths: files, folders, globs or URLs.
+        preferred: the format of the run's own data, where endings do not decide.
+
+    Raises:
+        UserError: for files of several formats.
+    """
+    found = {f for path in paths for f in _formats_of(path)}
+    if not found or (preferred in found and len(paths) == 1):
+        return preferred
+    if len(found) > 1:
+        raise UserError(
+            f"INPUT: has files of several formats ({', '.join(sorted(found))}); name those of one"
+        )
+    return found.pop()
+
+
+def _formats_of(path: str) -> set[str]:
+    names = [path]
+    if "://" not in path and os.path.isdir(path):
+        names = [p.name for p in Path(path).rglob("*") if not p.name.startswith((".", "_"))]
+    return {
+        format_
+        for name in names
+        for format_, suffixes in SUFFIXES.items()
+        if name.lower().endswith(tuple(s for s in suffixes if s != ".txt"))
+    }
+
+
+def check_kept_columns(keep: Sequence[str], written: Sequence[str]) -> None:
+    """Check that no kept column has the name of one that is written.
+
+    Raises:
+        DataError: naming the column.
+    """
+    for name in keep:
+        if name in written:
+            raise DataError(
+                f"--keep {name}: is the name of a column of the result; rename it in the input"
+            )

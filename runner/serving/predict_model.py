@@ -1,0 +1,276 @@
+"""The model of a run as evaluations use it: it scores encoded parts.
+
+B rows of a batch, R rows of a part, T tasks, I items, K best items, L sequence length, D width.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from runner.batch import Batch, DataPosition, Schema
+from runner.config.settings import TrainerSettings, make_settings
+from runner.data.core.columns import Columns
+from runner.data.core.dataset import Dataset
+from runner.data.read.collate import build_schema, collate
+from runner.data.read.decode import BlockReader, Rows
+from runner.data.read.index import BlockIndex
+from runner.data.read.stream import BatchSlice
+from runner.data.tabular.schema_file import IdSpec
+from runner.data.tabular.vocabulary import FIRST_VALUE_ID
+from runner.errors import ConfigError
+from runner.models.layers.retrieval import RetrievalModel
+from runner.reporting.console import View
+from runner.rundir.checkpoint import Checkpoint
+from runner.serving.predict_encode import EncodedPart, Transforms
+from runner.serving.predict_outputs import TOP_ITEMS, TOP_SCORES, Outputs
+from runner.training.builder.context import make_context, set_up_task
+from runner.training.builder.device import prepare_device, seed_everything
+from runner.training.builder.instantiate import instantiate
+from runner.training.builder.part_kinds import KINDS, check_parts
+from runner.training.state import restore_context_weights
+from runner.training.update.context import Context
+from runner.training.update.prefetch import batches_on_device
+from runner.training.update.task import Task
+
+MAX_SCORES = 1 << 24  # of queries with items, in memory at once
+ALL_ROWS = np.zeros(1, np.int64)  # the one block of a part
+
+
+class _NoRows(Dataset):
+    """The schema of a run whose data are not needed: a model asks for counts of training ids."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.num_rows, self.reachable, self.bad_rows = {}, {}, {}
+        self.rest = "short"
+
+    def batches(self, split: str, **order: Any) -> Iterator[Batch]:
+        return iter(())
+
+    def save_fitted_transforms(self, folder: Path) -> None:
+        raise AssertionError("the run has its transforms")
+
+
+class RunModel:
+    """The model with the weights of one checkpoint, and their averages where evaluations use them.
+
+    Every process has it whole; no process waits for another.
+
+    Args:
+        config: of the run, resolved and checked.
+        checkpoint: whose weights are taken.
+        transforms: of the run.
+        allowed: packages that a `_target_` may name besides ours.
+
+    Raises:
+        ConfigError: for a part that cannot be built, or weights that do not fit it.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        checkpoint: Checkpoint,
+        transforms: Transforms,
+        allowed: Sequence[str],
+    ) -> None:
+        check_parts(config, allowed)
+        trainer = make_settings(TrainerSettings, config["trainer"])
+        device = prepare_device(trainer)
+        seed_everything(config["seed"])
+        self.schema = build_schema(transforms.columns)
+        with open(os.devnull, "w") as nowhere:
+            dataset = _NoRows(self.schema)
+            parts = make_context(config, trainer, dataset, device, None, View(nowhere), allowed)
+        self.context: Context = parts[0]
+        self.task: Task = instantiate(config["task"], KINDS["task"], key="task", allowed=allowed)
+        set_up_task(self.task, self.context, trainer)
+        restore_context_weights(self.context, checkpoint)
+        for root in self.context.root_modules():
+            root.eval()
+        self.context.evaluation_weights().__enter__()  # for good: nothing trains here
+        self.transforms, self.checkpoint = transforms, checkpoint
+        self.columns: Columns = transforms.columns
+        # that of an evaluation in one process: rounding may depend on the size of a batch
+        self.batch_size = trainer.batch_size * trainer.num_processes
+        self._leave_history_out = bool(config["metrics"]["leave_history_out"])
+
+    @property
+    def model(self) -> torch.nn.Module:
+        return self.context.model
+
+    def check_outputs(self, outputs: Outputs) -> None:
+        """Check that the model can give what is to be written.
+
+        Raises:
+            ConfigError: for vectors of a model that does not retrieve, and more items than exist.
+        """
+        if not outputs.needs_retrieval:
+            return
+        model, name = self.model, type(self.model).__name__
+        flag = f"--top-k {outputs.top_k}" if outputs.top_k else "--embeddings user, item"
+        if not isinstance(model, RetrievalModel):
+            raise ConfigError(
+                f"{flag}: {name} scores rows and has no vector of a user or an item; "
+                "model=two_tower and model=sasrec do. --embeddings pooled works for every model"
+            )
+        if not outputs.top_k:
+            return
+        try:
+            model.check_catalogue()
+        except ValueError as error:
+            raise ConfigError(f"{flag}: {error}") from error
+        if outputs.top_k > model.item.num_rows:
+            raise ConfigError(f"{flag}: there are {model.item.num_rows:,} items")
+
+    def make_scorer(self, outputs: Outputs) -> Callable[[EncodedPart], pa.Table]:
+        """Return the function that scores a part: kept columns, then those of `outputs`.
+
+        Bad rows have no values but those of kept columns that could be read.
+
+        Raises:
+            ConfigError: for outputs that the model cannot give.
+        """
+        self.check_outputs(outputs)
+        search = _ItemSearch(self, outputs.top_k) if outputs.top_k else None
+
+        def score(part: EncodedPart) -> pa.Table:
+            if isinstance(self.model, RetrievalModel):
+                self.model.exposes_vectors = outputs.needs_retrieval
+            with torch.no_grad():
+                return self._score_part(part, outputs, search)
+
+        return score
+
+    def _score_part(
+        self, part: EncodedPart, outputs: Outputs, search: _ItemSearch | None
+    ) -> pa.Table:
+        logits: list[Tensor] = []
+        found: dict[str, list[Tensor]] = {}
+        host = self._batches(part)
+        with closing(batches_on_device(self.context, host)) as batches:
+            for batch in batches:
+                prediction, _ = self.task.eval_step(self.context, batch)
+                logits.append(prediction.logits_BT.float())
+                vectors = {"user": "query_BD", "item": "item_BD"}
+                for name in outputs.embeddings:
+                    found.setdefault(f"embedding_{name}", []).append(
+                        self.context.model.embed(batch).pooled_BE
+                        if name == "pooled"
+                        else prediction.aux[vectors[name]]
+                    )
+                if search is not None:
+                    items_BK, scores_BK = search.find(prediction.aux)
+                    found.setdefault(TOP_ITEMS, []).append(items_BK)
+                    found.setdefault(TOP_SCORES, []).append(scores_BK)
+        logits_RT = torch.cat(logits).cpu().numpy()
+        columns = {name: part.kept[name] for name in part.kept.column_names}
+        for task, label in enumerate(self.columns.labels):
+            score_R = logits_RT[:, task]
+            if label.kind == "binary" and not outputs.logits:
+                score_R = _sigmoid(score_R)
+            columns[outputs.score_name(label)] = pa.array(score_R, mask=part.bad_R)
+        for name, tensors in found.items():
+            columns[name] = _list_column(torch.cat(tensors).cpu().numpy(), part.bad_R)
+        return pa.table(columns)
+
+    def _batches(self, part: EncodedPart) -> Iterator[Batch]:
+        rows = _PartReader(part, self.columns).read()
+        keys = [feature.name for feature in self.schema.sparse]
+        sequences = [feature.name for feature in self.schema.sequences]
+        for start in range(0, len(rows), self.batch_size):
+            stop = min(start + self.batch_size, len(rows))
+            end = part.first_row + stop
+            batch_slice = BatchSlice(((rows, start, stop),), end)
+            yield collate(batch_slice, keys, DataPosition(0, end), sequences)
+
+
+class _PartReader(BlockReader):
+    """Reads an encoded part, as the one block of a file that does not exist."""
+
+    def __init__(self, part: EncodedPart, columns: Columns) -> None:
+        first, num_rows = np.array([part.first_row]), np.array([part.rows.num_rows])
+        super().__init__(BlockIndex((), ALL_ROWS, ALL_ROWS, first, num_rows), columns)
+        self._rows = part.rows
+
+    def read(self) -> Rows:
+        return self.read_rows(ALL_ROWS, slice(0, self._rows.num_rows))
+
+    def read_table(self, blocks: np.ndarray, names: Any) -> pa.Table:
+        return self._rows.select(list(names))
+
+
+class _ItemSearch:
+    """An exact search for the items with the best scores.
+
+    Left out are the rows of a vocabulary's unknown and missing values, and with
+    `metrics.leave_history_out` the items of the row's history, as in the rankings of evaluations.
+    """
+
+    def __init__(self, owner: RunModel, top_k: int) -> None:
+        model = owner.model
+        assert isinstance(model, RetrievalModel)
+        model.open_catalogue(leave_history_out=False)
+        assert model.items_ID is not None
+        self._items_ID = model.items_ID
+        model.close_catalogue()
+        spec, ids_I = item_ids(owner.transforms, model.item.name)
+        self._ids_I = torch.from_numpy(ids_I).to(self._items_ID.device)
+        self._num_special = FIRST_VALUE_ID if spec.encode == "vocabulary" else 0
+        self._top_k, self._leave_history_out = top_k, owner._leave_history_out
+
+    def find(self, vectors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the raw ids [B, K] of the best items, best first, and their scores."""
+        query_BD = vectors["query_BD"]
+        step = max(1, MAX_SCORES // len(self._items_ID))
+        items, scores = [], []
+        for start in range(0, len(query_BD), step):
+            rows = slice(start, start + step)
+            scores_BI = query_BD[rows] @ self._items_ID.t()
+            scores_BI[:, : self._num_special] = -torch.inf
+            if self._leave_history_out and "history_BL" in vectors:
+                self._leave_out(scores_BI, vectors, rows)
+            best_BK, index_BK = scores_BI.topk(self._top_k, dim=1)
+            items.append(self._ids_I[index_BK])
+            scores.append(best_BK)
+        return torch.cat(items), torch.cat(scores)
+
+    def _leave_out(self, scores_BI: Tensor, vectors: Mapping[str, Tensor], rows: slice) -> None:
+        ids_BL, length_B = vectors["history_BL"][rows], vectors["history_length_B"][rows]
+        place_L = torch.arange(ids_BL.shape[1], device=ids_BL.device)
+        row_BL = torch.arange(len(ids_BL), device=ids_BL.device)[:, None].expand_as(ids_BL)
+        seen_BL = place_L < length_B[:, None]
+        scores_BI[row_BL[seen_BL], ids_BL[seen_BL]] = -torch.inf
+
+
+def item_ids(transforms: Transforms, feature: str) -> tuple[IdSpec, np.ndarray]:
+    """Return how a feature is declared, and the raw id [I] of each row of its table.
+
+    Ids that were hashed cannot be told from their row, so the row's number stands for them.
+    """
+    [spec] = [s for s in transforms.declared.ids if s.name == feature]
+    table = spec.table or spec.name
+    ids_I = np.arange(transforms.fitted.num_rows[table])
+    if spec.encode == "vocabulary":
+        ids_I[FIRST_VALUE_ID:] = transforms.fitted.vocabularies[table]
+    return spec, ids_I
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    """Return probabilities in float64, which keep apart whatever logits in float32 do."""
+    with np.errstate(over="ignore"):
+        probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+    return probabilities
+
+
+def _list_column(values_RD: np.ndarray, bad_R: np.ndarray) -> pa.Array:
+    flat = pa.array(np.ascontiguousarray(values_RD).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, values_RD.shape[1], mask=pa.array(bad_R))

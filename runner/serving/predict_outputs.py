@@ -1,0 +1,52 @@
+"""What a prediction writes beside the kept columns. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.data.core.columns import LabelColumn
+from runner.errors import UserError, unknown_choice
+
+EMBEDDINGS = ("user", "item", "pooled")
+TOP_ITEMS, TOP_SCORES = "top_items", "top_scores"
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What is written for each row.
+
+    Args:
+        logits: the model's logits in place of probabilities; regressions have no logits.
+        embeddings: names of `EMBEDDINGS` whose vectors are written as well.
+        top_k: how many of the best items are written as well; 0 for none.
+
+    Raises:
+        UserError: for an embedding that does not exist, or a number below 0.
+    """
+
+    logits: bool = False
+    embeddings: tuple[str, ...] = ()
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.embeddings:
+            if name not in EMBEDDINGS:
+                raise UserError(unknown_choice("--embeddings", name, EMBEDDINGS))
+        if self.top_k < 0:
+            raise UserError(f"--top-k={self.top_k}: must be a number of items, 0 for none")
+
+    @property
+    def needs_retrieval(self) -> bool:
+        """Whether only a model that multiplies a user's vector with an item's can give them."""
+        return bool(self.top_k) or bool({"user", "item"} & set(self.embeddings))
+
+    def score_name(self, label: LabelColumn) -> str:
+        """Return the name of a task's column."""
+        return f"{'logit' if self.logits and label.kind == 'binary' else 'score'}_{label.name}"
+
+    def column_names(self, labels: Sequence[LabelColumn]) -> list[str]:
+        """Return the names of all columns that are written beside the kept ones."""
+        names = [self.score_name(label) for label in labels]
+        names += [f"embedding_{name}" for name in self.embeddings]
+        return names + ([TOP_ITEMS, TOP_SCORES] if self.top_k else [])

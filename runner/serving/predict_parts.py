@@ -1,0 +1,136 @@
+"""The folder of a prediction: its manifest, its parts, and whether it is complete. No torch here.
+
+A part that exists is whole: it is written aside, synced, and renamed. So a prediction may be killed
+at any instant, and goes on with the parts that are missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runner.data.tabular.bad_rows import MAX_EXAMPLES
+from runner.data.tabular.file_list import DataFile
+from runner.errors import UserError
+from runner.rundir.diff import diff_settings, format_changes
+from runner.rundir.json_files import dumps, read_json, sync_folder, write_json
+from runner.rundir.regular_files import read_bytes
+
+FORMAT = 1
+# readers of a folder of Parquet files pass over names that begin with an underscore
+MANIFEST_FILE, SUMMARY_FILE = "_manifest.json", "_result.json"
+BAD_ROWS_KEY = b"bad_rows"  # in the metadata of a part: their number and the first of them
+
+
+def part_path(folder: Path, number: int) -> Path:
+    """Return where a part lies, or will lie."""
+    return folder / f"part-{number:06d}.parquet"
+
+
+def input_fingerprint(files: Sequence[DataFile]) -> str:
+    """Return the hash of the names, sizes and both ends of the files, in their order."""
+    text = json.dumps([file.fingerprint() for file in files])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def checkpoint_hash(checkpoint: Path) -> str:
+    """Return the hash of a checkpoint, whose manifest has those of its files."""
+    return hashlib.sha256(read_bytes(checkpoint / "manifest.json")).hexdigest()
+
+
+def manifest_hash(manifest: Mapping[str, Any]) -> str:
+    """Return eight digits that tell one prediction from another."""
+    return hashlib.sha256(dumps(manifest).encode()).hexdigest()[:8]
+
+
+def open_output(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Make the folder of a prediction, or check that it holds the same one.
+
+    Raises:
+        UserError: if it holds another prediction, or anything else; nothing was changed then.
+    """
+    path = folder / MANIFEST_FILE
+    if path.exists():
+        before = read_json(path)
+        changes = diff_settings(before, json.loads(dumps(manifest)))
+        if changes and any(folder.glob("part-*.parquet")):
+            raise UserError(
+                f"--out {folder}: holds another prediction; nothing was changed. It differs in\n"
+                f"{format_changes(changes)}\nAnother --out starts a new one"
+            )
+        if not changes:
+            return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        own = (".", MANIFEST_FILE)  # of a prediction that had not begun
+        foreign = sorted(p.name for p in folder.iterdir() if not p.name.startswith(own))
+        if foreign:
+            raise UserError(
+                f"--out {folder}: is not empty and holds no prediction "
+                f"({', '.join(foreign[:5])}); nothing was changed"
+            )
+        write_json(path, manifest)
+    except OSError as error:
+        raise UserError(f"--out {folder}: cannot be written: {error.strerror}") from error
+
+
+def write_part(
+    folder: Path, number: int, rows: pa.Table, num_bad_rows: int, messages: Sequence[str]
+) -> None:
+    """Write a part, whose bytes depend on nothing but these arguments."""
+    facts = json.dumps({"count": num_bad_rows, "examples": list(messages)})
+    rows = rows.replace_schema_metadata({BAD_ROWS_KEY: facts})
+    path = part_path(folder, number)
+    # a part is one rank's, so that nobody else writes under this name
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        pq.write_table(rows, file, row_group_size=rows.num_rows, write_page_checksum=True)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_folder(folder)
+
+
+@dataclass
+class PartsSummary:
+    """The rows of the parts that are there."""
+
+    num_parts: int = 0
+    num_rows: int = 0
+    num_bad_rows: int = 0
+    bad_rows: list[str] = field(default_factory=list)  # the first of them
+    columns: list[str] = field(default_factory=list)
+
+
+def summarize_parts(folder: Path) -> PartsSummary:
+    """Read the footers of all parts.
+
+    Raises:
+        UserError: for a part that cannot be read.
+    """
+    summary = PartsSummary()
+    for path in sorted(folder.glob("part-*.parquet")):
+        try:
+            with pq.ParquetFile(path) as part:
+                facts = json.loads((part.schema_arrow.metadata or {})[BAD_ROWS_KEY])
+                summary.num_rows += part.metadata.num_rows
+                summary.columns = part.schema_arrow.names
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            raise UserError(f"{path}: is not what was written ({error}); delete it") from error
+        summary.num_parts += 1
+        summary.num_bad_rows += facts["count"]
+        summary.bad_rows += facts["examples"][: MAX_EXAMPLES - len(summary.bad_rows)]
+    return summary
+
+
+def write_summary(folder: Path, summary: PartsSummary) -> None:
+    """Write `_result.json`, which says that the prediction is complete."""
+    write_json(folder / SUMMARY_FILE, {"status": "completed", **vars(summary)})

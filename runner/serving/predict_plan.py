@@ -1,0 +1,156 @@
+"""The plan of a prediction: everything that can be wrong is checked here. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.config.compose import ComposedConfig, compose_from_run
+from runner.config.targets import allowed_packages
+from runner.errors import UserError
+from runner.launch import check_composed
+from runner.rundir.checkpoint import Checkpoint
+from runner.rundir.find_checkpoint import find_checkpoint
+from runner.rundir.run import read_meta
+from runner.serving.find_run import find_run
+from runner.serving.predict_encode import Transforms, check_input_types
+from runner.serving.predict_input import (
+    InputTable,
+    check_kept_columns,
+    find_format,
+)
+from runner.serving.predict_outputs import Outputs
+from runner.serving.predict_parts import (
+    FORMAT,
+    checkpoint_hash,
+    input_fingerprint,
+    manifest_hash,
+    part_path,
+)
+from runner.serving.transforms import read_transforms
+
+PART_ROWS = 1 << 16  # about: parts hold whole batches, so that no batch is cut by their ends
+OWN_KEYS = ("run", "loop", "hydra.run.dir")  # settings that a prediction has words for
+
+
+@dataclass(frozen=True)
+class PredictionPlan:
+    """A prediction that was checked."""
+
+    run: Path
+    config: Mapping[str, Any]
+    allowed: Sequence[str]
+    checkpoint: Checkpoint
+    transforms: Transforms
+    table: InputTable
+    outputs: Outputs
+    part_rows: int
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    def is_done(self, number: int) -> bool:
+        return part_path(self.folder, number).exists()
+
+
+def make_plan(
+    run: str | Path,
+    inputs: Sequence[str],
+    *,
+    out: str | Path | None = None,
+    keep: Sequence[str] = (),
+    rows: int | None = None,
+    outputs: Outputs = Outputs(),  # noqa: B008  (it is frozen)
+    overrides: Sequence[str] = (),
+    allow: Sequence[str] = (),
+) -> PredictionPlan:
+    """Check everything, and find out what is to be done; see `predict_files`. Writes nothing.
+
+    Raises:
+        UserError: for every kind of mistake.
+    """
+    if rows is not None and rows < 1:
+        raise UserError(f"--rows {rows}: a part has at least one row")
+    folder, allowed = find_run(Path(run)), allowed_packages(allow)
+    composed = compose_for_prediction(folder, overrides, allowed)
+    config = composed.config
+    checkpoint = find_checkpoint(folder, config["checkpoint"]["step"])
+    transforms = read_transforms(config["dataset"], folder)
+    check_kept_columns(keep, outputs.column_names(transforms.columns.labels))
+    table = _input_table(config["dataset"], transforms, inputs, tuple(dict.fromkeys(keep)))
+    path, input_schema = table.first_schema
+    same_format = table.format == config["dataset"].get("format", "parquet")
+    check_input_types(transforms, input_schema, path, same_format=same_format)
+    trainer = config["trainer"]
+    batch_size = trainer["batch_size"] * trainer["num_processes"]
+    part_rows = rows or max(1, round(PART_ROWS / batch_size)) * batch_size
+    manifest = {
+        "format": FORMAT,
+        "run": read_meta(folder)["signature"],
+        "checkpoint": {"step": checkpoint.step, "sha256": checkpoint_hash(checkpoint.path)},
+        "input": input_fingerprint(table.files["train"]),
+        "rows_per_part": part_rows,
+        "keep": list(table.keep),
+        "outputs": vars(outputs),
+        "settings": {
+            "batch_size": batch_size,
+            "amp": trainer["amp"] and trainer["amp_dtype"],
+            "ema": bool(trainer["ema"]["decay"] and trainer["ema"]["evaluate"]),
+            "leave_history_out": config["metrics"]["leave_history_out"],
+            "on_bad_rows": table.on_bad_rows,
+            "format": table.format,
+            "text": vars(table.text_format),
+        },
+    }
+    name = f"{folder.resolve().name}_{manifest_hash(manifest)}"
+    return PredictionPlan(
+        run=folder,
+        config=config,
+        allowed=allowed,
+        checkpoint=checkpoint,
+        transforms=transforms,
+        table=table,
+        outputs=outputs,
+        part_rows=part_rows,
+        folder=Path("outputs", "predict", name) if out is None else Path(out),
+        manifest=manifest,
+    )
+
+
+def compose_for_prediction(
+    run: Path, overrides: Sequence[str], allowed: Sequence[str]
+) -> ComposedConfig:
+    """Return a run's configuration with some overrides, checked.
+
+    Raises:
+        ConfigError: with every mistake.
+        UserError: for a setting that says what the run is.
+    """
+    for word in overrides:
+        if word.partition("=")[0].lstrip("+~") in OWN_KEYS:
+            raise UserError(f"{word}: predict takes the run as DIR, and --out for its result")
+    composed = compose_from_run(run, overrides)
+    check_composed(composed, allowed)
+    return composed
+
+
+def _input_table(
+    dataset: Mapping[str, Any],
+    transforms: Transforms,
+    inputs: Sequence[str],
+    keep: tuple[str, ...],
+) -> InputTable:
+    """Return the input, read as the run's own data where both have the same format."""
+    own_format = dataset.get("format", "parquet")
+    format_ = find_format(inputs, own_format)
+    names = ("delimiter", "quote", "column_names") if format_ == own_format else ()
+    settings = {n: dataset[n] for n in (*names, "on_bad_rows", "max_bad_rows") if n in dataset}
+    return InputTable(
+        format=format_,
+        path=list(inputs),
+        schema=None,
+        features=transforms.features,
+        keep=keep,
+        **settings,
+    )

@@ -1,0 +1,243 @@
+"""Scores the rows of files with the model of a run, in parts that survive a kill.
+
+Everything that can be wrong is checked before torch is imported. Each rank has the whole model and
+scores parts of its own; ranks never wait for each other, so their number changes no bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from runner.data.prepare.progress import show_progress
+from runner.data.read.prefetch import prefetch_in_thread
+from runner.data.tabular.bad_rows import BadRows, report_bad_rows
+from runner.distributed.launcher import ProcessResult, run_on_ranks
+from runner.distributed.torchrun import run_under_torchrun
+from runner.distributed.world_size import launched_rank, launched_world_size
+from runner.errors import UserError
+from runner.launch import print_status
+from runner.machine import set_thread_environment, usable_cores
+from runner.rundir.lock import FolderLock
+from runner.serving.predict_encode import PartEncoder
+from runner.serving.predict_input import (
+    InputPart,
+    LocatedChunk,
+    cut_into_parts,
+)
+from runner.serving.predict_outputs import Outputs
+from runner.serving.predict_parts import (
+    PartsSummary,
+    open_output,
+    summarize_parts,
+    write_part,
+    write_summary,
+)
+from runner.serving.predict_plan import PredictionPlan, make_plan
+
+PARTS_AHEAD = 2  # encoded by a thread while the model scores
+
+
+@dataclass(frozen=True)
+class PredictedFiles:
+    """The folder of a prediction that is complete, and what lies in it."""
+
+    folder: Path
+    parts: PartsSummary
+
+
+def predict_files(
+    run: str | Path,
+    inputs: Sequence[str],
+    *,
+    out: str | Path | None = None,
+    keep: Sequence[str] = (),
+    rows: int | None = None,
+    outputs: Outputs = Outputs(),  # noqa: B008  (it is frozen)
+    overrides: Sequence[str] = (),
+    allow: Sequence[str] = (),
+) -> PredictedFiles | None:
+    """Score files, and write Parquet parts with the rows in the order of the input.
+
+    Args:
+        run: a run directory, or a folder whose newest run is meant.
+        inputs: files, folders, globs or URLs, of one format.
+        out: the folder of the parts; by default one below `outputs/predict`, which the same call
+            finds again.
+        keep: columns of the input to carry over.
+        rows: rows of a part; by default about 65,536.
+        outputs: what is written beside the kept columns.
+        overrides: settings that differ from those of the run.
+        allow: packages of yours whose code the configuration may name.
+
+    Returns:
+        The result; None on a rank under torchrun that was not the last to end.
+
+    Raises:
+        UserError: for mistakes in the settings, in the input, or in what `out` holds.
+        RuntimeError: if a rank has failed.
+        KeyboardInterrupt: if it was interrupted.
+    """
+    plan = make_plan(
+        run,
+        inputs,
+        out=out,
+        keep=keep,
+        rows=rows,
+        outputs=outputs,
+        overrides=overrides,
+        allow=allow,
+    )
+    open_output(plan.folder, plan.manifest)
+    is_launched, num_ranks = launched_world_size(), plan.config["trainer"]["num_processes"]
+    lock = FolderLock(plan.folder) if launched_rank() == 0 else None
+    try:
+        before = summarize_parts(plan.folder)
+        threads = plan.config["trainer"]["num_threads"] or max(1, usable_cores() // num_ranks)
+        set_thread_environment(threads)
+        if is_launched is not None:
+            result = run_under_torchrun(lambda: _work(plan, threads))
+        elif num_ranks > 1:
+            result = run_on_ranks(num_ranks, lambda: _work(plan, threads))
+        else:
+            result = score_missing_parts(plan, 0, 1, threads)
+        _raise_failure(result)
+        return _finish(plan, before, *json.loads(result.message))
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _work(plan: PredictionPlan, threads: int) -> ProcessResult:
+    """Score the parts of this rank; return how that ended, with the input's rows as message."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        return score_missing_parts(plan, rank, size, threads)
+    except UserError as error:
+        return ProcessResult(2, "refused", str(error), traceback.format_exc())
+
+
+def score_missing_parts(
+    plan: PredictionPlan, rank: int, num_ranks: int, threads: int
+) -> ProcessResult:
+    """Write every part that is missing and this rank's, and count the rows of the input."""
+    table = plan.table
+    num_rows = [0]
+
+    def is_own(number: int) -> bool:
+        return number % num_ranks == rank and not plan.is_done(number)
+
+    def is_wanted(start: int, stop: int) -> bool:
+        parts = range(start // plan.part_rows, (stop - 1) // plan.part_rows + 1)
+        return any(map(is_own, parts))
+
+    def counted() -> Iterator[LocatedChunk]:
+        for start, chunk in table.located_chunks(is_wanted):
+            num_rows[0] = start + chunk.num_rows
+            yield start, chunk
+
+    parts = cut_into_parts(counted(), plan.part_rows, is_own)
+    first = next(parts, None)
+    seconds = 0.0
+    if first is not None:
+        seconds = _score_parts(plan, first, parts, threads, rank, num_ranks)
+    total = table.num_rows_estimate() if table.format == "parquet" else num_rows[0]
+    return ProcessResult(0, "completed", json.dumps([total, seconds]))
+
+
+def _score_parts(
+    plan: PredictionPlan,
+    first: InputPart,
+    rest: Iterator[InputPart],
+    threads: int,
+    rank: int,
+    num_ranks: int,
+) -> float:
+    """Load the model, and score and write parts, one after another; return the seconds of that."""
+    from runner.serving.predict_model import RunModel  # torch enters here
+
+    trainer = {**plan.config["trainer"], "num_threads": threads}
+    config = {**plan.config, "trainer": trainer}
+    model = RunModel(config, plan.checkpoint, plan.transforms, plan.allowed)
+    table = plan.table
+    encoder = PartEncoder(
+        plan.transforms, table.keep, table.empty_rows(), skip_bad_rows=table.skips_bad_rows
+    )
+    done = summarize_parts(plan.folder)
+    bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0, done.num_bad_rows)
+    left = max(0, table.num_rows_estimate() - done.num_rows)
+    label = f"scoring with step {plan.checkpoint.step}"
+    shown = show_progress(label, left) if rank == 0 else nullcontext(_say_nothing)
+
+    score, started = model.make_scorer(plan.outputs), time.monotonic()
+    parts = (encoder.encode(part) for part in chain([first], rest))
+    with shown as advance:
+        for part in prefetch_in_thread(parts, PARTS_AHEAD):
+            rows = score(part)
+            if part.bad_R.any():
+                bad.record(part.bad_R, list(part.messages))
+            write_part(plan.folder, part.number, rows, int(part.bad_R.sum()), part.messages)
+            advance(rows.num_rows * num_ranks)
+    return time.monotonic() - started
+
+
+def _say_nothing(count: int) -> None:
+    """Show no progress: rank 0 does."""
+
+
+def _raise_failure(result: ProcessResult) -> None:
+    """Raise what has ended a rank.
+
+    Raises:
+        UserError: for a mistake of the user.
+        RuntimeError: for any other failure.
+        KeyboardInterrupt: for an interruption.
+    """
+    if result.status == "refused":
+        raise UserError(result.message)
+    if result.code == 143:
+        os.kill(os.getpid(), signal.SIGTERM)  # ends this process as it has ended the ranks
+    if result.status == "interrupted":
+        raise KeyboardInterrupt
+    if not result.is_ok:
+        raise RuntimeError(f"{result.message}\n{result.trace}".strip())
+
+
+def _finish(
+    plan: PredictionPlan, before: PartsSummary, num_rows: int, seconds: float
+) -> PredictedFiles | None:
+    """Say that the prediction is complete; None if other ranks are still at work.
+
+    Raises:
+        UserError: if the input was changed while it was read.
+    """
+    parts = summarize_parts(plan.folder)
+    expected = -(-num_rows // plan.part_rows)
+    if parts.num_parts < expected:
+        assert launched_world_size() is not None, "every rank has ended"
+        return None
+    if parts.num_rows != num_rows:
+        raise UserError(
+            f"--out {plan.folder}: has {parts.num_rows:,} rows and the input {num_rows:,}: a file "
+            "was changed meanwhile; another --out starts anew"
+        )
+    write_summary(plan.folder, parts)
+    report_bad_rows({"count": parts.num_bad_rows, "examples": parts.bad_rows})
+    scored = parts.num_rows - before.num_rows
+    if not scored:
+        print_status(f"{plan.folder}: is complete already: {num_rows:,} rows")
+    else:
+        kept = f", {before.num_rows:,} were there" if before.num_rows else ""
+        print_status(
+            f"{plan.folder}: scored {scored:,} rows in {seconds:.1f} s "
+            f"({scored / max(seconds, 1e-9):,.0f} rows/s){kept}"
+        )
+    return PredictedFiles(plan.folder, parts)

@@ -1,0 +1,59 @@
+"""Leaves a process as it was: what a training or a model sets for the whole process is put back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+
+from runner.machine import set_thread_environment
+
+_LOGGERS = ("runner", "runner.reporting.console", "torch.fx._symbolic_trace")
+
+
+@contextmanager
+def process_restored() -> Iterator[None]:
+    """Put back, when the block ends, what it sets for the whole process.
+
+    That is the environment, torch's threads, precision and determinism, the random generators of
+    torch, NumPy and Python, logging, warnings, and Arrow's memory. Signal handlers and the working
+    directory are put back by whatever sets them.
+    """
+    environment = dict(os.environ)
+    set_thread_environment(None)  # torch's OpenMP reads it now, if this is the first use of torch
+    import torch
+
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    generators = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    handlers = list(logging.getLogger().handlers)  # libraries add one when they first log
+    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    raises, show = logging.raiseExceptions, warnings.showwarning
+    pool = pa.default_memory_pool()
+    # a deprecation notice that TorchRec's classes cause, as in a training
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(deterministic)
+        random.setstate(generators[0])
+        np.random.set_state(generators[1])
+        torch.set_rng_state(generators[2])
+        logging.getLogger().handlers[:] = handlers
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        logging.raiseExceptions = raises
+        if warnings.showwarning is not show:
+            logging.captureWarnings(False)
+        pa.set_memory_pool(pool)

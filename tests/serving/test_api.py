@@ -1,0 +1,183 @@
+"""The Python API: the same as the command line, as values, in a process that stays as it was."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import runner as public
+from runner.errors import ConfigError, DataError, UserError
+from tests.conftest import ROOT, TINY, Zygote
+from tests.serving.scene import clicks, train
+
+FULL = (
+    "model.net.embedding_dim=8",
+    "metrics.eval=[hit_rate@5]",
+    "metrics.candidates=full",
+    "checkpoint.monitor={metric: validation/hit_rate@5, direction: max}",
+)
+
+
+@pytest.fixture(scope="module")
+def trained(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> public.TrainedRun:
+    return public.load(train(runner, tmp_path_factory.mktemp("clicks")))
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    return clicks(150, 9)
+
+
+def process_facts() -> list:
+    root = logging.getLogger()
+    return [
+        dict(os.environ),
+        os.getcwd(),
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        list(root.handlers),
+        root.level,
+        logging.getLogger("runner").level,
+        logging.raiseExceptions,
+        pa.default_memory_pool().backend_name,
+    ]
+
+
+def test_importing_composing_and_loading_need_no_torch(trained):
+    code = (
+        "import sys, runner; runner.compose(['model=dcn']); run = runner.load(sys.argv[1]);"
+        "assert run.metrics and run.checkpoints and run.config;"
+        "assert 'torch' not in sys.modules and 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(trained.dir)], check=True, cwd=ROOT)
+
+
+def test_a_run_has_its_facts(trained):
+    assert trained.config["trainer"]["batch_size"] == 64
+    history = trained.history
+    assert isinstance(history, pd.DataFrame)
+    test = history[history["split"] == "test"]["auc"].item()
+    assert test == trained.metrics["test/auc"]
+    assert history["loss"].dtype == float
+    assert all((folder / "manifest.json").exists() for folder in trained.checkpoints.values())
+
+
+def test_tables_of_all_kinds_have_the_scores_of_the_command_line(trained, rows, runner, tmp_path):
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    words = [trained.dir, tmp_path / "rows.parquet", "--out", tmp_path / "out", "--keep", "id"]
+    done = runner.run("predict", *map(str, words))
+    assert done.code == 0, done.text
+    expected = pq.read_table(tmp_path / "out")
+    arrow = trained.predict(rows, keep=["id"])
+    assert arrow.equals(expected)
+    frame = rows.to_pandas().sample(frac=1, random_state=0)
+    pandas = trained.predict(frame, keep=["id"])
+    assert isinstance(pandas, pd.DataFrame) and pandas.index.equals(frame.index)
+    pd.testing.assert_frame_equal(pandas.sort_index(), expected.to_pandas(), rtol=1e-6)
+    polars = trained.predict(pl.from_arrow(rows), keep=["id"])
+    assert isinstance(polars, pl.DataFrame)
+    assert polars["score_click"].to_list() == expected["score_click"].to_pylist()
+
+
+def test_nothing_of_a_process_changes_and_a_second_call_gives_the_same(trained, rows):
+    before = process_facts()
+    first = public.load(trained.dir).predict(rows)
+    assert process_facts() == before
+    assert public.load(trained.dir).predict(rows).equals(first)
+    assert not trained.model().training
+
+
+def test_bad_input_is_an_exception_with_its_place(trained, rows):
+    with pytest.raises(DataError, match="the table: no column 'city'"):
+        trained.predict(rows.drop(["city"]))
+    with pytest.raises(DataError, match="expected a DataFrame"):
+        trained.predict(3)
+    with pytest.raises(UserError, match="has no rows"):
+        trained.predict(rows.slice(0, 0))
+    with pytest.raises(ConfigError, match=r"checkpoint\.step=1:"):
+        trained.predict(rows, step=1)
+    wrong = rows.set_column(rows.column_names.index("item"), "item", pa.array([*range(149), 1]))
+    with pytest.raises(DataError, match=r"the table: row 40, column 'item': value 40"):
+        trained.predict(wrong)
+    scores = trained.predict(
+        wrong,
+        overrides=["dataset.on_bad_rows=skip"],
+        outputs=public.Outputs(embeddings=("pooled",)),
+    )
+    assert scores["score_click"].null_count == scores["embedding_pooled"].null_count == 109
+    with pytest.raises(UserError, match="no such run directory"):
+        public.load("outputs/nothing")
+
+
+def test_a_folder_stands_for_its_newest_training(trained, tmp_path):
+    import shutil
+
+    for name in ("first", "second"):
+        shutil.copytree(trained.dir, tmp_path / "runs" / name)
+    os.utime(tmp_path / "runs" / "first" / "meta.json", (0, 0))
+    assert public.load(tmp_path / "runs").dir == tmp_path / "runs" / "second"
+    (tmp_path / "latest").symlink_to("runs/first")
+    assert public.load(tmp_path / "latest").metrics == trained.metrics
+
+
+def test_training_is_that_of_the_command_line_twice_in_a_process(runner, tmp_path):
+    before = process_facts()
+    words = (*TINY, "trainer.max_steps=12", "hydra.run.dir=")
+    done = runner.run(*words[:-1], f"hydra.run.dir={tmp_path / 'cli'}")
+    assert done.code == 0, done.text
+    expected = public.load(tmp_path / "cli").metrics
+    for name in ("a", "b"):
+        run = public.train([*words[:-1], f"hydra.run.dir={tmp_path / name}"])
+        assert run.metrics == expected
+    assert process_facts() == before
+    for more, message in (
+        (["trainer.num_processes=2"], "processes of their own"),
+        (["trainer.max_stepz=2"], "nearest: 'trainer.max_steps'"),
+        ([f"run={tmp_path / 'cli'}", "loop=eval"], "load opens one"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            public.train(more)
+
+
+@pytest.mark.parametrize("own", ["two_tower model.net.item=[item]", "sasrec model.net.uniform=8"])
+def test_vectors_make_the_logit_and_top_items_are_those_of_a_search_by_hand(
+    runner, tmp_path, rows, own
+):
+    run = public.load(train(runner, tmp_path, *f"model={own}".split(), *FULL))
+    outputs = public.Outputs(logits=True, embeddings=("user", "item"), top_k=4)
+    result = run.predict(rows, outputs=outputs)
+    user_RD, item_RD = run.embeddings(rows, "user"), run.embeddings(rows, "item")
+    logit_R = result["logit_click"].to_numpy()
+    np.testing.assert_allclose((user_RD * item_RD).sum(1), logit_R, rtol=1e-4, atol=1e-5)
+    # the vector of each item, from rows of which each has another item
+    every = rows.slice(0, 40).set_column(
+        rows.column_names.index("item"), "item", pa.array(range(40))
+    )
+    scores_RI = user_RD @ run.embeddings(every, "item").T
+    for row, history in enumerate(rows["history"].to_pylist()):
+        newest = [int(i) for i in history.split("|")[-3:] if i]
+        scores_RI[row, newest] = -np.inf
+    best_RK = np.argsort(-scores_RI, axis=1)[:, :4]
+    found_RK = np.array(result["top_items"].to_pylist())
+    scores_RK = np.array(result["top_scores"].to_pylist())
+    np.testing.assert_allclose(
+        scores_RK, np.take_along_axis(scores_RI, best_RK, 1), rtol=1e-4, atol=1e-5
+    )
+    assert (found_RK == best_RK).mean() > 0.99  # equal scores may change places

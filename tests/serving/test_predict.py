@@ -1,0 +1,184 @@
+"""Predictions of files: what is scored is what was evaluated, in parts that survive a kill."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from tests.conftest import Zygote
+from tests.serving.scene import clicks, train
+
+
+@pytest.fixture(scope="module")
+def run(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(runner, tmp_path_factory.mktemp("clicks"))
+
+
+def predict(runner: Zygote, run: Path, *words: object) -> str:
+    done = runner.run("predict", str(run), *map(str, words))
+    assert done.code == 0, done.text
+    return done.text
+
+
+def refused(runner: Zygote, run: Path, *words: object) -> str:
+    done = runner.run("predict", str(run), *map(str, words))
+    assert done.code == 2, done.text
+    return done.text
+
+
+def parts(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.glob("part-*"))}
+
+
+def write_csv(table: pa.Table, path: Path, delimiter: str = ",") -> Path:
+    pacsv.write_csv(table, path, pacsv.WriteOptions(delimiter=delimiter))
+    return path
+
+
+def test_the_scores_of_the_test_split_have_the_auc_of_the_evaluation(runner, run, tmp_path):
+    test = run.parent / "test.parquet"
+    predict(runner, run, test, "--out", tmp_path / "out", "--keep", "click,id")
+    scored = pq.read_table(tmp_path / "out")
+    assert scored.column_names == ["click", "id", "score_click"]
+    assert scored["id"].equals(pq.read_table(test)["id"])
+    auc = roc_auc_score(scored["click"].to_numpy(), scored["score_click"].to_numpy())
+    expected = json.loads((run / "result.json").read_text())["metrics"]["test/auc"]
+    assert auc == expected > 0.6
+
+
+def test_labels_are_not_needed_and_logits_are_those_of_the_probabilities(runner, run, tmp_path):
+    bare = clicks(200, 9).drop(["click", "id"])
+    pq.write_table(bare, tmp_path / "bare.parquet")
+    predict(runner, run, tmp_path / "bare.parquet", "--out", tmp_path / "a")
+    predict(runner, run, tmp_path / "bare.parquet", "--out", tmp_path / "b", "--logits")
+    score = pq.read_table(tmp_path / "a")["score_click"].to_numpy()
+    logit = pq.read_table(tmp_path / "b")["logit_click"].to_numpy()
+    assert logit.dtype == np.float32
+    assert np.array_equal(score, 1 / (1 + np.exp(-logit.astype(float))))
+
+
+@pytest.mark.parametrize("format_", ["csv", "tsv"])
+def test_text_files_give_the_scores_of_the_same_rows_in_parquet(runner, run, tmp_path, format_):
+    """Users are integers in the training's Parquet, cities texts: in CSV both are read so."""
+    rows = clicks(300, 9)
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    (tmp_path / "texts").mkdir()
+    delimiter = "\t" if format_ == "tsv" else ","
+    for n in range(3):  # a folder, in the order of names
+        write_csv(rows.slice(n * 100, 100), tmp_path / "texts" / f"{n}.{format_}", delimiter)
+    predict(runner, run, tmp_path / "rows.parquet", "--out", tmp_path / "a", "--keep", "id")
+    predict(runner, run, tmp_path / "texts", "--out", tmp_path / "b", "--keep", "id")
+    assert pq.read_table(tmp_path / "b").equals(pq.read_table(tmp_path / "a"))
+
+
+def test_a_prediction_that_was_killed_goes_on_on_other_ranks_with_the_same_files(
+    runner, run, tmp_path
+):
+    test = run.parent / "test.parquet"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    predict(runner, run, test, "--rows", 30, "--out", whole)
+    process = runner.start("predict", str(run), str(test), "--rows", "30", "--out", str(killed))
+    deadline = time.monotonic() + 60
+    while len(parts(killed)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.kill(signal.SIGKILL)
+    process.wait()
+    there = parts(killed)
+    assert there
+    for name in list(there)[1::2]:  # as if other ranks had been slower
+        (killed / name).unlink()
+    predict(runner, run, test, "--rows", 30, "--out", killed, "trainer.num_processes=2")
+    assert parts(killed) == parts(whole)
+    assert len(parts(whole)) == 34
+    assert pq.read_table(killed).num_rows == 1000
+    assert "is complete already" in predict(runner, run, test, "--rows", 30, "--out", killed)
+
+
+def test_another_prediction_in_the_same_folder_is_refused_with_what_differs(runner, run, tmp_path):
+    test, out = run.parent / "test.parquet", tmp_path / "out"
+    predict(runner, run, test, "--rows", 128, "--out", out)
+    before = parts(out)
+    assert "rows_per_part: 128 -> 64" in refused(runner, run, test, "--rows", 64, "--out", out)
+    other = refused(runner, run, run.parent / "train.parquet", "--rows", 128, "--out", out)
+    assert "input:" in other
+    text = refused(
+        runner, run, test, "--rows", 128, "--out", out, "checkpoint.step=last", "--logits"
+    )
+    assert "outputs.logits: False -> True" in text
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    assert "thesis.tex" in refused(runner, run, test, "--out", tmp_path / "mine")
+    assert parts(out) == before
+
+
+def test_a_bad_row_is_an_error_with_its_place_or_has_no_score_in_its_place(runner, run, tmp_path):
+    rows = clicks(120, 9)
+    path = write_csv(rows, tmp_path / "rows.csv")
+    lines = path.read_text().splitlines()
+    names = lines[0].replace('"', "").split(",")
+    cells = lines[50].split(",")
+    cells[names.index("item")] = "77"  # its table has 40 rows
+    lines[50] = ",".join(cells)
+    path.write_text("\n".join(lines) + "\n")
+    text = refused(runner, run, path, "--out", tmp_path / "a")
+    assert "rows.csv: line 51, column 'item': value 77: its table has the rows 0 to 39" in text
+    lines[91] += ",one more"
+    path.write_text("\n".join(lines) + "\n")
+    out = tmp_path / "b"
+    text = predict(
+        runner, run, path, "--out", out, "--keep", "id", "--rows", 50, "dataset.on_bad_rows=skip"
+    )
+    assert "2 bad rows are skipped" in text
+    assert "line 51, column 'item': value 77" in text and "line 92: 11 values, not 10" in text
+    scored = pq.read_table(out)
+    assert scored.num_rows == 120
+    assert np.flatnonzero(scored["score_click"].is_null()).tolist() == [49, 90]
+    assert scored["id"].to_pylist() == [
+        None if n == 90 else f"row{n}" for n in range(120)
+    ]  # the line that cannot be read has no id either
+    good = np.delete(np.arange(120), [49, 90])
+    pq.write_table(rows.take(good), tmp_path / "good.parquet")
+    predict(runner, run, tmp_path / "good.parquet", "--out", tmp_path / "c")
+    expected = pq.read_table(tmp_path / "c")["score_click"].to_numpy()
+    np.testing.assert_allclose(scored["score_click"].to_numpy()[good], expected, rtol=1e-6)
+
+
+def test_mistakes_are_told_with_the_nearest_right_name(runner, run, tmp_path):
+    test = run.parent / "test.parquet"
+    assert "nearest: 'id'" in refused(runner, run, test, "--keep", "idd")
+    assert "no such path" in refused(runner, run, tmp_path / "nothing.parquet")
+    assert "nearest: '--keep'" in refused(runner, run, test, "--kep", "id")
+    assert "--rows 0" in refused(runner, run, test, "--rows", 0)
+    assert "nearest: 'pooled'" in refused(runner, run, test, "--embeddings", "poled")
+    assert "checkpoint.step=7:" in refused(runner, run, test, "checkpoint.step=7")
+    assert "trainer.batch_size" in refused(runner, run, test, "trainer.batchsize=7")
+    assert "--out for its result" in refused(runner, run, test, "hydra.run.dir=x")
+    assert "name a run" in refused(runner, run)
+    assert "has no vector of a user" in refused(
+        runner, run, test, "--top-k", 3, "--out", tmp_path / "x"
+    )
+    twice = refused(runner, run, test, run.parent / "clicks.csv", "--out", tmp_path / "x")
+    assert "several formats" in twice
+    city = pa.array(range(5))
+    wrong = clicks(5, 0).drop(["city"]).append_column("city", city)
+    pq.write_table(wrong, tmp_path / "wrong.parquet")
+    text = refused(runner, run, tmp_path / "wrong.parquet", "--out", tmp_path / "x")
+    assert "column 'city' has type int64, expected a text as in the training" in text
+
+
+def test_the_default_folder_is_found_again_by_the_same_command(runner, run, tmp_path):
+    test = run.parent / "test.parquet"
+    for expected in ("scored 1,000 rows", "is complete already"):
+        done = runner.run("predict", str(run), str(test), cwd=tmp_path)
+        assert done.code == 0 and expected in done.text, done.text
+    [folder] = (tmp_path / "outputs" / "predict").iterdir()
+    assert folder.name.startswith("run_") and pq.read_table(folder).num_rows == 1000

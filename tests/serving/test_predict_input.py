@@ -1,0 +1,60 @@
+"""Parts hold the rows of the input in order, whatever the chunks in which these are read."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.read_files import RowChunk
+from runner.serving.predict_input import cut_into_parts, place_malformed_lines
+
+FILE = DataFile("rows.csv")
+
+
+def chunk(values: list[int], first_row: int = 0, group: int | None = 0) -> RowChunk:
+    return RowChunk(FILE, group, first_row, len(values), pa.table({"x": values}))
+
+
+def values(part) -> list[int]:
+    return [v for piece in part.pieces for v in piece.table["x"].to_pylist()]
+
+
+@pytest.mark.parametrize("part_rows", [1, 4, 7, 10, 100])
+def test_parts_are_the_same_for_all_sizes_of_chunks(part_rows):
+    rng = np.random.default_rng(part_rows)
+    ends = [0, *sorted(rng.choice(np.arange(1, 30), 5, replace=False).tolist()), 30]
+    chunks = [(a, chunk(list(range(a, b)))) for a, b in pairwise(ends)]
+    parts = list(cut_into_parts(chunks, part_rows, lambda _: True))
+    assert [values(p) for p in parts] == [
+        list(range(30))[n : n + part_rows] for n in range(0, 30, part_rows)
+    ]
+    assert [p.number for p in parts] == list(range(len(parts)))
+    odd = list(cut_into_parts(chunks, part_rows, lambda number: number % 2 == 1))
+    assert [(p.number, values(p)) for p in odd] == [
+        (p.number, values(p)) for p in parts if p.number % 2 == 1
+    ]
+
+
+def test_a_malformed_line_gets_a_row_in_its_place_and_other_rows_know_their_line():
+    """Lines 2 to 7, of which 4 and 6 cannot be read."""
+    plain = RowChunk(FILE, None, 2, 4, pa.table({"x": [2, 3, 5, 7]}))
+    broken = RowChunk(
+        FILE, None, 2, 4, plain.table, malformed_lines=((4, "9 values"), (6, "1 value"))
+    )
+    pieces = list(place_malformed_lines(broken))
+    shown = [
+        (piece.table and piece.table["x"].to_pylist(), piece.describe_row(0)) for piece in pieces
+    ]
+    assert shown == [
+        ([2, 3], "rows.csv: line 2"),
+        (None, "rows.csv: line 4"),
+        ([5], "rows.csv: line 5"),
+        (None, "rows.csv: line 6"),
+        ([7], "rows.csv: line 7"),
+    ]
+    assert pieces[1].problem == "rows.csv: line 4: 9 values"
+    assert list(place_malformed_lines(plain)) == [plain]
