@@ -1,0 +1,8 @@
+"""From a run to its use: a trained model as a folder that scores raw rows.
+
+Public names are listed in `__init__.pyi` and imported at their first use.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
