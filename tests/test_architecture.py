@@ -37,12 +37,13 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *("config", "data", "distributed", "embeddings", "metrics"),
         *("models", "optim", "reporting", "rundir"),
     },
+    "serving": {"data", "metrics", "models", "embeddings", "reporting", "rundir", "training"},
     "worker": {"config", "distributed", "reporting", "rundir", "training"},
     "launch": {"config", "data", "distributed", "reporting", "rundir", "worker"},
     "remote": {"config", "launch", "rundir", "sweep"},
     "cli": {
         *("config", "data", "distributed", "launch", "optim", "reporting"),
-        *("rundir", "sweep", "training"),
+        *("rundir", "serving", "sweep", "training"),
     },
     "__main__": {"cli", "config", "distributed", "launch", "remote"},
 }

@@ -143,9 +143,7 @@ class TwoTower(RetrievalModel):
 
     def query_vectors(self, embeddings: Embeddings, dense_BD: Tensor) -> Tensor:
         means = [
-            mean_pool(
-                sequence_BLD, embeddings.per_row[f"{sequence.name}:length"], self.half_life
-            )
+            mean_pool(sequence_BLD, embeddings.per_row[f"{sequence.name}:length"], self.half_life)
             for sequence, sequence_BLD in zip(self.embedding.sequences, embeddings.sequences_BLD)
         ]
         user_BE = self.drop(torch.cat((embeddings.pooled_BE, *means, dense_BD), dim=1))

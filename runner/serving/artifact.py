@@ -22,6 +22,7 @@ from runner.errors import DataError, UserError
 
 FORMAT_VERSION = 1
 FORMATS = ("pt2", "aoti", "onnx")
+QUANTISATIONS = ("fp16", "int8", "int4")  # of the tables
 SUFFIXES = {"pt2": ".pt2", "aoti": ".aoti.pt2", "onnx": ".onnx"}
 MANIFEST, SCHEMA, METRICS, SCORE = "manifest.json", "schema.json", "metrics.json", "score.py"
 

@@ -17,7 +17,6 @@ from runner.serving.artifact import GraphSpec
 ONNX_OPSET = 20
 # Machine code that every x86-64 processor since 2013 runs; the default is that of this machine.
 PORTABLE = {"cpp.march": "x86-64-v3", "cpp.simdlen": 256}
-ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def save_graph(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from runner.errors import UserError, unknown_choice
 from runner.serving.artifact import (
@@ -161,10 +160,26 @@ class Scorer:
         Raises:
             DataError: if the artifact has no such graph.
         """
+        return self.run_arrays(graph, self.arrays(graph, rows))
+
+    def arrays(self, graph: str, rows: EncodedRows) -> list[np.ndarray]:
+        """Return the inputs of a graph in their order; see `GraphSpec`.
+
+        Raises:
+            DataError: if the artifact has no such graph.
+        """
         spec = require_graph(self.artifact, graph)
         inputs = graph_inputs(spec, rows)
-        outputs = self._run[graph]([inputs[name] for name in spec.inputs])
-        return dict(zip(spec.outputs, outputs, strict=True))
+        return [inputs[name] for name in spec.inputs]
+
+    def run_arrays(self, graph: str, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Run one graph on its inputs, whose ids are not checked; return its outputs by name.
+
+        Raises:
+            DataError: if the artifact has no such graph.
+        """
+        spec = require_graph(self.artifact, graph)
+        return dict(zip(spec.outputs, self._run[graph](arrays), strict=True))
 
 
 def load_graph(path: Path, format_: str, spec: GraphSpec, *, num_threads: int = 0) -> RunGraph:
@@ -181,9 +196,7 @@ def load_graph(path: Path, format_: str, spec: GraphSpec, *, num_threads: int = 
 
             options = ort.SessionOptions()
             options.intra_op_num_threads = num_threads
-            session = ort.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
+            session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             return partial(_run_onnx, session, spec.inputs)
         import torch
     except ImportError as error:

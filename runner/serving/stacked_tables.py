@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-QUANTISATIONS = ("fp16", "int8", "int4")
-
 
 class Rows(nn.Module):
     """A weight whose rows are looked up, [R, D]. In bytes a row: FP32 4 D, FP16 2 D."""
