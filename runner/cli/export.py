@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from runner.cli.flags import parse_flags
 from runner.cli.verb_parser import VerbParser
 from runner.errors import raise_combined, unknown_choice
 from runner.serving.artifact import FORMATS, QUANTISATIONS
@@ -23,7 +22,7 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for what cannot be exported, before anything is written.
     """
-    given, overrides = make_parser().parse_own(words)
+    given = make_parser().parse(words)
     formats = tuple(dict.fromkeys((given.format or "pt2").split(",")))
     raise_combined(_find_problems(given.folder, given.out, formats, given.quantise, given.weights))
     from runner.config.compose import compose_job
@@ -31,7 +30,6 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.launch import check_composed, print_status
     from runner.machine import set_thread_environment, usable_cores
 
-    flags = parse_flags([*overrides, *given.overrides])
     average = {"ema": ("trainer.ema.evaluate=true",), "trained": ("trainer.ema.evaluate=false",)}
     composed = compose_job(
         [
@@ -39,9 +37,8 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
             f"run={given.folder}",
             *FIXED,
             *average.get(given.weights, ()),
-            *flags.overrides,
-        ],
-        config_dirs=flags.config_dirs,
+            *given.overrides,
+        ]
     )
     allowed = allowed_packages(allow)
     check_composed(composed, allowed)

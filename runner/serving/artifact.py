@@ -117,7 +117,7 @@ def write_schema(
         pq.write_table(values, folder / names[name], write_page_checksum=True)
     content = {
         "format_version": FORMAT_VERSION,
-        "columns": {name: kind for name, kind in _column_kinds(raw.declared).items()},
+        "columns": _column_kinds(raw.declared),
         "numeric": [asdict(spec) for spec in raw.declared.numeric],
         "ids": [asdict(spec) for spec in raw.declared.ids],
         "fitted": raw.fitted.json_fields(),

@@ -118,7 +118,8 @@ class PlainLookup(nn.Module):
                 parts.append(found[0].flatten(1))
             elif found:
                 parts.append(torch.cat([found[g][:, place] for g, place in self.places], dim=1))
-        per_row, sequences = {}, []
+        per_row: dict[str, Tensor] = {}
+        sequences: list[Tensor] = []
         for sequence, rows in zip(self.sequences, self.sequence_rows):
             ids_BL, length_B = rest.pop(0), rest.pop(0)
             place_L = torch.arange(sequence.max_length, device=ids_BL.device)
@@ -149,7 +150,7 @@ class RowsGraph(nn.Module):
         ids_B = torch.zeros(size, dtype=torch.int64)
         batch = Batch(
             dense_BD=dense_BD,
-            sparse=None,  # type: ignore[arg-type]  # a dense half reads no ids
+            sparse=None,  # a dense half reads no ids
             sequences=None,
             labels_BT=zeros_BT,
             weights_B=torch.ones(size),
@@ -205,7 +206,8 @@ def build_graphs(
             f"model {type(model).__name__} cannot be exported: it is neither an EmbeddingModel nor "
             "a RetrievalModel, so its look-ups are not known"
         )
-    lookup, sequences, features = model.embedding, (), schema.sparse
+    lookup, features = model.embedding, schema.sparse
+    sequences: tuple[SequenceInput, ...] = ()
     if isinstance(lookup, SequenceLookup):
         sequences, features = _sequence_inputs(lookup), lookup.pooled_features
     plain = PlainLookup(lookup, features, sequences, choice)

@@ -40,12 +40,11 @@ def check_pt2(path: Path) -> None:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            for problem in _find_problems(archive):
-                raise UserError(f"{path}: not loaded: {problem}")
+            problem = next(_find_problems(archive), None)
     except (zipfile.BadZipFile, ValueError, KeyError, TypeError, OSError) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"{path}: not a readable .pt2: {error!r}") from error
+    if problem:
+        raise UserError(f"{path}: not loaded: {problem}")
 
 
 def _find_problems(archive: zipfile.ZipFile) -> Iterator[str]:

@@ -64,8 +64,8 @@ class RunInputs:
             for start in range(0, total, CHUNK_ROWS):
                 stop = min(start + CHUNK_ROWS, total)
                 rows = self.dataset.read_columns(split, names, start, stop)
-                chunk = RequestRows(REQUEST, None, start, stop - start, rows)
-                yield chunk, np.ones(stop - start, bool)
+                request = RequestRows(REQUEST, None, start, stop - start, rows)
+                yield request, np.ones(stop - start, bool)
             return
         columns, times = self.table.columns_read, self.raw.fitted.times
         for chunk, masks in iterate_split_chunks(self.table, columns, times):
@@ -110,7 +110,8 @@ def _fitted(recipe: Recipe, table: TableRecipe, columns: Columns) -> FittedTrans
     else:
         fitted = FittedTransforms.load(prepare(recipe)[0])
     # files that are read as they are have no fitted values, but their tables have sizes
-    sizes = {c.table or c.name: c.num_rows for c in (*columns.categorical, *columns.sequences)}
+    sizes = {c.table or c.name: c.num_rows for c in columns.categorical}
+    sizes |= {c.table or c.name: c.num_rows for c in columns.sequences}
     return replace(fitted, num_rows={**sizes, **fitted.num_rows})
 
 

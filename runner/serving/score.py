@@ -8,7 +8,9 @@ The example below is of rows whose outputs are known.
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,16 +18,16 @@ HERE = Path(__file__).resolve().parent
 SUFFIXES = {"pt2": ".pt2", "aoti": ".aoti.pt2", "onnx": ".onnx"}
 
 
-def verify():
+def verify() -> dict[str, Any]:
     """Check that every file is what was exported."""
-    manifest = json.loads((HERE / "manifest.json").read_text())
+    manifest: dict[str, Any] = json.loads((HERE / "manifest.json").read_text())
     for name, digest in manifest["files"].items():
         if hashlib.sha256((HERE / name).read_bytes()).hexdigest() != digest:
             sys.exit(f"{name}: damaged")
     return manifest
 
 
-def load(graph, format_):
+def load(graph: str, format_: str) -> Callable[[list[Any]], list[Any]]:
     """Return a function from a list of arrays, the inputs, to a list of arrays, the outputs."""
     path = str(HERE / (graph + SUFFIXES[format_]))
     if format_ == "onnx":
@@ -36,6 +38,7 @@ def load(graph, format_):
         return lambda arrays: session.run(None, dict(zip(names, arrays)))
     import torch
 
+    module: Any
     if format_ == "aoti":  # machine code: load it only if you trust who has built it
         from torch._inductor import aoti_load_package
 
@@ -43,14 +46,15 @@ def load(graph, format_):
     else:  # torch.export.load trusts the file, too
         module = torch.export.load(path).module(check_guards=False)
 
-    def run(arrays):
+    def run(arrays: list[Any]) -> list[Any]:
         with torch.no_grad():
             return [out.numpy() for out in module(*map(torch.from_numpy, arrays))]
 
     return run
 
 
-def main():
+def main() -> None:
+    """Run the example in every format."""
     manifest = verify()
     schema = json.loads((HERE / "schema.json").read_text())
     example = np.load(HERE / "example.npz", allow_pickle=False)

@@ -17,7 +17,6 @@ class Rows(nn.Module):
 
     def __init__(self, weight_RD: Tensor) -> None:
         super().__init__()
-        self.dim = weight_RD.shape[1]
         self.register_buffer("weight", weight_RD)
         self.weight: Tensor
 
@@ -91,6 +90,7 @@ class StackedTables(nn.Module):
     ) -> None:
         super().__init__()
         self.rows = make_rows(torch.cat(list(weights)), quantise)
+        self.dim: int = weights[0].shape[1]
         self.is_whole, self.for_onnx, self.any_mean = quantise is None, for_onnx, any(mean)
         first = [0]
         for weight in weights:
@@ -116,14 +116,16 @@ class StackedTables(nn.Module):
             x_VD = self.rows(values_V + self.first_F[bag_V // size])
             if weights_V is not None:
                 x_VD = x_VD * weights_V[:, None]
-            zeros = torch.zeros(num_features * size, self.rows.dim, device=x_VD.device)
+            zeros = torch.zeros(num_features * size, self.dim, device=x_VD.device)
             pooled = zeros.index_add(0, bag_V, x_VD)
         else:
             first = self.first_F[:, None].expand(num_features, size).reshape(-1)
             rows_V = values_V + first.repeat_interleave(lengths, output_size=values_V.shape[0])
             offsets = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
-            table = self.rows.weight if self.is_whole else self.rows(rows_V)
-            if not self.is_whole:
+            if isinstance(self.rows, Rows) and self.is_whole:
+                table = self.rows.weight
+            else:
+                table = self.rows(rows_V)
                 rows_V = torch.arange(rows_V.shape[0], device=rows_V.device)
             pooled = functional.embedding_bag(
                 rows_V,
@@ -133,7 +135,7 @@ class StackedTables(nn.Module):
                 include_last_offset=True,
                 per_sample_weights=weights_V,
             )
-        pooled_FBD = pooled.view(num_features, size, self.rows.dim)
+        pooled_FBD: Tensor = pooled.view(num_features, size, self.dim)
         if self.any_mean:
             scale_FB = lengths_FB.clamp(min=1).float().reciprocal()
             scale_FB = torch.where(self.mean_F1, scale_FB, 1.0)
