@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,31 +30,33 @@ SCHEMA = {
 }
 
 
+def with_gaps(values: Iterable[Any], every: int) -> pa.Array:
+    return pa.array([None if i % every == 0 else v for i, v in enumerate(values)])
+
+
 def table(num_rows: int, seed: int = 0) -> pa.Table:
     random = np.random.default_rng(seed)
     cities = np.array(["Bern", "Basel", "Chur", "Genf"])[random.integers(0, 4, num_rows)]
     lengths = random.integers(0, 4, num_rows)
     tags = [[f"t{random.integers(6)}" for _ in range(n)] for n in lengths]
+    pages = ["|".join(f"p{p}" for p in random.integers(0, 90, i % 3)) for i in range(num_rows)]
     brand = random.integers(0, 7, num_rows)
     return pa.table(
         {
             "click": (random.random(num_rows) < 0.2 + 0.6 * (brand > 3)).astype(np.int8),
             "price": random.normal(size=num_rows).astype(np.float32),
-            "age": pa.array([None if i % 11 == 0 else float(a) for i, a in enumerate(random.integers(18, 80, num_rows))]),
+            "age": with_gaps(random.integers(18, 80, num_rows).astype(float), 11),
             "spent": random.exponential(5, num_rows),
-            "city": pa.array([None if i % 13 == 0 else c for i, c in enumerate(cities)]),
+            "city": with_gaps(cities, 13),
             "shop": random.integers(0, 14, num_rows),
             "brand": brand,
             "agent": [f"agent {i}" for i in random.integers(0, 200, num_rows)],
             "hour": random.random(num_rows) * 24,
-            "tags": pa.array([None if i % 17 == 0 else t for i, t in enumerate(tags)]),
-            "tag_weights": pa.array(
-                [None if i % 17 == 0 else [0.5] * len(t) for i, t in enumerate(tags)],
-                pa.list_(pa.float64()),
-            ),
-            "pages": ["|".join(f"p{p}" for p in random.integers(0, 90, i % 3)) for i in range(num_rows)],
+            "tags": with_gaps(tags, 17),
+            "tag_weights": with_gaps([[0.5] * len(t) for t in tags], 17),
+            "pages": pages,
         }
-    )  # fmt: skip
+    )
 
 
 def write(folder: Path, num_rows: int = 900) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from runner.errors import UserError
 from runner.cli.export import export as export_verb
+from runner.errors import UserError
 from runner.serving.artifact import open_artifact, write_manifest, write_schema
 from runner.serving.graphs import build_graphs
 from runner.serving.scorer import Scorer
@@ -115,7 +115,8 @@ def test_several_formats_lie_in_one_folder_and_score_py_needs_nothing_of_ours(
     measured = export(runner, table_run, out, "--format", "pt2,onnx")
     assert measured["formats"].keys() == {"pt2", "onnx"}
     blocked = "; ".join(f"sys.modules[{n!r}] = None" for n in BLOCKED)
-    code = f"import sys, runpy; {blocked}; runpy.run_path({str(out / 'score.py')!r}, run_name='__main__')"
+    run_it = f"runpy.run_path({str(out / 'score.py')!r}, run_name='__main__')"
+    code = f"import sys, runpy; {blocked}; {run_it}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("model.click") == 2
