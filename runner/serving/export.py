@@ -216,9 +216,7 @@ def _measure(
 def describe(measured: Mapping[str, Any]) -> list[str]:
     """Return what people read about an artifact."""
     evaluated, lines = measured["evaluated"], []
-    shown = [name for name in evaluated if name.partition("/")[0] in ("auc", "loss")] or list(
-        evaluated
-    )[:3]
+    shown = [n for n in evaluated if n.partition("/")[0] in ("auc", "loss") or "@" in n]
     for format_, found in measured["formats"].items():
         parts = []
         for name in shown[:4]:
