@@ -202,7 +202,7 @@ def first_rows(inputs: RunInputs, split: str, count: int) -> EncodedRows:
 
 
 def measure_latency(job: Job, scorer: Scorer, inputs: RunInputs, split: str) -> dict[str, Any]:
-    """Time model and graphs on prepared inputs, for rows at once: microseconds of the fastest call."""
+    """Time model and graphs on prepared inputs, microseconds of the fastest call."""
     model = job.context.model
     batches: dict[int, Batch] = {}
     for size in LATENCY_ROWS:

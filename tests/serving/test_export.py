@@ -78,6 +78,37 @@ def test_known_data_without_lists_of_weights_repeat_it_to_the_last_digit(runner,
     assert manifest["checkpoint"]["sha256"] == hashlib.sha256(step.read_bytes()).hexdigest()
 
 
+def test_rows_that_a_run_skips_as_bad_keep_their_place(runner, tmp_path):
+    """A value that is no number, and a line with too many values, in each split."""
+    random, lines = np.random.default_rng(0), ["click,price,city"]
+    for i in range(600):
+        price = "x" if i % 50 == 7 else f"{random.gamma(2):.3f}"
+        lines.append(f"{random.integers(2)},{price},c{random.integers(9)}")
+        lines += ["1,2,3,4,5"] if i % 97 == 5 else []
+    (tmp_path / "clicks.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "schema.yaml").write_text(
+        "{labels: [click], numeric: [price], categorical: {city: {encode: vocabulary}}}"
+    )
+    words = (
+        "dataset=csv",
+        f"dataset.path={tmp_path / 'clicks.csv'}",
+        f"dataset.schema={tmp_path / 'schema.yaml'}",
+        "dataset.on_bad_rows=skip",
+        "dataset.split={random: {train: 0.5, validation: 0.25, test: 0.25}}",
+        "model=mlp",
+        "trainer.max_steps=20",
+        "trainer.batch_size=32",
+        "trainer.num_threads=1",
+        "report=false",
+    )
+    run = tmp_path / "run"
+    done = runner.run(*words, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    measured = export(runner, run, tmp_path / "model")
+    assert measured["formats"]["pt2"]["metrics"] == measured["evaluated"]
+    assert measured["evaluated"] == evaluated(runner, run, tmp_path / "eval")
+
+
 @pytest.mark.parametrize("net", ["sasrec", "two_tower", "din"])
 def test_models_of_items_give_the_rankings_of_the_evaluation(runner, beauty, tmp_path, net):  # noqa: F811
     more = {"sasrec": ("model.net.uniform=9", *FULL), "two_tower": FULL, "din": ()}[net]
