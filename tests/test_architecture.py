@@ -41,7 +41,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "launch": {"config", "data", "distributed", "reporting", "rundir", "worker"},
     "remote": {"config", "launch", "rundir", "sweep"},
     "serving": {
-        *("config", "data", "distributed", "launch", "models"),
+        *("config", "data", "distributed", "embeddings", "launch", "metrics", "models"),
         *("reporting", "rundir", "training"),
     },
     "cli": {

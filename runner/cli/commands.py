@@ -37,6 +37,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "runner.cli.reproduce:reproduce",
         "DIR: repeat a run elsewhere, and say whether the result is the same",
     ),
+    "export": (
+        "runner.cli.export:export",
+        "DIR --out MODEL [--format pt2|aoti|onnx]: write the model for use elsewhere",
+    ),
     "clean": (
         "runner.cli.clean:clean",
         "[DIR...] [--older-than AGE] [--interrupted] [--yes]: delete runs without a result",

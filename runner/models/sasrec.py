@@ -63,7 +63,7 @@ class SASRec(RetrievalModel):
     ) -> None:
         super().__init__()
         history, self.item = find_history_and_item(schema, sequence, item)
-        self.history = history.name
+        self.history, self.item_features = history.name, (self.item,)
         self.embedding = SequenceLookup(
             schema,
             embedding_dim,
@@ -93,8 +93,7 @@ class SASRec(RetrievalModel):
         length_B, item_B = per_row[f"{self.history}:length"], per_row["item"]
         ids_BL, embedded_BLD = per_row[f"{self.history}:ids"], embeddings.sequences_BLD[0]
         states_BLD = self.encode(embedded_BLD, length_B)
-        last_B = (length_B - 1).clamp(min=0)
-        query_BD = states_BLD[torch.arange(len(last_B), device=last_B.device), last_B]
+        query_BD, last_B = _last_states(states_BLD, length_B)
         logits_B1 = (query_BD.float() * item_BD.float()).sum(1, keepdim=True)
         is_positive_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
         row_P = is_positive_B.nonzero()[:, 0]  # sync: the number of queries
@@ -125,5 +124,15 @@ class SASRec(RetrievalModel):
         states_BLD: Tensor = self.norm(self.blocks(self.drop(x_BLD)))
         return states_BLD
 
+    def query_vectors(self, embeddings: Embeddings, dense_BD: Tensor) -> Tensor:
+        length_B = embeddings.per_row[f"{self.history}:length"]
+        return _last_states(self.encode(embeddings.sequences_BLD[0], length_B), length_B)[0]
+
     def item_vectors(self, embedded_CD: Tensor) -> Tensor:
         return embedded_CD
+
+
+def _last_states(states_BLD: Tensor, length_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the states of the newest events, [B, D], and their places, [B]."""
+    last_B = (length_B - 1).clamp(min=0)
+    return states_BLD[torch.arange(last_B.shape[0], device=last_B.device), last_B], last_B

@@ -8,6 +8,7 @@ recommendations", WWW.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -70,6 +71,8 @@ class TwoTower(RetrievalModel):
     Raises:
         ValueError: if the schema lacks what is needed, or if a setting is out of range.
     """
+
+    query_reads_dense = True
 
     def __init__(
         self,
@@ -142,12 +145,9 @@ class TwoTower(RetrievalModel):
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         per_row, width = embeddings.per_row, self.item_width
         item_BE, user_BE = embeddings.pooled_BE[:, :width], embeddings.pooled_BE[:, width:]
-        means = [
-            mean_pool(sequence_BLD, per_row[f"{sequence.name}:length"], self.half_life)
-            for sequence, sequence_BLD in zip(self.embedding.sequences, embeddings.sequences_BLD)
-        ]
-        user_BE = self.drop(torch.cat((user_BE, *means, batch.dense_BD), dim=1))
-        query_BD = self.encode(self.user, user_BE, batch.weights_B) / self.temperature
+        query_BD = self.query_vectors(
+            replace(embeddings, pooled_BE=user_BE), batch.dense_BD, batch.weights_B
+        )
         item_BD = self.encode(self.thing, item_BE, batch.weights_B)
         logits_B1 = (query_BD.float() * item_BD.float()).sum(1, keepdim=True)
         is_positive_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
@@ -166,6 +166,16 @@ class TwoTower(RetrievalModel):
         """Return [B, out]."""
         vectors_BD: Tensor = tower(x_B, weights_B)
         return functional.normalize(vectors_BD, dim=1) if self.normalise else vectors_BD
+
+    def query_vectors(
+        self, embeddings: Embeddings, dense_BD: Tensor, weights_B: Tensor | None = None
+    ) -> Tensor:
+        means = [
+            mean_pool(sequence_BLD, embeddings.per_row[f"{sequence.name}:length"], self.half_life)
+            for sequence, sequence_BLD in zip(self.embedding.sequences, embeddings.sequences_BLD)
+        ]
+        user_BE = self.drop(torch.cat((embeddings.pooled_BE, *means, dense_BD), dim=1))
+        return self.encode(self.user, user_BE, weights_B) / self.temperature
 
     def item_vectors(self, embedded_CD: Tensor) -> Tensor:
         return self.encode(self.thing, embedded_CD)

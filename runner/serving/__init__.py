@@ -1,4 +1,4 @@
-"""From a run to its use: its model scores tables, on the command line and in Python.
+"""From a run to its use: its model scores tables here, and elsewhere as a folder of its own.
 
 Public names are listed in `__init__.pyi` and imported at their first use.
 """

@@ -24,6 +24,8 @@ from runner.rundir.checkpoint import saved_steps
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.json_files import read_jsonl
 from runner.rundir.run import read_config, read_result
+from runner.serving.artifact import Artifact, open_artifact
+from runner.serving.export_plan import ExportSettings, plan_export
 from runner.serving.find_run import find_run
 from runner.serving.predict_encode import PartEncoder, check_input_types
 from runner.serving.predict_input import MEMORY, MemoryTable, check_kept_columns, cut_into_parts
@@ -217,11 +219,45 @@ class TrainedRun:
         vectors: np.ndarray = column.flatten().to_numpy(zero_copy_only=False)
         return vectors.reshape(len(column), column.type.list_size)
 
+    def export(
+        self,
+        out: str | Path,
+        settings: ExportSettings = ExportSettings(),  # noqa: B008  (it is frozen)
+        *,
+        step: int | str = "best",
+        overrides: Sequence[str] = (),
+    ) -> Artifact:
+        """Write the model as a folder that scores raw rows, as `python -m runner export` does.
+
+        Args:
+            out: the folder to write, which must not exist.
+            settings: formats, quantised tables, which weights.
+            step: `best`, `last`, or the number of a checkpoint.
+            overrides: settings that differ from those of the run.
+
+        Raises:
+            UserError: for what cannot be exported, and for an artifact that is not what was
+                evaluated, which is not kept.
+        """
+        allowed = allowed_packages(self.allow)
+        words = (f"checkpoint.step={step}", *overrides)
+        config = plan_export(str(self.dir), str(out), settings, words, allowed).config
+        with process_restored():
+            from runner.reporting.console import View
+            from runner.serving.export import export_run
+
+            export_run(config, Path(out), settings, view=View(), allowed=allowed, say=_say_nothing)
+        return open_artifact(Path(out))
+
     def _scorer(self, step: int | str, overrides: tuple[str, ...]) -> _Scorer:
         words = (f"checkpoint.step={step}", *overrides)
         if words not in self._scorers:
             self._scorers[words] = _Scorer(self.dir, words, self.allow)
         return self._scorers[words]
+
+
+def _say_nothing(text: str) -> None:
+    """Leave out what the artifact's `metrics.json` says as well."""
 
 
 class _Scorer:

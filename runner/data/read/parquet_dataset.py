@@ -95,15 +95,19 @@ class ParquetDataset:
     def read_carried_columns(self, split: str, start: int, stop: int) -> pa.Table:
         """Return the carried columns of rows [start, stop) of a split, in file order."""
         names = [name.removeprefix(CARRIED_PREFIX) for name in self.columns.carried]
+        table = self.read_columns(split, self.columns.carried, start, stop)
+        return table.rename_columns(names)
+
+    def read_columns(self, split: str, names: Sequence[str], start: int, stop: int) -> pa.Table:
+        """Return columns of rows [start, stop) of a split as they are stored, in file order."""
         index = self._indexes[split]
         blocks = np.flatnonzero((index.start_N < stop) & (index.start_N + index.rows_N > start))
         if not len(blocks) or not names:
             return pa.table({name: [] for name in names})
         reader = BlockReader(index, self.columns)
-        table = reader.read_table(blocks, self.columns.carried)
+        table = reader.read_table(blocks, names)
         reader.close()
-        first = int(index.start_N[blocks[0]])
-        return table.rename_columns(names).slice(start - first, stop - start)
+        return table.slice(start - int(index.start_N[blocks[0]]), stop - start)
 
     def batches(
         self,

@@ -108,12 +108,12 @@ class Criteo:
         return passes * self._file().stat().st_size // LINE_BYTES
 
     def make(self, folder: Path, advance: Advance) -> PreparedFiles:
-        splits, fitted, _ = rewrite_table(self._table(), folder, advance)
+        splits, fitted, _ = rewrite_table(self.as_table(), folder, advance)
         return PreparedFiles(splits, {"num_rows": fitted.num_rows}, {})
 
     def columns(self, fitted: Mapping[str, Any]) -> Columns:
         return rewritten_columns(
-            self._table().declared, FittedTransforms(fitted["num_rows"]), has_weights=False
+            self.as_table().declared, FittedTransforms(fitted["num_rows"]), has_weights=False
         )
 
     def _file(self) -> Path:
@@ -121,7 +121,8 @@ class Criteo:
             self.path, example="data/criteo/train.txt", files=(), download_hint=DOWNLOAD_HINT
         )
 
-    def _table(self) -> _CriteoTable:
+    def as_table(self) -> _CriteoTable:
+        """Return the file as a table whose columns are declared."""
         if self.encode == "hash":
             missing = np.array([MISSING_VALUE])
             default = int(hash_ids(missing, self.hash_rows, self.hash_salt)[0])

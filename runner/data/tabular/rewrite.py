@@ -72,7 +72,7 @@ def rewrite_table(
     used = {*table.row_split.splits, *table.files}
     writers = {split: _open_writer(table, folder, split) for split in SPLITS if split in used}
     lengths = _MeanLengths()
-    for chunk, masks in _iterate_split_chunks(table, table.columns_read, fitted.times):
+    for chunk, masks in iterate_split_chunks(table, table.columns_read, fitted.times):
         encoded, bad_R = _encode_or_blank(table, chunk, fitted, bad, lengths)
         for split, mask_R in masks.items():
             lengths.update(split, mask_R, encoded)
@@ -97,7 +97,7 @@ def _fit_transforms(
     )
     problem = ""
     if needs_fitting(table.declared):
-        for chunk, masks in _iterate_split_chunks(table, fitter.columns_to_read(), split_starts):
+        for chunk, masks in iterate_split_chunks(table, fitter.columns_to_read(), split_starts):
             if chunk.table is not None:
                 fitter.update(chunk, masks)
             problem = problem or chunk.problem
@@ -144,7 +144,7 @@ def _encode_or_blank(
     return encoded, bad_R
 
 
-def _iterate_split_chunks(
+def iterate_split_chunks(
     table: RewritableTable, columns: list[str], split_starts: dict[str, float]
 ) -> Iterator[tuple[RowChunk, dict[str, np.ndarray]]]:
     """Yield all rows, with a mask of rows for each split."""

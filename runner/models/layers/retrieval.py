@@ -6,7 +6,7 @@ B batch, C candidates, I items, L sequence length, D width.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -28,16 +28,28 @@ class RetrievalModel(Recommender):
     embedding: SequenceLookup
     negatives: NegativeSampler
     item: SparseFeature  # the feature whose ids are the items
+    item_features: Sequence[SparseFeature]  # what an item's vector is made of: `item` comes first
     history: str | None  # the sequence of the same items, which a ranking may leave out
     items_ID: Tensor | None = None  # the catalogue
     excludes_history = False
     exposes_vectors = False  # whether predictions hold `row_vectors`
+    query_reads_dense = False
 
     def embed(self, batch: Batch) -> Embeddings:
         """Look up the batch and its candidates, and add the ids of the rows' items as `item`."""
         embeddings: Embeddings = self.embedding(batch, self.negatives.sample(batch.cursor))
         per_row = {**embeddings.per_row, "item": single_ids(batch, self.item.name)}
         return replace(embeddings, per_row=per_row)
+
+    @abstractmethod
+    def query_vectors(self, embeddings: Embeddings, dense_BD: Tensor) -> Tensor:
+        """Return the queries, [B, D].
+
+        Args:
+            embeddings: `pooled_BE` has the features that are not the item's, and `per_row` the
+                lengths of the sequences.
+            dense_BD: the dense features.
+        """
 
     @abstractmethod
     def item_vectors(self, embedded_CD: Tensor) -> Tensor:

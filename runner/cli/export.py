@@ -1,0 +1,69 @@
+"""`export DIR --out MODEL`: writes a trained model for use without this project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.cli.verb_parser import VerbParser
+
+
+def export(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Export the model of a run.
+
+    Raises:
+        UserError: for what cannot be exported, before anything is written.
+    """
+    from runner.config.targets import allowed_packages
+    from runner.launch import print_status
+    from runner.machine import set_thread_environment, usable_cores
+    from runner.serving.export_plan import ExportSettings, plan_export
+
+    given = make_parser().parse(words)
+    formats = tuple(dict.fromkeys((given.format or "pt2").split(",")))
+    settings = ExportSettings(formats, given.quantise, given.weights, given.portable)
+    allowed = allowed_packages(allow)
+    composed = plan_export(given.folder, given.out, settings, given.overrides, allowed)
+    set_thread_environment(composed.config["trainer"]["num_threads"] or usable_cores())
+    from runner.reporting.console import View
+    from runner.serving.export import export_run
+
+    out = Path(given.out)
+    export_run(composed.config, out, settings, view=View(), allowed=allowed, say=print)
+    print_status(f"wrote {out}; `python {out / 'score.py'}` shows how it is loaded")
+    return 0
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `export`."""
+    parser = VerbParser(
+        "export",
+        "Write the model of a run as one folder that scores raw rows: graphs, transforms,\n"
+        "metrics, hashes. It is scored on the run's own test split first, and not written\n"
+        "if it is not what was evaluated.",
+        examples=("export outputs/dlrm --out model", "export outputs/dlrm --out m --format aoti"),
+    )
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="the run")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="such as checkpoint.step=last"
+    )
+    parser.add_argument("--out", metavar="MODEL", help="the folder to write; must not exist")
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        help="pt2 (torch.export, the default), aoti (machine code), onnx; or several: pt2,onnx",
+    )
+    parser.add_argument(
+        "--quantise", metavar="KIND", help="store the tables as fp16, int8 or int4; default: whole"
+    )
+    parser.add_argument(
+        "--weights",
+        metavar="WHICH",
+        help="ema or trained; default: those that evaluations take (trainer.ema.evaluate)",
+    )
+    parser.add_argument(
+        "--portable",
+        action="store_true",
+        help="aoti: for any x86-64-v3 processor, not only for this machine's",
+    )
+    return parser

@@ -1,0 +1,265 @@
+"""The folder of an exported model: its files, their hashes, and what its graphs take.
+
+docs/export.md describes the format. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.schema_file import Declared, IdSpec, NumericSpec
+from runner.errors import DataError, UserError
+
+FORMAT_VERSION = 1
+FORMATS = ("pt2", "aoti", "onnx")
+QUANTISATIONS = ("fp16", "int8", "int4")  # of the tables
+SUFFIXES = {"pt2": ".pt2", "aoti": ".aoti.pt2", "onnx": ".onnx"}
+MANIFEST, SCHEMA, METRICS, SCORE = "manifest.json", "schema.json", "metrics.json", "score.py"
+
+
+@dataclass(frozen=True)
+class LookupGroup:
+    """Pooled features whose tables have one width: they are looked up in one stacked table."""
+
+    features: tuple[str, ...]
+    weighted: bool = False  # whether the ids have weights
+
+
+@dataclass(frozen=True)
+class SequenceInput:
+    """A sequence, whose ids are padded with 0 behind the end."""
+
+    name: str
+    max_length: int
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """What one graph takes and returns.
+
+    Its inputs, in this order: `dense` [B, D] float32, if it reads numbers; for each group n the
+    jagged `values_n` [V] int64 and `lengths_n` [F, B] int64, feature-major, and `weights_n` [V]
+    float32 if it is weighted; for each sequence n `ids_n` [B, L] int64, the oldest first, and
+    `length_n` [B] int64. Ids are rows of the feature's own table.
+    """
+
+    name: str  # model, or query and items
+    dense: tuple[str, ...]
+    groups: tuple[LookupGroup, ...]
+    sequences: tuple[SequenceInput, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        names = ["dense"] if self.dense else []
+        for n, group in enumerate(self.groups):
+            names += [f"values_{n}", f"lengths_{n}"]
+            names += [f"weights_{n}"] if group.weighted else []
+        for n in range(len(self.sequences)):
+            names += [f"ids_{n}", f"length_{n}"]
+        return tuple(names)
+
+
+@dataclass(frozen=True)
+class Task:
+    """An output: the probability of a binary label, or the value of a regression."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class RawInputs:
+    """The raw columns of the features, and how they become what the graphs take."""
+
+    declared: Declared  # of the features alone
+    fitted: FittedTransforms
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An exported model whose files are those of its manifest."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+    graphs: tuple[GraphSpec, ...]
+    tasks: tuple[Task, ...]
+    raw: RawInputs
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        return tuple(self.manifest["formats"])
+
+    @property
+    def version(self) -> str:
+        """What answers name as the model's version: the hash of all its files."""
+        return str(self.manifest["version"])
+
+
+def write_schema(
+    folder: Path, graphs: tuple[GraphSpec, ...], tasks: tuple[Task, ...], raw: RawInputs
+) -> None:
+    """Write `schema.json`, and each vocabulary into a Parquet file beside it."""
+    names = {}
+    for number, name in enumerate(sorted(raw.fitted.vocabularies)):
+        names[name] = f"vocabulary-{number}.parquet"
+        values = pa.table({"value": raw.fitted.vocabularies[name]})
+        pq.write_table(values, folder / names[name], write_page_checksum=True)
+    content = {
+        "format_version": FORMAT_VERSION,
+        "columns": _column_kinds(raw.declared),
+        "numeric": [asdict(spec) for spec in raw.declared.numeric],
+        "ids": [asdict(spec) for spec in raw.declared.ids],
+        "fitted": raw.fitted.json_fields(),
+        "vocabularies": names,
+        "graphs": [{**asdict(graph), "inputs": graph.inputs} for graph in graphs],
+        "tasks": [asdict(task) for task in tasks],
+    }
+    (folder / SCHEMA).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _column_kinds(declared: Declared) -> dict[str, str]:
+    """Return what each raw column holds, for people."""
+    kinds = dict.fromkeys((spec.column for spec in declared.numeric), "number")
+    for spec in declared.ids:
+        for column in spec.cross or (spec.column,):
+            kinds[column] = "list of ids" if spec.is_list else "id"
+            if spec.separator:
+                kinds[column] = f"text of ids, separated by {spec.separator!r}"
+        kinds |= dict.fromkeys((c for c in (spec.weights, spec.order_by) if c), "list of numbers")
+    return kinds
+
+
+def _read_schema(
+    folder: Path,
+) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...], RawInputs]:
+    content = json.loads((folder / SCHEMA).read_text())
+    vocabularies = {
+        name: np.asarray(pq.read_table(folder / file, page_checksum_verification=True)["value"])
+        for name, file in content["vocabularies"].items()
+    }
+    declared = Declared(
+        labels=(),
+        numeric=tuple(_make_spec(NumericSpec, values) for values in content["numeric"]),
+        ids=tuple(_make_spec(IdSpec, values) for values in content["ids"]),
+    )
+    graphs = tuple(
+        GraphSpec(
+            name=graph["name"],
+            dense=tuple(graph["dense"]),
+            groups=tuple(LookupGroup(tuple(g["features"]), g["weighted"]) for g in graph["groups"]),
+            sequences=tuple(SequenceInput(**sequence) for sequence in graph["sequences"]),
+            outputs=tuple(graph["outputs"]),
+        )
+        for graph in content["graphs"]
+    )
+    tasks = tuple(Task(**task) for task in content["tasks"])
+    fitted = FittedTransforms(**content["fitted"], vocabularies=vocabularies)
+    return graphs, tasks, RawInputs(declared, fitted)
+
+
+def _make_spec(kind: type, values: Mapping[str, Any]) -> Any:
+    """Build a specification from JSON, where tuples have become lists."""
+    known = {f.name for f in fields(kind)}
+    as_tuples = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return kind(**{k: v for k, v in as_tuples.items() if k in known})
+
+
+def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write `manifest.json` last, with the sha256 of every file that is there."""
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+    files = {p.relative_to(folder).as_posix(): hash_file(p) for p in paths}
+    version = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
+    content = {"format_version": FORMAT_VERSION, "version": version, **facts, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_artifact(path: Path | str) -> Artifact:
+    """Open an exported model after every file has been held against the manifest's hashes.
+
+    The hashes find damage. They do not say who has written the folder.
+
+    Raises:
+        UserError: for a folder that is no artifact, is damaged, or is of a later version.
+    """
+    folder = Path(path)
+    manifest = _read_manifest(folder)
+    for name, digest in manifest["files"].items():
+        file = folder / _checked_name(folder, name)
+        if file.is_symlink() or not file.is_file():
+            raise UserError(f"{file}: missing, or no plain file; the manifest lists it")
+        if hash_file(file) != digest:
+            raise UserError(f"{file}: damaged: it is not what the manifest says")
+    if SCHEMA not in manifest["files"]:
+        raise UserError(f"{folder / MANIFEST}: lists no {SCHEMA}")
+    try:
+        graphs, tasks, raw = _read_schema(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+        raise UserError(f"{folder / SCHEMA}: cannot be read: {error!r}") from error
+    return Artifact(folder, manifest, graphs, tasks, raw)
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    if not (folder / MANIFEST).is_file():
+        raise UserError(f"{folder}: no exported model; `python -m runner export DIR` writes one")
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        version, files, formats = (manifest[k] for k in ("format_version", "files", "formats"))
+        well_formed = isinstance(files, dict) and set(formats) <= set(FORMATS)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / MANIFEST}: cannot be read: {error!r}") from error
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{folder}: format version {version}; this is for version {FORMAT_VERSION}: "
+            "export the run again"
+        )
+    if not well_formed:
+        raise UserError(f"{folder / MANIFEST}: damaged: its files or formats are not as written")
+    checked: dict[str, Any] = manifest
+    return checked
+
+
+def _checked_name(folder: Path, name: str) -> str:
+    """Return a file's name if it lies in the folder.
+
+    Raises:
+        UserError: for a path that leads elsewhere.
+    """
+    parts = PurePosixPath(name).parts
+    if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\\" in name:
+        raise UserError(f"{folder / MANIFEST}: {name!r} does not lie in the folder")
+    return name
+
+
+def graph_file(graph: str, format_: str) -> str:
+    """Return the name of a graph's file in a format."""
+    return f"{graph}{SUFFIXES[format_]}"
+
+
+def require_graph(artifact: Artifact, name: str) -> GraphSpec:
+    """Return a graph of the artifact.
+
+    Raises:
+        DataError: if it has none of this name.
+    """
+    for graph in artifact.graphs:
+        if graph.name == name:
+            return graph
+    there = ", ".join(graph.name for graph in artifact.graphs)
+    raise DataError(f"{artifact.path}: has no graph {name!r}; there are {there}")

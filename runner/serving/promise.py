@@ -1,0 +1,237 @@
+"""What is served is what was evaluated: an artifact is scored on a split of its own run.
+
+B batch, T tasks, R rows.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from runner.batch import Batch, Prediction
+from runner.metrics.settings import MetricSettings
+from runner.models.layers.retrieval import RetrievalModel
+from runner.serving.artifact import require_graph
+from runner.serving.raw_rows import EncodedRows
+from runner.serving.run_inputs import RunInputs, select_rows
+from runner.serving.scorer import Scorer
+from runner.training.catalogue import attach_slices, open_catalogue
+from runner.training.job import Job
+from runner.training.loops.recorder import reduce_metrics
+
+# How far a metric may lie from that of the evaluation. The graph of a .pt2 has the very operators
+# of the model; a compiler or another runtime adds in another order.
+BOUNDS: Mapping[str | None, float] = {None: 1e-5, "fp16": 1e-4, "int8": 2e-3, "int4": 2e-2}
+AMP_BOUND = 5e-3  # an evaluation under autocast rounds more than the graph, which is in float32
+LOGIT_BOUND = 1e-4  # of a whole graph, relative to the largest logit or 1
+MOVED_ROWS = 4  # in rankings rounding may swap so many rows
+LATENCY_ROWS = (1, 64, 1024)
+ITEMS_AT_A_TIME = 16_384
+
+
+@dataclass
+class Comparison:
+    """An artifact beside its evaluation."""
+
+    metrics: dict[str, float]
+    largest_difference: float = 0.0  # of a logit
+    largest_logit: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+
+def compare(
+    job: Job, scorer: Scorer, inputs: RunInputs, split: str, evaluated: Mapping[str, float]
+) -> Comparison:
+    """Score a split from its raw rows, and compare metrics and logits with the model's own.
+
+    Args:
+        job: with the weights of the artifact.
+        scorer: of the artifact; its own transforms are used.
+        inputs: the run's raw rows.
+        split: the name of the split.
+        evaluated: metrics of `loop=eval` on this split.
+    """
+    context, model = job.context, job.context.model
+    metrics = job.make_metrics(True)
+    settings = MetricSettings(**job.config["metrics"])
+    rows = _RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
+    found = Comparison({})
+    for root in context.root_modules():
+        root.eval()
+    with context.evaluation_weights(), torch.no_grad(), open_catalogue(model, settings):
+        if isinstance(model, RetrievalModel) and model.items_ID is not None:
+            items_ID = torch.from_numpy(_all_items(scorer, model.item.num_rows))
+        else:
+            items_ID = None
+        for batch in job.dataset.batches(split, batch_size=job.trainer.batch_size):
+            prediction, _ = job.task.eval_step(context, batch)
+            encoded = rows.take(batch.size)
+            scored = _score(scorer, encoded, prediction, batch, model, items_ID)
+            # rows that were skipped as bad have weight 0, and whatever score
+            counted_B1 = (batch.weights_B > 0)[:, None]
+            difference = ((scored.logits_BT - prediction.logits_BT).abs() * counted_B1).max()
+            found.largest_difference = max(found.largest_difference, float(difference))
+            largest = float((prediction.logits_BT.abs() * counted_B1).max())
+            found.largest_logit = max(found.largest_logit, largest)
+            losses = dict(context.loss(scored))
+            schema = job.dataset.schema
+            metrics.update(attach_slices(scored, batch, schema, settings.slice_by), losses)
+    found.metrics, _ = reduce_metrics(metrics, context.ranks)
+    found.problems = _find_problems(found, evaluated, scorer, job, split)
+    return found
+
+
+def _score(
+    scorer: Scorer,
+    rows: EncodedRows,
+    prediction: Prediction,
+    batch: Batch,
+    model: torch.nn.Module,
+    items_ID: torch.Tensor | None,
+) -> Prediction:
+    """Return the prediction of the model with what the artifact says instead."""
+    aux = dict(prediction.aux)
+    if isinstance(model, RetrievalModel) and items_ID is not None:
+        embeddings = model.embed(batch)
+        query_BD = torch.from_numpy(scorer.vectors("query", rows))
+        own_ID, model.items_ID = model.items_ID, items_ID
+        aux |= model.rank_in_catalogue(query_BD, embeddings.per_row["item"], embeddings.per_row)
+        model.items_ID = own_ID
+    logits_BT = torch.from_numpy(np.ascontiguousarray(scorer.logits(rows)))
+    return replace(prediction, logits_BT=logits_BT, aux=aux)
+
+
+def _all_items(scorer: Scorer, num_items: int) -> np.ndarray:
+    """Return the vectors of all items, whose only feature is their id, [I, D]."""
+    spec = require_graph(scorer.artifact, "items")
+    parts = []
+    for start in range(0, num_items, ITEMS_AT_A_TIME):
+        ids = np.arange(start, min(start + ITEMS_AT_A_TIME, num_items))
+        lengths = np.ones((1, len(ids)), np.int64)
+        arrays = {"values_0": ids, "lengths_0": lengths, "weights_0": np.ones(len(ids), "f4")}
+        parts.append(scorer.run_arrays("items", [arrays[name] for name in spec.inputs])["vectors"])
+    return np.concatenate(parts)
+
+
+def _find_problems(
+    found: Comparison, evaluated: Mapping[str, float], scorer: Scorer, job: Job, split: str
+) -> list[str]:
+    quantise = scorer.artifact.manifest["quantise"]
+    bound = max(BOUNDS[quantise], AMP_BOUND if job.context.amp_dtype is not None else 0.0)
+    moved = MOVED_ROWS / job.dataset.num_rows[split]
+    problems = []
+    for name, value in evaluated.items():
+        now = found.metrics.get(name, math.nan)
+        if math.isnan(value) and math.isnan(now):
+            continue
+        if not abs(now - value) <= bound * max(1.0, abs(value)) + moved * bound**0.5:
+            problems.append(f"{split}/{name} is {now:.6f}, and {value:.6f} in the evaluation")
+    is_exact = quantise is None and job.context.amp_dtype is None
+    allowed = LOGIT_BOUND * max(1.0, found.largest_logit)
+    if is_exact and not found.largest_difference <= allowed:
+        problems.append(
+            f"a logit differs by {found.largest_difference:.3g}; at most {allowed:.3g} is rounding"
+        )
+    return problems
+
+
+class _RowQueue:
+    """Encoded rows in the sizes that are asked for."""
+
+    def __init__(self, chunks: Iterator[EncodedRows]) -> None:
+        self._chunks = chunks
+        self._rest: EncodedRows | None = None
+        self._at = 0
+
+    def take(self, count: int) -> EncodedRows:
+        parts: list[EncodedRows] = []
+        while count:
+            if self._rest is None or self._at == self._rest.num_rows:
+                self._rest, self._at = next(self._chunks), 0
+                continue
+            stop = min(self._at + count, self._rest.num_rows)
+            parts.append(row_range(self._rest, self._at, stop))
+            count -= stop - self._at
+            self._at = stop
+        return parts[0] if len(parts) == 1 else concat_rows(parts)
+
+
+def row_range(rows: EncodedRows, start: int, stop: int) -> EncodedRows:
+    """Return consecutive rows."""
+    number_R = np.arange(rows.num_rows)
+    return select_rows(rows, (number_R >= start) & (number_R < stop))
+
+
+def concat_rows(parts: list[EncodedRows]) -> EncodedRows:
+    """Return the rows of several parts, one after another."""
+    ids = {}
+    for name, first in parts[0].ids.items():
+        found = [part.ids[name] for part in parts]
+        offsets = first.offsets_R1
+        if offsets is not None:
+            lengths = np.concatenate(
+                [np.diff(x.offsets_R1) for x in found if x.offsets_R1 is not None]
+            )
+            offsets = np.concatenate([[0], np.cumsum(lengths)])
+        weights = [x.weights for x in found if x.weights is not None]
+        ids[name] = replace(
+            first,
+            values=np.concatenate([x.values for x in found]),
+            missing=np.concatenate([x.missing for x in found]),
+            offsets_R1=offsets,
+            weights=np.concatenate(weights) if weights else None,
+        )
+    dense = {n: np.concatenate([part.dense[n] for part in parts]) for n in parts[0].dense}
+    bad_R = np.concatenate([part.bad_R for part in parts])
+    return EncodedRows(sum(part.num_rows for part in parts), dense, ids, bad_R)
+
+
+def first_rows(inputs: RunInputs, split: str, count: int) -> EncodedRows:
+    """Return the first rows of a split, repeated if it has fewer."""
+    rows = next(chunk for chunk in inputs.encoded_rows(split) if chunk.num_rows)
+    while rows.num_rows < count:
+        rows = concat_rows([rows, rows])
+    return row_range(rows, 0, count)
+
+
+def measure_latency(job: Job, scorer: Scorer, inputs: RunInputs, split: str) -> dict[str, Any]:
+    """Time model and graphs on prepared inputs, microseconds of the fastest call."""
+    model = job.context.model
+    batches: dict[int, Batch] = {}
+    for size in LATENCY_ROWS:
+        long_enough = [s for s in (split, *job.dataset.num_rows) if job.dataset.num_rows[s] >= size]
+        if long_enough:
+            batches[size] = next(iter(job.dataset.batches(long_enough[0], batch_size=size)))
+    times: dict[str, Any] = {"eager": {}, "exported": {}}
+    for size, batch in batches.items():
+        rows = first_rows(inputs, split, size)
+        ready = [(spec.name, scorer.arrays(spec.name, rows)) for spec in scorer.artifact.graphs]
+
+        def exported(ready: list[tuple[str, list[np.ndarray]]] = ready) -> None:
+            for name, arrays in ready:
+                scorer.run_arrays(name, arrays)
+
+        with torch.no_grad(), job.context.evaluation_weights():
+            eager_us, exported_us = _fastest_us(partial(model, batch), exported)
+        times["eager"][str(size)], times["exported"][str(size)] = eager_us, exported_us
+    return times
+
+
+def _fastest_us(*calls: Callable[[], object], budget_s: float = 1.0) -> list[float]:
+    """Time several functions in turns; the fastest call of each was not interrupted."""
+    taken: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    while sum(map(sum, taken)) < budget_s and len(taken[0]) < 200:
+        for call, times in zip(calls, taken):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+    return [round(min(times) * 1e6, 1) for times in taken]

@@ -1,0 +1,189 @@
+"""Raw columns become the inputs of exported graphs, by the transforms of the training.
+
+Shape legend: R rows, F features, V values of list columns, L sequence length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.column_types import check_column_types
+from runner.data.tabular.encode import build_numeric_column, encode_numeric, map_to_table_rows
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.raw_ids import RawIds, read_ids
+from runner.data.tabular.read_files import RowChunk, unpack_columns
+from runner.data.tabular.schema_file import Declared
+from runner.errors import DataError, nearest_hint
+from runner.serving.artifact import GraphSpec, RawInputs
+
+REQUEST = DataFile("the rows")
+
+
+@dataclass(frozen=True)
+class RequestRows(RowChunk):
+    """Rows that lie in memory, in no file."""
+
+    def describe_row(self, row: int) -> str:
+        return f"row {self.first_row + row}"
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Features after all transforms; every id is a row of its feature's own table."""
+
+    num_rows: int
+    dense: Mapping[str, np.ndarray]  # [R] float32
+    ids: Mapping[str, RawIds]
+    bad_R: np.ndarray  # rows that cannot be scored; their values are harmless
+    messages: Sequence[str] = field(default_factory=list)  # about the first of them
+
+
+def as_table(rows: pa.Table | pa.RecordBatch | Mapping[str, Any]) -> pa.Table:
+    """Return raw columns as an Arrow table.
+
+    Args:
+        rows: a table, a record batch, or column -> values.
+
+    Raises:
+        DataError: for values that make no column, or columns of different lengths.
+    """
+    if isinstance(rows, pa.Table):
+        return rows
+    try:
+        if isinstance(rows, pa.RecordBatch):
+            return pa.Table.from_batches([rows])
+        return pa.table(dict(rows))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"the rows are no table: {error}") from error
+
+
+def encode_rows(
+    raw: RawInputs,
+    rows: pa.Table,
+    features: Sequence[str],
+    *,
+    first_row: int = 0,
+    skip_bad_rows: bool = False,
+) -> EncodedRows:
+    """Encode the raw columns of some features.
+
+    Args:
+        features: names of those that the graphs read.
+        first_row: number of the first row, for messages.
+        skip_bad_rows: mark bad rows instead of raising an error for the first.
+
+    Raises:
+        DataError: naming the column that is missing or of a wrong type, and the first bad row.
+    """
+    wanted = set(features)
+    declared = replace(
+        raw.declared,
+        numeric=tuple(spec for spec in raw.declared.numeric if spec.name in wanted),
+        ids=tuple(spec for spec in raw.declared.ids if spec.name in wanted),
+    )
+    table = _prepare_columns(declared, rows)
+    chunk = RequestRows(REQUEST, None, first_row, table.num_rows, table)
+    return encode_chunk_features(chunk, declared, raw.fitted, skip_bad_rows=skip_bad_rows)
+
+
+def encode_chunk_features(
+    chunk: RowChunk, declared: Declared, fitted: FittedTransforms, *, skip_bad_rows: bool
+) -> EncodedRows:
+    """Encode the features of a chunk, as `encode_chunk` does for prepared files.
+
+    Raises:
+        DataError: for the first bad row, unless bad rows are skipped.
+    """
+    table = chunk.table
+    assert table is not None
+    validator = RowValidator.for_chunk(chunk, skip_bad_rows)
+    dense = {
+        spec.name: encode_numeric(table, spec, validator, build_numeric_column(spec, fitted))
+        for spec in declared.numeric
+    }
+    ids = {}
+    for spec in declared.ids:
+        found = read_ids(spec, table, validator)
+        num_rows = fitted.num_rows[spec.table or spec.name]
+        values = map_to_table_rows(spec, found, num_rows, fitted, validator).astype(np.int64)
+        # what the graph trusts: in stacked tables another id would read another table's row
+        assert not len(values) or 0 <= int(values.min()) <= int(values.max()) < num_rows, spec.name
+        ids[spec.name] = replace(found, values=values)
+    return EncodedRows(chunk.num_rows, dense, ids, validator.bad_R, validator.messages)
+
+
+def _prepare_columns(declared: Declared, rows: pa.Table) -> pa.Table:
+    """Select the columns that are read, and give those without a value the type of their role.
+
+    Raises:
+        DataError: for a column that is missing, there twice, or of a type that its role refuses.
+    """
+    for name in declared.columns:
+        count = len(rows.schema.get_all_field_indices(name))
+        if count == 0:
+            near = nearest_hint(name, rows.column_names, 3)
+            raise DataError(f"{REQUEST}: no column {name!r}{near}")
+        if count > 1:
+            raise DataError(f"{REQUEST}: {count} columns are called {name!r}")
+    table = rows.select(list(declared.columns))
+    numbers = {spec.column for spec in declared.numeric}
+    texts = {spec.column for spec in declared.ids if spec.separator}
+    lists = {c for s in declared.ids if s.is_list and not s.separator for c in s.columns}
+    for index, name in enumerate(table.column_names):
+        type_ = table.schema.field(index).type
+        plain = pa.float64() if name in numbers else pa.int64()
+        if pt.is_list(type_) and pt.is_null(type_.value_type):
+            table = table.set_column(index, name, table[name].cast(pa.list_(plain)))
+        elif pt.is_null(type_):
+            target = pa.string() if name in texts else pa.list_(plain) if name in lists else plain
+            table = table.set_column(index, name, table[name].cast(target))
+    check_column_types(declared, table.schema, str(REQUEST))
+    return unpack_columns(table)
+
+
+def graph_inputs(spec: GraphSpec, rows: EncodedRows) -> dict[str, np.ndarray]:
+    """Return the inputs of a graph by name; see `GraphSpec`."""
+    inputs: dict[str, np.ndarray] = {}
+    if spec.dense:
+        inputs["dense"] = np.stack([rows.dense[name] for name in spec.dense], axis=1)
+    for n, group in enumerate(spec.groups):
+        found = [rows.ids[name] for name in group.features]
+        inputs[f"values_{n}"] = np.concatenate([ids.values for ids in found])
+        inputs[f"lengths_{n}"] = np.stack([_lengths(ids, rows.num_rows) for ids in found])
+        if group.weighted:
+            weights = [
+                np.ones(len(ids.values), np.float32) if ids.weights is None else ids.weights
+                for ids in found
+            ]
+            inputs[f"weights_{n}"] = np.concatenate(weights)
+    for n, sequence in enumerate(spec.sequences):
+        ids = rows.ids[sequence.name]
+        lengths_R = _lengths(ids, rows.num_rows)
+        padded_RL = np.zeros((rows.num_rows, sequence.max_length), np.int64)
+        padded_RL[np.arange(sequence.max_length) < lengths_R[:, None]] = ids.values
+        inputs[f"ids_{n}"], inputs[f"length_{n}"] = padded_RL, lengths_R
+    return inputs
+
+
+def _lengths(ids: RawIds, num_rows: int) -> np.ndarray:
+    if ids.offsets_R1 is None:
+        return np.ones(num_rows, np.int64)
+    lengths: np.ndarray = np.diff(ids.offsets_R1).astype(np.int64)
+    return lengths
+
+
+def graph_features(specs: Sequence[GraphSpec]) -> tuple[str, ...]:
+    """Return the features that some graphs read, each once."""
+    names: list[str] = []
+    for spec in specs:
+        names += [*spec.dense, *(n for group in spec.groups for n in group.features)]
+        names += [sequence.name for sequence in spec.sequences]
+    return tuple(dict.fromkeys(names))

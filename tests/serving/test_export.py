@@ -1,0 +1,278 @@
+"""`export`: what is served is what was evaluated, for whole runs by the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from runner.cli.export import export as export_verb
+from runner.errors import UserError
+from runner.serving.artifact import open_artifact, write_manifest, write_schema
+from runner.serving.graphs import build_graphs
+from runner.serving.scorer import Scorer
+from tests.conftest import TINY
+from tests.serving import clicks
+from tests.whole.test_items import FULL, NUM_ITEMS, SETTINGS, beauty  # noqa: F401  (a fixture)
+
+
+def export(runner, run: Path, out: Path, *words: str) -> dict:
+    done = runner.run("export", str(run), "--out", str(out), *words)
+    assert done.code == 0, done.text
+    return json.loads((out / "metrics.json").read_text())
+
+
+def evaluated(runner, run: Path, own: Path, *words: str) -> dict[str, float]:
+    done = runner.run("loop=eval", f"run={run}", f"hydra.run.dir={own}", *words)
+    assert done.code == 0, done.text
+    found = json.loads((own / "result.json").read_text())["metrics"]
+    return {name.removeprefix("test/"): value for name, value in found.items()}
+
+
+@pytest.fixture(scope="module")
+def table_run(runner, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("table")
+    run = folder / "run"
+    done = runner.run(*clicks.write(folder / "data"), f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(runner, table_run, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("model") / "model"
+    export(runner, table_run, out)
+    return out
+
+
+def test_the_metrics_of_raw_rows_are_those_of_loop_eval(runner, table_run, model, tmp_path):
+    expected = evaluated(runner, table_run, tmp_path / "eval")
+    measured = json.loads((model / "metrics.json").read_text())
+    assert measured["evaluated"] == expected
+    found = measured["formats"]["pt2"]["metrics"]
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-6), name
+    assert measured["rows"] > 100
+
+
+def test_known_data_without_lists_of_weights_repeat_it_to_the_last_digit(runner, tmp_path):
+    run, out = tmp_path / "run", tmp_path / "model"
+    done = runner.run(*TINY, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    measured = export(runner, run, out)
+    assert measured["formats"]["pt2"]["metrics"] == measured["evaluated"]
+    assert measured["formats"]["pt2"]["largest_logit_difference"] == 0
+    assert measured["evaluated"] == evaluated(runner, run, tmp_path / "eval")
+    manifest = json.loads((out / "manifest.json").read_text())
+    meta = json.loads((run / "meta.json").read_text())
+    assert manifest["run"]["signature"] == meta["signature"]
+    step = run / "checkpoints" / f"step-{manifest['checkpoint']['step']}" / "manifest.json"
+    assert manifest["checkpoint"]["sha256"] == hashlib.sha256(step.read_bytes()).hexdigest()
+
+
+def test_rows_that_a_run_skips_as_bad_keep_their_place(runner, tmp_path):
+    """A value that is no number, and a line with too many values, in each split."""
+    random, lines = np.random.default_rng(0), ["click,price,city"]
+    for i in range(600):
+        price = "x" if i % 50 == 7 else f"{random.gamma(2):.3f}"
+        lines.append(f"{random.integers(2)},{price},c{random.integers(9)}")
+        lines += ["1,2,3,4,5"] if i % 97 == 5 else []
+    (tmp_path / "clicks.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "schema.yaml").write_text(
+        "{labels: [click], numeric: [price], categorical: {city: {encode: vocabulary}}}"
+    )
+    words = (
+        "dataset=csv",
+        f"dataset.path={tmp_path / 'clicks.csv'}",
+        f"dataset.schema={tmp_path / 'schema.yaml'}",
+        "dataset.on_bad_rows=skip",
+        "dataset.split={random: {train: 0.5, validation: 0.25, test: 0.25}}",
+        "model=mlp",
+        "trainer.max_steps=20",
+        "trainer.batch_size=32",
+        "trainer.num_threads=1",
+        "report=false",
+    )
+    run = tmp_path / "run"
+    done = runner.run(*words, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    measured = export(runner, run, tmp_path / "model")
+    assert measured["formats"]["pt2"]["metrics"] == measured["evaluated"]
+    assert measured["evaluated"] == evaluated(runner, run, tmp_path / "eval")
+
+
+@pytest.mark.parametrize("net", ["sasrec", "two_tower", "din"])
+def test_models_of_items_give_the_rankings_of_the_evaluation(runner, beauty, tmp_path, net):  # noqa: F811
+    more = {"sasrec": ("model.net.uniform=9", *FULL), "two_tower": FULL, "din": ()}[net]
+    words = (*SETTINGS, beauty, f"model={net}", *more, "report=false")
+    run, out = tmp_path / "run", tmp_path / "model"
+    done = runner.run(*words, f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    measured = export(runner, run, out)
+    expected = evaluated(runner, run, tmp_path / "eval")
+    found = measured["formats"]["pt2"]["metrics"]
+    if more:
+        assert found["recall@5"] == expected["recall@5"]
+        items = Scorer.load(out).vectors("items", {"item": np.arange(NUM_ITEMS)})
+        assert len({row.tobytes() for row in items}) == NUM_ITEMS
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_each_quantisation_reports_before_and_after(runner, table_run, tmp_path):
+    sizes = []
+    for kind in ("fp16", "int8", "int4"):
+        measured = export(runner, table_run, tmp_path / kind, "--quantise", kind)
+        before, after = measured["evaluated"], measured["formats"]["pt2"]["metrics"]
+        assert before["auc/click"] == pytest.approx(after["auc/click"], abs=0.03)
+        assert before["loss"] != after["loss"]
+        sizes.append(measured["formats"]["pt2"]["bytes"])
+    assert json.loads((tmp_path / "int4" / "manifest.json").read_text())["quantise"] == "int4"
+
+
+def test_several_formats_lie_in_one_folder_and_score_py_needs_nothing_of_ours(
+    runner, table_run, tmp_path
+):
+    pytest.importorskip("onnxruntime")
+    out = tmp_path / "model"
+    measured = export(runner, table_run, out, "--format", "pt2,onnx")
+    assert measured["formats"].keys() == {"pt2", "onnx"}
+    blocked = "; ".join(f"sys.modules[{n!r}] = None" for n in BLOCKED)
+    run_it = f"runpy.run_path({str(out / 'score.py')!r}, run_name='__main__')"
+    code = f"import sys, runpy; {blocked}; {run_it}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("model.click") == 2
+
+
+BLOCKED = ("runner", "torchrec", "fbgemm_gpu", "hydra", "omegaconf")
+
+
+@pytest.mark.parametrize("format_", ["pt2", "onnx"])
+def test_raw_rows_are_scored_without_torchrec_fbgemm_and_hydra(
+    runner, table_run, model, tmp_path, format_
+):
+    if format_ == "onnx":
+        pytest.importorskip("onnxruntime")
+        model = tmp_path / "model"
+        export(runner, table_run, model, "--format", "onnx")
+    rows = tmp_path / "rows.parquet"
+    pq.write_table(clicks.table(40, seed=5).drop(["click", "price"]), rows)
+    blocked = [*BLOCKED[1:], *(["torch"] if format_ == "onnx" else [])]
+    code = f"""
+import sys
+for name in {blocked}: sys.modules[name] = None
+import json, pyarrow.parquet as pq
+from runner.serving import Scorer
+scores = Scorer.load({str(model)!r}).score(pq.read_table({str(rows)!r}))
+print(json.dumps({{k: v.tolist() for k, v in scores.items()}}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    scores = json.loads(done.stdout)
+    assert scores.keys() == {"click", "price"}
+    assert len(set(scores["click"])) > 30
+    assert all(0 < p < 1 for p in scores["click"])
+
+
+def test_the_average_of_the_weights_is_a_choice(runner, tmp_path):
+    run = tmp_path / "run"
+    done = runner.run(*TINY, "trainer.ema.decay=0.9", f"hydra.run.dir={run}")
+    assert done.code == 0, done.text
+    found = {}
+    for which in ("ema", "trained"):
+        measured = export(runner, run, tmp_path / which, "--weights", which)
+        own = (f"trainer.ema.evaluate={'true' if which == 'ema' else 'false'}",)
+        assert measured["evaluated"] == evaluated(runner, run, tmp_path / f"eval {which}", *own)
+        assert measured["formats"]["pt2"]["metrics"] == measured["evaluated"]
+        assert json.loads((tmp_path / which / "manifest.json").read_text())["weights"] == which
+        found[which] = measured["evaluated"]["loss"]
+    assert found["ema"] != found["trained"]
+
+
+def test_mistakes_are_told_together_and_nothing_is_written(runner, table_run, tmp_path):
+    out = tmp_path / "out"
+    words = ("--out", str(out), "--format", "pt3", "--quantise", "int9", "--weights", "emma")
+    done = runner.run("export", str(table_run), *words)
+    assert done.code == 2
+    for text in ("--format=pt3", "nearest: 'pt2'", "--quantise=int9", "--weights=emma"):
+        assert text in done.text
+    done = runner.run("export", str(table_run), "--out", str(out), "--quantize", "int8")
+    assert (done.code, "nearest: '--quantise'" in done.text) == (2, True)
+    done = runner.run("export", str(table_run), "--out", str(out), "--weights", "ema")
+    assert (done.code, "kept no moving average" in done.text) == (2, True)
+    done = runner.run("export", str(tmp_path / "nothing"), "--out", str(out))
+    assert done.code == 2
+    assert not list(tmp_path.iterdir())
+    done = runner.run("export", str(table_run), "--out", str(table_run))
+    assert (done.code, "exists already" in done.text) == (2, True)
+
+
+@pytest.mark.parametrize("broken", ["weights", "transforms"])
+def test_an_artifact_that_is_not_what_was_evaluated_is_not_written(
+    table_run, tmp_path, monkeypatch, broken
+):
+    def with_other_weights(model, schema, choice):
+        graphs = build_graphs(model, schema, choice)
+        graphs[0][1].lookup.pooled[0].rows.weight.neg_()
+        return graphs
+
+    def with_other_transforms(folder, graphs, tasks, raw):
+        write_schema(folder, graphs, tasks, raw)
+        text = (folder / "schema.json").read_text()
+        assert '"salt": 3' in text
+        (folder / "schema.json").write_text(text.replace('"salt": 3', '"salt": 4'))
+
+    if broken == "weights":
+        monkeypatch.setattr("runner.serving.export.build_graphs", with_other_weights)
+    else:
+        monkeypatch.setattr("runner.serving.export.write_schema", with_other_transforms)
+    with pytest.raises(UserError, match="not written, since it is not what was evaluated"):
+        export_verb([str(table_run), "--out", str(tmp_path / "out")], [])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_file_and_a_path_that_leads_elsewhere_are_refused(model, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(model, copy)
+    assert open_artifact(copy).version == open_artifact(model).version
+    schema = (copy / "schema.json").read_text()
+    (copy / "schema.json").write_text(schema.replace("Bern", "Wien") + " ")
+    with pytest.raises(UserError, match=r"schema\.json: damaged"):
+        open_artifact(copy)
+    (copy / "schema.json").write_text(schema)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    for name in ("../x", "/etc/passwd", "a/../../x", "..\\x"):
+        files = {**manifest["files"], name: "0"}
+        (copy / "manifest.json").write_text(json.dumps({**manifest, "files": files}))
+        with pytest.raises(UserError, match="does not lie in the folder"):
+            open_artifact(copy)
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "format_version": 9}))
+    with pytest.raises(UserError, match="format version 9"):
+        open_artifact(copy)
+    (copy / "metrics.json").unlink()
+    (copy / "metrics.json").symlink_to(model / "metrics.json")
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="no plain file"):
+        open_artifact(copy)
+    with pytest.raises(UserError, match="no exported model"):
+        open_artifact(tmp_path)
+
+
+def test_machine_code_is_loaded_only_where_it_is_trusted(model, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(model, copy)
+    (copy / "model.pt2").rename(copy / "model.aoti.pt2")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    facts = {k: v for k, v in manifest.items() if k not in ("files", "version")}
+    write_manifest(copy, {**facts, "formats": ["aoti"]})
+    with pytest.raises(UserError, match="machine code"):
+        Scorer.load(copy)

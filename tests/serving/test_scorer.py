@@ -1,0 +1,125 @@
+"""Raw rows: ids beyond their table, missing lists, columns of wrong types, bad rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from runner.batch import Schema, SparseFeature, TaskSpec
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.schema_file import parse_schema
+from runner.errors import DataError
+from runner.serving.artifact import RawInputs, Task, graph_file, write_manifest, write_schema
+from runner.serving.formats import save_graph
+from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
+from runner.serving.scorer import Scorer
+from tests.models.scene import from_yaml
+from tests.tiny import make_context
+
+SCHEMA = Schema(
+    dense=("age",),
+    sparse=(SparseFeature("a", 4), SparseFeature("b", 6), SparseFeature("tags", 5)),
+    tasks=(TaskSpec("click"),),
+)
+DECLARED = parse_schema(
+    {
+        "labels": ["click"],
+        "numeric": {"age": {}},
+        "categorical": {
+            "a": {"num_rows": 4},
+            "b": {"num_rows": 6, "out_of_range": "default", "default": 2},
+            "tags": {"num_rows": 5, "list": True, "encode": "hash"},
+        },
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def scorer(tmp_path_factory) -> Scorer:
+    """A model whose table of `a` stands before that of `b` in the stacked weight."""
+    model = from_yaml("mlp", SCHEMA, embedding_dim=4, deep=[8])
+    make_context(model=model)
+    folder: Path = tmp_path_factory.mktemp("artifact")
+    graphs = build_graphs(model, SCHEMA, TableChoice())
+    with without_tables(model):
+        for spec, module in graphs:
+            path = folder / graph_file(spec.name, "pt2")
+            save_graph(export_graph(spec, module), spec, path, "pt2", portable=False)
+    fitted = FittedTransforms(num_rows={"a": 4, "b": 6, "tags": 5})
+    specs = tuple(spec for spec, _ in graphs)
+    write_schema(folder, specs, (Task("click", "binary"),), RawInputs(DECLARED, fitted))
+    write_manifest(folder, {"formats": ["pt2"], "quantise": None})
+    return Scorer.load(folder)
+
+
+def rows(**columns) -> dict:
+    return {"age": [1.0, 2.0], "a": [0, 3], "b": [5, 1], "tags": [[1, 2], []], **columns}
+
+
+def test_an_id_beyond_its_table_is_an_error_or_the_default_and_never_its_neighbours_row(scorer):
+    for wrong in (6, -1, 2**40):  # of `a` 4 is out of range, too
+        for a in (wrong, 4):
+            with pytest.raises(DataError, match=rf"row 1, column 'a': value {a}: its table has"):
+                scorer.score(rows(a=[0, a]))
+        found = scorer.score(rows(b=[5, wrong]))["click"]
+        assert found.tolist() == scorer.score(rows(b=[5, 2]))["click"].tolist()
+        assert found[1] != scorer.score(rows(b=[5, 3]))["click"][1]
+
+
+def test_lists_that_are_empty_missing_or_long_are_scored(scorer):
+    empty = scorer.score(rows(tags=[[], []]))["click"]
+    assert scorer.score(rows(tags=[None, None]))["click"].tolist() == empty.tolist()
+    assert scorer.score(rows(tags=pa.nulls(2)))["click"].tolist() == empty.tolist()
+    long = scorer.score(rows(tags=[list(range(1000)), []]))["click"]
+    assert long[0] != empty[0]
+    assert long[1] == empty[1]
+
+
+def test_rows_are_scored_alike_alone_and_together(scorer):
+    random = np.random.default_rng(0)
+    table = pa.table(
+        {
+            "age": random.normal(size=50),
+            "a": random.integers(0, 4, 50),
+            "b": random.integers(0, 6, 50),
+            "tags": [random.integers(0, 99, i % 4).tolist() for i in range(50)],
+        }
+    )
+    together = scorer.score(table)["click"]
+    alone = [scorer.score(table.slice(i, 1))["click"][0] for i in range(50)]
+    np.testing.assert_allclose(together, alone, rtol=1e-6)
+    assert scorer.score(table.slice(0, 0))["click"].shape == (0,)
+
+
+def test_a_bad_row_is_an_error_or_nan_and_changes_no_other(scorer):
+    good = scorer.score(rows())["click"]
+    found = scorer.score(rows(age=[float("nan"), 2.0]), skip_bad_rows=True)["click"]
+    assert np.isnan(found[0])
+    assert found[1] == good[1]
+    with pytest.raises(DataError, match="row 0, column 'age'"):
+        scorer.score(rows(age=[None, 2.0]))
+
+
+def test_wrong_columns_are_named(scorer):
+    with pytest.raises(DataError, match="no column 'age'; nearest: 'agee'"):
+        scorer.score({("agee" if k == "age" else k): v for k, v in rows().items()})
+    with pytest.raises(DataError, match="column 'age' has type string, expected a number"):
+        scorer.score(rows(age=["x", "y"]))
+    with pytest.raises(DataError, match="column 'tags' has type int64"):
+        scorer.score(rows(tags=[1, 2]))
+    with pytest.raises(DataError, match="the rows are no table"):
+        scorer.score(rows(age=[1.0]))
+    with pytest.raises(DataError, match="no graph 'query'; there are model"):
+        scorer.vectors("query", rows())
+
+
+def test_the_scores_are_those_of_the_graph(scorer):
+    encoded = scorer.encode(rows())
+    outputs = scorer.run("model", encoded)
+    torch.testing.assert_close(
+        torch.from_numpy(scorer.score(rows())["click"]), torch.from_numpy(outputs["click"])
+    )
