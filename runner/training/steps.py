@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream, epoch_end_offset
+from runner.data.core.dataset_check import check_first_batch, is_of_ones_own, is_stream
 from runner.distributed.global_batch import global_batch_size, rank_batch_size
 from runner.embeddings.step_counts import initial_step_count
 from runner.training.job import Job, LearningRates
@@ -178,7 +179,7 @@ def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
     cursor, trainer = state.cursor, job.trainer
     batch_size = rank_batch_size(trainer.batch_size, trainer.accumulate, state.batch_multiplier)
     for epoch in itertools.count(cursor.epoch):
-        yield from job.dataset.batches(
+        batches = job.dataset.batches(
             "train",
             batch_size=batch_size,
             seed=job.seed,
@@ -186,6 +187,9 @@ def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
             rank=job.context.ranks.rank,
             world_size=job.context.ranks.world_size,
         )
+        if is_stream(job.dataset) and is_of_ones_own(job.dataset):
+            batches = check_first_batch(batches, job.dataset.schema, batch_size)
+        yield from batches
 
 
 def set_learning_rates(job: Job, state: TrainState) -> dict[str, float]:
