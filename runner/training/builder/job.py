@@ -145,8 +145,8 @@ def build_job(
 
 
 def make_checkpointer(run: Run | None, keep: int, view: View) -> Checkpointer | None:
-    """Build what saves the checkpoints of a training; None if there is no training's run."""
-    if run is None:
+    """Build what saves the checkpoints of a training; None if there is no run, or none are kept."""
+    if run is None or keep == 0:
         return None
     run_id = run.meta.get("run_id")
     return Checkpointer(run.dir / "checkpoints", keep=keep, warn=view.warn, run_id=run_id)

@@ -60,6 +60,7 @@ def _online(job: Job) -> Result:
         recorder = Recorder(job, state, CallbackRunner(job, state, stop), split=PROGRESSIVE_SPLIT)
         callback_runner = recorder.callback_runner
         callback_runner.call_run_start()
+        recorder.replace_left_behind()
         updates = steps(
             job, state, allow_prefetch=False, before_update=callback_runner.call_update_start
         )
