@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import (
     default_text_format,
@@ -125,6 +126,12 @@ def _sample_tables(
 ) -> Iterator[pa.Table]:
     chosen = [files[n] for n in sorted({0, len(files) // 2, len(files) - 1})]
     for file in chosen:
+        if format_ in ARROW_FORMATS:
+            for chunk in read_arrow_chunks(file, format_, schema.names):
+                if chunk.table is not None:
+                    yield chunk.table.slice(0, SAMPLE_ROWS // len(chosen))
+                break
+            continue
         if format_ != "parquet":
             types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
             for chunk in read_text_chunks(

@@ -17,6 +17,9 @@ SUFFIXES = {
     "parquet": (".parquet", ".pq", ".parq"),
     "csv": (".csv", ".csv.gz", ".txt"),
     "tsv": (".tsv", ".tsv.gz", ".txt"),
+    "arrow": (".arrow", ".feather", ".ipc", ".arrows"),
+    "orc": (".orc",),
+    "avro": (".avro",),
 }
 EXTRAS = {"http": "http", "https": "http"}  # scheme -> extra of this package that can read it
 
@@ -69,7 +72,7 @@ def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[Da
 
     Args:
         paths: a path, a folder, a glob or a URL, or several of them.
-        format_: parquet, csv or tsv; of a folder only files with its endings are taken.
+        format_: a key of `SUFFIXES`; of a folder only files with its endings are taken.
         key: the setting's name, for messages.
 
     Raises:

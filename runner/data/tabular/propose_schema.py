@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_schema
 from runner.data.tabular.column_statistics import (
     SAMPLE_ROWS,
     ColumnStatistics,
@@ -84,12 +85,15 @@ def propose_schema(path: str, validation: str | None, test: str | None) -> Schem
         read = {str(file): read_parquet_schema(file) for file in all_files}
         schemas = {name: schema for name, (schema, _) in read.items()}
         num_rows = sum(sum(counts) for _, counts in read.values())
+    elif format_ in ARROW_FORMATS:
+        schemas = {str(file): read_arrow_schema(file, format_) for file in all_files}
     else:
         text_format = default_text_format(format_)
         schemas = {str(file): infer_text_schema(file, text_format) for file in all_files}
     first = next(iter(schemas.values()))
+    is_text_format = format_ not in ("parquet", *ARROW_FORMATS)
     check_same_schema(
-        schemas if format_ == "parquet" else {n: _without_types(s) for n, s in schemas.items()},
+        {n: _without_types(s) for n, s in schemas.items()} if is_text_format else schemas,
         first.names,
     )
     sample = sample_rows(files_by_key["path"], format_, first)
@@ -129,7 +133,8 @@ def detect_format(path: str) -> str:
                     return detect_format(name)
     if "://" not in path and not os.path.exists(path) and not any(c in path for c in "*?["):
         find_files(path, "parquet", key="PATH")  # raises with the nearest name
-    raise UserError(f"{path}: is it Parquet, CSV or TSV? Known endings are {', '.join(endings)}")
+    formats = "Parquet, CSV, TSV, Arrow, ORC or Avro"
+    raise UserError(f"{path}: is it {formats}? Known endings are {', '.join(endings)}")
 
 
 def _propose_role(f: ColumnStatistics, label: str) -> tuple[str, str, dict[str, Any]]:
