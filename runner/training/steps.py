@@ -11,6 +11,7 @@ from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream, epoch_end_offset
 from runner.data.core.dataset_check import check_first_batch, is_of_ones_own, is_stream
 from runner.distributed.global_batch import global_batch_size, rank_batch_size
+from runner.distributed.ranks import Ranks
 from runner.embeddings.step_counts import initial_step_count
 from runner.training.job import Job, LearningRates
 from runner.training.state import TrainState
@@ -189,7 +190,29 @@ def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
         )
         if is_stream(job.dataset) and is_of_ones_own(job.dataset):
             batches = check_first_batch(batches, job.dataset.schema, batch_size)
+        if is_stream(job.dataset) and job.context.ranks.is_distributed:
+            batches = agree_on_end(batches, job.context.ranks)
         yield from batches
+
+
+def agree_on_end(batches: Iterator[Batch], ranks: Ranks) -> Iterator[Batch]:
+    """Yield a rank's batches of a stream, as long as every rank has one.
+
+    Collective. What a rank has read beyond the common end is read again by the run that goes on.
+
+    Raises:
+        EndOfStream: on every rank, when the stream has ended on one of them.
+    """
+    while True:
+        end, batch = None, None
+        try:
+            batch = next(batches)
+        except EndOfStream as error:
+            end = error
+        if ranks.all_reduce_max_each([end is not None])[0]:
+            raise end or EndOfStream("the stream has ended on another rank")
+        assert batch is not None
+        yield batch
 
 
 def set_learning_rates(job: Job, state: TrainState) -> dict[str, float]:
