@@ -1,7 +1,8 @@
 """`remote=ray`: one training as a job of a Ray cluster. This process needs no GPU and no torch.
 
 Rank 0's record of the run comes back: configuration, result, metrics and log. It is written into a
-run directory on this machine. Checkpoints stay where the job ran, in `remote.dir`.
+run directory on this machine. Checkpoints stay where the job ran, in `remote.dir`, unless
+`remote.bring_back` asks for them: then their files come, and are verified here.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -21,15 +23,23 @@ from typing import Any
 
 from runner.config.compose import ComposedConfig
 from runner.config.rules import check_config
-from runner.config.settings import TRAIN_LOOP
+from runner.config.settings import ONLINE_LOOP, TRAIN_LOOP
 from runner.errors import ConfigError, UserError, raise_combined
 from runner.launch import print_status
+from runner.rundir.checkpoint import open_checkpoint, saved_steps
+from runner.rundir.checkpoint.files import write_file
+from runner.rundir.checkpoint.folder import TEMPORARY_PREFIX, commit_checkpoint
+from runner.rundir.identity import check_belongs
 from runner.rundir.location import check_writable, create_and_lock
-from runner.rundir.readers import last_line, numeric_values
+from runner.rundir.readers import last_line, numeric_values, read_optional_json
 from runner.rundir.regular_files import MAX_LOG_BYTES, open_for_append, read_bytes, replacing
 from runner.rundir.secrets import mask_secrets
 
 RECORD_FILES = ("config.yaml", "meta.json", "metrics.jsonl", "perf.jsonl", "result.json", "log.txt")
+# of a checkpoint, or of the fitted transforms, as it comes from a cluster
+BROUGHT_FILE = re.compile(
+    r"(?:data|checkpoints/step-(?P<step>0|[1-9]\d{0,17}))/(?P<file>[A-Za-z0-9_][A-Za-z0-9_.-]{0,200})"
+)
 
 
 def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequence[str]) -> int:
@@ -53,7 +63,7 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
     if find_spec("ray") is None:
         problems.append("remote=ray: Ray is not installed: pip install '.[ray]'")
     raise_combined([*composed.problems, *problems])
-    if (composed.config.get("loop") or {}).get("_target_") != TRAIN_LOOP:
+    if (composed.config.get("loop") or {}).get("_target_") not in (TRAIN_LOOP, ONLINE_LOOP):
         raise ConfigError(
             "remote=ray: is for trainings; evaluate and export where the run's folder is"
         )
@@ -66,6 +76,7 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
             "hydra.mode=RUN",
         ],
         "dir": settings["dir"],
+        "bring_back": settings["bring_back"],
     }
     answer = read_answer(_submit_to_ray(settings, request))
     folder = write_run_dir(composed, answer.files) if answer.signature is not None else None
@@ -121,12 +132,26 @@ def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
         for name in RECORD_FILES:
             with suppress(OSError):  # it is not there, or is no file
                 files[name] = read_bytes(run_dir / name, MAX_LOG_BYTES)
+        files |= _read_checkpoints(run_dir, request.get("bring_back", "none"))
         return {
             "code": done.returncode,
             "files": files,
             "place": str(run_dir) if request["dir"] else None,
             "last": last_line(log),
         }
+
+
+def _read_checkpoints(run_dir: Path, which: str) -> dict[str, bytes]:
+    """Return the files of the chosen checkpoints, and the fitted transforms that belong to them."""
+    steps = saved_steps(run_dir / "checkpoints")
+    if which == "none" or not steps:
+        return {}
+    if which != "all":
+        best = read_optional_json(run_dir / "result.json").get("best") or {}
+        steps = [s for s in steps if s == steps[-1] or (which == "best" and s == best.get("step"))]
+    folders = [run_dir / "data", *(run_dir / f"checkpoints/step-{step}" for step in steps)]
+    paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+    return {path.relative_to(run_dir).as_posix(): path.read_bytes() for path in paths}
 
 
 @contextmanager
@@ -170,7 +195,8 @@ def read_answer(answer: Any) -> Answer:
     if not isinstance(files, dict) or type(answer.get("code")) is not int:
         raise UserError("remote: the cluster's answer is no record of a job")
     for name, content in files.items():
-        if name not in RECORD_FILES or not isinstance(content, bytes):
+        known = name in RECORD_FILES or BROUGHT_FILE.fullmatch(str(name))
+        if not known or not isinstance(content, bytes):
             raise UserError(f"remote: the cluster sends {name!r}, which is no file of a record")
     meta, result = (_parse_mapping(n, files.get(n)) for n in ("meta.json", "result.json"))
     signature = meta.get("signature")
@@ -212,14 +238,40 @@ def write_run_dir(composed: ComposedConfig, files: Mapping[str, bytes]) -> Path:
     signature = str(json.loads(files["meta.json"])["signature"])
     folder, lock = create_and_lock(composed.run_dir, name=composed.name, signature=signature)
     try:
-        for name, content in files.items():
-            with replacing(folder / name) as file:
-                file.write(mask_secrets(content.decode(errors="replace")))
+        for name in RECORD_FILES:
+            if name in files:
+                with replacing(folder / name) as file:
+                    file.write(mask_secrets(files[name].decode(errors="replace")))
+        _write_checkpoints(folder, files)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error
     finally:
         lock.release()
     return folder
+
+
+def _write_checkpoints(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write the checkpoints that came, each verified, and the fitted transforms.
+
+    Files of other names are left out: a cluster says what they are called.
+
+    Raises:
+        DamagedError: for a checkpoint that is not what was saved.
+    """
+    named = [(match, files[name]) for name in files if (match := BROUGHT_FILE.fullmatch(name))]
+    for match, content in named:
+        if match["step"] is None:
+            (folder / "data").mkdir(exist_ok=True)
+            write_file(folder / "data" / match["file"], [content])
+    checkpoints = folder / "checkpoints"
+    for step in sorted({int(match["step"]) for match, _ in named if match["step"]}):
+        temporary = checkpoints / f"{TEMPORARY_PREFIX}step-{step}-{secrets.token_hex(4)}"
+        temporary.mkdir(parents=True)
+        for match, content in named:
+            if match["step"] == str(step):
+                write_file(temporary / match["file"], [content])
+        commit_checkpoint(temporary, checkpoints / f"step-{step}")
+        check_belongs(open_checkpoint(checkpoints / f"step-{step}"), folder)
 
 
 def _print_outcome(answer: Answer, folder: Path | None) -> None:
@@ -234,3 +286,5 @@ def _print_outcome(answer: Answer, folder: Path | None) -> None:
         print(f"{status} at step {result.get('step')}: {folder}")
     if answer.place:
         print(f"checkpoints: {answer.place}")
+    if folder is not None and (steps := saved_steps(folder / "checkpoints")):
+        print(f"brought back: {', '.join(f'step {step}' for step in steps)}")

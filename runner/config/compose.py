@@ -37,6 +37,8 @@ from runner.rundir.regular_files import check_run_files
 from runner.rundir.run import CONFIG_NODES, read_config, read_meta
 from runner.rundir.saved_config import unedited_config
 
+# keys of `checkpoint` that are for the present resume, and what is saved in their place
+HOLD_FOR_ONE_COMMAND = {"accept_damaged_metrics": False, "optimizer_state": "kept"}
 NEW_RUN_ONLY_GROUPS = ("experiments", "search")  # they change how a new run is composed
 PATH_KEYS = (
     ("dataset", "path"),
@@ -233,8 +235,10 @@ def _compose(
     notes += drop_unsupported_arguments(base.config, key_overrides, dense_target)
     config, saved_config, unresolved = resolve_interpolations(base.config)
     make_paths_absolute(config, saved_config)
-    if "accept_damaged_metrics" in (saved_config.get("checkpoint") or {}):
-        saved_config["checkpoint"]["accept_damaged_metrics"] = False  # it holds for one command
+    saved_checkpoint = saved_config.get("checkpoint") or {}
+    for key, default in HOLD_FOR_ONE_COMMAND.items():
+        if key in saved_checkpoint:
+            saved_checkpoint[key] = default
     size_problems, size_notes = resolve_world_size(
         config,
         saved_config,

@@ -2,6 +2,7 @@ from .core.dataset import START_POSITION, Dataset, EndOfStream, FileOrderDataset
 from .prepare.fingerprint import fingerprint
 from .read.parquet_dataset import ParquetDataset
 from .streaming.dataset import StreamDataset
+from .tabular.own_rows import table_of_rows
 
 __all__ = [
     "START_POSITION",
@@ -11,4 +12,5 @@ __all__ = [
     "ParquetDataset",
     "StreamDataset",
     "fingerprint",
+    "table_of_rows",
 ]

@@ -183,9 +183,13 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
     states. On a device of another kind, a GPU's random state is dropped or starts anew.
     """
     ctx, ranks = job.context, job.context.ranks
-    states = saved.values["dense_optimizer"]
-    create_dense_states(list(ctx.optimizers().values()), trained_parameters(ctx), states)
+    fresh = starts_optimizers_afresh(job)
+    if not fresh:
+        states = saved.values["dense_optimizer"]
+        create_dense_states(list(ctx.optimizers().values()), trained_parameters(ctx), states)
     into = checkpoint_tensors(ctx, job.train_metrics)
+    if fresh:
+        into = _without_optimizer_states(ctx, into)
     saved_shapes = tensor_shapes(saved)
     starts_ema = ctx.ema is not None and not any(n.startswith(EMA_PREFIX) for n in saved_shapes)
     if starts_ema:  # this resume asks for averages first: they start from the restored weights
@@ -196,7 +200,7 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
         generators = {n: t for n, t in generators.items() if saved_shapes.get(n) == tuple(t.shape)}
         unused = [n for n in saved_shapes if n.startswith(RNG_PREFIX) and n not in generators]
         spare = read_tensors(saved, unused) if unused else {}
-        load_tensors(saved, into | generators | spare)
+        load_tensors(saved, into | generators | spare, partial=fresh)
         own_rows = {n: local_row(t) for n, t in generators.items()}
         restore_rng_state(own_rows, saved.values["random"][ranks.rank], job.device)
     else:
@@ -204,9 +208,27 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
     if starts_ema and ctx.ema is not None:
         ctx.ema.reset()
     ctx.logged_means.load_state_for_rank(saved.values.get("numbers", []), ranks)
+    state = train_state_from_values(saved.values)
     ctx.prior_table_updates = dict(saved.values.get("table_updates", {}))
+    if fresh:  # the count of the moments' updates is this number and those of the run
+        names = [spec.name for t in ctx.table_groups.values() for spec in t.layout.tables]
+        ctx.prior_table_updates |= dict.fromkeys(names, state.skipped - state.step)
     check_step_counts(ctx.table_groups, ctx.prior_table_updates)
-    return train_state_from_values(saved.values)
+    return state
+
+
+def starts_optimizers_afresh(job: Job) -> bool:
+    """Return whether a resume leaves the optimizers' states of its checkpoint behind."""
+    return job.checkpoint.optimizer_state == "fresh"
+
+
+def _without_optimizer_states(ctx: Context, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    states = {f"tables/{n}" for n in ctx.tables.state() if not n.endswith("/weight")}
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if name not in states and not name.startswith("dense_optimizer/")
+    }
 
 
 def _restore_on_other_ranks(

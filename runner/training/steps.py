@@ -9,7 +9,9 @@ from contextlib import AbstractContextManager, closing, nullcontext
 
 from runner.batch import Batch, DataPosition
 from runner.data.core.dataset import EndOfStream, epoch_end_offset
+from runner.data.core.dataset_check import check_first_batch, is_of_ones_own, is_stream
 from runner.distributed.global_batch import global_batch_size, rank_batch_size
+from runner.distributed.ranks import Ranks
 from runner.embeddings.step_counts import initial_step_count
 from runner.training.job import Job, LearningRates
 from runner.training.state import TrainState
@@ -178,7 +180,7 @@ def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
     cursor, trainer = state.cursor, job.trainer
     batch_size = rank_batch_size(trainer.batch_size, trainer.accumulate, state.batch_multiplier)
     for epoch in itertools.count(cursor.epoch):
-        yield from job.dataset.batches(
+        batches = job.dataset.batches(
             "train",
             batch_size=batch_size,
             seed=job.seed,
@@ -186,6 +188,31 @@ def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
             rank=job.context.ranks.rank,
             world_size=job.context.ranks.world_size,
         )
+        if is_stream(job.dataset) and is_of_ones_own(job.dataset):
+            batches = check_first_batch(batches, job.dataset.schema, batch_size)
+        if is_stream(job.dataset) and job.context.ranks.is_distributed:
+            batches = agree_on_end(batches, job.context.ranks)
+        yield from batches
+
+
+def agree_on_end(batches: Iterator[Batch], ranks: Ranks) -> Iterator[Batch]:
+    """Yield a rank's batches of a stream, as long as every rank has one.
+
+    Collective. What a rank has read beyond the common end is read again by the run that goes on.
+
+    Raises:
+        EndOfStream: on every rank, when the stream has ended on one of them.
+    """
+    while True:
+        end, batch = None, None
+        try:
+            batch = next(batches)
+        except EndOfStream as error:
+            end = error
+        if ranks.all_reduce_max_each([end is not None])[0]:
+            raise end or EndOfStream("the stream has ended on another rank")
+        assert batch is not None
+        yield batch
 
 
 def set_learning_rates(job: Job, state: TrainState) -> dict[str, float]:

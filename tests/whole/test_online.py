@@ -225,7 +225,6 @@ def test_a_stream_file_that_stays_cut_short_fails_the_run_which_can_be_resumed(
         (("dataset=folder", "dataset.path=."), "is a stream, which has no epochs"),
         (("loop=online", "trainer.max_epochs=2"), "learns from each row once"),
         (("loop=online", "dataset=parquet"), "dataset.mix=true: stores train rows in random"),
-        (("loop=online", "trainer.num_processes=2"), "works in one process"),
         (("loop=online", "loop.score=after"), "one of auto, before"),
         (("loop=online", "dataset=folder", "dataset.path=nowhere"), "nowhere: no such folder"),
         (

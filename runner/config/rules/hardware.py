@@ -42,10 +42,9 @@ def check_num_processes(config: Config) -> Iterator[str]:
     if launched_world_size() is None:
         yield from _check_room_for_ranks(size)
     loop = get_key(config, "loop._target_")
-    if size > 1 and loop not in (TRAIN_LOOP, EVALUATE_LOOP, *TUNING_LOOPS):
+    if size > 1 and loop not in (TRAIN_LOOP, EVALUATE_LOOP, ONLINE_LOOP, *TUNING_LOOPS):
         name = str(loop).rpartition(".")[2]
-        why = ": a stream has one reader and one order of rows" if loop == ONLINE_LOOP else ""
-        yield f"trainer.num_processes={size}: the loop {name} works in one process{why}"
+        yield f"trainer.num_processes={size}: the loop {name} works in one process"
     if size > 1 and str(config["trainer"]["device"]).startswith("cuda:"):
         yield (
             f"trainer.device={config['trainer']['device']}: each of {size} ranks takes another "

@@ -31,7 +31,11 @@ class CheckpointSettings:
     ] = "5min"
     keep: Annotated[
         int,
-        Key("how many of the newest stay; the best one stays besides", ge=1, signed="no"),
+        Key(
+            "how many of the newest stay; the best one stays besides; 0: nothing is saved",
+            ge=0,
+            signed="no",
+        ),
     ] = 2
     monitor: Annotated[MonitorSettings, Key("which metric decides what the best checkpoint is")] = (
         field(default_factory=MonitorSettings)
@@ -53,6 +57,14 @@ class CheckpointSettings:
             signed="no",
         ),
     ] = False
+    optimizer_state: Annotated[
+        str,
+        Key(
+            "kept, or fresh: a resume without the optimizers' states; holds for one command",
+            choices=("kept", "fresh"),
+            signed="no",
+        ),
+    ] = "kept"
     path: Annotated[
         str | None, Key("a checkpoint folder, in place of a run directory", signed="no")
     ] = None

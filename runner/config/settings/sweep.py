@@ -117,6 +117,13 @@ class RemoteSettings:
         str | None,
         Key("on the cluster, for the whole run directory; null: only what comes back is kept"),
     ] = None
+    bring_back: Annotated[
+        str,
+        Key(
+            "which checkpoints come back: none, last, best (it and the last), or all",
+            choices=("none", "last", "best", "all"),
+        ),
+    ] = "none"
     runtime_env: Annotated[dict[str, Any], Key("Ray's: packages, variables, working_dir")] = field(
         default_factory=dict
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from runner.batch import Batch, DataPosition, Schema
@@ -13,17 +14,22 @@ START_POSITION = DataPosition()
 
 
 class Dataset(Protocol):
-    """Rows in splits, given out as batches in an exact order."""
+    """Rows in splits, given out as batches in an exact order.
+
+    A class that derives from it sets `schema` and `num_rows`, defines `batches`, and has the rest.
+    """
 
     schema: Schema
     num_rows: Mapping[str, int]  # by split, in the order train, validation, test
-    reachable: Mapping[str, Mapping[str, float]]  # split -> metric -> best possible; {} if unknown
-    rest: str  # policy for the rows of a training epoch that fill no batch: short, drop or pad
-    bad_rows: Mapping[str, Any]  # count and examples of the rows that preparation skipped
+    # split -> metric -> best possible; {} if unknown
+    reachable: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    rest: str = "short"  # policy for the rows of an epoch that fill no batch: short, drop or pad
+    # count and examples of the rows that preparation skipped
+    bad_rows: Mapping[str, Any] = MappingProxyType({"count": 0, "examples": ()})
 
     def save_fitted_transforms(self, folder: Path) -> None:
         """Save what was fitted to the train split, if anything was, into a run's folder."""
-        ...
+        return
 
     def batches(
         self,

@@ -185,3 +185,14 @@ class BlockReader:
         if bad.any():
             source.fail(name, raw, bad, "a weight is finite and not negative")
         return gather_rows(weights, order)
+
+
+class InMemoryReader(BlockReader):
+    """A reader of rows that are in memory already."""
+
+    def __init__(self, index: BlockIndex, columns: Columns, table: pa.Table) -> None:
+        super().__init__(index, columns)
+        self._table = table
+
+    def read_table(self, blocks: np.ndarray, names: Collection[str]) -> pa.Table:
+        return self._table.select(list(names))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 from runner.batch import Batch, DataPosition
 from runner.data.core.columns import Columns
 from runner.data.core.dataset import START_POSITION, EndOfStream
+from runner.data.core.fitted import FittedTransforms, copy_fitted_transforms
 from runner.data.read.collate import build_schema, collate
 from runner.data.read.decode import Rows
 from runner.data.read.stream import BatchSlice, RowSpan
@@ -57,18 +59,25 @@ class StreamDataset:
     is_stream = True
     rest = "short"
 
-    def __init__(self, source: StreamSource, columns: Columns) -> None:
+    def __init__(
+        self, source: StreamSource, columns: Columns, fitted: FittedTransforms | None = None
+    ) -> None:
         self.schema = build_schema(columns)
         self.num_rows: Mapping[str, int] = {}
         self.reachable: Mapping[str, Mapping[str, float]] = {}
         self.bad_rows: Mapping[str, Any] = {"count": 0, "examples": []}
         self.should_stop: Callable[[], bool] = lambda: False
         self._source = source
+        self._fitted = fitted
         self._keys = [feature.name for feature in self.schema.sparse]
         self._sequence_keys = [feature.name for feature in self.schema.sequences]
 
     def save_fitted_transforms(self, folder: Path) -> None:
-        """Save nothing: no transform is fitted to a stream."""
+        """Save the transforms that the rows are encoded with, if there are any."""
+        if self._fitted is not None:
+            with tempfile.TemporaryDirectory() as temporary:
+                self._fitted.save(Path(temporary))
+                copy_fitted_transforms(Path(temporary), folder)
 
     def batches(
         self,
@@ -82,6 +91,9 @@ class StreamDataset:
     ) -> Iterator[Batch]:
         """Yield batches in the stream's order, whatever the seed.
 
+        Every rank reads the whole stream, so that ranks need not share a reader, and takes its part
+        of each global batch. They must agree on the end, see `runner.training.steps`.
+
         Raises:
             DataError: if the split is not `train`, or a row cannot be read.
             EndOfStream: where the stream ends.
@@ -90,17 +102,18 @@ class StreamDataset:
             raise DataError(
                 f"a stream has no {split!r} split; its rows are scored before they are trained on"
             )
-        assert world_size == 1, "checked by the rules"
+        global_batch_size = batch_size * world_size
         waiting: list[RowSpan] = []
         num_waiting, end_offset = 0, start.offset
         for chunk in self._source.read_chunks(
             start.place, start.offset, lambda: self.should_stop()
         ):
             at, rows = 0, chunk.rows
-            while num_waiting + len(rows) - at >= batch_size:
-                stop = at + batch_size - num_waiting
-                end_offset += batch_size
-                batch_slice = BatchSlice((*waiting, (rows, at, stop)), end_offset)
+            while num_waiting + len(rows) - at >= global_batch_size:
+                stop = at + global_batch_size - num_waiting
+                end_offset += global_batch_size
+                spans = take_part((*waiting, (rows, at, stop)), rank * batch_size, batch_size)
+                batch_slice = BatchSlice(spans, end_offset)
                 cursor = DataPosition(0, end_offset, chunk.position_after(stop))
                 yield collate(batch_slice, self._keys, cursor, self._sequence_keys)
                 waiting, num_waiting, at = [], 0, stop
@@ -108,3 +121,15 @@ class StreamDataset:
                 waiting.append((rows, at, len(rows)))
                 num_waiting += len(rows) - at
         raise EndOfStream("the stream has ended")
+
+
+def take_part(spans: Sequence[RowSpan], first: int, count: int) -> tuple[RowSpan, ...]:
+    """Return the spans of `count` rows from row `first` of some spans on."""
+    part: list[RowSpan] = []
+    at = 0
+    for rows, a, b in spans:
+        begin, end = max(first - at, 0), min(first + count - at, b - a)
+        if begin < end:
+            part.append((rows, a + begin, a + end))
+        at += b - a
+    return tuple(part)

@@ -12,19 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runner.data.core.argument_types import Seconds, SecondsOrNone
+from runner.data.core.argument_types import Count, Seconds, SecondsOrNone
 from runner.data.core.blocks import open_blocks
 from runner.data.core.columns import Columns
+from runner.data.core.fitted import FittedTransforms
 from runner.data.core.setting_checks import check_setting_types
 from runner.data.core.source_files import nearest_path
 from runner.data.read.decode import BlockReader
 from runner.data.read.index import BlockIndex, build_block_index
+from runner.data.streaming.encoded_files import (
+    FileEncoder,
+    encoded_columns,
+    fit_to_first_rows,
+)
 from runner.data.streaming.settings import (
     Poller,
     declaration_identity,
+    expected_types,
     load_declaration,
     stream_columns,
 )
+from runner.data.tabular.column_types import direct_columns
 from runner.data.tabular.schema_file import Declared
 from runner.errors import DataError
 from runner.parts import dataset_option
@@ -44,6 +52,8 @@ class FolderRecipe:
     poll_s: Seconds
     idle_timeout_s: SecondsOrNone
     incomplete_timeout_s: Seconds
+    fit_rows: Count = 100_000
+    learnt: str | None = None
 
     @cached_property
     def declared(self) -> Declared:
@@ -51,7 +61,30 @@ class FolderRecipe:
 
     @property
     def columns(self) -> Columns:
+        """The columns of batches; tables that a vocabulary fills have any size here."""
+        if self.is_encoded:
+            return encoded_columns(self.declared)
         return stream_columns(self.declared)
+
+    @cached_property
+    def is_encoded(self) -> bool:
+        """Whether rows need the encoder of tables, and are not read as they are."""
+        return direct_columns(self.declared, expected_types(self.declared)) is None
+
+    def make_encoder(self) -> FileEncoder | None:
+        """Return the encoder, with the transforms of `learnt` or fitted to the first rows.
+
+        Raises:
+            ConfigError: if there is no row yet to fit them to.
+            DataError: for transforms that cannot be read, and bad rows.
+        """
+        if not self.is_encoded:
+            return None
+        if self.learnt:
+            return FileEncoder(self.declared, FittedTransforms.load(Path(self.learnt)))
+        folder = Path(str(self.path))
+        paths = [folder / name for name in list_names(folder)]
+        return FileEncoder(self.declared, fit_to_first_rows(self.declared, paths, self.fit_rows))
 
     def check(self) -> None:
         check_setting_types(self)
@@ -69,7 +102,13 @@ class FolderRecipe:
             "stream": "folder",
             "folder": os.path.realpath(str(self.path)),
             "declared": declaration_identity(self.declared),
+            **(self._fitted_identity() if self.is_encoded else {}),
         }
+
+    def _fitted_identity(self) -> Mapping[str, Any]:
+        if self.learnt:
+            return {"learnt": FittedTransforms.load(Path(self.learnt)).digest()}
+        return {"fit_rows": self.fit_rows}
 
     def reading_fields(self) -> Mapping[str, Any]:
         return {}
@@ -85,7 +124,17 @@ def folder(**settings: Any) -> StreamDataset:
 
     folder_recipe = recipe(**settings)
     folder_recipe.check()
-    return StreamDataset(FolderSource(folder_recipe), folder_recipe.columns)
+    encoder = folder_recipe.make_encoder()
+    source = FolderSource(folder_recipe, encoder)
+    if encoder is None:
+        return StreamDataset(source, folder_recipe.columns)
+    return StreamDataset(source, encoder.columns, encoder.fitted)
+
+
+def list_names(folder: Path) -> list[str]:
+    """Return the names of the stream's files that are there, in their order."""
+    names = (entry.name for entry in os.scandir(folder) if entry.is_file())
+    return sorted(n for n in names if n.endswith(PARQUET_SUFFIXES) and not n.startswith((".", "_")))
 
 
 class FolderSource:
@@ -94,8 +143,9 @@ class FolderSource:
     A position has the `file`, the `row` in it after the last one used, and its number of `rows`.
     """
 
-    def __init__(self, settings: FolderRecipe) -> None:
+    def __init__(self, settings: FolderRecipe, encoder: FileEncoder | None = None) -> None:
         self._settings = settings
+        self._encoder = encoder
         self._folder = Path(str(settings.path))
         self._columns = settings.columns
         self._visited: set[str] = set()  # names of the files that have had their turn
@@ -114,7 +164,7 @@ class FolderSource:
         last = ""
         if position is not None:
             last = position["file"]
-            self._visited = {name for name in self._list_names() if name <= last}
+            self._visited = {name for name in list_names(self._folder) if name <= last}
             if position["row"] < position["rows"]:
                 index = self._reopen(position)
                 for chunk in self._read_file(index, position["row"], first_row):
@@ -129,12 +179,6 @@ class FolderSource:
                     first_row += len(chunk.rows)
             poller.reset()
 
-    def _list_names(self) -> list[str]:
-        names = (entry.name for entry in os.scandir(self._folder) if entry.is_file())
-        return sorted(
-            n for n in names if n.endswith(PARQUET_SUFFIXES) and not n.startswith((".", "_"))
-        )
-
     def _wait_for_next(self, last: str, poller: Poller) -> str:
         """Return the first name after `last`, once there is one.
 
@@ -142,7 +186,7 @@ class FolderSource:
             DataError: if a file arrived late, with a name before `last`.
         """
         while True:
-            names = self._list_names()
+            names = list_names(self._folder)
             late = [name for name in names if name <= last and name not in self._visited]
             if late:
                 raise DataError(
@@ -175,7 +219,12 @@ class FolderSource:
                 poller.wait(f"end of {path}")
                 waited_s += min(self._settings.poll_s, limit_s)
                 continue
-            return build_block_index([path], self._columns) if num_rows else None
+            return self._index(path) if num_rows else None
+
+    def _index(self, path: Path) -> BlockIndex:
+        if self._encoder is not None:
+            return self._encoder.index(path)
+        return build_block_index([path], self._columns)
 
     def _reopen(self, position: StreamPosition) -> BlockIndex:
         """Return the blocks of the file in which a checkpoint stopped.
@@ -187,7 +236,7 @@ class FolderSource:
         row, num_rows = position["row"], position["rows"]
         if not path.exists():
             raise DataError(f"{path}: is gone, and the run had used {row} of its {num_rows} rows")
-        index = build_block_index([path], self._columns)
+        index = self._index(path)
         if index.num_rows != num_rows:
             raise DataError(f"{path}: has {index.num_rows} rows, and had {num_rows} before")
         return index
@@ -200,6 +249,10 @@ class FolderSource:
         from runner.data.streaming.dataset import StreamChunk
 
         name, total = index.files[0].name, index.num_rows
+        if self._encoder is not None:
+            for first, rows in self._encoder.read(index.files[0], row, first_row):
+                yield StreamChunk(rows, _positions_in_file(name, first, total))
+            return
         starts_N = index.start_N
         index_in_stream = replace(index, start_N=starts_N + (first_row - row))
         reader = BlockReader(index_in_stream, self._columns)

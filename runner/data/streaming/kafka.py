@@ -22,7 +22,7 @@ from runner.config_key import Key
 from runner.data.core.argument_types import SecondsOrNone
 from runner.data.core.columns import Columns, check_columns
 from runner.data.core.setting_checks import check_setting_types
-from runner.data.read.decode import BlockReader, Rows
+from runner.data.read.decode import InMemoryReader, Rows
 from runner.data.read.index import BlockIndex
 from runner.data.streaming.kafka_consumer import (
     CHUNK_ROWS,
@@ -171,7 +171,7 @@ class TopicSource:
             start_N=first_row + np.arange(count),
             rows_N=np.ones(count, np.int64),
         )
-        reader = _InMemoryReader(index, self._columns, table)
+        reader = InMemoryReader(index, self._columns, table)
         return reader.read_rows(np.arange(count), slice(0, count))
 
     def _parse(self, message: Message) -> dict[str, Any]:
@@ -209,17 +209,6 @@ def _positions_in_chunk(
         return {"offsets": {str(partition): offset for partition, offset in after.items()}}
 
     return position_after
-
-
-class _InMemoryReader(BlockReader):
-    """A reader of rows that are in memory already."""
-
-    def __init__(self, index: BlockIndex, columns: Columns, table: pa.Table) -> None:
-        super().__init__(index, columns)
-        self._table = table
-
-    def read_table(self, blocks: np.ndarray, names: Any) -> pa.Table:
-        return self._table.select(list(names))
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def stream_columns(declared: Declared) -> Columns:
         raise ConfigError(
             "dataset.schema: a stream's columns are read as they come: numbers, and integers "
             "`as_is` or by `hash` with num_rows, under their own names. Vocabularies, standardise, "
-            "fitted buckets, crosses, separators and sequences need all rows first"
+            "fitted buckets, crosses, separators and sequences are for dataset=folder"
         )
     return columns
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_chunks
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import (
     is_list,
@@ -148,11 +149,11 @@ def _guess_separator(texts: pa.Array) -> str:
 
 
 def sample_rows(
-    files: Sequence[DataFile], text_format: TextFormat | None, schema: pa.Schema
+    files: Sequence[DataFile], format_: str, text_format: TextFormat | None, schema: pa.Schema
 ) -> pa.Table:
     """Return rows from a few places of the files, so that a sorted file does not mislead."""
     tables, count = [], 0
-    for table in _sample_tables(files, text_format, schema):
+    for table in _sample_tables(files, format_, text_format, schema):
         tables.append(table.slice(0, SAMPLE_ROWS - count))
         count += tables[-1].num_rows
         if count >= SAMPLE_ROWS:
@@ -163,10 +164,16 @@ def sample_rows(
 
 
 def _sample_tables(
-    files: Sequence[DataFile], text_format: TextFormat | None, schema: pa.Schema
+    files: Sequence[DataFile], format_: str, text_format: TextFormat | None, schema: pa.Schema
 ) -> Iterator[pa.Table]:
     chosen = [files[n] for n in sorted({0, len(files) // 2, len(files) - 1})]
     for file in chosen:
+        if format_ in ARROW_FORMATS:
+            for chunk in read_arrow_chunks(file, format_, schema.names):
+                if chunk.table is not None:
+                    yield chunk.table.slice(0, SAMPLE_ROWS // len(chosen))
+                break
+            continue
         if text_format:
             types = {f.name: pa.string() if pt.is_null(f.type) else f.type for f in schema}
             for chunk in read_text_chunks(file, types, text_format, skip_bad_rows=True):

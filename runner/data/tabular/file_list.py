@@ -21,6 +21,9 @@ SUFFIXES = {
     "jsonl": tuple(
         ending + packed for ending in (".jsonl", ".ndjson", ".json") for packed in _PACKED
     ),
+    "arrow": (".arrow", ".feather", ".ipc", ".arrows"),
+    "orc": (".orc",),
+    "avro": (".avro",),
 }
 EXTRAS = {"http": "http", "https": "http"}  # scheme -> extra of this package that can read it
 
@@ -73,7 +76,7 @@ def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[Da
 
     Args:
         paths: a path, a folder, a glob or a URL, or several of them.
-        format_: parquet, csv, tsv or jsonl; of a folder only files with its endings are taken.
+        format_: a key of `SUFFIXES`; of a folder only files with its endings are taken.
         key: the setting's name, for messages.
 
     Raises:

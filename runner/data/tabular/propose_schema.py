@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_schema
 from runner.data.tabular.column_statistics import (
     ColumnStatistics,
     compute_statistics,
@@ -104,7 +105,7 @@ def propose_schema(
     paths = {"path": path, "validation_path": validation, "test_path": test}
     files_by_key = {k: find_files(v, format_, key=k) for k, v in paths.items() if v}
     schema, layout, num_rows, notes = _read_schemas(files_by_key, format_, hints)
-    sample = sample_rows(files_by_key["path"], layout, schema)
+    sample = sample_rows(files_by_key["path"], format_, layout, schema)
     if not sample.num_rows:
         raise DataError(f"{path}: has no rows")
     columns = [compute_statistics(sample[name], name) for name in schema.names]
@@ -158,8 +159,8 @@ def detect_format(path: str) -> str:
         find_files(path, "parquet", key="PATH")  # raises with the nearest name
     listed = ", ".join(e for e in dict.fromkeys(endings) if not e.endswith((".gz", ".bz2", ".zst")))
     raise UserError(
-        f"{path}: is it Parquet, CSV, TSV or JSON lines? Known endings are {listed}, and of texts "
-        "these with .gz, .bz2 or .zst"
+        f"{path}: is it Parquet, CSV, TSV, JSON lines, Arrow, ORC or Avro? Known endings are "
+        f"{listed}, and of texts these with .gz, .bz2 or .zst"
     )
 
 
@@ -180,6 +181,13 @@ def _read_schemas(
         first = next(iter(schemas.values()))
         check_same_schema(schemas, first.names)
         return first, None, sum(sum(counts) for _, counts in read.values()), []
+    if format_ in ARROW_FORMATS:
+        if hints.delimiter or hints.columns:
+            raise UserError("--delimiter, --columns: such files have columns with names")
+        schemas = {str(file): read_arrow_schema(file, format_) for file in files}
+        first = next(iter(schemas.values()))
+        check_same_schema(schemas, first.names)
+        return first, None, None, []
     layout, notes = find_layout(files[0], format_, hints.delimiter, hints.columns)
     schemas = {str(file): infer_text_schema(file, layout) for file in files}
     first = next(iter(schemas.values()))

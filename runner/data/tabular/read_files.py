@@ -30,12 +30,14 @@ class RowChunk:
     # column -> texts [R] that are not of its type, missing in all other rows
     invalid_values: Mapping[str, pa.Array] = field(default_factory=dict)
     malformed_lines: tuple[tuple[int, str], ...] = ()  # line and problem; they make no row
+    part_name: str = "row group"  # what parts of the file are called; empty: it has none
 
     def describe_row(self, row: int) -> str:
         """Return where a row is: its file and line, or its file, row group and row."""
         if self.row_group is None:
             return f"{self.file}: line {self.first_row + row}"
-        return f"{self.file}: row group {self.row_group}, row {self.first_row + row}"
+        part = f"{self.part_name} {self.row_group}, " if self.part_name else ""
+        return f"{self.file}: {part}row {self.first_row + row}"
 
 
 def open_parquet_file(file: DataFile, dictionary_columns: Sequence[str] = ()) -> pq.ParquetFile:

@@ -1,4 +1,4 @@
-"""A user's own table: Parquet, CSV, TSV or JSON-lines files, and a YAML that declares its columns.
+"""A user's own table: files of any of its formats, with their columns declared in one YAML.
 
 Files are read as they are where that is as good. Otherwise they are rewritten once into the cache,
 with all transforms applied, in blocks that suit the exact order. See `TableRecipe.is_direct`.
@@ -22,6 +22,11 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.core.setting_checks import check_setting_types
 from runner.data.core.source_files import nearest_path
 from runner.data.prepare.recipe import PreparedFiles, cache_key, prepare
+from runner.data.tabular.arrow_files import (
+    ARROW_FORMATS,
+    read_arrow_chunks,
+    read_arrow_schema,
+)
 from runner.data.tabular.bad_rows import report_bad_rows
 from runner.data.tabular.column_types import (
     check_column_types,
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
 VERSION = 1  # to be raised when the same files and settings give other rows
+TEXT_FORMATS = ("csv", "tsv", "jsonl")
 DIRECT_ROWS = 1 << 17  # a row group with more rows is not read as it is: seeks would be slow
 SPLIT_PATHS = {"train": "path", "validation": "validation_path", "test": "test_path"}
 
@@ -67,7 +73,7 @@ def table(
     rest: Rest = "short",
     **settings: Any,
 ) -> ParquetDataset:
-    """Open the dataset of the options `parquet`, `csv`, `tsv` and `jsonl`.
+    """Open the dataset of `parquet`, `csv`, `tsv`, `jsonl`, `arrow`, `orc` and `avro`.
 
     Args:
         settings: the fields of `TableRecipe`.
@@ -81,7 +87,7 @@ def table(
 class TableRecipe:
     """Settings of a table; a recipe, see `runner.data.prepare.recipe`."""
 
-    format: Annotated[str, Key(choices=("parquet", "csv", "tsv", "jsonl"))]
+    format: Annotated[str, Key(choices=("parquet", *TEXT_FORMATS, *ARROW_FORMATS))]
     path: Any  # a file, a folder, a glob, a URL, or a list of them
     schema: Any  # a YAML file, or its content
     validation_path: Any = None
@@ -184,8 +190,12 @@ class TableRecipe:
             else:
                 if not file.size():
                     raise DataError(f"{file}: has no rows")
-                schemas[str(file)] = infer_text_schema(file, self.text_format)
-        if self.format != "parquet":
+                schemas[str(file)] = (
+                    infer_text_schema(file, self.text_format)
+                    if self.format in TEXT_FORMATS
+                    else read_arrow_schema(file, self.format)
+                )
+        if self.format in TEXT_FORMATS:
             for path, inferred in schemas.items():
                 schemas[path] = text_file_schema(
                     inferred,
@@ -300,6 +310,8 @@ class TableRecipe:
         """Yield the rows of a file. Without columns, the chunks still tell how many rows it has."""
         if self.format == "parquet":
             return read_parquet_chunks(file, columns, skip_bad_rows=self.skips_bad_rows)
+        if self.format in ARROW_FORMATS:
+            return read_arrow_chunks(file, self.format, columns)
         file_schema = self.schemas[str(file)]
         types = {name: file_schema.field(name).type for name in columns}
         return read_text_chunks(file, types, self.text_format, skip_bad_rows=self.skips_bad_rows)

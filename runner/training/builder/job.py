@@ -13,13 +13,14 @@ from runner.config.intervals import parse_interval
 from runner.config.settings import CheckpointSettings, TrainerSettings, make_settings
 from runner.config.targets import resolve_part
 from runner.data.core.dataset import Dataset, epoch_end_offset
+from runner.data.core.dataset_check import check_dataset
 from runner.data.core.fitted import (
     FITTED_FILE,
     check_fitted_transforms,
     saved_digest,
     with_fitted_transforms,
 )
-from runner.distributed.global_batch import global_batch_size
+from runner.distributed.global_batch import global_batch_size, rank_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.factory import make_metrics
@@ -80,6 +81,13 @@ def build_job(
 
     source = resolve_source_path(config, checkpoint)
     dataset = make_dataset(config["dataset"], run, source, allowed, ranks, view.note)
+    check_dataset(
+        dataset,
+        batch_size=rank_batch_size(trainer.batch_size, trainer.accumulate),
+        seed=config["seed"],
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+    )
     update_rows = global_batch_size(trainer.batch_size, trainer.accumulate, ranks.world_size)
     steps_per_epoch = count_steps_per_epoch(dataset, update_rows)
     total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
@@ -137,8 +145,8 @@ def build_job(
 
 
 def make_checkpointer(run: Run | None, keep: int, view: View) -> Checkpointer | None:
-    """Build what saves the checkpoints of a training; None if there is no training's run."""
-    if run is None:
+    """Build what saves the checkpoints of a training; None if there is no run, or none are kept."""
+    if run is None or keep == 0:
         return None
     run_id = run.meta.get("run_id")
     return Checkpointer(run.dir / "checkpoints", keep=keep, warn=view.warn, run_id=run_id)

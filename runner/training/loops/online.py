@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.data.core.dataset import FileOrderDataset
+from runner.data.core.dataset_check import is_stream
 from runner.parts import loop_option
 from runner.reporting.console.format import format_number
 from runner.reporting.console.sparkline import sparkline
@@ -43,26 +44,22 @@ def prepare_stream_job(job: Job) -> Job:
 
     The task stays as it is if the forward of its update is such a score.
     """
-    if not is_stream(job):
+    if not is_stream(job.dataset):
         job = replace(job, dataset=FileOrderDataset(job.dataset))
     if job.loop_settings["score"] == "auto" and can_reuse_forward(job.task, job.context):
         return job
     return replace(job, task=PrequentialTask(job.task, job.context))
 
 
-def is_stream(job: Job) -> bool:
-    """Return whether the dataset is a stream, which has no end of its own."""
-    return getattr(job.dataset, "is_stream", False)
-
-
 def _online(job: Job) -> Result:
     with stop_on_signals() as stop, job.view.training(job.total_steps or None):
         state = start_training(job)
-        if is_stream(job):
+        if is_stream(job.dataset):
             job.dataset.should_stop = lambda: stop.local_signal is not None  # type: ignore[attr-defined]
         recorder = Recorder(job, state, CallbackRunner(job, state, stop), split=PROGRESSIVE_SPLIT)
         callback_runner = recorder.callback_runner
         callback_runner.call_run_start()
+        recorder.replace_left_behind()
         updates = steps(
             job, state, allow_prefetch=False, before_update=callback_runner.call_update_start
         )
@@ -96,7 +93,7 @@ def _online(job: Job) -> Result:
 
 def stream_notes(job: Job, state: TrainState, ended: bool) -> dict[str, object]:
     """Return where the stream was left, and whether the same command may go on with it."""
-    if not is_stream(job):
+    if not is_stream(job.dataset):
         return {}
     return {"stream_place": state.cursor.place, "stream_goes_on": not ended}
 

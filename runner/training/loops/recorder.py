@@ -17,7 +17,13 @@ from runner.training.job import Job, Result
 from runner.training.loops.events import CallbackRunner, current_progress, write_metrics_row
 from runner.training.loops.run_facts import write_calibration
 from runner.training.rng_state import rng_state_tensors
-from runner.training.state import BestEvaluation, TrainState, checkpoint_tensors, checkpoint_values
+from runner.training.state import (
+    BestEvaluation,
+    TrainState,
+    checkpoint_tensors,
+    checkpoint_values,
+    starts_optimizers_afresh,
+)
 from runner.training.steps import current_total_steps, rows_per_update
 from runner.training.stop_signal import StopSignal
 from runner.training.update.task import StepOutput
@@ -159,7 +165,8 @@ class Recorder:
         self, split: str, step: int, metrics: Mapping[str, float], seconds: float
     ) -> None:
         """Write the row of a split that is evaluated with the best weights at the end."""
-        examples = self.state.best.examples if self.state.best else self.state.examples
+        best = self.state.best
+        examples = best.examples if best and best.step == step else self.state.examples
         write_metrics_row(self.job, split, step, examples, metrics)
         write_calibration(self.job, split, step, self._held_metrics)
         self._held_metrics = None
@@ -204,6 +211,15 @@ class Recorder:
             job.run.perf.append({"step": state.step, "save_stall_s": stall})
         if wait:
             job.checkpointer.finish()
+
+    def replace_left_behind(self) -> None:
+        """Replace the checkpoint of a resume that leaves its optimizers' states behind.
+
+        Collective. A kill later on then resumes without these states, too.
+        """
+        if self.state.step and starts_optimizers_afresh(self.job):
+            self.saved_step = -1
+            self.save(wait=True)
 
     def make_result(
         self,

@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from runner.errors import ConfigError, UserError
-from runner.rundir.checkpoint import Checkpoint, DamagedError
+from runner.rundir.checkpoint import Checkpoint, DamagedError, saved_steps
 from runner.rundir.diff import format_changes
 from runner.rundir.identity import check_chain, check_owner, run_identity
 from runner.rundir.run import Run
 from runner.rundir.saved_config import replace_config
 from runner.training.job import Job
 from runner.training.loops.session import start_trackers
-from runner.training.state import TrainState, checkpoint_tensors, restore_checkpoint
+from runner.training.state import (
+    TrainState,
+    checkpoint_tensors,
+    restore_checkpoint,
+    starts_optimizers_afresh,
+)
 from runner.training.steps import current_total_steps
 from runner.training.warm_start.warm_start import wants_warm_start, warm_start
 
@@ -31,7 +36,8 @@ def start_training(job: Job) -> TrainState:
         if job.run is not None:
             job.run.metrics.truncate(saved.values["metrics_bytes"])
         start_trackers(job, state.step, saved.values["trackers"])
-        job.view.note(f"resuming from step {state.step:,} ({state.examples:,} examples)")
+        fresh = ", without the optimizers' states" if starts_optimizers_afresh(job) else ""
+        job.view.note(f"resuming from step {state.step:,} ({state.examples:,} examples){fresh}")
         changed = job.run is not None and saved.values["signature"] != job.run.signature
         if state.stopped is not None and changed:  # other settings may not have stopped it
             job.view.note(f"it had stopped ({state.stopped}); it goes on with the changed settings")
@@ -40,6 +46,7 @@ def start_training(job: Job) -> TrainState:
             job.view.set_total_steps(current_total_steps(job, state))
         return state
     if job.run is not None:
+        check_unsaved(job, job.run)
         job.run.metrics.truncate(0)
         if job.run.resumed:
             job.view.note("no checkpoint had been written: starting again at step 0")
@@ -49,6 +56,27 @@ def start_training(job: Job) -> TrainState:
         if job.context.ema is not None:
             job.context.ema.reset()
     return TrainState()
+
+
+def check_unsaved(job: Job, run: Run) -> None:
+    """Say what it means that nothing is saved, if that is so.
+
+    Raises:
+        UserError: if the run has checkpoints, which it would not go on from.
+    """
+    if job.checkpointer is not None:
+        return
+    if steps := saved_steps(run.dir / "checkpoints"):
+        reason = (
+            f"checkpoint.keep=0: {run.dir} has a checkpoint of step {steps[-1]:,}, and would start "
+            "again at step 0 beside it; with checkpoint.keep=1 it goes on from there"
+        )
+        revert_resume(run, reason)
+        raise UserError(reason)
+    job.view.note(
+        "checkpoint.keep=0: nothing is saved: a resume starts again at step 0, and the evaluation "
+        "at the end is of the last weights"
+    )
 
 
 def open_own_checkpoint(job: Job) -> Checkpoint | None:
@@ -118,6 +146,11 @@ def restore_or_revert(job: Job, saved: Checkpoint) -> TrainState:
         if job.run is None or not changes:
             raise
         heading = "settings that this resume changed, now taken back"
+        if any(key.startswith("optimizer.") for key, _, _ in changes):
+            heading = (
+                "checkpoint.optimizer_state=fresh goes on without the states of the optimizers; "
+                + heading
+            )
         reason = f"{error}\n{heading}:\n{format_changes(changes)}"
         revert_resume(job.run, reason)
         raise ConfigError(reason) from error

@@ -39,6 +39,7 @@ def _train(job: Job) -> Result:
         write_data_facts(job)
         recorder = Recorder(job, state, CallbackRunner(job, state, stop))
         recorder.callback_runner.call_run_start()
+        recorder.replace_left_behind()
         if state.evaluation_due:
             recorder.saved_step = -1  # the checkpoint of this step lacks its evaluation
             evaluate_and_save(job, state, recorder, stop)
@@ -124,6 +125,8 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
     """Restore the best weights, and evaluate the loop's `final_splits` with them."""
     best = state.best
     step = state.step
+    if best is not None and best.step != state.step and job.checkpointer is None:
+        best = None  # nothing is saved, as the run has said: the last weights are evaluated
     if best is not None and best.step != state.step:
         assert job.run is not None
         try:

@@ -175,7 +175,7 @@ def test_its_fingerprint_depends_on_folder_and_columns_but_not_on_what_has_arriv
         (
             {"schema": {**SCHEMA, "categorical": {"city": {"encode": "vocabulary"}}}},
             ConfigError,
-            "need all rows first",
+            "has no file yet",
         ),
         ({"schema": None}, ConfigError, "dataset.schema is not set"),
     ],

@@ -1,0 +1,141 @@
+"""Files of a stream whose columns are encoded as a table's are: vocabularies, crosses, texts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from runner.data.core.columns import Columns
+from runner.data.core.fitted import FittedTransforms
+from runner.data.read.decode import InMemoryReader, Rows
+from runner.data.read.index import BlockIndex
+from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.column_types import check_column_types, rewritten_columns
+from runner.data.tabular.encode import encode_chunk
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.fit import TransformFitter, needs_fitting
+from runner.data.tabular.read_files import (
+    check_same_schema,
+    read_parquet_chunks,
+    read_parquet_schema,
+)
+from runner.data.tabular.schema_file import Declared
+from runner.errors import ConfigError, DataError
+
+_ANY_SIZE = 2**31 - 1  # of tables whose rows are not known yet
+
+
+def encoded_columns(declared: Declared, fitted: FittedTransforms | None = None) -> Columns:
+    """Return the columns of encoded rows; without fitted transforms, tables have any size.
+
+    Raises:
+        ConfigError: for ids whose largest is not declared, since it may come at any time.
+    """
+    for spec in declared.ids:
+        if spec.num_rows is None and spec.encode not in ("vocabulary", "bucketise"):
+            raise ConfigError(
+                f"dataset.schema: {spec.name}: num_rows is not set; a stream does not end, so "
+                "that its largest id is never known"
+            )
+    fitted = fitted or FittedTransforms(num_rows=defaultdict(lambda: _ANY_SIZE))
+    return rewritten_columns(declared, fitted, has_weights=False)
+
+
+def fit_to_first_rows(declared: Declared, paths: Sequence[Path], num_rows: int) -> FittedTransforms:
+    """Return the transforms fitted to the first rows of the files that are there.
+
+    Raises:
+        ConfigError: if there is no row to fit them to.
+        DataError: for a bad row.
+    """
+    fitter = TransformFitter(declared, split_seed=0, skip_bad_rows=False)
+    left = num_rows
+    for path in paths if needs_fitting(declared) else ():
+        file = DataFile(str(path))
+        _check_types(declared, file)
+        for chunk in read_parquet_chunks(file, fitter.columns_to_read(), skip_bad_rows=False):
+            fitter.update(chunk, {"train": np.arange(chunk.num_rows) < left})
+            left -= chunk.num_rows
+            if left <= 0:
+                return fitter.compute()
+    if left == num_rows and needs_fitting(declared):
+        raise ConfigError(
+            "dataset.path: has no file yet, to whose first rows vocabularies and statistics are "
+            "fitted (dataset.fit_rows); dataset.learnt=RUN/data takes those of a run"
+        )
+    return fitter.compute()
+
+
+def _check_types(declared: Declared, file: DataFile) -> list[int]:
+    """Check the columns of a file, and return the rows of each of its row groups.
+
+    Raises:
+        DataError: for a column that is missing or of a wrong type.
+    """
+    schema, counts = read_parquet_schema(file)
+    check_same_schema({str(file): schema}, list(declared.columns))
+    check_column_types(declared, schema, str(file))
+    return counts
+
+
+@dataclass(frozen=True)
+class FileEncoder:
+    """Reads files with the encoder of tables."""
+
+    declared: Declared
+    fitted: FittedTransforms
+
+    @property
+    def columns(self) -> Columns:
+        return encoded_columns(self.declared, self.fitted)
+
+    def index(self, path: Path) -> BlockIndex:
+        """Return the row groups of a file.
+
+        Raises:
+            DataError: for a file that cannot be read, or has other columns.
+        """
+        counts = np.array(_check_types(self.declared, DataFile(str(path))), np.int64)
+        return BlockIndex(
+            files=(path,),
+            file_N=np.zeros(len(counts), np.int64),
+            group_N=np.arange(len(counts)),
+            start_N=np.cumsum(counts) - counts,
+            rows_N=counts,
+        )
+
+    def read(self, path: Path, row: int, first_row: int) -> Iterator[tuple[int, Rows]]:
+        """Yield the rows of a file from a row on, with the number in the file of the first one.
+
+        Args:
+            path: the file.
+            row: number in the file of the first row.
+            first_row: its number in the stream.
+
+        Raises:
+            DataError: for the first bad row.
+        """
+        begin = 0
+        file = DataFile(str(path))
+        for chunk in read_parquet_chunks(file, list(self.declared.columns), skip_bad_rows=False):
+            end = begin + chunk.num_rows
+            if end > row:
+                if chunk.table is None:
+                    raise DataError(chunk.problem)
+                validator = RowValidator.for_chunk(chunk, skip_bad_rows=False)
+                table = encode_chunk(chunk, self.declared, self.fitted, validator)
+                block = BlockIndex(
+                    files=(path,),
+                    file_N=np.zeros(1, np.int64),
+                    group_N=np.zeros(1, np.int64),
+                    start_N=np.array([first_row - row + begin]),
+                    rows_N=np.array([chunk.num_rows]),
+                )
+                first = max(row - begin, 0)
+                reader = InMemoryReader(block, self.columns, table)
+                yield begin + first, reader.read_rows(np.zeros(1, int), slice(first, end - begin))
+            begin = end

@@ -1,0 +1,252 @@
+"""Reads the columnar formats beside Parquet: Arrow IPC (Feather), ORC, and Avro.
+
+Their values have types of their own, so that nothing in them can be of a wrong type. A part of a
+file that cannot be read is an error, with `on_bad_rows=skip` too: how many rows it has is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from runner.data.core.blocks import READ_ERRORS, first_line
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.read_files import CHUNK_ROWS, RowChunk, unpack_columns
+from runner.errors import DataError
+
+ARROW_FORMATS = ("arrow", "orc", "avro")
+FEATHER_1 = b"FEA1"  # the first bytes of a Feather file of the year 2016
+ARROW_FILE = b"ARROW1"  # of a file that has a list of its record batches; a stream has none
+END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+# the type of Avro values that no column of a table can have, such as records and maps
+UNSUPPORTED = pa.struct([])
+_AVRO_TYPES: Mapping[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+}
+_AVRO_TIMES: Mapping[str, pa.DataType] = {
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("ms", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "local-timestamp-millis": pa.timestamp("ms"),
+    "local-timestamp-micros": pa.timestamp("us"),
+}
+
+
+def check_installed(format_: str) -> None:
+    """Check that the library that reads a format is there.
+
+    Raises:
+        DataError: saying how to install it.
+    """
+    if format_ == "avro" and find_spec("fastavro") is None:
+        raise DataError("dataset.format=avro: fastavro is not installed: pip install '.[avro]'")
+
+
+def read_arrow_schema(file: DataFile, format_: str) -> pa.Schema:
+    """Return the types of the columns of a file.
+
+    Raises:
+        DataError: naming a file that cannot be read.
+    """
+    check_installed(format_)
+    with _told(file, format_), file.open() as handle:
+        return _SCHEMAS[format_](handle)
+
+
+def read_arrow_chunks(file: DataFile, format_: str, columns: Sequence[str]) -> Iterator[RowChunk]:
+    """Yield the rows of a file.
+
+    Raises:
+        DataError: naming the file, and the part of it that cannot be read.
+    """
+    check_installed(format_)
+    part, done, count = 0, 0, 0
+    unit = UNITS[format_]
+    try:
+        with file.open() as handle:
+            for part, table in _READERS[format_](handle, columns):
+                for first in range(0, table.num_rows, CHUNK_ROWS):
+                    rows = table.slice(first, CHUNK_ROWS)
+                    count = rows.num_rows
+                    at = first if unit else done  # Avro's blocks have no number
+                    chosen = unpack_columns(rows.select(list(columns)))
+                    yield RowChunk(file, part, at, count, chosen, part_name=unit)
+                    done += count
+                part += 1  # if the next one cannot be read
+    except READ_ERRORS as error:
+        where = f"{unit} {part}" if unit else f"after row {done - 1}" if done else "row 0"
+        raise DataError(f"{file}: {where}: {first_line(error)}") from error
+
+
+@contextmanager
+def _told(file: DataFile, format_: str) -> Iterator[None]:
+    try:
+        yield
+    except READ_ERRORS as error:
+        name = NAMES[format_]
+        raise DataError(f"{file}: not a readable {name} file ({first_line(error)})") from error
+
+
+def _open_arrow(handle: Any, columns: Sequence[str] | None = None) -> Any:
+    """Open a file or a stream of record batches; without columns, with all of them.
+
+    Raises:
+        ArrowInvalid: for a file of the first version of Feather, and a stream without an end.
+    """
+    start = handle.read(len(ARROW_FILE))
+    handle.seek(0)
+    if start.startswith(FEATHER_1):
+        raise pa.ArrowInvalid("Feather version 1; write it again as version 2")
+    open_any = pa.ipc.open_file if start == ARROW_FILE else pa.ipc.open_stream
+    schema = open_any(handle).schema
+    if start != ARROW_FILE:
+        _check_end_of_stream(handle)
+    handle.seek(0)
+    if columns is None:
+        return open_any(handle)
+    fields = [schema.get_field_index(name) for name in columns]
+    options = pa.ipc.IpcReadOptions(included_fields=sorted(fields), use_threads=False)
+    return open_any(handle, options=options)
+
+
+def _check_end_of_stream(handle: Any) -> None:
+    """Check that a stream has its end, since Arrow takes one that is cut off for a shorter one.
+
+    Raises:
+        ArrowInvalid: if it has none.
+    """
+    handle.seek(-len(END_OF_STREAM), os.SEEK_END)
+    if handle.read() != END_OF_STREAM:
+        raise pa.ArrowInvalid("it has no mark of its end: it is cut off, or not yet closed")
+
+
+def _read_arrow(handle: Any, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    reader = _open_arrow(handle, columns)
+    if hasattr(reader, "num_record_batches"):
+        batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
+    else:
+        batches = iter(reader)
+    for number, batch in enumerate(batches):
+        batch.validate(full=True)  # Arrow takes offsets, indices and texts from a file on trust
+        yield number, pa.Table.from_batches([batch])
+
+
+def _orc_schema(handle: Any) -> pa.Schema:
+    from pyarrow import orc
+
+    return orc.ORCFile(handle).schema
+
+
+def _read_orc(handle: Any, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    from pyarrow import orc
+
+    file = orc.ORCFile(handle)
+    # without a column, the first one says how many rows there are
+    names = list(columns) or file.schema.names[:1]
+    for number in range(file.nstripes):
+        batch = file.read_stripe(number, columns=names)
+        batch.validate(full=True)
+        yield number, pa.Table.from_batches([batch])
+
+
+def _open_avro(handle: Any) -> Any:
+    import fastavro
+
+    with _as_arrow_errors():
+        return fastavro.reader(handle)
+
+
+def _avro_fields(reader: Any) -> dict[str, Any]:
+    schema = reader.writer_schema
+    if not isinstance(schema, Mapping) or schema.get("type") != "record":
+        raise pa.ArrowInvalid("its rows are no records")
+    return {field["name"]: field["type"] for field in schema["fields"]}
+
+
+def _avro_schema(handle: Any) -> pa.Schema:
+    fields = _avro_fields(_open_avro(handle))
+    return pa.schema([(name, _arrow_type(type_)) for name, type_ in fields.items()])
+
+
+def _read_avro(handle: Any, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    reader = _open_avro(handle)
+    types = {name: _arrow_type(type_) for name, type_ in _avro_fields(reader).items()}
+    names = list(columns) or list(types)[:1]
+    while True:
+        with _as_arrow_errors():
+            records = list(islice(reader, CHUNK_ROWS))
+            if not records:
+                return
+            arrays = [_avro_column([r[name] for r in records], types[name]) for name in names]
+        yield 0, pa.table(arrays, names=names)
+
+
+def _avro_column(values: list[Any], type_: pa.DataType) -> pa.Array:
+    if type_ == UNSUPPORTED:
+        return pa.nulls(len(values), type_)
+    if type_ == pa.string():  # a UUID is read as an object
+        values = [v if v is None or isinstance(v, str) else str(v) for v in values]
+    return pa.array(values, type_)
+
+
+def _arrow_type(avro: Any) -> pa.DataType:
+    """Return the Arrow type of an Avro type; a union may hold null and one type, or two numbers."""
+    if isinstance(avro, list):
+        types = [_arrow_type(member) for member in avro if member != "null"]
+        if set(types) == {pa.int32(), pa.int64()}:
+            return pa.int64()
+        return types[0] if len(set(types)) == 1 else UNSUPPORTED if types else pa.null()
+    if isinstance(avro, str):
+        return _AVRO_TYPES.get(avro, UNSUPPORTED)
+    logical = avro.get("logicalType")
+    if logical in _AVRO_TIMES:
+        return _AVRO_TIMES[logical]
+    if logical == "decimal":
+        return pa.decimal128(avro["precision"], avro.get("scale", 0))
+    if avro["type"] == "array":
+        items = _arrow_type(avro["items"])
+        return UNSUPPORTED if items == UNSUPPORTED else pa.list_(items)
+    return _arrow_type(avro["type"])
+
+
+@contextmanager
+def _as_arrow_errors() -> Iterator[None]:
+    """Give whatever fastavro raises for damaged bytes, of many classes, the class of the others.
+
+    Raises:
+        ArrowInvalid: in the place of any error.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = first_line(error) or "it is cut off or damaged"
+        raise pa.ArrowInvalid(f"{type(error).__name__}: {reason}") from error
+
+
+UNITS = {"arrow": "record batch", "orc": "stripe", "avro": ""}
+NAMES = {"arrow": "Arrow or Feather", "orc": "ORC", "avro": "Avro"}
+_SCHEMAS: Mapping[str, Callable[[Any], pa.Schema]] = {
+    "arrow": lambda handle: _open_arrow(handle).schema,
+    "orc": _orc_schema,
+    "avro": _avro_schema,
+}
+_READERS: Mapping[str, Callable[[Any, Sequence[str]], Iterator[tuple[int, pa.Table]]]] = {
+    "arrow": _read_arrow,
+    "orc": _read_orc,
+    "avro": _read_avro,
+}

@@ -1,0 +1,201 @@
+"""Rows that a function of a user's own brings, as a table: a `pyarrow.dataset`, or a generator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pyarrow as pa
+
+from runner.config_key import Key
+from runner.data.core.blocks import READ_ERRORS, first_line
+from runner.data.core.source_files import fingerprint_path
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.read_files import CHUNK_ROWS, RowChunk, unpack_columns
+from runner.data.tabular.table import TableRecipe, open_table
+from runner.errors import ConfigError, DataError, nearest_hint
+
+if TYPE_CHECKING:
+    from runner.data.read.parquet_dataset import ParquetDataset
+
+ASSUMED_ROWS = 10_000_000  # of a function: into so many parts the rows are mixed, out of memory
+
+
+def table_of_rows(
+    rows: Any,
+    *,
+    schema: Any,
+    identity: str | None = None,
+    window_rows: int = 131_072,
+    prefetch: int = 0,
+    workers: int = 0,
+    rest: str = "short",
+    **settings: Any,
+) -> ParquetDataset:
+    """Return a dataset of rows that are rewritten once into the cache, as those of a table are.
+
+    So the order is exact, a run resumes anywhere in it, and ranks share it.
+
+    Args:
+        rows: a `pyarrow.dataset.Dataset`, or a function without arguments that returns an iterator
+            of `pyarrow.RecordBatch`, `pyarrow.Table` or mappings, which are rows. It is called
+            again for each pass, and brings the same rows in the same order each time.
+        schema: a YAML file that declares the columns, or its content.
+        identity: names the content for the cache: other rows need another one. None: that of the
+            files of a `pyarrow.dataset`.
+        window_rows: as in `ParquetDataset`.
+        prefetch: as in `ParquetDataset`.
+        workers: as in `ParquetDataset`.
+        rest: as in `ParquetDataset`.
+        settings: `split`, `split_seed`, `on_bad_rows`, `max_bad_rows`, `mix` and `learnt` of a
+            table, see conf/dataset/parquet.yaml.
+
+    Raises:
+        ConfigError: if nothing says which content it is, and for wrong settings.
+        DataError: for rows that cannot be read, or do not have the declared columns.
+    """
+    known = ("split", "split_seed", "on_bad_rows", "max_bad_rows", "mix", "learnt")
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"dataset.{name}: no such setting{nearest_hint(name, known)}")
+    source = RowSource(identity or _identity_of_files(rows), rows=rows)
+    recipe = OwnRowsRecipe(schema=schema, source=source, **settings)
+    return open_table(
+        recipe, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
+    )
+
+
+def _identity_of_files(rows: Any) -> str:
+    """Return the content of the files of a `pyarrow.dataset`.
+
+    Raises:
+        ConfigError: for rows without files.
+    """
+    files = getattr(rows, "files", None)
+    if not files or not all(Path(name).is_file() for name in files):
+        raise ConfigError(
+            "table_of_rows: identity is not set: it names the content of rows that come from no "
+            "files on this machine, such as 'clicks of 2026-11-01'"
+        )
+    return repr([fingerprint_path(Path(name)) for name in sorted(files)])
+
+
+@dataclass(frozen=True)
+class RowSource(DataFile):
+    """What brings the rows, in the place of a file; `path` is their identity."""
+
+    rows: Any = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"rows of {getattr(self.rows, '__qualname__', type(self.rows).__qualname__)}"
+
+    @property
+    def name(self) -> str:
+        return str(self)
+
+    def size(self) -> int:
+        """Return 100 for each row, which is what one is counted as elsewhere."""
+        known = hasattr(self.rows, "count_rows")
+        return 100 * int(self.rows.count_rows() if known else ASSUMED_ROWS)
+
+    def fingerprint(self) -> list[Any]:
+        return [self.path]
+
+    def batches(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """Yield the rows as tables, from the first one on.
+
+        Raises:
+            DataError: for something that is no rows, and as the source raises it.
+        """
+        number = 0
+        try:
+            for table in self._tables(columns):
+                yield table
+                number += table.num_rows
+        except READ_ERRORS as error:
+            raise DataError(f"{self}: after {number:,} rows: {first_line(error)}") from error
+
+    def _tables(self, columns: list[str] | None) -> Iterator[pa.Table]:
+        if hasattr(self.rows, "to_batches"):
+            for batch in self.rows.to_batches(columns=columns, use_threads=False):
+                yield pa.Table.from_batches([batch])
+            return
+        if not callable(self.rows):
+            raise ConfigError(
+                f"table_of_rows: rows must be a pyarrow.dataset, or a function that returns an "
+                f"iterator anew for each pass, not {type(self.rows).__name__}"
+            )
+        items = iter(self.rows())
+        for item in items:
+            if isinstance(item, pa.RecordBatch):
+                yield pa.Table.from_batches([item])
+            elif isinstance(item, pa.Table):
+                yield item
+            elif isinstance(item, Mapping):  # all that follow are rows, too
+                yield from _tables_of_mappings(chain([item], items))
+            else:
+                raise DataError(
+                    f"{self}: must bring a pyarrow.RecordBatch, pyarrow.Table or mapping, not "
+                    f"{type(item).__name__}"
+                )
+
+
+def _tables_of_mappings(rows: Iterable[Any]) -> Iterator[pa.Table]:
+    """Collect rows into tables, all with the types of the first one."""
+    iterator, schema = iter(rows), None
+    while chunk := list(islice(iterator, CHUNK_ROWS)):
+        table = pa.Table.from_pylist(chunk, schema=schema)
+        schema = table.schema
+        yield table
+
+
+@dataclass(frozen=True)
+class OwnRowsRecipe(TableRecipe):
+    """The recipe of a table whose rows come from a user's own function."""
+
+    format: Annotated[str, Key(choices=("rows",))] = "rows"
+    path: Any = None
+    schema: Any = None
+    source: RowSource = field(default_factory=lambda: RowSource(""))
+
+    name = "rows"
+
+    @cached_property
+    def files(self) -> dict[str, list[DataFile]]:
+        return {"train": [self.source]}
+
+    @cached_property
+    def schemas(self) -> dict[str, pa.Schema]:
+        first = next(self.source.batches(), None)
+        if first is None:
+            raise DataError(f"{self.source}: has no rows")
+        missing = [name for name in self.columns_read if name not in first.schema.names]
+        for name in missing:
+            near = nearest_hint(name, first.schema.names, 3)
+            raise DataError(f"{self.source}: no column {name!r}{near}")
+        return {str(self.source): first.schema}
+
+    def read_chunks(self, file: DataFile, columns: list[str]) -> Iterator[RowChunk]:
+        """Yield the rows of the source, each table with the types of the first one.
+
+        Raises:
+            DataError: for rows that lack a column, or whose values do not have its type.
+        """
+        [schema] = self.schemas.values()
+        types = pa.schema([schema.field(name) for name in columns])
+        done = 0
+        for whole in self.source.batches(columns):
+            num_rows = whole.num_rows
+            try:
+                table = unpack_columns(whole.select(columns).cast(types))
+            except (KeyError, *READ_ERRORS) as error:
+                raise DataError(f"{file}: row {done}: {first_line(error)}") from error
+            for first in range(0, num_rows, CHUNK_ROWS):
+                rows = table.slice(first, CHUNK_ROWS)
+                count = min(CHUNK_ROWS, num_rows - first)
+                yield RowChunk(file, 0, done, count, rows, part_name="")
+                done += count

@@ -1,0 +1,228 @@
+"""A dataset of one's own: the page's example trains and resumes; what another one lacks is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from runner.batch import DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
+from runner.data.core.dataset import DatasetWrapper
+from runner.data.core.dataset_check import check_dataset, check_first_batch
+from runner.errors import ConfigError
+from tests.conftest import ROOT, Zygote
+from tests.test_readme import write_clicks
+from tests.whole.compare_runs import fingerprint, newest_checkpoint
+
+PAGE = (ROOT / "docs" / "own_dataset.md").read_text()
+FILES = dict(re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
+CODE = FILES["mydata/clicks.py"]
+
+
+def load_page(folder: Path) -> Any:
+    """Write the page's files, and return its class."""
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(text)
+    write_clicks(folder / "data" / "clicks.parquet")
+    names: dict[str, Any] = {}
+    exec(compile(CODE, "clicks.py", "exec"), names)
+    return names["Clicks"]
+
+
+@pytest.fixture
+def clicks(tmp_path: Path) -> Any:
+    return load_page(tmp_path)(path=str(tmp_path / "data" / "clicks.parquet"), num_users=500)
+
+
+def check(dataset: Any, **more: int) -> None:
+    check_dataset(dataset, **{"batch_size": 64, "seed": 0, **more})
+
+
+@pytest.mark.parity("C7")
+def test_the_example_of_the_page_has_at_most_40_lines_and_fits(clicks):
+    assert len(CODE.splitlines()) <= 40
+    check(clicks)
+    check(clicks, batch_size=5000)  # one batch that holds all rows
+    for rank in range(3):
+        check(clicks, rank=rank, world_size=3)
+
+
+def test_the_example_gives_each_row_once_on_any_number_of_ranks(clicks):
+    one = [b.rows_B for b in clicks.batches("train", batch_size=30, seed=4)]
+    ranks = [
+        [b.rows_B for b in clicks.batches("train", batch_size=10, seed=4, rank=r, world_size=3)]
+        for r in range(3)
+    ]
+    assert [torch.cat(parts).tolist() for parts in zip(*ranks, strict=True)] == [
+        rows.tolist() for rows in one
+    ]
+    assert sorted(torch.cat(one).tolist()) == list(range(1800))
+
+
+@pytest.mark.parity("C7")
+def test_the_example_resumes_bit_for_bit_by_the_command_line(tmp_path, runner: Zygote):
+    load_page(tmp_path)
+    words = ("--config-dir", "myconf", "--allow", "mydata", "dataset=clicks", "report=false")
+    small = ("trainer.batch_size=64", "trainer.num_threads=1", "model.net.dropout=0.1")
+    for run, first in (("whole", 50), ("parts", 20)):
+        length = (f"trainer.max_steps={first}", f"hydra.run.dir={run}")
+        done = runner.run(*words, *small, *length, cwd=tmp_path)
+        assert done.code == 0, done.text
+    done = runner.run("resume", "parts", "--allow", "mydata", "trainer.max_steps=50", cwd=tmp_path)
+    assert done.code == 0, done.text
+    whole, parts = (
+        {
+            name: digest
+            for name, digest in fingerprint(newest_checkpoint(tmp_path / run)).items()
+            if name.startswith(("tables/", "dense"))
+        }
+        for run in ("whole", "parts")
+    )
+    assert whole
+    assert whole == parts
+
+
+@pytest.mark.parity("C7")
+def test_a_batch_that_does_not_fit_is_told_before_a_training(tmp_path, runner: Zygote):
+    load_page(tmp_path)
+    words = ("--config-dir", "myconf", "--allow", "mydata", "dataset=clicks", "report=false")
+    done = runner.run(*words, "dataset.num_users=100", "hydra.run.dir=run", cwd=tmp_path)
+    assert done.code == 2
+    assert "first batch of the train split: sparse: user has id" in done.text
+    assert "outside [0, 100)" in done.text
+    assert "Traceback" not in done.text
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"bad_rows": {"examples": []}}, "bad_rows: must have a number `count`"),
+        ({"bad_rows": None}, "bad_rows: must have"),
+        ({"schema": {}}, "schema: must be a runner.Schema, not {}"),
+        ({"num_rows": {"train": 5, "vali": 2}}, "there is no split 'vali'"),
+        ({"num_rows": {"train": 0}}, "numbers of rows above 0"),
+        ({"num_rows": {"validation": 3}}, "has no split 'train'"),
+        ({"rest": "keep"}, "rest: must be one of short, drop, pad, not 'keep'"),
+        ({"reachable": None}, "reachable: must be a mapping"),
+        ({"save_fitted_transforms": None}, "save_fitted_transforms(folder): there is no such"),
+        ({"batches": None}, "batches(split, *, batch_size, seed, start, rank, world_size)"),
+        (
+            {"batches": lambda split, *, batch_size, seed: iter(())},
+            "does not take start, rank, world_size",
+        ),
+        ({"batches": lambda split, **more: iter(())}, "the train split gives no batch"),
+    ],
+)
+def test_what_a_dataset_lacks_is_named(clicks, change, told):
+    for name, value in change.items():
+        setattr(clicks, name, value)
+    with pytest.raises(ConfigError) as refused:
+        check(clicks)
+    assert told in str(refused.value)
+
+
+def test_a_class_that_derives_from_nothing_is_told_of_all_that_it_lacks():
+    with pytest.raises(ConfigError) as refused:
+        check(type("Bare", (), {})())
+    for name in ("schema", "num_rows", "rest", "reachable", "bad_rows", "save_fitted", "batches"):
+        assert f"dataset: {name}" in str(refused.value)
+
+
+class Changed(DatasetWrapper):
+    """The page's dataset, with a change in each batch."""
+
+    def __init__(self, dataset: Any, **changes: Any) -> None:
+        super().__init__(dataset)
+        self.changes = changes
+
+    def batches(self, split: str, **options: Any) -> Iterator[Any]:
+        for batch in self.dataset.batches(split, **options):
+            yield replace(batch, **self.changes)
+
+
+def kjt(keys=("user",), values=(), lengths=(), dtype=torch.int64) -> KeyedJaggedTensor:
+    ids = torch.tensor(values or [0] * 64, dtype=dtype)
+    return KeyedJaggedTensor(list(keys), ids, lengths=torch.tensor(lengths or [1] * 64))
+
+
+@pytest.mark.parity("C7")
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"labels_BT": None}, "labels_BT: must be a tensor of two dimensions, not NoneType"),
+        ({"labels_BT": torch.full((64, 1), 2.0)}, "the binary task click must be 0 or 1"),
+        ({"labels_BT": torch.full((64, 1), torch.nan)}, "labels_BT: holds NaN"),
+        ({"dense_BD": torch.zeros(64, 2)}, "must be float32 of [64, 1], not float32 of [64, 2]"),
+        ({"dense_BD": torch.full((64, 1), torch.inf)}, "dense_BD: holds NaN or infinity"),
+        ({"weights_B": -torch.ones(64)}, "weights_B: must be finite and not negative"),
+        ({"weights_B": None}, "weights_B: must be float32 of [64], not NoneType"),
+        ({"rows_B": torch.zeros(64)}, "rows_B: must be int64 of [64], not float32 of [64]"),
+        ({"groups_BG": torch.zeros(64, 1).long()}, "groups_BG: must be int64 of [64, 0]"),
+        ({"sparse": None}, "sparse: must be a torchrec KeyedJaggedTensor, not NoneType"),
+        ({"sparse": kjt(["usr"])}, "must have the keys ['user'], in the schema's order"),
+        ({"sparse": kjt(dtype=torch.int32)}, "ids must be int64"),
+        ({"sparse": kjt(values=[-1] * 64)}, "user has id -1, outside [0, 500)"),
+        ({"sparse": kjt(values=[500] * 64)}, "user has id 500, outside [0, 500)"),
+        ({"sparse": kjt(lengths=[1] * 63)}, "has 63 lengths, not 1 x 64 rows"),
+        ({"sparse": kjt(lengths=[2] * 64)}, "the lengths add up to 128, with 64 ids"),
+        ({"sequences": kjt()}, "sequences: must have the keys [], in the schema's order"),
+        ({"cursor": None}, "cursor: must be a runner.DataPosition, not NoneType"),
+        ({"cursor": DataPosition(0, 1)}, "cursor: must be DataPosition(epoch=0, offset=64"),
+    ],
+)
+def test_what_a_first_batch_lacks_is_named(clicks, change, told):
+    with pytest.raises(ConfigError) as refused:
+        check(Changed(clicks, **change))
+    assert "dataset: first batch of the train split: " in str(refused.value)
+    assert told in str(refused.value)
+
+
+def test_a_batch_of_another_kind_or_size_is_told(clicks):
+    clicks.batches = lambda split, **_: iter([{"user": 1}])
+    with pytest.raises(ConfigError, match="is a dict, not a runner"):
+        check(clicks)
+    del clicks.batches
+    original = clicks.batches
+    clicks.batches = lambda split, *, batch_size, **more: original(split, batch_size=10, **more)
+    with pytest.raises(ConfigError, match="has 10 rows, not 64"):
+        check(clicks)
+
+
+def test_sequences_that_are_too_long_or_out_of_range_are_told(clicks):
+    clicks.schema = Schema(
+        ("price",),
+        (SparseFeature("user", 500),),
+        (TaskSpec("click"),),
+        sequences=(SequenceFeature("seen", 3, max_length=2),),
+    )
+    with pytest.raises(ConfigError, match="sequences: must be a torchrec KeyedJaggedTensor"):
+        check(clicks)
+    long = kjt(["seen"], values=[3] * 192, lengths=[3] * 64)
+    with pytest.raises(ConfigError) as refused:
+        check(Changed(clicks, sequences=long))
+    assert "seen has id 3, outside [0, 3)" in str(refused.value)
+    assert "seen is longer than its max_length=2" in str(refused.value)
+
+
+def test_a_stream_of_ones_own_is_not_read_ahead_and_its_first_batch_is_checked(clicks):
+    batches = clicks.batches
+
+    def refuse(split: str, **options: Any) -> Iterator[Any]:
+        raise AssertionError("read ahead")
+        yield
+
+    clicks.is_stream, clicks.num_rows, clicks.batches = True, {}, refuse
+    check(clicks)
+    checked = check_first_batch(batches("train", batch_size=64), clicks.schema, 64)
+    assert [b.size for b in islice(checked, 3)] == [64] * 3
+    with pytest.raises(ConfigError, match="first batch of the stream: has 64 rows, not 32"):
+        next(check_first_batch(batches("train", batch_size=64), clicks.schema, 32))

@@ -1,0 +1,288 @@
+"""Arrow, Feather, ORC, Avro, a pyarrow.dataset and generators give the batches of Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.feather as feather
+import pytest
+from pyarrow import orc
+
+from runner.batch import DataPosition
+from runner.data import table_of_rows
+from runner.data.tabular.propose_schema import propose_schema
+from runner.errors import ConfigError, DataError, UserError
+from tests.conftest import Zygote
+from tests.data.clicks import SCHEMA, clicks, open_dataset, write_parquet
+from tests.whole.compare_runs import fingerprint, newest_checkpoint
+
+ROWS = 700
+AVRO_TYPES = {"int64": "long", "int32": "int", "double": "double", "string": "string"}
+
+
+def write_arrow(path: Path, table: pa.Table) -> None:
+    with pa.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table, max_chunksize=100)
+
+
+def write_stream(path: Path, table: pa.Table) -> None:
+    with pa.ipc.new_stream(str(path), table.schema) as file:
+        file.write_table(table, max_chunksize=100)
+
+
+def write_feather(path: Path, table: pa.Table) -> None:
+    feather.write_feather(table, str(path), compression="zstd", chunksize=100)
+
+
+def write_orc(path: Path, table: pa.Table) -> None:
+    orc.write_table(table, str(path), stripe_size=1 << 14, batch_size=64)
+
+
+def avro_type(type_: pa.DataType) -> Any:
+    if pa.types.is_list(type_):
+        return {"type": "array", "items": avro_type(type_.value_type)}
+    if pa.types.is_timestamp(type_):
+        return {"type": "long", "logicalType": "local-timestamp-millis"}
+    return AVRO_TYPES[str(type_)]
+
+
+def write_avro(path: Path, table: pa.Table, **more: Any) -> None:
+    fastavro = pytest.importorskip("fastavro")
+    fields = [{"name": f.name, "type": ["null", avro_type(f.type)]} for f in table.schema]
+    schema = {"type": "record", "name": "click", "fields": [*fields, *more.get("fields", [])]}
+    rows = [{**row, **more.get("values", {})} for row in table.to_pylist()]
+    with path.open("wb") as file:
+        fastavro.writer(file, schema, rows, codec="deflate")
+
+
+WRITERS = {
+    ".arrow": ("arrow", write_arrow),
+    ".arrows": ("arrow", write_stream),
+    ".feather": ("arrow", write_feather),
+    ".orc": ("orc", write_orc),
+    ".avro": ("avro", write_avro),
+}
+
+
+def batch_values(data: Any, **more: Any) -> list[list[Any]]:
+    return [
+        [
+            batch.dense_BD.tolist(),
+            batch.labels_BT.tolist(),
+            batch.weights_B.tolist(),
+            batch.groups_BG.tolist(),
+            batch.sparse.values().tolist(),
+            batch.sparse.lengths().tolist(),
+            batch.sparse.weights().tolist(),
+            batch.sequences.values().tolist(),
+            batch.cursor,
+        ]
+        for batch in data.batches("train", batch_size=64, seed=3, **more)
+    ]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
+    folder = tmp_path_factory.mktemp("parquet")
+    path = write_parquet(folder / "x", clicks(ROWS), 2)
+    return batch_values(open_dataset(path=path, rewrite="always", mix=False))
+
+
+def write_parts(folder: Path, suffix: str) -> str:
+    folder.mkdir()
+    for n in range(2):
+        part = clicks(ROWS).slice(n * ROWS // 2, ROWS // 2)
+        WRITERS[suffix][1](folder / f"part-{n}{suffix}", part)
+    return str(folder)
+
+
+@pytest.mark.parity("E13")
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_every_format_gives_the_batches_of_parquet_from_any_position(tmp_path, expected, suffix):
+    path = write_parts(tmp_path / "x", suffix)
+    data = open_dataset(format=WRITERS[suffix][0], path=path, mix=False)
+    assert batch_values(data) == expected
+    assert batch_values(data, start=DataPosition(0, 192)) == expected[3:]
+
+
+@pytest.mark.parity("E13")
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_schema_proposes_the_same_for_every_format(tmp_path, suffix):
+    proposed = propose_schema(write_parts(tmp_path / "x", suffix), None, None)
+    parquet = propose_schema(write_parquet(tmp_path / "y", clicks(ROWS), 2), None, None)
+    assert proposed.format == WRITERS[suffix][0]
+    roles, wanted = ({c.name: r for c, r, _, _ in p.columns} for p in (proposed, parquet))
+    assert roles == wanted
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_damaged_file_is_named_and_never_read_with_success(tmp_path, suffix):
+    format_, write = WRITERS[suffix]
+    whole = tmp_path / f"whole{suffix}"
+    write(whole, clicks(ROWS))
+    content = whole.read_bytes()
+    damaged = tmp_path / f"damaged{suffix}"
+    ends = (500, 800, 2000) if suffix == ".arrows" else ()
+    for size in (*ends, 4, len(content) // 3, len(content) // 2, len(content) - 40):
+        damaged.write_bytes(content[:size])
+        with pytest.raises(DataError, match=f"damaged{suffix}"):
+            open_dataset(format=format_, path=str(damaged), mix=False)
+    damaged.write_bytes(b"user,click\n1,0\n" * 50)
+    with pytest.raises(DataError, match=f"damaged{suffix}: not a readable"):
+        open_dataset(format=format_, path=str(damaged))
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".orc", ".avro"])
+def test_a_bad_row_is_named_with_its_file_and_place(tmp_path, suffix):
+    format_, write = WRITERS[suffix]
+    table = clicks(ROWS)
+    values = table["click"].to_pylist()
+    values[342] = 7
+    table = table.set_column(table.schema.names.index("click"), "click", pa.array(values))
+    path = tmp_path / f"x{suffix}"
+    write(path, table)
+    place = {
+        ".arrow": "record batch 3, row 42",
+        ".orc": r"stripe \d+, row \d+",
+        ".avro": "row 342",
+    }
+    with pytest.raises(DataError, match=rf"x{suffix}: {place[suffix]}"):
+        open_dataset(format=format_, path=str(path))
+    data = open_dataset(format=format_, path=str(path), on_bad_rows="skip", mix=False)
+    assert data.bad_rows["count"] == 1
+    assert data.num_rows == {"train": ROWS}
+
+
+def test_a_type_that_no_column_can_have_is_refused_only_where_it_is_declared(tmp_path):
+    field = {"name": "extra", "type": {"type": "map", "values": "long"}}
+    write_avro(tmp_path / "x.avro", clicks(50), fields=[field], values={"extra": {"a": 1}})
+    settings: dict[str, Any] = {"format": "avro", "path": str(tmp_path / "x.avro")}
+    assert open_dataset(
+        **settings,
+        schema={"labels": ["click"], "numeric": ["price"]} | {"numeric": {"price": {"default": 0}}},
+    ).num_rows == {"train": 50}
+    with pytest.raises(UserError, match="extra"):
+        open_dataset(**settings, schema={"labels": ["click"], "numeric": ["extra"]})
+
+
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
+    write_avro(tmp_path / "x.avro", clicks(5))
+    monkeypatch.setattr("runner.data.tabular.arrow_files.find_spec", lambda name: None)
+    with pytest.raises(DataError, match=r"fastavro is not installed: pip install '\.\[avro\]'"):
+        open_dataset(format="avro", path=str(tmp_path / "x.avro"))
+
+
+def of_rows(rows: Any, **settings: Any) -> Any:
+    return table_of_rows(rows, **{"schema": SCHEMA, "mix": False, **settings})
+
+
+@pytest.mark.parity("E13")
+def test_a_pyarrow_dataset_and_generators_give_the_batches_of_parquet(tmp_path, expected):
+    whole = clicks(ROWS)
+    path = write_parquet(tmp_path / "x", whole, 2)
+    files = [f"{path}/part-{n}.parquet" for n in range(2)]
+    assert batch_values(of_rows(pads.dataset(files))) == expected
+
+    def record_batches():
+        yield from whole.to_batches(max_chunksize=90)
+
+    def tables():
+        yield whole.slice(0, 1)
+        yield whole.slice(1)
+
+    def rows():
+        yield from whole.to_pylist()
+
+    for number, function in enumerate((record_batches, tables, rows)):
+        assert batch_values(of_rows(function, identity=f"clicks {number}")) == expected
+    mixed = of_rows(record_batches, identity="clicks 0", mix=True)
+    numbers = [n for b in mixed.batches("train", batch_size=64) for n in b.groups_BG[:, 0].tolist()]
+    assert sorted(numbers) == sorted(whole["user"].to_pylist())
+
+
+def test_rows_are_prepared_once_for_an_identity(tmp_path):
+    calls = []
+
+    def rows():
+        calls.append(1)
+        yield clicks(100)
+
+    first = of_rows(rows, identity="one")
+    count = len(calls)
+    assert of_rows(rows, identity="one").num_rows == first.num_rows
+    assert len(calls) == count + 1  # its types
+    of_rows(rows, identity="two")
+    assert len(calls) == 2 * count + 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "told"),
+    [
+        (lambda: iter([clicks(9)]), {}, "identity is not set"),
+        (iter([clicks(9)]), {"identity": "x"}, "must be a pyarrow.dataset, or a function"),
+        (lambda: iter([3]), {"identity": "x"}, "must bring a pyarrow.RecordBatch, .* not int"),
+        (lambda: iter([]), {"identity": "x"}, "rows of .*: has no rows"),
+        (lambda: iter([clicks(9).drop(["user"])]), {"identity": "x"}, "no column 'user'"),
+        (
+            lambda: iter([clicks(9), clicks(9).drop(["user"])]),
+            {"identity": "x"},
+            "rows of .*: row 9: .*user",
+        ),
+        (lambda: iter([clicks(9)]), {"identity": "x", "mixx": 1}, "dataset.mixx: .* 'mix'"),
+        (
+            lambda: iter([{"click": 1, "price": 2.0}, {"click": "no", "price": 1.0}]),
+            {"identity": "x", "schema": {"labels": ["click"], "numeric": ["price"]}},
+            "rows of .*: after 0 rows",
+        ),
+    ],
+)
+def test_what_is_wrong_with_rows_of_ones_own_is_told(tmp_path, rows, settings, told):
+    with pytest.raises((ConfigError, DataError), match=told):
+        of_rows(rows, **settings)
+
+
+MODULE = """
+import pyarrow as pa
+
+from runner import dataset_option
+from runner.data import table_of_rows
+
+
+@dataset_option
+def numbers(*, count, learnt=None):
+    def rows():
+        for n in range(count):
+            yield {"click": n % 2, "user": n % 9, "city": "abc"[n % 3]}
+
+    schema = {
+        "labels": ["click"],
+        "categorical": {"user": {"num_rows": 9}, "city": {"encode": "vocabulary"}},
+    }
+    split = {"random": {"train": 0.8, "validation": 0.2}}
+    return table_of_rows(
+        rows, schema=schema, split=split, identity=f"numbers {count}", learnt=learnt
+    )
+"""
+
+
+@pytest.mark.parity("E13", "C7")
+def test_a_generator_trains_by_the_command_line_and_resumes_bit_for_bit(tmp_path, runner: Zygote):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "rows.py").write_text(MODULE)
+    (tmp_path / "conf" / "dataset").mkdir(parents=True)
+    node = "_target_: mine.rows.numbers\ncount: 800\nlearnt: null\n"
+    (tmp_path / "conf" / "dataset" / "numbers.yaml").write_text(node)
+    words = ("--config-dir", "conf", "--allow", "mine", "dataset=numbers", "report=false")
+    small = ("trainer.batch_size=64", "trainer.num_threads=1", "model.net.dropout=0.1")
+    for run, steps in (("whole", 25), ("parts", 12)):
+        more = (f"trainer.max_steps={steps}", f"hydra.run.dir={run}", "model=dcn")
+        done = runner.run(*words, *small, *more, cwd=tmp_path)
+        assert done.code == 0, done.text
+    done = runner.run("resume", "parts", "--allow", "mine", "trainer.max_steps=25", cwd=tmp_path)
+    assert done.code == 0, done.text
+    whole, parts = (fingerprint(newest_checkpoint(tmp_path / run)) for run in ("whole", "parts"))
+    names = [n for n in whole if n.startswith(("tables/", "dense"))]
+    assert names and all(whole[n] == parts[n] for n in names)
