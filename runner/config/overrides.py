@@ -24,7 +24,7 @@ from runner.optim.constructor_arguments import accepted_arguments
 LENGTH_KEYS = ("trainer.max_steps", "trainer.max_epochs")
 OPEN_HYDRA_NODES = ("hydra.launcher.", "hydra.sweeper.", "hydra.searchpath")
 DENSE_KEY = "optimizer.dense"
-HIDDEN_WIDTHS = {"deep", "top"}  # what models call those of their main MLP, which is one of them
+HIDDEN_WIDTHS = ("deep", "top")  # what models call those of their main MLP, which is one of them
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
@@ -163,7 +163,7 @@ def drop_unfit_arguments(
     with open_dict(net):
         for name in dropped:
             del net[name]
-    if HIDDEN_WIDTHS & set(net):
+    if not set(HIDDEN_WIDTHS).isdisjoint(net):
         dropped = [name for name in dropped if name not in HIDDEN_WIDTHS]
     if not dropped:
         return ()

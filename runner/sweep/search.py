@@ -87,7 +87,10 @@ def plan_search(
         combined = combined_error(problems)
         raise combined
     # The number of trials does not make another search: a longer one goes on with the same.
-    signed = {k: v for k, v in asdict(settings).items() if k not in ("num_trials", "space")}
+    # `each_job` is in `fixed`.
+    signed = {
+        k: v for k, v in asdict(settings).items() if k not in ("num_trials", "space", "each_job")
+    }
     signed |= {"space": [asdict(d) for d in space], "objectives": objectives}
     metric, *others = objectives
     plan = SweepPlan(

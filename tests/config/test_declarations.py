@@ -237,5 +237,5 @@ def test_the_reference_page_says_type_default_range_unit_and_signature():
     )
     [profile] = [line for line in lines if line.startswith("| `trainer.profile.updates` |")]
     assert profile.split(" | ")[5] == "no"  # as the whole group declares
-    [patience] = [line for line in lines if line.startswith("| `trainer.early_stop.patience` |")]
+    patience, *_ = [line for line in lines if line.startswith("| `trainer.early_stop.patience` |")]
     assert patience.split(" | ")[5] == "when on"
