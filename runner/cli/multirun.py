@@ -28,7 +28,8 @@ from runner.sweep.start_jobs import choose_launcher
 
 # Keys of the default spaces that some models lack; any other key without a place is a mistake
 MODEL_KEYS = tuple(
-    f"model.net.{name}" for name in ("embedding_dropout", "dropout", "norm", *HIDDEN_WIDTHS)
+    f"model.net.{name}"
+    for name in ("embedding_dim", "embedding_dropout", "dropout", "norm", *HIDDEN_WIDTHS)
 )
 WIDTH_KEYS = {f"model.net.{name}" for name in HIDDEN_WIDTHS}
 

@@ -36,6 +36,15 @@ def test_what_a_model_lacks_is_not_searched_and_that_is_said(capsys):
     assert "not searched" not in capsys.readouterr().err  # DCN calls its widths deep
 
 
+def test_a_search_may_be_of_a_model_of_ones_own():
+    words = ["model=own", "model.net._target_=mynets.Net", "model.loss._target_=mynets.Loss"]
+    fixed, space, _ = _split_search(
+        compose(["search=tpe", *words]), parse_overrides(words), [*ALLOWED_PACKAGES, "mynets"]
+    )
+    assert fixed == words
+    assert [d.key.split(".")[0] for d in space] == ["optimizer"] * 3
+
+
 def test_jobs_of_the_quick_search_are_short_unless_the_command_line_says_how_long():
     short = ["trainer.max_epochs=5", "trainer.early_stop.patience=1"]
     assert split("search=quick")[0] == [*short, "search=quick"]
