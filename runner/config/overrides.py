@@ -5,7 +5,7 @@ They are applied one by one, so that every mistake among them is reported, not o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -140,7 +140,7 @@ def replaces_dense_optimizer(override: Override) -> bool:
 
 
 def drop_unfit_arguments(
-    config: DictConfig, config_without: Mapping[str, Any], recipe: str
+    config: DictConfig, config_without: DictConfig, recipe: str
 ) -> tuple[str, ...]:
     """Drop arguments of `model.net` that a recipe sets and the model does not take. In place.
 
@@ -156,7 +156,7 @@ def drop_unfit_arguments(
     if not isinstance(net, DictConfig):
         return ()
     target = OmegaConf.select(net, "_target_", throw_on_missing=False)
-    known = set(OmegaConf.select(OmegaConf.create(dict(config_without)), "model.net") or ())
+    known = set(OmegaConf.select(config_without, "model.net") or ())
     declared = read_arguments(str(target))
     known |= set(declared.declared) if declared is not None else set()
     dropped = [str(k) for k in net if k not in known]
