@@ -218,6 +218,8 @@ def test_a_group_override_on_a_run_composes_that_option_and_replaces_the_node(co
     assert "nearest: 'adam'" in message
     message = command.refused("loop=eval", "run=run", "experiments=x")
     assert "experiments=x: is for a new run" in message
+    message = command.refused("loop=eval", "run=run", "recipe=bars")
+    assert "recipe=bars: is for a new run" in message
 
 
 def test_an_evaluation_can_be_neither_evaluated_nor_resumed(command):

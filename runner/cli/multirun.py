@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
 
 from runner.cli.flags import Flags
 from runner.config.compose import ComposedConfig, compose_job
-from runner.config.overrides import parse_overrides
+from runner.config.overrides import HIDDEN_WIDTHS, LENGTH_KEYS, parse_overrides
 from runner.config.rules import get_key
 from runner.config.settings import SearchSettings
 from runner.errors import ConfigError, raise_combined
@@ -23,6 +25,13 @@ from runner.sweep.run import SweepOptions, run_search, run_sweep
 from runner.sweep.search import read_search_settings
 from runner.sweep.space import Space, read_space
 from runner.sweep.start_jobs import choose_launcher
+
+# Keys of the default spaces that some models lack; any other key without a place is a mistake
+MODEL_KEYS = tuple(
+    f"model.net.{name}"
+    for name in ("embedding_dim", "embedding_dropout", "dropout", "norm", *HIDDEN_WIDTHS)
+)
+WIDTH_KEYS = {f"model.net.{name}" for name in HIDDEN_WIDTHS}
 
 
 def expand_grid(overrides: Sequence[str]) -> list[list[str]]:
@@ -123,7 +132,11 @@ def _split_search(
     )
     check_composed(base, allowed)
     settings = read_search_settings(base.config["search"])
-    space, notes = read_space(settings.space, parsed)
+    missing = [k for k in MODEL_KEYS if k in settings.space and not _has_key(base.config, k)]
+    wanted = {k: v for k, v in settings.space.items() if k not in missing}
+    space, notes = read_space(wanted, parsed)
+    if missing := [k for k in missing if k not in WIDTH_KEYS or WIDTH_KEYS.isdisjoint(wanted)]:
+        notes.append(f"the model takes no {', no '.join(missing)}: not searched")
     for note in notes:
         print_status(note)
     searched_keys = {d.key for d in space}
@@ -132,7 +145,23 @@ def _split_search(
         for o in parsed
         if o.key_or_group not in searched_keys and not o.is_sweep_override()
     ]
-    return fixed, space, settings
+    return [*_settings_of_each_job(settings, parsed), *fixed], space, settings
+
+
+def _has_key(config: Mapping[str, Any], key: str) -> bool:
+    """Return whether a configuration has a dotted key, whatever its value."""
+    node, _, name = key.rpartition(".")
+    return name in (get_key(config, node) or {})
+
+
+def _settings_of_each_job(settings: SearchSettings, parsed: Sequence[Override]) -> list[str]:
+    """Return `search.each_job` as overrides, without the keys that the command line gives.
+
+    A length there displaces one of the search, whichever of the two keys says it.
+    """
+    given = {o.key_or_group for o in parsed}
+    given |= set() if given.isdisjoint(LENGTH_KEYS) else set(LENGTH_KEYS)
+    return [f"{k}={json.dumps(v)}" for k, v in settings.each_job.items() if k not in given]
 
 
 def _is_sweep_wide(override: Override) -> bool:

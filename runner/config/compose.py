@@ -23,6 +23,7 @@ from runner.config.overrides import (
     apply_override,
     describe_displaced_length,
     drop_displaced_length,
+    drop_unfit_arguments,
     drop_unsupported_arguments,
     find_unknown_hydra_keys,
     parse_job_overrides,
@@ -39,7 +40,7 @@ from runner.rundir.saved_config import unedited_config
 
 # keys of `checkpoint` that are for the present resume, and what is saved in their place
 HOLD_FOR_ONE_COMMAND = {"accept_damaged_metrics": False, "optimizer_state": "kept"}
-NEW_RUN_ONLY_GROUPS = ("experiments", "search")  # they change how a new run is composed
+NEW_RUN_ONLY_GROUPS = ("experiments", "recipe", "search")  # they change how a new run is composed
 PATH_KEYS = (
     ("dataset", "path"),
     ("dataset", "validation_path"),
@@ -198,6 +199,7 @@ class _BaseConfig:
     choices: dict[str, str | None]
     hydra: DictConfig
     source_config: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def _compose(
@@ -225,7 +227,7 @@ def _compose(
             problems,
             [o.key_or_group for o in job_overrides],
         )
-    notes = describe_displaced_length(displaced, base.config)
+    notes = (*base.notes, *describe_displaced_length(displaced, base.config))
     dense_target = OmegaConf.select(base.config, "optimizer.dense._target_")
     problems += [
         p + groups.suggest_group_option(o)
@@ -285,7 +287,15 @@ def _base_of_new_run(
     if base.choices.get("experiments"):
         options = [f"{g}={o}" for g, o in base.choices.items() if o and g != "experiments"]
         plain = compose_choices(["~experiments", *options])
-    return _BaseConfig(deepcopy(base.config), plain.resolved_config, base.choices, base.hydra)
+    config = deepcopy(base.config)
+    notes: tuple[str, ...] = ()
+    recipe = base.choices.get("recipe")
+    if recipe and recipe != default.choices.get("recipe"):
+        without = compose_choices(
+            [*(w for w in good if not w.startswith("recipe=")), "recipe=default"]
+        )
+        notes = drop_unfit_arguments(config, without.config, recipe)
+    return _BaseConfig(config, plain.resolved_config, base.choices, base.hydra, notes=notes)
 
 
 def _base_of_saved_run(

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import messages
+from runner.config.part_arguments import read_arguments
 from runner.config.settings import NODES_WITH_OWN_PARSER
 from runner.errors import raise_combined
 from runner.optim.constructor_arguments import accepted_arguments
@@ -23,6 +24,7 @@ from runner.optim.constructor_arguments import accepted_arguments
 LENGTH_KEYS = ("trainer.max_steps", "trainer.max_epochs")
 OPEN_HYDRA_NODES = ("hydra.launcher.", "hydra.sweeper.", "hydra.searchpath")
 DENSE_KEY = "optimizer.dense"
+HIDDEN_WIDTHS = ("deep", "top")  # what models call those of their main MLP, which is one of them
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
@@ -135,6 +137,37 @@ def replaces_dense_optimizer(override: Override) -> bool:
         return False
     value = override.value()
     return isinstance(value, dict) and "_target_" in value
+
+
+def drop_unfit_arguments(
+    config: DictConfig, config_without: DictConfig, recipe: str
+) -> tuple[str, ...]:
+    """Drop arguments of `model.net` that a recipe sets and the model does not take. In place.
+
+    Args:
+        config: the whole configuration, without the overrides of keys.
+        config_without: the same without the recipe, whose arguments a net of a user's own takes.
+        recipe: its name.
+
+    Returns:
+        A note about what was left out, if anything was.
+    """
+    net = OmegaConf.select(config, "model.net")
+    if not isinstance(net, DictConfig):
+        return ()
+    target = OmegaConf.select(net, "_target_", throw_on_missing=False)
+    known = set(OmegaConf.select(config_without, "model.net") or ())
+    declared = read_arguments(str(target))
+    known |= set(declared.declared) if declared is not None else set()
+    dropped = [str(k) for k in net if k not in known]
+    with open_dict(net):
+        for name in dropped:
+            del net[name]
+    if not set(HIDDEN_WIDTHS).isdisjoint(net):
+        dropped = [name for name in dropped if name not in HIDDEN_WIDTHS]
+    if not dropped:
+        return ()
+    return (f"recipe={recipe}: {target} takes no {', no '.join(dropped)}: left out",)
 
 
 def drop_unsupported_arguments(

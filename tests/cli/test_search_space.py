@@ -1,0 +1,55 @@
+"""What a search without further words searches, and what its jobs get."""
+
+import pytest
+
+from runner.cli.multirun import _split_search
+from runner.config.compose import compose
+from runner.config.overrides import parse_overrides
+from runner.config.targets import ALLOWED_PACKAGES
+
+
+def split(*words):
+    fixed, space, _ = _split_search(compose(words), parse_overrides(words), ALLOWED_PACKAGES)
+    return fixed, {d.key for d in space}
+
+
+@pytest.mark.parametrize("model", ["dcn", "dlrm"])
+def test_the_default_space_holds_rates_regularisation_dropout_norm_width_and_depth(model):
+    _, keys = split("search=tpe", f"model={model}")
+    depth = "model.net.top" if model == "dlrm" else "model.net.deep"
+    model_keys = {f"model.net.{k}" for k in ("embedding_dim", "embedding_dropout", "dropout")}
+    rates = {"optimizer.sparse.lr", "optimizer.sparse.l2_lookups", "optimizer.dense.lr"}
+    assert keys == {*rates, *model_keys, "model.net.norm", depth}
+
+
+def test_what_a_model_lacks_is_not_searched_and_that_is_said(capsys):
+    words = ["model=sasrec", "dataset=amazon_beauty", "dataset.path=/nowhere"]
+    _, keys = split("search=tpe", *words)
+    assert {k for k in keys if k.startswith("model")} == {
+        "model.net.embedding_dim",
+        "model.net.dropout",
+    }
+    names = ("embedding_dropout", "norm", "deep", "top")
+    said = ", ".join(f"no model.net.{name}" for name in names)
+    assert f"the model takes {said}: not searched" in capsys.readouterr().err
+    split("search=tpe", "model=dcn")
+    assert "not searched" not in capsys.readouterr().err  # DCN calls its widths deep
+
+
+def test_a_search_may_be_of_a_model_of_ones_own():
+    words = ["model=own", "model.net._target_=mynets.Net", "model.loss._target_=mynets.Loss"]
+    fixed, space, _ = _split_search(
+        compose(["search=tpe", *words]), parse_overrides(words), [*ALLOWED_PACKAGES, "mynets"]
+    )
+    assert fixed == words
+    assert [d.key.split(".")[0] for d in space] == ["optimizer"] * 3
+
+
+def test_jobs_of_the_quick_search_are_short_unless_the_command_line_says_how_long():
+    short = ["trainer.max_epochs=5", "trainer.early_stop.patience=1"]
+    assert split("search=quick")[0] == [*short, "search=quick"]
+    assert split("search=quick", "recipe=bars")[0] == [*short, "search=quick", "recipe=bars"]
+    words = ["search=quick", "trainer.max_steps=40", "trainer.eval_every=10"]
+    assert split(*words)[0] == [short[1], *words]
+    words = ["search=quick", "trainer.early_stop.patience=2"]
+    assert split(*words)[0] == [short[0], *words]
