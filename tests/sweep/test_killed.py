@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.reliability.cases import fault_seed
 from tests.sweep.test_sweep import board, starts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,7 +182,7 @@ def _session(process: Path) -> int | None:
 
 
 def test_a_sweep_killed_at_random_moments_ends_every_job_exactly_once(tmp_path):
-    seed = int.from_bytes(os.urandom(4), "little")
+    seed = fault_seed()
     print("seed", seed)
     moment = random.Random(seed)
     what = ["ok", "raise", "sigkill_once", "memory"]
@@ -243,7 +244,7 @@ def many(directory: Path, count: int, kills: int) -> tuple[float, float]:
     Returns:
         Milliseconds of wall time and of processor time that an undisturbed sweep takes for a job.
     """
-    seed = int.from_bytes(os.urandom(4), "little")
+    seed = fault_seed()
     print("seed", seed)
     moment = random.Random(seed)
     request = {"grid": {"number": list(range(count))}, "start": "empty", "slots": 8}
