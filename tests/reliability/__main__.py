@@ -90,7 +90,7 @@ def run_part(row: Row, part: Part, options: argparse.Namespace, place: Path) -> 
         part.command(), cwd=ROOT, env=env, text=True, errors="replace",
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    if done.returncode not in (0, 1) or "share" not in last_line(options.results, row, part):
+    if "share" not in last_line(options.results, row, part):
         told = f"exit code {done.returncode}: {' '.join(done.stdout[-600:].split())}"
         write_result(options.results, {"row": row.number, "part": part.name, "broken": told})
     count = count_part(row, part, read_results(options.results))
@@ -115,29 +115,34 @@ def forget(results: Path, rows: Sequence[Row]) -> None:
             write_result(results, line)
 
 
+def run_rows(options: argparse.Namespace) -> int:
+    """Run the rows. Returns 0, 130 after Ctrl-C, or 2 if another matrix writes these results."""
+    with open(f"{options.results}.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print(f"error: another matrix writes {options.results}", file=sys.stderr)
+            return 2
+        if not options.resume:
+            forget(options.results, options.rows)
+        try:
+            for row, part in ((row, part) for row in options.rows for part in row.parts):
+                # what was killed leaves files behind
+                with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+                    run_part(row, part, options, Path(place))
+        except KeyboardInterrupt:
+            print("interrupted; --resume goes on", file=sys.stderr)
+            return 130
+    return 0
+
+
 def main(words: Sequence[str]) -> int:
     options = parse(words)
     options.results = options.results.absolute()
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    lock = open(f"{options.results}.lock", "w")  # noqa: SIM115 - as long as this process
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        print(f"error: another matrix writes {options.results}", file=sys.stderr)
-        return 2
-    if not options.resume and not options.page:
-        forget(options.results, options.rows)
-    code = 0
-    try:
-        for row in () if options.page else options.rows:
-            for part in row.parts:
-                with tempfile.TemporaryDirectory(
-                    prefix="reliability-", ignore_cleanup_errors=True
-                ) as place:
-                    run_part(row, part, options, Path(place))
-    except KeyboardInterrupt:
-        print("interrupted; --resume goes on", file=sys.stderr)
-        code = 130
+    code = 0 if options.page else run_rows(options)
+    if code == 2:
+        return code
     results = read_results(options.results)
     seeds = f"Each case has a seed of its own, random instants have {options.seed} and those after."
     write_page(options.to, results, seeds)

@@ -61,32 +61,22 @@ class Count:
 
 
 def count_part(row: Row, part: Part, results: Iterable[Mapping[str, Any]]) -> Count:
-    count = Count(full=part.full)
-    ends = Counter()
-    for line in results:
-        if (line["row"], line["part"]) != (row.number, part.name):
-            continue
-        if "case" not in line:
-            ends[bool(line.get("broken"))] += 1
-            last = line
-            continue
-        if line.get("skipped"):
-            count.skipped.append(line["skipped"])
-            continue
-        count.run += line["weight"]
-        count.seconds += line["s"]
-        count.outcomes[line["outcome"]] += not line["failure"]
-        if line["failure"]:
-            count.failures.append(f"{line['case']}: {line['failure']}")
+    """Count a part's cases. Of those that consist of many equal ones, the largest counts."""
+    mine = [line for line in results if (line["row"], line["part"]) == (row.number, part.name)]
+    judged = [line for line in mine if "case" in line and not line.get("skipped")]
+    single = [line["weight"] for line in judged if line["weight"] == 1]
+    largest = max((line["weight"] for line in judged if line["weight"] > 1), default=0)
+    count = Count(part.full, len(single) + largest, sum(line["s"] for line in judged))
+    count.outcomes.update(line["outcome"] for line in judged if not line["failure"])
+    count.failures += [f"{line['case']}: {line['failure']}" for line in judged if line["failure"]]
+    count.skipped += [line["skipped"] for line in mine if line.get("skipped")]
+    ends = [line for line in mine if "case" not in line]  # of the processes that ran it
     if ends:
-        count.full = max(count.full, last.get("offered", 0))
-        if last.get("skipped"):
-            count.skipped.append(last["skipped"])
-        if last.get("broken"):
-            count.failures.append(f"{part.name} came to no end: {last['broken']}")
-        is_whole = last.get("share") == 1 and not last.get("skipped")
-        if is_whole and last["offered"] not in (1, *range(part.full, last["offered"] + 1)):
-            count.failures.append(f"{part.name} has {last['offered']} cases, not {part.full}")
+        count.full = max(count.full, ends[-1].get("offered", 0))
+    if ends and (told := ends[-1].get("broken")):
+        count.failures.append(f"{part.name} came to no end: {told}")
+    elif ends and ends[-1]["share"] == 1 and count.run < part.full and not count.skipped:
+        count.failures.append(f"{part.name} has {count.run} cases, not {part.full}")
     return count
 
 
