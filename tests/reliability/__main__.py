@@ -126,10 +126,11 @@ def run_rows(options: argparse.Namespace) -> int:
         if not options.resume:
             forget(options.results, options.rows)
         try:
-            for row, part in ((row, part) for row in options.rows for part in row.parts):
-                # what was killed leaves files behind
-                with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-                    run_part(row, part, options, Path(place))
+            for row in options.rows:
+                for part in row.parts:
+                    # what was killed leaves files behind
+                    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+                        run_part(row, part, options, Path(place))
         except KeyboardInterrupt:
             print("interrupted; --resume goes on", file=sys.stderr)
             return 130
