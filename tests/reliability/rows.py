@@ -120,7 +120,7 @@ ROWS = (
     )),
     Row(12, "SIGTERM, on one rank and on two", "20", (
         Tests(SIGNALS, f"{ONE_SIGNAL}[SIGTERM]", 15, 15),
-        Tests(RANKS, f"{SIGNAL_OF_RANKS}[SIGTERM]", 5, 5),
+        Tests(RANKS, f"{SIGNAL_OF_RANKS}[143]", 5, 5),
     )),
     Row(13, "out of memory in a run and in a job of a sweep", "15", (
         Faults(WHOLE, "out_of_memory", 9),
