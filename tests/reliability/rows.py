@@ -152,7 +152,7 @@ ROWS = (
         Faults(WHOLE, "edits", 200),
     )),
     Row(22, "every public callable named in every group (a case: all names, one group)", "all", (
-        Faults(WHOLE, "callables", 50),
+        Faults(WHOLE, "callables", 26),
     )),
     Row(23, "the same seed: model, loss, optimizer, pipeline, 1 to 3 threads", "all", (
         Faults("tests.models.fault_same_seed", "every_combination", 4_000),

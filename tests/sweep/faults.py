@@ -71,12 +71,13 @@ class Week:
         assert command.wait(PATIENCE_S) in (0, 1, 130, 143), command.returncode
 
     def kill_jobs(self, command: subprocess.Popen) -> None:
-        """Kill whichever jobs are at work, ten times, and the sweep after that."""
-        for _ in range(10):
-            for pid in pids(self.sweep)[-50:]:
-                if not gone([pid]) and self.dice.random() < 0.3:
+        """Kill some of the jobs that are at work, thirty times, and the sweep after that."""
+        children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+        for _ in range(30):
+            for pid in children.read_text().split() if command.poll() is None else ():
+                if self.dice.random() < 0.2:
                     with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                        os.kill(int(pid), signal.SIGKILL)
                         self.happened["jobs killed"] += 1
             time.sleep(self.dice.uniform(0, 0.05))
         self.kill_parent(command)
