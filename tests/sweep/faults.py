@@ -102,11 +102,11 @@ class Week:
             self.kill_parent, self.terminate_parent, self.kill_jobs, self.fill_disk,
         )  # fmt: skip
         kind = kinds[sum(self.happened[k.__name__] for k in kinds) % len(kinds)]
-        self.happened[kind.__name__] += 1
         command = self.begin(self.sweep)
         try:
             self.go_on(command, self.dice.randrange(1, 1 + self.count // TROUBLES))
             if command.poll() is None:
+                self.happened[kind.__name__] += 1
                 kind(command)
         finally:
             self.kill_parent(command)
