@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class Table:
         try:
             told = outcome()
             self.cases[told] += 1
-        except (AssertionError, UserError, OSError) as error:
+        except (AssertionError, UserError, OSError, TimeoutExpired) as error:
             failure = f"{type(error).__name__}: {error}"
             self.failures.append(f"{self.fault}, {case}: {failure}")
         if self.chosen:

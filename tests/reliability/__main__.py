@@ -75,9 +75,9 @@ def commit() -> str:
 def run_part(row: Row, part: Part, options: argparse.Namespace, place: Path) -> None:
     """Run a part in a process of its own, unless this much of it has been run."""
     share = options.share or min(1.0, options.count / part.full)
-    for line in read_results(options.results):
-        if (line["row"], line["part"]) == (row.number, part.name) and line.get("share", 0) >= share:
-            return
+    before = lines_of(options.results, row, part)
+    if any(line.get("share", 0) >= share for line in before):
+        return
     name = part.name.partition("[")[0]
     print(f"row {row.number}: {name}, {share:.1%} of the cases", file=sys.stderr, flush=True)
     assignment = Assignment(
@@ -90,18 +90,16 @@ def run_part(row: Row, part: Part, options: argparse.Namespace, place: Path) -> 
         part.command(), cwd=ROOT, env=env, text=True, errors="replace",
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    if "share" not in last_line(options.results, row, part):
+    new = lines_of(options.results, row, part)[len(before) :]
+    if not new or "share" not in new[-1]:
         told = f"exit code {done.returncode}: {' '.join(done.stdout[-600:].split())}"
         write_result(options.results, {"row": row.number, "part": part.name, "broken": told})
     count = count_part(row, part, read_results(options.results))
     print(f"    {count.run} run, {len(count.failures)} failed", file=sys.stderr, flush=True)
 
 
-def last_line(results: Path, row: Row, part: Part) -> dict:
-    lines = read_results(results)
-    return next(
-        (x for x in reversed(lines) if (x["row"], x["part"]) == (row.number, part.name)), {}
-    )
+def lines_of(results: Path, row: Row, part: Part) -> list[dict]:
+    return [x for x in read_results(results) if (x["row"], x["part"]) == (row.number, part.name)]
 
 
 def forget(results: Path, rows: Sequence[Row]) -> None:

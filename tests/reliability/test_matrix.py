@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.data.faults import FAULTS as DATA
 from tests.models.fault_same_seed import FAULTS as SAME_SEED
-from tests.reliability.__main__ import main, rows_of
+from tests.reliability.__main__ import main, parse, rows_of, run_part
 from tests.reliability.cases import VARIABLE, Assignment, Cases, read_results, write_result
 from tests.reliability.page import count_row, write_page
 from tests.reliability.rows import ROWS, Faults, Row
@@ -138,6 +138,15 @@ def test_a_part_that_came_to_no_end_has_failed_until_it_is_run_again(tmp_path):
     write_result(file, {"row": 9, "part": "p", "broken": "exit code -9: killed"})
     assert count_row(ROW, read_results(file)).result == "**1 failed**"
     assert count_row(ROW, results(file, ["", "", ""])).result == "passed"
+
+
+def test_a_part_whose_process_dies_is_told_even_if_it_once_came_to_an_end(tmp_path):
+    file = tmp_path / "r.jsonl"
+    results(file, [""], share=0.5)
+    dies = Faults("tests.nowhere", "p", 3)
+    options = parse(["--full", "--results", str(file)])
+    run_part(ROW, dies, options, tmp_path)
+    assert "No module named tests.nowhere" in count_row(ROW, read_results(file)).failures[0]
 
 
 def test_the_page_names_what_failed_but_no_folder_of_the_machine(tmp_path):
