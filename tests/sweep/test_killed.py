@@ -49,7 +49,8 @@ def stepping(directory: Path, count: int):
 
 
 def pids(directory: Path) -> list[int]:
-    return [int(p.read_text().split()[-1]) for p in directory.glob("*/starts")]
+    written = (path.read_text().split() for path in directory.glob("*/starts"))
+    return [int(words[-1]) for words in written if words]  # none where the disk was full
 
 
 def gone(numbers) -> bool:
