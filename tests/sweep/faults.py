@@ -131,7 +131,8 @@ class Week:
             open_tries = "SELECT count(*) FROM runner_tries WHERE ended IS NULL"
             assert study.execute(open_tries).fetchone() == (0,)
         good = sum(row[1] == "completed" for row in rows.values())
-        assert total == once == good, (total, once, good)
+        # a sweep that died before it noted a job's end finds the result, without a try that has it
+        assert total == once <= good == num_ended(self.sweep), (total, once, good)
 
 
 def outcomes(directory: Path) -> dict[str, tuple[str, ...]]:
