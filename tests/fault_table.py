@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
 import torch
 
 from runner.errors import UserError
+from tests.reliability.cases import Cases
 
 
 @dataclass
@@ -31,12 +33,27 @@ class Table:
     cases: Counter = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     skipped: str = ""
+    chosen: Cases | None = None  # what the matrix of all rows wants; otherwise all cases are run
 
-    def judge(self, case: str, outcome: Callable[[], str]) -> None:
+    def judge(self, case: str, outcome: Callable[[], str], *, weight: int = 1) -> None:
+        """Judge a case, which counts as `weight` cases, if it is to be run."""
+        key = self.chosen.next(case) if self.chosen else case
+        if not key:
+            return
+        told, failure, started = "", "", time.perf_counter()
         try:
-            self.cases[outcome()] += 1
-        except (AssertionError, UserError, OSError) as error:
-            self.failures.append(f"{self.fault}, {case}: {type(error).__name__}: {error}")
+            told = outcome()
+            self.cases[told] += 1
+        except (AssertionError, UserError, OSError, TimeoutExpired) as error:
+            failure = f"{type(error).__name__}: {error}"
+            self.failures.append(f"{self.fault}, {case}: {failure}")
+        if self.chosen:
+            seconds = time.perf_counter() - started
+            self.chosen.keep(key, told, failure=failure, weight=weight, s=round(seconds, 2))
+
+    def size(self, full: int) -> int:
+        """Return how large a case is that consists of so many equal ones, of which a share runs."""
+        return max(1, round(full * self.chosen.of.share)) if self.chosen else full
 
 
 def count_faults(
@@ -52,17 +69,20 @@ def count_faults(
     parser.add_argument("--json", action="store_true", help="one object a fault, for the tests")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    failed = 0
+    failed, chosen = 0, Cases.from_environment()
     in_memory = "/dev/shm" if options.short and Path("/dev/shm").is_dir() else None
     if not options.json:
         print(f"{'fault':34} {'cases':>6} {'failed':>7} {'s':>6}  outcomes")
     for name in options.faults:
-        table, started = Table(name), time.perf_counter()
+        table, started = Table(name, chosen=chosen), time.perf_counter()
         with tempfile.TemporaryDirectory(dir=in_memory) as top, around():
             faults[name](table, Path(top), short=options.short)
         failed += len(table.failures)
+        if chosen:
+            chosen.end(table.skipped)
         if options.json:
-            print(json.dumps({"name": name, **vars(table)}))
+            shown = {k: v for k, v in vars(table).items() if k != "chosen"}
+            print(json.dumps({"name": name, **shown}))
             continue
         count = sum(table.cases.values()) + len(table.failures)
         told = ", ".join(f"{what}: {n}" for what, n in sorted(table.cases.items()))
@@ -97,6 +117,6 @@ def run_fault_script(
         command, cwd=root, env=env, capture_output=True, text=True, timeout=timeout_s
     )
     assert done.returncode in (0, 1), done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert (done.returncode == 0) == (not any(row["failures"] for row in rows)), done.stderr
     return {row["name"]: row for row in rows}

@@ -1,27 +1,26 @@
 """Fault 14: one of two ranks is killed or stopped in a step, a collective or a checkpoint.
 
-`python -m tests.distributed.faults [--count 60] [--seed 0] [--pipeline sparse_dist]` prints a
-table. A trial ends well if all ranks end within the timeout, no process is left, and the resumed
-run equals one without a fault.
+`python -m tests.distributed.faults` prints a table of 60 trials. FAULT_SEED in the environment is
+the seed of their moments, and TRACE_PIPELINE a pipeline, such as sparse_dist. A trial ends well if
+all ranks end within the timeout, no process is left, and the resumed run equals one without a
+fault.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
-import shutil
 import sys
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.paired import table
 from tests.conftest import TINY, Process, Zygote
+from tests.data.faults import own_cache
+from tests.fault_table import Table, count_faults
+from tests.reliability.cases import fault_seed
 from tests.whole.compare_runs import differences
 
 POINTS = ("step", "collective", "checkpoint")
@@ -112,36 +111,25 @@ def rank_pids(folder: Path) -> list[int]:
     return pids
 
 
-def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tests.distributed.faults", description=__doc__)
-    parser.add_argument("--count", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--pipeline", default="auto")
-    options = parser.parse_args(words)
-    os.environ["TRACE_PIPELINE"] = options.pipeline
-    folder = Path(tempfile.mkdtemp(prefix="ranks-"))
-    os.environ.setdefault("RUNNER_CACHE", str(folder / "cache"))
-    runner, results, wrong = Zygote(folder), Counter(), []
-    untouched = folder / "untouched"
-    counts = count_points(runner, untouched)
-    chosen = trials(options.count, options.seed, counts)
-    for number, trial in enumerate(chosen):
-        found = outcome(runner, trial, folder / f"trial-{number}", untouched)
-        kind = found if found in ("well", "not reached") else "wrong"
-        results[trial.fault, trial.point, kind] += 1
-        wrong += [f"{trial}: {found}"] if kind == "wrong" else []
-        print(f"{number + 1}/{len(chosen)} {trial}: {found}", file=sys.stderr, flush=True)
-    rows = []
-    for point in POINTS:
-        for fault in FAULTS:
-            kinds = [results[fault, point, kind] for kind in ("well", "not reached", "wrong")]
-            rows.append([f"rank {fault} in a {point}", str(sum(kinds)), *map(str, kinds)])
-    print(table(("fault", "trials", "well", "not reached", "wrong"), rows))
-    print("\n".join(wrong))
-    if not wrong:
-        shutil.rmtree(folder)
-    return 1 if wrong else 0
+def lost_ranks(table: Table, top: Path, *, short: bool) -> None:
+    """Kill or stop a rank; the pipeline is that of TRACE_PIPELINE."""
+    table.fault = "14: a rank of two is lost"
+    (top / "server").mkdir()
+    runner, untouched = Zygote(top / "server"), top / "untouched"
+    try:
+        counts = count_points(runner, untouched)
+        for number, trial in enumerate(trials(1 if short else 60, fault_seed(), counts)):
+
+            def judged(number: int = number, trial: Trial = trial) -> str:
+                found = outcome(runner, trial, top / f"trial-{number}", untouched)
+                assert found in ("well", "not reached"), found
+                return f"{trial.fault} in a {trial.point}: {found}"
+
+            table.judge(str(trial), judged)
+    finally:
+        runner.server.stdin.close()  # type: ignore[union-attr]
+        runner.server.wait()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(count_faults({"lost_ranks": lost_ranks}, __doc__, around=own_cache))

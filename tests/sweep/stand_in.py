@@ -1,10 +1,10 @@
 """Behaves like a job of the runner, in milliseconds: `python stand_in.py key=value...`.
 
 Its overrides say what it does: `do=` is one of ok, raise, wrong, sigkill, sigkill_once, memory,
-oom, silent, lost, debug, stubborn; `steps=N` and `step_s=S` set its length; with `evals=` it
-evaluates at each step and asks its sweep whether to go on. Its result is `value=`, else
-1 - |x - 0.3|, else a number made from its signature. It goes on from its last step, as a run does
-from its checkpoint.
+oom, silent, lost, debug, stubborn, mixed (one of MIXED by its signature); `steps=N` and `step_s=S`
+set its length; with `evals=` it evaluates at each step and asks its sweep whether to go on. Its
+result is `value=`, else 1 - |x - 0.3|, else a number made from its signature. It goes on from its
+last step, as a run does from its checkpoint.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+MIXED = ["raise", "sigkill", "sigkill_once", "memory", *["ok"] * 36]
 NOT_SIGNED = ("step_s=", "hydra.", "trainer.num_threads=", "tracker=", "launcher")
 
 
@@ -61,6 +62,8 @@ def main(words: list[str]) -> int:
     given = dict(w.split("=", 1) for w in words)
     folder, do = Path(given["hydra.run.dir"]), given.get("do", "ok")
     overrides = [w for w in words if not w.startswith("hydra.")]
+    if do == "mixed":
+        do = MIXED[int(signature(overrides), 16) % len(MIXED)]
     folder.mkdir(exist_ok=True)
     with (folder / "starts").open("a") as starts:
         starts.write(f"{os.getpid()}\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import random
 import re
 import time
@@ -107,7 +109,7 @@ def test_a_run_killed_at_random_instants_and_resumed_equals_one_never_killed(
     runner, untouched, tmp_path, seed
 ):
     print(f"seed of the instants: {seed}")
-    dice = random.Random(seed)
+    dice = random.Random(seed + 40 * int(os.environ.get("FAULT_SEED", 0)))
     run = tmp_path / "run"
     for _ in range(2):
         process = runner.start(
@@ -116,6 +118,28 @@ def test_a_run_killed_at_random_instants_and_resumed_equals_one_never_killed(
         time.sleep(dice.uniform(0.2, 1.6))
         process.kill()
         process.wait()
+    done = train(runner, run)
+    assert done.code == 0, done.text
+    assert_same(run, untouched)
+
+
+FIRST = ("step:23", "batch:45", "eval:20", "fsync:9", "rename:3")
+SECOND = ("step:1", "step:9", "batch:2", "eval:5", "fsync:2", "fsync:7")
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(pair, marks=() if number % 13 == 0 else pytest.mark.slow)
+        for number, pair in enumerate(itertools.product(FIRST, SECOND))
+    ],
+    ids="+".join,
+)
+def test_a_run_killed_again_while_it_resumes_equals_one_never_killed(
+    runner, untouched, tmp_path, kills
+):
+    run = tmp_path / "run"
+    assert [train(runner, run, kill=kill).code for kill in kills] == [-9, -9]
     done = train(runner, run)
     assert done.code == 0, done.text
     assert_same(run, untouched)

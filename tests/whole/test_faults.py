@@ -20,7 +20,16 @@ def test_a_hostile_directory_is_refused_or_does_no_harm(table, fault, least) -> 
     check_row(table[fault], least)
 
 
-@pytest.mark.parametrize(("fault", "least"), [("clock_jumps", 2), ("moved_directories", 3)])
+@pytest.mark.parametrize(
+    ("fault", "least"),
+    [
+        ("clock_jumps", 2),
+        ("moved_directories", 3),
+        ("full_disk_of_a_run", 3),
+        ("out_of_memory", 2),
+        ("two_in_one_folder", 2),
+    ],
+)
 def test_a_run_goes_on_as_if_nothing_had_happened(table, fault, least) -> None:
     check_row(table[fault], least)
 
@@ -29,7 +38,15 @@ def test_a_run_goes_on_as_if_nothing_had_happened(table, fault, least) -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
     ("fault", "least"),
-    [("edits", 200), ("callables", 45_000), ("clock_jumps", 20), ("moved_directories", 20)],
+    [
+        ("edits", 200),
+        ("callables", 45_000),
+        ("clock_jumps", 20),
+        ("moved_directories", 20),
+        ("full_disk_of_a_run", 20),
+        ("out_of_memory", 9),
+        ("two_in_one_folder", 20),
+    ],
 )
 def test_all_of_them(fault, least) -> None:
     check_row(run_fault_script(MODULE, fault, timeout_s=7000)[fault], least)

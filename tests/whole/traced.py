@@ -3,7 +3,8 @@
 Named by `task._target_=tests.whole.traced.Traced` with `--allow tests`.
 Environment: TRACE_FILE; TRACE_KILL = `point:count`, with point one of
 step, forward, eval, fsync, rename, manifest: SIGKILL at the count-th of them in this process, or
-another signal: its number in TRACE_SIGNAL.
+another signal: its number in TRACE_SIGNAL. With TRACE_SIGNAL = memory, the process
+asks for more memory than it may have.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from runner.batch import Batch, Prediction
@@ -28,7 +31,14 @@ _counts: Counter[str] = Counter()
 def reached(point: str) -> None:
     _counts[point] += 1
     if os.environ.get("TRACE_KILL") == f"{point}:{_counts[point]}":
-        os.kill(os.getpid(), int(os.environ.get("TRACE_SIGNAL", signal.SIGKILL)))
+        if (what := os.environ.get("TRACE_SIGNAL")) == "memory":
+            exhaust_memory()
+        os.kill(os.getpid(), int(what or signal.SIGKILL))
+
+
+def exhaust_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+    torch.ones(1 << 31)
 
 
 def _wrap(name: str) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from runner.rundir.checkpoint import Checkpointer, files
 from tests.fault_table import Table, count_faults
+from tests.reliability.cases import fault_seed
 from tests.rundir.checkpoint.damage import DAMAGES
 from tests.rundir.checkpoint.processes import (
     NOT_SAVED,
@@ -91,16 +92,19 @@ def strace_kills(table: Table, top: Path, *, short: bool) -> None:
     for scene in SCENES:
         calls = list(traced_calls(scene, top))
         for name, k in random.Random(7).sample(calls, 4) if short else calls:
-            folder = new_folder(top)
-            code, _, _ = strace(scene(folder), "-e", f"inject={name}:signal=SIGKILL:when={k}")
-            assert code == -signal.SIGKILL, code
-            case = f"{scene.__name__}, {name} {k}"
-            table.judge(case, lambda folder=folder: f"found {check_recovery(folder, {1, 2})}")
+
+            def outcome(scene=scene, name=name, k=k) -> str:
+                folder = new_folder(top)
+                code, _, _ = strace(scene(folder), "-e", f"inject={name}:signal=SIGKILL:when={k}")
+                assert code == -signal.SIGKILL, code
+                return f"found {check_recovery(folder, {1, 2})}"
+
+            table.judge(f"{scene.__name__}, {name} {k}", outcome)
 
 
 def random_kills(table: Table, top: Path, *, short: bool) -> None:
     """Faults 1 and 3: SIGKILL at random instants of a process that saves all the time."""
-    seed = int(os.environ.get("FAULT_SEED", time.time_ns() % 10**6))
+    seed = fault_seed()
     table.fault += f" (seed {seed})"
     rng = random.Random(seed)
     folder, content = new_folder(top), 1
@@ -153,13 +157,14 @@ def io_errors(table: Table, top: Path, *, short: bool) -> None:
         calls = [c for c in traced_calls(scene, top) if c not in BEFORE_SAVING]
         picked = random.Random(5).sample(calls, 4) if short else calls
         for name, when in [*picked, ("fsync", "1+")]:
-            folder = new_folder(top)
-            inject = f"inject={name}:error=EIO:when={when}"
-            code, errors, _ = strace(scene(folder), "-e", inject)
-            case = f"{scene.__name__}, {name} {when}"
-            table.judge(
-                case, lambda f=folder, c=code, e=errors: check_failed_save(f, c, e, name="EIO")
-            )
+
+            def outcome(scene=scene, name=name, when=when) -> str:
+                folder = new_folder(top)
+                inject = f"inject={name}:error=EIO:when={when}"
+                code, errors, _ = strace(scene(folder), "-e", inject)
+                return check_failed_save(folder, code, errors, name="EIO")
+
+            table.judge(f"{scene.__name__}, {name} {when}", outcome)
 
 
 def read_errors(table: Table, top: Path, *, short: bool) -> None:
