@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
+from runner.config.proposed_length import propose_length
 from runner.data.tabular.format_schema import format_schema_yaml, on_one_line
 from runner.data.tabular.propose_schema import (
     Hints,

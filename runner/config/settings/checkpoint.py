@@ -86,3 +86,10 @@ class CheckpointSettings:
             signed="when set",
         ),
     ] = False
+    init_linear: Annotated[
+        bool,
+        Key(
+            "a new wide_and_deep or deepfm starts as the logistic regression of the train rows",
+            signed="when set",
+        ),
+    ] = False

@@ -14,6 +14,7 @@ from runner.training.job import Job
 from runner.training.loops.session import start_trackers
 from runner.training.state import TrainState, checkpoint_tensors, restore_checkpoint
 from runner.training.steps import current_total_steps
+from runner.training.warm_start.linear_start import start_linear
 from runner.training.warm_start.warm_start import wants_warm_start, warm_start
 
 
@@ -48,7 +49,11 @@ def start_training(job: Job) -> TrainState:
         job.view.note(warm_start(job))
         if job.context.ema is not None:
             job.context.ema.reset()
-    return TrainState()
+    if job.checkpoint.init_linear:
+        job.view.note(start_linear(job))
+        if job.context.ema is not None:
+            job.context.ema.reset()
+    return TrainState(evaluation_due=job.checkpoint.init_linear)
 
 
 def open_own_checkpoint(job: Job) -> Checkpoint | None:
