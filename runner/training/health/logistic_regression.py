@@ -56,9 +56,12 @@ class Columns:
             rows.append(found.rows_V[has_V])
             columns.append(start_of[table] + place_V[has_V])
             values.append(found.values_V[has_V])
-        entries = np.concatenate([np.zeros(0), *values]), (
-            np.concatenate([np.zeros(0, np.int64), *rows]),
-            np.concatenate([np.zeros(0, np.int64), *columns]),
+        entries = (
+            np.concatenate([np.zeros(0), *values]),
+            (
+                np.concatenate([np.zeros(0, np.int64), *rows]),
+                np.concatenate([np.zeros(0, np.int64), *columns]),
+            ),
         )
         ids_NC = csr_matrix(entries, shape=(sample.num_rows, int(starts[-1])))
         dense_ND = csr_matrix((sample.dense_ND - self.mean_D) / self.deviation_D)

@@ -52,7 +52,8 @@ def read_sample(dataset: Dataset, split: str, limit: int) -> Sample:
     total = dataset.num_rows[split]
     seed = ORDER_SEED if total > limit else None
     dense, labels, weights = [], [], []
-    names = [f.name for f in (*dataset.schema.sparse, *dataset.schema.sequences)]
+    names = [f.name for f in dataset.schema.sparse]
+    names += [s.name for s in dataset.schema.sequences]
     ids: dict[str, list[Ids]] = {name: [] for name in names}
     count = 0
     with closing(dataset.batches(split, batch_size=BATCH_ROWS, seed=seed)) as batches:  # type: ignore[type-var]
@@ -62,9 +63,7 @@ def read_sample(dataset: Dataset, split: str, limit: int) -> Sample:
             for name, found in _batch_ids(batch, dataset.schema):
                 kept_V = kept_B[found.rows_V]
                 ids[name].append(
-                    Ids(
-                        number_B[found.rows_V[kept_V]], found.ids_V[kept_V], found.values_V[kept_V]
-                    )
+                    Ids(number_B[found.rows_V[kept_V]], found.ids_V[kept_V], found.values_V[kept_V])
                 )
             dense.append(batch.dense_BD.numpy()[kept_B])
             labels.append(batch.labels_BT.numpy()[kept_B])
