@@ -89,7 +89,7 @@ class CheckpointSettings:
     init_linear: Annotated[
         bool,
         Key(
-            "a new wide_and_deep or deepfm starts as the logistic regression of the train rows",
+            "a new model=wide_and_deep starts as the logistic regression of the train rows",
             signed="when set",
         ),
     ] = False

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
+from runner.rundir.json_files import read_jsonl
+from runner.rundir.readers import numeric_values
 from runner.training.health.verdict import explain_below, find_overfitting
 from runner.training.health.yardstick import measure_yardstick
 from runner.training.job import Job, Result
 from runner.training.state import TrainState
 
 
-def compare_with_yardstick(
-    job: Job, state: TrainState, result: Result, last_validation: Mapping[str, float]
-) -> None:
+def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
     """Add `yardstick` and `findings` to the notes of a result. Nothing else changes.
 
     It works on rank 0, and no other rank waits for it but at the end of the run. A yardstick that
@@ -23,7 +22,6 @@ def compare_with_yardstick(
         job: that trained.
         state: its last one.
         result: of the run.
-        last_validation: metrics of the last evaluation.
     """
     if not job.trainer.yardstick or job.run is None or not job.context.ranks.is_main:
         return
@@ -36,6 +34,8 @@ def compare_with_yardstick(
         return
     if not measured:
         return
+    rows = (row for row in read_jsonl(job.run.metrics.path) if row.get("split") == "validation")
+    last_validation = numeric_values(next(reversed(list(rows)), {}))
     findings = [*measured.pop("findings"), *find_overfitting(job, state, last_validation)]
     numbers = {k: v for k, v in measured["metrics"].items() if not math.isnan(v)}
     measured["metrics"] = numbers

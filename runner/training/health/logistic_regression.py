@@ -68,24 +68,33 @@ class Columns:
         return hstack([ids_NC, dense_ND], format="csr")
 
 
-def fit_logistic_regression(x_NC: Any, y_N: Floats, weights_N: Floats) -> tuple[Floats, float]:
+def fit_logistic_regression(
+    x_NC: Any, y_N: Floats, weights_N: Floats, l2: float = L2
+) -> tuple[Floats, float]:
     """Return the weights and the intercept that minimise the penalised log loss.
 
     Args:
         x_NC: sparse matrix.
         y_N: labels, 0 or 1.
         weights_N: of the rows.
+        l2: the loss, summed over rows, has half of this times the squares of all weights.
     """
     transposed_CN = x_NC.T.tocsr()
     rate = float(np.clip(np.average(y_N, weights=weights_N), 1e-6, 1 - 1e-6))
 
     def objective(point: Floats) -> tuple[float, Floats]:
         w_C, logit_N = point[:-1], x_NC @ point[:-1] + point[-1]
-        loss = weights_N @ (np.logaddexp(0, logit_N) - y_N * logit_N) + L2 / 2 * (w_C @ w_C)
+        loss = weights_N @ (np.logaddexp(0, logit_N) - y_N * logit_N) + l2 / 2 * (w_C @ w_C)
         slope_N = weights_N * (expit(logit_N) - y_N)
-        return loss, np.append(transposed_CN @ slope_N + L2 * w_C, slope_N.sum())
+        return loss, np.append(transposed_CN @ slope_N + l2 * w_C, slope_N.sum())
 
     start = np.zeros(x_NC.shape[1] + 1)
     start[-1] = np.log(rate / (1 - rate))
     found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
     return found.x[:-1], float(found.x[-1])
+
+
+def mean_log_loss(logits_N: Floats, y_N: Floats, weights_N: Floats) -> float:
+    """Return the mean log loss of rows."""
+    loss_N = np.logaddexp(0, logits_N) - y_N * logits_N
+    return float(np.average(loss_N, weights=weights_N))

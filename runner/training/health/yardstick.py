@@ -12,7 +12,11 @@ from runner.batch import TaskSpec
 from runner.metrics.curves import group_by_score, roc_auc
 from runner.metrics.settings import result_key
 from runner.training.health.findings import find_in_data
-from runner.training.health.logistic_regression import Columns, fit_logistic_regression
+from runner.training.health.logistic_regression import (
+    Columns,
+    fit_logistic_regression,
+    mean_log_loss,
+)
 from runner.training.health.sample import Floats, Sample, read_sample
 from runner.training.job import Job
 
@@ -79,5 +83,4 @@ def with_means(metrics: Mapping[str, float], tasks: Sequence[TaskSpec]) -> dict[
 def _judge(logits_N: Floats, sample: Sample, index: int) -> dict[str, float]:
     y_N, weights_N = sample.labels_NT[:, index], sample.weights_N
     levels = group_by_score(logits_N, weights_N * y_N, weights_N * (1 - y_N))
-    loss_N = np.logaddexp(0, logits_N) - y_N * logits_N
-    return {"auc": roc_auc(*levels), "log_loss": float(np.average(loss_N, weights=weights_N))}
+    return {"auc": roc_auc(*levels), "log_loss": mean_log_loss(logits_N, y_N, weights_N)}

@@ -155,5 +155,5 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
     judged = results or {recorder.split: state.train_metrics}
     failure = failure_at_end(job, state, judged, explained_metrics(notes))
     result = recorder.make_result("failed" if failure else "completed", results, error=failure)
-    compare_with_yardstick(job, state, result, recorder.validation_metrics)
+    compare_with_yardstick(job, state, result)
     return result
