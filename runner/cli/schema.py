@@ -32,6 +32,8 @@ START_OVERRIDES = (
     " model=wide_and_deep checkpoint.init_linear=true"
     ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
 )
+FEW_ROWS = 100_000  # of which a start is not left in large steps
+SMALL_STEPS = " optimizer.sparse.lr=0.005"
 
 
 def schema(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -164,6 +166,8 @@ def _next_step(proposal: SchemaProposal, out: str) -> str:
         more += REGRESSION_OVERRIDES
     else:
         more += START_OVERRIDES
+        if _train_rows(proposal) <= FEW_ROWS:
+            more += SMALL_STEPS
     used = [f for f, role in proposal.columns if role.name in ("labels", "numeric", "weight")]
     if any(f.non_finite_share for f in used) or any(f.missing_share for f, _ in labels):
         more += " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"

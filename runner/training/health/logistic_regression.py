@@ -5,7 +5,7 @@ N rows, C columns of the matrix: one for each id of the train rows, and one for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from scipy.special import expit
 from runner.training.health.sample import Floats, Ints, Sample
 
 MOST_ID_COLUMNS = 500_000  # the most frequent ids of each feature count first; bounds memory
-L2 = 1.0  # of all weights but the intercept: scikit-learn's default, C=1
+# Of all weights but the intercept: scikit-learn's default, C=1, and stronger ones. Validation
+# decides, since the best one for many rare ids is far from the default.
+PENALTIES = (1.0, 5.0, 25.0)
 
 
 class Columns:
@@ -69,7 +71,7 @@ class Columns:
 
 
 def fit_logistic_regression(
-    x_NC: Any, y_N: Floats, weights_N: Floats, l2: float = L2
+    x_NC: Any, y_N: Floats, weights_N: Floats, l2: float = PENALTIES[0]
 ) -> tuple[Floats, float]:
     """Return the weights and the intercept that minimise the penalised log loss.
 
@@ -92,6 +94,36 @@ def fit_logistic_regression(
     start[-1] = np.log(rate / (1 - rate))
     found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
     return found.x[:-1], float(found.x[-1])
+
+
+def fit_tasks(
+    columns: Columns, train: Sample, judged: Sample | None, tasks: Sequence[int]
+) -> tuple[list[tuple[Floats, float]], float]:
+    """Fit each task with the penalty of `PENALTIES` that has the least loss on other rows.
+
+    Args:
+        columns: of the matrix.
+        train: rows to learn from.
+        judged: rows that decide on the penalty; None: the first one holds.
+        tasks: columns of the labels, which are binary.
+
+    Returns:
+        Weights and intercept of each task, and the penalty.
+    """
+    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged or train)
+    found = []
+    for l2 in PENALTIES if judged and judged.num_rows else PENALTIES[:1]:
+        fits, loss = [], 0.0
+        for index in tasks:
+            y_N = train.labels_NT[:, index]
+            weights_C, intercept = fit_logistic_regression(train_NC, y_N, train.weights_N, l2)
+            fits.append((weights_C, intercept))
+            if judged and judged.num_rows:
+                logits_N = judged_NC @ weights_C + intercept
+                loss += mean_log_loss(logits_N, judged.labels_NT[:, index], judged.weights_N)
+        found.append((loss, l2, fits))
+    _, l2, fits = min(found, key=lambda one: one[0])
+    return fits, l2
 
 
 def mean_log_loss(logits_N: Floats, y_N: Floats, weights_N: Floats) -> float:

@@ -12,11 +12,7 @@ from runner.batch import TaskSpec
 from runner.metrics.curves import group_by_score, roc_auc
 from runner.metrics.settings import result_key
 from runner.training.health.findings import find_in_data
-from runner.training.health.logistic_regression import (
-    Columns,
-    fit_logistic_regression,
-    mean_log_loss,
-)
+from runner.training.health.logistic_regression import Columns, fit_tasks, mean_log_loss
 from runner.training.health.sample import Floats, Sample, read_sample
 from runner.training.job import Job
 
@@ -36,7 +32,7 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
         splits: the splits to judge it on.
 
     Returns:
-        `name`, `metrics` (`split/metric[/task]`), `train_rows`, `seconds` and `findings`; nothing
+        `name`, `metrics` (`split/metric[/task]`), `penalty`, rows, `seconds`, `findings`; nothing
         for data without a train split of their own or without a binary task.
     """
     schema = job.dataset.schema
@@ -49,12 +45,10 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     if not train.num_rows:
         return {}
     matrix_of = Columns(train)
-    train_NC = matrix_of.matrix(train)
     judged = {split: matrix_of.matrix(sample) for split, sample in samples.items()}
     metrics: dict[str, float] = {}
-    for index in columns:
-        labels_N = train.labels_NT[:, index]
-        weights_C, intercept = fit_logistic_regression(train_NC, labels_N, train.weights_N)
+    fits, l2 = fit_tasks(matrix_of, train, samples.get("validation"), columns)
+    for index, (weights_C, intercept) in zip(columns, fits):
         for split, x_NC in judged.items():
             logits_N = x_NC @ weights_C + intercept
             task = schema.tasks[index]
@@ -63,6 +57,7 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     return {
         "name": NAME,
         "metrics": with_means(metrics, schema.tasks),
+        "penalty": l2,
         "train_rows": train.num_rows,
         "judged_rows": {split: sample.num_rows for split, sample in samples.items()},
         "seconds": time.perf_counter() - started,

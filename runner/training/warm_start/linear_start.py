@@ -14,18 +14,12 @@ from torch import nn
 from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.models.layers.linear import FirstOrder
-from runner.training.health.logistic_regression import (
-    L2,
-    Columns,
-    fit_logistic_regression,
-    mean_log_loss,
-)
-from runner.training.health.sample import Floats, Sample, read_sample
+from runner.training.health.logistic_regression import Columns, fit_tasks
+from runner.training.health.sample import read_sample
 from runner.training.job import Job
 from runner.training.state import weight_tensors
 
 MOST_ROWS = 100_000
-PENALTIES = (L2, 5 * L2, 25 * L2)  # the one with the least loss on validation is taken
 KEY = "checkpoint.init_linear=true"
 
 
@@ -51,7 +45,9 @@ def start_linear(job: Job) -> str:
         raise ConfigError(f"{KEY}: needs binary labels")
     train = read_sample(job.dataset, "train", MOST_ROWS)
     columns = Columns(train, {f.name: f.table_name for f in schema.sparse})
-    fits, l2 = _fit(job, train, columns)
+    has_validation = "validation" in job.dataset.num_rows
+    judged = read_sample(job.dataset, "validation", MOST_ROWS) if has_validation else None
+    fits, l2 = fit_tasks(columns, train, judged, range(len(schema.tasks)))
     weights_C = np.mean([weights for weights, _ in fits], axis=0)
     dense_D = weights_C[len(weights_C) - len(schema.dense) :] / columns.deviation_D
     shift = float(dense_D @ columns.mean_D)
@@ -71,24 +67,3 @@ def start_linear(job: Job) -> str:
         f"{KEY}: starts as the logistic regression of {train.num_rows:,} of "
         f"{train.split_rows:,} train rows, with a penalty of {l2:g}"
     )
-
-
-def _fit(job: Job, train: Sample, columns: Columns) -> tuple[list[tuple[Floats, float]], float]:
-    """Return weights and intercept of each task, and the penalty that validation prefers."""
-    judged = None
-    if "validation" in job.dataset.num_rows:
-        judged = read_sample(job.dataset, "validation", MOST_ROWS)
-    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged or train)
-    best: tuple[float, list[tuple[Floats, float]], float] | None = None
-    for l2 in PENALTIES if judged else PENALTIES[:1]:
-        fits = [
-            fit_logistic_regression(train_NC, y_N, train.weights_N, l2) for y_N in train.labels_NT.T
-        ]
-        loss = 0.0
-        if judged is not None:
-            for (weights_C, intercept), y_N in zip(fits, judged.labels_NT.T):
-                loss += mean_log_loss(judged_NC @ weights_C + intercept, y_N, judged.weights_N)
-        if best is None or loss < best[0]:
-            best = loss, fits, l2
-    assert best is not None
-    return best[1], best[2]
