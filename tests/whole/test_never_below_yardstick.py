@@ -6,7 +6,7 @@ behind has lost something. The judge is scikit-learn's, on the same split, with 
 has the least loss on validation; its default, C=1, is a weaker one in the mean.
 
 A table may fall TOLERANCE behind, plus what 500 test rows cannot tell: the standard error of an AUC
-is 0.02 there, and that of the difference of two models with nearly equal predictions about a fifth
+is 0.02 there, and that of the difference of two models with nearly equal predictions about a tenth
 of that. On the mean over all tables, where this evens out, TOLERANCE alone holds.
 
     python -m tests.whole.test_never_below_yardstick     # prints the table of all
@@ -36,7 +36,7 @@ from tests.data.shapes import SHAPES, make
 
 ROWS = 5000
 TOLERANCE = 0.002
-NOISE = 0.004  # of the difference of two AUCs on one test split, see above
+NOISE = 0.002  # of the difference of two AUCs on one test split, see above
 CRITEO = ROOT.parent / "shared" / "data" / "criteo10k" / "train.txt"
 
 
