@@ -48,6 +48,7 @@ def smaller(words: list[str]) -> list[str]:
     if words[0] in VERBS or any(w.startswith("run=") for w in words):
         return words
     if any(w.startswith(("experiments=", "dataset=")) for w in words):
+        words = [w for w in words if not w.startswith("trainer.max_epochs=")]
         return [*words, "trainer.max_epochs=null", "trainer.max_steps=3", "trainer.eval_every=null"]
     if any(w.startswith("search=") for w in words):
         words = [w for w in words if not w.startswith("search.num_trials=")]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
+from runner.config.proposed_length import propose_length
 from runner.data.tabular.format_schema import format_schema_yaml, on_one_line
 from runner.data.tabular.propose_schema import (
     Hints,
@@ -25,6 +26,14 @@ from runner.errors import UserError, nearest_hint
 REGRESSION_OVERRIDES = (
     ' model/loss=by_kind "checkpoint.monitor={metric: validation/loss, direction: min}"'
 )
+# A model that starts as logistic regression, and leaves it where validation gains. The loss decides
+# what the best weights are: over few rows it is less a matter of luck than the AUC.
+START_OVERRIDES = (
+    " model=wide_and_deep checkpoint.init_linear=true"
+    ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
+)
+FEW_ROWS = 100_000  # of which a start is not left in large steps
+SMALL_STEPS = " optimizer.sparse.lr=0.005"
 
 
 def schema(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -155,10 +164,24 @@ def _next_step(proposal: SchemaProposal, out: str) -> str:
     more = ""
     if "regression" in [role.settings.get("type") for _, role in labels]:
         more += REGRESSION_OVERRIDES
+    else:
+        more += START_OVERRIDES
+        if _train_rows(proposal) <= FEW_ROWS:
+            more += SMALL_STEPS
     used = [f for f, role in proposal.columns if role.name in ("labels", "numeric", "weight")]
     if any(f.non_finite_share for f in used) or any(f.missing_share for f, _ in labels):
         more += " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
-    return f"next: python -m runner dataset={proposal.format} dataset.schema={out}{more}"
+    length = " ".join(propose_length(_train_rows(proposal)).overrides())
+    return f"next: python -m runner dataset={proposal.format} dataset.schema={out} {length}{more}"
+
+
+def _train_rows(proposal: SchemaProposal) -> int:
+    """Return about how many rows the train split has; of a large text file, how many were read."""
+    rows = proposal.num_rows or proposal.columns[0][0].num_rows
+    split = proposal.places.get("split") or {}
+    shares = split.get("random") or split
+    held_out = [share for name, share in shares.items() if name in ("validation", "test")]
+    return int(rows * (1 - sum(share for share in held_out if isinstance(share, float))))
 
 
 def _print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:

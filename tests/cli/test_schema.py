@@ -209,7 +209,7 @@ def test_what_is_proposed_trains(tmp_path, runner, name):
     done = runner.run("schema", path, *SHAPES[name].flags, "--out", out, env=env)
     assert done.code == 0, done.text
     command = shlex.split(done.text.rpartition("next: python -m runner ")[2])
-    few = ("trainer.batch_size=300", "trainer.max_steps=3", "trainer.num_threads=1")
+    few = ("trainer.batch_size=300", "trainer.max_epochs=1", "trainer.num_threads=1")
     done = runner.run(*command, f"hydra.run.dir={tmp_path / 'run'}", *few, env=env)
     assert done.code == 0, done.text
     result = json.loads((Path(tmp_path) / "run" / "result.json").read_text())

@@ -21,6 +21,7 @@ from runner.models.row_scope import loss_row_scope
 
 STREAM_DATASETS = "runner.data.streaming."
 TUNING_LOOPS = (TUNE_BATCH_SIZE_LOOP, TUNE_LR_LOOP)
+LINEAR_START_NET = "runner.models.wide_and_deep.WideAndDeep"
 NEW_RUN_LOOPS = (TRAIN_LOOP, ONLINE_LOOP, *TUNING_LOOPS)
 
 
@@ -170,6 +171,8 @@ def check_warm_start(config: Config) -> Iterator[str]:
             "checkpoint.init_average=true: takes the averages of checkpoint.init_from, which is "
             "not set"
         )
+    if get_key(config, "checkpoint.init_linear"):
+        yield from _check_linear_start(config, taken=init is not None or bool(tables))
     for name, other in names.items():
         if not (other is None or (isinstance(other, str) and other)):
             yield (
@@ -178,6 +181,18 @@ def check_warm_start(config: Config) -> Iterator[str]:
             )
     for table, given in tables.items():
         yield from _check_table_source(f"checkpoint.init_tables.{table}", given)
+
+
+def _check_linear_start(config: Config, *, taken: bool) -> Iterator[str]:
+    key = "checkpoint.init_linear=true"
+    net = str(get_key(config, "model.net._target_"))
+    if net.startswith("runner.models.") and net != LINEAR_START_NET:
+        name = net.rpartition(".")[2]
+        yield f"{key}: {name} has no linear half beside a deep one; model=wide_and_deep has"
+    if taken:
+        yield f"{key}: checkpoint.init_from and init_tables give the start; choose one"
+    if (ranks := get_key(config, "trainer.num_processes")) != 1:
+        yield f"{key}: works on one rank, not trainer.num_processes={ranks}"
 
 
 def _check_table_source(key: str, given: Any) -> Iterator[str]:

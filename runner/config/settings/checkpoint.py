@@ -98,3 +98,10 @@ class CheckpointSettings:
             signed="when set",
         ),
     ] = False
+    init_linear: Annotated[
+        bool,
+        Key(
+            "a new model=wide_and_deep starts as the logistic regression of the train rows",
+            signed="when set",
+        ),
+    ] = False

@@ -212,6 +212,13 @@ class TrainerSettings:
         ProfilerSettings,
         Key("a Chrome trace and the top operators of a window of updates", signed="no"),
     ] = field(default_factory=ProfilerSettings)
+    yardstick: Annotated[
+        bool,
+        Key(
+            "at the end, logistic regression on the same columns, for comparison (seconds)",
+            signed="no",
+        ),
+    ] = True
     early_stop: Annotated[
         EarlyStop,
         Key("end the run; the best weights are then tested as at any other end", signed="when on"),

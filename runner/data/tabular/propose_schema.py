@@ -36,6 +36,7 @@ from runner.data.tabular.text_layout import find_layout
 from runner.errors import DataError, UserError, nearest_hint, raise_combined
 
 FEATURES = ("numeric", "categorical")
+BUCKETS = 10  # of a number, where a table has no ids
 LEAK_ROWS = 40_000  # enough to see whether a column tells the label
 EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 
@@ -74,7 +75,7 @@ class SchemaProposal:
     format: str
     places: Mapping[str, Any]  # paths of the splits, the split, and how text files are written
     columns: tuple[tuple[ColumnStatistics, Role], ...]
-    time_parts: Mapping[str, Mapping[str, Any]]  # more features: name -> settings
+    time_parts: Mapping[str, Mapping[str, Any]]  # more ids, of times or numbers: name -> settings
     num_rows: int | None  # of all files, if known
     notes: tuple[str, ...]  # what was found out and decided, a sentence each
 
@@ -126,7 +127,10 @@ def propose_schema(
         format_,
         {**places, **propose_split(time, missing), **_text_places(layout, format_)},
         tuple((f, roles[f.name]) for f in columns),
-        propose_time_parts(sample, time, taken=schema.names) if time else {},
+        {
+            **(propose_time_parts(sample, time, taken=schema.names) if time else {}),
+            **_propose_buckets(columns, roles),
+        },
         num_rows,
         tuple(notes),
     )
@@ -272,6 +276,21 @@ def _feature_roles(
     if hints.time and hints.time not in (*hints.numeric, *hints.categorical):
         roles[hints.time] = Role("", TIME_REASON)
     return roles | {name: Role("", "--drop") for name in hints.drop}
+
+
+def _propose_buckets(
+    columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
+) -> dict[str, dict[str, Any]]:
+    """Propose ids made of the numbers, for a table without any: most models need ids."""
+    if any(role.name == "categorical" for role in roles.values()):
+        return {}
+    names = {f.name for f in columns}
+    settings = {"encode": "bucketise", "buckets": BUCKETS}
+    return {
+        f"{name}_bucket": {"column": name, **settings}
+        for name, role in roles.items()
+        if role.name == "numeric" and f"{name}_bucket" not in names
+    }
 
 
 def _drop_leaks(

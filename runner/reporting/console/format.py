@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from runner.metrics.settings import TRAIN_EVALUATION, evaluation_name
 
@@ -120,7 +121,9 @@ def group_by_split(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
 
 
 def result_table(
-    metrics: Mapping[str, float], reachable: Mapping[str, Mapping[str, float]]
+    metrics: Mapping[str, float],
+    reachable: Mapping[str, Mapping[str, float]],
+    yardstick: Mapping[str, Any] | None = None,
 ) -> TextTable:
     """Return a table with a row for each metric and columns for each split.
 
@@ -128,6 +131,8 @@ def result_table(
         metrics: `split/metric[/task]` -> value.
         reachable: split -> metric[/task] -> the best value that any model could have. Splits with
             such values have a second column for them.
+        yardstick: `name` and `metrics` of what the run is compared with: a row below each of
+            these metrics.
     """
     splits = list(group_by_split(metrics))
     reachable = {evaluation_name(split): best for split, best in reachable.items()}
@@ -150,4 +155,17 @@ def result_table(
         rows.append(row)
         if name.partition("/")[0] == "auc" and any(gains[1:]):
             rows.append(gains)
+        if (beside := _yardstick_row(name, header[1:], yardstick or {})) is not None:
+            rows.append(beside)
     return TextTable(header, rows)
+
+
+def _yardstick_row(
+    name: str, columns: Sequence[str], yardstick: Mapping[str, Any]
+) -> list[str] | None:
+    """Return the row of a metric of the yardstick, below the run's own; None without values."""
+    values = [yardstick.get("metrics", {}).get(f"{column}/{name}") for column in columns]
+    if all(value is None for value in values):
+        return None
+    cells = ["" if value is None else format_number(value) for value in values]
+    return [f"  {yardstick.get('name')}", *cells]

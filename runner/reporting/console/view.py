@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from runner.reporting.console.format import (
     evaluation_table,
@@ -142,6 +142,7 @@ class View:
         active_s: float | None = None,
         best: Mapping[str, float] | None = None,
         reachable: Mapping[str, Mapping[str, float]] | None = None,
+        yardstick: Mapping[str, Any] | None = None,
         directory: Path | None = None,
     ) -> None:
         """Report the end of a run.
@@ -153,6 +154,7 @@ class View:
             active_s: seconds of work, over all resumes.
             best: `step` and `value` of the best evaluation.
             reachable: split -> metric -> the best value that any model could have, if known.
+            yardstick: `name` and `metrics` of what the run is compared with.
             directory: the run directory.
         """
         self._surface.end_progress()
@@ -160,12 +162,14 @@ class View:
         best_step = f"; best at step {best['step']:,.0f}" if best else ""
         title = f"{status} at step {step:,}{took}{best_step}"
         if metrics:
-            table = result_table(metrics, reachable or {})
+            table = result_table(metrics, reachable or {}, yardstick)
             if table.width() + 2 <= self._surface.width:
                 self._surface.write_table(title, table)
             else:  # one table for all splits would not fit
                 for split, values in group_by_split(metrics).items():
-                    self._surface.write_table(split, result_table(values, reachable or {}))
+                    self._surface.write_table(
+                        split, result_table(values, reachable or {}, yardstick)
+                    )
                 self._surface.write_line(title)
         else:
             self._surface.write_line(title)

@@ -26,7 +26,12 @@ from runner.reporting.report.plotly_run import (
     throughput_figure,
 )
 from runner.reporting.report.records import RunRecord
-from runner.rundir.readers import as_number, check_shapes, read_optional_json
+from runner.rundir.readers import (
+    as_number,
+    check_shapes,
+    numeric_values,
+    read_optional_json,
+)
 from runner.rundir.regular_files import read_bytes
 
 _FEATURES_SHOWN = 200
@@ -47,6 +52,8 @@ def make_run_page(run: RunRecord) -> Page:
         page.add_section("What went wrong", f"<pre>{escape(run.error)}</pre>", css_class="warn")
     data = _read_data_facts(run)
     page.add_section("Results", _results(run, data))
+    if below := _yardstick(run).get("below"):
+        page.add_section("Below the yardstick", f"<p>{escape(below)}</p>", css_class="warn")
     metrics = metric_figures(run)
     body = "".join(page.add_figure(figure, name) for name, figure in metrics.items())
     if body:
@@ -154,7 +161,7 @@ def _oracle_metrics(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 def _results(run: RunRecord, data: Mapping[str, Any]) -> str:
     if not run.metrics:
         return '<p class="note">No metrics have been logged yet.</p>'
-    shown = result_table(run.metrics, _oracle_metrics(data))
+    shown = result_table(run.metrics, _oracle_metrics(data), _yardstick(run))
     rows = [[Cell(row[0]), *(Cell(c, css_class="num") for c in row[1:])] for row in shown.rows]
     note = (
         ""
@@ -165,7 +172,33 @@ def _results(run: RunRecord, data: Mapping[str, Any]) -> str:
 
 
 def _result_lines(run: RunRecord, data: Mapping[str, Any]) -> list[str]:
-    return result_table(run.metrics, _oracle_metrics(data)).lines() if run.metrics else []
+    if not run.metrics:
+        return []
+    return result_table(run.metrics, _oracle_metrics(data), _yardstick(run)).lines()
+
+
+def _yardstick(run: RunRecord) -> dict[str, Any]:
+    """Return what the run is compared with.
+
+    Raises:
+        UserError: if its values are of another form than a run writes.
+    """
+    yardstick = run.result.get("yardstick") or {}
+    path = run.folder / "result.json"
+    check_shapes(path, {"yardstick": yardstick}, {"yardstick": dict})
+    check_shapes(path, yardstick, {"name": str, "metrics": dict, "below": str})
+    return {**yardstick, "metrics": numeric_values(yardstick.get("metrics") or {})}
+
+
+def _findings(run: RunRecord) -> list[str]:
+    """Return what is remarkable about the data.
+
+    Raises:
+        UserError: if it is of another form than a run writes.
+    """
+    findings = run.result.get("findings") or []
+    check_shapes(run.folder / "result.json", {"findings": findings}, {"findings": list})
+    return [str(finding) for finding in findings]
 
 
 def _calibration(page: Page, run: RunRecord) -> str:
@@ -213,7 +246,9 @@ def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
     body = render_table(header, rows, numeric=header[2:], sortable=True) if rows else ""
     more = len(features) - _FEATURES_SHOWN
     tail = f'<p class="note">and {more:,} more features</p>' if more > 0 else ""
-    return render_facts(parts) + body + tail
+    findings = _findings(run)
+    found = f"<h3>Findings</h3>{render_bullets(findings)}" if findings else ""
+    return render_facts(parts) + found + body + tail
 
 
 def _positive_rates(run: RunRecord) -> list[tuple[str, str]]:

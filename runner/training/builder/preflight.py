@@ -1,4 +1,4 @@
-"""Warns before a run starts of intervals that it never reaches. No torch here."""
+"""Warns before a run starts of too few updates, and intervals never reached. No torch here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from runner.config.early_stopping import PATIENCE_RULES
 from runner.config.intervals import Interval
+from runner.config.proposed_length import FEW_UPDATES, propose_length
 
 if TYPE_CHECKING:
     from runner.config.settings import TrainerSettings
@@ -41,7 +42,16 @@ class RunLength:
 def preflight_warnings(
     cadence: Cadence, trainer: TrainerSettings, length: RunLength
 ) -> Iterator[str]:
-    """Yield a warning for each interval longer than the run and each unreachable patience."""
+    """Yield a warning of too few updates, and for each interval and patience never reached."""
+    if trainer.max_steps is None and length.steps < FEW_UPDATES:
+        proposed = propose_length(length.rows_per_epoch)
+        epochs = f" and {length.steps:,} in all" if length.steps > length.steps_per_epoch else ""
+        if proposed.batch_size <= length.rows_per_update:
+            yield (
+                f"{length.rows_per_epoch:,} rows in batches of {length.rows_per_update:,} are "
+                f"{length.steps_per_epoch:,} updates an epoch{epochs}: too few to learn; try "
+                f"{' '.join(proposed.overrides())}"
+            )
     for key, interval, instead in (
         ("trainer.log_every", cadence.log_every, "only the end is logged"),
         ("trainer.eval_every", cadence.eval_every, "only the end is evaluated"),

@@ -47,8 +47,13 @@ def run_and_report(job: Job, loop: Callable[[], Result]) -> Result:
         active_s=result.notes.get("active_s"),
         best=result.best,
         reachable=job.dataset.reachable,
+        yardstick=result.notes.get("yardstick"),
         directory=job.run.dir if job.run else None,
     )
+    for finding in result.notes.get("findings", ()):
+        job.view.note(f"finding: {finding}")
+    if below := result.notes.get("yardstick", {}).get("below"):
+        job.view.warn(below)
     if result.error is not None:
         job.view.warn(f"failed: {result.error}")
     return result

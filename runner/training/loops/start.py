@@ -19,6 +19,7 @@ from runner.training.state import (
     starts_optimizers_afresh,
 )
 from runner.training.steps import current_total_steps
+from runner.training.warm_start.linear_start import start_linear
 from runner.training.warm_start.warm_start import wants_warm_start, warm_start
 
 
@@ -55,7 +56,11 @@ def start_training(job: Job) -> TrainState:
         job.view.note(warm_start(job))
         if job.context.ema is not None:
             job.context.ema.reset()
-    return TrainState()
+    if job.checkpoint.init_linear:
+        job.view.note(start_linear(job))
+        if job.context.ema is not None:
+            job.context.ema.reset()
+    return TrainState(evaluation_due=job.checkpoint.init_linear)
 
 
 def check_unsaved(job: Job, run: Run) -> None:

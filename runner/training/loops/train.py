@@ -8,6 +8,7 @@ from runner.errors import UserError
 from runner.metrics.settings import evaluation_name
 from runner.parts import loop_option
 from runner.rundir.find_checkpoint import find_checkpoint
+from runner.training.health.compare import compare_with_yardstick
 from runner.training.job import Job, Result
 from runner.training.loops.evaluate_split import evaluate_split
 from runner.training.loops.events import CallbackRunner
@@ -156,4 +157,6 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
         results[name] = metrics
     judged = results or {recorder.split: state.train_metrics}
     failure = failure_at_end(job, state, judged, explained_metrics(notes))
-    return recorder.make_result("failed" if failure else "completed", results, error=failure)
+    result = recorder.make_result("failed" if failure else "completed", results, error=failure)
+    compare_with_yardstick(job, state, result)
+    return result

@@ -6,6 +6,7 @@ import pytest
 
 from runner.config.early_stopping import BatchOnPlateau, EarlyStop, LrOnPlateau
 from runner.config.intervals import parse_interval
+from runner.config.proposed_length import propose_length
 from runner.config.settings import TrainerSettings
 from runner.training.builder.preflight import RunLength, preflight_warnings
 from runner.training.job import Cadence
@@ -28,6 +29,27 @@ def test_how_often_an_interval_passes(interval, times):
     assert (
         RUN.count_intervals(parse_interval(interval, key="k", allow_time=True), RUN.steps) == times
     )
+
+
+def test_too_few_updates_are_told_with_what_to_try_and_a_chosen_number_is_left_in_peace():
+    short = RunLength(steps=2, steps_per_epoch=2, rows_per_epoch=8087, rows_per_update=4096)
+    cadence = Cadence(None, None, None)
+    (said,) = preflight_warnings(cadence, TrainerSettings(), short)
+    assert said.startswith("8,087 rows in batches of 4,096 are 2 updates an epoch: too few to lea")
+    assert said.endswith(" ".join(propose_length(8087).overrides()))
+    assert "trainer.batch_size=128 trainer.max_epochs=20" in said
+    assert not list(preflight_warnings(cadence, TrainerSettings(max_steps=2), short))
+
+
+@pytest.mark.parametrize("rows", [1, 100, 3000, 8087, 250_000, 2_000_000, 45_000_000])
+def test_a_proposed_length_learns_enough_and_is_not_warned_of(rows):
+    length = propose_length(rows)
+    per_epoch = -(-rows // length.batch_size)
+    assert 64 <= length.batch_size <= 4096
+    assert per_epoch >= 60 or length.batch_size == 64
+    run = RunLength(per_epoch * length.max_epochs, per_epoch, rows, length.batch_size)
+    warned = list(preflight_warnings(Cadence(None, None, None), TrainerSettings(), run))
+    assert bool(warned) is (rows <= 100)  # 20 epochs of which are too few all the same
 
 
 def test_an_interval_longer_than_the_run_is_named_and_one_that_fits_or_is_timed_is_not():

@@ -1,0 +1,1 @@
+"""How a run is doing: a yardstick beside the model, and what is remarkable about the data."""

@@ -1,0 +1,132 @@
+"""What is remarkable about the rows: findings with numbers, for the page of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from runner.batch import Schema
+from runner.metrics.curves import group_by_score, roc_auc
+from runner.training.health.sample import Floats, Sample
+
+MOST_SHOWN = 5  # features that one finding names
+ONCE_SHARE = 0.5  # of a table's ids in the rows, that occur in no other row
+NEW_SHARE = 0.3  # of the look-ups of another split, whose ids the train rows lack
+RATE_RATIO, RATE_DEVIATIONS = 1.2, 4.0
+ID_GAIN = 0.03  # AUC that a number gains if each of its values counts for itself
+FEWEST_VALUES = 10  # of a number that may be an id
+
+
+def find_in_data(schema: Schema, train: Sample, others: Mapping[str, Sample]) -> list[str]:
+    """Return the findings, each a sentence.
+
+    Args:
+        schema: of the data.
+        train: rows of the train split.
+        others: split -> its rows.
+    """
+    drawn = "" if train.num_rows >= train.split_rows else f" of {train.num_rows:,} rows drawn"
+    return [
+        *_dead_features(schema, train, drawn),
+        *_ids_seen_once(train, drawn),
+        *_unknown_ids(train, others),
+        *_label_rates(schema, train, others),
+        *_numbers_like_ids(schema, train),
+    ]
+
+
+def numbers_like_ids(schema: Schema, train: Sample) -> list[tuple[str, float, float]]:
+    """Return numbers that tell more value by value: name, AUC as a number, AUC by its values.
+
+    The rate of positives of each value in one half of the rows is judged on the other half.
+    """
+    found = []
+    y_N = train.labels_NT[:, 0]
+    half = train.num_rows // 2
+    if schema.tasks[0].kind != "binary" or half < 200:
+        return []
+    for name, x_N in zip(schema.dense, train.dense_ND.T):
+        values, codes_N = np.unique(x_N, return_inverse=True)
+        if not FEWEST_VALUES <= len(values) <= half / 10:
+            continue
+        counts = np.bincount(codes_N[:half], minlength=len(values))
+        sums = np.bincount(codes_N[:half], weights=y_N[:half], minlength=len(values))
+        rates = (sums + 5 * y_N[:half].mean()) / (counts + 5)
+        as_number = _auc(x_N[half:], y_N[half:])
+        by_value = _auc(rates[codes_N[half:]], y_N[half:])
+        if by_value > max(as_number, 1 - as_number) + ID_GAIN:
+            found.append((name, max(as_number, 1 - as_number), by_value))
+    return sorted(found, key=lambda item: item[1] - item[2])
+
+
+def _auc(scores_N: Floats, y_N: Floats) -> float:
+    return roc_auc(*group_by_score(scores_N, y_N, 1 - y_N))
+
+
+def _dead_features(schema: Schema, train: Sample, drawn: str) -> Iterator[str]:
+    dead = [n for n, x_N in zip(schema.dense, train.dense_ND.T) if len(x_N) and np.ptp(x_N) == 0]
+    dead += [n for n, ids in train.ids.items() if len(np.unique(ids.ids_V)) <= 1]
+    if dead:
+        yield f"has one value only in all train rows{drawn}: {_listed(dead)}"
+
+
+def _ids_seen_once(train: Sample, drawn: str) -> Iterator[str]:
+    shares = {}
+    for name, ids in train.ids.items():
+        counts = np.unique(ids.ids_V, return_counts=True)[1]
+        if len(counts) and (share := float((counts == 1).sum() / counts.sum())) > ONCE_SHARE:
+            shares[name] = share
+    if shares:
+        yield (
+            f"ids that one train row alone has{drawn}, from which nothing general is learnt: "
+            f"{_listed([f'{n} ({s:.0%} of its rows)' for n, s in _sorted(shares)])}; "
+            "encode: vocabulary with min_count puts rare ids together"
+        )
+
+
+def _unknown_ids(train: Sample, others: Mapping[str, Sample]) -> Iterator[str]:
+    for split, sample in others.items():
+        shares = {}
+        for name, ids in sample.ids.items():
+            if len(ids.ids_V):
+                known = np.isin(ids.ids_V, np.unique(train.ids[name].ids_V))
+                if (share := 1 - float(known.mean())) > NEW_SHARE:
+                    shares[name] = share
+        if shares:
+            listed = _listed([f"{n} ({s:.0%})" for n, s in _sorted(shares)])
+            partial = " that were drawn" if train.num_rows < train.split_rows else ""
+            yield f"ids of {split} that the train rows{partial} lack: {listed}"
+
+
+def _label_rates(schema: Schema, train: Sample, others: Mapping[str, Sample]) -> Iterator[str]:
+    for index, task in enumerate(schema.tasks):
+        if task.kind != "binary":
+            continue
+        rate = float(train.labels_NT[:, index].mean())
+        for split, sample in others.items():
+            if not sample.num_rows or not 0 < rate < 1:
+                continue
+            other = float(sample.labels_NT[:, index].mean())
+            error = np.sqrt(rate * (1 - rate) * (1 / sample.num_rows + 1 / train.num_rows))
+            low, high = sorted((rate, other))
+            if high > RATE_RATIO * low and abs(other - rate) > RATE_DEVIATIONS * error:
+                yield (
+                    f"{task.name}: the rate of positives is {rate:.2%} in train and {other:.2%} "
+                    f"in {split}"
+                )
+
+
+def _numbers_like_ids(schema: Schema, train: Sample) -> Iterator[str]:
+    if found := numbers_like_ids(schema, train):
+        listed = [f"{n} (AUC {a:.3f} as a number, {b:.3f} by its values)" for n, a, b in found]
+        yield f"numbers that act like ids: {_listed(listed)}; `categorical:` makes them ids"
+
+
+def _sorted(shares: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(shares.items(), key=lambda item: -item[1])
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MOST_SHOWN
+    return ", ".join(names[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,132 @@
+"""Logistic regression on the columns that a model sees: ids as they are, numbers standardised.
+
+N rows, C columns of the matrix: one for each id of the train rows, and one for each number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.sparse import csr_matrix, hstack
+from scipy.special import expit
+
+from runner.training.health.sample import Floats, Ints, Sample
+
+MOST_ID_COLUMNS = 500_000  # the most frequent ids of each feature count first; bounds memory
+# Of all weights but the intercept: scikit-learn's default, C=1, and stronger ones. Validation
+# decides, since the best one for many rare ids is far from the default.
+PENALTIES = (1.0, 5.0, 25.0)
+
+
+class Columns:
+    """The columns of the matrix, which the train rows decide.
+
+    An id that they lack has no column. A number is standardised by their mean and deviation.
+
+    Args:
+        train: rows that decide.
+        tables: feature -> table, of the features to take; those of one table share its columns.
+            None: all, and each has columns of its own.
+    """
+
+    def __init__(self, train: Sample, tables: Mapping[str, str] | None = None) -> None:
+        self.tables = {name: name for name in train.ids} if tables is None else dict(tables)
+        self.ids: dict[str, Ints] = {}  # by table: the ids of its columns, ascending
+        limit = MOST_ID_COLUMNS // max(1, len(self.tables))
+        for table in dict.fromkeys(self.tables.values()):
+            found = [train.ids[name].ids_V for name, own in self.tables.items() if own == table]
+            ids, counts = np.unique(np.concatenate(found), return_counts=True)
+            if len(ids) > limit:
+                ids = np.sort(ids[np.argsort(-counts, kind="stable")[:limit]])
+            self.ids[table] = ids
+        self.mean_D = train.dense_ND.mean(0)
+        deviation_D = train.dense_ND.std(0)
+        self.deviation_D = np.where(deviation_D > 0, deviation_D, 1.0)
+
+    def matrix(self, sample: Sample) -> Any:
+        """Return the rows as a sparse matrix [N, C]."""
+        starts = np.cumsum([0, *map(len, self.ids.values())])
+        start_of = dict(zip(self.ids, starts))
+        rows, columns, values = [], [], []
+        for name, table in self.tables.items():
+            found, known = sample.ids[name], self.ids[table]
+            place_V = np.minimum(np.searchsorted(known, found.ids_V), max(len(known) - 1, 0))
+            has_V = known[place_V] == found.ids_V if len(known) else np.zeros(0, bool)
+            rows.append(found.rows_V[has_V])
+            columns.append(start_of[table] + place_V[has_V])
+            values.append(found.values_V[has_V])
+        entries = (
+            np.concatenate([np.zeros(0), *values]),
+            (
+                np.concatenate([np.zeros(0, np.int64), *rows]),
+                np.concatenate([np.zeros(0, np.int64), *columns]),
+            ),
+        )
+        ids_NC = csr_matrix(entries, shape=(sample.num_rows, int(starts[-1])))
+        dense_ND = csr_matrix((sample.dense_ND - self.mean_D) / self.deviation_D)
+        return hstack([ids_NC, dense_ND], format="csr")
+
+
+def fit_logistic_regression(
+    x_NC: Any, y_N: Floats, weights_N: Floats, l2: float = PENALTIES[0]
+) -> tuple[Floats, float]:
+    """Return the weights and the intercept that minimise the penalised log loss.
+
+    Args:
+        x_NC: sparse matrix.
+        y_N: labels, 0 or 1.
+        weights_N: of the rows.
+        l2: the loss, summed over rows, has half of this times the squares of all weights.
+    """
+    transposed_CN = x_NC.T.tocsr()
+    rate = float(np.clip(np.average(y_N, weights=weights_N), 1e-6, 1 - 1e-6))
+
+    def objective(point: Floats) -> tuple[float, Floats]:
+        w_C, logit_N = point[:-1], x_NC @ point[:-1] + point[-1]
+        loss = weights_N @ (np.logaddexp(0, logit_N) - y_N * logit_N) + l2 / 2 * (w_C @ w_C)
+        slope_N = weights_N * (expit(logit_N) - y_N)
+        return loss, np.append(transposed_CN @ slope_N + l2 * w_C, slope_N.sum())
+
+    start = np.zeros(x_NC.shape[1] + 1)
+    start[-1] = np.log(rate / (1 - rate))
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
+    return found.x[:-1], float(found.x[-1])
+
+
+def fit_tasks(
+    columns: Columns, train: Sample, judged: Sample | None, tasks: Sequence[int]
+) -> tuple[list[tuple[Floats, float]], float]:
+    """Fit each task with the penalty of `PENALTIES` that has the least loss on other rows.
+
+    Args:
+        columns: of the matrix.
+        train: rows to learn from.
+        judged: rows that decide on the penalty; None: the first one holds.
+        tasks: columns of the labels, which are binary.
+
+    Returns:
+        Weights and intercept of each task, and the penalty.
+    """
+    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged or train)
+    found = []
+    for l2 in PENALTIES if judged and judged.num_rows else PENALTIES[:1]:
+        fits, loss = [], 0.0
+        for index in tasks:
+            y_N = train.labels_NT[:, index]
+            weights_C, intercept = fit_logistic_regression(train_NC, y_N, train.weights_N, l2)
+            fits.append((weights_C, intercept))
+            if judged and judged.num_rows:
+                logits_N = judged_NC @ weights_C + intercept
+                loss += mean_log_loss(logits_N, judged.labels_NT[:, index], judged.weights_N)
+        found.append((loss, l2, fits))
+    _, l2, fits = min(found, key=lambda one: one[0])
+    return fits, l2
+
+
+def mean_log_loss(logits_N: Floats, y_N: Floats, weights_N: Floats) -> float:
+    """Return the mean log loss of rows."""
+    loss_N = np.logaddexp(0, logits_N) - y_N * logits_N
+    return float(np.average(loss_N, weights=weights_N))

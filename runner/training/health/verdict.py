@@ -1,0 +1,88 @@
+"""Says of a run that has ended how it stands against its yardstick, and what may be the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.config.proposed_length import FEW_UPDATES, propose_length
+from runner.training.job import Job
+from runner.training.state import TrainState
+
+TOLERANCE = 0.002  # AUC
+WORSE_LOSS = 1.01  # times the best one: the validation loss of a run that overfits
+IDS_FINDING = "numbers that act like ids"
+
+
+def find_overfitting(
+    job: Job, state: TrainState, last_validation: Mapping[str, float]
+) -> Iterator[str]:
+    """Yield that the validation loss has risen since its best while the train loss was lower.
+
+    Args:
+        job: that trained.
+        state: its last one.
+        last_validation: metrics of the last evaluation.
+    """
+    best = state.best
+    if best is None or best.step >= state.step:
+        return
+    loss, now, train = (
+        metrics.get("log_loss", metrics.get("loss", float("nan")))
+        for metrics in (best.metrics, last_validation, state.train_metrics)
+    )
+    if now > WORSE_LOSS * loss and train < now:
+        epoch = best.examples / max(job.dataset.num_rows.get("train", 1), 1)
+        yield (
+            f"overfitting: after epoch {epoch:.1f} (step {best.step:,}), where validation was best "
+            f"with a loss of {loss:.4f}, it rose to {now:.4f} while train fell to {train:.4f}"
+        )
+
+
+def explain_below(
+    job: Job,
+    state: TrainState,
+    metrics: Mapping[str, float],
+    yardstick: Mapping[str, Any],
+    findings: list[str],
+) -> str | None:
+    """Return that a split's AUC is below the yardstick's, with causes; None if none is.
+
+    Args:
+        job: that trained.
+        state: its last one.
+        metrics: of the result, `split/metric`.
+        yardstick: as `measure_yardstick` returns it.
+        findings: about the data and the run.
+    """
+    for split in ("test", "validation"):
+        key = f"{split}/auc"
+        ours, theirs = metrics.get(key), yardstick["metrics"].get(key)
+        if ours is None or theirs is None:
+            continue
+        if not ours < theirs - TOLERANCE:
+            return None
+        causes = list(_causes(job, state, findings))
+        head = (
+            f"{key} {ours:.4f} is below that of {yardstick['name']} on the same columns, "
+            f"{theirs:.4f}"
+        )
+        return "; ".join([head, *causes])
+    return None
+
+
+def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
+    rows = job.dataset.num_rows["train"]
+    proposed = propose_length(rows)
+    length = " ".join(proposed.overrides())
+    if state.step < FEW_UPDATES:
+        yield f"only {state.step:,} updates: try {length}"
+    elif state.best is not None and state.best.step == state.step and state.stopped is None:
+        yield f"it was still improving at the end: try more epochs, or higher rates ({length})"
+    for finding in findings:
+        if finding.startswith((IDS_FINDING, "overfitting")):
+            yield finding
+    if state.best is not None and 0 < state.best.step <= rows / job.trainer.batch_size / 2:
+        yield "it was best within half an epoch: try lower rates (optimizer.sparse.lr)"
+    if hasattr(job.context.model, "deep") and not job.checkpoint.init_linear:
+        yield "model=wide_and_deep checkpoint.init_linear=true starts where the regression ends"

@@ -1,0 +1,81 @@
+"""Logistic regression beside a model: what it reaches on the same columns and the same rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from runner.batch import TaskSpec
+from runner.metrics.curves import group_by_score, roc_auc
+from runner.metrics.settings import result_key
+from runner.training.health.findings import find_in_data
+from runner.training.health.logistic_regression import Columns, fit_tasks, mean_log_loss
+from runner.training.health.sample import Floats, Sample, read_sample
+from runner.training.job import Job
+
+NAME = "logistic regression"
+TRAIN_ROWS, JUDGED_ROWS = 100_000, 200_000
+
+
+def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
+    """Return what logistic regression reaches, and findings about the data.
+
+    It is a function of the data alone, so that every run of these data has the same one, and the
+    state of the training has no part in it. Rank 0 only; it takes seconds, since it learns from
+    at most `TRAIN_ROWS` rows.
+
+    Args:
+        job: its dataset is read.
+        splits: the splits to judge it on.
+
+    Returns:
+        `name`, `metrics` (`split/metric[/task]`), `penalty`, rows, `seconds`, `findings`; nothing
+        for data without a train split of their own or without a binary task.
+    """
+    schema = job.dataset.schema
+    columns = [i for i, task in enumerate(schema.tasks) if task.kind == "binary"]
+    if "train" not in job.dataset.num_rows or not columns or not splits:
+        return {}
+    started = time.perf_counter()
+    train = read_sample(job.dataset, "train", TRAIN_ROWS)
+    samples = {split: read_sample(job.dataset, split, JUDGED_ROWS) for split in splits}
+    if not train.num_rows:
+        return {}
+    matrix_of = Columns(train)
+    judged = {split: matrix_of.matrix(sample) for split, sample in samples.items()}
+    metrics: dict[str, float] = {}
+    fits, l2 = fit_tasks(matrix_of, train, samples.get("validation"), columns)
+    for index, (weights_C, intercept) in zip(columns, fits):
+        for split, x_NC in judged.items():
+            logits_N = x_NC @ weights_C + intercept
+            task = schema.tasks[index]
+            for name, value in _judge(logits_N, samples[split], index).items():
+                metrics[f"{split}/{result_key(name, task, schema.tasks)}"] = value
+    return {
+        "name": NAME,
+        "metrics": with_means(metrics, schema.tasks),
+        "penalty": l2,
+        "train_rows": train.num_rows,
+        "judged_rows": {split: sample.num_rows for split, sample in samples.items()},
+        "seconds": time.perf_counter() - started,
+        "findings": find_in_data(schema, train, samples),
+    }
+
+
+def with_means(metrics: Mapping[str, float], tasks: Sequence[TaskSpec]) -> dict[str, float]:
+    """Add the means over several tasks, as results have them."""
+    if len(tasks) == 1:
+        return dict(metrics)
+    by_name: dict[str, list[float]] = {}
+    for key, value in metrics.items():
+        by_name.setdefault(key.rpartition("/")[0], []).append(value)
+    return {**{name: float(np.mean(values)) for name, values in by_name.items()}, **metrics}
+
+
+def _judge(logits_N: Floats, sample: Sample, index: int) -> dict[str, float]:
+    y_N, weights_N = sample.labels_NT[:, index], sample.weights_N
+    levels = group_by_score(logits_N, weights_N * y_N, weights_N * (1 - y_N))
+    return {"auc": roc_auc(*levels), "log_loss": mean_log_loss(logits_N, y_N, weights_N)}

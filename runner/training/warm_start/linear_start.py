@@ -1,0 +1,69 @@
+"""Starts Wide & Deep as the logistic regression of its train rows.
+
+Its linear half takes the weights, and the last layer of its deep half starts at zero. So at step 0
+the model predicts what logistic regression does; the run evaluates it there, and from then on the
+best checkpoint is never worse than that on validation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from runner.errors import ConfigError
+from runner.models.layers.embedding import LINEAR_SUFFIX
+from runner.models.layers.linear import FirstOrder
+from runner.training.health.logistic_regression import Columns, fit_tasks
+from runner.training.health.sample import read_sample
+from runner.training.job import Job
+from runner.training.state import weight_tensors
+
+MOST_ROWS = 100_000
+KEY = "checkpoint.init_linear=true"
+
+
+@torch.no_grad()
+def start_linear(job: Job) -> str:
+    """Write the weights of the regression into the model; return a line that says so.
+
+    With several binary tasks, which share the linear half, it takes the mean of their weights.
+
+    Raises:
+        ConfigError: for a model without the two halves, several ranks, and labels that are not
+            binary.
+    """
+    schema, model = job.dataset.schema, job.context.model
+    linear = next((m for m in model.modules() if isinstance(m, FirstOrder)), None)
+    deep = getattr(model, "deep", None)
+    maps = [m for m in deep.modules() if isinstance(m, nn.Linear)] if deep is not None else []
+    if linear is None or not maps:
+        raise ConfigError(f"{KEY}: needs a linear and a deep half; wide_and_deep has them")
+    if job.context.ranks.is_distributed:
+        raise ConfigError(f"{KEY}: works on one rank; trainer.num_processes=1")
+    if any(task.kind != "binary" for task in schema.tasks):
+        raise ConfigError(f"{KEY}: needs binary labels")
+    train = read_sample(job.dataset, "train", MOST_ROWS)
+    columns = Columns(train, {f.name: f.table_name for f in schema.sparse})
+    has_validation = "validation" in job.dataset.num_rows
+    judged = read_sample(job.dataset, "validation", MOST_ROWS) if has_validation else None
+    fits, l2 = fit_tasks(columns, train, judged, range(len(schema.tasks)))
+    weights_C = np.mean([weights for weights, _ in fits], axis=0)
+    dense_D = weights_C[len(weights_C) - len(schema.dense) :] / columns.deviation_D
+    shift = float(dense_D @ columns.mean_D)
+    tensors, start = weight_tensors(job.context), 0
+    for table, ids in columns.ids.items():
+        rows = tensors[f"tables/{table}{LINEAR_SUFFIX}/weight"]
+        values = torch.from_numpy(weights_C[start : start + len(ids)]).to(rows)
+        rows[torch.from_numpy(ids).to(rows.device)] = values[:, None].expand(-1, rows.shape[1])
+        start += len(ids)
+    job.context.tables.take_over_weights()
+    if linear.dense is not None:
+        linear.dense.weight.copy_(torch.from_numpy(dense_D)[None])
+        linear.dense.bias.zero_()
+    maps[-1].weight.zero_()
+    maps[-1].bias.copy_(torch.tensor([intercept - shift for _, intercept in fits]))
+    return (
+        f"{KEY}: starts as the logistic regression of {train.num_rows:,} of "
+        f"{train.split_rows:,} train rows, with a penalty of {l2:g}"
+    )

@@ -1,0 +1,161 @@
+"""Logistic regression beside a model, and what is found about the rows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from runner.batch import Schema, SparseFeature, TaskSpec
+from runner.rundir.checkpoint import open_checkpoint, read_tensors
+from runner.training.health.findings import find_in_data
+from runner.training.health.logistic_regression import Columns, fit_logistic_regression
+from runner.training.health.sample import Ids, Sample
+from runner.training.health.verdict import explain_below, find_overfitting
+from runner.training.state import BestEvaluation, TrainState
+from tests.conftest import TINY
+
+ROWS = 2000
+SCHEMA = Schema(("x", "flat"), (SparseFeature("item", 60),), (TaskSpec("label"),))
+
+
+def make_sample(seed: int, *, new_ids: bool = False, rate: float = 0.0) -> Sample:
+    rng = np.random.default_rng(seed)
+    effects = np.random.default_rng(0).normal(size=100)
+    items = rng.integers(0, 60, ROWS) + (40 if new_ids else 0)
+    x = rng.integers(0, 40, ROWS).astype(float)
+    logits = effects[items] + (x - 20) / 20 + rate
+    return Sample(
+        {"item": Ids(np.arange(ROWS), items, np.ones(ROWS))},
+        np.stack([x, np.full(ROWS, 3.0)], 1),
+        (rng.random(ROWS) < 1 / (1 + np.exp(-logits))).astype(float)[:, None],
+        rng.integers(1, 3, ROWS).astype(float),
+        ROWS,
+    )
+
+
+def test_it_is_the_logistic_regression_of_scikit_learn():
+    train, test = make_sample(1), make_sample(2)
+    columns = Columns(train)
+    x_NC, y_N = columns.matrix(train), train.labels_NT[:, 0]
+    weights_C, intercept = fit_logistic_regression(x_NC, y_N, train.weights_N)
+    other = LogisticRegression(max_iter=1000, tol=1e-8).fit(x_NC, y_N, train.weights_N)
+    np.testing.assert_allclose(weights_C, other.coef_[0], atol=2e-3)
+    assert intercept == pytest.approx(other.intercept_[0], abs=5e-3)
+    x_NC, y_N = columns.matrix(test), test.labels_NT[:, 0]
+    ours, theirs = x_NC @ weights_C, other.decision_function(x_NC)
+    assert roc_auc_score(y_N, ours) == pytest.approx(roc_auc_score(y_N, theirs), abs=1e-4)
+
+
+def test_features_of_one_table_share_its_columns_and_unknown_ids_have_none():
+    train = make_sample(1)
+    train = replace(train, ids={"a": train.ids["item"], "b": train.ids["item"]})
+    columns = Columns(train, {"a": "t", "b": "t"})
+    matrix_NC = columns.matrix(train)
+    assert matrix_NC.shape == (ROWS, 60 + 2)
+    assert np.asarray(matrix_NC[:, :60].sum(1)).ravel().tolist() == [2.0] * ROWS
+    other = replace(train, ids={n: replace(i, ids_V=i.ids_V + 1000) for n, i in train.ids.items()})
+    assert columns.matrix(other)[:, :60].nnz == 0
+
+
+def test_findings_have_numbers_and_plain_data_has_none():
+    train = make_sample(1)
+    plain = replace(SCHEMA, dense=("x",))
+    kept = replace(train, dense_ND=train.dense_ND[:, :1])
+    test = replace(make_sample(2), dense_ND=kept.dense_ND)
+    assert find_in_data(plain, kept, {"test": test}) == []
+    found = find_in_data(SCHEMA, train, {"test": make_sample(2, new_ids=True, rate=2.0)})
+    assert [f for f in found if "one value only" in f and "flat" in f]
+    new = next(f for f in found if "ids of test that the train rows lack" in f)
+    assert 0.6 < int(new.partition("item (")[2].partition("%")[0]) / 100 < 0.72  # 40 of 60 are new
+    assert [f for f in found if f.startswith("label: the rate of positives is")]
+
+
+def test_ids_that_are_seen_once_and_numbers_that_are_ids_are_found():
+    train = make_sample(1)
+    once = replace(train, ids={"item": replace(train.ids["item"], ids_V=np.arange(ROWS))})
+    assert any("item (100% of its rows)" in f for f in find_in_data(SCHEMA, once, {}))
+    as_number = replace(
+        train, dense_ND=np.stack([train.ids["item"].ids_V, np.full(ROWS, 3.0)], 1).astype(float)
+    )
+    found = [f for f in find_in_data(SCHEMA, as_number, {}) if "act like ids: x" in f]
+    assert len(found) == 1
+    assert not [f for f in find_in_data(SCHEMA, train, {}) if "act like ids" in f]
+
+
+def job(rows: int = 8000, *, batch_size: int = 4000):
+    return SimpleNamespace(
+        dataset=SimpleNamespace(num_rows={"train": rows}),
+        trainer=SimpleNamespace(batch_size=batch_size),
+        checkpoint=SimpleNamespace(init_linear=False),
+        context=SimpleNamespace(model=torch.nn.Module()),
+    )
+
+
+def test_a_model_below_names_what_was_measured_and_one_above_is_left_in_peace():
+    yardstick = {"name": "logistic regression", "metrics": {"test/auc": 0.70}}
+    state = TrainState(step=2)
+    assert explain_below(job(), state, {"test/auc": 0.699}, yardstick, []) is None
+    findings = ["numbers that act like ids: x", "overfitting: after epoch 1", "another"]
+    said = explain_below(job(), state, {"test/auc": 0.6}, yardstick, findings)
+    assert said is not None
+    assert "test/auc 0.6000 is below" in said and "0.7000" in said
+    assert "only 2 updates: try trainer.batch_size=128" in said
+    assert "act like ids" in said and "overfitting" in said and "another" not in said
+
+
+def test_overfitting_is_told_with_its_epoch():
+    best = BestEvaluation(step=4, examples=16_000, value=0.7, metrics={"log_loss": 0.5})
+    state = TrainState(step=10, best=best, train_metrics={"loss": 0.3})
+    (found,) = find_overfitting(job(), state, {"log_loss": 0.6})
+    assert "after epoch 2.0 (step 4)" in found and "0.6000" in found and "0.3000" in found
+    assert not list(find_overfitting(job(), state, {"log_loss": 0.5}))
+    assert not list(find_overfitting(job(), state, {}))
+
+
+def test_a_result_has_its_yardstick_and_a_setting_turns_it_off(runner, tmp_path):
+    for on in (True, False):
+        run = tmp_path / str(on)
+        words = (*TINY, f"trainer.yardstick={str(on).lower()}", f"hydra.run.dir={run}")
+        done = runner.run(*words)
+        assert done.code == 0, done.text
+        result = json.loads((run / "result.json").read_text())
+        assert ("  logistic regression" in done.text) is on
+        assert (0.5 < result.get("yardstick", {}).get("metrics", {}).get("test/auc", 0) < 1) is on
+    on, off = ((tmp_path / str(b) / "metrics.jsonl").read_bytes() for b in (True, False))
+    assert on == off  # it has no part in the training
+    page = runner.run("report", str(tmp_path / "True"))
+    assert "logistic regression" in page.text
+
+
+def test_a_linear_start_is_the_regression_at_step_0_and_resumes(runner, tmp_path):
+    words = [w for w in TINY if not w.startswith("model.net")]
+    words += ["model=wide_and_deep", "checkpoint.init_linear=true", "trainer.eval_every=10"]
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    done = runner.run(*words, f"hydra.run.dir={whole}")
+    assert done.code == 0, done.text
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    first = next(row for row in rows if row["split"] == "validation")
+    theirs = json.loads((whole / "result.json").read_text())["yardstick"]["metrics"]
+    assert first["step"] == 0
+    assert first["auc"] == pytest.approx(theirs["validation/auc"], abs=1e-5)
+    assert first["log_loss"] == pytest.approx(theirs["validation/log_loss"], abs=1e-5)
+    runner.run(*words, "trainer.max_steps=20", f"hydra.run.dir={stopped}")
+    done = runner.run("resume", str(stopped), "trainer.max_steps=40")
+    assert done.code == 0, done.text
+    last = [open_checkpoint(run / "checkpoints" / "step-40") for run in (whole, stopped)]
+    name = "tables/C1:linear/weight"
+    ours, resumed = (read_tensors(saved, [name])[name] for saved in last)
+    assert torch.equal(ours, resumed)
+
+
+def test_a_linear_start_is_refused_where_it_cannot_be(runner, tmp_path):
+    done = runner.run(*TINY, "checkpoint.init_linear=true", "trainer.num_processes=2")
+    assert done.code == 2
+    assert "DLRM has no linear half" in done.text and "works on one rank" in done.text
