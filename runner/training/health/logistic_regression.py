@@ -12,13 +12,16 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, hstack
 from scipy.special import expit
+from threadpoolctl import threadpool_limits
 
 from runner.training.health.sample import Floats, Ints, Sample
 
-MOST_ID_COLUMNS = 500_000  # the most frequent ids of each feature count first; bounds memory
-# Of all weights but the intercept: scikit-learn's default, C=1, and stronger ones. Validation
+MOST_ID_COLUMNS = 200_000  # the most frequent ids of each feature count first; bounds memory
+# Of all weights but the intercept: scikit-learn's default, C=1, after stronger ones. Validation
 # decides, since the best one for many rare ids is far from the default.
-PENALTIES = (1.0, 5.0, 25.0)
+PENALTIES = (25.0, 5.0, 1.0)  # each fit starts from the one before
+MAX_ITERATIONS = 100
+LEAST_GAIN = 3e-5  # of the loss by one step, relative, below which a fit of several ends
 
 
 class Columns:
@@ -71,7 +74,13 @@ class Columns:
 
 
 def fit_logistic_regression(
-    x_NC: Any, y_N: Floats, weights_N: Floats, l2: float = PENALTIES[0]
+    x_NC: Any,
+    y_N: Floats,
+    weights_N: Floats,
+    l2: float = PENALTIES[-1],
+    *,
+    start: tuple[Floats, float] | None = None,
+    least_gain: float = 1e-9,
 ) -> tuple[Floats, float]:
     """Return the weights and the intercept that minimise the penalised log loss.
 
@@ -80,6 +89,8 @@ def fit_logistic_regression(
         y_N: labels, 0 or 1.
         weights_N: of the rows.
         l2: the loss, summed over rows, has half of this times the squares of all weights.
+        start: weights and intercept to start from; None: no weights, and the rate of the labels.
+        least_gain: the optimizer stops where a step makes the loss smaller by less, relative.
     """
     transposed_CN = x_NC.T.tocsr()
     rate = float(np.clip(np.average(y_N, weights=weights_N), 1e-6, 1 - 1e-6))
@@ -90,9 +101,13 @@ def fit_logistic_regression(
         slope_N = weights_N * (expit(logit_N) - y_N)
         return loss, np.append(transposed_CN @ slope_N + l2 * w_C, slope_N.sum())
 
-    start = np.zeros(x_NC.shape[1] + 1)
-    start[-1] = np.log(rate / (1 - rate))
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
+    weights_C, intercept = start or (np.zeros(x_NC.shape[1]), np.log(rate / (1 - rate)))
+    options = {"maxiter": MAX_ITERATIONS, "ftol": least_gain}
+    # L-BFGS calls BLAS with vectors: its threads gain nothing there, and spin where a core is busy.
+    with threadpool_limits(limits=1, user_api="blas"):
+        found = minimize(
+            objective, np.append(weights_C, intercept), jac=True, method="L-BFGS-B", options=options
+        )
     return found.x[:-1], float(found.x[-1])
 
 
@@ -104,19 +119,23 @@ def fit_tasks(
     Args:
         columns: of the matrix.
         train: rows to learn from.
-        judged: rows that decide on the penalty; None: the first one holds.
+        judged: rows that decide on the penalty; None: the last one holds.
         tasks: columns of the labels, which are binary.
 
     Returns:
         Weights and intercept of each task, and the penalty.
     """
     train_NC, judged_NC = columns.matrix(train), columns.matrix(judged or train)
-    found = []
-    for l2 in PENALTIES if judged and judged.num_rows else PENALTIES[:1]:
-        fits, loss = [], 0.0
-        for index in tasks:
+    found: list[tuple[float, float, list[tuple[Floats, float]]]] = []
+    for l2 in PENALTIES if judged and judged.num_rows else PENALTIES[-1:]:
+        fits: list[tuple[Floats, float]] = []
+        loss = 0.0
+        for number, index in enumerate(tasks):
             y_N = train.labels_NT[:, index]
-            weights_C, intercept = fit_logistic_regression(train_NC, y_N, train.weights_N, l2)
+            before = found[-1][2][number] if found else None
+            weights_C, intercept = fit_logistic_regression(
+                train_NC, y_N, train.weights_N, l2, start=before, least_gain=LEAST_GAIN
+            )
             fits.append((weights_C, intercept))
             if judged and judged.num_rows:
                 logits_N = judged_NC @ weights_C + intercept
