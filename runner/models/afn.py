@@ -5,6 +5,7 @@ B batch, N fields, D embedding width, L logarithmic neurons, R = B x D rows.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -34,6 +35,13 @@ from runner.models.layers.sizes import check_sizes
 
 # Least size of an element whose logarithm is taken. The paper has 1e-7; 1e-5 is what BARS ran with.
 _LEAST = 1e-5
+
+
+def _in_full_precision(device_type: str) -> AbstractContextManager[object]:
+    """Turn autocast off; nothing where it is off, as in an export, whose graph would hold it."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 class LogarithmicNeurons(nn.Module):
@@ -70,7 +78,7 @@ class LogarithmicNeurons(nn.Module):
         """Return [B, D x L]; rows of weight 0 do not count in statistics."""
         dim = x_BND.shape[2]
         weights_R = weights_B.repeat_interleave(dim)
-        with torch.autocast(x_BND.device.type, enabled=False):
+        with _in_full_precision(x_BND.device.type):
             log_RN = x_BND.transpose(1, 2).flatten(0, 1).abs().clamp(min=_LEAST).log()
             product_RL = self.powers(self.drop(self.before(log_RN, weights_R))).exp()
             normed_RL: Tensor = self.after(product_RL, weights_R)

@@ -26,7 +26,7 @@ _FUNCTIONS = frozenset(
     ("Add", "Mul", "Integer", "Max", "Min", "Mod", "PythonMod", "FloorDiv", "CleanDiv", "CeilDiv")
 )
 # Names become code when a graph is loaded: arguments, parameters, placeholders.
-_NAME = re.compile(r"[\w.:]*$")
+_NAME = re.compile(r"[\w.:]*$|[A-Za-z]+(,[A-Za-z]+)*->[A-Za-z]*$")  # or an equation of einsum
 # what is only data: notes on where a node came from, and JSON of nested inputs; guards are code,
 # which `load_graph` leaves out
 _NOT_NAMES = frozenset(("metadata", "in_spec", "out_spec", "guards_code", "torch_version"))

@@ -114,7 +114,7 @@ def test_schema_proposes_the_same_for_every_format(tmp_path, suffix):
     proposed = propose_schema(write_parts(tmp_path / "x", suffix), None, None)
     parquet = propose_schema(write_parquet(tmp_path / "y", clicks(ROWS), 2), None, None)
     assert proposed.format == WRITERS[suffix][0]
-    roles, wanted = ({c.name: r for c, r, _, _ in p.columns} for p in (proposed, parquet))
+    roles, wanted = ({c.name: role.name for c, role in p.columns} for p in (proposed, parquet))
     assert roles == wanted
 
 

@@ -18,6 +18,7 @@ from runner.batch import Batch, Schema
 from runner.embeddings.interface import EmbeddingTables, make_layout
 from runner.metrics import MetricSet
 from runner.metrics.settings import MetricSettings
+from runner.models.layers.batch_norm import has_batch_statistics
 from runner.models.layers.recommender import Recommender
 from runner.models.losses import BCE
 from runner.optim.penalties import resolve_penalties
@@ -93,7 +94,10 @@ def update(context: Context, batch: Batch) -> None:
     for root in context.root_modules():
         root.train()
     output = Supervised().train_step(context, iter([to_pretended_gpu(batch)]))
-    assert output.applied and len(output.predictions) == -(-batch.size // 7)
+    # statistics over the update take all its micro-batches at once
+    at_once = has_batch_statistics(context.model)
+    assert output.applied
+    assert len(output.predictions) == (1 if at_once else -(-batch.size // 7))
     assert context.ema is not None
     context.ema.update(1)
     settings = MetricSettings(eval=["auc", "log_loss"], train=["log_loss", "normalized_entropy"])

@@ -29,8 +29,8 @@ CLOSED = ("hydra", "omegaconf")
 PARTS = {
     "dataset": 8,
     "loop": 6,
-    "model.net": 14,
-    "model.loss": 10,
+    "model.net": 21,
+    "model.loss": 11,
     "optimizer.dense": 15,
     "task": 1,
     "scheduler": 0,  # ours have a `kind`

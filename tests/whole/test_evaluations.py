@@ -84,7 +84,7 @@ def test_the_size_of_evaluation_batches_changes_no_number(runner, plain, tmp_pat
     ("words", "said"),
     [
         (["loop.split=[]"], "loop.split=[]: needs a split: train, validation, test"),
-        (["loop.split=[test,tset]"], "loop.split=tset: one of train, validation, test; nearest"),
+        (["loop.split=[test,tset]"], "loop.split[1]=tset: one of train, validation, test; nearest"),
         (["loop.split=[test,test]"], "loop.split=test: is listed twice"),
         (["loop.split=[test,validation]", "loop.follow=true"], "loop.follow=true follows one"),
     ],

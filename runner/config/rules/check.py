@@ -191,7 +191,11 @@ def _check_warmup(config: Config) -> Iterator[str]:
     warmup, steps = get_key(config, "scheduler.warmup") or 0, get_key(config, "trainer.max_steps")
     if steps is not None and warmup > steps:
         yield f"scheduler.warmup={warmup}: longer than the run (trainer.max_steps={steps})"
-    elif steps is not None and "ep" not in re.findall(r"[a-z]+", str(config["scheduler"])):
+    elif (
+        steps is not None
+        and "kind" in config["scheduler"]
+        and "ep" not in re.findall(r"[a-z]+", str(config["scheduler"]))
+    ):
         try:  # an epoch's length is not known yet
             build_schedule(config["scheduler"], steps)
         except ConfigError as error:

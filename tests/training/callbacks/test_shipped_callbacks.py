@@ -150,7 +150,7 @@ def test_a_guard_that_was_saved_in_between_goes_on_as_one_that_was_not():
         (lambda: LossGuard(window=0), "window=0: must be at least 1"),
         (lambda: Throughput(every="5 parsecs"), "every=5 parsecs: not an interval"),
         (lambda: Throughput(warn_below=2.0), "warn_below=2.0: must be from 0"),
-        (lambda: Memory(every="30s"), "every=30s: a time is for saving and logging only"),
+        (lambda: Memory(every="30s"), "every=30s: no time: a time is for saving and logging only"),
         (lambda: TimeLimit(limit="100"), "limit=100: a time, such as"),
         (lambda: TimeLimit(limit="1ep"), "limit=1ep: a time, such as"),
         (lambda: TimeLimit(limit="1min", margin="1min"), "margin=1min: must be less than limit"),
