@@ -84,7 +84,7 @@ REFUSED = {
     "a group column it lacks": (("model/loss=jrc", "model.loss.group=user"), "it has none"),
     "one feature": (
         ("model=deepfm", "dataset.num_numeric=0", "dataset.num_single=1", "dataset.num_lists=0"),
-        "DeepFM: needs at least 2 features to join; the dataset has C1",
+        "model.net: needs at least 2 features to join; the dataset has C1",
     ),
     "a feature it lacks": (
         ("model=finalmlp", "model.net.contexts=[[C1],[D2]]"),

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from runner.config.compose import compose_job
-from runner.remote import _print_outcome, train_on_cluster, write_run_dir
+from runner.remote import _print_outcome, read_answer, train_on_cluster, write_run_dir
 from runner.rundir.masked_streams import mask_standard_streams
 from tests.conftest import TINY, Finished, Zygote
 from tests.data.streaming.files import SCHEMA, arrive, rows
@@ -194,7 +194,8 @@ def test_what_comes_back_from_a_cluster_tells_no_secret(tmp_path, monkeypatch, c
     try:
         # a cluster of another version may send what is not masked
         answer["files"]["log.txt"] += SECRET.encode()
-        _print_outcome({**answer, "last": SECRET}, write_run_dir(composed, answer["files"]))
+        found = read_answer({**answer, "last": SECRET})
+        _print_outcome(found, write_run_dir(composed, found.files))
     finally:
         restore()
     shown = capfd.readouterr()
