@@ -16,12 +16,12 @@ from threadpoolctl import threadpool_limits
 
 from runner.training.health.sample import Floats, Ints, Sample
 
-MOST_ID_COLUMNS = 200_000  # the most frequent ids of each feature count first; bounds memory
+MOST_ID_COLUMNS = 500_000  # the most frequent ids of each feature count first; bounds memory
 # Of all weights but the intercept: scikit-learn's default, C=1, after stronger ones. Validation
 # decides, since the best one for many rare ids is far from the default.
 PENALTIES = (25.0, 5.0, 1.0)  # each fit starts from the one before
 MAX_ITERATIONS = 100
-LEAST_GAIN = 3e-5  # of the loss by one step, relative, below which a fit of several ends
+LEAST_GAIN = 1e-6  # of the loss by one step, relative, below which a fit of several ends
 
 
 class Columns:

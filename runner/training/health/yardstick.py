@@ -17,7 +17,7 @@ from runner.training.health.sample import Floats, Sample, read_sample
 from runner.training.job import Job
 
 NAME = "logistic regression"
-TRAIN_ROWS, JUDGED_ROWS = 50_000, 100_000
+TRAIN_ROWS, JUDGED_ROWS = 100_000, 200_000
 
 
 def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
