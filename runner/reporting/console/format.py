@@ -168,4 +168,4 @@ def _yardstick_row(
     if all(value is None for value in values):
         return None
     cells = ["" if value is None else format_number(value) for value in values]
-    return [f"  {yardstick.get('name')}", *cells]
+    return [f"{name} of {yardstick.get('name')}", *cells]

@@ -126,7 +126,7 @@ def test_a_result_has_its_yardstick_and_a_setting_turns_it_off(runner, tmp_path)
         done = runner.run(*words)
         assert done.code == 0, done.text
         result = json.loads((run / "result.json").read_text())
-        assert ("  logistic regression" in done.text) is on
+        assert ("auc of logistic regression" in done.text) is on
         assert (0.5 < result.get("yardstick", {}).get("metrics", {}).get("test/auc", 0) < 1) is on
     on, off = ((tmp_path / str(b) / "metrics.jsonl").read_bytes() for b in (True, False))
     assert on == off  # it has no part in the training
