@@ -6,13 +6,12 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
 from runner.rundir.regular_files import (
-    MAX_LOG_BYTES,
     open_regular,
     read_bytes,
     replacing,
@@ -206,16 +205,25 @@ def _is_row(line: bytes) -> bool:
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Read the complete rows of a `.jsonl` file; incomplete and damaged rows are left out."""
+    return list(iterate_jsonl(path))
+
+
+def iterate_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the complete rows of a `.jsonl` file, of which only one is in memory at a time.
+
+    Incomplete and damaged rows are left out, and so is a file that cannot be read.
+    """
     try:
-        text = read_bytes(path, MAX_LOG_BYTES).decode(errors="replace").replace("\r\n", "\n")
+        descriptor = open_regular(path)
     except OSError:
-        return []
-    rows = []
-    for line in text.split("\n")[:-1]:  # without its line break a row may not be whole
-        try:
-            row = json.loads(line) if line else None
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
+        return
+    with open(descriptor, "rb") as file:
+        while line := file.readline(_MAX_ROW_BYTES):
+            if not line.endswith(b"\n"):  # without its line break a row may not be whole
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict):
+                yield row

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from runner.rundir.json_files import read_jsonl
+from runner.data.core.cache import get_or_prepare, read_contents
+from runner.data.prepare.fingerprint import build_recipe
+from runner.data.prepare.recipe import hash_json
+from runner.rundir.json_files import iterate_jsonl
 from runner.rundir.readers import numeric_values
 from runner.training.health.verdict import explain_below, find_overfitting
 from runner.training.health.yardstick import measure_yardstick
 from runner.training.job import Job, Result
 from runner.training.state import TrainState
+
+VERSION = 1  # of what the cache keeps: another one is measured again
 
 
 def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
@@ -27,21 +34,36 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
         return
     splits = [s for s in ("validation", "test") if s in job.dataset.num_rows]
     splits = [s for s in splits if f"{s}/auc" in result.metrics]
+    started = time.perf_counter()
     try:
-        measured = measure_yardstick(job, splits)
+        measured = _get_or_measure(job, job.run.meta, splits)
     except (ValueError, ArithmeticError, MemoryError, KeyError) as error:
         job.view.warn(f"no yardstick (trainer.yardstick): {type(error).__name__}: {error}")
         return
     if not measured:
         return
-    rows = (row for row in read_jsonl(job.run.metrics.path) if row.get("split") == "validation")
-    last_validation = numeric_values(next(reversed(list(rows)), {}))
-    findings = [*measured.pop("findings"), *find_overfitting(job, state, last_validation)]
-    numbers = {k: v for k, v in measured["metrics"].items() if not math.isnan(v)}
-    measured["metrics"] = numbers
-    seconds = measured.pop("seconds")
-    job.run.perf.append({"step": result.step, "yardstick_s": seconds})
+    last_validation: dict[str, Any] = {}
+    for row in iterate_jsonl(job.run.metrics.path):
+        last_validation = row if row.get("split") == "validation" else last_validation
+    overfitting = find_overfitting(job, state, numeric_values(last_validation))
+    findings = [*measured.pop("findings"), *overfitting]
+    job.run.perf.append({"step": result.step, "yardstick_s": time.perf_counter() - started})
     result.notes["yardstick"] = measured
     result.notes["findings"] = findings
     if below := explain_below(job, state, result.metrics, measured, findings):
         measured["below"] = below
+
+
+def _get_or_measure(job: Job, meta: Mapping[str, Any], splits: Sequence[str]) -> dict[str, Any]:
+    """Return the yardstick of these data from the cache, where other runs of them have left it.
+
+    A dataset of one's own is measured each time: its fingerprint need not tell all of its content.
+
+    Raises:
+        DataError: if the cache cannot be written.
+    """
+    data = (meta.get("identity") or {}).get("data")
+    if data is None or not splits or build_recipe(job.config["dataset"]) is None:
+        return measure_yardstick(job, splits)
+    key = hash_json({"version": VERSION, "data": data, "splits": list(splits)})
+    return read_contents(get_or_prepare("yardstick", key, lambda _: measure_yardstick(job, splits)))

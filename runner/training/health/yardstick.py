@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,14 +32,13 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
         splits: the splits to judge it on.
 
     Returns:
-        `name`, `metrics` (`split/metric[/task]`), `penalty`, rows, `seconds`, `findings`; nothing
-        for data without a train split of their own or without a binary task.
+        `name`, `metrics` (`split/metric[/task]`), `penalty`, rows, `findings`; nothing for
+        data without a train split of their own or without a binary task.
     """
     schema = job.dataset.schema
     columns = [i for i, task in enumerate(schema.tasks) if task.kind == "binary"]
     if "train" not in job.dataset.num_rows or not columns or not splits:
         return {}
-    started = time.perf_counter()
     train = read_sample(job.dataset, "train", TRAIN_ROWS)
     samples = {split: read_sample(job.dataset, split, JUDGED_ROWS) for split in splits}
     if not train.num_rows:
@@ -56,11 +55,12 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
                 metrics[f"{split}/{result_key(name, task, schema.tasks)}"] = value
     return {
         "name": NAME,
-        "metrics": with_means(metrics, schema.tasks),
+        "metrics": {
+            k: v for k, v in with_means(metrics, schema.tasks).items() if not math.isnan(v)
+        },
         "penalty": l2,
         "train_rows": train.num_rows,
         "judged_rows": {split: sample.num_rows for split, sample in samples.items()},
-        "seconds": time.perf_counter() - started,
         "findings": find_in_data(schema, train, samples),
     }
 

@@ -11,7 +11,7 @@ from runner.data.core.dataset_check import is_stream
 from runner.parts import loop_option
 from runner.reporting.console.format import format_number
 from runner.reporting.console.sparkline import sparkline
-from runner.rundir.json_files import JsonlFile, read_jsonl
+from runner.rundir.json_files import JsonlFile, iterate_jsonl
 from runner.training.job import Job, Result
 from runner.training.loops.events import CallbackRunner
 from runner.training.loops.progressive_validation import PrequentialTask, can_reuse_forward
@@ -149,6 +149,6 @@ def report_drift(job: Job) -> None:
 
 def read_progressive_rows(log: JsonlFile) -> Iterable[dict[str, Any]]:
     """Yield the rows of windows from a run's metrics."""
-    for row in read_jsonl(log.path):
+    for row in iterate_jsonl(log.path):
         if row.get("split") == PROGRESSIVE_SPLIT:
             yield row

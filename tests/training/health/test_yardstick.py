@@ -14,12 +14,14 @@ from sklearn.metrics import roc_auc_score
 
 from runner.batch import Schema, SparseFeature, TaskSpec
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
+from runner.training.health import compare
 from runner.training.health.findings import find_in_data
 from runner.training.health.logistic_regression import Columns, fit_logistic_regression
 from runner.training.health.sample import Ids, Sample
 from runner.training.health.verdict import explain_below, find_overfitting
 from runner.training.state import BestEvaluation, TrainState
 from tests.conftest import TINY
+from tests.data.synthetic_settings import small_synthetic
 
 ROWS = 2000
 SCHEMA = Schema(("x", "flat"), (SparseFeature("item", 60),), (TaskSpec("label"),))
@@ -159,3 +161,28 @@ def test_a_linear_start_is_refused_where_it_cannot_be(runner, tmp_path):
     done = runner.run(*TINY, "checkpoint.init_linear=true", "trainer.num_processes=2")
     assert done.code == 2
     assert "DLRM has no linear half" in done.text and "works on one rank" in done.text
+
+
+def test_runs_of_the_same_data_share_a_yardstick_and_a_dataset_of_ones_own_has_none_to_share(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
+    measured = []
+
+    def measure(job, splits):
+        measured.append(list(splits))
+        return {"name": "logistic regression", "metrics": {f"{s}/auc": 0.75 for s in splits}}
+
+    monkeypatch.setattr(compare, "measure_yardstick", measure)
+    settings = small_synthetic(rows={"train": 100, "validation": 100, "test": 100})
+    asked = [({"data": "a"}, ["test"]), ({"data": "a"}, ["test"]), ({"data": "b"}, ["test"])]
+    asked += [({"data": "a"}, ["validation", "test"])]
+    for identity, splits in asked:
+        job = SimpleNamespace(config={"dataset": settings})
+        found = compare._get_or_measure(job, {"identity": identity}, splits)
+        assert found["metrics"] == {f"{s}/auc": 0.75 for s in splits}
+    assert measured == [["test"], ["test"], ["validation", "test"]]
+    own = SimpleNamespace(config={"dataset": {"_target_": "mine.Rows"}})
+    for _ in range(2):
+        compare._get_or_measure(own, {"identity": {"data": "a"}}, ["test"])
+    assert len(measured) == 5
