@@ -143,7 +143,7 @@ def csv(path: Path, num_rows: int, pairs: int) -> list[str]:
     from runner.data.tabular.bad_rows import RowValidator
     from runner.data.tabular.encode import encode_chunk
     from runner.data.tabular.fit import TransformFitter
-    from runner.data.tabular.table import TableRecipe
+    from runner.data.tabular.table_recipe import TableRecipe
 
     case = schemas()["columns"]
     columns = ["label", *case.schema["numeric"], *case.schema["categorical"]]
@@ -186,7 +186,8 @@ def _row(
 
 
 def opened(**settings: Any) -> Any:
-    from runner.data.tabular.table import TableRecipe, open_table
+    from runner.data.tabular.table import open_table
+    from runner.data.tabular.table_recipe import TableRecipe
 
     recipe = TableRecipe(**settings)
     recipe.check()

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.config.compose import ComposedConfig, compose_job
+from runner.config.composed_checks import check_composed
 from runner.config.locations import PROJECT
 from runner.config.targets import allowed_packages
-from runner.launch import check_composed, run_spec
+from runner.launch import run_spec
 from runner.machine import set_thread_environment
 from runner.rundir.run import open_run
 

@@ -32,7 +32,9 @@ BEGIN, END = "<!-- python -m bench.models -->", "<!-- the end of what it wrote -
 PARTS = ("look-up", "forward", "backward", "tables", "optimizer")
 HISTORY = ("dataset.num_sequences=1", "dataset.sequence_length=10", "dataset.interest=1.0")
 ROWS = 4096  # an update
-OF_HISTORIES = {"din": 1024, "sasrec": 1024, "two_tower": 1024}  # rows an update
+OF_HISTORIES = dict.fromkeys(  # rows an update
+    ("bert4rec", "bst", "din", "gru4rec", "hstu", "sasrec", "two_tower"), 1024
+)
 
 
 def names() -> list[str]:

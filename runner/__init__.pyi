@@ -17,6 +17,7 @@ from .models.losses.protocol import Loss
 from .parts import dataset_option, loop_option, schedule_option
 from .reporting.trackers.tracker import RunInfo, Tracker
 from .serving.api import TrainedRun, compose, load, train
+from .serving.export_plan import ExportSettings
 from .serving.predict_outputs import Outputs
 from .training.job import Job, Result
 from .training.loops.events import TrainingHandle
@@ -31,6 +32,7 @@ __all__ = [
     "DataPosition",
     "Dataset",
     "Embeddings",
+    "ExportSettings",
     "Job",
     "Loss",
     "Metrics",

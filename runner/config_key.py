@@ -45,6 +45,8 @@ class Key:
         note: what is added to the message about a number that is out of range.
         unit: of a number.
         signed: whether the key enters the signature.
+        auto: whether the word `auto` is taken, which is replaced by a number once the train rows
+            are counted (runner/config/proposed_length.py), before types are checked.
     """
 
     doc: str = ""
@@ -60,13 +62,15 @@ class Key:
     note: str = ""
     unit: str = ""
     signed: Signed = "yes"
+    auto: bool = False
 
     @property
     def range(self) -> str:
         """The values that are allowed, in a few words; empty: all of the type."""
         if self.interval:
             return "an interval" if self.interval == "progress" else "an interval, also a time"
-        parts = [", ".join(self.choices), " and ".join(self._bounds), self._length]
+        word = "or auto" * self.auto
+        parts = [", ".join(self.choices), " and ".join(self._bounds), self._length, word]
         return "; ".join(filter(None, parts))
 
     def find_problem(self, key: str, value: Any) -> str | None:

@@ -15,9 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runner.config.background_work import disable_background_work
 from runner.config.compose import ComposedConfig
+from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.locations import PROJECT
-from runner.config.rules import check_config, get_key
+from runner.config.proposed_length import automatic_keys
+from runner.config.rules import get_key
 from runner.config.rules.data_fit import find_data_problems
 from runner.config.rules.resume import check_resumable
 from runner.config.settings import DEBUG_LOOP, EVALUATE_LOOP
@@ -25,19 +28,13 @@ from runner.config.signature import hash_fields, signature_fields
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import run_under_torchrun
 from runner.distributed.world_size import launched_rank, launched_world_size
-from runner.errors import DataError, UserError, raise_combined
+from runner.errors import ConfigError, DataError, UserError, raise_combined
 from runner.machine import set_thread_environment, usable_cores
 from runner.rundir.checkpoint.folder import step_folders
 from runner.rundir.json_files import dumps, read_jsonl
 from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
-from runner.rundir.run import (
-    Run,
-    RunSpec,
-    open_run,
-    read_meta,
-    reopen_run,
-    write_result,
-)
+from runner.rundir.run import Run, RunSpec, open_run, reopen_run, write_result
+from runner.rundir.run_files import read_meta
 from runner.worker import judge_parts, release_ranks, run_job
 
 log = logging.getLogger("runner")
@@ -91,9 +88,14 @@ def launch_run(
     Raises:
         UserError: for mistakes, before the job starts.
     """
-    check_composed(composed, allowed)
-    if launched_rank() > 0:
+    check_composed(with_row_count(composed), allowed)
+    if launched_rank() > 0:  # rank 0 counts the rows, and sends what follows from them
         return _execute(composed, None, allowed), None
+    try:
+        composed = resolve_automatic(composed, allowed)
+    except UserError:
+        release_ranks(composed, 2)
+        raise
     for note in composed.notes:
         print_status(note)
     loop = get_key(composed.config, "loop._target_")
@@ -172,22 +174,38 @@ def _open_run_dir(
     return open_run(template, spec, project=PROJECT)
 
 
-def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
-    """Check a configuration.
+def resolve_automatic(
+    composed: ComposedConfig, allowed: Sequence[str], *, in_own_process: bool = False
+) -> ComposedConfig:
+    """Return a configuration with a number in place of each `auto`; the rows are counted for it.
+
+    Args:
+        composed: checked, see `with_row_count`.
+        allowed: packages that a `_target_` may lie in.
+        in_own_process: see `check_parts`.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: for data that do not tell how many rows they have, and where the configuration
+            is wrong with the numbers.
+        UserError: for data that cannot be found or read.
     """
-    problems = check_config(
-        composed.config,
-        composed.default_config,
-        added_keys=composed.added_keys,
-        allowed=allowed,
-        from_run=composed.source_run is not None
-        or bool(get_key(composed.config, "checkpoint.path")),
-        source_config=composed.source_config,
-    )
-    raise_combined([*composed.problems, *problems])
+    keys = automatic_keys(composed.config)
+    if not keys:
+        return composed
+    from runner.data.prepare.count_rows import count_train_rows
+
+    check_parts(composed, allowed, in_own_process=in_own_process)
+    check_fits_dataset(composed.config)
+    rows = count_train_rows(composed.config["dataset"])
+    if rows is None:
+        raise ConfigError(
+            f"{keys[0]}=auto: follows from the number of train rows, which a stream and a dataset "
+            "of your own do not tell before the training; give a number"
+        )
+    resolved = with_row_count(composed, rows)
+    check_composed(resolved, allowed)
+    chosen = ", ".join(f"{key}={get_key(resolved.config, key)}" for key in keys)
+    return replace(resolved, notes=(*resolved.notes, f"auto, for {rows:,} train rows: {chosen}"))
 
 
 def check_fits_dataset(config: Mapping[str, Any]) -> None:
@@ -364,28 +382,3 @@ def _summarize(result: Mapping[str, Any]) -> str:
     metrics = result.get("metrics") or {}
     shown = [f"{k} {float(v):.5f}" for k, v in metrics.items() if k.startswith("test/")]
     return ", ".join([f"step {result.get('step')}", *shown[:4]])
-
-
-# Settings that move work into other threads or compiled code, with the values that do not.
-BACKGROUND_SETTINGS: dict[tuple[str, str], Any] = {
-    ("dataset", "prefetch"): 0,
-    ("dataset", "workers"): 0,
-    ("trainer", "compile"): False,
-}
-
-
-def disable_background_work(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Turn off threads that read ahead and compiled code, so that a debugger sees every line.
-
-    No number changes.
-
-    Returns:
-        The configuration, and the settings that were changed, as `key=value`.
-    """
-    changed, disabled = dict(config), []
-    for (group, key), value in BACKGROUND_SETTINGS.items():
-        node = changed.get(group)
-        if isinstance(node, Mapping) and node.get(key):
-            changed[group] = {**node, key: value}
-            disabled.append(f"{group}.{key}={str(value).lower()}")
-    return changed, disabled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import platform
 import sys
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -23,6 +24,17 @@ def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     except (OSError, ValueError):  # there is no limit, or the kernel is older
         return cores
     return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's name, with those of its extensions that decide how fast bf16 is."""
+    try:
+        facts = dict(line.split(":", 1) for line in cpuinfo.read_text().splitlines() if ":" in line)
+    except OSError:  # the system is not Linux
+        return platform.processor() or platform.machine()
+    fields = {name.strip(): value.strip() for name, value in facts.items()}
+    known = set(fields.get("flags", "").split()) & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}
+    return ", ".join([fields.get("model name", platform.machine()), *sorted(known)])
 
 
 def set_thread_environment(

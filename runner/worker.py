@@ -10,18 +10,21 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from runner.config.compose import ComposedConfig
+from runner.config.proposed_length import AUTO_KEYS
 from runner.config.targets import find_unshipped_targets
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import ignore_sigterm
 from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import ConfigError, UserError
 from runner.machine import is_out_of_memory
+from runner.rundir.log_file import log_to_stderr
 from runner.rundir.regular_files import open_regular
-from runner.rundir.run import Run, log_to_stderr, read_only_run, write_result
+from runner.rundir.run import Run, read_only_run, write_result
 from runner.rundir.secrets import mask_secrets
 
 
@@ -44,6 +47,7 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
         if is_launched:
             ranks = _join_process_group(composed)
             run = _broadcast_run(run, ranks)
+            composed = _broadcast_automatic(composed, ranks)
         with nullcontext() if is_main else redirect_to_rank_log(run):
             job = build_job(composed.config, run, view=View(), allowed=allowed, name=composed.name)
             result = job.loop(job)
@@ -127,6 +131,12 @@ def _broadcast_run(run: Run | None, ranks: Any) -> Run | None:
     if isinstance(sent, int):
         raise _ReleasedError(sent)
     return None if sent is None else read_only_run(*sent)
+
+
+def _broadcast_automatic(composed: ComposedConfig, ranks: Any) -> ComposedConfig:
+    """Collective. Send the numbers in place of each `auto`, which only rank 0 has counted."""
+    sent = ranks.broadcast_object({g: composed.config.get(g) for g, _ in AUTO_KEYS})
+    return replace(composed, config={**composed.config, **sent})
 
 
 def release_ranks(composed: ComposedConfig, code: int) -> None:

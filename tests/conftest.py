@@ -16,6 +16,9 @@ import pytest
 
 os.environ["COLUMNS"] = "120"  # tables leave columns out on a narrow terminal
 os.environ["RUNNER_CHECK_COLLECTIVES"] = "1"  # in all tests of ranks
+# a shell starts what it puts into the background with SIGINT ignored, which children would inherit
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).resolve().parent.parent
 TINY = (
     "dataset.max_cardinality=200",

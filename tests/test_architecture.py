@@ -51,7 +51,16 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "__main__": {"cli", "config", "distributed", "launch", "remote", "rundir"},
 }
 # Modules and rooms that run before the builder and may know Hydra and OmegaConf
-KNOW_HYDRA = ("__main__", "cli", "config", "rundir.run", "launch", "worker", "remote", "sweep")
+KNOW_HYDRA = (
+    "__main__",
+    "cli",
+    "config",
+    "rundir.run_files",
+    "launch",
+    "worker",
+    "remote",
+    "sweep",
+)
 MOST_FILES_AT_THE_TOP = 10
 
 

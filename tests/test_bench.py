@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from bench import limit, models, overhead, startup, sweep
+from bench import growing, histories, limit, models, overhead, startup, sweep
 from bench.paired import alternate, estimate, ratio, table
 from bench.startup import Kind, run
 
@@ -109,6 +109,22 @@ def test_every_models_update_is_profiled_and_the_table_replaces_the_last_one():
         models.written("no marks", "| new |")
 
 
+def test_the_ids_of_an_update_are_timed_for_each_kind_of_table(capsys):
+    assert growing.main(["--rows", "3000", "--ids", "64,500", "--updates", "12"]) == 0
+    said = capsys.readouterr().out
+    for name in ("growing, lru", "growing, lfu, seen twice", "TorchRec MCH, lru"):
+        for cell in cells(said, name):
+            median, longest = map(float, cell.split("/"))
+            assert 0 < median <= longest
+
+
+@pytest.mark.parity("E16")
+def test_on_ids_that_drift_a_growing_table_beats_hashing_into_as_many_rows():
+    found = growing.show_drift(60_000, ["growing, lru", "hash"])
+    assert found["growing, lru"] > found["hash"] + 0.02
+    assert found["growing, lru"] > 0.7
+
+
 def test_startup_times_each_kind_of_process(capsys):
     assert startup.main(["--repeats", "1", "--only", "compose,mistake,ls"]) == 0
     said = capsys.readouterr().out
@@ -202,3 +218,12 @@ def test_sweep_sets_trainings_beside_the_same_ones_alone(capsys):
     assert sweep.main(["--pairs", "1", "--jobs", "2", "--only", "trainings"]) == 0
     *_, cpu = cells(capsys.readouterr().out, "a training of 2, all costs shared out")
     assert 0 < float(cpu) < 5  # half of what a sweep imports, composes and draws
+
+
+def test_histories_are_timed_beside_the_sort(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path))
+    assert histories.main(["--events", "2000", "--turns", "2"]) == 0
+    said = capsys.readouterr().out
+    assert cells(said, "Arrow's sort")[2] == "1.00"
+    assert float(cells(said, "sort and histories")[2]) > 0
+    assert len(cells(said, "the whole preparation")) == 3

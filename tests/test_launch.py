@@ -11,7 +11,7 @@ import pytest
 from runner.config.compose import compose
 from runner.errors import DataError
 from runner.rundir.json_files import read_json
-from runner.rundir.run import read_meta, read_result
+from runner.rundir.run_files import read_meta, read_result
 from tests.conftest import forget_config_record
 from tests.fake_job import FakeResult, fake_command
 

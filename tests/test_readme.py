@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.cli.commands import VERBS
-from tests.conftest import ROOT, Zygote
+from tests.conftest import ROOT, Finished, Zygote
+from tests.serving.served import serving
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text()
@@ -21,6 +23,7 @@ SMALL = (
     "dataset.max_cardinality=200",
     "trainer.num_threads=1",
 )
+LONG_PAGES = ("models", "running", "sweeps", "training")  # half a minute and more each
 RUN_BY_CI = {"make run", "make test"}  # .ci/run calls them on a clean clone
 
 
@@ -36,6 +39,16 @@ def write_clicks(path: Path) -> None:
     }
     path.parent.mkdir()
     pq.write_table(pa.table(columns), path)
+
+
+def write_interactions(path: Path) -> None:
+    """A stranger's events, which have no histories."""
+    dice = np.random.default_rng(0)
+    lines = [
+        f"{user},{item},{1_600_000_000 + 60 * time}"
+        for time, (user, item) in enumerate(dice.integers(0, [200, 2600], (9000, 2)))
+    ]
+    path.write_text("\n".join(["user_id,item_id,timestamp", *lines]) + "\n")
 
 
 def commands(text: str) -> list[str]:
@@ -56,6 +69,15 @@ def smaller(words: list[str]) -> list[str]:
     return [*words, *SMALL]
 
 
+def serve_and_ask(runner: Zygote, words: list[str], folder: Path, text: str) -> Finished:
+    """Serve a model at a free port, and send what the page sends by curl."""
+    with serving(runner, *words, cwd=folder) as server:
+        for path, body in re.findall(r"^curl localhost:\d+(\S+) -d '(.*?)'$", text, re.S | re.M):
+            with urlopen(f"http://{server.address}{path}", body.encode(), timeout=60) as answer:
+                assert answer.status == 200
+        return Finished(server.stop(), server.process.text)
+
+
 def test_it_has_the_commands_that_a_new_user_needs():
     verbs = {
         command.split()[3] for command in commands(README) if command.startswith("python -m runner")
@@ -64,10 +86,15 @@ def test_it_has_the_commands_that_a_new_user_needs():
 
 
 def test_a_step_of_ones_own_takes_under_thirty_lines():
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    page = (ROOT / "docs" / "own_model.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     [own] = [b for b in blocks if "class Shifted" in b]
     code = [line for line in own.splitlines() if line.strip() and not line.startswith("#")]
     assert len(code) < 30
+
+
+def test_the_readme_fits_into_a_few_minutes():
+    assert len(README.splitlines()) <= 120
 
 
 def test_every_page_is_named_in_the_readme_and_every_link_leads_somewhere():
@@ -77,13 +104,17 @@ def test_every_page_is_named_in_the_readme_and_every_link_leads_somewhere():
     assert set(PAGES[1:]) <= {page.parent / link for page, link in links}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p.stem in LONG_PAGES), id=p.stem) for p in PAGES],
+)
 def test_every_command_runs(page: Path, runner: Zygote, tmp_path: Path):
     text = page.read_text()
     for path, code in re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", text, re.DOTALL):
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).write_text(code)
     write_clicks(tmp_path / "data" / "clicks.parquet")
+    write_interactions(tmp_path / "interactions.csv")
     if page.name != "README.md":  # these begin where the README has left a run
         assert runner.run(*SMALL, "hydra.run.dir=outputs/mine", cwd=tmp_path).code == 0
     failures = []
@@ -96,8 +127,12 @@ def test_every_command_runs(page: Path, runner: Zygote, tmp_path: Path):
         if data and not (ROOT / data[0]).exists():
             continue
         words = [w.replace("../shared", str(ROOT.parent / "shared")) for w in words]
-        done = runner.run(*smaller(words), cwd=tmp_path)
-        expected = 2 if "adagard" in command else 0
+        if words[0] == "serve":
+            done = serve_and_ask(runner, words[1:], tmp_path, text)
+            expected = 143  # it ends by SIGTERM
+        else:
+            done = runner.run(*smaller(words), cwd=tmp_path)
+            expected = 2 if "adagard" in command else 0
         if done.code != expected:
             failures.append(f"{command}\nexit {done.code}\n{done.text}")
     assert not failures, "\n\n".join(failures)

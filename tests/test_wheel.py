@@ -67,6 +67,8 @@ def test_it_holds_the_yamls_the_types_and_the_page_of_reports(wheel):
     stubs = {p.relative_to(ROOT).as_posix() for p in (ROOT / "runner").rglob("*.pyi")}
     assert stubs and stubs <= names
     assert {"runner/py.typed", "runner/reporting/report/page.css"} <= names
+    templates = {p.relative_to(ROOT).as_posix() for p in (ROOT / "runner").rglob("*.template")}
+    assert templates and templates <= names
     assert not [name for name in names if name.startswith(("tests/", "bench/"))]
 
 

@@ -12,6 +12,7 @@ from runner.errors import UserError, nearest_hint
 # verb -> module:function and what it does. A function takes the words after the verb and the
 # allowed packages, and returns the exit code.
 VERBS: dict[str, tuple[str, str]] = {
+    "init": ("runner.cli.init:init", "NAME: make a project with a table and a model of its own"),
     "resume": (
         "runner.cli.resume:resume",
         "DIR [overrides]: continue a run, or a sweep, where it stopped",
@@ -41,10 +42,31 @@ VERBS: dict[str, tuple[str, str]] = {
         "runner.cli.export:export",
         "DIR --out MODEL [--format pt2|aoti|onnx]: write the model for use elsewhere",
     ),
+    "serve": (
+        "runner.cli.serve:serve",
+        "MODEL [--host ADDRESS] [--port N] [--workers N]: answer requests with an exported model",
+    ),
+    "apply": (
+        "runner.cli.apply:apply",
+        "MODEL DELTA... --out NEW: bring an exported model on by what `export --since` writes",
+    ),
+    "index": (
+        "runner.cli.index:index",
+        "MODEL [--kind exact|hnsw|ivf] [--out DIR]: an index of a retrieval model's items",
+    ),
+    "importance": (
+        "runner.cli.importance:importance",
+        "DIR [--method METHOD] [--keep N --out FILE]: how much each feature matters",
+    ),
     "clean": (
         "runner.cli.clean:clean",
         "[DIR...] [--older-than AGE] [--interrupted] [--yes]: delete runs without a result",
     ),
+    "explain": (
+        "runner.cli.explain:explain",
+        "KEY [overrides]: what a key is, where its value was set, what it changes",
+    ),
+    "doctor": ("runner.cli.doctor:doctor", "what this machine and installation offer to a run"),
     "completion": ("runner.cli.completion:completion", "bash|zsh: a script for the shell"),
     "ls": ("runner.cli.list_options:ls", "[GROUP[=OPTION]]: groups, options, fields"),
 }

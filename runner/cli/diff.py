@@ -9,7 +9,7 @@ from typing import Any
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
 from runner.rundir.diff import diff_settings
-from runner.rundir.run import read_config, read_meta
+from runner.rundir.run_files import read_config, read_meta
 
 
 def diff(words: Sequence[str], allow: Sequence[str]) -> int:

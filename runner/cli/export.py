@@ -17,20 +17,34 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.targets import allowed_packages
     from runner.launch import print_status
     from runner.machine import set_thread_environment, usable_cores
-    from runner.serving.export_plan import ExportSettings, plan_export
+    from runner.serving.export_plan import ExportSettings, plan_export, settings_of_base
 
     given = make_parser().parse(words)
-    formats = tuple(dict.fromkeys((given.format or "pt2").split(",")))
-    settings = ExportSettings(formats, given.quantise, given.weights, given.portable)
+    formats = None if given.format is None else tuple(dict.fromkeys(given.format.split(",")))
+    settings = ExportSettings(
+        formats or ("pt2",),
+        given.quantise,
+        given.weights,
+        given.portable,
+        tuple(given.rows_from or ()),
+        given.since,
+        given.trust_native_code,
+    )
+    if given.since is not None:
+        settings = settings_of_base(settings, formats)
     allowed = allowed_packages(allow)
     composed = plan_export(given.folder, given.out, settings, given.overrides, allowed)
     set_thread_environment(composed.config["trainer"]["num_threads"] or usable_cores())
     from runner.reporting.console import View
     from runner.serving.export import export_run
+    from runner.serving.export_delta import export_delta
 
     out = Path(given.out)
-    export_run(composed.config, out, settings, view=View(), allowed=allowed, say=print)
-    print_status(f"wrote {out}; `python {out / 'score.py'}` shows how it is loaded")
+    write = export_run if given.since is None else export_delta
+    write(composed.config, out, settings, view=View(), allowed=allowed, say=print)
+    shown = f"python {out / 'score.py'}" if given.since is None else f"apply {given.since} {out}"
+    use = "shows how it is loaded" if given.since is None else "brings the model on"
+    print_status(f"wrote {out}; `{shown}` {use}")
     return 0
 
 
@@ -41,7 +55,11 @@ def make_parser() -> VerbParser:
         "Write the model of a run as one folder that scores raw rows: graphs, transforms,\n"
         "metrics, hashes. It is scored on the run's own test split first, and not written\n"
         "if it is not what was evaluated.",
-        examples=("export outputs/dlrm --out model", "export outputs/dlrm --out m --format aoti"),
+        examples=(
+            "export outputs/dlrm --out model",
+            "export outputs/dlrm --out m --format aoti",
+            "export outputs/dlrm --since model --out delta checkpoint.step=last",
+        ),
     )
     parser.add_argument("folder", nargs="?", metavar="DIR", help="the run")
     parser.add_argument(
@@ -62,8 +80,25 @@ def make_parser() -> VerbParser:
         help="ema or trained; default: those that evaluations take (trainer.ema.evaluate)",
     )
     parser.add_argument(
+        "--rows-from",
+        metavar="FILE",
+        action="append",
+        help="labelled rows that it is held against in place of the run's test split; a run on a "
+        "stream has none. May be given several times; folders, globs and URLs too",
+    )
+    parser.add_argument(
         "--portable",
         action="store_true",
         help="aoti: for any x86-64-v3 processor, not only for this machine's",
+    )
+    parser.add_argument(
+        "--since",
+        metavar="MODEL",
+        help="write only what changed since this exported model: a delta for `apply`",
+    )
+    parser.add_argument(
+        "--trust-native-code",
+        action="store_true",
+        help="with --since: run the machine code (aoti) of MODEL, which is yours",
     )
     return parser

@@ -13,11 +13,12 @@ from hydra.core.override_parser.types import Override
 
 from runner.cli.flags import Flags
 from runner.config.compose import ComposedConfig, compose_job
+from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.overrides import HIDDEN_WIDTHS, LENGTH_KEYS, parse_overrides
 from runner.config.rules import get_key
 from runner.config.settings import SearchSettings
 from runner.errors import ConfigError, raise_combined
-from runner.launch import check_composed, check_parts, print_status, run_spec
+from runner.launch import check_parts, print_status, resolve_automatic, run_spec
 from runner.sweep.hydra_launcher import parse_launcher
 from runner.sweep.local_process import JobStarter
 from runner.sweep.plan import CheckedJob, SweepPlan
@@ -86,7 +87,8 @@ def multirun(
 
     def check(overrides: Sequence[str]) -> CheckedJob:
         composed = compose_job(overrides, config_dirs=flags.config_dirs)
-        check_composed(composed, allowed)
+        check_composed(with_row_count(composed), allowed)
+        composed = resolve_automatic(composed, allowed, in_own_process=True)
         check_parts(composed, allowed, in_own_process=True)  # a sweep imports no torch
         signature = run_spec(composed).signature
         return CheckedJob(signature, composed.name, composed.config, composed.sweep_dir)
@@ -130,7 +132,7 @@ def _split_search(
         for o in parsed
         if o.is_sweep_override() and _is_sweep_wide(o)
     )
-    check_composed(base, allowed)
+    check_composed(with_row_count(base), allowed)
     settings = read_search_settings(base.config["search"])
     missing = [k for k in MODEL_KEYS if k in settings.space and not _has_key(base.config, k)]
     wanted = {k: v for k, v in settings.space.items() if k not in missing}

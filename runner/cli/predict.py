@@ -34,7 +34,9 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
         out=given.out,
         keep=_split_names(given.keep),
         rows=given.rows,
-        outputs=Outputs(given.logits, tuple(_split_names(given.embeddings)), given.top_k),
+        outputs=Outputs(
+            given.logits, tuple(_split_names(given.embeddings)), given.top_k, given.index
+        ),
         overrides=overrides,
         allow=allow,
     )
@@ -59,7 +61,7 @@ def make_parser() -> VerbParser:
         nargs="*",
         metavar="DIR INPUT... KEY=VALUE",
         help="the run (or a folder whose newest run is meant), then files, folders, globs or URLs "
-        "of Parquet, CSV or TSV, and settings that differ from the run's",
+        "of any format that a table may have, and settings that differ from the run's",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="default: below outputs/predict")
     parser.add_argument("--keep", metavar="COLUMN,...", help="columns of the input to carry over")
@@ -77,7 +79,12 @@ def make_parser() -> VerbParser:
         metavar="K",
         type=int,
         default=0,
-        help="write the K best items of each row too, for a retrieval model; exact",
+        help="write the K best items of each row too, for a retrieval model",
+    )
+    parser.add_argument(
+        "--index",
+        metavar="DIR",
+        help="search them in a folder of `index`; default: all items are compared",
     )
     return parser
 

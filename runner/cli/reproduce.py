@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
-from runner.rundir.run import read_meta, read_result
+from runner.rundir.run_files import read_meta, read_result
 
 if TYPE_CHECKING:
     from runner.config.compose import ComposedConfig
@@ -30,8 +30,9 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
         UserError: before anything is started.
     """
     from runner.cli.flags import parse_flags
+    from runner.config.composed_checks import check_composed
     from runner.config.targets import allowed_packages
-    from runner.launch import check_composed, check_parts, launch, print_status, run_spec
+    from runner.launch import check_parts, launch, print_status, run_spec
 
     flags = parse_flags(words)
     if not flags.overrides or "=" in flags.overrides[0]:

@@ -56,8 +56,9 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
         UserError: for mistakes in the configuration, in the flags, or in writing the file.
     """
     from runner.config.compose import compose_from_run, compose_job
+    from runner.config.composed_checks import check_composed, with_row_count
     from runner.config.targets import allowed_packages
-    from runner.launch import check_composed
+    from runner.launch import resolve_automatic
 
     given = make_parser().parse(words)
     allowed = allowed_packages(allow)
@@ -67,7 +68,10 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
         composed = compose_from_run(run, overrides, config_dirs=given.config_dir)
     else:
         composed = compose_job(overrides, config_dirs=given.config_dir)
-    check_composed(composed, allowed)
+    if given.rows is not None:
+        composed = with_row_count(composed, given.rows)
+    check_composed(with_row_count(composed), allowed)
+    composed = resolve_automatic(composed, allowed)
     for note in composed.notes:
         print(note, file=sys.stderr)
     length = _length(composed.config, given.rows, allowed)

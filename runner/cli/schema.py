@@ -11,15 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
-from runner.config.proposed_length import propose_length
+from runner.config.proposed_length import AUTO_OVERRIDES, propose_length, stop_overrides
+from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.data.tabular.format_schema import format_schema_yaml, on_one_line
-from runner.data.tabular.propose_schema import (
-    Hints,
-    SchemaProposal,
-    SeveralLabelsError,
-    propose_schema,
-)
+from runner.data.tabular.propose_interactions import TASKS, UnclearColumnError
+from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
 from runner.data.tabular.schema_file import expand_pattern
+from runner.data.tabular.schema_hints import Hints
 from runner.errors import UserError, nearest_hint
 
 # The default loss and the default metric of checkpoint.monitor are for labels of 0 and 1.
@@ -31,6 +29,13 @@ REGRESSION_OVERRIDES = (
 START_OVERRIDES = (
     " model=wide_and_deep checkpoint.init_linear=true"
     ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
+)
+# SASRec learns at every place of a history, so a batch of 128 rows has thousands of targets
+FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
+ALL_ITEMS = " model.net.every=true model.net.uniform=0"
+NEXT_ITEM_OVERRIDES = (
+    " model=sasrec optimizer=adam trainer.batch_size=128 trainer.max_steps=1000 "
+    "trainer.eval_every=250"
 )
 FEW_ROWS = 100_000  # of which a start is not left in large steps
 SMALL_STEPS = " optimizer.sparse.lr=0.005"
@@ -48,21 +53,31 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
     path, out = given.paths[0], given.out
     if out is not None and Path(out).exists():
         raise UserError(f"--out {out}: exists already; nothing was written")
+    if given.task is not None and given.task not in TASKS:
+        hint = nearest_hint(given.task, TASKS)
+        raise UserError(f"--task {given.task}: one of {', '.join(TASKS)}{hint}")
     hints = _read_hints(given)
     command = " ".join(["schema", *words])
-    try:
-        proposal = propose_schema(path, given.validation, given.test, hints)
-    except SeveralLabelsError as error:
-        labels = _ask_for_labels(error)
-        command += f" --label {','.join(labels)}"
-        hints = replace(hints, labels=labels)
-        proposal = propose_schema(path, given.validation, given.test, hints)
+    while True:  # until nothing has to be asked any more
+        try:
+            proposal = propose_schema(path, given.validation, given.test, hints)
+            break
+        except SeveralLabelsError as error:
+            labels = _ask_for_columns(error, "label", "a name, or several with commas")
+            command += f" --label {','.join(labels)}"
+            hints = replace(hints, labels=labels)
+        except UnclearColumnError as error:
+            [name] = _ask_for_columns(error, error.flag, "a name")[:1]
+            command += f" --{error.flag} {name}"
+            hints = (
+                replace(hints, user=name) if error.flag == "user" else (replace(hints, item=name))
+            )
     text = format_schema_yaml(proposal, command)
     _print_proposal(proposal, to_stderr=out is None)
     if out is None:
         print(text, end="")
         return 0
-    _write(Path(out), text)
+    write_new_file(Path(out), text)
     print(f"wrote {out}; {_next_step(proposal, out)}")
     return 0
 
@@ -77,6 +92,7 @@ def make_parser() -> VerbParser:
         examples=(
             "schema clicks.parquet --out clicks.yaml",
             "schema log.csv.gz --label click,buy --time ts --categorical 'C{1..26}'",
+            "schema ratings.csv --task next_item --out ratings.yaml",
         ),
     )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="a file, a folder, a glob, a URL")
@@ -86,7 +102,10 @@ def make_parser() -> VerbParser:
         ("out", "FILE", "where to write the YAML; it must not exist"),
         ("positive", "VALUE", "the text of the label that counts as 1"),
         ("weight", "NAME", "the weight of a row"),
-        ("time", "NAME", "the time that the splits follow"),
+        ("time", "NAME[=FORM]", "the time that splits or histories follow; its form, such as dmy"),
+        ("user", "NAME", "who acts, in a table of interactions"),
+        ("item", "NAME", "what they act on, in a table of interactions"),
+        ("task", "TASK", "next_item: histories and the next item; label: predict a column"),
         ("delimiter", "CHARACTER", "what separates the columns of a text file"),
     ):
         parser.add_argument(f"--{name}", metavar=value, help=about)
@@ -116,20 +135,30 @@ def _read_hints(given: argparse.Namespace) -> Hints:
         time=given.time,
         delimiter=given.delimiter,
         columns=names(given.columns),
+        user=given.user,
+        item=given.item,
+        task=given.task,
     )
 
 
-def _ask_for_labels(error: SeveralLabelsError) -> tuple[str, ...]:
-    """Ask on a terminal which columns are the labels.
+def _ask_for_columns(
+    error: SeveralLabelsError | UnclearColumnError, part: str, form: str
+) -> tuple[str, ...]:
+    """Ask on a terminal which columns are the labels, the user or the item.
+
+    Args:
+        error: what was not clear, with the candidates.
+        part: what is asked for.
+        form: of an answer.
 
     Raises:
-        SeveralLabelsError: the given one, if there is no terminal, or no answer.
+        UserError: the given one, if there is no terminal, or no answer.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise error
     print(f"{error}", file=sys.stderr)
     while True:
-        print("label (a name, or several with commas; empty: none): ", end="", file=sys.stderr)
+        print(f"{part} ({form}; empty: none): ", end="", file=sys.stderr)
         sys.stderr.flush()
         line = sys.stdin.readline()
         answer = tuple(name.strip() for name in line.split(",") if name.strip())
@@ -140,7 +169,7 @@ def _ask_for_labels(error: SeveralLabelsError) -> tuple[str, ...]:
         print(f"{unknown[0]}{nearest_hint(unknown[0], error.candidates)}", file=sys.stderr)
 
 
-def _write(path: Path, text: str) -> None:
+def write_new_file(path: Path, text: str) -> None:
     """Write a new file. A file that exists may have been written by hand, and so is kept.
 
     Raises:
@@ -158,6 +187,12 @@ def _write(path: Path, text: str) -> None:
 
 def _next_step(proposal: SchemaProposal, out: str) -> str:
     """Return what is to be done with the file: a command that trains, or what is missing."""
+    if proposal.interactions is not None:
+        data = f"dataset={proposal.format} dataset.schema={out}"
+        item = proposal.interactions["item"]
+        num_items = next(f.num_distinct for f, _ in proposal.columns if f.name == item)
+        every = ALL_ITEMS if num_items < FEW_ITEMS else ""
+        return f"next: python -m runner {data}{NEXT_ITEM_OVERRIDES}{every}"
     labels = proposal.with_role("labels")
     if not labels:
         return "it has no label yet: write one into it, or name it with --label"
@@ -171,7 +206,7 @@ def _next_step(proposal: SchemaProposal, out: str) -> str:
     used = [f for f, role in proposal.columns if role.name in ("labels", "numeric", "weight")]
     if any(f.non_finite_share for f in used) or any(f.missing_share for f, _ in labels):
         more += " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
-    length = " ".join(propose_length(_train_rows(proposal)).overrides())
+    length = " ".join([*AUTO_OVERRIDES, *stop_overrides(propose_length(_train_rows(proposal)))])
     return f"next: python -m runner dataset={proposal.format} dataset.schema={out} {length}{more}"
 
 

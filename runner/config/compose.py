@@ -17,6 +17,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from runner.config.fit_choices import drop_unfit_settings, follow_model_kind
 from runner.config.groups import ConfigGroups, GroupComposition, compose_groups, load_groups
 from runner.config.interpolation import resolve_interpolations
 from runner.config.overrides import (
@@ -26,6 +27,7 @@ from runner.config.overrides import (
     drop_unfit_arguments,
     drop_unsupported_arguments,
     find_unknown_hydra_keys,
+    name_hidden_widths,
     parse_job_overrides,
     replaces_dense_optimizer,
 )
@@ -35,11 +37,15 @@ from runner.optim.lr_scaling import resolve_lr_batches
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.location import DEFAULT_RUN_DIR
 from runner.rundir.regular_files import check_run_files
-from runner.rundir.run import CONFIG_NODES, read_config, read_meta
+from runner.rundir.run_files import CONFIG_NODES, read_config, read_meta
 from runner.rundir.saved_config import unedited_config
 
-# keys of `checkpoint` that are for the present resume, and what is saved in their place
-HOLD_FOR_ONE_COMMAND = {"accept_damaged_metrics": False, "optimizer_state": "kept"}
+# keys that are for the present command, and what is saved in their place
+HOLD_FOR_ONE_COMMAND: Mapping[tuple[str, str], Any] = {
+    ("checkpoint", "accept_damaged_metrics"): False,
+    ("checkpoint", "optimizer_state"): "kept",
+    ("dataset", "write_to"): None,
+}
 NEW_RUN_ONLY_GROUPS = ("experiments", "recipe", "search")  # they change how a new run is composed
 PATH_KEYS = (
     ("dataset", "path"),
@@ -229,18 +235,18 @@ def _compose(
         )
     notes = (*base.notes, *describe_displaced_length(displaced, base.config))
     dense_target = OmegaConf.select(base.config, "optimizer.dense._target_")
+    key_overrides = name_hidden_widths(base.config, key_overrides)
     problems += [
         p + groups.suggest_group_option(o)
         for o in key_overrides
         if (p := apply_override(base.config, o))
     ]
     notes += drop_unsupported_arguments(base.config, key_overrides, dense_target)
+    if from_run is None:
+        notes += follow_model_kind(base.config, key_overrides, base.default_config)
     config, saved_config, unresolved = resolve_interpolations(base.config)
     make_paths_absolute(config, saved_config)
-    saved_checkpoint = saved_config.get("checkpoint") or {}
-    for key, default in HOLD_FOR_ONE_COMMAND.items():
-        if key in saved_checkpoint:
-            saved_checkpoint[key] = default
+    _drop_held_for_one_command(saved_config)
     size_problems, size_notes = resolve_world_size(
         config,
         saved_config,
@@ -284,17 +290,21 @@ def _base_of_new_run(
     good = [str(o.input_line) for o in group_choices if id(o) not in bad]
     base = compose_choices(good) if good else default
     plain = base
-    if base.choices.get("experiments"):
-        options = [f"{g}={o}" for g, o in base.choices.items() if o and g != "experiments"]
-        plain = compose_choices(["~experiments", *options])
     config = deepcopy(base.config)
     notes: tuple[str, ...] = ()
+    if experiment := base.choices.get("experiments"):
+        options = [f"{g}={o}" for g, o in base.choices.items() if o and g != "experiments"]
+        plain = compose_choices(["~experiments", *options])
+        chosen = {o.key_or_group for o in group_choices}
+        for group, node in (("dataset", "dataset"), ("model", "model.net")):
+            if group in chosen:
+                notes += drop_unfit_settings(config, plain.config, node, experiment)
     recipe = base.choices.get("recipe")
     if recipe and recipe != default.choices.get("recipe"):
         without = compose_choices(
             [*(w for w in good if not w.startswith("recipe=")), "recipe=default"]
         )
-        notes = drop_unfit_arguments(config, without.config, recipe)
+        notes += drop_unfit_arguments(config, without.config, recipe)
     return _BaseConfig(config, plain.resolved_config, base.choices, base.hydra, notes=notes)
 
 
@@ -316,6 +326,7 @@ def _base_of_saved_run(
     if missing := [key for key in CONFIG_NODES if read.get(key) is None]:
         raise ConfigError(f"{run_dir / 'config.yaml'}: damaged: it has no {missing[0]}")
     saved_config = unedited_config(run_dir, meta, read, overridden)
+    _drop_held_for_one_command(saved_config)  # an earlier version has saved some
     loaded = OmegaConf.create(saved_config)
     source_config = resolve_interpolations(loaded)[1]
     choices: dict[str, str | None] = dict(meta.get("choices") or {})
@@ -345,6 +356,13 @@ def make_paths_absolute(config: dict[str, Any], saved_config: dict[str, Any]) ->
             node[name] = os.path.abspath(os.path.expanduser(value))
             if saved_node[name] == value:
                 saved_node[name] = node[name]
+
+
+def _drop_held_for_one_command(saved_config: Mapping[str, Any]) -> None:
+    for (group, name), default in HOLD_FOR_ONE_COMMAND.items():
+        node = saved_config.get(group)
+        if isinstance(node, dict) and name in node:
+            node[name] = default
 
 
 def _table_source_keys(config: Mapping[str, Any]) -> list[tuple[str, ...]]:

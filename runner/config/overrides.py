@@ -6,6 +6,7 @@ They are applied one by one, so that every mistake among them is reported, not o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -24,6 +25,7 @@ from runner.optim.constructor_arguments import accepted_arguments
 LENGTH_KEYS = ("trainer.max_steps", "trainer.max_epochs")
 OPEN_HYDRA_NODES = ("hydra.launcher.", "hydra.sweeper.", "hydra.searchpath")
 DENSE_KEY = "optimizer.dense"
+HIDDEN_KEY = "model.net.hidden"  # on a command line, whichever of these a model has
 HIDDEN_WIDTHS = ("deep", "top")  # what models call those of their main MLP, which is one of them
 
 
@@ -106,6 +108,23 @@ def describe_displaced_length(length_key: str | None, config: DictConfig) -> tup
     if displaced_value is None:
         return ()
     return (f"{length_key} from the command line displaces {other}={displaced_value}",)
+
+
+def name_hidden_widths(config: DictConfig, overrides: Sequence[Override]) -> list[Override]:
+    """Let `model.net.hidden` set the widths of a model's main MLP, whatever it calls them.
+
+    Only the name of the override changes, so that a configuration and its signature are those of
+    the model's own name. Of a model with none of `HIDDEN_WIDTHS`, or with several, it stays, and is
+    refused as an unknown key.
+    """
+    net = OmegaConf.select(config, "model.net", throw_on_missing=False, default=None)
+    own = [name for name in HIDDEN_WIDTHS if isinstance(net, DictConfig) and name in net]
+    if len(own) != 1 or "hidden" in net:
+        return list(overrides)
+    return [
+        replace(o, key_or_group=f"model.net.{own[0]}") if o.key_or_group == HIDDEN_KEY else o
+        for o in overrides
+    ]
 
 
 def apply_override(config: DictConfig, override: Override) -> str | None:

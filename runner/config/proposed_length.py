@@ -1,8 +1,22 @@
-"""Batch size and epochs that fit a number of train rows. No torch here."""
+"""Batch size, epochs and warm-up that fit a number of train rows. No torch here.
+
+A setting of `AUTO_KEYS` may be the word `auto`, which is replaced by the proposed number once the
+train rows are counted, before anything is signed. So a run that asked for `auto` is the same run as
+one that asked for the number.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from runner.distributed.global_batch import (
+    GLOBAL_BATCH_KEYS,
+    batches_per_update,
+    global_batch_size,
+)
 
 UPDATES_PER_EPOCH = 60  # that a small table should have
 BATCH_SIZES = (64, 4096)
@@ -10,21 +24,39 @@ FEW_UPDATES = 100  # a run of fewer has hardly left its initial weights
 # train rows up to -> passes over them, which early stopping cuts short
 EPOCHS = ((100_000, 20), (1_000_000, 10), (10_000_000, 3))
 PATIENCE = 3
+WARMUP_SHARE = 0.1  # of all updates, but at most those of one epoch
+MOST_WARMUP = 2000  # 2 / (1 - beta2) for Adam's usual beta2 (arXiv:1910.04209)
+
+AUTO = "auto"
+AUTO_KEYS = (("trainer", "batch_size"), ("trainer", "max_epochs"), ("scheduler", "warmup"))
+AUTO_OVERRIDES = tuple(f"{group}.{key}={AUTO}" for group, key in AUTO_KEYS)
+# Rows for checks that come before the real ones are counted: their proposals offend no rule.
+UNKNOWN_ROWS = EPOCHS[-1][0] + 1
 
 
 @dataclass(frozen=True)
 class ProposedLength:
-    """How long to train, and on how many rows at a time."""
+    """How long to train, on how many rows at a time, and how slowly to begin."""
 
-    batch_size: int
+    batch_size: int  # rows of an update
     max_epochs: int
+    warmup: int  # updates
 
     def overrides(self) -> list[str]:
         """Return the words of a command line."""
-        words = [f"trainer.batch_size={self.batch_size}", f"trainer.max_epochs={self.max_epochs}"]
-        if self.max_epochs > PATIENCE:
-            words.append(f"trainer.early_stop.patience={PATIENCE}")
-        return words
+        words = [
+            f"trainer.batch_size={self.batch_size}",
+            f"trainer.max_epochs={self.max_epochs}",
+            f"scheduler.warmup={self.warmup}",
+        ]
+        return [*words, *stop_overrides(self)]
+
+
+def stop_overrides(length: ProposedLength) -> list[str]:
+    """Return the words that end a run of so many epochs where validation gains no more."""
+    if length.max_epochs <= PATIENCE:
+        return []
+    return [f"trainer.early_stop.patience={PATIENCE}"]
 
 
 def propose_length(train_rows: int) -> ProposedLength:
@@ -33,4 +65,52 @@ def propose_length(train_rows: int) -> ProposedLength:
     most = max(train_rows // UPDATES_PER_EPOCH, 1)
     batch_size = min(high, max(low, 1 << (most.bit_length() - 1)))
     epochs = next((epochs for rows, epochs in EPOCHS if train_rows <= rows), 1)
-    return ProposedLength(batch_size, epochs)
+    per_epoch = math.ceil(train_rows / batch_size)
+    return ProposedLength(batch_size, epochs, propose_warmup(per_epoch * epochs, per_epoch))
+
+
+def propose_warmup(total_steps: int, steps_per_epoch: int) -> int:
+    """Return the updates in which the rates should rise."""
+    return min(int(WARMUP_SHARE * total_steps), steps_per_epoch, MOST_WARMUP)
+
+
+def automatic_keys(config: Mapping[str, Any]) -> list[str]:
+    """Return the dotted keys that are `auto`."""
+    nodes = ((group, key, config.get(group)) for group, key in AUTO_KEYS)
+    return [f"{g}.{k}" for g, k, node in nodes if isinstance(node, Mapping) and node.get(k) == AUTO]
+
+
+def fill_automatic(config: Mapping[str, Any], train_rows: int) -> dict[str, Any]:
+    """Return a configuration with a number in place of each `auto`.
+
+    The rows of an update are shared by all ranks and micro-batches, so that they are as many on
+    any number of these that divides them.
+
+    Args:
+        config: resolved; it is not changed.
+        train_rows: of the train split.
+    """
+    wanted = automatic_keys(config)
+    groups = {group: config.get(group) for group in ("trainer", "scheduler")}
+    if not wanted or not all(isinstance(node, Mapping) for node in groups.values()):
+        return {**config}
+    trainer, scheduler = ({**node} for node in groups.values() if node is not None)
+    proposed = propose_length(train_rows)
+    if "trainer.batch_size" in wanted:
+        parts = batches_per_update(*(_count(trainer, key) for key in GLOBAL_BATCH_KEYS[1:]))
+        trainer["batch_size"] = max(1, proposed.batch_size // parts)
+    if "trainer.max_epochs" in wanted:
+        trainer["max_epochs"] = proposed.max_epochs
+    if "scheduler.warmup" in wanted:
+        update_rows = global_batch_size(*(_count(trainer, key) for key in GLOBAL_BATCH_KEYS))
+        per_epoch = math.ceil(train_rows / update_rows)
+        epochs = per_epoch * _count(trainer, "max_epochs")
+        total = _count(trainer, "max_steps") if trainer.get("max_steps") else epochs
+        scheduler["warmup"] = propose_warmup(total, per_epoch)
+    return {**config, "trainer": trainer, "scheduler": scheduler}
+
+
+def _count(trainer: Mapping[str, Any], key: str) -> int:
+    """Return a whole number from 1; 1 for what another check refuses."""
+    value = trainer.get(key)
+    return value if type(value) is int and value > 0 else 1

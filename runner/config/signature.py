@@ -14,8 +14,8 @@ from runner.config.declarations import all_declarations, keys_signed
 from runner.config.early_stopping import is_enabled
 from runner.config_key import Signed
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS, configured_global_batch_size
-from runner.models.argument_types import HIDDEN_KEYS
-from runner.models.norm_scope import hidden_settings, norm_row_scope
+from runner.models.argument_types import HIDDEN_KEYS, LATER_KEYS
+from runner.models.norm_scope import BUILTIN_MODELS, hidden_settings, norm_row_scope
 from runner.models.row_scope import MICRO_BATCH_SCOPE, UPDATE_SCOPE, loss_row_scope
 from runner.rundir.diff import flatten
 from runner.rundir.moved_targets import with_signed_targets
@@ -29,6 +29,7 @@ UNSIGNED_NODES = (
     "search",
     "remote",
     "sharding",
+    "delivery",
     "dataset",  # the fingerprint of the data stands for its content, settings and order
 )
 
@@ -40,6 +41,8 @@ def signed_as(key: str) -> Signed:
     node, _, name = key.rpartition(".")
     if node == "model.net" and name in HIDDEN_KEYS:
         return HIDDEN_KEYS[name].signed
+    if key in LATER_KEYS:
+        return LATER_KEYS[key].signed
     for above, declaration in all_declarations():
         if declaration.key.signed != "yes" and f"{key}.".startswith(f"{above}."):
             return declaration.key.signed
@@ -99,6 +102,7 @@ def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     if unset:
         net = {k: v for k, v in model["net"].items() if k not in unset}
         kept["model"] = {**model, "net": net}
+    kept["model"] = _without_unset_arguments(kept.get("model") or {})
     callbacks = kept.pop("callbacks", None) or {}
     acting = {
         name: node
@@ -106,6 +110,18 @@ def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         if not str(node.get("_target_")).startswith(UNSIGNED_CALLBACKS)
     }
     return {**kept, "callbacks": acting} if acting else kept
+
+
+def _without_unset_arguments(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the group `model` without arguments of `LATER_KEYS` that are not set."""
+    kept = dict(model)
+    for part in ("net", "loss"):
+        node = kept.get(part) or {}
+        if str(node.get("_target_")).startswith(BUILTIN_MODELS):
+            kept[part] = {
+                k: v for k, v in node.items() if v or f"model.{part}.{k}" not in LATER_KEYS
+            }
+    return kept
 
 
 def hash_fields(fields: Mapping[str, Any]) -> str:

@@ -180,7 +180,7 @@ class _Walk:
             else:
                 yield from self._check_by_default(key, value, default, inside_target=False)
         elif not matches_type(value, declaration.hint):
-            yield from _wrong_types(key, value, declaration.hint)
+            yield from _wrong_types(key, value, declaration.hint, declaration.key.auto)
         elif problem := find_range_problem(key, value, declaration.key, declaration.hint):
             yield problem
 
@@ -209,7 +209,7 @@ def _is_added(key: str, added: frozenset[str]) -> bool:
     return any(key == a or a.startswith(f"{key}.") or key.startswith(f"{a}.") for a in added)
 
 
-def _wrong_types(key: str, value: Any, hint: Any) -> Iterator[str]:
+def _wrong_types(key: str, value: Any, hint: Any, or_auto: bool) -> Iterator[str]:
     """Yield what does not match a type: single entries of a group of keys, or the whole value."""
     kinds = [h for h in typing.get_args(hint) or [hint] if typing.get_origin(h) in MAPPINGS]
     kinds = [hint] if typing.get_origin(hint) in MAPPINGS else kinds
@@ -219,7 +219,7 @@ def _wrong_types(key: str, value: Any, hint: Any) -> Iterator[str]:
             if not matches_type(entry, inner):
                 yield _wrong_type(f"{key}.{name}", entry, type_name(inner))
     else:
-        yield _wrong_type(key, value, type_name(hint))
+        yield _wrong_type(key, value, f"{type_name(hint)}{' or auto' * or_auto}")
 
 
 def _wrong_type(key: str, value: Any, expected: str) -> str:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import queue
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +36,13 @@ class CollectiveOrderError(RuntimeError):
     """This rank enters another collective than the rank before it."""
 
 
-def check_collective_order() -> None:
+def check_collective_order(timeout: timedelta) -> None:
     """Check every collective that is called through `torch.distributed` from now on.
 
     The process group must have been joined.
+
+    Args:
+        timeout: after which a rank fails if the one that keeps the store does not answer.
     """
     store = PrefixStore("collective order", _get_default_store())
     counts: Counter[str] = Counter()
@@ -52,7 +58,7 @@ def check_collective_order() -> None:
         counts[of_group] += 1
         entry = f"{what}|rank {dist.get_rank()} in {_caller()}"
         key = f"{of_group}/{counts[of_group]}"
-        first = store.compare_set(key, "", entry).decode()
+        first = _call_within(timeout, lambda: store.compare_set(key, "", entry)).decode()
         if first.split("|")[0] != what:
             raise CollectiveOrderError(
                 f"rank {dist.get_rank()} enters {what} in {_caller()}, where another rank has "
@@ -69,6 +75,22 @@ def check_collective_order() -> None:
 
     for name in real:
         setattr(dist, name, checked(name))
+
+
+def _call_within(timeout: timedelta, call: Callable[[], bytes]) -> bytes:
+    """Return what the call returns. A store waits for its answer without an end of its own.
+
+    Raises:
+        TimeoutError: if it has not returned in time; its thread is left behind.
+    """
+    answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=lambda: answers.put(call()), daemon=True).start()
+    try:
+        return answers.get(timeout=timeout.total_seconds())
+    except queue.Empty:
+        raise TimeoutError(
+            f"rank 0, which keeps the store of the ranks, has not answered for {timeout}"
+        ) from None
 
 
 def _caller() -> str:

@@ -42,7 +42,7 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
         )
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     if os.environ.get(VARIABLE) == "1":
-        check_collective_order()
+        check_collective_order(timeout)
     return current_ranks()
 
 

@@ -95,3 +95,24 @@ def stack_by_rank(local: Tensor, rank: int, world_size: int) -> Tensor:
 def local_row(stack: Tensor) -> Tensor:
     """Return this rank's row of a tensor that `stack_by_rank` has made."""
     return stack.shards[0].tensor[0] if isinstance(stack, LocalShards) else stack[0]
+
+
+@torch.no_grad()
+def set_rows(tensor: Tensor, rows_N: Tensor, values: Tensor) -> None:
+    """Write some rows of a tensor in place; of one in shards, what this rank has of them.
+
+    Args:
+        tensor: on any device.
+        rows_N: their numbers in the whole tensor, int64 on the CPU.
+        values: the whole rows, [N, ...].
+    """
+    if not isinstance(tensor, LocalShards):
+        tensor.index_copy_(0, rows_N.to(tensor.device), values.to(tensor))
+        return
+    for shard in tensor.shards:
+        part, first = shard.tensor, shard.offset[0]
+        here_N = (rows_N >= first) & (rows_N < first + len(part))
+        new = values[here_N]
+        if part.dim() > 1:
+            new = new[:, shard.offset[1] : shard.offset[1] + part.shape[1]]
+        part.index_copy_(0, (rows_N[here_N] - first).to(part.device), new.to(part))

@@ -40,9 +40,11 @@ class DecayedTables(EmbeddingTables):
         self._scale_T = torch.ones(len(self.layout.tables), dtype=torch.float64)
         self._next_scale = 1.0
         self._copies: dict[str, Tensor] = {}  # what `state` returned last
+        self._lr_and_step: tuple[float, int] | None = None  # of the coming update
 
     def set_lr_and_step(self, lr: float, step: int) -> None:
         self._copies = {}  # a save is over
+        self._lr_and_step = (lr, step)
         factor = 1 - lr * self.settings.l2_tables
         if factor < _LEAST_SCALE:
             raise ConfigError(
@@ -71,6 +73,8 @@ class DecayedTables(EmbeddingTables):
             for stored, written in zip(_parts(self._engine.state()[key]), _parts(copy)):
                 stored.copy_(written)
         self._scale_T.fill_(1.0)
+        if self._lr_and_step is not None:  # which is a multiple of c
+            self.set_lr_and_step(*self._lr_and_step)
 
     def placement(self) -> list[Placement]:
         return self._engine.placement()

@@ -12,6 +12,8 @@ import math
 import torch
 from torch import Tensor
 
+from runner.embeddings.interface import TableSpec
+
 BLOCK_ROWS = 65_536
 
 
@@ -52,7 +54,21 @@ def init_rows_(
         weight_RD[low - first_row : high - first_row].copy_(rows_BD[low - start : high - start])
 
 
-def _generator(seed: int, table: str, block: int) -> torch.Generator:
+def draw_row_weights(num_rows: int, spec: TableSpec, *, seed: int, draw: int) -> Tensor:
+    """Return initial weights for rows that begin anew, [rows, D], on the CPU.
+
+    Args:
+        num_rows: how many rows.
+        spec: of their table.
+        seed: of the run.
+        draw: number of the draw; each has weights of its own.
+    """
+    weight_RD = torch.empty(num_rows, spec.dim)
+    bound = math.sqrt(1.0 / spec.num_rows) if spec.init_bound is None else spec.init_bound
+    return weight_RD.uniform_(-bound, bound, generator=_generator(seed, spec.name, f"new {draw}"))
+
+
+def _generator(seed: int, table: str, block: int | str) -> torch.Generator:
     digest = hashlib.sha256(f"{seed}/{table}/{block}".encode()).digest()
     generator = torch.Generator()
     generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)  # a seed has 63 bits

@@ -10,12 +10,15 @@ import torch
 from runner.batch import Schema
 from runner.metrics.calibration import CalibrationError
 from runner.metrics.collection import MetricCollection
+from runner.metrics.lists import RecommendedLists
 from runner.metrics.metric_set import MetricSet
 from runner.metrics.own import OwnMetric, OwnMetrics
 from runner.metrics.protocol import Metrics
 from runner.metrics.ranking import PerUserMetrics
 from runner.metrics.settings import (
+    ITEM_POPULARITY,
     METRICS,
+    POPULARITY_LEVELS,
     MetricSettings,
     check_tasks,
     find_group_column,
@@ -48,8 +51,10 @@ def make_metrics(
     metrics = _make_unsliced(schema, device, settings, exact, own)
     if not exact or settings.slice_by is None:
         return metrics
+    of_slice = replace(settings, eval=[n for n in settings.eval if n not in settings.list_metrics])
+    labels = POPULARITY_LEVELS if settings.slice_by == ITEM_POPULARITY else ()
     slices = SlicedMetrics(
-        lambda: _make_unsliced(schema, device, settings, exact, own), settings.slice_by
+        lambda: _make_unsliced(schema, device, of_slice, exact, own), settings.slice_by, labels
     )
     return MetricCollection(metrics, {"slices": slices})
 
@@ -88,6 +93,8 @@ def _make_unsliced(
             row_limit=settings.exact_auroc_rows,
             device=device,
         )
+    if exact and settings.list_metrics:
+        others["lists"] = RecommendedLists(settings.list_metrics, schema.tasks, device=device)
     return MetricCollection(first, others) if others else first
 
 

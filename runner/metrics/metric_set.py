@@ -22,6 +22,7 @@ from runner.metrics.curves import (
     roc_auc,
     roc_auc_error,
 )
+from runner.metrics.protocol import UNDEFINED_NOTE
 from runner.metrics.score_store import ScoreBuffer
 from runner.metrics.settings import (
     METRICS,
@@ -44,7 +45,6 @@ from runner.metrics.sums import (
 
 TRAIN_BINS = 1 << 14  # they take 256 KiB a task in every checkpoint
 EVAL_BINS = 1 << 18
-ONE_LABEL_NOTE = "undefined, since all labels are"
 _NEED_BOTH_LABELS = ("auc", "gauc", "gauc_unweighted", "normalized_entropy", "rce")
 
 
@@ -96,6 +96,7 @@ class MetricSet:
         self._losses_P = torch.zeros(1 + MAX_LOSS_PARTS, dtype=torch.float64, device=device)
         self._loss_names: tuple[str, ...] = ()
         self._buffer = None if exact else RowBuffer(len(tasks), device)
+        self._without_mixed_group: set[int] = set()  # binary tasks, as `compute` has found
         self._scores: ScoreBuffer | None = None
         if any(get_metric(name).needs != "sums" for name in self._names):
             self._scores = ScoreBuffer(
@@ -169,6 +170,7 @@ class MetricSet:
         With several tasks there are `auc/<task>` for each of them, and their mean `auc`.
         """
         self._flush()
+        self._without_mixed_group.clear()
         results = self._loss_results()
         for task_index, task in enumerate(self._tasks):
             index = self._columns[task.kind].index(task_index)
@@ -183,22 +185,31 @@ class MetricSet:
         return add_task_means(results, self._names, self._tasks)
 
     def notes(self) -> tuple[str, ...]:
-        """Return which results are undefined, and which are binned, with bounds of their errors."""
-        return (*self._one_class_notes(), *self._binned_notes())
+        """Return which results of `compute` are undefined, and which binned, with error bounds."""
+        return (*self._undefined_notes(), *self._binned_notes())
 
-    def _one_class_notes(self) -> Iterator[str]:
-        """Yield which metrics of an evaluation are NaN since all rows have the same label."""
+    def _undefined_notes(self) -> Iterator[str]:
+        """Yield which metrics of an evaluation are NaN because of the labels, and why."""
         if not self._exact:
             return
         for index, column in enumerate(self._columns.get("binary", ())):
             weight, label, _, log_loss, _ = self._sums_ST["binary"][:, index].tolist()  # sync
-            if math.isnan(log_loss) or 0 < label < weight:
+            if math.isnan(log_loss):
                 continue
-            without = () if label else ("pr_auc", "calibration")
-            names = [n for n in self._names if n in (*_NEED_BOTH_LABELS, *without)]
+            of_task = names_for_task(self._names, self._tasks[column])
+            if not weight:
+                names, why = of_task, "no row counts: there is none of a weight above 0"
+            elif not 0 < label < weight:
+                without = () if label else ("pr_auc", "calibration")
+                names = [n for n in of_task if n in (*_NEED_BOTH_LABELS, *without)]
+                why = f"all labels are {1 if label else 0}"
+            else:
+                is_undefined = index in self._without_mixed_group
+                names = [n for n in of_task if n.startswith("gauc") and is_undefined]
+                why = "no group has rows of both labels"
             keys = [result_key(name, self._tasks[column], self._tasks) for name in names]
-            if weight and keys:
-                yield f"{', '.join(keys)}: {ONE_LABEL_NOTE} {1 if label else 0}"
+            if keys:
+                yield f"{', '.join(keys)}: {UNDEFINED_NOTE} {why}"
 
     def _binned_notes(self) -> tuple[str, ...]:
         """Return which results of an evaluation are binned, with bounds of their errors."""
@@ -288,6 +299,8 @@ class MetricSet:
             results = {"auc": roc_auc(*levels), "pr_auc": average_precision(*levels)}
         if self._group is not None:
             weighted, unweighted = self._scores.grouped_auc(index)
+            if math.isnan(weighted) and not self._scores.is_binned:
+                self._without_mixed_group.add(index)
             results |= {"gauc": weighted, "gauc_unweighted": unweighted}
         return results
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
+from runner.metrics.protocol import UNDEFINED_NOTE
 from runner.metrics.settings import add_task_means, names_for_task, parse_cutoff, result_key
 
 Ints = NDArray[np.int64]
@@ -107,7 +108,16 @@ class PerUserMetrics:
 
     def notes(self) -> tuple[str, ...]:
         if self._num_rows <= self._row_limit:
-            return ()
+            rows_N = self.state()["rows"]
+            labels_NT = rows_N[rows_N[:, -1] > 0, len(self._columns) : -1]
+            missing = [
+                result_key(name, self._tasks[column], self._tasks)
+                for column, labels_N in zip(self._columns, labels_NT.T)
+                for name in names_for_task(self._names, self._tasks[column])
+                if not (labels_N > 0.5).any() and not labels_N.isnan().any()  # sync
+            ]
+            why = "no row has label 1"
+            return (f"{', '.join(missing)}: {UNDEFINED_NOTE} {why}",) if missing else ()
         beyond = f"beyond {self._row_limit:,} rows (metrics.exact_auroc_rows)"
         return (f"{', '.join(self._names)}: undefined {beyond}",)
 

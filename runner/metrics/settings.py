@@ -13,7 +13,7 @@ from runner.config_key import Key, find_field_problems
 from runner.errors import ConfigError, nearest_hint, raise_combined
 
 # metrics that need bins or users are not part of a MetricSet, see runner/metrics/factory.py
-Needs = Literal["sums", "ranks", "groups", "bins", "users", "threshold"]
+Needs = Literal["sums", "ranks", "groups", "bins", "users", "threshold", "lists"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,25 @@ SEPARATE_METRICS: Mapping[str, Metric] = {
 }
 TRAIN_EVALUATION = "train_eval"  # an evaluation of the train split; "train" is what training saw
 METRICS_AT_K = ("ndcg", "recall", "hit_rate")  # followed by a number, such as ndcg@10
+# of the lists that a model recommends, and which values are better
+LIST_METRICS: Mapping[str, Literal["max", "min"]] = {
+    "coverage": "max",
+    "novelty": "max",
+    "gini": "min",
+}
+# a value of metrics.slice_by: rows by how often their item occurs in the train split
+ITEM_POPULARITY = "item_popularity"
+POPULARITY_LEVELS = ("cold", "rare", "middle", "popular")
 METRICS_AT_THRESHOLD = ("precision", "recall", "f1")  # followed by a probability: recall@0.5
+# models that rank all items, and what they are measured by where nobody says otherwise
+RETRIEVAL_NETS = (
+    "runner.models.bert4rec.BERT4Rec",
+    "runner.models.gru4rec.GRU4Rec",
+    "runner.models.hstu.HSTU",
+    "runner.models.sasrec.SASRec",
+    "runner.models.two_tower.TwoTower",
+)
+RETRIEVAL_METRICS = ("recall@10", "ndcg@10")
 CANDIDATE_CHOICES = ("rows", "full")
 
 
@@ -87,6 +105,8 @@ def get_metric(name: str) -> Metric:
     kind, cutoff = parse_cutoff(name)
     if kind in METRICS_AT_K and cutoff is not None:
         return Metric("binary", "users", "max")
+    if kind in LIST_METRICS and cutoff is not None:
+        return Metric("binary", "lists", LIST_METRICS[kind])
     if kind in METRICS_AT_THRESHOLD and parse_threshold(name)[1] is not None:
         return Metric("binary", "threshold", "max")
     return METRICS[name] if name in METRICS else SEPARATE_METRICS[name]
@@ -112,8 +132,9 @@ class MetricSettings:
         Sequence[str],
         Key(
             "Further metrics are precision@T, recall@T and f1@T, whose threshold T is a "
-            "probability such as 0.5; ece; and the rankings of each user's rows: mrr, ndcg@K, "
-            "recall@K and hit_rate@K, for any whole K. A metric is measured for tasks of its kind "
+            "probability such as 0.5; ece; the rankings of each user's rows: mrr, ndcg@K, "
+            "recall@K and hit_rate@K, for any whole K; and, with candidates: full, coverage@K, "
+            "novelty@K and gini@K of the lists. A metric is measured for tasks of its kind "
             "(mae and mse for regression, others for binary), or for one task: auc/click"
         ),
     ]
@@ -150,7 +171,7 @@ class MetricSettings:
         Key(
             "Rankings order a user's rows of the split (`rows`, with as many negatives as there "
             "are), or each row of label 1 among all items (`full`, for models that find items: "
-            "sasrec, two_tower)",
+            "bert4rec, gru4rec, hstu, sasrec, two_tower)",
             choices=CANDIDATE_CHOICES,
         ),
     ] = "rows"
@@ -159,7 +180,11 @@ class MetricSettings:
     ] = True
     slice_by: Annotated[
         str | None,
-        Key("a column of ids or groups; an evaluation also has all metrics for each of its values"),
+        Key(
+            "a column of ids or groups; an evaluation also has all metrics for each of its values. "
+            "item_popularity: rows by how often their item occurs in the train split, cold ones "
+            "apart"
+        ),
     ] = None
     max_slices: Annotated[
         int, Key("more values of it in the validation split are an error", ge=1)
@@ -176,10 +201,16 @@ class MetricSettings:
                     f"ours: {', '.join(['loss', *METRICS, *SEPARATE_METRICS])}"
                 )
         for name in self.train:
-            if get_metric(name).needs in ("groups", "users"):
+            if get_metric(name).needs in ("groups", "users", "lists"):
                 raise ConfigError(
                     f"metrics.train: {name!r} needs all rows of a pass, which training does not "
                     "keep; put it into metrics.eval"
+                )
+        for name in self.list_metrics:
+            if self.candidates != "full":
+                raise ConfigError(
+                    f"metrics.eval: {name!r} is about lists of all items: metrics.candidates=full, "
+                    "for models that find items"
                 )
         raise_combined(find_field_problems(self, "metrics."))
 
@@ -191,7 +222,22 @@ class MetricSettings:
     @property
     def ranks_full_catalogue(self) -> bool:
         """Whether evaluation ranks against all items."""
-        return self.candidates == "full" and bool(self.ranking_metrics)
+        return self.candidates == "full" and bool(self.ranking_metrics or self.list_metrics)
+
+    @property
+    def list_metrics(self) -> tuple[str, ...]:
+        """The metrics of recommended lists that an evaluation measures."""
+        return tuple(name for name in self.eval if get_metric(name).needs == "lists")
+
+    @property
+    def list_length(self) -> int:
+        """The length of the lists that are needed; 0 for none."""
+        return max((parse_cutoff(name)[1] or 0 for name in self.list_metrics), default=0)
+
+    @property
+    def needs_item_popularity(self) -> bool:
+        """Whether items are counted over the train split for an evaluation."""
+        return bool(self.list_metrics) or self.slice_by == ITEM_POPULARITY
 
 
 def _check_names(key: str, names: Sequence[str]) -> None:
@@ -203,8 +249,8 @@ def _check_names(key: str, names: Sequence[str]) -> None:
         if name == "loss":
             raise ConfigError(f"{key}: 'loss' is always measured; take it out of the list")
         kind = name.partition("@")[0]
-        if kind in (*METRICS_AT_K, *METRICS_AT_THRESHOLD) and find_metric(name) is None:
-            ends = [(METRICS_AT_K, "a whole number from 1", "10")]
+        if kind in (*METRICS_AT_K, *LIST_METRICS, *METRICS_AT_THRESHOLD) and not find_metric(name):
+            ends = [((*METRICS_AT_K, *LIST_METRICS), "a whole number from 1", "10")]
             ends += [(METRICS_AT_THRESHOLD, "a probability between 0 and 1", "0.5")]
             rules = " or in ".join(
                 f"{what}, such as '{kind}@{example}'"
@@ -213,7 +259,11 @@ def _check_names(key: str, names: Sequence[str]) -> None:
             )
             raise ConfigError(f"{key}: {name!r} must end in {rules}")
         if find_metric(name) is None:
-            known = [*METRICS, *SEPARATE_METRICS, *(f"{kind}@10" for kind in METRICS_AT_K)]
+            known = [
+                *METRICS,
+                *SEPARATE_METRICS,
+                *(f"{kind}@10" for kind in (*METRICS_AT_K, *LIST_METRICS)),
+            ]
             known += [f"{kind}@0.5" for kind in METRICS_AT_THRESHOLD]
             raise ConfigError(
                 f"{key}: unknown metric {name!r}{nearest_hint(name, known)}; "
@@ -268,7 +318,7 @@ def check_slice_column(
     Raises:
         ConfigError: naming the nearest column.
     """
-    name, known = settings.slice_by, [*groups, *features]
+    name, known = settings.slice_by, [*groups, *features, ITEM_POPULARITY]
     if name is not None and name not in known:
         raise ConfigError(
             f"metrics.slice_by={name}: no group column and no column of ids"

@@ -5,15 +5,14 @@ B rows of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from runner.batch import Prediction
-from runner.metrics.metric_set import ONE_LABEL_NOTE
-from runner.metrics.protocol import Metrics
+from runner.metrics.protocol import UNDEFINED_NOTE, Metrics
 
 SLICE_KEY = "slice_B"  # in `Prediction.aux`: the column's value of each row
 
@@ -26,15 +25,21 @@ class SlicedMetrics:
     Args:
         make: makes an empty set for one slice.
         column: its name.
+        labels: what its values 0, 1 and so on are called; empty: as they are.
     """
 
-    def __init__(self, make: Callable[[], Metrics], column: str) -> None:
-        self._make, self._column = make, column
+    def __init__(
+        self, make: Callable[[], Metrics], column: str, labels: Sequence[str] = ()
+    ) -> None:
+        self._make, self._column, self._labels = make, column, labels
         self._slices: dict[int, Metrics] = {}
+
+    def _name(self, value: int) -> str:
+        return f"{self._column}={self._labels[value] if self._labels else value}"
 
     def names(self) -> list[str]:
         return [
-            f"{name}/{self._column}={value}"
+            f"{name}/{self._name(value)}"
             for value, metrics in sorted(self._slices.items())
             for name in metrics.names()
         ]
@@ -64,17 +69,17 @@ class SlicedMetrics:
 
     def compute(self) -> dict[str, float]:
         return {
-            f"{name}/{self._column}={value}": number
+            f"{name}/{self._name(value)}": number
             for value, metrics in sorted(self._slices.items())
             for name, number in metrics.compute().items()
         }
 
     def notes(self) -> tuple[str, ...]:
         return tuple(
-            f"{self._column}={value}: {note}"
+            f"{self._name(value)}: {note}"
             for value, metrics in sorted(self._slices.items())
             for note in metrics.notes()
-            if ONE_LABEL_NOTE not in note  # in a slice it is nothing to speak of
+            if UNDEFINED_NOTE not in note  # in a slice it is nothing to speak of
         )
 
     def reset(self) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
+from runner.metrics.protocol import UNDEFINED_NOTE
 from runner.metrics.settings import add_task_means, names_for_task, parse_threshold, result_key
 from runner.metrics.sums import ratio
 
@@ -65,7 +66,22 @@ class ThresholdMetrics:
         return add_task_means(results, self._names, self._tasks)
 
     def notes(self) -> tuple[str, ...]:
-        return ()
+        """Return which results are undefined for lack of rows."""
+        notes = []
+        for column, sums_3K in zip(self._columns, self._sums_T3K.tolist()):  # sync
+            task = self._tasks[column]
+            for name in names_for_task(self._names, task):
+                kind, threshold = parse_threshold(name)
+                right, found, _ = (row[self._thresholds.index(threshold or 0)] for row in sums_3K)
+                why = {
+                    "precision": f"no row is predicted above {threshold:g}" * (found == 0),
+                    "recall": "no row has label 1" * (right == 0),
+                    "f1": "no row has label 1 or is predicted to" * (right == found == 0),
+                }[kind]
+                if why:
+                    key = result_key(name, task, self._tasks)
+                    notes.append(f"{key}: {UNDEFINED_NOTE} {why}")
+        return tuple(notes)
 
     def reset(self) -> None:
         self._sums_T3K.zero_()

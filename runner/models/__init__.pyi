@@ -1,5 +1,7 @@
 from .afn import AFN
 from .autoint import AutoInt
+from .bert4rec import BERT4Rec
+from .bst import BST
 from .dcn import DCN
 from .deepfm import DeepFM
 from .din import DIN
@@ -11,6 +13,8 @@ from .finalmlp import FinalMLP
 from .finalnet import FinalNet
 from .fwfm import FwFM
 from .gdcn import GDCN
+from .gru4rec import GRU4Rec
+from .hstu import HSTU
 from .layers.attention import InteractingLayer
 from .layers.embedding import TableLookup
 from .layers.recommender import EmbeddingModel, Recommender
@@ -43,16 +47,19 @@ __all__ = [
     "AFN",
     "BCE",
     "BPR",
+    "BST",
     "DCN",
     "DIN",
     "DLRM",
     "EDCN",
     "GDCN",
+    "HSTU",
     "JRC",
     "MLP",
     "MSE",
     "PLE",
     "AutoInt",
+    "BERT4Rec",
     "ByKind",
     "DeepFM",
     "EmbeddingModel",
@@ -63,6 +70,7 @@ __all__ = [
     "FinalNet",
     "Focal",
     "FwFM",
+    "GRU4Rec",
     "InBatchSoftmax",
     "InteractingLayer",
     "Loss",

@@ -53,6 +53,24 @@ Activation = Annotated[str | None, ACTIVATION]
 Init = Annotated[str | None, INIT]
 LayerDropout = Annotated[float | Sequence[float], Key("of all layers, or of each", ge=0, lt=1)]
 
+# Arguments of retrieval models that came after these: false, 0 or null is what they did before
+WHEN_SET = Key(signed="when set")
+NUM_KEPT = Key(ge=0, lt=2**31, signed="when set")
+Switch = Annotated[bool, WHEN_SET]
+NumKept = Annotated[int, NUM_KEPT]
+ColumnOrNone = Annotated[str | None, WHEN_SET]
+
+LATER_KEYS = {
+    "model.net.exclude_known": WHEN_SET,
+    "model.net.user": WHEN_SET,
+    "model.net.hardest": NUM_KEPT,
+    "model.net.hard_negatives": WHEN_SET,
+    "model.net.memory": NUM_KEPT,
+    "model.net.memory_warmup": NUM_KEPT,
+    "model.net.learn_temperature": WHEN_SET,
+    "model.loss.corrected": WHEN_SET,
+}
+
 HIDDEN_KEYS = {
     "norm": NORM,
     "norm_place": NORM_PLACE,

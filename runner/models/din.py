@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
-from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.batch import Schema
 from runner.models.argument_types import (
     Activation,
     DropoutRate,
@@ -18,14 +17,12 @@ from runner.models.argument_types import (
     Width,
     Widths,
 )
-from runner.models.layers.interest import LocalActivation, mean_pool
+from runner.models.layers.history import HistoryModel
+from runner.models.layers.interest import LocalActivation
 from runner.models.layers.mlp import HiddenLayers, init_linear_layers, mlp
-from runner.models.layers.recommender import EmbeddingModel
-from runner.models.layers.sequences import SequenceLookup
-from runner.models.requirements import find_candidates
 
 
-class DIN(EmbeddingModel):
+class DIN(HistoryModel):
     """Sequences pooled by their relevance to the candidate item, a(e_j, v_A) in eq. 3, then an MLP.
 
     The MLP sees these interests, all pooled features and the dense features. The activation is the
@@ -67,40 +64,18 @@ class DIN(EmbeddingModel):
         attention_activation: Activation = None,
         init: Init = None,
     ) -> None:
-        # for each sequence, the place of its candidate among the features, or None without one
-        candidates = find_candidates(schema)
-        embedding = SequenceLookup(
-            schema,
-            embedding_dim,
-            features=schema.sparse,
-            sequences=schema.sequences,
-            init=embedding_init,
-        )
-        super().__init__(embedding, dropout=embedding_dropout)
-        self.sequences, self.candidates = schema.sequences, candidates
+        super().__init__(schema, embedding_dim, init=embedding_init, dropout=embedding_dropout)
         activation = activation or "prelu"
         unit = HiddenLayers(norm_scope=norm_scope, activation=attention_activation or activation)
         self.activations = nn.ModuleList(
-            LocalActivation(embedding_dim, attention, unit) for p in candidates if p is not None
+            LocalActivation(embedding_dim, attention, unit)
+            for p in self.candidates
+            if p is not None
         )
-        width = (len(schema.sparse) + len(schema.sequences)) * embedding_dim + len(schema.dense)
         hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        self.top = mlp(width, [*top, len(schema.tasks)], hidden, last="linear")
+        self.top = mlp(self.num_inputs, [*top, len(schema.tasks)], hidden, last="linear")
         init_linear_layers(self, init)
 
-    def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        pooled_BE = self.embedding_drop(embeddings.pooled_BE)
-        interests = []
-        activations = iter(self.activations)
-        sequences = zip(self.sequences, embeddings.sequences_BLD, self.candidates)
-        for sequence, sequence_BLD, place in sequences:
-            length_B = embeddings.per_row[f"{sequence.name}:length"]
-            x_BLD = self.embedding_drop(sequence_BLD)
-            if place is None:
-                interests.append(mean_pool(x_BLD, length_B))
-                continue
-            dim = self.embedding.dim
-            item_BD = pooled_BE[:, place * dim : (place + 1) * dim]
-            interests.append(next(activations)(x_BLD, item_BD, length_B, batch.weights_B))
-        x_B = torch.cat((pooled_BE, *interests, batch.dense_BD), dim=1)
-        return Prediction.of(self.top(x_B, batch.weights_B), batch)
+    @property
+    def interests(self) -> nn.ModuleList:
+        return self.activations

@@ -92,7 +92,9 @@ def find_feature(schema: Schema, name: str, key: str) -> SparseFeature:
 
 
 def find_sequence(schema: Schema, name: str | None, key: str) -> SequenceFeature:
-    """Return the sequence of this name; for None, the only one.
+    """Return the sequence of this name; for None, the only one, or the only one of a feature.
+
+    A sequence is of a feature if both read the same table.
 
     Raises:
         ValueError: naming the configuration's `key` and the nearest sequence, if there is none, or
@@ -101,8 +103,11 @@ def find_sequence(schema: Schema, name: str | None, key: str) -> SequenceFeature
     names = [s.name for s in schema.sequences]
     if not names:
         raise ValueError("needs a sequence of ids; the dataset has none")
-    if name is None and len(names) == 1:
-        return schema.sequences[0]
+    tables = {f.table_name for f in schema.sparse}
+    of_features = [s for s in schema.sequences if s.table_name in tables]
+    for found in (schema.sequences, of_features):
+        if name is None and len(found) == 1:
+            return found[0]
     if name not in names:
         if name is None:
             problem = "null: the dataset has several sequences"
@@ -142,6 +147,56 @@ def find_history_and_item(
     return history, found
 
 
+def find_row_negatives(schema: Schema, name: str, item: SparseFeature) -> SequenceFeature:
+    """Return the sequence with negatives of each row.
+
+    Raises:
+        ValueError: if there is no such sequence, or if its ids are not those of the item.
+    """
+    found = find_sequence(schema, name, "hard_negatives")
+    if found.table_name != item.table_name:
+        raise ValueError(
+            f"hard_negatives={name}: reads table {found.table_name!r}, but its ids must be items, "
+            f"which are those of table {item.table_name!r}"
+        )
+    return found
+
+
+def check_user_column(
+    schema: Schema, name: str | None, *, exclude_known: bool, in_batch: bool
+) -> None:
+    """Check the column that tells which rows are of the same user.
+
+    Raises:
+        ValueError: if there is no such column, or if nothing reads it.
+    """
+    if name is None:
+        return
+    if not exclude_known:
+        raise ValueError(f"user={name}: has no effect; set exclude_known=true")
+    if not in_batch:  # it would depend on how an update is divided, which the loss does not know
+        raise ValueError(f"user={name}: takes rows of the batch together; set in_batch=true")
+    if name not in schema.groups:
+        names = [*schema.groups, *(f.name for f in schema.sparse)]
+        if name not in names:
+            raise ValueError(
+                f"user={name}: the dataset has no such group column or feature"
+                f"{nearest_hint(name, names)}; there are {', '.join(names) or 'none'}"
+            )
+
+
+def _check_two_tower(schema: Schema, net: Mapping[str, Any]) -> None:
+    item = find_item_features(schema, net["item"])[0]
+    if net.get("hard_negatives"):
+        find_row_negatives(schema, net["hard_negatives"], item)
+    check_user_column(
+        schema,
+        net.get("user"),
+        exclude_known=bool(net.get("exclude_known")),
+        in_batch=bool(net.get("in_batch")),
+    )
+
+
 def find_item_features(schema: Schema, names: Sequence[str]) -> list[SparseFeature]:
     """Return the features of the item of a two-tower model, its id first.
 
@@ -150,7 +205,8 @@ def find_item_features(schema: Schema, names: Sequence[str]) -> list[SparseFeatu
         names: of the features; empty for the one that shares its table with a sequence.
 
     Raises:
-        ValueError: naming what the schema lacks.
+        ValueError: naming what the schema lacks, and a feature that would tell the user's tower
+            of the item.
     """
     require_one_binary_task(schema)
     known = [f.name for f in schema.sparse]
@@ -163,6 +219,16 @@ def find_item_features(schema: Schema, names: Sequence[str]) -> list[SparseFeatu
             f"{nearest_hint('item', known)}"
         )
     features = [find_feature(schema, name, "item") for name in names or readers[:1]]
+    known_before = [f for f in schema.sparse if f not in features]
+    for feature in known_before:
+        of_events = [s.name for s in schema.sequences if s.table_name == feature.table_name]
+        if of_events and feature.table_name != features[0].table_name:
+            item = ",".join([*(f.name for f in features), feature.name])
+            raise ValueError(
+                f"{feature.name} reads the table of sequence {of_events[0]}, so it tells of the "
+                f"row's item, which the user's tower must not see: item=[{item}] puts it on the "
+                "item's side; or take it out of the features of the row"
+            )
     if len(features) == len(schema.sparse) and not schema.sequences and not schema.dense:
         raise ValueError(
             "needs a feature of the user besides those of the item; the dataset has none"
@@ -193,13 +259,22 @@ def _task_kind(kind: str, name: str) -> Callable[[Schema, Mapping[str, Any]], An
     return lambda schema, _: require_task_kind(schema, kind, name, "by_kind takes both")
 
 
+def _history_and_item(schema: Schema, net: Mapping[str, Any]) -> Any:
+    return find_history_and_item(schema, net.get("sequence"), net.get("item"))
+
+
+_NEXT_ITEM_NETS = (
+    "runner.models.bert4rec.BERT4Rec",
+    "runner.models.gru4rec.GRU4Rec",
+    "runner.models.hstu.HSTU",
+    "runner.models.sasrec.SASRec",
+)
 _BINARY_LOSSES = ("BCE", "Focal", "JRC", "SampledSoftmax", "InBatchSoftmax", "BPR", "SampledBCE")
 # What a job can be held against before it begins; a constructor may need more than this
 REQUIREMENTS: Mapping[str, Callable[[Schema, Mapping[str, Any]], Any]] = {
-    "runner.models.sasrec.SASRec": lambda schema, net: find_history_and_item(
-        schema, net.get("sequence"), net.get("item")
-    ),
-    "runner.models.two_tower.TwoTower": lambda schema, net: find_item_features(schema, net["item"]),
+    **dict.fromkeys(_NEXT_ITEM_NETS, _history_and_item),
+    "runner.models.two_tower.TwoTower": _check_two_tower,
+    "runner.models.bst.BST": lambda schema, _: find_candidates(schema),
     "runner.models.din.DIN": lambda schema, _: find_candidates(schema),
     "runner.models.dlrm.DLRM": lambda schema, _: require_two_vectors(schema),
     **{f"runner.models.losses.{name}": _task_kind("binary", name) for name in _BINARY_LOSSES},

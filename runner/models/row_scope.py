@@ -81,6 +81,23 @@ def check_loss_row_scope(config: Mapping[str, Any], from_run: bool) -> Iterator[
         )
 
 
+def check_item_memory(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a message where the memory of a net's items cannot be kept, or does nothing.
+
+    Args:
+        config: a composed configuration.
+    """
+    net, trainer = config["model"]["net"], config["trainer"]
+    if net.get("memory_warmup") and not net.get("memory"):
+        yield "model.net.memory_warmup: has no effect without model.net.memory"
+    if net.get("memory") and (trainer.get("num_processes") or 1) > 1:
+        yield (
+            f"trainer.num_processes={trainer['num_processes']}: each rank would remember the items "
+            "of its own rows only, so ranks would differ from one process; use one process, or "
+            "model.net.memory=0"
+        )
+
+
 def _unknown_scope(key: str, within: object) -> str:
     hint = nearest_hint(str(within), ROW_SCOPES)
     return f"{key}={within}: must be one of {', '.join(ROW_SCOPES)}{hint}"

@@ -3,6 +3,8 @@
 Yi et al. 2019, "Sampling-bias-corrected neural modeling for large corpus item recommendations",
 RecSys; Yang et al. 2020, "Mixed negative sampling for learning two-tower neural networks in
 recommendations", WWW.
+
+L hard negatives of a row, D width.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
     Activation,
+    ColumnOrNone,
     DropoutRate,
     EmbeddingInit,
     Init,
@@ -24,20 +27,30 @@ from runner.models.argument_types import (
     Norm,
     NormPlace,
     NormScope,
+    NumKept,
     NumNegatives,
     Positive,
     PositiveOrNone,
+    Switch,
     Width,
     Widths,
 )
 from runner.models.layers.batch_norm import has_batch_statistics
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.interest import mean_pool
+from runner.models.layers.item_memory import ItemMemory
 from runner.models.layers.mlp import HiddenLayers, RowSequential, init_linear_layers, mlp
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import SequenceLookup
-from runner.models.requirements import find_item_features
+from runner.models.requirements import find_item_features, find_row_negatives
+
+SMALLEST_TEMPERATURE = 0.01  # of one that is learnt
+_STATISTICS_TELL = (
+    "%s: drawn items are no rows of the batch, so the items of rows and drawn ones would have "
+    "statistics of their own, by which a tower with norm=batch or activation=dice could tell them "
+    "apart; norm=layer has none, and in_batch=true draws nothing"
+)
 
 
 class TwoTower(RetrievalModel):
@@ -57,6 +70,8 @@ class TwoTower(RetrievalModel):
         item_tower: hidden widths of v; a last linear layer of width `out` follows.
         out: width of the vectors that are multiplied.
         temperature: what scores are divided by, above 0.
+        learn_temperature: whether it is a parameter, which starts there; scores are divided by at
+            least 0.01, as in section 2.5 of CLIP (Radford et al. 2021, arXiv:2103.00020).
         normalise: whether the vectors get length 1.
         half_life: in places, above 0; None if all events of a sequence weigh the same.
         dropout: dropout after each hidden layer of both towers.
@@ -64,6 +79,15 @@ class TwoTower(RetrievalModel):
         in_batch: whether items of other rows are negatives; see `NegativeSampler`.
         uniform: number of negatives drawn uniformly; needs an item of one feature.
         popularity: number of negatives drawn by popularity; needs an item of one feature.
+        exclude_known: whether the items of a user's history, and the right items of the user's
+            rows in the batch, are no negatives of the user.
+        user: feature or group column whose id tells which rows are of the same user; None takes
+            each row as another user's.
+        hardest: number of negatives that a query keeps; see `NegativeSampler`.
+        hard_negatives: name of a sequence of the item's table, which the user's tower does not
+            read: further negatives of its row, in training and evaluation.
+        memory: number of items of earlier updates that are negatives; see `ItemMemory`.
+        memory_warmup: updates before these are used.
         embedding_init: see `TableLookup`.
         norm, norm_place, norm_scope, activation: of both towers, see `HiddenLayers`.
         init: see `init_linear_layers`.
@@ -84,6 +108,7 @@ class TwoTower(RetrievalModel):
         item_tower: Widths,
         out: Width,
         temperature: Positive,
+        learn_temperature: Switch = False,
         normalise: bool = True,
         half_life: PositiveOrNone = None,
         dropout: LayerDropout = 0.0,
@@ -91,6 +116,12 @@ class TwoTower(RetrievalModel):
         in_batch: bool = True,
         uniform: NumNegatives = 0,
         popularity: NumNegatives = 0,
+        exclude_known: Switch = False,
+        user: ColumnOrNone = None,
+        hardest: NumKept = 0,
+        hard_negatives: ColumnOrNone = None,
+        memory: NumKept = 0,
+        memory_warmup: NumKept = 0,
         embedding_init: EmbeddingInit = None,
         norm: Norm = None,
         norm_place: NormPlace = None,
@@ -99,20 +130,22 @@ class TwoTower(RetrievalModel):
         init: Init = None,
     ) -> None:
         super().__init__()
-        if not 0 < temperature < float("inf"):
-            raise ValueError(f"temperature={temperature}: must be a number above 0")
-        if half_life is not None and not 0 < half_life < float("inf"):
-            raise ValueError(f"half_life={half_life}: must be a number of places above 0, or null")
+        _check_numbers(temperature, learn_temperature, half_life)
         self.item_features = find_item_features(schema, item)
         names = [f.name for f in self.item_features]
         users = [f for f in schema.sparse if f not in self.item_features]
         self.item = self.item_features[0]
-        if (uniform or popularity) and len(names) > 1:
+        draws = uniform or popularity or hard_negatives
+        if draws and len(names) > 1:
             raise ValueError(
-                f"item={names}: only the id of a drawn item is known; set uniform=0 popularity=0, "
-                f"or item=[{names[0]}]"
+                f"item={names}: only the id of a drawn item is known; set uniform=0 popularity=0 "
+                f"hard_negatives=null, or item=[{names[0]}]"
             )
-        histories = [s.name for s in schema.sequences if s.table_name == self.item.table_name]
+        if hard_negatives:
+            find_row_negatives(schema, hard_negatives, self.item)
+        self.hard_negatives = hard_negatives
+        read = [s for s in schema.sequences if s.name != hard_negatives]
+        histories = [s.name for s in read if s.table_name == self.item.table_name]
         self.history = histories[0] if histories else None
         self.embedding = SequenceLookup(
             schema,
@@ -123,23 +156,29 @@ class TwoTower(RetrievalModel):
             init=embedding_init,
         )
         self.negatives = NegativeSampler(
-            self.item.num_rows, in_batch=in_batch, uniform=uniform, popularity=popularity
+            self.item.num_rows,
+            in_batch=in_batch,
+            uniform=uniform,
+            popularity=popularity,
+            hardest=hardest,
+            memory=ItemMemory(memory, out, memory_warmup) if memory else None,
         )
-        num_user = (len(users) + len(schema.sequences)) * embedding_dim + len(schema.dense)
+        self.set_known_positives(schema, user, exclude_known)
+        num_user = (len(users) + len(read)) * embedding_dim + len(schema.dense)
         self.item_width = len(names) * embedding_dim
         hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
         # `thing` is the item's tower; checkpoints know it by this name
         self.user = mlp(num_user, [*user_tower, out], hidden, last="linear")
         self.thing = mlp(self.item_width, [*item_tower, out], hidden, last="linear")
-        if (uniform or popularity) and has_batch_statistics(self.thing):
-            raise ValueError(
-                f"uniform={uniform}, popularity={popularity}: drawn items are no rows of the "
-                "batch, so the items of rows and drawn ones would have statistics of their own, "
-                "by which a tower with norm=batch or activation=dice could tell them apart; "
-                "norm=layer has none, and in_batch=true draws nothing"
-            )
+        drawn = {"uniform": uniform, "popularity": popularity, "hard_negatives": hard_negatives}
+        if draws and has_batch_statistics(self.thing):
+            which = ", ".join(f"{name}={value}" for name, value in drawn.items() if value)
+            raise ValueError(_STATISTICS_TELL % which)
         self.drop = Dropout(embedding_dropout)
-        self.temperature, self.normalise, self.half_life = temperature, normalise, half_life
+        self.normalise, self.half_life = normalise, half_life
+        self.temperature: Tensor | float = temperature
+        if learn_temperature:
+            self.temperature = nn.Parameter(torch.tensor(float(temperature)))
         init_linear_layers(self, init)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
@@ -157,7 +196,10 @@ class TwoTower(RetrievalModel):
             vectors_CD = self.encode(self.thing, embeddings.shared_CD[0])
             sampled = (vectors_CD, embeddings.per_batch["candidates"])
         positives = (item_BD[row_P], per_row["item"][row_P])
-        aux = self.negatives.score(query_BD[row_P], positives, sampled) | {"row_P": row_P}
+        known = self.known_positives(row_P, is_positive_B, per_row)
+        hard = self.encode_hard_negatives(embeddings, row_P) if self.hard_negatives else None
+        aux = self.negatives.score(query_BD[row_P], positives, sampled, known=known, hard=hard)
+        aux["row_P"] = row_P
         aux |= self.rank_in_catalogue(query_BD, per_row["item"], per_row)
         aux |= self.row_vectors(query_BD, item_BD, per_row)
         return Prediction.of(logits_B1, batch, **aux)
@@ -167,15 +209,29 @@ class TwoTower(RetrievalModel):
         vectors_BD: Tensor = tower(x_B, weights_B)
         return functional.normalize(vectors_BD, dim=1) if self.normalise else vectors_BD
 
+    def encode_hard_negatives(self, embeddings: Embeddings, row_P: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the vectors [P, L, out] and ids [P, L] of rows' own negatives; id -1 for none."""
+        names, name = [s.name for s in self.embedding.sequences], self.hard_negatives
+        embedded_PLD = embeddings.sequences_BLD[names.index(str(name))][row_P]
+        ids_PL = embeddings.per_row[f"{name}:ids"][row_P]
+        place_L = torch.arange(ids_PL.shape[1], device=ids_PL.device)
+        is_there_PL = place_L < embeddings.per_row[f"{name}:length"][row_P][:, None]
+        vectors = self.encode(self.thing, embedded_PLD.flatten(0, 1))
+        return torch.unflatten(vectors, 0, ids_PL.shape), torch.where(is_there_PL, ids_PL, -1)
+
     def query_vectors(
         self, embeddings: Embeddings, dense_BD: Tensor, weights_B: Tensor | None = None
     ) -> Tensor:
         means = [
             mean_pool(sequence_BLD, embeddings.per_row[f"{sequence.name}:length"], self.half_life)
             for sequence, sequence_BLD in zip(self.embedding.sequences, embeddings.sequences_BLD)
+            if sequence.name != self.hard_negatives
         ]
         user_BE = self.drop(torch.cat((embeddings.pooled_BE, *means, dense_BD), dim=1))
-        return self.encode(self.user, user_BE, weights_B) / self.temperature
+        temperature = self.temperature
+        if isinstance(temperature, Tensor):
+            temperature = temperature.clamp(min=SMALLEST_TEMPERATURE)
+        return self.encode(self.user, user_BE, weights_B) / temperature
 
     def item_vectors(self, embedded_CD: Tensor) -> Tensor:
         return self.encode(self.thing, embedded_CD)
@@ -187,3 +243,15 @@ class TwoTower(RetrievalModel):
                 f"the vector of an item depends on {names} besides its id, and these are known for "
                 f"the items of rows only; use model.net.item=[{self.item.name}]"
             )
+
+
+def _check_numbers(temperature: float, learns_it: bool, half_life: float | None) -> None:
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"temperature={temperature}: must be a number above 0")
+    if learns_it and temperature < SMALLEST_TEMPERATURE:
+        raise ValueError(
+            f"temperature={temperature}: is below {SMALLEST_TEMPERATURE}, the least that "
+            "learn_temperature=true can reach"
+        )
+    if half_life is not None and not 0 < half_life < float("inf"):
+        raise ValueError(f"half_life={half_life}: must be a number of places above 0, or null")

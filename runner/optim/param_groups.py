@@ -157,9 +157,9 @@ def matching_names(names: Iterable[str], pattern: str, where: str) -> list[str]:
     matched = [name for name in names if compiled.search(name)]
     if not matched:
         plain = re.sub(r"[^\w.]", "", pattern.replace("\\.", "."))
-        raise ConfigError(
-            f"{where} {pattern!r} matches no parameter{nearest_hint(plain, names, count=3)}"
-        )
+        shown = [*names[:8], *([f"{len(names) - 8} more"] if len(names) > 8 else [])]
+        hint = nearest_hint(plain, names, count=3) or f"; there are {', '.join(shown)}"
+        raise ConfigError(f"{where} {pattern!r} matches no parameter{hint}")
     return matched
 
 

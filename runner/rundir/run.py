@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
-import re
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +15,7 @@ from typing import Any
 from runner.errors import UserError
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.identity import draw_run_id, why_not_done
-from runner.rundir.json_files import JsonlFile, dumps, read_json, write_json, write_text
+from runner.rundir.json_files import JsonlFile, write_json, write_text
 from runner.rundir.location import (
     create_and_lock,
     has_never_begun,
@@ -28,30 +25,14 @@ from runner.rundir.location import (
     update_latest_link,
 )
 from runner.rundir.lock import FolderLock
-from runner.rundir.moved_targets import with_current_targets
-from runner.rundir.plain_yaml import read_plain_yaml
+from runner.rundir.log_file import close_log_file, open_log_file
 from runner.rundir.provenance import collect_provenance
-from runner.rundir.readers import check_shapes, read_signed_meta
-from runner.rundir.regular_files import check_run_files, open_for_append, read_bytes, unshare
+from runner.rundir.regular_files import read_bytes
+from runner.rundir.run_files import read_config, read_meta, read_result, to_yaml
 from runner.rundir.saved_config import config_record, replace_config
-from runner.rundir.secrets import SecretMaskingFormatter, mask_values
+from runner.rundir.secrets import mask_values
 
-LOG_LAYOUT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
-_log = logging.getLogger("runner")  # a launch keeps it from passing on to the root
 FITTED_DIGEST = "fitted_sha256"  # in meta.json: of the transforms in data/learnt.json
-
-_MAX_REFERENCES = 12  # a run saves resolved values; only those that read the environment refer
-# what every job needs
-CONFIG_NODES = ("model", "dataset", "optimizer", "task", "loop", "trainer", "checkpoint", "metrics")
-_CONFIG_SHAPES = dict.fromkeys(
-    (*CONFIG_NODES, "scheduler", "sharding", "callbacks", "tracker"), dict
-)
-_RESULT_SHAPES = {
-    **dict.fromkeys(("step", "examples"), int),
-    **dict.fromkeys(("metrics", "best"), dict),
-    **dict.fromkeys(("status", "error"), str),
-}
 
 
 @dataclass(frozen=True)
@@ -96,9 +77,7 @@ class Run:
         self.metrics.close()
         self.perf.close()
         if self.log_handler is not None:
-            for logger in (logging.getLogger(), _log):
-                logger.removeHandler(self.log_handler)
-            self.log_handler.close()
+            close_log_file(self.log_handler)
         if self.lock is not None:
             self.lock.release()
 
@@ -208,12 +187,11 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
     replace_config(folder, text, meta_before, meta)
     # the note has kept the result, and the run is open again
     (folder / "result.json").unlink(missing_ok=True)
-    return _attach_log_file(
-        replace(
-            _make_run(folder, lock, spec, meta, resumed=True),
-            before_resume=replaced,
-            not_done=not_done,
-        )
+    return replace(
+        _make_run(folder, lock, spec, meta, resumed=True),
+        before_resume=replaced,
+        not_done=not_done,
+        log_handler=open_log_file(folder / "log.txt"),
     )
 
 
@@ -252,7 +230,8 @@ def _start_run(folder: Path, lock: FolderLock, spec: RunSpec, project: Path) -> 
     write_json(folder / "meta.json", meta)
     if spec.kind == "train" and not os.environ.get("RUNNER_SWEEP"):
         update_latest_link(folder)
-    return _attach_log_file(_make_run(folder, lock, spec, meta))
+    run = _make_run(folder, lock, spec, meta)
+    return replace(run, log_handler=open_log_file(folder / "log.txt"))
 
 
 def _make_run(
@@ -277,49 +256,6 @@ def _make_run(
     )
 
 
-def _attach_log_file(run: Run) -> Run:
-    """Write all that is logged, including warnings of libraries, to `log.txt` as well."""
-    unshare(run.dir / "log.txt")
-    handler = _LogHandler(io.TextIOWrapper(open_for_append(run.dir / "log.txt"), encoding="utf-8"))
-    handler.setFormatter(SecretMaskingFormatter(LOG_LAYOUT))
-    handler.setLevel(logging.INFO)
-    logging.getLogger().addHandler(handler)
-    if not _log.propagate:
-        _log.addHandler(handler)
-    _log.setLevel(logging.INFO)
-    logging.captureWarnings(True)
-    logging.raiseExceptions = False  # a full disk must not fill the terminal with tracebacks
-    return replace(run, log_handler=handler)
-
-
-class _LogHandler(logging.StreamHandler[io.TextIOWrapper]):
-    """Writes to a file that was opened for it, and closes it."""
-
-    def close(self) -> None:
-        self.stream.close()
-        super().close()
-
-
-@contextmanager
-def log_to_stderr() -> Iterator[None]:
-    """Send all that is logged to standard error, in place of the `log.txt` of rank 0.
-
-    What a view says is left out: it prints that itself.
-    """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(SecretMaskingFormatter(LOG_LAYOUT))
-    view, root = logging.getLogger("runner.reporting.console"), logging.getLogger()
-    before, level = root.handlers[:], view.level
-    root.handlers[:] = [handler]
-    view.setLevel(logging.CRITICAL)
-    logging.captureWarnings(True)
-    try:
-        yield
-    finally:
-        root.handlers[:] = before
-        view.setLevel(level)
-
-
 @contextmanager
 def _release_on_error(folder: Path, lock: FolderLock) -> Iterator[None]:
     """Release the lock if the run cannot be opened.
@@ -337,83 +273,9 @@ def _release_on_error(folder: Path, lock: FolderLock) -> Iterator[None]:
         raise
 
 
-def to_yaml(config: Mapping[str, Any]) -> str:
-    """Write a configuration as YAML, with its references kept."""
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_yaml(OmegaConf.create(dict(config)), resolve=False)
-
-
-def read_meta(folder: Path) -> dict[str, Any]:
-    """Read `meta.json`.
-
-    Raises:
-        UserError: if the folder is not a run directory, with what is missing.
-    """
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such run directory")
-    path = folder / "meta.json"
-    if not path.exists() or not (folder / "config.yaml").exists():
-        missing = "meta.json" if not path.exists() else "config.yaml"
-        hint = ""
-        if folder.parent.name == "checkpoints":
-            hint = f"; this is a checkpoint, its run is {folder.parent.parent}"
-        elif (folder / "study.db").exists():
-            hint = "; this is a sweep, whose jobs are runs; `resume` continues the whole sweep"
-        raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
-    check_run_files(folder)
-    return read_signed_meta(folder)
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Read the configuration of a run, with today's names of its targets.
-
-    References to the environment stay references.
-
-    Raises:
-        UserError: if the file is damaged, or is more than plain YAML.
-    """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    text = read_plain_yaml(folder / "config.yaml")
-    try:
-        config = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
-    except (YAMLError, OmegaConfBaseException, OSError) as error:  # a scalar is an OSError
-        raise UserError(f"{folder / 'config.yaml'}: damaged: {error}") from error
-    if not isinstance(config, dict):
-        raise UserError(f"{folder / 'config.yaml'}: damaged: it is not a mapping")
-    if len(re.findall(r"\$\{(?!oc\.env:)", dumps(config))) > _MAX_REFERENCES:
-        raise UserError(
-            f"{folder / 'config.yaml'}: refused: more than {_MAX_REFERENCES} values refer to "
-            "others, which may multiply without end"
-        )
-    current: dict[str, Any] = with_current_targets({str(k): v for k, v in config.items()})
-    check_shapes(folder / "config.yaml", current, _CONFIG_SHAPES)
-    return current
-
-
 def record_in_meta(run: Run, name: str, value: Any) -> None:
     """Add to `meta.json` what is known only once parts of the run are built."""
     write_json(run.dir / "meta.json", {**read_meta(run.dir), name: value})
-
-
-def read_result(folder: Path) -> dict[str, Any] | None:
-    """Read `result.json`; None if the run has not ended.
-
-    Raises:
-        UserError: if it is damaged.
-    """
-    path = folder / "result.json"
-    if not os.path.lexists(path):
-        return None
-    result = read_json(path)
-    if not isinstance(result, dict):
-        raise UserError(f"{path}: damaged: it is no mapping")
-    check_shapes(path, result, _RESULT_SHAPES)
-    check_shapes(path, result.get("best") or {}, {"step": int})
-    return result
 
 
 def write_result(run: Run, result: Mapping[str, Any]) -> None:

@@ -16,14 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from runner.config.compose import compose_job
+from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.targets import allowed_packages
 from runner.data.tabular.bad_rows import BadRows
 from runner.errors import ConfigError, UserError
-from runner.launch import check_composed, launch_run
+from runner.launch import launch_run
 from runner.rundir.checkpoint import saved_steps
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.json_files import read_jsonl
-from runner.rundir.run import read_config, read_result
+from runner.rundir.run_files import read_config, read_result
 from runner.serving.artifact import Artifact, open_artifact
 from runner.serving.export_plan import ExportSettings, plan_export
 from runner.serving.find_run import find_run
@@ -45,22 +46,27 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 1 << 16  # about: encoded and scored together
 
 
-def compose(overrides: Sequence[str] = (), *, allow: Sequence[str] = ()) -> dict[str, Any]:
+def compose(
+    overrides: Sequence[str] = (), *, allow: Sequence[str] = (), config_dirs: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the configuration that words of the command line stand for, resolved and checked.
 
     Args:
         overrides: such as `["model=dcn", "trainer.max_steps=100"]`.
         allow: packages of yours whose code the configuration may name.
+        config_dirs: folders with groups and options of yours.
 
     Raises:
         ConfigError: with every mistake.
     """
-    composed = compose_job(overrides)
-    check_composed(composed, allowed_packages(allow))
+    composed = compose_job(overrides, config_dirs=config_dirs)
+    check_composed(with_row_count(composed), allowed_packages(allow))
     return composed.config
 
 
-def train(overrides: Sequence[str] = (), *, allow: Sequence[str] = ()) -> TrainedRun:
+def train(
+    overrides: Sequence[str] = (), *, allow: Sequence[str] = (), config_dirs: Sequence[str] = ()
+) -> TrainedRun:
     """Train in this process, as `python -m runner` with the same words does, and return the run.
 
     A run directory that exists is resumed, or returned if it is done.
@@ -68,6 +74,7 @@ def train(overrides: Sequence[str] = (), *, allow: Sequence[str] = ()) -> Traine
     Args:
         overrides: such as `["model=dcn", "hydra.run.dir=outputs/mine"]`.
         allow: packages of yours whose code the configuration may name.
+        config_dirs: folders with groups and options of yours.
 
     Raises:
         ConfigError: for mistakes, all at once, and for what needs processes of its own: sweeps and
@@ -75,7 +82,7 @@ def train(overrides: Sequence[str] = (), *, allow: Sequence[str] = ()) -> Traine
         RuntimeError: if the training failed; the run directory says why.
         KeyboardInterrupt: if it was interrupted; the same call goes on with it.
     """
-    composed = compose_job(overrides)
+    composed = compose_job(overrides, config_dirs=config_dirs)
     trainer = composed.config.get("trainer") or {}
     if composed.is_multirun or composed.config.get("search"):
         raise ConfigError("search: a sweep has jobs of its own: `python -m runner -m ...`")

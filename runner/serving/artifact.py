@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runner.data.core.fitted import FittedTransforms
-from runner.data.tabular.schema_file import Declared, IdSpec, NumericSpec
+from runner.data.core.fitted import FittedTransforms, write_vocabularies
+from runner.data.tabular.column_specs import Declared, IdSpec, NumericSpec
 from runner.errors import DataError, UserError
 
 FORMAT_VERSION = 1
@@ -25,6 +25,7 @@ FORMATS = ("pt2", "aoti", "onnx")
 QUANTISATIONS = ("fp16", "int8", "int4")  # of the tables
 SUFFIXES = {"pt2": ".pt2", "aoti": ".aoti.pt2", "onnx": ".onnx"}
 MANIFEST, SCHEMA, METRICS, SCORE = "manifest.json", "schema.json", "metrics.json", "score.py"
+NO_MODEL = "no exported model; `python -m runner export DIR` writes one"
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,14 @@ class Task:
 
 @dataclass(frozen=True)
 class RawInputs:
-    """The raw columns of the features, and how they become what the graphs take."""
+    """The raw columns of the features, and how they become what the graphs take.
 
-    declared: Declared  # of the features alone
+    Args:
+        declared: of the features alone.
+        fitted: vocabularies, statistics and sizes of tables.
+    """
+
+    declared: Declared
     fitted: FittedTransforms
 
 
@@ -102,19 +108,24 @@ class Artifact:
 
     @property
     def version(self) -> str:
-        """What answers name as the model's version: the hash of all its files."""
+        """What answers name as the model's version.
+
+        It is the hash of all files as they were exported, or the version of the last delta since.
+        """
         return str(self.manifest["version"])
+
+    @property
+    def step(self) -> int | None:
+        """The update whose weights it has; None: not known."""
+        step: int | None = self.manifest.get("checkpoint", {}).get("step")
+        return step
 
 
 def write_schema(
     folder: Path, graphs: tuple[GraphSpec, ...], tasks: tuple[Task, ...], raw: RawInputs
 ) -> None:
     """Write `schema.json`, and each vocabulary into a Parquet file beside it."""
-    names = {}
-    for number, name in enumerate(sorted(raw.fitted.vocabularies)):
-        names[name] = f"vocabulary-{number}.parquet"
-        values = pa.table({"value": raw.fitted.vocabularies[name]})
-        pq.write_table(values, folder / names[name], write_page_checksum=True)
+    names = write_vocabularies(raw.fitted.vocabularies, folder)
     content = {
         "format_version": FORMAT_VERSION,
         "columns": _column_kinds(raw.declared),
@@ -140,9 +151,10 @@ def _column_kinds(declared: Declared) -> dict[str, str]:
     return kinds
 
 
-def _read_schema(
+def read_schema(
     folder: Path,
 ) -> tuple[tuple[GraphSpec, ...], tuple[Task, ...], RawInputs]:
+    """Read `schema.json` and the vocabularies beside it, whose hashes were verified."""
     content = json.loads((folder / SCHEMA).read_text())
     vocabularies = {
         name: np.asarray(pq.read_table(folder / file, page_checksum_verification=True)["value"])
@@ -175,13 +187,29 @@ def _make_spec(kind: type, values: Mapping[str, Any]) -> Any:
     return kind(**{k: v for k, v in as_tuples.items() if k in known})
 
 
-def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write `manifest.json` last, with the sha256 of every file that is there."""
-    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
-    files = {p.relative_to(folder).as_posix(): hash_file(p) for p in paths}
-    version = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
+def write_manifest(folder: Path, facts: Mapping[str, Any], version: str | None = None) -> None:
+    """Write `manifest.json` last, with the sha256 of every file that is there.
+
+    Args:
+        folder: the artifact's.
+        facts: what else it says.
+        version: of the last delta that is in it; None: the hash of all files.
+    """
+    files = hash_files(folder)
+    version = version or hash_values(files)
     content = {"format_version": FORMAT_VERSION, "version": version, **facts, "files": files}
     (folder / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    """Return the sha256 of every file in a folder but its manifest, by its path in it."""
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+    return {p.relative_to(folder).as_posix(): hash_file(p) for p in paths}
+
+
+def hash_values(values: Mapping[str, Any]) -> str:
+    """Return what names a version: 16 digits of the hash of JSON values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def hash_file(path: Path) -> str:
@@ -199,38 +227,57 @@ def open_artifact(path: Path | str) -> Artifact:
         UserError: for a folder that is no artifact, is damaged, or is of a later version.
     """
     folder = Path(path)
-    manifest = _read_manifest(folder)
-    for name, digest in manifest["files"].items():
+    manifest = read_verified_manifest(folder, NO_MODEL, again="export the run again")
+    formats = manifest.get("formats")
+    if not isinstance(formats, list) or not set(formats) <= set(FORMATS):
+        raise UserError(f"{folder / MANIFEST}: damaged: its formats are not as written")
+    if SCHEMA not in manifest["files"]:
+        raise UserError(f"{folder / MANIFEST}: lists no {SCHEMA}")
+    try:
+        return Artifact(folder, manifest, *read_schema(folder))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+        raise UserError(f"{folder / SCHEMA}: cannot be read: {error!r}") from error
+
+
+def verify_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Hold files against their sha256.
+
+    Raises:
+        UserError: for a file that is missing, damaged, a link, or does not lie in the folder.
+    """
+    for name, digest in files.items():
         file = folder / _checked_name(folder, name)
         if file.is_symlink() or not file.is_file():
             raise UserError(f"{file}: missing, or no plain file; the manifest lists it")
         if hash_file(file) != digest:
             raise UserError(f"{file}: damaged: it is not what the manifest says")
-    if SCHEMA not in manifest["files"]:
-        raise UserError(f"{folder / MANIFEST}: lists no {SCHEMA}")
-    try:
-        graphs, tasks, raw = _read_schema(folder)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
-        raise UserError(f"{folder / SCHEMA}: cannot be read: {error!r}") from error
-    return Artifact(folder, manifest, graphs, tasks, raw)
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_verified_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
+    """Read `manifest.json`, and hold every file against its hash.
+
+    Args:
+        folder: of an artifact, or of an index.
+        nothing: what the folder is if it has no manifest, for the message.
+        again: what to do if it is of another version.
+
+    Raises:
+        UserError: if it is missing or damaged, or of another version.
+    """
     if not (folder / MANIFEST).is_file():
-        raise UserError(f"{folder}: no exported model; `python -m runner export DIR` writes one")
+        raise UserError(f"{folder}: {nothing}")
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        version, files, formats = (manifest[k] for k in ("format_version", "files", "formats"))
-        well_formed = isinstance(files, dict) and set(formats) <= set(FORMATS)
+        version, files = (manifest[k] for k in ("format_version", "files"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder / MANIFEST}: cannot be read: {error!r}") from error
     if version != FORMAT_VERSION:
         raise UserError(
-            f"{folder}: format version {version}; this is for version {FORMAT_VERSION}: "
-            "export the run again"
+            f"{folder}: format version {version}; this is for version {FORMAT_VERSION}: {again}"
         )
-    if not well_formed:
-        raise UserError(f"{folder / MANIFEST}: damaged: its files or formats are not as written")
+    if not isinstance(files, dict):
+        raise UserError(f"{folder / MANIFEST}: damaged: its files are not as written")
+    verify_files(folder, files)
     checked: dict[str, Any] = manifest
     return checked
 
@@ -250,6 +297,11 @@ def _checked_name(folder: Path, name: str) -> str:
 def graph_file(graph: str, format_: str) -> str:
     """Return the name of a graph's file in a format."""
     return f"{graph}{SUFFIXES[format_]}"
+
+
+def weights_file(graph: str) -> str:
+    """Return the name of the file beside machine code that holds the weights of a graph."""
+    return f"{graph}.aoti.safetensors"
 
 
 def require_graph(artifact: Artifact, name: str) -> GraphSpec:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,23 +14,28 @@ import torch
 
 from runner.errors import UserError
 from runner.reporting.console import View
-from runner.rundir.json_files import sync_folder, write_json
-from runner.rundir.run import read_meta
+from runner.rundir.json_files import write_json
+from runner.rundir.run_files import read_meta
 from runner.serving import promise
 from runner.serving.artifact import (
     METRICS,
     SCORE,
     Task,
     graph_file,
-    hash_file,
+    weights_file,
     write_manifest,
     write_schema,
 )
+from runner.serving.example_rows import write_example
 from runner.serving.export_plan import ExportSettings
 from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
-from runner.serving.run_inputs import RunInputs, find_run_inputs
+from runner.serving.item_table import find_item_feature, write_item_table
+from runner.serving.item_vectors import make_item_table, write_queries
+from runner.serving.model_facts import model_facts
+from runner.serving.run_inputs import RunInputs, find_run_inputs, freeze_growing_ids
 from runner.serving.scorer import Scorer
+from runner.serving.write_aside import write_aside
 from runner.training.builder import build_job
 from runner.training.job import Job
 from runner.training.loops.evaluate_split import evaluate_split, select_splits
@@ -67,6 +70,73 @@ def export_run(
         UserError: for a model or dataset that cannot be exported, before anything is written; and
             for an artifact that is not what was evaluated, which is not kept.
     """
+    source = open_source(config, settings, view=view, allowed=allowed)
+    with write_aside(out) as folder:
+        _write_graphs(source, folder, settings)
+        write_manifest(folder, source.facts)
+        evaluated = source.evaluate(view)
+        measured = _measure(source, folder, evaluated, settings)
+        for line in describe(measured):
+            say(line)
+        raise_problems(measured)
+        write_json(folder / METRICS, measured)
+        write_manifest(folder, source.facts)
+    return measured
+
+
+@dataclass(frozen=True)
+class ExportSource:
+    """A run whose model is exported, with the weights of the checkpoint that is wanted.
+
+    Args:
+        job: of `loop=eval`.
+        inputs: its raw rows.
+        split: what it is evaluated on.
+        facts: what the manifest says about it.
+    """
+
+    job: Job
+    inputs: RunInputs
+    split: str
+    facts: dict[str, Any]
+
+    def evaluate(self, view: View) -> dict[str, float]:
+        """Return the metrics of `loop=eval`."""
+        with view.evaluation(self.job.dataset.num_rows[self.split]):
+            evaluated = evaluate_split(self.job, self.split)
+        assert evaluated is not None
+        return evaluated
+
+    def facts_of_measurement(
+        self, evaluated: Mapping[str, float], settings: ExportSettings
+    ) -> dict[str, Any]:
+        """Return `metrics.json` before anything of the artifact is measured."""
+        return {
+            "split": self.split,
+            "rows_from": [Path(path).name for path in settings.rows_from],
+            "rows": self.job.dataset.num_rows[self.split],
+            "batch_size": self.job.trainer.batch_size,
+            "threads": torch.get_num_threads(),
+            "quantise": settings.quantise,
+            "evaluated": evaluated,
+            "formats": {},
+        }
+
+
+def open_source(
+    config: Mapping[str, Any], settings: ExportSettings, *, view: View, allowed: Sequence[str]
+) -> ExportSource:
+    """Build the evaluation of a run, with the weights of its checkpoint.
+
+    Args:
+        config: of `loop=eval` over the run, resolved and checked.
+        settings: what is to be written.
+        view: where people read how it goes.
+        allowed: packages that a `_target_` may name besides ours.
+
+    Raises:
+        UserError: for a dataset whose raw rows are not known, and for averages that there are not.
+    """
     job = build_job(config, None, view=view, allowed=allowed)
     assert job.source_checkpoint is not None
     run_dir = job.source_checkpoint.path.parent.parent
@@ -75,51 +145,14 @@ def export_run(
     restore_weights(job, job.source_checkpoint)
     if settings.weights == "ema" and job.context.ema is None:
         raise UserError(f"--weights ema: {run_dir} kept no moving average (trainer.ema.decay)")
-    with _aside(out) as folder:
-        facts = _facts(job, run_dir, settings)
-        _write_graphs(job, inputs, folder, settings)
-        write_manifest(folder, facts)
-        with view.evaluation(job.dataset.num_rows[split]):
-            evaluated = evaluate_split(job, split)
-        assert evaluated is not None
-        measured = _measure(job, inputs, folder, split, evaluated, settings)
-        problems = [
-            f"{format_}: {problem}"
-            for format_, found in measured["formats"].items()
-            for problem in found.pop("problems")
-        ]
-        for line in describe(measured):
-            say(line)
-        if problems:
+    if job.context.growing is not None:
+        if settings.since is not None:
             raise UserError(
-                "not written, since it is not what was evaluated: " + "; ".join(problems)
+                f"--since: {run_dir} has growing tables, whose rows an export orders anew; export "
+                "it whole"
             )
-        write_json(folder / METRICS, measured)
-        write_manifest(folder, facts)
-    return measured
-
-
-@contextmanager
-def _aside(out: Path) -> Iterator[Path]:
-    """Give a temporary folder beside `out`, which becomes `out` if the block succeeds.
-
-    Raises:
-        UserError: if `out` cannot be written.
-    """
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.tmp-", dir=out.parent))
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written: {error.strerror or error}") from error
-    try:
-        yield folder
-        if out.exists():
-            raise UserError(f"--out {out}: exists by now; nothing was written")
-        folder.chmod(0o755)
-        os.rename(folder, out)
-        sync_folder(out.parent)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        inputs = freeze_growing_ids(inputs, job.context.growing)
+    return ExportSource(job, inputs, split, _facts(job, run_dir, settings))
 
 
 def _facts(job: Job, run_dir: Path, settings: ExportSettings) -> dict[str, Any]:
@@ -134,21 +167,22 @@ def _facts(job: Job, run_dir: Path, settings: ExportSettings) -> dict[str, Any]:
         "quantise": settings.quantise,
         "weights": "ema" if is_average else "trained",
         "portable": settings.portable,
-        "model": job.config["model"]["net"]["_target_"],
-        "run": {"name": job.name or meta.get("name"), "signature": meta["signature"]},
-        "checkpoint": {
-            "step": checkpoint.step,
-            "sha256": hash_file(checkpoint.path / "manifest.json"),
-        },
+        **model_facts(job.config, meta, job.name, checkpoint.step, checkpoint.path),
         "versions": {name: version(name) for name in packages},
+        "leave_history_out": bool(job.config["metrics"]["leave_history_out"]),
     }
 
 
-def _write_graphs(job: Job, inputs: RunInputs, folder: Path, settings: ExportSettings) -> None:
+def _write_graphs(source: ExportSource, folder: Path, settings: ExportSettings) -> None:
+    job = source.job
     schema, model = job.dataset.schema, job.context.model
     specs = []
     for format_ in settings.formats:
-        choice = TableChoice(settings.quantise, for_onnx=format_ == "onnx")
+        choice = TableChoice(
+            settings.quantise,
+            for_onnx=format_ == "onnx",
+            num_rows={} if job.context.growing is None else source.inputs.raw.fitted.num_rows,
+        )
         with job.context.evaluation_weights():
             graphs = build_graphs(model, schema, choice)
             specs = [spec for spec, _ in graphs]
@@ -157,50 +191,64 @@ def _write_graphs(job: Job, inputs: RunInputs, folder: Path, settings: ExportSet
                     program = export_graph(spec, module)
                     path = folder / graph_file(spec.name, format_)
                     save_graph(program, spec, path, format_, settings.portable)
-    tasks = tuple(Task(task.name, task.kind) for task in schema.tasks)
-    write_schema(folder, tuple(specs), tasks, inputs.raw)
+    write_schema(folder, tuple(specs), source_tasks(source), source.inputs.raw)
     shutil.copyfile(Path(__file__).with_name("score.py"), folder / SCORE)
 
 
+def source_tasks(source: ExportSource) -> tuple[Task, ...]:
+    """Return the outputs of a run's model."""
+    return tuple(Task(task.name, task.kind) for task in source.job.dataset.schema.tasks)
+
+
 def _measure(
-    job: Job,
-    inputs: RunInputs,
-    folder: Path,
-    split: str,
-    evaluated: dict[str, float],
-    settings: ExportSettings,
+    source: ExportSource, folder: Path, evaluated: dict[str, float], settings: ExportSettings
 ) -> dict[str, Any]:
     """Score the split in every format, time them, and write the rows of `score.py`."""
-    formats: dict[str, Any] = {}
-    example: dict[str, np.ndarray] = {}
-    rows = promise.first_rows(inputs, split, EXAMPLE_ROWS)
-    for format_ in settings.formats:
+    measured = source.facts_of_measurement(evaluated, settings)
+    rows = promise.first_rows(source.inputs, source.split, EXAMPLE_ROWS)
+    arrays: dict[str, np.ndarray] = {}
+    for number, format_ in enumerate(settings.formats):
         scorer = Scorer.load(folder, format=format_, trust_native_code=True)
-        found = promise.compare(job, scorer, inputs, split, evaluated)
-        latency = promise.measure_latency(job, scorer, inputs, split)
-        names = [graph_file(spec.name, format_) for spec in scorer.artifact.graphs]
-        formats[format_] = {
-            "metrics": found.metrics,
-            "largest_logit_difference": found.largest_difference,
-            "bytes": sum((folder / name).stat().st_size for name in names),
-            "latency_us": latency,
-            "problems": found.problems,
-        }
+        if number == 0 and (item := find_item_feature(scorer.artifact)) is not None:
+            write_item_table(folder, make_item_table(scorer, source.inputs.read_texts(item)))
+            write_queries(folder, scorer, source.inputs.encoded_rows(source.split))
+        found = judge(source, scorer, evaluated)
+        files = [folder / graph_file(spec.name, format_) for spec in scorer.artifact.graphs]
+        if format_ == "aoti":
+            files += [folder / weights_file(spec.name) for spec in scorer.artifact.graphs]
+        latency = promise.measure_latency(source.job, scorer, source.inputs, source.split)
+        size = sum(file.stat().st_size for file in files)
+        measured["formats"][format_] = {**found, "bytes": size, "latency_us": latency}
         for spec in scorer.artifact.graphs:
-            arrays = dict(zip(spec.inputs, scorer.arrays(spec.name, rows)))
-            example |= {f"{spec.name}/{name}": values for name, values in arrays.items()}
-            outputs = scorer.run(spec.name, rows)
-            example |= {f"{spec.name}/{format_}/{name}": x for name, x in outputs.items()}
-    np.savez(folder / "example.npz", allow_pickle=False, **example)
+            inputs = dict(zip(spec.inputs, scorer.arrays(spec.name, rows)))
+            arrays |= {f"{spec.name}/{name}": values for name, values in inputs.items()}
+    write_example(folder, settings.formats, arrays)
+    return measured
+
+
+def judge(source: ExportSource, scorer: Scorer, evaluated: Mapping[str, float]) -> dict[str, Any]:
+    """Score the split from its raw rows, and hold the metrics against the evaluation's."""
+    found = promise.compare(source.job, scorer, source.inputs, source.split, evaluated)
     return {
-        "split": split,
-        "rows": job.dataset.num_rows[split],
-        "batch_size": job.trainer.batch_size,
-        "threads": torch.get_num_threads(),
-        "quantise": settings.quantise,
-        "evaluated": evaluated,
-        "formats": formats,
+        "metrics": found.metrics,
+        "largest_logit_difference": found.largest_difference,
+        "problems": found.problems,
     }
+
+
+def raise_problems(measured: Mapping[str, Any]) -> None:
+    """Take the problems out of what was measured.
+
+    Raises:
+        UserError: with all of them, if there are any.
+    """
+    problems = [
+        f"{format_}: {problem}"
+        for format_, found in measured["formats"].items()
+        for problem in found.pop("problems")
+    ]
+    if problems:
+        raise UserError("not written, since it is not what was evaluated: " + "; ".join(problems))
 
 
 def describe(measured: Mapping[str, Any]) -> list[str]:
@@ -214,7 +262,8 @@ def describe(measured: Mapping[str, Any]) -> list[str]:
             same = "the same" if before == after else f"{after:.6f} ({after - before:+.1e})"
             parts.append(f"{name} {before:.6f} evaluated, {same} exported")
         lines.append(f"{format_}: {measured['split']} {'; '.join(parts)}")
-        latency = found["latency_us"]
+        if (latency := found.get("latency_us")) is None:
+            continue
         times = [
             f"{size} rows {latency['exported'][size]:,.0f} us (eager {latency['eager'][size]:,.0f})"
             for size in latency["exported"]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from runner.config.compose import ComposedConfig, compose_job
-from runner.errors import raise_combined, unknown_choice
-from runner.launch import check_composed
-from runner.serving.artifact import FORMATS, QUANTISATIONS
+from runner.config.compose import ComposedConfig, compose_job, require_trained_run
+from runner.config.composed_checks import check_composed
+from runner.config.rules.loops import STREAM_DATASETS
+from runner.data.tabular.schema_file import LOCATION_KEYS
+from runner.data.tabular.schema_yaml import read_schema_file
+from runner.errors import UserError, raise_combined, unknown_choice
+from runner.rundir.run_files import read_config
+from runner.serving.artifact import FORMATS, QUANTISATIONS, open_artifact
+from runner.serving.predict_input import find_format
 
 WEIGHTS = ("ema", "trained")
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -32,12 +39,50 @@ class ExportSettings:
         quantise: store the tables as fp16, int8 or int4; None: as they are.
         weights: ema or trained; None: those that evaluations take.
         portable: whether machine code is for any x86-64-v3 processor, not only for this machine's.
+        rows_from: labelled files with the columns of the training, which the artifact is held
+            against in place of the run's own test split. A run on a stream has no other.
+        since: the artifact that a delta is written on; None: a whole artifact is written.
+        trust_native_code: whether the machine code of `since` may be run.
     """
 
     formats: tuple[str, ...] = ("pt2",)
     quantise: str | None = None
     weights: str | None = None
     portable: bool = False
+    rows_from: tuple[str, ...] = ()
+    since: str | None = None
+    trust_native_code: bool = False
+
+
+def settings_of_base(settings: ExportSettings, formats: tuple[str, ...] | None) -> ExportSettings:
+    """Return the settings of a delta, which is of the kind that its base is.
+
+    Args:
+        settings: what is asked for.
+        formats: those that were named; None: none were.
+
+    Raises:
+        UserError: for a base that is none, and a kind that is not the base's.
+    """
+    assert settings.since is not None
+    base = open_artifact(settings.since)
+    kind = {n: base.manifest.get(n) for n in ("quantise", "weights")}
+    asked = {"quantise": settings.quantise, "weights": settings.weights}
+    raise_combined(
+        f"--{name} {value}: {settings.since} has {kind[name] or 'whole tables'}: leave it out"
+        for name, value in asked.items()
+        if value is not None and value != kind[name]
+    )
+    if formats is not None or settings.portable:
+        raise UserError("--since: a delta has no format: leave out --format and --portable")
+    if base.formats == ("aoti",) and not settings.trust_native_code:
+        raise UserError(
+            f"--since {settings.since}: holds machine code alone, which is run to hold the delta "
+            "against the evaluation; --trust-native-code does so with an artifact of your own"
+        )
+    return replace(
+        settings, formats=base.formats, quantise=kind["quantise"], weights=kind["weights"]
+    )
 
 
 def plan_export(
@@ -60,10 +105,53 @@ def plan_export(
         UserError: with every mistake.
     """
     raise_combined(_find_problems(folder, out, settings))
-    composed = compose_job(
-        ["loop=eval", f"run={folder}", *_FIXED, *_AVERAGES[settings.weights], *overrides]
-    )
+    words = ["loop=eval", f"run={folder}", *_FIXED, *_AVERAGES[settings.weights], *overrides]
+    assert folder is not None
+    dataset = read_config(require_trained_run(Path(folder)))["dataset"]
+    if settings.rows_from:
+        composed = _compose_with_rows(words, dataset, settings.rows_from)
+    else:
+        if str(dataset["_target_"]).startswith(STREAM_DATASETS) and not _chooses_dataset(overrides):
+            raise UserError(
+                f"export: {folder} has learnt from a stream, which has no test split to hold the "
+                "artifact against: --rows-from FILE names labelled rows"
+            )
+        composed = compose_job(words)
     check_composed(composed, allowed)
+    return composed
+
+
+def _chooses_dataset(overrides: Sequence[str]) -> bool:
+    return any(word.startswith("dataset=") for word in overrides)
+
+
+def _compose_with_rows(
+    words: Sequence[str], dataset: Mapping[str, Any], rows: Sequence[str]
+) -> ComposedConfig:
+    """Compose an evaluation on other rows, whose columns are those of the run's schema.
+
+    Args:
+        words: the command line.
+        dataset: of the run.
+        rows: files, folders, globs or URLs.
+
+    Raises:
+        UserError: for a run without a schema, and for files of several formats.
+    """
+    schema = dataset.get("schema")
+    if schema is None:
+        raise UserError(
+            "--rows-from: the columns of this run's dataset are declared by no schema; without "
+            "this flag, its own test split is scored"
+        )
+    if not isinstance(schema, Mapping):
+        schema = read_schema_file(Path(str(schema)))
+    format_ = find_format(rows, dataset.get("format", "parquet"))
+    composed = compose_job([f"dataset={format_}", *words])
+    paths = [p if "://" in p else os.path.abspath(os.path.expanduser(p)) for p in rows]
+    own = {k: v for k, v in schema.items() if k not in LOCATION_KEYS}
+    for values in (composed.config, composed.saved_config):
+        values["dataset"] |= {"path": paths, "test_path": paths, "schema": own, "mix": False}
     return composed
 
 

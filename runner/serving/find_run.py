@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runner.config.compose import require_trained_run
 from runner.errors import UserError
-from runner.rundir.run import read_meta
+from runner.rundir.run_files import read_meta
 
 MAX_DEPTH = 4  # folders between the given one and a run's
 

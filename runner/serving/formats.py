@@ -9,14 +9,24 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
+from safetensors.numpy import save_file
 
 from runner.errors import UserError
-from runner.serving.artifact import GraphSpec
+from runner.serving.artifact import GraphSpec, weights_file
+from runner.serving.loaded_graph import without_tree_warning
+from runner.serving.onnx_weights import read_initializers
 
 ONNX_OPSET = 20
 # Machine code that every x86-64 processor since 2013 runs; the default is that of this machine.
 PORTABLE = {"cpp.march": "x86-64-v3", "cpp.simdlen": 256}
+# Weights lie in a file beside the code, also those of few values, which would otherwise stand in
+# the code as numbers: a delta replaces them without compiling again.
+WEIGHTS_APART = {
+    "always_keep_tensor_constants": True,
+    "aot_inductor.package_constants_in_so": False,
+}
 
 
 def save_graph(
@@ -40,6 +50,9 @@ def save_graph(
             torch.export.save(program, str(path))
         elif format_ == "aoti":
             _compile(program, path, portable)
+            weights = path.with_name(weights_file(spec.name))
+            save_file(program_weights(program), weights)
+            weights.chmod(0o644)  # safetensors lets nobody else read it
         else:
             _save_onnx(program, spec, path)
     except Exception as error:
@@ -57,11 +70,49 @@ def _drop_example_inputs(program: torch.export.ExportedProgram) -> None:
 def _compile(program: torch.export.ExportedProgram, path: Path, portable: bool) -> None:
     from torch._inductor import aoti_compile_and_package, config
 
-    with config.patch(PORTABLE if portable else {}):
+    with config.patch(WEIGHTS_APART | (PORTABLE if portable else {})), without_tree_warning():
         aoti_compile_and_package(program, package_path=str(path))
 
 
+def program_weights(program: torch.export.ExportedProgram) -> dict[str, np.ndarray]:
+    """Return the weights and constants of a traced graph by name."""
+    tensors = {**program.state_dict, **program.constants}
+    return {n: t.detach().contiguous().numpy() for n, t in tensors.items() if torch.is_tensor(t)}
+
+
 def _save_onnx(program: torch.export.ExportedProgram, spec: GraphSpec, path: Path) -> None:
+    """Write an ONNX file whose weights have their names, so that a delta can replace them.
+
+    The optimizer of the exporter computes with small weights in advance, such as those of a batch
+    norm; onnxruntime does that, too, when it loads the file.
+
+    Raises:
+        ValueError: if the exporter changes a weight in spite of that.
+    """
+    for optimize in (True, False):
+        _convert_to_onnx(program, spec, path, optimize)
+        kept = read_initializers(path.read_bytes())
+        lost = [n for n, x in _trained_weights(program).items() if not _is_same(x, kept.get(n))]
+        if not lost:
+            return
+    raise ValueError(f"the file would not hold the weight {lost[0]!r} as it is")
+
+
+def _is_same(values: np.ndarray, kept: np.ndarray | None) -> bool:
+    return kept is not None and kept.shape == values.shape and kept.tobytes() == values.tobytes()
+
+
+def _trained_weights(program: torch.export.ExportedProgram) -> dict[str, np.ndarray]:
+    """Return the weights that the graph reads and training changes: all but places in tables."""
+    signature, weights = program.graph_signature, program_weights(program)
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    read = {names[node.name] for node in program.graph.nodes if node.users and node.name in names}
+    return {n: x for n, x in weights.items() if n in read and x.dtype not in (np.int64, np.bool_)}
+
+
+def _convert_to_onnx(
+    program: torch.export.ExportedProgram, spec: GraphSpec, path: Path, optimize: bool
+) -> None:
     with _quiet():
         written = torch.onnx.export(
             program,
@@ -69,6 +120,7 @@ def _save_onnx(program: torch.export.ExportedProgram, spec: GraphSpec, path: Pat
             output_names=list(spec.outputs),
             opset_version=ONNX_OPSET,
             dynamo=True,
+            optimize=optimize,
             verbose=False,
         )
     assert written is not None

@@ -5,9 +5,9 @@ B batch, F features, E width of all pooled embeddings, L sequence length, D widt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -31,14 +31,20 @@ class TableChoice:
 
     quantise: str | None = None
     for_onnx: bool = False
+    weights: Mapping[str, Tensor] | None = None  # `<table>/weight`; None: those of the model
+    num_rows: Mapping[str, int] = field(default_factory=dict)  # table -> rows; others are whole
 
 
 class _Tables:
     """The trained tables of a look-up, by feature."""
 
-    def __init__(self, lookup: TableLookup) -> None:
-        assert lookup.tables is not None
-        self._state = lookup.tables.state()
+    def __init__(self, lookup: TableLookup, choice: TableChoice) -> None:
+        if choice.weights is None:
+            assert lookup.tables is not None
+            self._state: Mapping[str, Tensor] = lookup.tables.state()
+        else:
+            self._state = choice.weights
+        self._num_rows = choice.num_rows
         self._spec_of = {name: spec for spec in lookup.specs for name in spec.features}
 
     def spec(self, feature: str) -> TableSpec:
@@ -47,7 +53,8 @@ class _Tables:
     def weight(self, spec: TableSpec) -> Tensor:
         """Return the rows at their true width, [R, D] float32."""
         weight: Tensor = self._state[f"{spec.name}/weight"]
-        return weight.detach().float().contiguous().clone()
+        num_rows = self._num_rows.get(spec.name.removesuffix(LINEAR_SUFFIX))
+        return weight.detach()[:num_rows].float().contiguous().clone()
 
     def stack(self, features: Sequence[str], choice: TableChoice) -> StackedTables:
         """Stack the tables of features of one width."""
@@ -80,7 +87,7 @@ class PlainLookup(nn.Module):
         choice: TableChoice,
     ) -> None:
         super().__init__()
-        tables = _Tables(lookup)
+        tables = _Tables(lookup, choice)
         by_width: dict[int, list[SparseFeature]] = {}
         for feature in features:
             by_width.setdefault(tables.spec(feature.name).dim, []).append(feature)

@@ -5,8 +5,8 @@ R rows of a part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,11 @@ import pyarrow.types as pt
 from runner.data.core.columns import GROUP_PREFIX, WEIGHT_COLUMN, Columns
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
 from runner.data.tabular.bad_rows import MAX_EXAMPLES, RowValidator
-from runner.data.tabular.column_types import check_column_types, rewritten_columns
+from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
+from runner.data.tabular.column_types import check_column_types, id_types, rewritten_columns
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
-from runner.data.tabular.fit import TransformFitter, needs_fitting
-from runner.data.tabular.read_files import RowChunk, is_list, is_text
-from runner.data.tabular.schema_file import Declared, IdSpec, LabelSpec, NumericSpec
+from runner.data.tabular.fit import with_declared_sizes
+from runner.data.tabular.read_files import RowChunk
 from runner.errors import DataError
 from runner.serving.predict_input import MEMORY, InputPart
 
@@ -31,23 +31,11 @@ class Transforms:
 
     Args:
         declared: all columns, labels included.
-        fitted: vocabularies, statistics and sizes of tables.
-        text_columns: column of ids -> whether it held texts, as far as that is known.
+        fitted: vocabularies, statistics, sizes of tables, and the types of ids.
     """
 
     declared: Declared
     fitted: FittedTransforms
-    text_columns: Mapping[str, bool] = field(default_factory=dict)
-
-    def with_text_columns(self, text_columns: Mapping[str, bool]) -> Transforms:
-        """Return the transforms that read ids as in training, whatever type they have now."""
-        ids = tuple(
-            replace(spec, input="string" if text_columns[spec.column] else "integer")
-            if spec.input == "auto" and spec.column in text_columns and not spec.separator
-            else spec
-            for spec in self.declared.ids
-        )
-        return Transforms(replace(self.declared, ids=ids), self.fitted, text_columns)
 
     @property
     def features(self) -> Declared:
@@ -70,9 +58,7 @@ def load_transforms(declared: Declared, run: Path) -> Transforms:
     fitted = FittedTransforms()
     if (folder / FITTED_FILE).exists():
         fitted = FittedTransforms.load(folder)
-    if not fitted.num_rows and not fitted.moments and not needs_fitting(declared):
-        # data that was read as it is: its sizes are those that the schema declares
-        fitted = TransformFitter(declared, split_seed=0, skip_bad_rows=False).compute()
+    fitted = with_declared_sizes(fitted, declared)
     missing = {s.table or s.name for s in declared.ids} - fitted.num_rows.keys()
     missing |= {s.name for s in declared.numeric if s.standardise} - fitted.moments.keys()
     if missing:
@@ -86,8 +72,9 @@ def load_transforms(declared: Declared, run: Path) -> Transforms:
 def plain_transforms(columns: Columns) -> Transforms:
     """Return the transforms of prepared columns, whose ids are rows of tables already."""
     numeric = [
-        NumericSpec(c.name, c.name, c.log1p, c.std != 1, (c.clip_min, c.clip_max), c.default)
+        NumericSpec(c.name, c.name, c.log1p, moved, (c.clip_min, c.clip_max), c.default)
         for c in columns.numeric
+        for moved in [bool(c.mean) or c.std != 1]
     ]
     pooled = [
         IdSpec(
@@ -117,7 +104,8 @@ def plain_transforms(columns: Columns) -> Transforms:
     fitted = FittedTransforms(
         num_rows={spec.table or spec.name: spec.num_rows or 0 for spec in declared.ids},
         mean_length={c.name: c.mean_length for c in columns.lists},
-        moments={c.name: [c.mean, c.std] for c in columns.numeric if c.std != 1},
+        moments={c.name: [c.mean, c.std] for c in columns.numeric},
+        id_types={spec.column: "integer" for spec in declared.ids},
     )
     return Transforms(declared, fitted)
 
@@ -134,28 +122,22 @@ def check_input_types(
         same_format: whether the input has the format of the run's data.
 
     Raises:
-        DataError: for a type that an input of the model cannot take, a column of a cross that is a
-            text now and was a number, or the reverse, and one of which that is not known.
+        DataError: for a type that an input of the model cannot take, and for a column of which it
+            is not known whether its ids were texts or numbers.
     """
-    features, text_columns = transforms.features, transforms.text_columns
-    check_column_types(features, input_schema, path)
+    features, known = transforms.features, transforms.fitted.id_types
+    check_column_types(features, input_schema, path, allow_json_lists=True)
     for spec in features.ids:
-        if (spec.encode == "as_is" and not spec.cross) or spec.encode == "bucketise":
+        is_fixed = spec.encode == "as_is" or spec.input != "auto"
+        if same_format or (is_fixed and not spec.cross):
             continue
-        for column in spec.cross or (spec.column,):
-            type_ = input_schema.field(column).type
-            type_ = type_.value_type if is_list(type_) else type_
-            if column not in text_columns and spec.input == "auto" and not same_format:
+        for column in id_types(replace(features, ids=(spec,)), input_schema):
+            if column not in known:
+                type_ = input_schema.field(column).type
                 raise DataError(
                     f"{path}: column {column!r} has type {type_}, and the files of the training, "
                     "which tell whether its ids were texts or numbers, are not there any more; an "
                     "input of the training's own format is taken to have its types"
-                )
-            if spec.cross and text_columns.get(column, is_text(type_)) != is_text(type_):
-                expected = "a text" if text_columns[column] else "an integer"
-                raise DataError(
-                    f"{path}: column {column!r} has type {type_}, expected {expected} as in the "
-                    "training"
                 )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 from runner.data.tabular.read_files import (
     RowChunk,
@@ -20,8 +21,7 @@ from runner.data.tabular.read_files import (
     read_parquet_chunks,
     unpack_columns,
 )
-from runner.data.tabular.schema_file import Declared
-from runner.data.tabular.table import TableRecipe
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError
 
 MEMORY = DataFile("the table")  # the name of a table that lies in no file

@@ -1,6 +1,6 @@
 """The model of a run as evaluations use it: it scores encoded parts.
 
-B rows of a batch, R rows of a part, T tasks, I items, K best items, L sequence length, D width.
+B rows of a batch, R rows of a part, T tasks, K best items, D width.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from runner.batch import Batch, DataPosition, Schema
+from runner.batch import Batch, DataPosition
 from runner.config.settings import TrainerSettings, make_settings
 from runner.data.core.columns import Columns
 from runner.data.core.dataset import Dataset
@@ -24,14 +24,15 @@ from runner.data.read.collate import build_schema, collate
 from runner.data.read.decode import BlockReader, Rows
 from runner.data.read.index import BlockIndex
 from runner.data.read.stream import BatchSlice
-from runner.data.tabular.schema_file import IdSpec
-from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import ConfigError
 from runner.models.layers.retrieval import RetrievalModel
 from runner.reporting.console import View
 from runner.rundir.checkpoint import Checkpoint
+from runner.serving.item_index import item_columns, open_index
 from runner.serving.predict_encode import EncodedPart, Transforms
-from runner.serving.predict_outputs import TOP_ITEMS, TOP_SCORES, Outputs
+from runner.serving.predict_items import ExactSearch, IndexSearch, ItemSearch
+from runner.serving.predict_outputs import Outputs
+from runner.serving.predict_plan import index_model
 from runner.training.builder.context import make_context, set_up_task
 from runner.training.builder.device import prepare_device, seed_everything
 from runner.training.builder.instantiate import instantiate
@@ -41,15 +42,14 @@ from runner.training.update.context import Context
 from runner.training.update.prefetch import batches_on_device
 from runner.training.update.task import Task
 
-MAX_SCORES = 1 << 24  # of queries with items, in memory at once
 ALL_ROWS = np.zeros(1, np.int64)  # the one block of a part
 
 
 class _NoRows(Dataset):
     """The schema of a run whose data are not needed: a model asks for counts of training ids."""
 
-    def __init__(self, schema: Schema) -> None:
-        self.schema = schema
+    def __init__(self, columns: Columns) -> None:
+        self.schema, self.growth = build_schema(columns), columns.growth
         self.num_rows, self.reachable, self.bad_rows = {}, {}, {}
         self.rest = "short"
 
@@ -86,9 +86,8 @@ class RunModel:
         trainer = make_settings(TrainerSettings, config["trainer"])
         device = prepare_device(trainer)
         seed_everything(config["seed"])
-        self.schema = build_schema(transforms.columns)
         with open(os.devnull, "w") as nowhere:
-            dataset = _NoRows(self.schema)
+            dataset = _NoRows(transforms.columns)
             parts = make_context(config, trainer, dataset, device, None, View(nowhere), allowed)
         self.context: Context = parts[0]
         self.task: Task = instantiate(config["task"], KINDS["task"], key="task", allowed=allowed)
@@ -97,11 +96,12 @@ class RunModel:
         for root in self.context.root_modules():
             root.eval()
         self.context.evaluation_weights().__enter__()  # for good: nothing trains here
+        self.schema = dataset.schema
         self.transforms, self.checkpoint = transforms, checkpoint
         self.columns: Columns = transforms.columns
         # that of an evaluation in one process: rounding may depend on the size of a batch
         self.batch_size = trainer.batch_size * trainer.num_processes
-        self._leave_history_out = bool(config["metrics"]["leave_history_out"])
+        self._config = config
 
     @property
     def model(self) -> torch.nn.Module:
@@ -140,7 +140,7 @@ class RunModel:
             ConfigError: for outputs that the model cannot give.
         """
         self.check_outputs(outputs)
-        search = _ItemSearch(self, outputs.top_k) if outputs.top_k else None
+        search = self._make_search(outputs) if outputs.top_k else None
 
         def score(part: EncodedPart) -> pa.Table:
             if isinstance(self.model, RetrievalModel):
@@ -150,10 +150,19 @@ class RunModel:
 
         return score
 
+    def _make_search(self, outputs: Outputs) -> ItemSearch:
+        leave_out = bool(self._config["metrics"]["leave_history_out"])
+        if outputs.index is not None:
+            index = open_index(outputs.index, index_model(self._config, self.checkpoint))
+            return IndexSearch(index, outputs.top_k, leave_history_out=leave_out)
+        assert isinstance(self.model, RetrievalModel)
+        return ExactSearch(self.model, self.transforms, outputs.top_k, leave_history_out=leave_out)
+
     def _score_part(
-        self, part: EncodedPart, outputs: Outputs, search: _ItemSearch | None
+        self, part: EncodedPart, outputs: Outputs, search: ItemSearch | None
     ) -> pa.Table:
         logits: list[Tensor] = []
+        items: list[tuple[np.ndarray, np.ndarray]] = []
         found: dict[str, list[Tensor]] = {}
         host = self._batches(part)
         with closing(batches_on_device(self.context, host)) as batches:
@@ -168,9 +177,7 @@ class RunModel:
                         else prediction.aux[vectors[name]]
                     )
                 if search is not None:
-                    items_BK, scores_BK = search.find(prediction.aux)
-                    found.setdefault(TOP_ITEMS, []).append(items_BK)
-                    found.setdefault(TOP_SCORES, []).append(scores_BK)
+                    items.append(search.find(prediction.aux))
         logits_RT = torch.cat(logits).cpu().numpy()
         columns = {name: part.kept[name] for name in part.kept.column_names}
         for task, label in enumerate(self.columns.labels):
@@ -180,17 +187,22 @@ class RunModel:
             columns[outputs.score_name(label)] = pa.array(score_R, mask=part.bad_R)
         for name, tensors in found.items():
             columns[name] = _list_column(torch.cat(tensors).cpu().numpy(), part.bad_R)
+        if search is not None:
+            positions_RK, scores_RK = (np.concatenate(parts) for parts in zip(*items))
+            columns |= item_columns(search.ids, positions_RK, scores_RK, part.bad_R)
         return pa.table(columns)
 
     def _batches(self, part: EncodedPart) -> Iterator[Batch]:
         rows = _PartReader(part, self.columns).read()
         keys = [feature.name for feature in self.schema.sparse]
         sequences = [feature.name for feature in self.schema.sequences]
+        growing = self.context.growing
         for start in range(0, len(rows), self.batch_size):
             stop = min(start + self.batch_size, len(rows))
             end = part.first_row + stop
             batch_slice = BatchSlice(((rows, start, stop),), end)
-            yield collate(batch_slice, keys, DataPosition(0, end), sequences)
+            batch = collate(batch_slice, keys, DataPosition(0, end), sequences)
+            yield batch if growing is None else growing.look_up(batch)
 
 
 class _PartReader(BlockReader):
@@ -206,62 +218,6 @@ class _PartReader(BlockReader):
 
     def read_table(self, blocks: np.ndarray, names: Any) -> pa.Table:
         return self._rows.select(list(names))
-
-
-class _ItemSearch:
-    """An exact search for the items with the best scores.
-
-    Left out are the rows of a vocabulary's unknown and missing values, and with
-    `metrics.leave_history_out` the items of the row's history, as in the rankings of evaluations.
-    """
-
-    def __init__(self, owner: RunModel, top_k: int) -> None:
-        model = owner.model
-        assert isinstance(model, RetrievalModel)
-        model.open_catalogue(leave_history_out=False)
-        assert model.items_ID is not None
-        self._items_ID = model.items_ID
-        model.close_catalogue()
-        spec, ids_I = item_ids(owner.transforms, model.item.name)
-        self._ids_I = torch.from_numpy(ids_I).to(self._items_ID.device)
-        self._num_special = FIRST_VALUE_ID if spec.encode == "vocabulary" else 0
-        self._top_k, self._leave_history_out = top_k, owner._leave_history_out
-
-    def find(self, vectors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the raw ids [B, K] of the best items, best first, and their scores."""
-        query_BD = vectors["query_BD"]
-        step = max(1, MAX_SCORES // len(self._items_ID))
-        items, scores = [], []
-        for start in range(0, len(query_BD), step):
-            rows = slice(start, start + step)
-            scores_BI = query_BD[rows] @ self._items_ID.t()
-            scores_BI[:, : self._num_special] = -torch.inf
-            if self._leave_history_out and "history_BL" in vectors:
-                self._leave_out(scores_BI, vectors, rows)
-            best_BK, index_BK = scores_BI.topk(self._top_k, dim=1)
-            items.append(self._ids_I[index_BK])
-            scores.append(best_BK)
-        return torch.cat(items), torch.cat(scores)
-
-    def _leave_out(self, scores_BI: Tensor, vectors: Mapping[str, Tensor], rows: slice) -> None:
-        ids_BL, length_B = vectors["history_BL"][rows], vectors["history_length_B"][rows]
-        place_L = torch.arange(ids_BL.shape[1], device=ids_BL.device)
-        row_BL = torch.arange(len(ids_BL), device=ids_BL.device)[:, None].expand_as(ids_BL)
-        seen_BL = place_L < length_B[:, None]
-        scores_BI[row_BL[seen_BL], ids_BL[seen_BL]] = -torch.inf
-
-
-def item_ids(transforms: Transforms, feature: str) -> tuple[IdSpec, np.ndarray]:
-    """Return how a feature is declared, and the raw id [I] of each row of its table.
-
-    Ids that were hashed cannot be told from their row, so the row's number stands for them.
-    """
-    [spec] = [s for s in transforms.declared.ids if s.name == feature]
-    table = spec.table or spec.name
-    ids_I = np.arange(transforms.fitted.num_rows[table])
-    if spec.encode == "vocabulary":
-        ids_I[FIRST_VALUE_ID:] = transforms.fitted.vocabularies[table]
-    return spec, ids_I
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:

@@ -20,14 +20,17 @@ class Outputs:
         logits: the model's logits in place of probabilities; regressions have no logits.
         embeddings: names of `EMBEDDINGS` whose vectors are written as well.
         top_k: how many of the best items are written as well; 0 for none.
+        index: a folder of `python -m runner index`, in which they are searched; None: all items
+            are compared.
 
     Raises:
-        UserError: for an embedding that does not exist, or a number below 0.
+        UserError: for an embedding that does not exist, a number below 0, or an index for nothing.
     """
 
     logits: bool = False
     embeddings: tuple[str, ...] = ()
     top_k: int = 0
+    index: str | None = None
 
     def __post_init__(self) -> None:
         for name in self.embeddings:
@@ -35,6 +38,8 @@ class Outputs:
                 raise UserError(unknown_choice("--embeddings", name, EMBEDDINGS))
         if self.top_k < 0:
             raise UserError(f"--top-k={self.top_k}: must be a number of items, 0 for none")
+        if self.index is not None and not self.top_k:
+            raise UserError(f"--index {self.index}: is for --top-k, which is not set")
 
     @property
     def needs_retrieval(self) -> bool:

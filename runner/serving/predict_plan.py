@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.compose import ComposedConfig, compose_from_run
+from runner.config.composed_checks import check_composed
 from runner.config.targets import allowed_packages
 from runner.errors import UserError
-from runner.launch import check_composed
 from runner.rundir.checkpoint import Checkpoint
 from runner.rundir.find_checkpoint import find_checkpoint
-from runner.rundir.run import read_meta
+from runner.rundir.run_files import read_meta
 from runner.serving.find_run import find_run
+from runner.serving.item_index import read_index_manifest
 from runner.serving.predict_encode import Transforms, check_input_types
 from runner.serving.predict_input import (
     InputTable,
@@ -92,11 +93,11 @@ def make_plan(
         "input": input_fingerprint(table.files["train"]),
         "rows_per_part": part_rows,
         "keep": list(table.keep),
-        "outputs": vars(outputs),
+        "outputs": _describe_outputs(outputs, config, checkpoint),
         "settings": {
             "batch_size": batch_size,
             "amp": trainer["amp"] and trainer["amp_dtype"],
-            "ema": bool(trainer["ema"]["decay"] and trainer["ema"]["evaluate"]),
+            "ema": uses_average(trainer),
             "leave_history_out": config["metrics"]["leave_history_out"],
             "on_bad_rows": table.on_bad_rows,
             "format": table.format,
@@ -116,6 +117,34 @@ def make_plan(
         folder=Path("outputs", "predict", name) if out is None else Path(out),
         manifest=manifest,
     )
+
+
+def _describe_outputs(
+    outputs: Outputs, config: Mapping[str, Any], checkpoint: Checkpoint
+) -> dict[str, Any]:
+    """Return what tells outputs from others; an index by its hash, wherever it lies.
+
+    Raises:
+        UserError: for an index of another model.
+    """
+    described = {name: value for name, value in vars(outputs).items() if name != "index"}
+    if outputs.index is not None:
+        model = index_model(config, checkpoint)
+        described["index"] = read_index_manifest(Path(outputs.index), model)["version"]
+    return described
+
+
+def index_model(config: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what an index must have been made of, to be searched with a run's queries."""
+    return {
+        "checkpoint": checkpoint_hash(checkpoint.path),
+        "weights": "ema" if uses_average(config["trainer"]) else "trained",
+    }
+
+
+def uses_average(trainer: Mapping[str, Any]) -> bool:
+    """Return whether evaluations take the moving average of the weights."""
+    return bool(trainer["ema"]["decay"] and trainer["ema"]["evaluate"])
 
 
 def compose_for_prediction(

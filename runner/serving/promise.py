@@ -18,7 +18,7 @@ import torch
 from runner.batch import Batch, Prediction
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.retrieval import RetrievalModel
-from runner.serving.artifact import require_graph
+from runner.serving.item_vectors import all_item_vectors
 from runner.serving.raw_rows import EncodedRows
 from runner.serving.run_inputs import RunInputs, select_rows
 from runner.serving.scorer import Scorer
@@ -33,7 +33,6 @@ AMP_BOUND = 5e-3  # an evaluation under autocast rounds more than the graph, whi
 LOGIT_BOUND = 1e-4  # of a whole graph, relative to the largest logit or 1
 MOVED_ROWS = 4  # in rankings rounding may swap so many rows
 LATENCY_ROWS = (1, 64, 1024)
-ITEMS_AT_A_TIME = 16_384
 
 
 @dataclass
@@ -61,13 +60,13 @@ def compare(
     context, model = job.context, job.context.model
     metrics = job.make_metrics(True)
     settings = MetricSettings(**job.config["metrics"])
-    rows = _RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
+    rows = RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
     found = Comparison({})
     for root in context.root_modules():
         root.eval()
     with context.evaluation_weights(), torch.no_grad(), open_catalogue(model, settings):
         if isinstance(model, RetrievalModel) and model.items_ID is not None:
-            items_ID = torch.from_numpy(_all_items(scorer, model.item.num_rows))
+            items_ID = torch.from_numpy(all_item_vectors(scorer, model.item.num_rows))
         else:
             items_ID = None
         for batch in job.dataset.batches(split, batch_size=job.trainer.batch_size):
@@ -82,7 +81,7 @@ def compare(
             found.largest_logit = max(found.largest_logit, largest)
             losses = dict(context.loss(scored))
             schema = job.dataset.schema
-            metrics.update(attach_slices(scored, batch, schema, settings.slice_by), losses)
+            metrics.update(attach_slices(scored, batch, schema, settings.slice_by, model), losses)
     found.metrics, _ = reduce_metrics(metrics, context.ranks)
     found.problems = _find_problems(found, evaluated, scorer, job, split)
     return found
@@ -108,18 +107,6 @@ def _score(
     return replace(prediction, logits_BT=logits_BT, aux=aux)
 
 
-def _all_items(scorer: Scorer, num_items: int) -> np.ndarray:
-    """Return the vectors of all items, whose only feature is their id, [I, D]."""
-    spec = require_graph(scorer.artifact, "items")
-    parts = []
-    for start in range(0, num_items, ITEMS_AT_A_TIME):
-        ids = np.arange(start, min(start + ITEMS_AT_A_TIME, num_items))
-        lengths = np.ones((1, len(ids)), np.int64)
-        arrays = {"values_0": ids, "lengths_0": lengths, "weights_0": np.ones(len(ids), "f4")}
-        parts.append(scorer.run_arrays("items", [arrays[name] for name in spec.inputs])["vectors"])
-    return np.concatenate(parts)
-
-
 def _find_problems(
     found: Comparison, evaluated: Mapping[str, float], scorer: Scorer, job: Job, split: str
 ) -> list[str]:
@@ -142,7 +129,7 @@ def _find_problems(
     return problems
 
 
-class _RowQueue:
+class RowQueue:
     """Encoded rows in the sizes that are asked for."""
 
     def __init__(self, chunks: Iterator[EncodedRows]) -> None:

@@ -15,14 +15,14 @@ import pyarrow.types as pt
 
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.bad_rows import RowValidator
-from runner.data.tabular.column_types import check_column_types
+from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.encode import build_numeric_column, encode_numeric, map_to_table_rows
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.raw_ids import RawIds, read_ids
 from runner.data.tabular.read_files import RowChunk, unpack_columns
-from runner.data.tabular.schema_file import Declared
 from runner.errors import DataError, nearest_hint
 from runner.serving.artifact import GraphSpec, RawInputs
+from runner.serving.predict_encode import Transforms, check_input_types
 
 REQUEST = DataFile("the rows")
 
@@ -89,7 +89,7 @@ def encode_rows(
         numeric=tuple(spec for spec in raw.declared.numeric if spec.name in wanted),
         ids=tuple(spec for spec in raw.declared.ids if spec.name in wanted),
     )
-    table = _prepare_columns(declared, rows)
+    table = _prepare_columns(Transforms(declared, raw.fitted), rows)
     chunk = RequestRows(REQUEST, None, first_row, table.num_rows, table)
     return encode_chunk_features(chunk, declared, raw.fitted, skip_bad_rows=skip_bad_rows)
 
@@ -111,7 +111,7 @@ def encode_chunk_features(
     }
     ids = {}
     for spec in declared.ids:
-        found = read_ids(spec, table, validator)
+        found = read_ids(spec, table, validator, fitted.id_types)
         num_rows = fitted.num_rows[spec.table or spec.name]
         values = map_to_table_rows(spec, found, num_rows, fitted, validator).astype(np.int64)
         # what the graph trusts: in stacked tables another id would read another table's row
@@ -120,12 +120,13 @@ def encode_chunk_features(
     return EncodedRows(chunk.num_rows, dense, ids, validator.bad_R, validator.messages)
 
 
-def _prepare_columns(declared: Declared, rows: pa.Table) -> pa.Table:
+def _prepare_columns(transforms: Transforms, rows: pa.Table) -> pa.Table:
     """Select the columns that are read, and give those without a value the type of their role.
 
     Raises:
         DataError: for a column that is missing, there twice, or of a type that its role refuses.
     """
+    declared = transforms.declared
     for name in declared.columns:
         count = len(rows.schema.get_all_field_indices(name))
         if count == 0:
@@ -136,6 +137,7 @@ def _prepare_columns(declared: Declared, rows: pa.Table) -> pa.Table:
     table = rows.select(list(declared.columns))
     numbers = {spec.column for spec in declared.numeric}
     texts = {spec.column for spec in declared.ids if spec.separator}
+    texts |= {name for name, type_ in transforms.fitted.id_types.items() if type_ == "string"}
     lists = {c for s in declared.ids if s.is_list and not s.separator for c in s.columns}
     for index, name in enumerate(table.column_names):
         type_ = table.schema.field(index).type
@@ -145,7 +147,7 @@ def _prepare_columns(declared: Declared, rows: pa.Table) -> pa.Table:
         elif pt.is_null(type_):
             target = pa.string() if name in texts else pa.list_(plain) if name in lists else plain
             table = table.set_column(index, name, table[name].cast(target))
-    check_column_types(declared, table.schema, str(REQUEST))
+    check_input_types(transforms, table.schema, str(REQUEST), same_format=True)
     return unpack_columns(table)
 
 

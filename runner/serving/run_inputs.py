@@ -11,22 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from runner.data.core.columns import Columns, NumericColumn
 from runner.data.core.dataset import Dataset
 from runner.data.core.fitted import FittedTransforms, with_fitted_transforms
 from runner.data.prepare.fingerprint import build_recipe
-from runner.data.prepare.recipe import Recipe, prepare
+from runner.data.prepare.recipe import prepare
 from runner.data.read.parquet_dataset import ParquetDataset
 from runner.data.sets.criteo import Criteo
+from runner.data.tabular.column_specs import Declared, IdSpec
+from runner.data.tabular.fit import with_declared_sizes
+from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.raw_ids import RawIds
-from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.read_files import RowChunk, single_array
 from runner.data.tabular.rewrite import iterate_split_chunks
-from runner.data.tabular.schema_file import Declared, IdSpec, NumericSpec
-from runner.data.tabular.table import TableRecipe
+from runner.data.tabular.table_recipe import TableRecipe
+from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError
 from runner.serving.artifact import RawInputs
+from runner.serving.predict_encode import Transforms, plain_transforms
 from runner.serving.raw_rows import REQUEST, EncodedRows, RequestRows, encode_chunk_features
+from runner.serving.transforms import with_id_types
+from runner.training.growing_dataset import GrowingDataset
+from runner.training.update.growing_ids import GrowingIds
 
 CHUNK_ROWS = 1 << 16
 
@@ -56,6 +63,23 @@ class RunInputs:
                 skips = self.table is not None and self.table.skips_bad_rows
                 encoded = encode_chunk_features(chunk, declared, fitted, skip_bad_rows=skips)
             yield select_rows(encoded, is_wanted_R)
+
+    def read_texts(self, spec: IdSpec) -> dict[int, str] | None:
+        """Return the text of each hash in a column of ids; None if its ids are no texts."""
+        found: dict[int, str] = {}
+        if self.table is None or spec.encode != "vocabulary" or spec.input == "integer":
+            return None
+        times = self.raw.fitted.times
+        for chunk, _ in iterate_split_chunks(self.table, self.table.columns_read, times):
+            if chunk.table is None or spec.column not in chunk.table.column_names:
+                continue
+            values = single_array(chunk.table, spec.column).drop_null()
+            held = self.raw.fitted.id_types.get(spec.column)
+            if "string" not in (spec.input, held):
+                return None
+            texts = values.unique().cast(pa.string())
+            found |= zip(hash_texts(texts).tolist(), texts.to_pylist())
+        return found
 
     def _chunks(self, split: str) -> Iterator[tuple[RowChunk, np.ndarray]]:
         if self.table is None:
@@ -87,66 +111,57 @@ def find_run_inputs(config: Mapping[str, Any], dataset: Dataset, run_dir: Path) 
     """
     node = with_fitted_transforms(config["dataset"], run_dir / "data")
     recipe = build_recipe(node)
+    if isinstance(dataset, GrowingDataset):
+        dataset = dataset.dataset
     if recipe is None or not isinstance(dataset, ParquetDataset):
         raise UserError(
             f"dataset {node['_target_']}: cannot be exported: it gives batches, and no raw columns "
-            "that could be scored again; a table (dataset=parquet, csv, tsv) or a known data set "
+            "that could be scored again; a table (dataset=parquet, csv, arrow) or a known data set "
             "can"
         )
     table = recipe if isinstance(recipe, TableRecipe) else None
     if isinstance(recipe, Criteo):
         table = recipe.as_table()
-    if table is None:
-        raw = _inputs_of_columns(dataset.columns)
-    else:
-        raw = RawInputs(table.declared, _fitted(recipe, table, dataset.columns))
-    declared = replace(raw.declared, labels=(), weight=None, groups=(), carried=(), places={})
-    return RunInputs(RawInputs(declared, raw.fitted), dataset, table)
-
-
-def _fitted(recipe: Recipe, table: TableRecipe, columns: Columns) -> FittedTransforms:
-    if table.learnt:
-        fitted = FittedTransforms.load(Path(table.learnt))
-    else:
-        fitted = FittedTransforms.load(prepare(recipe)[0])
-    # files that are read as they are have no fitted values, but their tables have sizes
-    sizes = {c.table or c.name: c.num_rows for c in columns.categorical}
-    sizes |= {c.table or c.name: c.num_rows for c in columns.sequences}
-    return replace(fitted, num_rows={**sizes, **fitted.num_rows})
-
-
-def _inputs_of_columns(columns: Columns) -> RawInputs:
-    """Declare prepared columns as raw ones."""
-    ids = [
-        IdSpec(
-            name=c.name,
-            column=c.name,
-            encode=c.encode,
-            num_rows=c.num_rows,
-            salt=c.salt,
-            default=c.default,
-            list=c.is_list,
-            weights=c.weights or "",
-            pooling=c.pooling,
-            table=c.table,
+    if table is not None and table.declared.interactions is not None:
+        raise UserError(
+            "a run on raw interactions cannot be exported yet: its histories are made of events "
+            "and are columns of no file; `predict` scores rows that have them in a column"
         )
-        for c in columns.categorical
-    ]
-    ids += [
-        IdSpec(c.name, c.name, num_rows=c.num_rows, table=c.table, max_length=c.max_length)
-        for c in columns.sequences
-    ]
-    fitted = FittedTransforms(
-        num_rows={spec.table or spec.name: spec.num_rows or 0 for spec in ids},
-        moments={c.name: [c.mean, c.std] for c in columns.numeric},
+    if table is None:
+        transforms = plain_transforms(dataset.columns)
+    else:
+        folder = Path(table.learnt) if table.learnt else prepare(recipe)[0]
+        fitted = with_declared_sizes(FittedTransforms.load(folder), table.declared)
+        transforms = Transforms(table.declared, with_id_types(fitted, table))
+    return RunInputs(RawInputs(transforms.features, transforms.fitted), dataset, table)
+
+
+def freeze_growing_ids(inputs: RunInputs, growing: GrowingIds) -> RunInputs:
+    """Return the inputs with a vocabulary in place of each growing table, as it is now.
+
+    The rows of the model's tables are put into the order of the vocabularies.
+    """
+    vocabularies = growing.freeze()
+    num_rows = {table: FIRST_VALUE_ID + len(ids) for table, ids in vocabularies.items()}
+    declared, fitted = inputs.raw.declared, inputs.raw.fitted
+    ids = tuple(
+        replace(
+            spec,
+            encode="vocabulary",
+            num_rows=num_rows[spec.table or spec.name],
+            min_count=1,
+            evict=None,
+        )
+        if spec.encode == "growing"
+        else spec
+        for spec in declared.ids
     )
-    numeric = tuple(_numeric_spec(c) for c in columns.numeric)
-    return RawInputs(Declared(labels=(), numeric=numeric, ids=tuple(ids)), fitted)
-
-
-def _numeric_spec(c: NumericColumn) -> NumericSpec:
-    standardise = bool(c.mean) or c.std != 1
-    return NumericSpec(c.name, c.name, c.log1p, standardise, (c.clip_min, c.clip_max), c.default)
+    fitted = replace(
+        fitted,
+        vocabularies={**fitted.vocabularies, **vocabularies},
+        num_rows={**fitted.num_rows, **num_rows},
+    )
+    return replace(inputs, raw=RawInputs(replace(declared, ids=ids), fitted))
 
 
 def _blank_rows(declared: Declared, num_rows: int) -> EncodedRows:

@@ -2,7 +2,7 @@
 
 Copy what you need: nothing here comes from the project that trained the model. `schema.json` says
 which inputs a graph takes, and how raw columns become ids (`runner.serving.Scorer` does that).
-The example below is of rows whose outputs are known.
+The example below is of rows whose outputs are known. Machine code needs safetensors, too.
 """
 
 import hashlib
@@ -40,9 +40,13 @@ def load(graph: str, format_: str) -> Callable[[list[Any]], list[Any]]:
 
     module: Any
     if format_ == "aoti":  # machine code: load it only if you trust who has built it
+        from safetensors.torch import load_file
         from torch._inductor import aoti_load_package
 
         module = aoti_load_package(path)
+        weights = load_file(HERE / f"{graph}.aoti.safetensors")
+        read = {name: weights[name] for name in module.get_constant_fqns()}
+        module.load_constants(read, check_full_update=True)
     else:  # torch.export.load trusts the file, too
         module = torch.export.load(path).module(check_guards=False)
 

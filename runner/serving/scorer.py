@@ -5,22 +5,22 @@ TorchRec, FBGEMM and Hydra are imported nowhere on this way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from runner.errors import UserError, unknown_choice
-from runner.serving.artifact import (
-    FORMATS,
-    Artifact,
-    GraphSpec,
-    graph_file,
-    open_artifact,
-    require_graph,
-)
+from runner.serving.artifact import Artifact, graph_file, open_artifact, require_graph
+from runner.serving.delta import open_delta
+from runner.serving.item_index import ItemIndex, item_columns, open_index
+from runner.serving.item_table import find_history, read_item_table
+from runner.serving.item_vectors import with_vectors_of
+from runner.serving.loaded_graph import LoadedGraph, load_graph
 from runner.serving.raw_rows import (
     EncodedRows,
     as_table,
@@ -29,20 +29,67 @@ from runner.serving.raw_rows import (
     graph_inputs,
 )
 
-RunGraph = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
-
 
 class Scorer:
     """A loaded artifact. It can be used from several threads at once.
 
+    Every answer is that of one version, also while `apply_delta` brings the next. Whoever calls it
+    more than once, or names the version of an answer, does so on a `snapshot`.
+
     Args:
         artifact: verified by `open_artifact`.
-        run: what runs each graph.
+        graphs: by name.
+        index: finds the best items of a retrieval model; None: all items are compared.
     """
 
-    def __init__(self, artifact: Artifact, run: Mapping[str, RunGraph]) -> None:
-        self.artifact = artifact
-        self._run = dict(run)
+    def __init__(
+        self,
+        artifact: Artifact,
+        graphs: Mapping[str, LoadedGraph],
+        index: ItemIndex | None = None,
+    ) -> None:
+        self._now = _Version(artifact, dict(graphs), index)  # replaced as one
+        self._delta_lock = Lock()
+
+    @property
+    def artifact(self) -> Artifact:
+        """The artifact that is served, with the deltas that were applied."""
+        return self._now.artifact
+
+    @property
+    def version(self) -> str:
+        """What answers name as the model's version."""
+        return self.artifact.version
+
+    def snapshot(self) -> Scorer:
+        """Return a scorer that stays at the present version; it shares all weights."""
+        same = Scorer(self.artifact, {})
+        same._now = self._now
+        return same
+
+    def apply_delta(self, path: Path | str) -> None:
+        """Go on to the version of a delta, between two answers.
+
+        Answers under way are of the version before. The tables that change are copied, so that
+        they are in memory twice until the last of these answers is given. The items of a retrieval
+        model get their new vectors; an approximate index is of the version before, so that from
+        now on all items are compared.
+
+        Args:
+            path: the folder of the delta; `runner.serving.delta.next_delta` finds it.
+
+        Raises:
+            UserError: a ValueError, for a delta on another version than the one that is served,
+                naming both, and for one that is damaged; nothing has changed then.
+        """
+        with self._delta_lock:
+            now, delta = self._now, open_delta(path)
+            delta.check_base(now.artifact)
+            changed = {
+                name: graph.with_weights(delta.new_weights(name, graph.weight))
+                for name, graph in now.graphs.items()
+            }
+            self._now = _Version(delta.applied_to(now.artifact), changed, has_deltas=True)
 
     @classmethod
     def load(
@@ -52,6 +99,7 @@ class Scorer:
         format: str | None = None,
         trust_native_code: bool = False,
         num_threads: int = 0,
+        index: Path | str | None = None,
     ) -> Scorer:
         """Load an artifact, after its files were held against the manifest.
 
@@ -63,27 +111,19 @@ class Scorer:
             format: one of those in the artifact; None: the first of them.
             trust_native_code: whether an AOTInductor package may be loaded.
             num_threads: of onnxruntime; 0: its default. torch has its own setting.
+            index: a folder of `python -m runner index`, of this very model, for `top_k`.
 
         Raises:
             UserError: for a folder that is damaged or not an artifact, a format that it does not
-                have, and for native code that is not trusted.
+                have, for native code that is not trusted, and for an index of another model.
         """
-        artifact = open_artifact(path)
-        chosen = artifact.formats[0] if format is None else format
-        if chosen not in artifact.formats:
-            raise UserError(unknown_choice("format", chosen, artifact.formats))
-        if chosen == "aoti" and not trust_native_code:
-            raise UserError(
-                f"{path}: holds machine code, which runs with all your rights when it is loaded; "
-                "trust_native_code=True loads an artifact of your own"
-            )
-        run = {}
+        artifact, chosen = check_artifact(path, format, trust_native_code)
+        found = None if index is None else open_index(index, {"version": artifact.version})
+        graphs = {}
         for spec in artifact.graphs:
-            name = graph_file(spec.name, chosen)
-            if name not in artifact.manifest["files"]:
-                raise UserError(f"{path}: the manifest lists no {name}")
-            run[spec.name] = load_graph(artifact.path / name, chosen, spec, num_threads=num_threads)
-        return cls(artifact, run)
+            path_of = artifact.path / graph_file(spec.name, chosen)
+            graphs[spec.name] = load_graph(path_of, chosen, spec, num_threads=num_threads)
+        return cls(artifact, graphs, found)
 
     @property
     def is_retrieval(self) -> bool:
@@ -103,7 +143,8 @@ class Scorer:
         Raises:
             DataError: naming the column that is missing, or the first bad row and its value.
         """
-        return self.score_encoded(self.encode(rows, skip_bad_rows=skip_bad_rows))
+        one = self.snapshot()
+        return one.score_encoded(one.encode(rows, skip_bad_rows=skip_bad_rows))
 
     def encode(self, rows: Any, *, skip_bad_rows: bool = False, first_row: int = 0) -> EncodedRows:
         """Encode raw rows for all graphs.
@@ -111,31 +152,35 @@ class Scorer:
         Raises:
             DataError: as in `score`.
         """
-        features = graph_features(self.artifact.graphs)
-        raw = self.artifact.raw
+        artifact = self.artifact
+        features = graph_features(artifact.graphs)
         return encode_rows(
-            raw, as_table(rows), features, first_row=first_row, skip_bad_rows=skip_bad_rows
+            artifact.raw, as_table(rows), features, first_row=first_row, skip_bad_rows=skip_bad_rows
         )
 
     def score_encoded(self, rows: EncodedRows) -> dict[str, np.ndarray]:
         """Score encoded rows, as `score` does."""
-        logits_RT = self.logits(rows)
+        return self.task_scores(self.logits(rows), rows.bad_R)
+
+    def task_scores(self, logits_RT: np.ndarray, bad_R: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the scores of logits, as `score` does; of bad rows NaN."""
         scores = {}
         for t, task in enumerate(self.artifact.tasks):
             x_R = logits_RT[:, t]
             with np.errstate(over="ignore"):
                 y_R = 1 / (1 + np.exp(-x_R)) if task.kind == "binary" else x_R.copy()
-            y_R[rows.bad_R] = np.nan
+            y_R[bad_R] = np.nan
             scores[task.name] = y_R.astype(np.float32)
         return scores
 
     def logits(self, rows: EncodedRows) -> np.ndarray:
         """Return the logits of encoded rows, [R, T] float32."""
+        one = self.snapshot()
         if not rows.num_rows:
-            return np.zeros((0, len(self.artifact.tasks)), np.float32)
-        if not self.is_retrieval:
-            return self.run("model", rows)["logits"]
-        query_RD, item_RD = self.vectors("query", rows), self.vectors("items", rows)
+            return np.zeros((0, len(one.artifact.tasks)), np.float32)
+        if not one.is_retrieval:
+            return one.run("model", rows)["logits"]
+        query_RD, item_RD = one.vectors("query", rows), one.vectors("items", rows)
         logits: np.ndarray = np.einsum("rd,rd->r", query_RD, item_RD)[:, None]
         return logits
 
@@ -149,10 +194,69 @@ class Scorer:
         Raises:
             DataError: as in `score`, and for a model that has no such half.
         """
+        one = self.snapshot()
         if not isinstance(rows, EncodedRows):
-            features = graph_features([require_graph(self.artifact, graph)])
-            rows = encode_rows(self.artifact.raw, as_table(rows), features)
-        return self.run(graph, rows)["vectors"]
+            features = graph_features([require_graph(one.artifact, graph)])
+            rows = encode_rows(one.artifact.raw, as_table(rows), features)
+        return one.run(graph, rows)["vectors"]
+
+    def top_k(self, rows: Any, top_k: int) -> pa.Table:
+        """Find the best items of each row; those of its history as the model's evaluation does.
+
+        Args:
+            rows: raw rows with the columns of the query.
+            top_k: how many items, K.
+
+        Returns:
+            `top_items`, raw ids best first, and `top_scores`: [R] lists of K. Both are null where
+            no more items are left.
+
+        Raises:
+            DataError: as in `score`, and for a model that has no query.
+            UserError: for a model without a table of items.
+        """
+        one = self.snapshot()
+        query = require_graph(one.artifact, "query")
+        if top_k < 1:
+            raise UserError(f"top_k={top_k}: must be at least 1")
+        encoded = encode_rows(one.artifact.raw, as_table(rows), graph_features([query]))
+        return one.top_k_encoded(encoded, top_k)
+
+    def top_k_encoded(self, rows: EncodedRows, top_k: int) -> pa.Table:
+        """Find the best items of encoded rows, as `top_k` does."""
+        one = self.snapshot()
+        return pa.table(item_columns(one.index.ids, *one.search(one.index, rows, top_k)))
+
+    def search(
+        self, index: ItemIndex, rows: EncodedRows, top_k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions in an index of the best items of encoded rows, and their scores."""
+        return index.find(self.run("query", rows)["vectors"], top_k, self._seen(rows))
+
+    @property
+    def index(self) -> ItemIndex:
+        """The index that was loaded, or an exact one over the items of the present version.
+
+        Raises:
+            UserError: for a model without a table of items.
+        """
+        one = self.snapshot()
+        with one._now.index_lock:
+            if one._now.index is None:
+                items = read_item_table(one.artifact)
+                if one._now.has_deltas:
+                    items = with_vectors_of(items, one)
+                one._now.index = ItemIndex.exact(items)
+            return one._now.index
+
+    def _seen(self, rows: EncodedRows) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the items that a search leaves out, [R, L], and their number, [R]."""
+        history, query = find_history(self.artifact), require_graph(self.artifact, "query")
+        if history is None:
+            return None
+        place = [sequence.name for sequence in query.sequences].index(history)
+        inputs = graph_inputs(query, rows)
+        return inputs[f"ids_{place}"], inputs[f"length_{place}"]
 
     def run(self, graph: str, rows: EncodedRows) -> dict[str, np.ndarray]:
         """Run one graph on encoded rows; return its outputs by name.
@@ -178,57 +282,46 @@ class Scorer:
         Raises:
             DataError: if the artifact has no such graph.
         """
-        spec = require_graph(self.artifact, graph)
-        return dict(zip(spec.outputs, self._run[graph](arrays), strict=True))
+        now = self._now
+        spec = require_graph(now.artifact, graph)
+        return dict(zip(spec.outputs, now.graphs[graph](arrays), strict=True))
 
 
-def load_graph(path: Path, format_: str, spec: GraphSpec, *, num_threads: int = 0) -> RunGraph:
-    """Load one graph; the function takes its inputs and returns its outputs, in order.
+@dataclass
+class _Version:
+    """What a scorer answers with. It stays as it is, but for the index, which is made once."""
+
+    artifact: Artifact
+    graphs: Mapping[str, LoadedGraph]
+    index: ItemIndex | None = None
+    has_deltas: bool = False
+    index_lock: Any = field(default_factory=Lock, repr=False)
+
+
+def check_artifact(
+    path: Path | str, format: str | None, trust_native_code: bool
+) -> tuple[Artifact, str]:
+    """Open an artifact, and choose the format of which its graphs are loaded. Imports no torch.
+
+    Args:
+        path: the folder.
+        format: one of those in the artifact; None: the first of them.
+        trust_native_code: whether an AOTInductor package may be loaded.
 
     Raises:
-        UserError: for a `.pt2` that holds more than a graph and tensors, and where the package
-            that runs the format is not installed.
+        UserError: as `Scorer.load` does, but for what is found while a graph is loaded.
     """
-    assert format_ in FORMATS, format_
-    try:
-        if format_ == "onnx":
-            import onnxruntime as ort
-
-            options = ort.SessionOptions()
-            options.intra_op_num_threads = num_threads
-            session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            return partial(_run_onnx, session, spec.inputs)
-        import torch
-    except ImportError as error:
-        missing = "onnxruntime" if format_ == "onnx" else "torch"
-        raise UserError(f"{path}: needs {missing}: pip install {missing}") from error
-    if format_ == "aoti":
-        from torch._inductor import aoti_load_package
-
-        return partial(_run_native, aoti_load_package(str(path)).loader)
-    from runner.serving.pt2_check import check_pt2
-
-    check_pt2(path)
-    # guards are code of the file, and say what `raw_rows` makes sure of
-    return partial(_run_torch, torch.export.load(str(path)).module(check_guards=False))
-
-
-def _run_torch(module: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    import torch
-
-    with torch.no_grad():
-        outputs = module(*(torch.from_numpy(values) for values in inputs))
-    return [output.numpy() for output in outputs]
-
-
-def _run_native(loader: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Run the package itself: the call around it costs as much as a row."""
-    import torch
-
-    outputs = loader.boxed_run([torch.from_numpy(values) for values in inputs])
-    return [output.numpy() for output in outputs]
-
-
-def _run_onnx(session: Any, names: Sequence[str], inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    outputs: list[np.ndarray] = session.run(None, dict(zip(names, inputs)))
-    return outputs
+    artifact = open_artifact(path)
+    chosen = artifact.formats[0] if format is None else format
+    if chosen not in artifact.formats:
+        raise UserError(unknown_choice("format", chosen, artifact.formats))
+    if chosen == "aoti" and not trust_native_code:
+        raise UserError(
+            f"{path}: holds machine code, which runs with all your rights when it is loaded; "
+            "trust_native_code=True (--trust-native-code) loads an artifact of your own"
+        )
+    for spec in artifact.graphs:
+        name = graph_file(spec.name, chosen)
+        if name not in artifact.manifest["files"]:
+            raise UserError(f"{path}: the manifest lists no {name}")
+    return artifact, chosen

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from runner.data.core.columns import Columns
+from runner.data.core.fitted import FittedTransforms
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
-from runner.data.tabular.column_types import text_column_types
-from runner.data.tabular.read_files import is_list, is_text, read_parquet_schema
+from runner.data.tabular.column_types import id_types, text_column_types
 from runner.data.tabular.splits import parse_split
-from runner.data.tabular.table import TableRecipe
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, UserError
 from runner.serving.predict_encode import Transforms, load_transforms, plain_transforms
 
@@ -35,7 +38,7 @@ def read_transforms(dataset: Mapping[str, Any], run: Path) -> Transforms:
         fields = {k: v for k, v in dataset.items() if k in TableRecipe.__dataclass_fields__}
         recipe = TableRecipe(**{"format": "parquet", "path": None, **fields})
         transforms = load_transforms(recipe.declared, run)
-        return transforms.with_text_columns(find_text_columns(recipe))
+        return replace(transforms, fitted=with_id_types(transforms.fitted, recipe))
     known = build_recipe(dataset)
     columns: Any = getattr(known, "columns", None)
     if callable(columns) and known is not None:
@@ -48,18 +51,30 @@ def read_transforms(dataset: Mapping[str, Any], run: Path) -> Transforms:
     return plain_transforms(columns)
 
 
-def find_text_columns(recipe: TableRecipe) -> dict[str, bool]:
-    """Return which columns of ids were texts in training: a text and a number are different ids.
+def with_id_types(fitted: FittedTransforms, recipe: TableRecipe) -> FittedTransforms:
+    """Return a run's transforms with the types of its ids, from its files if it kept none.
 
-    Columns of which it is not known, because the files of the training are gone, are left out.
+    Earlier versions kept none. The types stay unknown if the files are gone, but for those of text
+    files, which their schema declares.
     """
-    names = [c for s in recipe.declared.ids if s.encode != "as_is" or s.cross for c in s.columns]
-    if recipe.format != "parquet":
-        types = text_column_types(recipe.declared, parse_split(None))
-        return {name: is_text(types[name]) for name in names}
+    if fitted.id_types:
+        return fitted
     try:
-        schema, _ = read_parquet_schema(recipe.files["train"][0])
+        schema = next(iter(recipe.schemas.values()))
     except UserError:
-        return {}
-    found = {name: schema.field(name).type for name in names if name in schema.names}
-    return {n: is_text(t.value_type if is_list(t) else t) for n, t in found.items()}
+        if recipe.format not in ("csv", "tsv"):
+            return fitted
+        schema = pa.schema(text_column_types(recipe.declared, parse_split(None)))
+    return replace(fitted, id_types=id_types(recipe.declared, _with_histories(schema, recipe)))
+
+
+def _with_histories(schema: pa.Schema, recipe: TableRecipe) -> pa.Schema:
+    """Add the histories that are made of the events of files, and are columns of no file."""
+    events = recipe.declared.interactions
+    if events is None:
+        return schema
+    types = [schema.field(name).type for name in (events.item, *events.sequences)]
+    types += [pa.int64()] * events.time_gap
+    for name, type_ in zip(events.sequence_names, types, strict=True):
+        schema = schema.append(pa.field(name, pa.list_(type_)))
+    return schema

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.errors import UserError
 from runner.rundir.readers import as_number, numeric_values, read_signed_meta
-from runner.rundir.run import read_result
+from runner.rundir.run_files import read_result
 from runner.sweep.database import JobRecord
 from runner.sweep.plan import SweepJob, SweepPlan, job_overrides, slug
 

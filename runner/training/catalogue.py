@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -13,12 +13,18 @@ from runner.batch import Batch, Prediction, Schema
 from runner.data.core.dataset import Dataset
 from runner.distributed.ranks import Ranks
 from runner.errors import ConfigError
-from runner.metrics.settings import MetricSettings, check_slice_column, parse_cutoff
+from runner.metrics.lists import popularity_levels
+from runner.metrics.settings import (
+    ITEM_POPULARITY,
+    MetricSettings,
+    check_slice_column,
+    parse_cutoff,
+)
 from runner.metrics.slices import attach_slice_values
 from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import single_ids
 
-_COUNT_ROWS = 65_536  # read at a time
+COUNT_ROWS = 65_536  # read at a time
 
 
 def check_rankings(settings: MetricSettings, dataset: Dataset, model: nn.Module) -> None:
@@ -29,7 +35,14 @@ def check_rankings(settings: MetricSettings, dataset: Dataset, model: nn.Module)
     """
     if settings.ranks_full_catalogue:
         _check_full_catalogue(settings, model)
-    if settings.slice_by is not None:
+    if settings.slice_by == ITEM_POPULARITY:
+        if not isinstance(model, RetrievalModel):
+            name = type(model).__name__
+            raise ConfigError(
+                f"metrics.slice_by={ITEM_POPULARITY}: {name} knows no item; model=sasrec and "
+                "model=two_tower do"
+            )
+    elif settings.slice_by is not None:
         _check_slices(settings, dataset)
 
 
@@ -44,7 +57,7 @@ def _check_full_catalogue(settings: MetricSettings, model: nn.Module) -> None:
         model.check_catalogue()
     except ValueError as error:
         raise ConfigError(f"metrics.candidates=full: {error}") from error
-    for metric in settings.ranking_metrics:
+    for metric in (*settings.ranking_metrics, *settings.list_metrics):
         _, cutoff = parse_cutoff(metric)
         if cutoff is not None and cutoff > model.item.num_rows:
             raise ConfigError(
@@ -61,7 +74,7 @@ def _check_slices(settings: MetricSettings, dataset: Dataset) -> None:
     check_slice_column(settings, schema.groups, [f.name for f in schema.sparse])
     split = "validation" if "validation" in dataset.num_rows else list(dataset.num_rows)[-1]
     values: set[int] = set()
-    for batch in dataset.batches(split, batch_size=_COUNT_ROWS):
+    for batch in dataset.batches(split, batch_size=COUNT_ROWS):
         try:
             values |= set(torch.unique(slice_values(batch, dataset.schema, name)).tolist())
         except ValueError as error:
@@ -85,14 +98,16 @@ def slice_values(batch: Batch, schema: Schema, name: str) -> Tensor:
 
 
 def attach_slices(
-    prediction: Prediction, batch: Batch, schema: Schema, name: str | None
+    prediction: Prediction, batch: Batch, schema: Schema, name: str | None, model: nn.Module
 ) -> Prediction:
     """Return the prediction with the column that metrics are sliced by, if there is one."""
-    return (
-        prediction
-        if name is None
-        else attach_slice_values(prediction, slice_values(batch, schema, name))
-    )
+    if name is None:
+        return prediction
+    if name == ITEM_POPULARITY:
+        assert isinstance(model, RetrievalModel) and model.popularity_I is not None
+        values_B = popularity_levels(model.popularity_I)[single_ids(batch, model.item.name)]
+        return attach_slice_values(prediction, values_B)
+    return attach_slice_values(prediction, slice_values(batch, schema, name))
 
 
 def count_ids_for_model(model: nn.Module, dataset: Dataset, ranks: Ranks) -> None:
@@ -103,23 +118,45 @@ def count_ids_for_model(model: nn.Module, dataset: Dataset, ranks: Ranks) -> Non
     names = model.counted_features if isinstance(model, RetrievalModel) else ()
     if not isinstance(model, RetrievalModel) or not names:
         return
-    schema = dataset.schema
+    model.set_item_counts(_count_ids(names, dataset, ranks, model.negatives.counts_I.device))
+
+
+def count_item_popularity(
+    model: nn.Module, dataset: Dataset, ranks: Ranks, settings: MetricSettings
+) -> None:
+    """Count how often items occur in the train split, as a target or in a history, if needed.
+
+    Collective.
+    """
+    if not settings.needs_item_popularity or not isinstance(model, RetrievalModel):
+        return
+    names = [model.item.name, *([model.history] if model.history else [])]
+    counts = _count_ids(names, dataset, ranks, model.negatives.counts_I.device)
+    model.popularity_I = torch.stack(list(counts.values())).sum(0).long()
+
+
+def _count_ids(
+    names: Sequence[str], dataset: Dataset, ranks: Ranks, device: torch.device
+) -> dict[str, Tensor]:
+    """Return how often each id of a feature or sequence occurs in train rows of label 1."""
+    batches = dataset.batches(
+        "train", batch_size=COUNT_ROWS, rank=ranks.rank, world_size=ranks.world_size
+    )
+    counts = count_ids(batches, dataset.schema, names)
+    # float64 adds whole numbers exactly, so in any order alike
+    return {name: ranks.all_reduce_sum(counts[name].to(device)) for name in names}
+
+
+def count_ids(batches: Iterable[Batch], schema: Schema, names: Sequence[str]) -> dict[str, Tensor]:
+    """Return how often each id occurs in rows of label 1, by feature or sequence: [I] float64."""
     rows = {f.name: f.num_rows for f in schema.sparse}
     rows |= {s.name: s.num_rows for s in schema.sequences}
-    counts = {name: torch.zeros(rows[name]) for name in names}
-    batches = dataset.batches(
-        "train", batch_size=_COUNT_ROWS, rank=ranks.rank, world_size=ranks.world_size
-    )
+    counts = {name: torch.zeros(rows[name], dtype=torch.float64) for name in names}
     for batch in batches:
         positive_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
         for name, ids in _ids_of_rows(batch, positive_B, names):
             counts[name] += torch.bincount(ids, minlength=rows[name])
-    for name in names:
-        # summed as float64, which adds whole numbers exactly, so in any order alike
-        counts[name] = ranks.all_reduce_sum(
-            counts[name].double().to(model.negatives.counts_I.device)
-        )
-    model.set_item_counts(counts)
+    return counts
 
 
 def _ids_of_rows(
@@ -144,7 +181,9 @@ def open_catalogue(model: nn.Module, settings: MetricSettings) -> Iterator[None]
     if not (settings.ranks_full_catalogue and isinstance(model, RetrievalModel)):
         yield
         return
-    model.open_catalogue(leave_history_out=settings.leave_history_out)
+    model.open_catalogue(
+        leave_history_out=settings.leave_history_out, list_length=settings.list_length
+    )
     try:
         yield
     finally:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
@@ -53,6 +54,31 @@ class Cadence:
     log_every: Interval | None
     eval_every: Interval | None
     save_every: Interval | None
+    deliver_every: Interval | None = None
+
+
+class Delivery(Protocol):
+    """Hands what a training has learnt to those who serve it. Rank 0 alone has one."""
+
+    def start(self, job: Job) -> None:
+        """Get ready, before the first update.
+
+        Raises:
+            UserError: for a model or dataset that cannot be delivered.
+        """
+
+    def deliver(self, checkpoint: Path) -> None:
+        """Deliver the weights of a checkpoint; runs in the thread that has written it.
+
+        Raises:
+            UserError: if that was not possible; the training goes on, and says so.
+        """
+
+    def protected_steps(self) -> tuple[int, ...]:
+        """Return the steps whose checkpoints are still needed."""
+
+    def finish(self, checkpoint: Path | None) -> None:
+        """Deliver the last checkpoint, or with None end at once, as after a signal."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +109,8 @@ class Job:
     learning_rates_for: Callable[[int | None, int | None], LearningRates] | None = None
     run: Run | None = None  # None: nothing is written (debug)
     checkpointer: Checkpointer | None = None
+    delivery: Delivery | None = None  # on rank 0, where something is delivered
+    allowed: tuple[str, ...] = ()  # packages that a `_target_` may name besides ours
     source_checkpoint: Checkpoint | None = None  # the checkpoint that loop=eval evaluates
 
 

@@ -34,6 +34,7 @@ from runner.training.update.parameters import (
 if TYPE_CHECKING:
     from runner.training.job import Job
 
+GROWING_PREFIX = "growing/"  # before the names of the maps from ids to rows in a checkpoint
 EMA_PREFIX = "ema/"  # before the names of moving averages in a checkpoint
 _METRICS_PREFIX = "metrics/train/"
 _PER_RANK_PREFIXES = (_METRICS_PREFIX, RNG_PREFIX)  # of tensors that have a row for each rank
@@ -89,6 +90,19 @@ def weight_tensors(ctx: Context) -> dict[str, Tensor]:
     return tables | dense
 
 
+def growing_tensors(ctx: Context) -> dict[str, Tensor]:
+    """Return the live maps from ids to rows; empty if no table grows."""
+    if ctx.growing is None:
+        return {}
+    return {f"{GROWING_PREFIX}{name}": t for name, t in ctx.growing.tensors().items()}
+
+
+def rebuild_growing_ids(ctx: Context) -> None:
+    """Go on from the maps that have been written into `growing_tensors`."""
+    if ctx.growing is not None:
+        ctx.growing.rebuild()
+
+
 def ema_tensors(ctx: Context) -> dict[str, Tensor]:
     """Return the live moving averages of the dense half; empty if the job keeps none."""
     if ctx.ema is None:
@@ -101,7 +115,7 @@ def checkpoint_tensors(ctx: Context, train_metrics: Metrics) -> dict[str, Tensor
 
     Train metrics have a row for each rank: its sums since the last log, not yet merged.
     """
-    state = weight_tensors(ctx) | ema_tensors(ctx)
+    state = weight_tensors(ctx) | ema_tensors(ctx) | growing_tensors(ctx)
     tables = ctx.tables.state() | ctx.tables.resume_state()
     state |= {f"tables/{name}": t for name, t in tables.items()}
     parameters = trained_parameters(ctx)
@@ -207,6 +221,7 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
         _restore_on_other_ranks(job, saved, into, saved_shapes)
     if starts_ema and ctx.ema is not None:
         ctx.ema.reset()
+    rebuild_growing_ids(ctx)
     ctx.logged_means.load_state_for_rank(saved.values.get("numbers", []), ranks)
     state = train_state_from_values(saved.values)
     ctx.prior_table_updates = dict(saved.values.get("table_updates", {}))
@@ -263,10 +278,12 @@ def restore_weights(job: Job, saved: Checkpoint) -> None:
 def restore_context_weights(ctx: Context, saved: Checkpoint) -> None:
     """Restore only the weights, in place, and their averages if evaluations use them.
 
+    The maps from ids to the rows of growing tables belong to the weights.
+
     Raises:
         ConfigError: if evaluations use averages and the checkpoint holds none.
     """
-    into = weight_tensors(ctx)
+    into = weight_tensors(ctx) | growing_tensors(ctx)
     if ctx.ema is not None and ctx.ema.use_in_evaluation:
         into |= ema_tensors(ctx)
         if not any(name.startswith(EMA_PREFIX) for name in tensor_shapes(saved)):
@@ -278,9 +295,10 @@ def restore_context_weights(ctx: Context, saved: Checkpoint) -> None:
     resumed = {f"tables/{name}": t for name, t in ctx.tables.resume_state().items()}
     if resumed and resumed.keys() <= tensor_shapes(saved).keys():
         load_tensor_subset(saved, into | resumed)
-        return
-    load_tensor_subset(saved, into)
-    ctx.tables.take_over_weights()
+    else:
+        load_tensor_subset(saved, into)
+        ctx.tables.take_over_weights()
+    rebuild_growing_ids(ctx)
 
 
 def load_tensor_subset(saved: Checkpoint, into: Mapping[str, Tensor]) -> None:

@@ -169,6 +169,8 @@ def training_batches(
     job: Job, state: TrainState, allow_prefetch: bool
 ) -> Generator[Batch, None, None]:
     """Yield the batches from the position of `state` on, epoch after epoch, one for each update."""
+    # ids get their rows when their update begins
+    allow_prefetch = allow_prefetch and job.context.growing is None
     with closing(
         batches_on_device(job.context, dataset_batches(job, state), allow_prefetch=allow_prefetch)
     ) as batches:
@@ -187,6 +189,7 @@ def dataset_batches(job: Job, state: TrainState) -> Iterator[Batch]:
             start=cursor if epoch == cursor.epoch else DataPosition(epoch, 0),
             rank=job.context.ranks.rank,
             world_size=job.context.ranks.world_size,
+            **({} if job.context.growing is None else {"grow": True}),
         )
         if is_stream(job.dataset) and is_of_ones_own(job.dataset):
             batches = check_first_batch(batches, job.dataset.schema, batch_size)

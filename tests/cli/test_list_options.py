@@ -53,7 +53,8 @@ def test_a_group_shows_the_fields_of_its_default(command):
     shown = table(command("ls", "trainer")[1])
     assert (
         shown["trainer.batch_size"]
-        == "4096 whole number, at least 1 and below 2**31 rows of one rank and micro-batch"
+        == "4096 whole number, at least 1 and below 2**31; or auto rows of one rank and "
+        "micro-batch; auto: by the number of train rows"
     )
     assert shown["trainer.max_steps"].startswith(
         "null whole number or null, at least 1 updates; exactly"

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from runner.cli.schema import schema
-from runner.data.tabular.propose_schema import SeveralLabelsError
+from runner.data.tabular.choose_roles import SeveralLabelsError
 from runner.errors import UserError
 from tests.data.shapes import SHAPES, make
 

@@ -46,10 +46,27 @@ def test_a_search_may_be_of_a_model_of_ones_own():
 
 
 def test_jobs_of_the_quick_search_are_short_unless_the_command_line_says_how_long():
-    short = ["trainer.max_epochs=5", "trainer.early_stop.patience=1"]
-    assert split("search=quick")[0] == [*short, "search=quick"]
-    assert split("search=quick", "recipe=bars")[0] == [*short, "search=quick", "recipe=bars"]
+    length, patience = "trainer.max_epochs=5", "trainer.early_stop.patience=1"
+    rates = ['optimizer="adam"', 'scheduler="cosine"']
+    every = [*rates, length, patience]
+    assert split("search=quick")[0] == [*every, "search=quick"]
+    assert split("search=quick", "recipe=bars")[0] == [*every, "search=quick", "recipe=bars"]
     words = ["search=quick", "trainer.max_steps=40", "trainer.eval_every=10"]
-    assert split(*words)[0] == [short[1], *words]
+    assert split(*words)[0] == [*rates, patience, *words]
     words = ["search=quick", "trainer.early_stop.patience=2"]
-    assert split(*words)[0] == [short[0], *words]
+    assert split(*words)[0] == [*rates, length, *words]
+
+
+def test_rates_of_the_quick_search_fall_unless_the_command_line_has_a_schedule():
+    fixed, _ = split("search=quick")
+    config = compose(fixed).config
+    assert (config["scheduler"]["kind"], config["optimizer"]["sparse"]["kind"]) == (
+        "cosine",
+        "adam",
+    )
+    fixed, _ = split("search=quick", "scheduler.warmup=10")
+    assert compose(fixed).config["scheduler"] == {"kind": "cosine", "warmup": 10, "final": 0.0}
+    fixed, _ = split("search=quick", "scheduler=step")
+    assert compose(fixed).config["scheduler"]["kind"] == "step"
+    fixed, _ = split("search=quick", "optimizer=adagrad")
+    assert compose(fixed).config["optimizer"]["sparse"]["kind"] == "adagrad"

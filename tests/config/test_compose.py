@@ -2,9 +2,9 @@ import pytest
 
 from runner.cli.multirun import expand_grid
 from runner.config.compose import compose
+from runner.config.composed_checks import check_composed
 from runner.config.targets import ALLOWED_PACKAGES
 from runner.errors import ConfigError
-from runner.launch import check_composed
 
 
 def write_config_folder(tmp_path, **files):
@@ -111,3 +111,18 @@ def test_yaml_can_ask_for_several_jobs(tmp_path):
     )
     assert compose(["experiments=many"], config_dirs=dirs).is_multirun
     assert not compose(["experiments=many", "hydra.mode=RUN"], config_dirs=dirs).is_multirun
+
+
+@pytest.mark.parametrize(
+    ("model", "own"), [("deepfm", "deep"), ("mlp", "deep"), ("dlrm", "top"), ("masknet", "top")]
+)
+def test_hidden_is_a_name_for_the_widths_of_every_main_mlp(model, own):
+    config = compose([f"model={model}", "model.net.hidden=[7,5]"])
+    assert not config.problems
+    assert config.config == compose([f"model={model}", f"model.net.{own}=[7,5]"]).config
+
+
+@pytest.mark.parametrize("model", ["afn", "mmoe"])  # two such MLPs, and none
+def test_hidden_is_refused_where_it_does_not_say_which_widths_are_meant(model):
+    (problem,) = compose([f"model={model}", "model.net.hidden=[7,5]"]).problems
+    assert "there is no key 'model.net.hidden'" in problem

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from runner.config.compose import compose, compose_from_run
+from runner.config.composed_checks import check_composed
 from runner.config.targets import ALLOWED_PACKAGES
-from runner.launch import check_composed
 from tests.conftest import TINY
 
 RMSPROP = "optimizer.dense._target_=torch.optim.RMSprop"

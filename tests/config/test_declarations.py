@@ -32,6 +32,7 @@ from runner.config_key import Key
 FULL_OPTIONS = {
     "trainer": ["default"],
     "checkpoint": ["default"],
+    "delivery": ["default"],
     "launcher": ["default"],
     "remote": ["ray"],
     "search": ["tpe"],
@@ -232,8 +233,9 @@ def test_the_reference_page_says_type_default_range_unit_and_signature():
     lines = reference.PAGE.read_text(encoding="utf-8").splitlines()
     batch_size, *_ = [line for line in lines if line.startswith("| `trainer.batch_size` |")]
     assert batch_size == (
-        "| `trainer.batch_size` | whole number | `4096` | at least 1 and below 2\\*\\*31 | rows "
-        "| in global_batch | rows of one rank and micro-batch |"
+        "| `trainer.batch_size` | whole number | `4096` | at least 1 and below 2\\*\\*31; or "
+        "auto | rows | in global_batch | rows of one rank and micro-batch; auto: by the number of "
+        "train rows |"
     )
     [profile] = [line for line in lines if line.startswith("| `trainer.profile.updates` |")]
     assert profile.split(" | ")[5] == "no"  # as the whole group declares

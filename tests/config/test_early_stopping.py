@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.config.compose import compose
+from runner.config.composed_checks import check_composed
 from runner.config.early_stopping import (
     BatchOnPlateau,
     LrOnPlateau,
@@ -19,7 +20,6 @@ from runner.config.early_stopping import (
 )
 from runner.config.rules import check_config
 from runner.config.targets import ALLOWED_PACKAGES
-from runner.launch import check_composed
 
 NAN, INF = float("nan"), float("inf")
 

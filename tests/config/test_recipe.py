@@ -3,11 +3,11 @@
 import pytest
 
 from runner.config.compose import compose
+from runner.config.composed_checks import check_composed
 from runner.config.part_arguments import read_arguments
 from runner.config.signature import compute_signature
 from runner.config.targets import ALLOWED_PACKAGES
 from runner.errors import ConfigError
-from runner.launch import check_composed
 
 NETS = ("autoint", "dcn", "deepfm", "din", "dlrm", "finalmlp", "masknet", "mlp", "mmoe", "ple")
 
@@ -26,7 +26,21 @@ def test_the_default_recipe_changes_nothing():
     assert compute_signature(named.config, "data") == compute_signature(plain.config, "data")
 
 
-@pytest.mark.parametrize("model", [*NETS, "sasrec", "two_tower", "wide_and_deep", "xdeepfm"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        *NETS,
+        "bert4rec",
+        "bst",
+        "gru4rec",
+        "hstu",
+        "sasrec",
+        "two_tower",
+        "wide_and_deep",
+        "xdeepfm",
+    ],
+)
+@pytest.mark.parity("N13")
 def test_every_model_takes_the_recipe_without_a_mistake(model):
     composed = compose(["recipe=bars", f"model={model}"])
     check_composed(composed, ALLOWED_PACKAGES)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from runner.data.tabular.table import TableRecipe, open_table
+from runner.data.tabular.table import open_table
+from runner.data.tabular.table_recipe import TableRecipe
 
 SCHEMA: dict[str, Any] = {
     "labels": {"click": {}, "rating": {"type": "regression"}},

@@ -15,7 +15,8 @@ import torch
 import yaml
 
 from runner.batch import Batch, DataPosition
-from runner.data.tabular.table import TableRecipe, open_table
+from runner.data.tabular.table import open_table
+from runner.data.tabular.table_recipe import TableRecipe
 from tests.conftest import Zygote
 from tests.data.clicks import SCHEMA, clicks, recipe_settings
 from tests.distributed.traced import examples

@@ -13,6 +13,10 @@ from runner.errors import ConfigError
 GOOD = {"labels": {"y": {}}}
 
 
+def growing(**settings):
+    return {"categorical": {"c": {"encode": "growing", "num_rows": 9, **settings}}}
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
@@ -39,6 +43,23 @@ GOOD = {"labels": {"y": {}}}
         ({"groups": 7}, "s.yaml.groups=7: expected a list of columns"),
         ({"path": 7}, "s.yaml.path=7: expected a path"),
         ({"labels": 7}, "s.yaml.labels=7: expected"),
+        (growing(num_rows=None), "c.num_rows=None: growing needs the number of rows"),
+        (growing(num_rows=2), "c.num_rows=2: growing needs"),
+        (growing(min_count=256), "c.min_count=256: growing counts to 255"),
+        (growing(default=0), "c.default: growing takes every id"),
+        (growing(evict=7), "c.evict=7: expected {by: lru"),
+        (growing(evict={"by": "fifo", "every": 3}), "c.evict.by=fifo: one of lru, lfu"),
+        (growing(evict={"by": "lru"}), "c.evict.every is not set"),
+        (growing(evict={"by": "lru", "every": 0}), "c.evict.every=0: must be at least 1"),
+        (growing(evict={"by": "lru", "every": 3.0}), "c.evict.every=3.0: expected a whole number"),
+        (
+            growing(evict={"by": "lru", "every": 3, "share": 1}),
+            "evict.share=1.0: must be above 0 and below 1",
+        ),
+        (growing(evict={"by": 3, "every": 3}), "evict.by=3: expected lru or lfu"),
+        (growing(evict={"by": "lru", "every": 3, "shar": 1}), "evict.shar: there is no such key"),
+        (growing(cross=["a", "b"]), "c.cross: a cross is hashed"),
+        ({"categorical": {"c": {"evict": {"by": "lru", "every": 3}}}}, "is for encode: growing"),
     ],
 )
 def test_a_mistake_is_refused_with_its_key_value_and_rule(more, told):

@@ -17,7 +17,8 @@ from runner.cli.schema import _read_hints, make_parser
 from runner.cli.schema import schema as schema_verb
 from runner.data.tabular.column_names import guess_kind
 from runner.data.tabular.propose_schema import SchemaProposal, propose_schema
-from runner.data.tabular.table import TableRecipe, open_table
+from runner.data.tabular.table import open_table
+from runner.data.tabular.table_recipe import TableRecipe
 from tests.conftest import ROOT
 from tests.data.shapes import SHAPES, Column, Shape, find_mistakes, make
 
@@ -179,7 +180,8 @@ def test_the_proposal_is_yaml_that_tells_the_reasons(tmp_path):
     text = out.read_text()
     assert '"C14": {encode: "vocabulary", min_count: 1}' in text and "; named like an id" in text
     proposed = yaml.safe_load(text)
-    assert proposed["split"] == {"time": "hour", "validation": 0.1, "test": 0.1}
+    wanted = {"time": "hour", "input": "yymmddhh", "validation": 0.1, "test": 0.1}
+    assert proposed["split"] == wanted
     assert proposed["categorical"]["hour_weekday"] == {
         "column": "hour",
         "encode": "weekday",

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runner.data.tabular.table import TableRecipe
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError, UserError
 from tests.data.clicks import clicks, open_dataset, recipe_settings, write_parquet
 

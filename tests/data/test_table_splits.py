@@ -16,7 +16,7 @@ from runner.batch import DataPosition
 from runner.cli.schema import schema as schema_verb
 from runner.data.core.fitted import with_fitted_transforms
 from runner.data.prepare.fingerprint import fingerprint
-from runner.data.tabular.table import TableRecipe
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError
 from tests.data.clicks import SCHEMA, clicks, open_dataset, recipe_settings, write_parquet
 from tests.data.synthetic_settings import dataset_settings
@@ -150,7 +150,7 @@ def test_plain_files_are_read_as_they_are_and_give_the_same_as_rewritten_ones(pa
 
 
 def test_large_row_groups_are_cut_into_blocks_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("runner.data.tabular.table.DIRECT_ROWS", 10_000)
+    monkeypatch.setattr("runner.data.tabular.table_recipe.DIRECT_ROWS", 10_000)
     table = pa.table({"y": np.arange(20_000) % 2, "x": np.arange(20_000.0)})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=20_000)
     schema = {"labels": ["y"], "numeric": ["x"]}

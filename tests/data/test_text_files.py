@@ -7,6 +7,7 @@ import gzip
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -15,10 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.data.tabular import text_blocks
+from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.column_specs import LabelSpec
+from runner.data.tabular.column_types import check_column_types
 from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.raw_ids import read_ids
+from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_text import default_text_format, infer_text_schema, read_text_chunks
-from runner.data.tabular.schema_file import LabelSpec, parse_schema
-from runner.data.tabular.table import TableRecipe
+from runner.data.tabular.schema_file import parse_schema
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.text_values import split_json_lists
 from runner.data.tabular.times import compute_time_part, guess_time_form, parse_times
 from runner.errors import ConfigError, DataError
@@ -195,6 +201,39 @@ def test_json_lists_are_lists():
     assert split_json_lists(pa.array(texts)).to_pylist() == wanted
 
 
+@pytest.mark.parametrize("kind", [str, int])
+def test_lists_written_as_json_are_the_same_ids_as_the_lists_of_the_training(kind):
+    """Rows to be scored may come from a text file, which has no lists."""
+    lists = [[3, 1], [], None, [2, None, 3]]
+    ids = [v if v is None else [x if x is None else kind(x) for x in v] for v in lists]
+    weights = [v if v is None else [0.5] * len(v) for v in lists]
+    table = pa.table({"tags": ids, "w": weights})
+    texts = pa.table(
+        {
+            n: [None if v is None else json.dumps(v) for v in table[n].to_pylist()]
+            for n in ("tags", "w")
+        }
+    )
+    tags = {"list": True, "encode": "hash", "num_rows": 9, "weights": "w"}
+    declared = parse_schema({"labels": ["label"], "categorical": {"tags": tags}}, "test")
+    (spec,), types = declared.ids, {"tags": "string" if kind is str else "integer"}
+
+    def read(rows):
+        chunk = RowChunk(DataFile("rows.csv"), None, 2, rows.num_rows, rows)
+        return read_ids(spec, rows, RowValidator.for_chunk(chunk, False), types)
+
+    expected, found = read(table), read(texts)
+    for name in ("values", "missing", "offsets_R1", "weights"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), name)
+    for wrong in ("3|1", '{"a": 1}', "[[1]]", "['a' 'b']", "[true]"):
+        with pytest.raises(DataError, match=r"line 3, column 'tags': value .*: not a JSON list"):
+            read(texts.set_column(0, "tags", pa.array(["[]", wrong, "[]", "[]"])))
+    features = replace(declared, labels=())
+    check_column_types(features, texts.schema, "rows.csv", allow_json_lists=True)
+    with pytest.raises(DataError, match="a text needs a separator"):
+        check_column_types(features, texts.schema, "rows.csv")
+
+
 MOMENT = datetime(2014, 10, 21, 6, tzinfo=UTC)  # a Tuesday
 
 
@@ -203,15 +242,53 @@ MOMENT = datetime(2014, 10, 21, 6, tzinfo=UTC)  # a Tuesday
     [
         *[(14102106, "yymmddhh"), (2014102106, "yyyymmddhh"), (int(MOMENT.timestamp()), "seconds")],
         *[(int(MOMENT.timestamp()) * 1000, "milliseconds"), ("2014-10-21 06:00:00", "text")],
+        *[("21/10/2014 06:00", "dmy"), ("21.10.2014 6:00:00", "dmy"), ("10/21/2014 6:00", "mdy")],
+        *[("10-21-2014, 6:00 am", "mdy"), ("2014/10/21 06:00", "ymd"), ("14102106", "yymmddhh")],
+        *[("2014-10-21T06:00:00Z", "text"), (str(int(MOMENT.timestamp())), "seconds")],
     ],
 )
 def test_times_in_all_forms(value, form):
     values = pa.array([value])
-    assert guess_time_form(values if form == "text" else values.cast(pa.float64())) == form
+    texts = isinstance(value, str)
+    assert guess_time_form(values if texts else values.cast(pa.float64())) == form
     seconds_R = parse_times(values, "seconds" if form == "text" else form)
     assert seconds_R.tolist() == [MOMENT.timestamp()]
     assert compute_time_part(seconds_R, "hour").tolist() == [6]
     assert compute_time_part(seconds_R, "weekday").tolist() == [1]
+
+
+def test_text_dates_are_those_of_strptime_and_what_is_no_date_is_none():
+    rng = np.random.default_rng(0)
+    moments = [datetime.fromtimestamp(int(s), UTC) for s in rng.integers(9e8, 2e9, 500)]
+    for form, pattern in (("dmy", "%d/%m/%Y %H:%M:%S"), ("mdy", "%m-%d-%Y %I:%M:%S %p")):
+        found = parse_times(pa.array([m.strftime(pattern) for m in moments] + [None]), form)
+        assert found[:-1].tolist() == [m.timestamp() for m in moments] and np.isnan(found[-1])
+    none = [
+        "31/02/2019",
+        "29/02/2019",
+        "1/13/2019",
+        "1/1/19",
+        "1/1/2019 24:00",
+        "1/1/2019 13:00 pm",
+    ]
+    assert np.isnan(parse_times(pa.array([*none, "x", ""]), "dmy")).all()
+    assert parse_times(pa.array(["29/02/2020 12:00 am"]), "dmy") == 1582934400
+    assert np.isnan(parse_times(pa.array([1.0]), "dmy")).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "form"),
+    [
+        (["03/04/2019", "12/11/2019"], "dmy or mdy"),
+        (["03/04/2019", "13/11/2019"], "dmy"),
+        (["03/04/2019", "11/13/2019"], "mdy"),
+        ([20101112, 20121105], "yymmddhh or yyyymmdd"),  # the 11th of December 2020, 5 o'clock
+        ([20101112, 20121130], "yyyymmdd"),
+        (["1.2.3", "4.5.6"], ""),
+    ],
+)
+def test_a_form_that_the_values_do_not_tell_is_two(values, form):
+    assert guess_time_form(pa.array(values)) == form
 
 
 def test_dates_that_are_none():
@@ -286,6 +363,10 @@ def test_the_schema_file_says_how_a_text_is_written(tmp_path):
 EXIT = """
 import sys
 from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.column_types import check_column_types
+from runner.data.tabular.raw_ids import read_ids
+from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.read_text import default_text_format, read_text_chunks
 import pyarrow as pa
 chunks = read_text_chunks(DataFile(sys.argv[1]), {"label": pa.string()}, default_text_format("csv"),

@@ -182,12 +182,12 @@ def test_ranks_end_with_their_parent(runner, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_is_noticed_within_the_timeout(runner, together, tmp_path):
+@pytest.mark.parametrize("rank", [0, 1])  # 0 keeps the store of the ranks
+def test_a_rank_that_hangs_is_noticed_within_the_timeout(runner, together, tmp_path, rank):
     run = tmp_path / "run"
     began = time.monotonic()
-    process = start(
-        runner, run, *TWO, "sharding=row_wise", "trainer.rank_timeout_s=8", TRACE_STOP="1:17"
-    )
+    stop = {"TRACE_STOP": f"{rank}:17"}
+    process = start(runner, run, *TWO, "sharding=row_wise", "trainer.rank_timeout_s=8", **stop)
     ranks = rank_pids(process)
     assert process.wait() == 1, process.text
     assert time.monotonic() - began < 90

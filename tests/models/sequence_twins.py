@@ -76,7 +76,63 @@ def sasrec_states(p: Weights, item: Tensor, history: list[int], num_heads: int) 
     return [norm(p, "norm", a) for a in x]
 
 
-def sasrec_row_losses(p, item, batch, num_heads) -> list[Tensor]:
+def gru4rec_states(p: Weights, item: Tensor, history: list[int], num_heads: int) -> list[Tensor]:
+    """States of GRU layers, gate by gate as in the paper; `num_heads` is not used."""
+    x = [item[i] for i in history[-LONGEST:]]
+    layer = 0
+    while f"layers.{layer}.weight_ih_l0" in p:
+        w, u, b, c = (
+            p[f"layers.{layer}.{kind}_l0"].chunk(3)
+            for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        state, states = torch.zeros(u[0].shape[1], dtype=torch.float64), []
+        for place in x:
+            reset, update = (
+                1 / (1 + torch.exp(-(w[k] @ place + b[k] + u[k] @ state + c[k]))) for k in (0, 1)
+            )
+            new = torch.tanh(w[2] @ place + b[2] + reset * (u[2] @ state + c[2]))
+            state = (1 - update) * new + update * state
+            states.append(state)
+        x, layer = states, layer + 1
+    return [linear(p, "out", state) for state in x]
+
+
+def silu(x: Tensor) -> Tensor:
+    return x / (1 + torch.exp(-x))
+
+
+def hstu_states(p: Weights, item: Tensor, history: list[int], num_heads: int) -> list[Tensor]:
+    """Equations 1 to 3 of the paper, place by place and head by head."""
+    dim = item.shape[1]
+    size = dim // num_heads
+    x = [item[i] * math.sqrt(dim) for i in history[-LONGEST:]]
+
+    def plain_norm(a: Tensor) -> Tensor:
+        return (a - a.mean()) / torch.sqrt(a.var(unbiased=False) + 1e-5)
+
+    block = 0
+    while f"blocks.{block}.project.weight" in p:
+        name = f"blocks.{block}"
+        parts = [silu(p[f"{name}.project.weight"] @ plain_norm(a)).chunk(4) for a in x]
+        outputs = []
+        for i, (gate, _, query, _) in enumerate(parts):
+            mixed = torch.zeros(dim, dtype=torch.float64)
+            for j, (_, value, _, key) in enumerate(parts[: i + 1]):
+                for h in range(num_heads):
+                    own = slice(h * size, (h + 1) * size)
+                    score = query[own] @ key[own] + p[f"{name}.distance_bias"][i - j, 0]
+                    weight = torch.zeros(dim, dtype=torch.float64)
+                    weight[own] = 1.0
+                    mixed = mixed + silu(score) / LONGEST * weight * value
+            outputs.append(x[i] + linear(p, f"{name}.out", plain_norm(mixed) * gate))
+        x, block = outputs, block + 1
+    return [norm(p, "norm", a) for a in x]
+
+
+STATES = {"sasrec": sasrec_states, "gru4rec": gru4rec_states, "hstu": hstu_states}
+
+
+def causal_row_losses(name, p, item, batch, num_heads) -> list[Tensor]:
     """Full softmax of every place in the rows of label 1, summed over each row."""
     losses = []
     for history, [target], label in zip(
@@ -86,7 +142,7 @@ def sasrec_row_losses(p, item, batch, num_heads) -> list[Tensor]:
         if label < 0.5 or not kept:
             losses.append(torch.zeros((), dtype=torch.float64))
             continue
-        states = sasrec_states(p, item, history, num_heads)
+        states = STATES[name](p, item, history, num_heads)
         targets = [*kept[1:], target]
         each = zip(states, targets)
         losses.append(sum(functional.cross_entropy(item @ s, torch.tensor(t)) for s, t in each))
@@ -106,6 +162,76 @@ def din_logits(p: Weights, tables: Weights, batch) -> Tensor:
             interest = interest + unit[0] * e
         x = torch.cat((*pooled, interest, age.double()))
         logits.append(prelu_mlp(p, "top", x))
+    return torch.stack(logits)
+
+
+def leaky(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x, 0.01 * x)
+
+
+def gelu(x: Tensor) -> Tensor:
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
+def bert4rec_row_losses(p, item, batch, masks, num_heads) -> list[Tensor]:
+    """Full softmax of the row's item and of masked places, summed over each row of label 1."""
+    losses = []
+    rows = zip(ids_of(batch, "history"), ids_of(batch, "item"), batch.labels_BT[:, 0], masks)
+    for history, [target], label, mask in rows:
+        kept = [*history[-LONGEST:], target]
+        hidden = [*mask[: len(kept) - 1], True]
+        x = [p["mask_1D"][0] if gone else item[i] for i, gone in zip(kept, hidden)]
+        x = [a + place for a, place in zip(x, reversed(p["places_ND"][: len(x)]))]
+        states = post_norm_states(p, "blocks", x, num_heads, gelu)
+        scores = [item @ gelu(linear(p, "out", state)) for state in states]
+        loss = torch.zeros((), dtype=torch.float64)
+        for of_place, i, gone in zip(scores, kept, hidden):
+            if gone and label > 0.5:
+                loss = loss + functional.cross_entropy(of_place, torch.tensor(i))
+        losses.append(loss)
+    return losses
+
+
+def post_norm_states(
+    p: Weights, name: str, x: list[Tensor], num_heads: int, activation
+) -> list[Tensor]:
+    """Post-norm blocks over the places that are there, place by place."""
+    dim = len(x[0])
+    size = dim // num_heads
+    block = 0
+    while f"{name}.{block}.project.weight" in p:
+        own_name = f"{name}.{block}"
+        parts = [(p[f"{own_name}.project.weight"] @ a).chunk(3) for a in x]
+        outputs = []
+        for a, (query, _, _) in zip(x, parts):
+            heads = []
+            for h in range(num_heads):
+                own = slice(h * size, (h + 1) * size)
+                scores = torch.stack([query[own] @ k[own] / math.sqrt(size) for _, k, _ in parts])
+                shares = scores.exp() / scores.exp().sum()
+                heads.append(sum(s * v[own] for s, (_, _, v) in zip(shares, parts)))
+            y = norm(
+                p, f"{own_name}.first_norm", a + linear(p, f"{own_name}.out", torch.cat(heads))
+            )
+            hidden = activation(linear(p, f"{own_name}.first", y))
+            z = y + linear(p, f"{own_name}.second", hidden)
+            outputs.append(norm(p, f"{own_name}.second_norm", z))
+        x, block = outputs, block + 1
+    return x
+
+
+def bst_logits(p: Weights, tables: Weights, batch) -> Tensor:
+    logits = []
+    names = ("user", "item", "genres")
+    rows = zip(*(ids_of(batch, n) for n in names), ids_of(batch, "history"), batch.dense_BD)
+    for *ids, history, age in rows:
+        pooled = [tables[n][own].sum(0) for n, own in zip(names, ids)]
+        x = [pooled[1], *(tables["item"][i] for i in reversed(history[-LONGEST:]))]
+        x = [a + place for a, place in zip(x, p["transformers.0.places_ND"])]
+        states = post_norm_states(p, "transformers.0.blocks", x, 2, leaky)
+        nothing = [torch.zeros_like(x[0])] * (LONGEST + 1 - len(x))
+        hidden = linear(p, "top.0", torch.cat((*pooled, *states, *nothing, age.double())))
+        logits.append(linear(p, "top.2", leaky(hidden)))
     return torch.stack(logits)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fault_table import check_row, run_fault_script
 from tests.models.fault_same_seed import FAULTS, PIPELINES, covering_cases
-from tests.models.test_same_twice import MODELS, OPTIMIZERS
+from tests.models.test_same_twice import HISTORY, MODELS, OPTIMIZERS, RETRIEVAL
 
 MODULE = "tests.models.fault_same_seed"
 
@@ -37,4 +37,4 @@ def test_the_cases_cover_every_pair_of_a_pipeline_and_something_else():
         assert {case[1] for case in of_pipeline} == set(OPTIMIZERS)
         assert {case[3] for case in of_pipeline} == {1, 2, 3}
         models = {case[0] for case in of_pipeline}
-        assert {model for model in MODELS if model not in models} == {"din", "sasrec", "two_tower"}
+        assert {model for model in MODELS if model not in models} == {*RETRIEVAL, *HISTORY}

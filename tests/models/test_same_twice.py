@@ -26,11 +26,16 @@ from tests.tiny import make_context, snapshot
 REGRESSION = replace(SCHEMA, tasks=(TaskSpec("click", "regression"),))
 NEED_CANDIDATES = {"bpr", "in_batch_softmax", "sampled_bce", "sampled_softmax"}
 NEED_BLOCKS = {"self_distillation"}
-RETRIEVAL = {"sasrec", "two_tower"}  # they need a binary task
+NEXT_ITEM = {"bert4rec", "gru4rec", "hstu", "sasrec"}
+HISTORY = {"bst", "din"}  # they need a sequence
+RETRIEVAL = {*NEXT_ITEM, "two_tower"}  # they need a binary task
 MODELS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "own")
 LOSSES = sorted(path.stem for path in (CONF / "loss").glob("*.yaml"))
 OPTIMIZERS = sorted(path.stem for path in (CONF.parent / "optimizer").glob("*.yaml"))
-MORE = {"sasrec": {"uniform": 20}, "two_tower": {"uniform": 16, "half_life": 3.0}}
+MORE = {
+    **{name: {"uniform": 20} for name in NEXT_ITEM},
+    "two_tower": {"uniform": 16, "half_life": 3.0},
+}
 ROWS, UPDATES = 512, 3  # enough elements for torch to share each operation among threads
 
 
@@ -49,7 +54,7 @@ def losses_of(model: str) -> list[str]:
     """Return the losses that the model can be trained with."""
     if model == "two_tower":
         return [loss for loss in LOSSES if loss not in {"mse", *NEED_BLOCKS}]
-    if model == "sasrec":
+    if model in NEXT_ITEM:
         return [loss for loss in LOSSES if loss not in {"mse", "in_batch_softmax", *NEED_BLOCKS}]
     others = NEED_CANDIDATES if model == "finalnet" else NEED_CANDIDATES | NEED_BLOCKS
     return [loss for loss in LOSSES if loss not in others]
@@ -95,6 +100,7 @@ def assert_same(first: dict[str, Tensor], second: dict[str, Tensor], what: str) 
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parity("N15")
 def test_a_model_learns_the_same_twice_on_two_threads(model):
     torch.set_num_threads(2)
     first, second = (train(model, default_loss(model), "rowwise_adagrad") for _ in range(2))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from runner.batch import SequenceFeature, TaskSpec
+from runner.batch import SequenceFeature, SparseFeature, TaskSpec
 from runner.models.layers.negatives import MASKED_SCORE, NegativeSampler
 from runner.models.layers.sequences import SequenceLookup
 from runner.models.losses import (
@@ -24,21 +24,34 @@ from runner.training.update.task import Supervised
 from tests.models.scene import from_yaml
 from tests.models.sequence_scene import LONGEST, NUM_ITEMS, SCHEMA, batch_of, ids_of
 from tests.models.sequence_twins import (
+    STATES,
+    bert4rec_row_losses,
+    bst_logits,
+    causal_row_losses,
     din_logits,
     mlp_logits,
-    sasrec_row_losses,
-    sasrec_states,
     towers,
 )
 from tests.tiny import make_context, snapshot
 
 SMALL = {
+    "bert4rec": {"embedding_dim": 4, "num_blocks": 2, "dropout": 0.0, "uniform": 7},
+    "bst": {"embedding_dim": 4, "num_blocks": 2, "num_heads": 2, "top": [6]},
     "din": {"embedding_dim": 4, "attention": [5], "top": [6]},
     "mlp": {"embedding_dim": 4, "deep": [6]},
     "two_tower": {"embedding_dim": 4, "user_tower": [6], "out": 5},
     "sasrec": {"embedding_dim": 4, "num_blocks": 2, "dropout": 0.0, "uniform": 7},
+    "gru4rec": {"embedding_dim": 4, "hidden_dim": 6, "num_layers": 2, "dropout": 0.0, "uniform": 7},
+    "hstu": {"embedding_dim": 4, "num_blocks": 2, "dropout": 0.0, "uniform": 7},
 }
-LOSSES = {"din": BCE, "mlp": BCE, "two_tower": InBatchSoftmax, "sasrec": SampledSoftmax}
+CAUSAL = sorted(STATES)
+LOSSES = {
+    "bst": BCE,
+    "din": BCE,
+    "mlp": BCE,
+    "two_tower": InBatchSoftmax,
+    **dict.fromkeys(("bert4rec", *CAUSAL), SampledSoftmax),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +159,9 @@ def test_an_update_reaches_a_row_by_all_its_look_ups_at_once():
         torch.testing.assert_close(found, table.detach() - 0.1 * table.grad, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "twin"), [("din", din_logits), ("mlp", mlp_logits)])
+@pytest.mark.parametrize(
+    ("name", "twin"), [("bst", bst_logits), ("din", din_logits), ("mlp", mlp_logits)]
+)
 def test_a_model_of_rows_and_all_its_gradients_equal_the_twins(name, twin):
     context, batch = make(name), batch_of()
     p, tables = leaves(context)
@@ -162,17 +177,45 @@ def test_a_model_of_rows_and_all_its_gradients_equal_the_twins(name, twin):
     assert_step_equals(context, None, p, tables, 0.1)
 
 
-def test_sasrec_of_all_items_and_all_its_gradients_equal_the_twins():
-    context, batch = make("sasrec", every=True, uniform=0), with_history(batch_of())
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_causal_model_of_all_items_and_all_its_gradients_equal_the_twins(name):
+    context, batch = make(name, every=True, uniform=0), with_history(batch_of())
     p, tables = leaves(context)
     output = step(context, batch)
-    losses = sasrec_row_losses(p, tables["item"], batch, 2)
+    losses = causal_row_losses(name, p, tables["item"], batch, 2)
     found_B = output.losses[0]["click"].double()
     for ours, twin in zip(found_B, losses):
         torch.testing.assert_close(ours, twin.detach(), rtol=1e-5, atol=1e-5)
     total = sum(w * loss for w, loss in zip(batch.weights_B.double(), losses))
     (total / batch.weights_B.sum().double()).backward()
     assert_step_equals(context, None, p, tables, 0.1)
+
+
+def test_bert4rec_of_all_items_and_all_its_gradients_equal_the_twins():
+    context, batch = make("bert4rec", every=True, uniform=0, mask_share=0.4), batch_of()
+    p, tables = leaves(context)
+    masks_BL = context.model.draw_masks(batch)
+    output = step(context, batch)
+    losses = bert4rec_row_losses(p, tables["item"], batch, masks_BL.tolist(), 2)
+    found_B = output.losses[0]["click"].double()
+    torch.testing.assert_close(found_B, torch.stack(losses).detach(), rtol=1e-5, atol=1e-5)
+    total = sum(w * loss for w, loss in zip(batch.weights_B.double(), losses))
+    (total / batch.weights_B.sum().double()).backward()
+    assert_step_equals(context, None, p, tables, 0.1)
+
+
+def test_masks_have_their_share_and_depend_on_seed_epoch_and_row():
+    model, batch = make("bert4rec", mask_share=0.3).model, batch_of(2000)
+    masks_BL = model.draw_masks(batch)
+    places = 2000 * LONGEST  # four standard deviations of the mean of so many draws
+    assert abs(float(masks_BL.float().mean()) - 0.3) < 4 * math.sqrt(0.3 * 0.7 / places)
+    part = replace(batch, rows_B=batch.rows_B[700:900])
+    assert torch.equal(model.draw_masks(part), masks_BL[700:900])
+    later = model.draw_masks(replace(batch, cursor=replace(batch.cursor, epoch=1)))
+    model.seed += 1
+    for other_BL in (later, model.draw_masks(batch)):
+        # of independent draws, 2 x 0.3 x 0.7 differ
+        assert abs(float((other_BL != masks_BL).float().mean()) - 0.42) < 0.03
 
 
 def with_history(batch):
@@ -230,30 +273,37 @@ def tower_of(p, embedded):
     return vector / vector.norm()
 
 
-@pytest.mark.parametrize("leave_out", [True, False])
-def test_ranks_among_all_items_are_those_of_a_plain_count(leave_out):
-    context, batch = make("sasrec"), batch_of()
+@pytest.mark.parametrize(("name", "leave_out"), [*((n, True) for n in CAUSAL), ("sasrec", False)])
+def test_ranks_among_all_items_are_those_of_a_plain_count(name, leave_out):
+    context, batch = make(name), batch_of()
     p, tables = leaves(context)
     model = context.model.eval()
-    model.open_catalogue(leave_history_out=leave_out)
-    ranks = model(batch).aux["rank_B"]
+    model.open_catalogue(leave_history_out=leave_out, list_length=5)
+    aux = model(batch).aux
+    ranks, lists = aux["rank_B"], aux["top_BK"].tolist()
     model.close_catalogue()
     assert "rank_B" not in model(batch).aux
     rows = zip(ids_of(batch, "history"), ids_of(batch, "item"))
     for row, (history, [target]) in enumerate(rows):
         if not history:
             continue
-        scores = tables["item"] @ sasrec_states(p, tables["item"], history, 2)[-1]
+        scores = tables["item"] @ STATES[name](p, tables["item"], history, 2)[-1]
         gone = set(history[-LONGEST:]) if leave_out else set()
         better = [i for i in range(NUM_ITEMS) if scores[i] >= scores[target]]
         assert ranks[row] == 1 + len(set(better) - gone - {target})
+        allowed = [i for i in range(NUM_ITEMS) if i == target or i not in gone]
+        assert lists[row] == sorted(allowed, key=lambda i: -scores[i])[:5]
 
 
 @pytest.mark.parametrize(
     ("name", "more"),
     [
+        ("bst", {}),
         ("din", {}),
         ("sasrec", {}),
+        ("bert4rec", {}),
+        ("gru4rec", {}),
+        ("hstu", {}),
         ("sasrec", {"every": True, "uniform": 0}),
         ("sasrec", {"every_place": False, "popularity": 5}),
         ("two_tower", {"in_batch": False, "uniform": 5}),
@@ -350,8 +400,8 @@ def without(*names, **more):
 
 OTHER_TABLE = (SequenceFeature("history", 50, 5),)
 REFUSED = {
-    "no sequence": (["din", "sasrec"], replace(SCHEMA, sequences=()), {}, "needs a sequence"),
-    "nothing that reads its table": (["din", "sasrec"], without("item"), {}, "table.*'item'"),
+    "no sequence": (["bst", "din", *CAUSAL], replace(SCHEMA, sequences=()), {}, "needs a sequence"),
+    "nothing that reads its table": (["bst", "din", *CAUSAL], without("item"), {}, "table.*'item'"),
     "sequence of another table": (
         ["sasrec"],
         replace(SCHEMA, sequences=OTHER_TABLE),
@@ -373,6 +423,25 @@ REFUSED = {
         {"item": ["item", "genres"], "uniform": 5},
         r"only the id of a drawn item is known.*item=\[item\]",
     ),
+    "a user that tells the item": (
+        ["two_tower"],
+        replace(
+            SCHEMA,
+            sparse=(*SCHEMA.sparse, SparseFeature("kind", 9)),
+            sequences=(*SCHEMA.sequences, SequenceFeature("history_kind", 9, 5, "kind")),
+        ),
+        {},
+        r"kind reads the table of sequence history_kind.*item=\[item,kind\]",
+    ),
+    "several sequences of features": (
+        ["sasrec"],
+        replace(
+            SCHEMA,
+            sequences=(*SCHEMA.sequences, SequenceFeature("users", 20, 5, "user")),
+        ),
+        {},
+        "several sequences; there are history, users",
+    ),
     "no user": (
         ["two_tower"],
         replace(without("user", "genres"), dense=(), sequences=()),
@@ -391,7 +460,12 @@ REFUSED = {
         {},
         r"one binary task.*stars \(regression\)",
     ),
-    "heads": (["sasrec"], SCHEMA, {"num_heads": 3}, "num_heads=3: must divide embedding_dim=4"),
+    "heads": (
+        ["bst", "hstu", "sasrec"],
+        SCHEMA,
+        {"num_heads": 3},
+        "num_heads=3: must divide embedding_dim=4",
+    ),
     "nothing to compare with": (["sasrec"], SCHEMA, {"uniform": 0}, "nothing to compare"),
     "all and some": (["sasrec"], SCHEMA, {"every": True}, "every=true"),
     "more than there are": (
@@ -404,6 +478,11 @@ REFUSED = {
     "half-life": (["two_tower"], SCHEMA, {"half_life": 0.0}, "half_life=0.0"),
     "attention of nothing": (["din"], SCHEMA, {"attention": [0]}, "widths"),
 }
+
+
+def test_of_several_sequences_that_of_the_item_is_read():
+    more = replace(SCHEMA, sequences=(SequenceFeature("history_kind", 9, 5), *SCHEMA.sequences))
+    assert from_yaml("sasrec", more, **SMALL["sasrec"]).history == "history"
 
 
 @pytest.mark.parametrize(

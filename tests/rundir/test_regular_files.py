@@ -20,7 +20,7 @@ from runner.rundir.location import check_not_foreign, lock_folder
 from runner.rundir.lock import FolderLock, is_locked
 from runner.rundir.readers import last_row
 from runner.rundir.regular_files import RUN_FILES, RUN_FOLDERS, read_bytes, replacing
-from runner.rundir.run import read_config
+from runner.rundir.run_files import read_config
 from runner.worker import redirect_to_rank_log
 
 LIMIT_S = 5

@@ -11,7 +11,8 @@ from runner.errors import UserError
 from runner.rundir import location
 from runner.rundir.location import check_writable
 from runner.rundir.provenance import collect_provenance, git_state
-from runner.rundir.run import RunSpec, open_run, read_config, read_meta, reopen_run, write_result
+from runner.rundir.run import RunSpec, open_run, reopen_run, write_result
+from runner.rundir.run_files import read_config, read_meta
 
 
 def run_spec(**changes):

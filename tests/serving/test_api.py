@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -19,6 +20,7 @@ import torch
 
 import runner as public
 from runner.errors import ConfigError, DataError, UserError
+from runner.serving import Scorer
 from tests.conftest import ROOT, TINY, Zygote
 from tests.serving.scene import clicks, train
 
@@ -79,6 +81,7 @@ def test_a_run_has_its_facts(trained):
     assert all((folder / "manifest.json").exists() for folder in trained.checkpoints.values())
 
 
+@pytest.mark.parity("L22")
 def test_tables_of_all_kinds_have_the_scores_of_the_command_line(trained, rows, runner, tmp_path):
     pq.write_table(rows, tmp_path / "rows.parquet")
     words = [trained.dir, tmp_path / "rows.parquet", "--out", tmp_path / "out", "--keep", "id"]
@@ -124,6 +127,34 @@ def test_bad_input_is_an_exception_with_its_place(trained, rows):
     assert scores["score_click"].null_count == scores["embedding_pooled"].null_count == 109
     with pytest.raises(UserError, match="no such run directory"):
         public.load("outputs/nothing")
+
+
+def test_an_export_is_that_of_the_command_line_and_scores_what_the_run_predicts(
+    trained, rows, runner, tmp_path
+):
+    before = process_facts()
+    artifact = trained.export(tmp_path / "api")
+    assert process_facts() == before
+    done = runner.run("export", str(trained.dir), "--out", str(tmp_path / "cli"))
+    assert done.code == 0, done.text
+    measured, expected = (
+        json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("api", "cli")
+    )
+    assert measured["formats"]["pt2"]["metrics"] == expected["formats"]["pt2"]["metrics"]
+    assert measured["evaluated"]["auc"] == trained.metrics["test/auc"]
+    assert (tmp_path / "api" / "schema.json").read_bytes() == (
+        tmp_path / "cli" / "schema.json"
+    ).read_bytes()
+    scores = Scorer.load(artifact.path).score(rows)["click"]
+    np.testing.assert_allclose(scores, trained.predict(rows)["score_click"].to_numpy(), rtol=1e-5)
+    with pytest.raises(UserError, match="exists already"):
+        trained.export(tmp_path / "api")
+    with pytest.raises(UserError, match=r"--quantise=int7.*nearest: 'int8'"):
+        trained.export(tmp_path / "x", public.ExportSettings(quantise="int7"))
+    with pytest.raises(ConfigError, match=r"checkpoint\.step=1:"):
+        trained.export(tmp_path / "x", step=1)
+    assert process_facts() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"api", "cli"}
 
 
 def test_a_folder_stands_for_its_newest_training(trained, tmp_path):

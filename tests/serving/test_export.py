@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -52,6 +53,7 @@ def model(runner, table_run, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.parity("E11", "N11")
 def test_the_metrics_of_raw_rows_are_those_of_loop_eval(runner, table_run, model, tmp_path):
     expected = evaluated(runner, table_run, tmp_path / "eval")
     measured = json.loads((model / "metrics.json").read_text())
@@ -61,6 +63,23 @@ def test_the_metrics_of_raw_rows_are_those_of_loop_eval(runner, table_run, model
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-6), name
     assert measured["rows"] > 100
+
+
+def test_ids_keep_the_type_of_the_training_whatever_type_they_are_given_in(model):
+    rows = clicks.table(50, seed=5)
+    scorer = Scorer.load(model)
+    expected = scorer.score(rows)["click"]
+    as_texts = rows.set_column(
+        rows.column_names.index("shop"), "shop", rows["shop"].cast(pa.string())
+    )
+    assert np.array_equal(scorer.score(as_texts)["click"], expected)
+    assert {"agent": "string", "city": "string", "brand": "integer"}.items() <= (
+        scorer.artifact.raw.fitted.id_types.items()
+    )
+    for name, type_ in (("brand", pa.string()), ("city", pa.large_string())):
+        column = rows[name].cast(type_)
+        other = rows.set_column(rows.column_names.index(name), name, column)
+        assert np.array_equal(scorer.score(other)["click"], expected)
 
 
 def test_known_data_without_lists_of_weights_repeat_it_to_the_last_digit(runner, tmp_path):
@@ -109,9 +128,10 @@ def test_rows_that_a_run_skips_as_bad_keep_their_place(runner, tmp_path):
     assert measured["evaluated"] == evaluated(runner, run, tmp_path / "eval")
 
 
-@pytest.mark.parametrize("net", ["sasrec", "two_tower", "din"])
+@pytest.mark.parametrize("net", ["sasrec", "hstu", "two_tower", "din"])
 def test_models_of_items_give_the_rankings_of_the_evaluation(runner, beauty, tmp_path, net):  # noqa: F811
-    more = {"sasrec": ("model.net.uniform=9", *FULL), "two_tower": FULL, "din": ()}[net]
+    drawn = ("model.net.uniform=9", *FULL)
+    more = {"sasrec": drawn, "hstu": drawn, "two_tower": FULL, "din": ()}[net]
     words = (*SETTINGS, beauty, f"model={net}", *more, "report=false")
     run, out = tmp_path / "run", tmp_path / "model"
     done = runner.run(*words, f"hydra.run.dir={run}")
@@ -127,6 +147,7 @@ def test_models_of_items_give_the_rankings_of_the_evaluation(runner, beauty, tmp
         assert found[name] == pytest.approx(value, rel=1e-5), name
 
 
+@pytest.mark.parity("E12")
 def test_each_quantisation_reports_before_and_after(runner, table_run, tmp_path):
     sizes = []
     for kind in ("fp16", "int8", "int4"):

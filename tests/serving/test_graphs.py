@@ -15,7 +15,7 @@ from runner.models.layers.retrieval import RetrievalModel
 from runner.serving.artifact import GraphSpec, graph_file
 from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
-from runner.serving.scorer import load_graph
+from runner.serving.loaded_graph import load_graph
 from tests.models.scene import CONF, SMALL, from_yaml, make_model
 from tests.tiny import make_context
 
@@ -36,7 +36,8 @@ ITEMS = Schema(
     tasks=(TaskSpec("click"),),
     sequences=(SequenceFeature("history", 40, 6, table="item"),),
 )
-OF_ITEMS = ("din", "sasrec", "two_tower")
+NEXT_ITEM = ("bert4rec", "gru4rec", "hstu", "sasrec")
+OF_ITEMS = ("bst", "din", *NEXT_ITEM, "two_tower")
 NAMES = sorted(p.stem for p in CONF.glob("*.yaml") if p.stem != "own")
 WEIGHTED = replace(
     ROWS, sparse=(*ROWS.sparse[:2], replace(ROWS.sparse[2], weighted=True), ROWS.sparse[3])
@@ -110,7 +111,7 @@ def arrays(spec: GraphSpec, batch: Batch) -> list[np.ndarray]:
 def model_of(stem: str, schema: Schema | None = None):
     """A model in a small size, with tables that are not all alike."""
     if stem in OF_ITEMS:
-        more = {"uniform": 3} if stem == "sasrec" else {}
+        more = {"uniform": 3} if stem in NEXT_ITEM else {}
         small = {"user_tower": [8], "out": 4, "item": ["item"]} if stem == "two_tower" else more
         model = from_yaml(stem, schema or ITEMS, embedding_dim=4, **small)
         schema = schema or ITEMS
@@ -241,7 +242,7 @@ def test_tasks_have_outputs_of_their_names(tmp_path):
 
 
 def test_retrieval_models_have_two_halves():
-    for stem in ("sasrec", "two_tower"):
+    for stem in (*NEXT_ITEM, "two_tower"):
         model, schema = model_of(stem)
         assert isinstance(model, RetrievalModel)
         names = [spec.name for spec, _ in build_graphs(model, schema, TableChoice())]

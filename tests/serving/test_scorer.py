@@ -2,58 +2,42 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
 from runner.batch import Schema, SparseFeature, TaskSpec
-from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.schema_file import parse_schema
 from runner.errors import DataError
-from runner.serving.artifact import RawInputs, Task, graph_file, write_manifest, write_schema
-from runner.serving.formats import save_graph
-from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
 from runner.serving.scorer import Scorer
 from tests.models.scene import from_yaml
-from tests.tiny import make_context
+from tests.serving.served import write_artifact
 
 SCHEMA = Schema(
     dense=("age",),
     sparse=(SparseFeature("a", 4), SparseFeature("b", 6), SparseFeature("tags", 5)),
     tasks=(TaskSpec("click"),),
 )
-DECLARED = parse_schema(
-    {
-        "labels": ["click"],
-        "numeric": {"age": {}},
-        "categorical": {
-            "a": {"num_rows": 4},
-            "b": {"num_rows": 6, "out_of_range": "default", "default": 2},
-            "tags": {"num_rows": 5, "list": True, "encode": "hash"},
-        },
-    }
-)
+COLUMNS = {
+    "labels": ["click"],
+    "numeric": {"age": {}},
+    "categorical": {
+        "a": {"num_rows": 4},
+        "b": {"num_rows": 6, "out_of_range": "default", "default": 2},
+        "tags": {"num_rows": 5, "list": True, "encode": "hash"},
+    },
+}
+
+
+DECLARED = parse_schema(COLUMNS)
 
 
 @pytest.fixture(scope="module")
 def scorer(tmp_path_factory) -> Scorer:
     """A model whose table of `a` stands before that of `b` in the stacked weight."""
     model = from_yaml("mlp", SCHEMA, embedding_dim=4, deep=[8])
-    make_context(model=model)
-    folder: Path = tmp_path_factory.mktemp("artifact")
-    graphs = build_graphs(model, SCHEMA, TableChoice())
-    with without_tables(model):
-        for spec, module in graphs:
-            path = folder / graph_file(spec.name, "pt2")
-            save_graph(export_graph(spec, module), spec, path, "pt2", portable=False)
-    fitted = FittedTransforms(num_rows={"a": 4, "b": 6, "tags": 5})
-    specs = tuple(spec for spec, _ in graphs)
-    write_schema(folder, specs, (Task("click", "binary"),), RawInputs(DECLARED, fitted))
-    write_manifest(folder, {"formats": ["pt2"], "quantise": None})
-    return Scorer.load(folder)
+    return Scorer.load(write_artifact(tmp_path_factory.mktemp("model"), model, SCHEMA, COLUMNS))
 
 
 def rows(**columns) -> dict:

@@ -29,7 +29,7 @@ CLOSED = ("hydra", "omegaconf")
 PARTS = {
     "dataset": 8,
     "loop": 6,
-    "model.net": 21,
+    "model.net": 27,  # with two bases of models of histories
     "model.loss": 11,
     "optimizer.dense": 15,
     "task": 1,
@@ -37,6 +37,7 @@ PARTS = {
     "metrics.own": 108,  # classes of torchmetrics
     "tracker": 2,
     "callbacks": 6,
+    "delivery": 1,
 }
 # Hydra's callbacks have an event of the name of one of ours; they are taken after --allow hydra
 LIKE_OURS = {

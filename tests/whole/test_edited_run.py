@@ -187,7 +187,8 @@ def test_another_branch_of_a_copied_run_does_not_fit_the_checkpoint_beside_it(ru
     assert read_manifest(place).run_id == json.loads((run / "meta.json").read_text())["run_id"]
     code, told = again(runner, "resume", run, "trainer.max_steps=25")
     assert code == 2, told
-    assert "after another checkpoint of step" in told
+    # the other arithmetic may show in the digits of the metrics, which are compared first
+    assert "after another checkpoint of step" in told or "accept_damaged_metrics" in told
 
 
 def test_init_from_takes_the_weights_of_such_a_checkpoint(runner, run, tmp_path):

@@ -163,6 +163,20 @@ def test_an_auc_of_rows_with_one_label_is_undefined_with_its_reason(runner, tmp_
     assert explained == {name for name, value in numbers.items() if value == "NaN"}
     assert told[2] == str(label)
     assert result(run)["metrics"]["validation/auc"] == "NaN"
+    (undefined,) = result(run)["undefined"]
+    assert undefined.endswith(f": undefined, since all labels are {label}")
+    assert undefined.startswith("validation/auc, validation/")
+    no_best = (
+        "no best checkpoint: validation/auc, which chooses it, was undefined at every evaluation, "
+        f"since all labels are {label}; checkpoint.monitor names another metric; the results are "
+        "those of the last weights"
+    )
+    assert result(run)["no_best"] == no_best
+    table = done.text.rpartition("\nmetric ")[2]
+    assert undefined in table and no_best in table
+    runner.run("report", str(run), "--html", str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    assert undefined in page and no_best in page
 
 
 def test_a_sweep_counts_such_a_job_as_failed(runner, tmp_path):

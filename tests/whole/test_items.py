@@ -36,11 +36,29 @@ FULL = (
 MODELS = {
     "sasrec": ("model=sasrec", "model.net.uniform=9", "model.net.popularity=5", *FULL),
     "sasrec, all items": ("model=sasrec", "model.net.every=true", "model.net.uniform=0", *FULL),
+    "bert4rec": ("model=bert4rec", "model.net.uniform=9", *FULL),
+    "gru4rec": ("model=gru4rec", "model.net.uniform=9", *FULL),
+    "hstu": ("model=hstu", "model.net.uniform=9", *FULL),
+    "bst": ("model=bst",),
     "two_tower": ("model=two_tower", "model.net.uniform=3", *FULL),
+    "two_tower, every negative": (
+        "model=two_tower",
+        "model.net.uniform=6",
+        "model.net.exclude_known=true",
+        "model.net.user=user",
+        "model.net.hardest=20",
+        "model.net.memory=100",
+        "model.net.memory_warmup=3",
+        "model.net.learn_temperature=true",
+        "model.loss.corrected=true",
+        *FULL,
+    ),
     "two_tower, drawn": (
         "model=two_tower",
         "model.net.in_batch=false",
         "model.net.uniform=3",
+        "model.net.exclude_known=true",
+        "model.net.hardest=2",
         "model/loss=sampled_softmax",
         *FULL,
     ),
@@ -71,11 +89,23 @@ def log(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", ["sasrec", "sasrec, all items", "two_tower, drawn", "din"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sasrec",
+        "sasrec, all items",
+        "bert4rec",
+        "gru4rec",
+        "hstu",
+        "two_tower, drawn",
+        "din",
+        "bst",
+    ],
+)
 def test_two_ranks_with_micro_batches_learn_what_one_process_does(runner, beauty, tmp_path, name):
     one, two = tmp_path / "one", tmp_path / "two"
     words = (*SETTINGS, beauty, *MODELS[name], "optimizer=sgd")  # Adagrad blows up zeros
-    drop = () if name == "din" else ("model.net.dropout=0",)  # ranks draw their own
+    drop = () if name in ("bst", "din") else ("model.net.dropout=0",)  # ranks draw their own
     parts = ("trainer.batch_size=8", "trainer.accumulate=2", "trainer.num_processes=2")
     for run, more in ((one, ()), (two, parts)):
         done = runner.run(*words, *drop, *more, f"hydra.run.dir={run}")
@@ -207,6 +237,28 @@ def test_a_loss_is_chosen_and_slices_and_rankings_of_rows_are_measured(
 
 
 REFUSED = {
+    "ranks with a memory each": (
+        (
+            "model=two_tower",
+            "model.net.memory=9",
+            "trainer.num_processes=2",
+            "trainer.batch_size=16",
+        )
+        + ("model.loss.within=micro_batch",),
+        "trainer.num_processes=2: each rank would remember the items of its own rows only",
+    ),
+    "a warm-up of nothing": (
+        ("model=two_tower", "model.net.memory_warmup=9"),
+        "model.net.memory_warmup: has no effect without model.net.memory",
+    ),
+    "fewer than none": (
+        ("model=two_tower", "model.net.hardest=-1"),
+        "model.net.hardest=-1: must be",
+    ),
+    "a column that is none": (
+        ("model=two_tower", "model.net.hard_negatives=histoy"),
+        "hard_negatives=histoy: the dataset has no such sequence; nearest: 'history'",
+    ),
     "no sequence": (("dataset=synthetic", "model=sasrec"), "SASRec: needs a sequence of ids"),
     "no sequence for din": (("dataset=synthetic", "model=din"), "DIN: needs a sequence"),
     "no loss over candidates": (

@@ -57,6 +57,7 @@ def test_nothing_is_made_for_ranks_a_sweep_or_another_loop(runner, project, word
 
 
 @pytest.mark.parametrize("verb", ["reproduce", "resume", "eval"])
+@pytest.mark.parity("N16")
 def test_a_run_directory_is_judged_before_its_data_is_read(runner, project, verb):
     words = [*TINY, "trainer.max_steps=2", "hydra.run.dir=run"]
     assert runner.run(*words, cwd=project).code == 0

@@ -8,6 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from runner.data.core.fitted import FittedTransforms, check_fitted_transforms
+from runner.errors import DataError
 from tests.data.clicks import SCHEMA, clicks
 from tests.whole.compare_runs import differences
 from tests.whole.test_edited_run import PAIR, SHORT, again
@@ -54,6 +56,23 @@ def test_lost_transforms_are_fitted_anew_only_if_they_come_out_the_same(
     code, told = again(runner, "loop=eval", run, f"dataset.path={other}")
     assert code == 2, told
     assert f"{learnt} is missing" in told and "put the file" in told
+
+
+def test_transforms_without_types_of_ids_are_those_of_an_earlier_version(tmp_path):
+    with_types = FittedTransforms(num_rows={"a": 3}, id_types={"a": "integer"})
+    before = FittedTransforms(num_rows={"a": 3})
+
+    class Data:
+        def save_fitted_transforms(self, folder):
+            with_types.save(folder)
+
+    for recorded in (with_types, before):
+        check_fitted_transforms(Data(), tmp_path, recorded.digest())
+    with pytest.raises(DataError, match="is missing, and the transforms fitted"):
+        check_fitted_transforms(Data(), tmp_path, FittedTransforms(num_rows={"a": 4}).digest())
+    other = FittedTransforms(num_rows={"a": 3}, id_types={"a": "string"})
+    with pytest.raises(DataError, match="is missing, and the transforms fitted"):
+        check_fitted_transforms(Data(), tmp_path, other.digest())
 
 
 def test_transforms_of_another_run_are_refused(runner, table, tmp_path):

@@ -8,6 +8,7 @@ from functools import partial
 
 from runner.config.early_stopping import check_monitored_metrics
 from runner.config.intervals import parse_interval
+from runner.config.rules.delivery import check_delivery
 from runner.config.rules.hardware import (
     check_device,
     check_num_processes,
@@ -32,7 +33,7 @@ from runner.config.typecheck import check_types
 from runner.errors import ConfigError, nearest_hint
 from runner.metrics.settings import MetricSettings
 from runner.models.norm_scope import check_hidden_settings
-from runner.models.row_scope import check_loss_row_scope
+from runner.models.row_scope import check_item_memory, check_loss_row_scope
 from runner.models.table_widths import check_widths
 from runner.optim.lr_schedule import build_schedule, check_schedule
 from runner.optim.param_groups import check_schedules, parse_parameter_groups
@@ -226,9 +227,11 @@ CONFIG_RULES: tuple[Callable[[Config], Iterator[str]], ...] = (
     check_sparse_dist,
     _check_name,
     check_warm_start,
+    check_delivery,
     check_stream,
     check_tuning,
     check_evaluation,
     check_lbfgs,
     check_hidden_settings,
+    check_item_memory,
 )

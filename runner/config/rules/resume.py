@@ -12,7 +12,8 @@ from runner.errors import UserError
 from runner.optim.param_groups import TABLE_PREFIX, parse_parameter_groups
 from runner.rundir.checkpoint.peek import CheckpointSummary, peek_checkpoint
 from runner.rundir.diff import format_changes
-from runner.rundir.run import RunSpec, read_meta, signature_changes
+from runner.rundir.run import RunSpec, signature_changes
+from runner.rundir.run_files import read_meta
 
 Change = tuple[str, Any, Any]  # key, before, now
 FIXED_KEYS = ("data", "dataset", "seed", "model", "task")

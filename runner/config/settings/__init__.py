@@ -16,6 +16,7 @@ from runner.config.settings.callbacks import (
     WeightsSettings,
 )
 from runner.config.settings.checkpoint import CheckpointSettings, MonitorSettings
+from runner.config.settings.delivery import FOLDER_DELIVERY, DeliverySettings
 from runner.config.settings.loops import (
     DEBUG_LOOP,
     EVALUATE_LOOP,
@@ -47,6 +48,7 @@ from runner.optim.settings import ClipSettings
 __all__ = [
     "DEBUG_LOOP",
     "EVALUATE_LOOP",
+    "FOLDER_DELIVERY",
     "FREELY_NAMED_NODES",
     "NODES_WITH_OWN_PARSER",
     "ONLINE_LOOP",
@@ -61,6 +63,7 @@ __all__ = [
     "CheckpointSettings",
     "ClipSettings",
     "DebugLoopSettings",
+    "DeliverySettings",
     "EmaSettings",
     "EvaluateLoopSettings",
     "LauncherSettings",
@@ -88,6 +91,7 @@ SETTINGS_BY_NODE: dict[str, type] = {
     "": RootSettings,
     "trainer": TrainerSettings,
     "checkpoint": CheckpointSettings,
+    "delivery": DeliverySettings,
     "metrics": MetricSettings,
     "sharding": ShardingSettings,
     "search": SearchSettings,

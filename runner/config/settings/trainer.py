@@ -63,15 +63,24 @@ class TrainerSettings:
             unit="updates",
         ),
     ] = None
-    max_epochs: Annotated[int | None, Key("passes over the train split", ge=1, unit="epochs")] = 1
+    max_epochs: Annotated[
+        int | None,
+        Key(
+            "passes over the train split; auto: by the number of its rows",
+            ge=1,
+            unit="epochs",
+            auto=True,
+        ),
+    ] = 1
     batch_size: Annotated[
         int,
         Key(
-            "rows of one rank and micro-batch",
+            "rows of one rank and micro-batch; auto: by the number of train rows",
             ge=1,
             lt=2**31,
             unit="rows",
             signed="in global_batch",
+            auto=True,
         ),
     ] = 4096
     accumulate: Annotated[
@@ -215,7 +224,8 @@ class TrainerSettings:
     yardstick: Annotated[
         bool,
         Key(
-            "at the end, logistic regression on the same columns, for comparison (seconds)",
+            "at the end, logistic regression on the same columns or, where items are ranked, "
+            "popularity, for comparison (seconds)",
             signed="no",
         ),
     ] = True

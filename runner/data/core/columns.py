@@ -9,6 +9,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.types as pt
 
+from runner.data.growing.settings import Growth
 from runner.errors import DataError, nearest_hint
 
 # Names of columns that only prepared files have: the space in them keeps them apart from a user's.
@@ -53,11 +54,13 @@ class CategoricalColumn:
 
     `as_is` takes integers in [0, num_rows) and refuses all others; `hash` maps any integers to that
     range. A vocabulary is applied while the data is prepared; its column is `as_is` afterwards.
+    `growing` takes any 64-bit integers, which stay as they are in batches of the dataset: the
+    training gives them rows (`runner.data.growing`).
     """
 
     name: str
     num_rows: int
-    encode: Literal["as_is", "hash"] = "as_is"
+    encode: Literal["as_is", "hash", "growing"] = "as_is"
     salt: int = 0  # of the hash
     default: int | None = None  # id of a missing value; None: a missing value is an error
     is_list: bool = False  # a missing list counts as an empty one
@@ -65,18 +68,20 @@ class CategoricalColumn:
     mean_length: float = 1.0
     pooling: Literal["sum", "mean"] = "sum"
     table: str = ""  # features with the same table share its rows; "": a table of its own
+    growth: Growth | None = None  # of `growing`
 
 
 @dataclass(frozen=True)
 class SequenceColumn:
-    """Ids in time order: a list column, read `as_is`; a missing list counts as an empty one."""
+    """Ids in time order: a list column; a missing list counts as an empty one."""
 
     name: str
     num_rows: int
     max_length: int
     table: str = ""
+    encode: Literal["as_is", "growing"] = "as_is"
+    growth: Growth | None = None
 
-    encode = "as_is"
     default = None
 
 
@@ -120,6 +125,7 @@ class Columns:
             if count > 1:
                 raise DataError(f"column {name!r} is declared {count} times")
         sizes: dict[str, int] = {}
+        growths: dict[str, Growth | None] = {}
         with_tables: list[CategoricalColumn | SequenceColumn] = [*self.categorical, *self.sequences]
         for c in with_tables:
             if c.num_rows < 1:
@@ -130,8 +136,19 @@ class Columns:
                 raise DataError(f"column {c.name!r}: default {c.default} is not in its table")
             if sizes.setdefault(c.table or c.name, c.num_rows) != c.num_rows:
                 raise DataError(f"table {c.table!r}: its columns declare different sizes")
+            if growths.setdefault(c.table or c.name, c.growth) != c.growth:
+                raise DataError(
+                    f"table {c.table!r}: its columns must all be growing, with the same min_count "
+                    "and evict, or none of them"
+                )
         object.__setattr__(self, "singles", tuple(c for c in self.categorical if not c.is_list))
         object.__setattr__(self, "lists", tuple(c for c in self.categorical if c.is_list))
+
+    @property
+    def growth(self) -> dict[str, Growth]:
+        """How rows come and go, by table; only of growing tables."""
+        columns: list[CategoricalColumn | SequenceColumn] = [*self.categorical, *self.sequences]
+        return {c.table or c.name: c.growth for c in columns if c.growth is not None}
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from runner.batch import Batch, DataPosition, Schema
+from runner.data.growing.settings import Growth
 from runner.parts import internal
 
 START_POSITION = DataPosition()
@@ -26,6 +27,9 @@ class Dataset(Protocol):
     rest: str = "short"  # policy for the rows of an epoch that fill no batch: short, drop or pad
     # count and examples of the rows that preparation skipped
     bad_rows: Mapping[str, Any] = MappingProxyType({"count": 0, "examples": ()})
+
+    # table -> how its rows come and go, where batches hold raw ids in place of rows
+    growth: Mapping[str, Growth] = MappingProxyType({})
 
     def save_fitted_transforms(self, folder: Path) -> None:
         """Save what was fitted to the train split, if anything was, into a run's folder."""
@@ -82,6 +86,7 @@ class DatasetWrapper:
         self.reachable: Mapping[str, Mapping[str, float]] = dataset.reachable
         self.bad_rows: Mapping[str, Any] = dataset.bad_rows
         self.rest = dataset.rest
+        self.growth: Mapping[str, Growth] = getattr(dataset, "growth", {})
         self.save_fitted_transforms = dataset.save_fitted_transforms
 
 

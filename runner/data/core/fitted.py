@@ -8,7 +8,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,18 +37,21 @@ class FittedTransforms:
     moments: dict[str, list[float]] = field(default_factory=dict)  # mean, standard deviation
     boundaries: dict[str, list[float]] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)  # split -> first time that is in it
+    # column of ids -> `integer` or `string`, what the training's files held: in other files
+    # the same ids may have the other type
+    id_types: dict[str, str] = field(default_factory=dict)
     vocabularies: dict[str, np.ndarray] = field(default_factory=dict)  # sorted
 
     def json_fields(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k != "vocabularies"}
+        left_out = {"vocabularies"}
+        if not self.id_types:  # of an earlier version, whose digest must stay
+            left_out.add("id_types")
+        return {k: v for k, v in vars(self).items() if k not in left_out}
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        names = sorted(self.vocabularies)
-        for number, name in enumerate(names):
-            table = pa.table({"value": self.vocabularies[name]})
-            pq.write_table(table, folder / f"vocabulary-{number}.parquet", write_page_checksum=True)
-        values = {**self.json_fields(), "vocabularies": names}
+        names = write_vocabularies(self.vocabularies, folder)
+        values = {**self.json_fields(), "vocabularies": list(names)}
         text = json.dumps({**values, "sha256": self.digest()}, indent=1)
         (folder / FITTED_FILE).write_text(text + "\n")
 
@@ -95,6 +98,17 @@ class FittedTransforms:
         return fitted
 
 
+def write_vocabularies(vocabularies: Mapping[str, np.ndarray], folder: Path) -> dict[str, str]:
+    """Write each vocabulary into a Parquet file; return the file of each, in the order of names."""
+    files = {
+        name: f"vocabulary-{number}.parquet" for number, name in enumerate(sorted(vocabularies))
+    }
+    for name, file in files.items():
+        table = pa.table({"value": vocabularies[name]})
+        pq.write_table(table, folder / file, write_page_checksum=True)
+    return files
+
+
 def saved_digest(folder: Path) -> str | None:
     """Return the digest that saved transforms have of themselves; None if there are none."""
     try:
@@ -117,8 +131,11 @@ def check_fitted_transforms(dataset: SavesFittedTransforms, folder: Path, record
     """
     with tempfile.TemporaryDirectory() as fresh:
         dataset.save_fitted_transforms(Path(fresh))
-        if saved_digest(Path(fresh)) == recorded:
-            return
+        if (Path(fresh) / FITTED_FILE).exists():
+            fitted = FittedTransforms.load(Path(fresh))
+            # a run of an earlier version did not record the types of its ids
+            if recorded in (fitted.digest(), replace(fitted, id_types={}).digest()):
+                return
     raise DataError(
         f"{folder / FITTED_FILE} is missing, and the transforms fitted to the data as they are "
         "now are others, which the weights do not fit: put the file and its vocabularies back"

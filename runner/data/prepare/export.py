@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,31 +12,62 @@ import pyarrow.parquet as pq
 
 from runner.data.core.blocks import read_blocks
 from runner.data.core.columns import Columns
-from runner.data.prepare.recipe import Recipe, prepare
+from runner.data.prepare.recipe import Recipe, cache_key, prepare
 from runner.data.prepare.shards import BLOCK_ROWS
 from runner.errors import ConfigError
+
+SCHEMA_FILE = "schema.yaml"
 
 
 def export_dataset(recipe: Recipe, folder: Path) -> None:
     """Write all splits, and `schema.yaml` for `dataset=parquet dataset.schema=FOLDER/schema.yaml`.
 
+    The files are written aside and renamed, so that a folder is whole, whoever else writes it.
+
     Raises:
-        ConfigError: if the folder is not empty.
+        ConfigError: if the folder holds anything but these files.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"dataset.write_to={folder}: is not empty; nothing was written")
     source, prepared = prepare(recipe)
     schema: dict[str, Any] = declare_columns(recipe.columns(prepared.learnt))
-    for split, names in prepared.splits.items():
-        (folder / split).mkdir(parents=True)
-        for name in names:
-            path = (folder / split / name).with_suffix(".parquet")
-            rows = read_blocks(source / name)
-            pq.write_table(rows, path, row_group_size=BLOCK_ROWS, write_page_checksum=True)
-        schema["path" if split == "train" else f"{split}_path"] = split
+    schema |= {"path" if s == "train" else f"{s}_path": s for s in prepared.splits}
     lines = [f"{key}: {json.dumps(value)}\n" for key, value in schema.items()]
-    text = f"# Exported from dataset={recipe.name}; columns not declared here are no input\n"
-    (folder / "schema.yaml").write_text(text + "".join(lines))
+    origin = f"dataset={recipe.name}, data {cache_key(recipe)}"
+    text = f"# Exported from {origin}; columns not declared here are no input\n{''.join(lines)}"
+    if _is_written(folder, text):
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.tmp-", dir=folder.parent))
+    try:
+        for split, names in prepared.splits.items():
+            (aside / split).mkdir()
+            for name in names:
+                path = (aside / split / name).with_suffix(".parquet")
+                rows = read_blocks(source / name)
+                pq.write_table(rows, path, row_group_size=BLOCK_ROWS, write_page_checksum=True)
+        (aside / SCHEMA_FILE).write_text(text)
+        aside.chmod(0o755)
+        if not _is_written(folder, text):  # another rank may have been faster
+            aside.rename(folder)
+    except OSError as error:
+        if not _is_written(folder, text):
+            problem = error.strerror or error
+            raise ConfigError(f"dataset.write_to={folder}: cannot be written: {problem}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _is_written(folder: Path, schema: str) -> bool:
+    """Tell whether a folder holds the files already.
+
+    Raises:
+        ConfigError: if it holds others.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return False
+    path = folder / SCHEMA_FILE
+    if path.is_file() and path.read_text() == schema:
+        return True
+    raise ConfigError(f"dataset.write_to={folder}: is not empty; nothing was written")
 
 
 def declare_columns(columns: Columns) -> dict[str, Any]:

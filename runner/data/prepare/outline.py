@@ -9,7 +9,7 @@ from typing import Any
 from runner.data.core.columns import GROUP_PREFIX, Columns, LabelColumn
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.column_types import rewritten_columns
-from runner.data.tabular.table import TableRecipe
+from runner.data.tabular.table_recipe import TableRecipe
 
 _ANY_SIZE = 2**31 - 1  # of tables whose rows are not known yet
 

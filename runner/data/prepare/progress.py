@@ -54,7 +54,8 @@ def _lines(label: str, total: int, unit: str) -> Advance:
             done += count
             if time.monotonic() - last_line_s >= LINE_EVERY_S:
                 last_line_s = time.monotonic()
-                percent = 100 * done / max(total, 1)
-                print(f"{label}: {done:,} {unit} ({percent:.0f}%)", file=sys.stderr, flush=True)
+                # of text files the total is an estimate, and rows may be more
+                share = f" ({100 * done / total:.0f}%)" if done < total else ""
+                print(f"{label}: {done:,} {unit}{share}", file=sys.stderr, flush=True)
 
     return advance

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from runner.data.core.columns import CategoricalColumn, SequenceColumn
 from runner.data.core.transforms import as_float32, hash_ids
+from runner.data.growing.settings import NO_ID
 from runner.data.read.gather import gather_lists, gather_rows
 from runner.data.read.index import BlockIndex
 from runner.errors import DataError
@@ -95,7 +96,12 @@ def _make_scalar(value: float, type_: pa.DataType) -> pa.Scalar:
 def encode_ids(
     values: pa.ChunkedArray, c: CategoricalColumn | SequenceColumn, source: RowSource
 ) -> np.ndarray:
-    """Return ids as they are or hashed, with missing values filled."""
+    """Return ids as they are or hashed, with missing values filled.
+
+    Those of a growing table are int64, and NO_ID where one is missing.
+    """
+    if c.encode == "growing":
+        return _read_raw_ids(values, c, source)
     if not isinstance(c, CategoricalColumn) or c.encode == "as_is":
         return read_numbers(values, c.name, c.default, source)
     if not values.null_count or c.default is None:
@@ -103,6 +109,15 @@ def encode_ids(
     missing = values.is_null().to_numpy()
     hashed = hash_ids(read_numbers(values, c.name, 0, source), c.num_rows, c.salt)
     return np.where(missing, c.default, hashed)  # the default is an id: it is not hashed
+
+
+def _read_raw_ids(
+    values: pa.ChunkedArray, c: CategoricalColumn | SequenceColumn, source: RowSource
+) -> np.ndarray:
+    """Prepared files have NO_ID where a value is missing; those of a user have no value."""
+    missing = values.is_null().to_numpy()
+    ids = _to_numpy(pc.fill_null(values, 0)).astype(np.int64)
+    return np.where(missing, NO_ID, ids)
 
 
 def _to_numpy(values: pa.ChunkedArray) -> np.ndarray:
@@ -116,6 +131,8 @@ def check_ids(
     fail: Callable[[str, np.ndarray, np.ndarray, str], None],
 ) -> np.ndarray:
     """Refuse ids out of range, which fused tables would map to row 0 without an error."""
+    if c.encode == "growing":
+        return ids
     if ids.dtype.kind == "i":  # viewed as unsigned, a negative id is larger than any table
         wrong = len(ids) > 0 and int(ids.view(ids.dtype.str.replace("i", "u")).max()) >= c.num_rows
     else:
@@ -140,7 +157,7 @@ def gather_list_column(
         row = int(np.searchsorted(offsets_R1, position, side="right")) - 1
         source.fail_at(row, name, f"value {ids[position]}: {rule}")
 
-    if flat.null_count and c.default is None:
+    if flat.null_count and c.default is None and c.encode != "growing":
         missing = flat.is_null().to_numpy()
         fail(c.name, np.where(missing, "null", ""), missing, "missing and has no default")
     values_V, positions, offsets_W1 = gather_lists(

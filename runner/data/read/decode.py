@@ -163,7 +163,7 @@ class BlockReader:
         self, table: pa.Table, selection: RowGather, source: RowSource
     ) -> np.ndarray:
         singles = self._columns.singles
-        large = any(c.num_rows > 2**31 for c in singles)
+        large = any(c.num_rows > 2**31 or c.encode == "growing" for c in singles)
         ids_FW = allocate_matrix(
             len(singles), selection.num_selected, np.int64 if large else np.int32
         )

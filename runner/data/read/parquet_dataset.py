@@ -19,6 +19,7 @@ from runner.data.core.columns import CARRIED_PREFIX, Columns
 from runner.data.core.dataset import START_POSITION, epoch_end_offset
 from runner.data.core.fitted import copy_fitted_transforms
 from runner.data.core.setting_checks import check_choice
+from runner.data.growing.settings import Growth
 from runner.data.read.collate import build_schema, collate
 from runner.data.read.decode import BlockReader
 from runner.data.read.index import build_block_index
@@ -73,6 +74,7 @@ class ParquetDataset:
         self.bad_rows = bad_rows or {"count": 0, "examples": []}
         self._transforms_dir = transforms_dir
         self.schema = build_schema(columns)
+        self.growth: Mapping[str, Growth] = columns.growth
         self.reachable = reachable
         self._indexes = {}
         for split, paths in files.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +34,7 @@ from runner.data.tabular.column_types import rewritten_columns
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import RowChunk
 from runner.data.tabular.rewrite import rewrite_table
-from runner.data.tabular.table import TableRecipe
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError
 from runner.parts import dataset_option
 
@@ -141,11 +142,17 @@ class Criteo:
             split={"random": dict(self.fractions)},
             split_seed=self.split_seed,
             mix=False,
+            column_names=["label", *NUMERIC, *CATEGORICAL],
         )
 
 
 class _CriteoTable(TableRecipe):
     """The file as a table of integers, whose categories are hexadecimal in the file."""
+
+    @cached_property
+    def schemas(self) -> dict[str, pa.Schema]:
+        types = dict.fromkeys(("label", *NUMERIC), pa.int32())
+        return {str(self.path): pa.schema({**types, **dict.fromkeys(CATEGORICAL, pa.int64())})}
 
     def read_chunks(self, file: DataFile, columns: list[str]) -> Iterator[RowChunk]:
         num_lines = 0

@@ -12,6 +12,7 @@ from runner.batch import Batch, DataPosition
 from runner.data.core.columns import Columns
 from runner.data.core.dataset import START_POSITION, EndOfStream
 from runner.data.core.fitted import FittedTransforms, copy_fitted_transforms
+from runner.data.growing.settings import Growth
 from runner.data.read.collate import build_schema, collate
 from runner.data.read.decode import Rows
 from runner.data.read.stream import BatchSlice, RowSpan
@@ -59,10 +60,9 @@ class StreamDataset:
     is_stream = True
     rest = "short"
 
-    def __init__(
-        self, source: StreamSource, columns: Columns, fitted: FittedTransforms | None = None
-    ) -> None:
+    def __init__(self, source: StreamSource, columns: Columns, fitted: FittedTransforms) -> None:
         self.schema = build_schema(columns)
+        self.growth: Mapping[str, Growth] = columns.growth
         self.num_rows: Mapping[str, int] = {}
         self.reachable: Mapping[str, Mapping[str, float]] = {}
         self.bad_rows: Mapping[str, Any] = {"count": 0, "examples": []}
@@ -73,11 +73,10 @@ class StreamDataset:
         self._sequence_keys = [feature.name for feature in self.schema.sequences]
 
     def save_fitted_transforms(self, folder: Path) -> None:
-        """Save the transforms that the rows are encoded with, if there are any."""
-        if self._fitted is not None:
-            with tempfile.TemporaryDirectory() as temporary:
-                self._fitted.save(Path(temporary))
-                copy_fitted_transforms(Path(temporary), folder)
+        """Save the transforms that the rows are encoded with."""
+        with tempfile.TemporaryDirectory() as temporary:
+            self._fitted.save(Path(temporary))
+            copy_fitted_transforms(Path(temporary), folder)
 
     def batches(
         self,

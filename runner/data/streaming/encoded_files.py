@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,8 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.read.decode import InMemoryReader, Rows
 from runner.data.read.index import BlockIndex
 from runner.data.tabular.bad_rows import RowValidator
-from runner.data.tabular.column_types import check_column_types, rewritten_columns
+from runner.data.tabular.column_specs import Declared
+from runner.data.tabular.column_types import check_column_types, id_types, rewritten_columns
 from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.fit import TransformFitter, needs_fitting
@@ -23,7 +24,6 @@ from runner.data.tabular.read_files import (
     read_parquet_chunks,
     read_parquet_schema,
 )
-from runner.data.tabular.schema_file import Declared
 from runner.errors import ConfigError, DataError
 
 _ANY_SIZE = 2**31 - 1  # of tables whose rows are not known yet
@@ -53,21 +53,22 @@ def fit_to_first_rows(declared: Declared, paths: Sequence[Path], num_rows: int) 
         DataError: for a bad row.
     """
     fitter = TransformFitter(declared, split_seed=0, skip_bad_rows=False)
-    left = num_rows
+    left, types = num_rows, dict[str, str]()
     for path in paths if needs_fitting(declared) else ():
         file = DataFile(str(path))
         _check_types(declared, file)
+        types = types or id_types(declared, read_parquet_schema(file)[0])
         for chunk in read_parquet_chunks(file, fitter.columns_to_read(), skip_bad_rows=False):
             fitter.update(chunk, {"train": np.arange(chunk.num_rows) < left})
             left -= chunk.num_rows
             if left <= 0:
-                return fitter.compute()
+                return replace(fitter.compute(), id_types=types)
     if left == num_rows and needs_fitting(declared):
         raise ConfigError(
             "dataset.path: has no file yet, to whose first rows vocabularies and statistics are "
             "fitted (dataset.fit_rows); dataset.learnt=RUN/data takes those of a run"
         )
-    return fitter.compute()
+    return replace(fitter.compute(), id_types=types)
 
 
 def _check_types(declared: Declared, file: DataFile) -> list[int]:

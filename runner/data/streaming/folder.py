@@ -30,10 +30,11 @@ from runner.data.streaming.settings import (
     declaration_identity,
     expected_types,
     load_declaration,
+    plain_transforms,
     stream_columns,
 )
+from runner.data.tabular.column_specs import Declared
 from runner.data.tabular.column_types import direct_columns
-from runner.data.tabular.schema_file import Declared
 from runner.errors import DataError
 from runner.parts import dataset_option
 
@@ -127,7 +128,8 @@ def folder(**settings: Any) -> StreamDataset:
     encoder = folder_recipe.make_encoder()
     source = FolderSource(folder_recipe, encoder)
     if encoder is None:
-        return StreamDataset(source, folder_recipe.columns)
+        plain = plain_transforms(folder_recipe.declared)
+        return StreamDataset(source, folder_recipe.columns, plain)
     return StreamDataset(source, encoder.columns, encoder.fitted)
 
 

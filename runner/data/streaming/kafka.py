@@ -36,9 +36,10 @@ from runner.data.streaming.settings import (
     declaration_identity,
     expected_types,
     load_declaration,
+    plain_transforms,
     stream_columns,
 )
-from runner.data.tabular.schema_file import Declared
+from runner.data.tabular.column_specs import Declared
 from runner.errors import ConfigError, DataError
 from runner.parts import dataset_option
 
@@ -105,7 +106,8 @@ def kafka(**settings: Any) -> StreamDataset:
         raise ConfigError(
             "dataset=kafka: needs the package confluent-kafka: pip install 'runner[kafka]'"
         ) from error
-    return StreamDataset(TopicSource(topic_recipe), topic_recipe.columns)
+    plain = plain_transforms(topic_recipe.declared)
+    return StreamDataset(TopicSource(topic_recipe), topic_recipe.columns, plain)
 
 
 class TopicSource:

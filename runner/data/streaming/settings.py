@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from runner.data.core.columns import Columns
 from runner.data.core.dataset import EndOfStream
-from runner.data.tabular.column_types import direct_columns
-from runner.data.tabular.schema_file import Declared
-from runner.data.tabular.table import TableRecipe
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.column_specs import Declared
+from runner.data.tabular.column_types import direct_columns, id_types
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError
 
 SIGNAL_CHECK_S = 0.1  # how often a wait looks for a signal
@@ -38,8 +39,8 @@ def stream_columns(declared: Declared) -> Columns:
     if columns is None:
         raise ConfigError(
             "dataset.schema: a stream's columns are read as they come: numbers, and integers "
-            "`as_is` or by `hash` with num_rows, under their own names. Vocabularies, standardise, "
-            "fitted buckets, crosses, separators and sequences are for dataset=folder"
+            "`as_is`, by `hash` or `growing`, with num_rows, under their own names. Vocabularies, "
+            "standardise, fitted buckets, crosses, separators and sequences are for dataset=folder"
         )
     return columns
 
@@ -55,6 +56,11 @@ def expected_types(declared: Declared) -> pa.Schema:
     for spec in declared.ids:
         types[spec.column] = pa.list_(pa.int64()) if spec.is_list else pa.int64()
     return pa.schema(types)
+
+
+def plain_transforms(declared: Declared) -> FittedTransforms:
+    """Return the transforms of columns that are read as they arrive: nothing is fitted."""
+    return FittedTransforms(id_types=id_types(declared, expected_types(declared)))
 
 
 def declaration_identity(declared: Declared) -> str:

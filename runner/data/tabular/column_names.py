@@ -80,6 +80,12 @@ _NO_ID = _words(
     """paid unpaid prepaid valid invalid grid avoid solid void hybrid liquid rapid fluid acid
     covid amid raid laid said bid mid"""
 )
+_ITEMS = _words(
+    """item product movie film book song track music album artist article news video clip sku asin
+    isbn poi business venue hotel restaurant game app content show listing recipe joke anime goods
+    course episode podcast page post pin ad creative"""
+)
+_BESIDE_ITEMS = _words("id ids no nr number code key parent")
 _CUTS = _words("per since of in from until ago by for")
 
 
@@ -112,6 +118,13 @@ def guess_kind(name: str) -> str:
         if word in _QUANTITY_WORDS or word.endswith(_QUANTITY_ENDINGS):
             return "quantity"
     return ""
+
+
+def names_item(name: str) -> bool:
+    """Tell whether a name is that of the id of an item, such as `movieId` or `parent_asin`."""
+    words = [word for word in split_words(name) if not word.isdigit()]
+    singular = {w if w in _ITEMS else w.removesuffix("s") for w in words}
+    return bool(_ITEMS & singular) and singular <= _ITEMS | _BESIDE_ITEMS
 
 
 def is_outcome(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -18,10 +19,10 @@ from runner.data.core.columns import (
     SequenceColumn,
 )
 from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.read_files import is_list, is_text, unpacked_type
-from runner.data.tabular.schema_file import Declared, IdSpec
 from runner.data.tabular.splits import Split
-from runner.data.tabular.times import TIME_PARTS, is_temporal
+from runner.data.tabular.times import TEXT_DATES, TIME_PARTS, is_temporal
 from runner.errors import DataError
 
 
@@ -38,8 +39,11 @@ def text_column_types(declared: Declared, split: Split) -> dict[str, pa.DataType
             spec.is_list or spec.cross
         ):
             types.setdefault(spec.column, pa.int64())
-    if split.kind == "time":
-        types.setdefault(str(split.column), pa.float64())
+    dates = {split.column} if split.input in TEXT_DATES else set()
+    for name in _time_columns(declared, split) - dates:
+        types.setdefault(name, pa.float64())
+    if declared.interactions and declared.interactions.rating:
+        types.setdefault(declared.interactions.rating, pa.float64())
     for name in [*declared.columns, *([split.column] if split.column else [])]:
         types.setdefault(name, pa.string())
     return types
@@ -61,10 +65,12 @@ def text_file_schema(
             but for whole numbers, which may be read as others.
     """
     time_columns = {s.column for s in declared.ids if s.encode in TIME_PARTS}
-    time_columns |= {str(split.column)} if split.kind == "time" else set()
+    time_columns |= _time_columns(declared, split)
 
     def choose(found: pa.Field) -> pa.DataType:
         wanted = types.get(found.name, found.type)
+        if is_text(found.type) and split.kind == "time" and found.name == split.column:
+            return pa.string()  # whether these are times, `check_split_type` says
         if is_temporal(found.type) and found.name in time_columns:
             return found.type
         if not json_lines or pt.is_null(found.type) or is_temporal(found.type):
@@ -74,8 +80,16 @@ def text_file_schema(
     return pa.schema([pa.field(f.name, choose(f)) for f in inferred])
 
 
-def check_column_types(declared: Declared, file_schema: pa.Schema, path: str) -> None:
+def check_column_types(
+    declared: Declared, file_schema: pa.Schema, path: str, *, allow_json_lists: bool = False
+) -> None:
     """Check that the roles of the columns can take the types in a file without loss.
+
+    Args:
+        declared: the columns.
+        file_schema: of the file.
+        path: of the file, for messages.
+        allow_json_lists: whether a list may be a text, which is then JSON.
 
     Raises:
         DataError: naming the file, the column, its type and what its role takes.
@@ -94,6 +108,8 @@ def check_column_types(declared: Declared, file_schema: pa.Schema, path: str) ->
             if spec.separator:
                 require(column, is_text(type_), "a text, since it has a separator")
                 continue
+            if spec.is_list and allow_json_lists and is_text(type_):
+                continue
             if spec.is_list:
                 require(column, is_list(type_), "a list; a text needs a separator")
                 type_ = type_.value_type
@@ -106,10 +122,29 @@ def check_column_types(declared: Declared, file_schema: pa.Schema, path: str) ->
         for column in (spec.weights, spec.order_by):
             if column:
                 type_ = file_schema.field(column).type
-                fits = is_list(type_) or (bool(spec.separator) and is_text(type_))
+                fits = is_list(type_) or (
+                    (bool(spec.separator) or allow_json_lists) and is_text(type_)
+                )
                 require(column, fits, "a list, as long as the ids")
     for column in declared.groups:
         require(column, _is_id(file_schema.field(column).type), "an integer or a text")
+
+
+def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
+    """Return column -> `integer` or `string`, for columns whose ids mean another id as a text.
+
+    Times, numbers for buckets and texts with a separator are read alike whatever their type.
+    """
+    types = {}
+    for spec in declared.ids:
+        if spec.separator or spec.encode == "bucketise" or spec.encode in TIME_PARTS:
+            continue
+        for column in spec.cross or (spec.column,):
+            type_ = file_schema.field(column).type
+            type_ = type_.value_type if is_list(type_) else type_
+            if not pt.is_null(type_):
+                types[column] = "string" if is_text(type_) else "integer"
+    return types
 
 
 def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None:
@@ -145,12 +180,13 @@ def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None
             CategoricalColumn(
                 s.name,
                 s.num_rows or 0,
-                "hash" if s.encode == "hash" else "as_is",
+                _encode_while_reading(s),
                 s.salt,
                 s.default,
                 s.is_list,
                 pooling="mean" if s.pooling == "mean" else "sum",
                 table=s.table,
+                growth=s.growth,
             )
             for s in declared.ids
         ),
@@ -176,16 +212,25 @@ def rewritten_columns(
             CategoricalColumn(
                 s.name,
                 fitted.num_rows[s.table or s.name],
+                "growing" if s.growth else "as_is",
                 is_list=s.is_list,
                 weights=f"{s.name} weights" if s.weights else None,
                 mean_length=fitted.mean_length.get(s.name, 1.0),
                 pooling="mean" if s.pooling == "mean" else "sum",
                 table=s.table,
+                growth=s.growth,
             )
             for s in pooled
         ),
         sequences=tuple(
-            SequenceColumn(s.name, fitted.num_rows[s.table or s.name], s.max_length, s.table)
+            SequenceColumn(
+                s.name,
+                fitted.num_rows[s.table or s.name],
+                s.max_length,
+                s.table,
+                "growing" if s.growth else "as_is",
+                s.growth,
+            )
             for s in declared.ids
             if s.is_sequence
         ),
@@ -193,6 +238,12 @@ def rewritten_columns(
         groups=tuple(GROUP_PREFIX + name for name in declared.groups),
         carried=tuple(CARRIED_PREFIX + name for name in declared.carried),
     )
+
+
+def _time_columns(declared: Declared, split: Split) -> set[str]:
+    """Return the columns of times that decide about rows, and are no features."""
+    names = {str(split.column)} if split.kind == "time" else set()
+    return names | ({declared.interactions.time} if declared.interactions else set())
 
 
 def _number_columns(declared: Declared) -> list[str]:
@@ -214,9 +265,15 @@ def _label_columns(declared: Declared, *, allow_zero: bool = False) -> tuple[Lab
     )
 
 
+def _encode_while_reading(spec: IdSpec) -> Literal["as_is", "hash", "growing"]:
+    if spec.encode == "growing":
+        return "growing"
+    return "hash" if spec.encode == "hash" else "as_is"
+
+
 def _needs_no_rewrite(spec: IdSpec) -> bool:
     return (
-        spec.encode in ("as_is", "hash")
+        spec.encode in ("as_is", "hash", "growing")
         and spec.num_rows is not None
         and spec.out_of_range == "error"
         and spec.input != "string"

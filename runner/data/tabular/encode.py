@@ -13,10 +13,11 @@ import pyarrow.types as pt
 from runner.data.core.columns import CARRIED_PREFIX, GROUP_PREFIX, WEIGHT_COLUMN, NumericColumn
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.transforms import as_float32, hash_ids, transform_numeric
+from runner.data.growing.settings import NO_ID
 from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.raw_ids import RawIds, read_ids, read_integers
 from runner.data.tabular.read_files import RowChunk, single_array
-from runner.data.tabular.schema_file import Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.times import TIME_PARTS
 from runner.data.tabular.vocabulary import look_up_ids
 
@@ -152,10 +153,10 @@ def _encode_group(table: pa.Table, name: str, validator: RowValidator) -> np.nda
 def _encode_ids(
     spec: IdSpec, table: pa.Table, fitted: FittedTransforms, validator: RowValidator
 ) -> dict[str, pa.Array]:
-    ids = read_ids(spec, table, validator)
+    ids = read_ids(spec, table, validator, fitted.id_types)
     num_rows = fitted.num_rows[spec.table or spec.name]
     values = map_to_table_rows(spec, ids, num_rows, fitted, validator)
-    values = values.astype(np.int32 if num_rows <= 2**31 else np.int64)
+    values = values.astype(np.int32 if num_rows <= 2**31 and not spec.growth else np.int64)
     if ids.offsets_R1 is None:
         return {spec.name: pa.array(values)}
     offsets = pa.array(ids.offsets_R1.astype(np.int32))
@@ -170,6 +171,8 @@ def map_to_table_rows(
 ) -> np.ndarray:
     """Map values to rows of an embedding table with `num_rows` rows.
 
+    Those of a growing table stay raw, since a training gives them rows.
+
     Raises:
         DataError: for a value that has no row there, unless bad rows are skipped.
     """
@@ -178,6 +181,8 @@ def map_to_table_rows(
     if spec.encode == "vocabulary":
         rows = look_up_ids(values, fitted.vocabularies[spec.table or spec.name], missing)
         return rows if spec.default is None else np.where(missing, spec.default, rows)
+    if spec.encode == "growing":
+        return np.where(missing, NO_ID, values)
     default = spec.default
     if spec.encode == "bucketise":
         default = len(fitted.boundaries[spec.name]) + 1 if default is None else default

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.encode import build_numeric_column, encode_numeric
 from runner.data.tabular.raw_ids import RawIds, read_ids
 from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.schema_file import Declared, IdSpec
 from runner.data.tabular.splits import TimeSample
 from runner.data.tabular.times import TIME_PARTS
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID, ValueCounter
@@ -33,8 +34,20 @@ def _needs_data(spec: IdSpec) -> bool:
 class TransformFitter:
     """Computes statistics and vocabularies from chunks of rows, one after another."""
 
-    def __init__(self, declared: Declared, *, split_seed: int, skip_bad_rows: bool) -> None:
-        self._declared = declared
+    def __init__(
+        self,
+        declared: Declared,
+        *,
+        split_seed: int,
+        skip_bad_rows: bool,
+        fit_to_all: Collection[str] = (),
+    ) -> None:
+        """Make an empty fitter.
+
+        Args:
+            fit_to_all: features whose vocabularies have the values of all splits.
+        """
+        self._declared, self._fit_to_all = declared, fit_to_all
         self._skip_bad_rows = skip_bad_rows
         self._ids = [spec for spec in declared.ids if _needs_data(spec)]
         self._counters: dict[str, ValueCounter] = {}
@@ -66,7 +79,10 @@ class TransformFitter:
                 self._update_moments(numeric.name, x[in_train & ~validator.bad_R])
         for spec in self._ids:
             ids = read_ids(spec, _table(chunk), validator)
-            self._update_ids(spec, ids, in_train & ~validator.bad_R)
+            rows = in_train
+            if spec.name in self._fit_to_all:
+                rows = np.logical_or.reduce(list(splits.values()))[: chunk.num_rows]
+            self._update_ids(spec, ids, rows & ~validator.bad_R)
 
     def _update_moments(self, name: str, x: np.ndarray) -> None:
         """Merge the moments of `x` without loss of precision (Chan et al. 1979)."""
@@ -128,6 +144,17 @@ class TransformFitter:
             elif spec.num_rows is not None:
                 fitted.num_rows[name] = spec.num_rows
         return fitted
+
+
+def with_declared_sizes(fitted: FittedTransforms, declared: Declared) -> FittedTransforms:
+    """Return transforms with the sizes that a schema declares, where nothing was fitted.
+
+    Files and streams that are read as they are keep none.
+    """
+    if fitted.num_rows or fitted.moments or needs_fitting(declared):
+        return fitted
+    sizes = TransformFitter(declared, split_seed=0, skip_bad_rows=False).compute()
+    return replace(sizes, id_types=fitted.id_types)
 
 
 def _table(chunk: RowChunk) -> pa.Table:

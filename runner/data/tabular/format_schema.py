@@ -17,7 +17,11 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
     """
     lines = [f"# Proposed by `{on_one_line(command)}`. Check every line: it guessed."]
     lines += [f"{key}: {json.dumps(value)}" for key, value in proposal.places.items()]
-    if not proposal.with_role("labels"):
+    if proposal.interactions is not None:
+        flow = ", ".join(f"{k}: {json.dumps(v)}" for k, v in proposal.interactions.items())
+        lines += ["", f"interactions: {{{flow}}}"]
+        lines += ["# min_count: {user: 5, item: 5} leaves out users and items with fewer events"]
+    elif not proposal.with_role("labels"):
         lines += ["", "# labels: {NAME: {}}  # no column looks like the label: --label NAME"]
     for role in ("labels", "numeric", "categorical"):
         columns = proposal.with_role(role)

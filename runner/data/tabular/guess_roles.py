@@ -23,7 +23,7 @@ from runner.data.tabular.column_names import (
 )
 from runner.data.tabular.column_statistics import SAMPLE_ROWS, ColumnStatistics
 from runner.data.tabular.read_files import is_text
-from runner.data.tabular.times import is_temporal
+from runner.data.tabular.times import TEXT_DATES, is_temporal
 
 FEW_VALUES = 10  # of a whole number; as ids they can do all that a number can
 TIME_REASON = "a time"
@@ -64,7 +64,9 @@ def guess_roles(
 
 def is_time(f: ColumnStatistics) -> bool:
     """Tell whether a column has times: by its type, or by its name and its values."""
-    if is_temporal(f.type) or f.time_form == "text":
+    if is_temporal(f.type) or f.time_form.startswith(("text", *TEXT_DATES)):
+        return True
+    if f.time_form and is_text(f.type) and sounds_like_time(f.name):
         return True
     if f.low is None or not f.is_whole or f.num_distinct < 2:
         return False

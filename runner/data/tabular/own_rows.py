@@ -16,7 +16,8 @@ from runner.data.core.blocks import READ_ERRORS, first_line
 from runner.data.core.source_files import fingerprint_path
 from runner.data.tabular.file_list import DataFile
 from runner.data.tabular.read_files import CHUNK_ROWS, RowChunk, unpack_columns
-from runner.data.tabular.table import TableRecipe, open_table
+from runner.data.tabular.table import open_table
+from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError, nearest_hint
 
 if TYPE_CHECKING:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from runner.data.tabular.arrow_files import ARROW_FORMATS, read_arrow_schema
+from runner.data.tabular.choose_roles import (
+    FEATURES,
+    choose_labels,
+    drop_leaks,
+    feature_roles,
+    propose_buckets,
+)
 from runner.data.tabular.column_statistics import (
     ColumnStatistics,
     compute_statistics,
@@ -18,54 +24,34 @@ from runner.data.tabular.column_statistics import (
 )
 from runner.data.tabular.file_list import SUFFIXES, DataFile, find_files
 from runner.data.tabular.guess_label import (
-    LEAK_AUC,
     find_label_candidates,
-    is_binary,
-    label_settings,
-    leak_auc,
-    read_label,
 )
-from runner.data.tabular.guess_roles import TIME_REASON, Role, guess_roles, is_time
-from runner.data.tabular.propose_times import choose_time, propose_split, propose_time_parts
+from runner.data.tabular.guess_roles import Role, is_time
+from runner.data.tabular.propose_interactions import (
+    EVENT_PARTS,
+    EventColumns,
+    event_roles,
+    find_event_columns,
+    propose_declaration,
+    whole_number_ids,
+)
+from runner.data.tabular.propose_times import (
+    ask_for_forms,
+    choose_time,
+    propose_split,
+    propose_time_parts,
+    split_time_form,
+)
 from runner.data.tabular.read_files import (
     check_same_schema,
     read_parquet_schema,
 )
 from runner.data.tabular.read_text import TextFormat, default_text_format, infer_text_schema
+from runner.data.tabular.schema_hints import Hints, find_wrong_hints
 from runner.data.tabular.text_layout import find_layout
-from runner.errors import DataError, UserError, nearest_hint, raise_combined
+from runner.errors import DataError, UserError, raise_combined
 
-FEATURES = ("numeric", "categorical")
-BUCKETS = 10  # of a number, where a table has no ids
-LEAK_ROWS = 40_000  # enough to see whether a column tells the label
 EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
-
-
-class SeveralLabelsError(UserError):
-    """Several columns look like the label. `candidates` are their names."""
-
-    def __init__(self, candidates: Sequence[str], meaning: str) -> None:
-        self.candidates = tuple(candidates)
-        listed = ", ".join(candidates)
-        super().__init__(
-            f"{len(candidates)} columns may be the label ({meaning}): {listed}; "
-            f"--label {candidates[0]} takes one, --label {','.join(candidates[:2])} several"
-        )
-
-
-@dataclass(frozen=True)
-class Hints:
-    """What a user says of the columns; the rest is guessed."""
-
-    labels: tuple[str, ...] = ()
-    positive: str | None = None  # the value of a label that stands for 1
-    numeric: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    weight: str | None = None
-    time: str | None = None
-    delimiter: str | None = None
-    columns: tuple[str, ...] = ()  # names, for text files whose first line has none
 
 
 @dataclass(frozen=True)
@@ -78,6 +64,7 @@ class SchemaProposal:
     time_parts: Mapping[str, Mapping[str, Any]]  # more ids, of times or numbers: name -> settings
     num_rows: int | None  # of all files, if known
     notes: tuple[str, ...]  # what was found out and decided, a sentence each
+    interactions: Mapping[str, Any] | None = None  # how rows are made, of a table of events
 
     def with_role(self, role: str) -> list[tuple[ColumnStatistics, Role]]:
         """Return the columns of a role."""
@@ -97,6 +84,7 @@ def propose_schema(
 
     Raises:
         SeveralLabelsError: where several columns look like the label.
+        UnclearColumnError: where several columns may be the user or the item of an event.
         UserError: for an ending that is not known, and for hints that do not fit.
         DataError: for a path that does not exist, files that differ, and where there are no rows,
             or no columns to learn from.
@@ -106,30 +94,46 @@ def propose_schema(
     paths = {"path": path, "validation_path": validation, "test_path": test}
     files_by_key = {k: find_files(v, format_, key=k) for k, v in paths.items() if v}
     schema, layout, num_rows, notes = _read_schemas(files_by_key, format_, hints)
+    time_name, time_form = split_time_form(hints.time, schema.names)
+    hints = replace(hints, time=time_name)
     sample = sample_rows(files_by_key["path"], format_, layout, schema)
     if not sample.num_rows:
         raise DataError(f"{path}: has no rows")
     columns = [compute_statistics(sample[name], name) for name in schema.names]
-    raise_combined(_find_wrong_hints(hints, columns))
-    roles, found = _choose_labels(columns, hints, of_text_file=format_ in ("csv", "tsv"))
+    raise_combined(find_wrong_hints(hints, columns))
+    missing = [name for name, own in (("validation", validation), ("test", test)) if not own]
+    places = {k: os.path.abspath(v) if "://" not in v else v for k, v in paths.items() if v}
+    events = _choose_events(columns, hints, notes)
+    if events is not None:
+        declared, found = propose_declaration(events, columns)
+        split = {"split": "leave_one_out"} if len(missing) == 2 else {}
+        return SchemaProposal(
+            format_,
+            {**places, **split, **_text_places(layout, format_)},
+            tuple((f, role) for f in columns if (role := event_roles(events, columns)[f.name])),
+            whole_number_ids(events, columns) if format_ in ("csv", "tsv") else {},
+            num_rows,
+            (*notes, *found),
+            declared,
+        )
+    roles, found = choose_labels(columns, hints, of_text_file=format_ in ("csv", "tsv"))
     notes += found
     features = [f for f in columns if f.name not in roles]
-    roles |= _feature_roles(features, hints, labels_known=bool(hints.labels))
-    notes += _drop_leaks(sample, columns, roles, kept={*hints.numeric, *hints.categorical})
+    roles |= feature_roles(features, hints, labels_known=bool(hints.labels))
+    notes += drop_leaks(sample, columns, roles, kept={*hints.numeric, *hints.categorical})
     if not any(role.name in FEATURES for role in roles.values()):
         shown = ", ".join(f"{name} ({role.reason or role.name})" for name, role in roles.items())
         more = "; is it the right --delimiter?" if len(columns) == 1 else ""
         raise DataError(f"{path}: no column to learn from: {shown}{more}")
-    missing = [name for name, own in (("validation", validation), ("test", test)) if not own]
-    time = choose_time(sample, columns, roles, hints.time, splits=bool(missing))
-    places = {k: v if "://" in v else os.path.abspath(v) for k, v in paths.items() if v}
+    time = choose_time(sample, columns, roles, time_name, form=time_form, splits=bool(missing))
+    notes += ask_for_forms([f for f in columns if is_time(f) and f.name != time_name])
     return SchemaProposal(
         format_,
         {**places, **propose_split(time, missing), **_text_places(layout, format_)},
         tuple((f, roles[f.name]) for f in columns),
         {
             **(propose_time_parts(sample, time, taken=schema.names) if time else {}),
-            **_propose_buckets(columns, roles),
+            **propose_buckets(columns, roles),
         },
         num_rows,
         tuple(notes),
@@ -200,130 +204,41 @@ def _read_schemas(
     return first, layout, None, notes
 
 
-def _find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[str]:
-    """Return what is wrong with the hints, a message each."""
-    by_name = {f.name: f for f in columns}
-    given = {"--label": hints.labels, "--numeric": hints.numeric, "--drop": hints.drop}
-    given["--categorical"] = hints.categorical
-    given |= {"--weight": tuple(filter(None, [hints.weight]))}
-    given |= {"--time": tuple(filter(None, [hints.time]))}
-    problems = [
-        f"{flag} {name}: no such column{nearest_hint(name, by_name, 3)}"
-        for flag, names in given.items()
-        for name in names
-        if name not in by_name
-    ]
-    roles = [f for f in given if f != "--time"]
-    for name in dict.fromkeys(n for flag in roles for n in given[flag]):
-        if len(both := [flag for flag in roles if name in given[flag]]) > 1:
-            problems.append(f"{name}: is named by {' and '.join(both)}; give it one role")
-    for flag in ("--numeric", "--weight"):
-        for f in (by_name[n] for n in given[flag] if n in by_name):
-            if f.low is None or f.separator:
-                problems.append(f"{flag} {f.name}: has no numbers, but {f.type}")
-    if (time := by_name.get(hints.time or "")) and time.low is None and not is_time(time):
-        problems.append(f"--time {time.name}: has no times, but {time.type}")
-    if hints.positive is not None and len(hints.labels) > 1:
-        problems.append("--positive: is the value of one --label")
-    return problems
+def _choose_events(
+    columns: Sequence[ColumnStatistics], hints: Hints, notes: list[str]
+) -> EventColumns | None:
+    """Return the columns of an event, if the next item is what the table is for.
 
+    That is so if it has a user, an item and a time, and no column looks like a label.
 
-def _choose_labels(
-    columns: Sequence[ColumnStatistics], hints: Hints, *, of_text_file: bool
-) -> tuple[dict[str, Role], list[str]]:
-    """Return the roles of the labels, and notes.
-
-    Raises:
-        SeveralLabelsError: where several columns look like the label.
+    Args:
+        notes: gets a sentence on the task that is proposed, and how to get the other one.
     """
-    by_name = {f.name: f for f in columns}
-    names, meaning = hints.labels, ""
-    if not names:
-        free = {*hints.categorical, *hints.numeric, *hints.drop, hints.weight, hints.time}
-        found, meaning = find_label_candidates([f for f in columns if f.name not in free])
-        if len(found) > 1:
-            raise SeveralLabelsError(found, meaning)
-        names = tuple(found)
-    if not names:
-        binary = [f.name for f in columns if is_binary(f)]
-        listed = f" (of two values: {', '.join(binary)})" if binary else ""
-        return {}, [
-            f"no column looks like the label{listed}: --label NAME names it, and the proposal "
-            "lacks it until then; without a label there is nothing to train on"
-        ]
-    roles, notes = {}, []
-    for name in names:
-        settings, why = label_settings(by_name[name], hints.positive, of_text_file=of_text_file)
-        reason = "; ".join(filter(None, [meaning, why]))
-        roles[name] = Role("labels", reason, settings)
-        if share := by_name[name].missing_share:
-            notes.append(f"label {name}: is missing in {share:.1%} of the rows, which are bad rows")
-    return roles, notes
-
-
-def _feature_roles(
-    columns: Sequence[ColumnStatistics], hints: Hints, *, labels_known: bool
-) -> dict[str, Role]:
-    roles = guess_roles(columns, numeric=hints.numeric, categorical=hints.categorical)
-    likely = find_label_candidates(columns) if labels_known else ([], "")
-    for name in likely[0]:
-        if name not in (*hints.numeric, *hints.categorical) and likely[1].startswith("named"):
-            reason = "looks like another label; --categorical makes a feature of it"
-            roles[name] = Role("", reason)
-    if hints.weight:
-        others = {n: Role("", "another weight") for n, r in roles.items() if r.name == "weight"}
-        roles |= {**others, hints.weight: Role("weight", "--weight")}
-    if hints.time and hints.time not in (*hints.numeric, *hints.categorical):
-        roles[hints.time] = Role("", TIME_REASON)
-    return roles | {name: Role("", "--drop") for name in hints.drop}
-
-
-def _propose_buckets(
-    columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
-) -> dict[str, dict[str, Any]]:
-    """Propose ids made of the numbers, for a table without any: most models need ids."""
-    if any(role.name == "categorical" for role in roles.values()):
-        return {}
-    names = {f.name for f in columns}
-    settings = {"encode": "bucketise", "buckets": BUCKETS}
-    return {
-        f"{name}_bucket": {"column": name, **settings}
-        for name, role in roles.items()
-        if role.name == "numeric" and f"{name}_bucket" not in names
-    }
-
-
-def _drop_leaks(
-    sample: pa.Table,
-    columns: Sequence[ColumnStatistics],
-    roles: dict[str, Role],
-    kept: set[str],
-) -> list[str]:
-    """Leave out the columns that tell a label nearly perfectly; return a warning for each."""
-    warnings = []
-    if sample.num_rows > LEAK_ROWS:
-        chosen = np.random.default_rng(0).choice(sample.num_rows, LEAK_ROWS, replace=False)
-        sample = sample.take(np.sort(chosen))
-    labels = {n: r for n, r in roles.items() if r.name == "labels"}
-    for label, role in labels.items():
-        if role.settings.get("type") == "regression":
-            continue
-        label_R = read_label(sample[label], dict(role.settings))
-        for f in columns:
-            if roles[f.name].name not in FEATURES:
-                continue
-            auc = leak_auc(sample[f.name], label_R)
-            if auc < LEAK_AUC:
-                continue
-            warning = (
-                f"{f.name} alone tells {label} (AUC {auc:.4f}): is it known before {label} is?"
+    must = hints.task == "next_item" or bool(hints.user or hints.item)
+    named = {*hints.labels, *hints.numeric, *hints.categorical, *hints.drop, hints.weight}
+    free = [f for f in columns if f.name not in named]
+    given = {"user": hints.user, "item": hints.item, "time": hints.time}
+    labels = hints.labels or find_label_candidates(free)[0]
+    if hints.task == "label" or (labels and not must):
+        if hints.task is None and all(_has_part(free, given)):
+            notes.append(
+                f"task: predicts {', '.join(labels)} from the columns of its row; --task "
+                "next_item proposes each user's history and the next item instead"
             )
-            if f.name not in kept:
-                flag = f"--{roles[f.name].name} {f.name}"
-                roles[f.name] = Role("", f"tells the label; {flag} makes a feature of it")
-                warning += " It is left out"
-            warnings.append(f"warning: {warning}")
-    return warnings
+        return None
+    events = find_event_columns(free, given, must=must)
+    if events is not None:
+        other = f"; --label {labels[0]} proposes to predict it instead" if labels else ""
+        notes.append(
+            f"task: the next item ({events.item}) of each user ({events.user}) in the order of "
+            f"{events.time}{other}"
+        )
+    return events
+
+
+def _has_part(columns: Sequence[ColumnStatistics], given: Mapping[str, str | None]) -> list[bool]:
+    """Return whether there is a user, an item and a time."""
+    return [bool(given[part]) or any(map(fits, columns)) for part, fits in EVENT_PARTS.items()]
 
 
 def _text_places(layout: TextFormat | None, format_: str) -> dict[str, Any]:

@@ -5,7 +5,9 @@ Shape legend: R rows of a chunk, V values of a list column.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +16,19 @@ import pyarrow.types as pt
 
 from runner.data.core.transforms import splitmix64
 from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.column_specs import IdSpec
 from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.read_files import is_text, single_array
-from runner.data.tabular.schema_file import IdSpec
-from runner.data.tabular.text_values import match_integers, split_json_lists, strip_number
+from runner.data.tabular.text_values import (
+    match_integers,
+    parse_json_lists,
+    split_json_lists,
+    strip_number,
+)
 from runner.data.tabular.times import TIME_PARTS, compute_time_part, parse_times
 
 MAX_EXACT_INTEGER = 2**53  # above it a double does not hold every integer
+UNKNOWN_TYPES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -34,8 +42,20 @@ class RawIds:
     weights: np.ndarray | None = None  # [V] float32
 
 
-def read_ids(spec: IdSpec, table: pa.Table, validator: RowValidator) -> RawIds:
+def read_ids(
+    spec: IdSpec,
+    table: pa.Table,
+    validator: RowValidator,
+    id_types: Mapping[str, str] = UNKNOWN_TYPES,
+) -> RawIds:
     """Read an id column as integers; sequences are put in time order and cut to their length.
+
+    Args:
+        spec: of the feature.
+        table: the rows.
+        validator: is told of bad rows.
+        id_types: column -> `integer` or `string`, what it held in training; values of the other
+            type are converted, so that an id is the same whatever the format of its file.
 
     Raises:
         DataError: for a value that cannot be an id, unless bad rows are skipped.
@@ -43,17 +63,18 @@ def read_ids(spec: IdSpec, table: pa.Table, validator: RowValidator) -> RawIds:
     if spec.cross:
         total = np.zeros(table.num_rows, np.uint64)
         for position, name in enumerate(spec.cross):
-            values, missing = read_integers(single_array(table, name), name, validator, None)
+            column = _as_type(single_array(table, name), id_types.get(name), name, validator, None)
+            values, missing = read_integers(column, name, validator, None)
             values[missing] = np.iinfo(np.int64).min  # a missing value is a value like others
             total = splitmix64(total ^ splitmix64(values.view(np.uint64), position), 0)
         return RawIds(total.view(np.int64), np.zeros(table.num_rows, bool))
     column = single_array(table, spec.column)
     if not spec.is_list:
-        return RawIds(*_read_values(spec, column, validator, None))
-    lists = _as_lists(spec, column)
+        return RawIds(*_read_values(spec, column, validator, None, id_types))
+    lists = _as_lists(spec, spec.column, column, validator)
     flat, offsets_R1 = _flatten_lists(lists)
     row_of_value: np.ndarray = np.repeat(np.arange(len(lists)), np.diff(offsets_R1))
-    values, missing = _read_values(spec, flat, validator, row_of_value)
+    values, missing = _read_values(spec, flat, validator, row_of_value, id_types)
     weights: np.ndarray | None = None
     if spec.weights:
         raw = _read_parallel_list(table, spec.weights, spec, offsets_R1, validator)
@@ -103,7 +124,11 @@ def read_integers(
 
 
 def _read_values(
-    spec: IdSpec, flat: pa.Array, validator: RowValidator, row_of_value: np.ndarray | None
+    spec: IdSpec,
+    flat: pa.Array,
+    validator: RowValidator,
+    row_of_value: np.ndarray | None,
+    id_types: Mapping[str, str],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Values to be bucketised are float64, viewed as int64."""
     if spec.encode == "bucketise":
@@ -126,30 +151,56 @@ def _read_values(
             row_of_value,
         )
         return compute_time_part(seconds, spec.encode), missing | np.isnan(seconds)
-    as_number = spec.encode == "as_is" or spec.input == "integer"
-    if as_number and is_text(flat.type):
-        flat = _parse_integers(spec, flat, validator, row_of_value)
-    elif spec.input == "string" and not is_text(flat.type):
+    if spec.input == "string" and not is_text(flat.type):
         flat = flat.cast(pa.string())
+    elif spec.input != "string":
+        is_number = spec.encode == "as_is" or spec.input == "integer"
+        type_ = "integer" if is_number else None if spec.separator else id_types.get(spec.column)
+        flat = _as_type(flat, type_, spec.column, validator, row_of_value)
     values, missing = read_integers(flat, spec.column, validator, row_of_value)
     return values, missing
 
 
+def _as_type(
+    values: pa.Array,
+    type_: str | None,
+    name: str,
+    validator: RowValidator,
+    row_of_value: np.ndarray | None,
+) -> pa.Array:
+    """Return ids as integers, or as texts: those of integers are their decimal digits."""
+    if type_ == "integer" and is_text(values.type):
+        return _parse_integers(name, values, validator, row_of_value)
+    if type_ != "string" or is_text(values.type):
+        return values
+    if pt.is_boolean(values.type):  # nobody knows how the training's files wrote them
+        wrong = values.is_valid().to_numpy(zero_copy_only=False)
+        rule = "not a text, as in the training"
+        validator.reject(name, wrong, lambda at: f"value {values[at]}: {rule}", row_of_value)
+    if not pt.is_integer(values.type):
+        integers, missing = read_integers(values, name, validator, row_of_value)
+        values = pa.array(integers, mask=missing)
+    return values.cast(pa.string())
+
+
 def _parse_integers(
-    spec: IdSpec, texts: pa.Array, validator: RowValidator, row_of_value: np.ndarray | None
+    name: str, texts: pa.Array, validator: RowValidator, row_of_value: np.ndarray | None
 ) -> pa.Array:
     texts = texts.cast(pa.string())
     fits = match_integers(texts)
     wrong = ~fits.fill_null(True).to_numpy(zero_copy_only=False)
     validator.reject(
-        spec.column, wrong, lambda at: f"{texts[at].as_py()!r} is not an integer", row_of_value
+        name, wrong, lambda at: f"{texts[at].as_py()!r} is not an integer", row_of_value
     )
     texts = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
     return strip_number(texts).cast(pa.int64())
 
 
-def _as_lists(spec: IdSpec, column: pa.Array) -> pa.Array:
-    """Return a list array. Texts are split at the separator; a missing text is an empty list."""
+def _as_lists(spec: IdSpec, name: str, column: pa.Array, validator: RowValidator) -> pa.Array:
+    """Return a list array. Texts are split at the separator; a missing text is an empty list.
+
+    Without a separator texts are JSON, as in a text file with the rows of a training on lists.
+    """
     if spec.separator:
         texts = column.cast(pa.string())
         if spec.separator == "json":
@@ -157,6 +208,11 @@ def _as_lists(spec: IdSpec, column: pa.Array) -> pa.Array:
         lists = pc.split_pattern(texts, spec.separator)
         empty = pc.equal(texts, "").fill_null(True)
         return pc.if_else(empty, pa.scalar([], lists.type), lists)
+    if is_text(column.type):
+        lists, wrong_R = parse_json_lists(column)
+        rule = 'not a JSON list such as ["a", "b"] or [1, 2]'
+        validator.reject(name, wrong_R, lambda row: f"value {column[row].as_py()!r}: {rule}")
+        return lists
     if pt.is_fixed_size_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
     return column
@@ -174,7 +230,7 @@ def _read_parallel_list(
     """Read another list column as [V] float64; rows whose lists differ in length are bad."""
     lists = single_array(table, name)
     if is_text(lists.type):
-        lists = _as_lists(spec, lists)
+        lists = _as_lists(spec, name, lists, validator)
     flat, found_R1 = _flatten_lists(lists)
     if is_text(flat.type) or pt.is_timestamp(flat.type):
         flat = flat.cast(pa.int64() if pt.is_timestamp(flat.type) else pa.float64())

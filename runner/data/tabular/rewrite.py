@@ -14,11 +14,12 @@ from runner.data.prepare.recipe import SPLITS
 from runner.data.prepare.shards import ShardWriter
 from runner.data.prepare.shuffle import ShuffleWriter
 from runner.data.tabular.bad_rows import BadRows, RowValidator
+from runner.data.tabular.column_specs import Declared
+from runner.data.tabular.column_types import id_types
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
 from runner.data.tabular.file_list import DataFile
-from runner.data.tabular.fit import TransformFitter, needs_fitting
+from runner.data.tabular.fit import TransformFitter, needs_fitting, with_declared_sizes
 from runner.data.tabular.read_files import RowChunk
-from runner.data.tabular.schema_file import Declared
 from runner.data.tabular.splits import Split, SplitAssigner, TimeSample, read_seconds
 from runner.errors import DataError
 
@@ -64,15 +65,17 @@ def rewrite_table(
         DataError: for the first bad row, or too many skipped ones, and for a split without a row.
     """
     if table.learnt:
-        fitted = FittedTransforms.load(Path(table.learnt))
+        fitted = with_declared_sizes(FittedTransforms.load(Path(table.learnt)), table.declared)
     else:
-        split_starts = _find_split_starts(table)
+        split_starts = find_split_starts(table)
         fitted = _fit_transforms(table, split_starts, advance)
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
     used = {*table.row_split.splits, *table.files}
     writers = {split: _open_writer(table, folder, split) for split in SPLITS if split in used}
-    lengths = _MeanLengths()
+    lengths = MeanLengths()
     for chunk, masks in iterate_split_chunks(table, table.columns_read, fitted.times):
+        if chunk.table is not None and not fitted.id_types and not table.learnt:
+            fitted.id_types = id_types(table.declared, chunk.table.schema)
         encoded, bad_R = _encode_or_blank(table, chunk, fitted, bad, lengths)
         for split, mask_R in masks.items():
             lengths.update(split, mask_R, encoded)
@@ -117,7 +120,7 @@ def _encode_or_blank(
     chunk: RowChunk,
     fitted: FittedTransforms,
     bad: BadRows,
-    lengths: _MeanLengths,
+    lengths: MeanLengths,
 ) -> tuple[pa.Table, np.ndarray]:
     """Encode a chunk, with a blank row at its end for each malformed line, and flag bad rows.
 
@@ -170,7 +173,7 @@ def _extend_masks(masks: dict[str, np.ndarray], chunk: RowChunk) -> dict[str, np
     return {split: np.concatenate([mask_R, none]) for split, mask_R in masks.items()}
 
 
-def _find_split_starts(table: RewritableTable) -> dict[str, float]:
+def find_split_starts(table: RewritableTable) -> dict[str, float]:
     """Return split -> its first time in seconds; empty where rows are not split by time."""
     split = table.row_split
     if split.kind != "time":
@@ -179,7 +182,7 @@ def _find_split_starts(table: RewritableTable) -> dict[str, float]:
     for file in table.files["train"]:
         for chunk in table.read_chunks(file, [str(split.column)]):
             if chunk.table is not None:
-                sample.add(read_seconds(chunk.table, str(split.column)))
+                sample.add(read_seconds(chunk.table, split))
     return sample.split_starts(split)
 
 
@@ -197,7 +200,7 @@ def _explain_empty_split(table: RewritableTable, split: str) -> str:
     )
 
 
-class _MeanLengths:
+class MeanLengths:
     """Means over the train rows of the number of ids in every list column."""
 
     def __init__(self) -> None:

@@ -1,17 +1,23 @@
-"""The schema of a table, as a user's YAML declares its columns.
-
-The reprs of `Declared`, `LabelSpec`, `NumericSpec` and `IdSpec` enter signatures and cache keys.
-"""
+"""Parses the schema of a table, as a user's YAML declares its columns."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, fields
 from typing import Any
 
 from runner.config_key import Key
+from runner.data.growing.settings import parse_eviction
+from runner.data.interactions.declaration import (
+    KEY as INTERACTIONS,
+)
+from runner.data.interactions.declaration import (
+    expand_schema,
+    parse_interactions,
+)
+from runner.data.tabular.column_specs import CHOICES, Declared, IdSpec, LabelSpec, NumericSpec
 from runner.data.tabular.splits import parse_split
 from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
 from runner.errors import ConfigError, nearest_hint, raise_combined
@@ -21,109 +27,9 @@ LOCATION_KEYS = ("path", "validation_path", "test_path", "split")
 TEXT_KEYS = ("delimiter", "column_names")  # of text files, where they are not the usual ones
 
 
-@dataclass(frozen=True)
-class LabelSpec:
-    """A label, of one task."""
-
-    name: str
-    column: str = ""
-    type: str = "binary"  # or regression
-    allowed: tuple[float, ...] | None = None  # None: 0 and 1 if binary, any number if regression
-    above: float | None = None  # the label is 1 for a value over this, 0 otherwise
-    positive: tuple[str, ...] = ()  # the label is 1 for these texts, 0 for others
-
-    def __repr__(self) -> str:
-        """Return what it was before there was `positive`, where that is not set."""
-        shown = [f for f in fields(self) if f.name != "positive" or self.positive]
-        return f"LabelSpec({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
-
-
-@dataclass(frozen=True)
-class NumericSpec:
-    """A dense feature, with its transforms."""
-
-    name: str
-    column: str = ""
-    log1p: bool = False
-    standardise: bool = False  # by mean and standard deviation of the train split, after log1p
-    clip: tuple[float | None, float | None] = (None, None)
-    default: float | None = None  # of a missing value; None: an error
-
-
-@dataclass(frozen=True)
-class IdSpec:
-    """A sparse feature: of `categorical`, or with a `max_length` of `sequences`."""
-
-    name: str
-    column: str = ""
-    encode: str = "as_is"  # hash, vocabulary, bucketise, or a part of a time: hour, weekday
-    num_rows: int | None = None  # rows of its table; None: what the data needs; hash needs it set
-    salt: int = 0
-    min_count: int = 1  # vocabulary: occurrences in the train split that earn a value its own row
-    boundaries: tuple[float, ...] = ()  # bucketise: the boundaries between buckets
-    buckets: int | None = None  # bucketise: their number; they are fitted to hold equally many rows
-    default: int | None = None  # id of a missing value; None: an error, or the vocabulary's row 1
-    out_of_range: str = "error"  # as_is: error, or default
-    list: bool = False
-    separator: str = ""  # between the ids of a list that is written as a text; or json
-    weights: str = ""  # column with a list of weights, as long as the ids
-    pooling: str = "sum"
-    cross: tuple[str, ...] = ()  # columns whose combination is hashed
-    # how texts are read: as integer, or string; auto: by the column's type. Of a part of a time:
-    # what its numbers mean, of TIME_FORMS; auto: seconds
-    input: str = "auto"
-    table: str = ""
-    max_length: int = 0
-    keep: str = "last"  # the end of a sequence that is kept if it is too long
-    order_by: str = ""  # column with a list of times, as long as the ids
-
-    @property
-    def is_sequence(self) -> bool:
-        return self.max_length > 0
-
-    @property
-    def is_list(self) -> bool:
-        return self.list or bool(self.separator) or bool(self.weights) or self.is_sequence
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the files that are needed for it."""
-        more = tuple(c for c in (self.weights, self.order_by) if c)
-        return (*(self.cross or (self.column,)), *more)
-
-
-CHOICES = {
-    "type": ("binary", "regression"),
-    "encode": ("as_is", "hash", "vocabulary", "bucketise", *TIME_PARTS),
-    "out_of_range": ("error", "default"),
-    "pooling": ("sum", "mean"),
-    "input": ("auto", "integer", "string", *TIME_FORMS),
-    "keep": ("last", "first"),
-}
-
-
-@dataclass(frozen=True)
-class Declared:
-    """All declared columns of a table, and where its files are."""
-
-    labels: tuple[LabelSpec, ...]
-    numeric: tuple[NumericSpec, ...] = ()
-    ids: tuple[IdSpec, ...] = ()  # pooled features, then sequences
-    weight: str | None = None
-    groups: tuple[str, ...] = ()
-    carried: tuple[str, ...] = ()
-    places: Mapping[str, Any] = field(default_factory=dict)  # LOCATION_KEYS and TEXT_KEYS, if given
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Every column of the files that is needed, each once."""
-        names = [spec.column for spec in self.labels] + [spec.column for spec in self.numeric]
-        names += [column for spec in self.ids for column in spec.columns]
-        names += [self.weight] if self.weight else []
-        return tuple(dict.fromkeys([*names, *self.groups, *self.carried]))
-
-
 MAX_COLUMNS = 10_000  # that one pattern may stand for
+LEAST_GROWING_ROWS = 3  # the shared row, that of missing values, and one for an id
+MOST_SIGHTINGS = 255  # that earn an id a row of a growing table: more than a cell counts to
 RANGES: Mapping[type, Mapping[str, Key]] = {
     LabelSpec: {"allowed": Key(min_items=1), "above": Key()},
     NumericSpec: {
@@ -151,12 +57,16 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
     Raises:
         ConfigError: naming every key that is wrong, its value, the rule, and the nearest right one.
     """
-    problems = list(_unknown_keys(schema, (*ROLES, *LOCATION_KEYS, *TEXT_KEYS), where))
+    known = (*ROLES, *LOCATION_KEYS, *TEXT_KEYS, INTERACTIONS)
+    problems = list(_unknown_keys(schema, known, where))
+    interactions = parse_interactions(schema, where, problems)
+    if interactions is not None:
+        schema = expand_schema(schema, interactions, where, problems)
     labels: list[LabelSpec] = _parse_specs(schema, "labels", LabelSpec, where, problems)
     numeric: list[NumericSpec] = _parse_specs(schema, "numeric", NumericSpec, where, problems)
     pooled: list[IdSpec] = _parse_specs(schema, "categorical", IdSpec, where, problems)
     sequences: list[IdSpec] = _parse_specs(schema, "sequences", IdSpec, where, problems)
-    if not schema.get("labels"):
+    if not schema.get("labels") and not schema.get(INTERACTIONS):
         problems.append(f"{where}.labels: no label is declared")
     for column in numeric:
         problems += _numeric_problems(column, f"{where}.numeric.{column.name}")
@@ -190,6 +100,8 @@ def parse_schema(schema: Mapping[str, Any], where: str = "dataset.schema") -> De
     )
     problems += _location_problems(schema, where)
     places = _parse_places(schema, where, problems)
+    if interactions is not None:
+        places[INTERACTIONS] = interactions
     raise_combined(problems)
     return Declared(
         labels=tuple(labels),
@@ -310,6 +222,8 @@ def _parse_value(value: Any, setting: Field[Any], where: str) -> Any:
             f"{where}={value!r}: expected one of {', '.join(choices)}"
             f"{nearest_hint(str(value), choices)}"
         )
+    if setting.name == "evict":
+        return parse_eviction(value, where)
     type_ = str(setting.type)
     if type_.startswith("tuple") and isinstance(value, (list, tuple)):
         of_numbers = "float" in type_
@@ -341,7 +255,9 @@ def _numeric_problems(spec: NumericSpec, where: str) -> Iterator[str]:
 def _id_problems(spec: IdSpec, where: str) -> Iterator[str]:
     if spec.encode == "hash" and not spec.num_rows and not spec.cross:
         yield f"{where}.num_rows is not set: hash needs the number of rows"
-    if spec.cross and (spec.encode not in ("as_is", "hash") or not spec.num_rows):
+    if spec.cross and spec.encode == "growing":
+        yield f"{where}.cross: a cross is hashed, so that it cannot be growing"
+    elif spec.cross and (spec.encode not in ("as_is", "hash") or not spec.num_rows):
         yield f"{where}.num_rows: a cross is always hashed, which needs the number of rows"
     if len(spec.cross) == 1 or (spec.cross and spec.is_list):
         yield f"{where}.cross={list(spec.cross)}: expected two or more columns with one id a row"
@@ -360,6 +276,26 @@ def _id_problems(spec: IdSpec, where: str) -> Iterator[str]:
         yield f"{where}.input={spec.input}: is for a part of a time: encode: hour, or weekday"
     if spec.weights and spec.is_sequence:
         yield f"{where}.weights: sequences have no weights"
+    yield from _growing_problems(spec, where)
+
+
+def _growing_problems(spec: IdSpec, where: str) -> Iterator[str]:
+    if spec.encode != "growing":
+        if spec.evict is not None:
+            yield f"{where}.evict: is for encode: growing, whose rows can be taken back"
+        return
+    if spec.num_rows is None or spec.num_rows < LEAST_GROWING_ROWS:
+        yield (
+            f"{where}.num_rows={spec.num_rows}: growing needs the number of rows that its table "
+            f"has when it is full, at least {LEAST_GROWING_ROWS:,}"
+        )
+    if spec.min_count > MOST_SIGHTINGS:
+        yield f"{where}.min_count={spec.min_count}: growing counts to {MOST_SIGHTINGS} at most"
+    if spec.default is not None or spec.out_of_range != "error":
+        key = "default" if spec.default is not None else "out_of_range"
+        yield (
+            f"{where}.{key}: growing takes every id, and gives missing values row 1; leave it out"
+        )
 
 
 def _parse_column_names(

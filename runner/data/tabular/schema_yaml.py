@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from runner.data.core.source_files import nearest_path
 from runner.errors import ConfigError, raise_combined
+
+
+def read_schema_file(path: Path) -> Mapping[str, Any]:
+    """Return the content of a schema file.
+
+    Raises:
+        ConfigError: if there is none, or it cannot be read.
+    """
+    if not path.is_file():
+        raise ConfigError(f"dataset.schema={path}: no such file{nearest_path(path)}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return read_schema_yaml(text, str(path))
 
 
 def read_schema_yaml(text: str, where: str) -> Mapping[str, Any]:

@@ -13,16 +13,19 @@ import pyarrow.types as pt
 
 from runner.data.prepare.recipe import SPLITS
 from runner.data.tabular.read_files import RowChunk, is_text, single_array
-from runner.data.tabular.times import is_temporal, parse_times
+from runner.data.tabular.times import TEXT_DATES, TIME_FORMS, is_temporal, parse_times
 from runner.errors import ConfigError, DataError, nearest_hint
 
 SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 MAX_SAMPLED_TIMES = 1 << 20  # shares of a split by time are exact up to this number of rows
 
 
+EVENT_SPLITS = ("leave_out", "user")  # kinds that need the events of users
+LEAVE_ONE_OUT, LEAVE_K_OUT = "leave_one_out", "leave_k_out"
 _FORMS = (
-    "one of random: {train: 0.8, ...}, column: NAME with train: [...], or time: NAME with "
-    "test: LAST"
+    "one of random: {train: 0.8, ...}, column: NAME with train: [...], time: NAME with "
+    "test: LAST or DATE (and input: FORM); or, of interactions, leave_one_out, "
+    "leave_k_out: NUMBER or user: {train: 0.8, ...}"
 )
 
 
@@ -31,20 +34,30 @@ class Split:
     """How the rows of `dataset.path` are split.
 
     What `of` maps a split to depends on `kind`. random: its share of the rows. column: the values
-    of the column. time: its share, or its length in seconds, counted from the end: the test split
-    comes last, the validation split before it. The repr enters signatures.
+    of the column. time: its share, or its length in seconds, counted from the end, or the second
+    that it begins at: the test split comes last, the validation split before it. user: its share of
+    the users. leave_out: how many of the last events of each user. The repr enters signatures.
+
+    `input` says how the column's numbers or texts stand for times, as of `times.parse_times`.
     """
 
-    kind: str  # random, column, time, or whole: all rows belong to the train split
+    # random, column, time, user, leave_out, or whole: all rows belong to the train split
+    kind: str
     of: Mapping[str, Any] = field(default_factory=lambda: {"train": 1.0})
     column: str | None = None
+    input: str = ""  # one of TIME_FORMS; empty: seconds, or texts in ISO 8601
+
+    def __repr__(self) -> str:
+        form = f", input={self.input!r}" if self.input else ""  # runs from before have none
+        return f"Split(kind={self.kind!r}, of={self.of!r}, column={self.column!r}{form})"
 
     @property
     def splits(self) -> tuple[str, ...]:
-        return tuple(s for s in SPLITS if self.of.get(s) or (s == "train" and self.kind == "time"))
+        has_rest = self.kind in ("time", "leave_out")  # which is for training
+        return tuple(s for s in SPLITS if self.of.get(s) or (s == "train" and has_rest))
 
 
-def parse_split(setting: Mapping[str, Any] | None, key: str = "dataset.split") -> Split:
+def parse_split(setting: Mapping[str, Any] | str | None, key: str = "dataset.split") -> Split:
     """Parse a split as it is written in YAML.
 
     Args:
@@ -55,58 +68,87 @@ def parse_split(setting: Mapping[str, Any] | None, key: str = "dataset.split") -
     """
     if setting is None:
         return Split("whole")
+    if setting == LEAVE_ONE_OUT:
+        return _leave_out(1, key)
     if not isinstance(setting, Mapping):
-        raise ConfigError(f"{key}={setting!r}: expected {_FORMS}")
+        hint = nearest_hint(str(setting), (LEAVE_ONE_OUT,))
+        raise ConfigError(f"{key}={setting!r}: expected {_FORMS}{hint}")
+    if LEAVE_K_OUT in setting and len(setting) == 1:
+        return _leave_out(setting[LEAVE_K_OUT], f"{key}.{LEAVE_K_OUT}")
     if not setting:
         return Split("whole")
-    kinds = [k for k in ("random", "column", "time") if k in setting]
+    kinds = [k for k in ("random", "user", "column", "time") if k in setting]
     if len(kinds) != 1:
         raise ConfigError(f"{key}: expected {_FORMS}")
     kind = kinds[0]
-    of = setting["random"] if kind == "random" else {k: v for k, v in setting.items() if k != kind}
+    form = setting.get("input", "") if kind == "time" else ""
+    if form and form not in TIME_FORMS:
+        near = nearest_hint(str(form), TIME_FORMS)
+        raise ConfigError(f"{key}.input={form}: one of {', '.join(TIME_FORMS)}{near}")
+    own = (kind, "input") if kind == "time" else (kind,)
+    of_shares = kind in ("random", "user")
+    of = setting[kind] if of_shares else {k: v for k, v in setting.items() if k not in own}
     if not isinstance(of, Mapping):
-        raise ConfigError(f"{key}.random={of!r}: expected split: share")
-    more = [k for k in setting if k != "random"] if kind == "random" else []
+        raise ConfigError(f"{key}.{kind}={of!r}: expected split: share")
+    more = [k for k in setting if k != kind] if of_shares else []
     for name in [*of, *more]:
         if name not in SPLITS or name in more:
             raise ConfigError(f"{key}.{name}: no such split{nearest_hint(str(name), SPLITS)}")
     of = {name: value for name, value in of.items() if value not in (None, 0, [], ())}
-    if kind == "random":
+    if of_shares:
         for name, share in of.items():
             is_number = isinstance(share, int | float) and not isinstance(share, bool)
             if not is_number or not 0 <= share <= 1:
-                raise ConfigError(f"{key}.random.{name}={share}: must be a share from 0 to 1")
+                raise ConfigError(f"{key}.{kind}.{name}={share}: must be a share from 0 to 1")
         if abs(sum(map(float, of.values())) - 1) > 1e-9:
-            raise ConfigError(f"{key}.random: shares add up to {sum(of.values()):g}, not to 1")
+            raise ConfigError(f"{key}.{kind}: shares add up to {sum(of.values()):g}, not to 1")
     elif kind == "time":
         of = {name: _parse_length(value, f"{key}.{name}") for name, value in of.items()}
         if "train" in of or not of:
             raise ConfigError(f"{key}: a split by time needs the lengths of validation and test")
+        dates = [of[name][1] for name in ("validation", "test") if of.get(name, [""])[0] == "date"]
+        if len(dates) not in (0, len(of)) or dates != sorted(set(dates)):
+            raise ConfigError(
+                f"{key}: if one split begins at a date, all do, validation before test"
+            )
     else:
         of = {
             n: [str(v) for v in (v if isinstance(v, Sequence) and not isinstance(v, str) else [v])]
             for n, v in of.items()
         }
-    if kind != "random" and (
+    if not of_shares and (
         isinstance(setting[kind], bool) or not isinstance(setting[kind], str | int)
     ):
         raise ConfigError(f"{key}.{kind}={setting[kind]!r}: expected the name of a column")
     if kind != "time" and "train" not in of:
         raise ConfigError(f"{key}.train is not set: there would be no row to train on")
-    return Split(kind, of, None if kind == "random" else str(setting[kind]))
+    return Split(kind, of, None if of_shares else str(setting[kind]), form)
+
+
+def _leave_out(count: Any, key: str) -> Split:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError(f"{key}={count!r}: expected a number of events from 1 on")
+    return Split("leave_out", {"validation": count, "test": count})
 
 
 def _parse_length(value: Any, key: str) -> tuple[str, float]:
-    """Return ('share', 0.1) for 0.1, or ('seconds', 604800.0) for `7d`.
+    """Return ('share', 0.1) for 0.1, ('seconds', 604800.0) for `7d`, or ('date', its second).
 
     Raises:
         ConfigError: if the value is neither.
     """
     if isinstance(value, (int, float)) and 0 < value < 1:
         return "share", float(value)
+    if re.match(r"\d{4}-\d\d-\d\d", str(value)):
+        second = float(parse_times(pa.array([str(value)]))[0])
+        if not np.isnan(second):
+            return "date", second
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d|w)", str(value))
     if not match:
-        raise ConfigError(f"{key}={value!r}: expected a share such as 0.1, or a time such as 7d")
+        raise ConfigError(
+            f"{key}={value!r}: expected a share such as 0.1, a time such as 7d, or a date "
+            "such as 2024-05-01"
+        )
     return "seconds", float(match[1]) * SECONDS_PER_UNIT[match[2]]
 
 
@@ -130,14 +172,21 @@ def check_split_type(
     if is_text(type_):
         chunk = next(read_chunks([str(split.column)]), None)
         rows = chunk.table if chunk else None
-        if rows is None or not np.isnan(read_seconds(rows, str(split.column))).all():
+        if rows is None or not np.isnan(read_seconds(rows, split)).all():
             return
+        example = next((v for v in single_array(rows, str(split.column)).to_pylist() if v), "")
+        forms = ", ".join(TEXT_DATES)
+        raise DataError(
+            f"{path}: column {split.column!r} has type {type_}, expected a time: {example!r} is "
+            f"none in {split.input or 'ISO 8601'}; the split takes the order of day, month and "
+            f"year as `input`: {forms}"
+        )
     if not (is_temporal(type_) or pt.is_integer(type_) or pt.is_floating(type_)):
         raise DataError(f"{path}: column {split.column!r} has type {type_}, expected a time")
 
 
-def read_seconds(table: pa.Table, name: str) -> np.ndarray:
-    """Read a column of times; numbers are taken as seconds.
+def read_seconds(table: pa.Table, split: Split) -> np.ndarray:
+    """Read the times of a split; without `Split.input` numbers are taken as seconds.
 
     Returns:
         [R] float64, seconds since 1970; NaN where a time is missing.
@@ -145,14 +194,12 @@ def read_seconds(table: pa.Table, name: str) -> np.ndarray:
     Raises:
         DataError: if the column has another type.
     """
-    column = single_array(table, name)
-    if is_temporal(column.type) or is_text(column.type):
-        return parse_times(column)
-    if not (pt.is_integer(column.type) or pt.is_floating(column.type)):
+    column = single_array(table, str(split.column))
+    is_number = pt.is_integer(column.type) or pt.is_floating(column.type)
+    if not (is_number or is_temporal(column.type) or is_text(column.type)):
+        name = split.column
         raise DataError(f"column {name!r} has type {column.type}, expected a time or a number")
-    column = column.cast(pa.float64(), safe=False).fill_null(np.nan)
-    seconds_R: np.ndarray = column.to_numpy(zero_copy_only=False)
-    return seconds_R
+    return parse_times(column, split.input or "seconds")
 
 
 class TimeSample:
@@ -188,6 +235,8 @@ class TimeSample:
             if kind == "share":
                 share += length
                 start = float(np.quantile(self._times, max(1 - share, 0), method="higher"))
+            elif kind == "date":
+                start = length
             else:
                 start -= length
             starts[name] = start
@@ -212,7 +261,7 @@ class SplitAssigner:
             ends = np.cumsum([float(split.of[s]) for s in split.splits])[:-1]
             split_R = np.searchsorted(ends, self._rng.random(num_rows), side="right")
             return {name: split_R == n for n, name in enumerate(split.splits)}
-        if split.kind == "whole" or chunk.table is None:
+        if split.kind in ("whole", *EVENT_SPLITS) or chunk.table is None:
             return {"train": np.ones(num_rows, bool)}
         if split.kind == "column":
             texts = single_array(chunk.table, str(split.column)).cast(pa.string())
@@ -221,7 +270,7 @@ class SplitAssigner:
                 for name, values in split.of.items()
             }
             return {name: mask.to_numpy(zero_copy_only=False) for name, mask in masks.items()}
-        seconds_R = read_seconds(chunk.table, str(split.column))
+        seconds_R = read_seconds(chunk.table, split)
         split_R = np.zeros(num_rows, int)  # a row without a time is for training
         for number, name in enumerate(("validation", "test"), start=1):
             if name in self._split_starts:

@@ -1,67 +1,24 @@
-"""A user's own table: files of any of its formats, with their columns declared in one YAML.
-
-Files are read as they are where that is as good. Otherwise they are rewritten once into the cache,
-with all transforms applied, in blocks that suit the exact order. See `TableRecipe.is_direct`.
-"""
+"""A user's own table: files of any of its formats, with their columns declared in one YAML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from runner.config_key import Key
 from runner.data.core import cache
-from runner.data.core.argument_types import Count, Prefetch, Rest, Seed, WindowRows, Workers
-from runner.data.core.columns import Columns
+from runner.data.core.argument_types import Prefetch, Rest, WindowRows, Workers
 from runner.data.core.fitted import FittedTransforms
-from runner.data.core.setting_checks import check_setting_types
-from runner.data.core.source_files import nearest_path
 from runner.data.prepare.recipe import PreparedFiles, cache_key, prepare
-from runner.data.tabular.arrow_files import (
-    ARROW_FORMATS,
-    read_arrow_chunks,
-    read_arrow_schema,
-)
 from runner.data.tabular.bad_rows import report_bad_rows
 from runner.data.tabular.column_types import (
-    check_column_types,
-    direct_columns,
     rewritten_columns,
-    text_column_types,
-    text_file_schema,
 )
-from runner.data.tabular.file_list import DataFile, find_files
-from runner.data.tabular.read_files import (
-    RowChunk,
-    check_same_schema,
-    read_parquet_chunks,
-    read_parquet_schema,
-)
-from runner.data.tabular.read_text import (
-    TextFormat,
-    default_text_format,
-    infer_text_schema,
-    read_text_chunks,
-)
-from runner.data.tabular.rewrite import rewrite_table
-from runner.data.tabular.schema_file import Declared, parse_schema
-from runner.data.tabular.schema_yaml import read_schema_yaml
-from runner.data.tabular.splits import Split, check_split_type, parse_split
-from runner.errors import ConfigError, DataError
+from runner.data.tabular.table_recipe import TableRecipe, fitted_digest
 from runner.parts import dataset_option
 
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
-
-VERSION = 1  # to be raised when the same files and settings give other rows
-TEXT_FORMATS = ("csv", "tsv", "jsonl")
-DIRECT_ROWS = 1 << 17  # a row group with more rows is not read as it is: seeks would be slow
-SPLIT_PATHS = {"train": "path", "validation": "validation_path", "test": "test_path"}
 
 
 @dataset_option
@@ -83,248 +40,6 @@ def table(
     )
 
 
-@dataclass(frozen=True)
-class TableRecipe:
-    """Settings of a table; a recipe, see `runner.data.prepare.recipe`."""
-
-    format: Annotated[str, Key(choices=("parquet", *TEXT_FORMATS, *ARROW_FORMATS))]
-    path: Any  # a file, a folder, a glob, a URL, or a list of them
-    schema: Any  # a YAML file, or its content
-    validation_path: Any = None
-    test_path: Any = None
-    split: Mapping[str, Any] | None = None  # how the rows of `path` are split
-    split_seed: Seed = 0
-    on_bad_rows: Annotated[str, Key(choices=("error", "skip"))] = "error"
-    max_bad_rows: Count = 1000  # with skip, more are an error
-    rewrite: Annotated[str, Key(choices=("auto", "always"))] = "auto"  # always: even good files
-    mix: bool = True  # rewritten train rows are stored in random order, once
-    delimiter: Annotated[str | None, Key(pattern=".", note="one character")] = None
-    quote: Annotated[str, Key(pattern=".?", note="one character, or none")] = '"'
-    column_names: Any = None  # of text files whose first line is a row
-    learnt: str | None = None  # folder with a run's fitted transforms, to be used as they are
-
-    name = "table"
-
-    @cached_property
-    def declared(self) -> Declared:
-        """The columns that the schema declares.
-
-        Raises:
-            ConfigError: for a schema that is not set, does not exist or is wrong.
-        """
-        if self.schema is None:
-            raise ConfigError(
-                "dataset.schema is not set: a YAML that declares the columns; "
-                "`python -m runner schema PATH --out FILE` proposes one"
-            )
-        if isinstance(self.schema, Mapping):
-            return parse_schema(self.schema)
-        path = Path(str(self.schema)).expanduser()
-        if not path.is_file():
-            raise ConfigError(f"dataset.schema={self.schema}: no such file{nearest_path(path)}")
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read: {error}") from error
-        return parse_schema(read_schema_yaml(text, str(path)), str(path))
-
-    @cached_property
-    def row_split(self) -> Split:
-        """The split of the rows of `path`.
-
-        Raises:
-            ConfigError: for a wrong setting, and for a split that has a path as well.
-        """
-        where = "dataset.split" if self.split is not None else "schema's split"
-        split = parse_split(self._split_setting, where)
-        for name in split.splits:
-            if name != "train" and name in self.files:
-                raise ConfigError(
-                    f"dataset.split gives rows to {name}, and dataset.{name}_path is set as well"
-                )
-        return split
-
-    @property
-    def _split_setting(self) -> Mapping[str, Any] | None:
-        return self.split if self.split is not None else self.declared.places.get("split")
-
-    @cached_property
-    def files(self) -> dict[str, list[DataFile]]:
-        """The files of every split that has a path; `row_split` divides the rows of `path` further.
-
-        Raises:
-            DataError: for a path that is not set, and as `find_files` does.
-        """
-        files = {}
-        for split, key in SPLIT_PATHS.items():
-            paths, origin = getattr(self, key), f"dataset.{key}"
-            if paths is None and key in self.declared.places:
-                paths = self._resolve_from_schema(self.declared.places[key])
-                origin = f"schema's {key}"
-            if paths is not None:
-                files[split] = find_files(paths, self.format, key=origin)
-        if "train" not in files:
-            raise DataError(
-                f"dataset.path is not set, for example dataset.path=data/clicks.{self.format}"
-            )
-        return files
-
-    @property
-    def _all_files(self) -> list[DataFile]:
-        return [file for files in self.files.values() for file in files]
-
-    @cached_property
-    def schemas(self) -> dict[str, pa.Schema]:
-        """Path -> the types of a file's columns; for text files, the types as which they are read.
-
-        Raises:
-            DataError: for a file without rows, and as `check_same_schema` does.
-        """
-        schemas = {}
-        for file in self._all_files:
-            if self.format == "parquet":
-                schemas[str(file)], counts = read_parquet_schema(file)
-                if not sum(counts):
-                    raise DataError(f"{file}: has no rows")
-                self._counts[str(file)] = counts
-            else:
-                if not file.size():
-                    raise DataError(f"{file}: has no rows")
-                schemas[str(file)] = (
-                    infer_text_schema(file, self.text_format)
-                    if self.format in TEXT_FORMATS
-                    else read_arrow_schema(file, self.format)
-                )
-        if self.format in TEXT_FORMATS:
-            for path, inferred in schemas.items():
-                schemas[path] = text_file_schema(
-                    inferred,
-                    self.text_types,
-                    self.declared,
-                    self.row_split,
-                    json_lines=self.format == "jsonl",
-                )
-        check_same_schema(schemas, self.columns_read)
-        return schemas
-
-    @property
-    def text_types(self) -> dict[str, pa.DataType]:
-        """Column -> the type as which it is read from text files."""
-        return text_column_types(self.declared, self.row_split)
-
-    @cached_property
-    def _counts(self) -> dict[str, list[int]]:
-        """Path -> rows of every row group of a Parquet file; filled by `schemas`."""
-        return {}
-
-    @property
-    def columns_read(self) -> list[str]:
-        """The columns of the files that are needed, each once."""
-        split = [self.row_split.column] if self.row_split.column else []
-        return list(dict.fromkeys([*self.declared.columns, *split]))
-
-    @property
-    def text_format(self) -> TextFormat:
-        usual, places = default_text_format(self.format), self.declared.places
-        delimiter = self.delimiter or places.get("delimiter") or usual.delimiter
-        names = self.column_names or places.get("column_names") or ()
-        return TextFormat(delimiter, self.quote, tuple(names), usual.json_lines)
-
-    @property
-    def skips_bad_rows(self) -> bool:
-        return self.on_bad_rows == "skip"
-
-    def check(self) -> None:
-        check_setting_types(self)
-        first = next(iter(self.schemas))
-        check_column_types(self.declared, self.schemas[first], first)
-        if self._split_setting is not None:
-            chunks = partial(self.read_chunks, self._all_files[0])
-            check_split_type(self.row_split, self.schemas[first], first, chunks)
-
-    def content_fields(self) -> Mapping[str, Any]:
-        """Return everything but where the files are, and settings that change no row."""
-        skips = {"max_bad_rows": self.max_bad_rows} if self.skips_bad_rows else {}
-        own = self.declared.places.get("delimiter")
-        return {
-            "table": VERSION,
-            "files": {s: [f.fingerprint() for f in files] for s, files in self.files.items()},
-            "declared": [repr(replace(self.declared, places={})), repr(self.row_split)],
-            "settings": {
-                k: v
-                for k, v in vars(self).items()
-                if k in ("format", "split_seed", "on_bad_rows", "mix", "delimiter", "quote")
-            }
-            | ({} if self.delimiter or not own else {"delimiter": own}),
-            "names": list(self.column_names or self.declared.places.get("column_names") or ()),
-            "direct": self.is_direct,
-            **skips,
-            **({"learnt": _fitted_digest(Path(self.learnt))} if self.learnt else {}),
-        }
-
-    def reading_fields(self) -> Mapping[str, Any]:
-        return {}
-
-    def num_progress_units(self) -> int:
-        if self.is_direct:
-            return 1
-        passes = 1 if self.learnt else 2
-        if self.format == "parquet":
-            return passes * sum(sum(counts) for counts in self._counts.values())
-        return passes * sum(file.size() // 100 for file in self._all_files)
-
-    @cached_property
-    def is_direct(self) -> bool:
-        """Whether the files are read as they are.
-
-        They are Parquet files on this machine with small row groups, every split has files of its
-        own, and what is declared can be done as fast while reading.
-        """
-        if self.format != "parquet" or self.rewrite == "always" or self.skips_bad_rows:
-            return False
-        first = next(iter(self.schemas.values()))
-        return (
-            self.row_split.kind == "whole"
-            and all(file.filesystem is None for file in self._all_files)
-            and all(count <= DIRECT_ROWS for counts in self._counts.values() for count in counts)
-            and direct_columns(self.declared, first) is not None
-        )
-
-    def make(self, folder: Path, advance: Any) -> PreparedFiles:
-        if self.is_direct:
-            FittedTransforms().save(folder)
-            return PreparedFiles(dict.fromkeys(self.files, ()), {"direct": True}, {})
-        splits, fitted, bad = rewrite_table(self, folder, advance)
-        names = {str(file): file.name for file in self._all_files}
-        facts = {"direct": False, "mean_length": fitted.mean_length}
-        return PreparedFiles(splits, {**facts, "bad_rows": bad.json_fields(names)}, {})
-
-    def columns(self, fitted: Mapping[str, Any]) -> Columns:
-        """Return the columns of direct files. `open_table` has those of rewritten ones."""
-        first = next(iter(self.schemas.values()))
-        columns = direct_columns(self.declared, first)
-        assert columns is not None
-        return columns
-
-    def read_chunks(self, file: DataFile, columns: list[str]) -> Iterator[RowChunk]:
-        """Yield the rows of a file. Without columns, the chunks still tell how many rows it has."""
-        if self.format == "parquet":
-            return read_parquet_chunks(file, columns, skip_bad_rows=self.skips_bad_rows)
-        if self.format in ARROW_FORMATS:
-            return read_arrow_chunks(file, self.format, columns)
-        file_schema = self.schemas[str(file)]
-        types = {name: file_schema.field(name).type for name in columns}
-        return read_text_chunks(file, types, self.text_format, skip_bad_rows=self.skips_bad_rows)
-
-    def _resolve_from_schema(self, paths: Any) -> Any:
-        """Resolve paths in a schema file, which are relative to its folder."""
-        if isinstance(self.schema, Mapping):
-            return paths
-        folder = Path(str(self.schema)).expanduser().parent
-        several = [paths] if isinstance(paths, str) else list(paths)
-        return [p if "://" in p else str(folder / Path(p).expanduser()) for p in several]
-
-
 recipe = TableRecipe
 
 
@@ -337,23 +52,21 @@ def open_table(
     rest: str = "short",
 ) -> ParquetDataset:
     """Open the dataset of a table, rewritten if need be."""
-    folder, prepared = _prepare_table(table_recipe)
+    folder, prepared = prepare_table(table_recipe)
     facts = prepared.learnt
     report_bad_rows(facts.get("bad_rows"))
     fitted = FittedTransforms.load(folder)
     fitted.mean_length = dict(facts.get("mean_length", {}))
     if facts["direct"]:
         columns = table_recipe.columns(facts)
-        paths = {s: [Path(f.path) for f in files] for s, files in table_recipe.files.items()}
     else:
         columns = rewritten_columns(
             table_recipe.declared, fitted, has_weights=table_recipe.skips_bad_rows
         )
-        paths = {s: [folder / name for name in names] for s, names in prepared.splits.items()}
     from runner.data.read.parquet_dataset import ParquetDataset  # torch enters here
 
     return ParquetDataset(
-        paths,
+        split_files(table_recipe, folder, prepared),
         columns,
         window_rows=window_rows,
         prefetch=prefetch,
@@ -364,17 +77,22 @@ def open_table(
     )
 
 
-def _prepare_table(table_recipe: TableRecipe) -> tuple[Path, PreparedFiles]:
+def split_files(
+    table_recipe: TableRecipe, folder: Path, prepared: PreparedFiles
+) -> dict[str, list[Path]]:
+    """Return the files that are read, by split; the other arguments are of `prepare_table`."""
+    if prepared.learnt["direct"]:
+        return {s: [Path(f.path) for f in files] for s, files in table_recipe.files.items()}
+    return {s: [folder / name for name in names] for s, names in prepared.splits.items()}
+
+
+def prepare_table(table_recipe: TableRecipe) -> tuple[Path, PreparedFiles]:
     """Prepare a table, or find it in the cache, where a run's transforms may equal fitted ones."""
     if table_recipe.learnt:
         plain = replace(table_recipe, learnt=None)
         plain.check()
         folder = cache.cache_root() / f"{plain.name}-{cache_key(plain)}"
         learnt = Path(table_recipe.learnt)
-        if cache.is_complete(folder) and _fitted_digest(folder) == _fitted_digest(learnt):
+        if cache.is_complete(folder) and fitted_digest(folder) == fitted_digest(learnt):
             return folder, PreparedFiles(**cache.read_contents(folder))
     return prepare(table_recipe)
-
-
-def _fitted_digest(folder: Path) -> str:
-    return FittedTransforms.load(folder).digest()

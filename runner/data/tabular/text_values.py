@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -12,6 +14,8 @@ NUMBER_PATTERN = (
     r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
 )
 SHORT_INTEGER_PATTERN, LONG_INTEGER_PATTERN = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+-]?\d{19}\s*$"
+
+JSON_VALUES = (str, int, float, type(None))
 
 
 def cast_texts(
@@ -77,6 +81,25 @@ def split_json_lists(texts: pa.Array) -> pa.Array:
     )
     empty = pc.fill_null(pc.equal(inner, ""), True)
     return pc.if_else(empty, pa.scalar([], parts.type), parts)
+
+
+def parse_json_lists(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Parse texts as JSON lists of texts or numbers; a missing or an empty text is an empty list.
+
+    Returns:
+        The lists, of texts, and which texts are no such lists, bool [R].
+    """
+    lists: list[list[str | None]] = []
+    wrong_R = np.zeros(len(texts), bool)
+    for row, text in enumerate(texts.to_pylist()):
+        try:
+            values = (json.loads(text) if text else None) or []
+        except ValueError:
+            values = None
+        if not isinstance(values, list) or not all(type(v) in JSON_VALUES for v in values):
+            wrong_R[row], values = True, []
+        lists.append([v if v is None else str(v) for v in values])
+    return pa.array(lists, pa.list_(pa.string())), wrong_R
 
 
 def strip_number(texts: pa.Array) -> pa.Array:

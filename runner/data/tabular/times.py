@@ -11,8 +11,11 @@ from runner.data.tabular.read_files import is_text
 
 # form -> the digits of a year in whole numbers such as 20141021, and whether hours follow
 DATE_FORMS = {"yyyymmdd": (4, False), "yyyymmddhh": (4, True), "yymmddhh": (2, True)}
+# forms of texts that are not ISO 8601, such as 31/12/2019 23:59: the order of day, month and year
+TEXT_DATES = ("dmy", "mdy", "ymd")
 UNITS_PER_SECOND = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6}
-TIME_FORMS = (*UNITS_PER_SECOND, *DATE_FORMS)
+TIME_FORMS = (*UNITS_PER_SECOND, *DATE_FORMS, *TEXT_DATES)
+AMBIGUOUS = " or "  # between two forms in which a column may have been written
 # encoding of an id column -> how many ids it makes of a time, missing ones aside
 TIME_PARTS = {"hour": 24, "weekday": 7}
 # the first and last second that a number may stand for, where nobody has said that it is a time
@@ -29,7 +32,7 @@ def parse_times(column: pa.Array, form: str = "seconds") -> np.ndarray:
 
     Args:
         column: times, numbers, or texts of either.
-        form: how numbers stand for times, one of TIME_FORMS.
+        form: how numbers, or dates that are not ISO 8601, stand for times: one of TIME_FORMS.
 
     Returns:
         [R] float64; NaN where a time is missing or is none.
@@ -37,7 +40,11 @@ def parse_times(column: pa.Array, form: str = "seconds") -> np.ndarray:
     if pt.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if is_text(column.type):
+        if form in TEXT_DATES:
+            return _parse_text_dates(column.cast(pa.string()), form)
         column = _parse_texts(column.cast(pa.string()), form)
+    elif form in TEXT_DATES and not is_temporal(column.type):
+        return np.full(len(column), np.nan)
     if is_temporal(column.type):
         micros = column.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64(), safe=False)
         return np.asarray(micros.fill_null(np.nan).to_numpy(zero_copy_only=False)) / 1e6
@@ -45,11 +52,12 @@ def parse_times(column: pa.Array, form: str = "seconds") -> np.ndarray:
     numbers_R = np.asarray(numbers.to_numpy(zero_copy_only=False))
     if form in DATE_FORMS:
         return _parse_dates(numbers_R, *DATE_FORMS[form])
-    return numbers_R / UNITS_PER_SECOND[form]
+    return numbers_R / UNITS_PER_SECOND.get(form, 1.0)
 
 
 def _parse_texts(texts: pa.Array, form: str) -> pa.Array:
-    """Return times, or numbers where the form is one of numbers; other texts become missing."""
+    """Return times in ISO 8601 without an offset, or numbers; other texts become missing."""
+    texts = pc.replace_substring_regex(texts, r"(\d)Z$", r"\1")
     fits = pc.match_substring_regex(texts, r"^\d{1,18}$")
     if pc.any(fits).as_py():
         return pc.if_else(fits, texts, pa.scalar(None, pa.string())).cast(pa.float64())
@@ -66,6 +74,37 @@ def _parse_text(text: pa.Scalar) -> pa.Scalar | None:
         return text.cast(pa.timestamp("us"))
     except pa.ArrowInvalid:
         return None
+
+
+def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
+    """Read texts such as 31/12/2019 23:59 or 12.31.2019 11:59 PM as seconds; NaN for others.
+
+    Args:
+        order: of day, month and year, one of TEXT_DATES.
+    """
+    patterns = {"d": r"(?P<d>\d{1,2})", "m": r"(?P<m>\d{1,2})", "y": r"(?P<y>\d{4})"}
+    clock = r"(?P<H>\d{1,2}):(?P<M>\d{2})(?::(?P<S>\d{2})(?:\.\d+)?)?(?: ?(?P<P>[AaPp])[Mm])?"
+    date = "[/.-]".join(patterns[part] for part in order)
+    found = pc.extract_regex(pc.utf8_trim_whitespace(texts), f"^{date}(?:[ T,]+{clock})?$")
+    fits_R = found.is_valid().to_numpy(zero_copy_only=False)
+
+    def number(part: str) -> np.ndarray:
+        digits = pc.struct_field(found, part)
+        digits = pc.if_else(pc.equal(digits, ""), "0", digits).fill_null("0")
+        return np.asarray(digits.cast(pa.int64()).to_numpy(zero_copy_only=False))
+
+    years_R, months_R, days_R = number("y"), number("m"), number("d")
+    hours_R, minutes_R, seconds_R = number("H"), number("M"), number("S")
+    half_R = pc.utf8_lower(pc.struct_field(found, "P")).fill_null("").to_numpy(zero_copy_only=False)
+    fits_R &= (half_R == "") | ((hours_R >= 1) & (hours_R <= 12))
+    hours_R = np.where(half_R == "", hours_R, hours_R % 12 + 12 * (half_R == "p"))
+    fits_R &= (years_R >= 1970) & (years_R < 2100) & (months_R >= 1) & (months_R <= 12)
+    fits_R &= (hours_R < 24) & (minutes_R < 60) & (seconds_R < 60)
+    months = np.where(fits_R, (years_R - 1970) * 12 + months_R - 1, 0).astype("M8[M]")
+    lengths_R = ((months + 1).astype("M8[D]") - months.astype("M8[D]")).astype(np.int64)
+    fits_R &= (days_R >= 1) & (days_R <= lengths_R)
+    clock_R = (days_R - 1) * 86400 + hours_R * 3600 + minutes_R * 60 + seconds_R
+    return np.where(fits_R, months.astype("M8[s]").astype(np.int64) + clock_R, np.nan)
 
 
 def _parse_dates(numbers_R: np.ndarray, year_digits: int, has_hours: bool) -> np.ndarray:
@@ -96,17 +135,30 @@ def guess_time_form(values: pa.Array) -> str:
     """Return the form in which whole numbers or texts are times; empty if they are none.
 
     Zeros, which often stand for a missing time, are passed over.
+
+    Returns:
+        One of TIME_FORMS; text for ISO 8601; or two forms with AMBIGUOUS between them, if the
+        values are times in both.
     """
     if is_text(values.type):
-        seconds_R = parse_times(values)
-        is_number = pc.any(pc.match_substring_regex(values.cast(pa.string()), r"^\d+$")).as_py()
-        return "text" if not is_number and len(seconds_R) and _are_times(seconds_R, 0.99) else ""
+        texts = values.cast(pa.string())
+        if not len(texts):
+            return ""
+        if pc.all(pc.match_substring_regex(texts, r"^\d{8,16}$")).as_py():
+            return guess_time_form(texts.cast(pa.int64()))
+        if pc.any(pc.match_substring_regex(texts, r"^\d+$")).as_py():
+            return ""
+        forms = [f for f in ("text", *TEXT_DATES) if _are_times(parse_times(texts, f), 0.99)]
+        return forms[0] if forms[:1] == ["text"] else AMBIGUOUS.join(forms)
     x = values.cast(pa.float64(), safe=False)
     x = x.filter(pc.not_equal(x, 0))
     if not len(x):
         return ""
-    # yymmddhh before yyyymmdd: it is narrower, as most numbers of the other end in no hour
-    for form in ("yymmddhh", "yyyymmdd", "yyyymmddhh", "seconds", "milliseconds", "microseconds"):
+    # most whole columns of days end in no hour, and most of hours in no day: few fit both
+    days = [form for form in ("yymmddhh", "yyyymmdd") if _are_times(parse_times(x, form), 1.0)]
+    if days:
+        return AMBIGUOUS.join(days)
+    for form in ("yyyymmddhh", "seconds", "milliseconds", "microseconds"):
         if _are_times(parse_times(x, form), 1.0):
             return form
     return ""

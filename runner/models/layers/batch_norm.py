@@ -13,12 +13,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from runner.distributed.ranks import SINGLE_PROCESS, Ranks, current_ranks
+from runner.models.layers.update_state import UpdateState
 from runner.models.row_scope import MICRO_BATCH_SCOPE, UPDATE_SCOPE
 
 MOMENTUM = 0.1  # share of an update in the running statistics, as torch's
 
 
-class BatchNorm(nn.Module):
+class BatchNorm(UpdateState):
     """(x - mean) / sqrt(variance + eps) * weight + bias, for each channel.
 
     Ioffe and Szegedy 2015 (arXiv:1502.03167). The statistics are those of the rows that count:

@@ -1,6 +1,6 @@
 """Negatives of retrieval models: items that are drawn and scored against the right one.
 
-P queries, C candidates, I items, D width.
+P queries, C candidates, L hard negatives of a row, I items, D width.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ import hashlib
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from runner.batch import DataPosition
+from runner.models.layers.item_memory import ItemMemory
+from runner.models.layers.known_positives import KnownPositives
 
 # score of a candidate that is the right item itself: finite, since -inf could become NaN
 MASKED_SCORE = -1e30
@@ -30,10 +33,16 @@ class NegativeSampler(nn.Module):
         popularity: how many candidates are drawn by how often they occur in the train split.
         in_batch: whether the right items of the other rows, in the micro-batch on this rank, are
             candidates.
+        hardest: how many candidates of a query are kept, those of the highest scores; 0 for all.
+            Dynamic negative sampling (Zhang et al. 2013, "Optimizing top-N collaborative filtering
+            via dynamic negative item sampling", SIGIR). What is kept depends on the scores, so
+            there is no correction by log q then.
+        memory: items of earlier updates that are candidates, too; None for none.
 
     Raises:
         ValueError: if a number is below 0 or above the number of items, if `all_items` is combined
-            with draws, or if there would be no candidate.
+            with draws, if there would be no candidate, or if a memory is no addition to items of
+            the batch.
     """
 
     counts_I: Tensor
@@ -46,6 +55,8 @@ class NegativeSampler(nn.Module):
         uniform: int = 0,
         popularity: int = 0,
         in_batch: bool = False,
+        hardest: int = 0,
+        memory: ItemMemory | None = None,
     ) -> None:
         super().__init__()
         for name, count in (("uniform", uniform), ("popularity", popularity)):
@@ -57,6 +68,14 @@ class NegativeSampler(nn.Module):
             raise ValueError("negatives.every=true: takes all items; set uniform=0 popularity=0")
         if not (all_items or uniform or popularity or in_batch):
             raise ValueError("negatives: nothing to compare the right item with; try uniform=100")
+        most = num_items if all_items else uniform + popularity
+        if not in_batch and hardest > most:
+            raise ValueError(
+                f"negatives.hardest={hardest}: must be from 0 to the {most:,} candidates"
+            )
+        if memory is not None and not in_batch:
+            raise ValueError("negatives.memory: holds items of earlier batches; set in_batch=true")
+        self.hardest, self.memory = hardest, memory
         self.num_items, self.all_items, self.in_batch = num_items, all_items, in_batch
         self.uniform, self.popularity = uniform, popularity
         self.seed = int(torch.randint(2**31, ()))  # from the run's seed, so the same on all ranks
@@ -84,7 +103,7 @@ class NegativeSampler(nn.Module):
         popular_C = torch.searchsorted(cumulative_I, threshold_C, right=True)
         return torch.cat((uniform_C.to(device), popular_C.clamp_(max=self.num_items - 1)))
 
-    def log_q(self, ids: Tensor, num_in_batch: int) -> Tensor | None:
+    def log_q(self, ids: Tensor, num_in_batch: Tensor | int) -> Tensor | None:
         """Return the log of how often an id is expected among the candidates.
 
         None means that each item is there once.
@@ -100,34 +119,72 @@ class NegativeSampler(nn.Module):
         query_PD: Tensor,
         positives: tuple[Tensor, Tensor],
         sampled: tuple[Tensor, Tensor] | None,
+        *,
+        known: KnownPositives | None = None,
+        hard: tuple[Tensor, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Score the right items and the candidates, in float32 also under autocast.
+
+        In training, the right items enter the memory when the update ends.
 
         Args:
             query_PD: the queries.
             positives: vectors [P, D] and ids [P] of the right items.
             sampled: vectors [C, D] and ids [C] of the candidates of `sample`, if any.
+            known: positives of the queries' users, which are no candidates; None excludes only the
+                right item.
+            hard: vectors [P, L, D] and ids [P, L] of further candidates of each query, -1 for none.
+                `hardest` keeps all of them.
 
         Returns:
             `positive_P`, the scores of the right items; `candidates_PC`, those of the candidates,
-            MASKED_SCORE for the right item itself; and, unless all items are candidates, the
-            logarithms of `log_q` as `log_q_positive_P` and `log_q_candidates_C`.
+            MASKED_SCORE for what is none; and, unless all items or the hardest are candidates, the
+            logarithms of `log_q` as `log_q_positive_P` and `log_q_candidates_C`. That of a hard
+            negative is 0, since it is there once.
         """
         positive_PD, positive_ids_P = positives
         sources = [*([positives] if self.in_batch else []), *([sampled] if sampled else [])]
+        num_in_batch: Tensor | int = len(positive_ids_P)
+        if self.memory is not None and self.training:
+            sources.append(self.memory.read())
+            num_in_batch = num_in_batch + (sources[-1][1] >= 0).sum()
+            self.memory.remember(*positives)
         vectors, ids = zip(*sources)
         ids_C = torch.cat(ids)
+        hard_PL = None
         with torch.autocast(query_PD.device.type, enabled=False):
             query_PD, positive_PD = query_PD.float(), positive_PD.float()
             positive_P = (query_PD * positive_PD).sum(1)
-            scores_PC = query_PD @ torch.cat(vectors).float().t()
-            if self.all_items and not self.in_batch:  # an item's place in the table is its id
-                scores_PC = scores_PC.scatter(1, positive_ids_P[:, None], MASKED_SCORE)
-            else:
-                scores_PC = scores_PC.masked_fill(positive_ids_P[:, None] == ids_C, MASKED_SCORE)
+            scores_PC = query_PD @ torch.cat([v.float() for v in vectors]).t()
+            scores_PC = self._mask(scores_PC, positive_ids_P, ids_C, known)
+            if hard is not None:
+                hard_PL = torch.einsum("pd,pld->pl", query_PD, hard[0].float())
+                is_none_PL = (hard[1] < 0) | (hard[1] == positive_ids_P[:, None])
+                hard_PL = hard_PL.masked_fill(is_none_PL, MASKED_SCORE)
+        if self.hardest:
+            scores_PC = scores_PC.topk(min(self.hardest, scores_PC.shape[1]), dim=1).values
+        if hard_PL is not None:
+            scores_PC = torch.cat((scores_PC, hard_PL), dim=1)
         scores = {"positive_P": positive_P, "candidates_PC": scores_PC}
-        log_q_C = self.log_q(ids_C, len(positive_ids_P))
-        log_q_P = self.log_q(positive_ids_P, len(positive_ids_P))
+        log_q_C = None if self.hardest else self.log_q(ids_C.clamp(min=0), num_in_batch)
+        log_q_P = self.log_q(positive_ids_P, num_in_batch)
         if log_q_C is not None and log_q_P is not None:
+            log_q_C = functional.pad(log_q_C, (0, scores_PC.shape[1] - len(log_q_C)))
             scores |= {"log_q_candidates_C": log_q_C, "log_q_positive_P": log_q_P}
         return scores
+
+    def _mask(
+        self,
+        scores_PC: Tensor,
+        positive_ids_P: Tensor,
+        ids_C: Tensor,
+        known: KnownPositives | None,
+    ) -> Tensor:
+        """Return the scores, MASKED_SCORE where a candidate is no negative of a query."""
+        if known is not None:
+            scores_PC = scores_PC.masked_fill(known.mask(ids_C), MASKED_SCORE)
+        if self.memory is not None:
+            scores_PC = scores_PC.masked_fill(ids_C < 0, MASKED_SCORE)
+        if self.all_items and not self.in_batch:  # an item's place in the table is its id
+            return scores_PC.scatter(1, positive_ids_P[:, None], MASKED_SCORE)
+        return scores_PC.masked_fill(positive_ids_P[:, None] == ids_C, MASKED_SCORE)

@@ -12,10 +12,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from runner.batch import Batch, Embeddings, SparseFeature
+from runner.batch import Batch, Embeddings, Schema, SparseFeature
+from runner.models.layers.known_positives import KnownPositives
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.sequences import SequenceLookup, single_ids
+from runner.models.requirements import check_user_column
 
 
 class RetrievalModel(Recommender):
@@ -30,8 +32,13 @@ class RetrievalModel(Recommender):
     item: SparseFeature  # the feature whose ids are the items
     item_features: Sequence[SparseFeature]  # what an item's vector is made of: `item` comes first
     history: str | None  # the sequence of the same items, which a ranking may leave out
+    excludes_known = False  # whether known positives of a user are no negatives of the user
+    user_feature: str | None = None  # whose id is the user; with neither, each row is another's
+    user_group: int | None = None  # the group column that is the user
     items_ID: Tensor | None = None  # the catalogue
     excludes_history = False
+    list_length = 0  # of the lists of best items that predictions hold while a catalogue is open
+    popularity_I: Tensor | None = None  # how often items occur in the train split, if asked for
     exposes_vectors = False  # whether predictions hold `row_vectors`
     query_reads_dense = False
 
@@ -39,6 +46,10 @@ class RetrievalModel(Recommender):
         """Look up the batch and its candidates, and add the ids of the rows' items as `item`."""
         embeddings: Embeddings = self.embedding(batch, self.negatives.sample(batch.cursor))
         per_row = {**embeddings.per_row, "item": single_ids(batch, self.item.name)}
+        if self.user_group is not None:
+            per_row["user"] = batch.groups_BG[:, self.user_group]
+        elif self.user_feature is not None:
+            per_row["user"] = single_ids(batch, self.user_feature)
         return replace(embeddings, per_row=per_row)
 
     @abstractmethod
@@ -62,6 +73,44 @@ class RetrievalModel(Recommender):
             ValueError: if it depends on more.
         """
 
+    def set_known_positives(self, schema: Schema, user: str | None, exclude_known: bool) -> None:
+        """Set whether known positives are no negatives, and what tells whose row a row is.
+
+        Args:
+            schema: has the column.
+            user: name of a group column or of a feature; None takes each row as another user's.
+            exclude_known: whether known positives are left out.
+
+        Raises:
+            ValueError: if there is no such column, or if nothing reads it.
+        """
+        in_batch = self.negatives.in_batch
+        check_user_column(schema, user, exclude_known=exclude_known, in_batch=in_batch)
+        self.excludes_known = exclude_known
+        if user in schema.groups:
+            self.user_group = schema.groups.index(user)
+        else:
+            self.user_feature = user
+
+    def known_positives(
+        self, row_P: Tensor, is_positive_B: Tensor, per_row: Mapping[str, Tensor]
+    ) -> KnownPositives | None:
+        """Return what is no negative of the queries; None if only the right item is none.
+
+        Args:
+            row_P: the rows of the queries.
+            is_positive_B: whether the item of a row is right.
+            per_row: `per_row` of the batch's embeddings.
+        """
+        if not self.excludes_known:
+            return None
+        item_B, history = per_row["item"], None
+        rows_B = torch.arange(len(item_B), device=item_B.device)
+        if self.history is not None:
+            history = (per_row[f"{self.history}:ids"], per_row[f"{self.history}:length"])
+        user_B = per_row.get("user", rows_B)
+        return KnownPositives.of_rows(row_P, user_B, item_B, is_positive_B, history)
+
     @property
     def provides(self) -> tuple[str, ...]:
         """What this model offers to losses, for their `requires`."""
@@ -69,11 +118,14 @@ class RetrievalModel(Recommender):
         return ("logits", "candidates", *batch)
 
     @property
+    def target_features(self) -> tuple[str, ...]:
+        """Features and sequences whose ids in a train row are what the model should find."""
+        return (self.item.name,)
+
+    @property
     def counted_features(self) -> tuple[str, ...]:
         """Features and sequences whose ids the builder counts for `set_item_counts`."""
-        if not self.negatives.needs_counts:
-            return ()
-        return (self.item.name,)
+        return self.target_features if self.negatives.needs_counts else ()
 
     def set_item_counts(self, counts: Mapping[str, Tensor]) -> None:
         """Set how often each item occurs in rows of label 1 of the train split.
@@ -84,12 +136,17 @@ class RetrievalModel(Recommender):
         self.negatives.counts_I.copy_(torch.stack(list(counts.values())).sum(0))
 
     @torch.no_grad()
-    def open_catalogue(self, *, leave_history_out: bool) -> None:
-        """Collective. Look all items up, for rankings until `close_catalogue`."""
+    def open_catalogue(self, *, leave_history_out: bool, list_length: int = 0) -> None:
+        """Collective. Look all items up, for rankings until `close_catalogue`.
+
+        Args:
+            leave_history_out: whether the items of a row's history are not ranked.
+            list_length: of the lists of best items in predictions; 0 for none.
+        """
         device = self.negatives.counts_I.device
         embedded_ID = self.embedding.embed_all_rows(self.item.num_rows, device)
         self.items_ID = self.item_vectors(embedded_ID).float()
-        self.excludes_history = leave_history_out
+        self.excludes_history, self.list_length = leave_history_out, list_length
 
     def close_catalogue(self) -> None:
         self.items_ID = None
@@ -117,7 +174,8 @@ class RetrievalModel(Recommender):
         """Return `rank_B`, the rank from 1 of each row's item among all items.
 
         Equal scores count against the item. A rank is NaN where a score is. Without an open
-        catalogue the result is empty.
+        catalogue the result is empty. With `list_length` it has `top_BK`, the best items of each
+        row, and with `popularity_I` this, too.
 
         Args:
             query_BD: the queries.
@@ -137,6 +195,12 @@ class RetrievalModel(Recommender):
             # behind the end of a sequence stands the row's item, which does not count below either
             left_out_BL = torch.where(place_L < length_B[:, None], ids_BL, item_B[:, None])
             scores_BI.scatter_(1, left_out_BL, -torch.inf)
+        more = {}
+        if self.popularity_I is not None:
+            more["popularity_I"] = self.popularity_I
+        if self.list_length:
+            scores_BI.scatter_(1, item_B[:, None], item_score_B1)
+            more["top_BK"] = scores_BI.topk(self.list_length).indices
         scores_BI.scatter_(1, item_B[:, None], -torch.inf)
         rank_B = 1.0 + (scores_BI >= item_score_B1).sum(1).float()
-        return {"rank_B": rank_B.masked_fill(is_nan_B, torch.nan)}
+        return {"rank_B": rank_B.masked_fill(is_nan_B, torch.nan), **more}

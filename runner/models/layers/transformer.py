@@ -1,4 +1,4 @@
-"""A block of SASRec's self-attention (Kang and McAuley 2018, arXiv:1808.09781).
+"""Blocks of self-attention: SASRec's (Kang and McAuley 2018, arXiv:1808.09781), and post-norm.
 
 B batch, L sequence length, D width, H heads.
 """
@@ -65,3 +65,50 @@ class CausalBlock(nn.Module):
         bias = {"bias": torch.cat((of_key_D.detach(), of_value_D))}
         output_BLD: Tensor = functional_call(self.key_value, bias, (x_BLD,))
         return output_BLD
+
+
+class PostNormBlock(nn.Module):
+    """LN(x + drop(attention(x, x, x))), then LN(y + drop(FFN(y))), as in Vaswani et al. 2017.
+
+    A place sees the places that a mask names. Queries, keys and values have no bias; see
+    `CausalBlock._key_value`.
+
+    Args:
+        width: D.
+        num_heads: H.
+        dropout: dropout of what attention and feed-forward network put out.
+        hidden: width of the feed-forward network.
+        activation: of the feed-forward network.
+
+    Raises:
+        ValueError: if the width is not a multiple of `num_heads`.
+    """
+
+    def __init__(
+        self, width: int, num_heads: int, dropout: float, hidden: int, activation: nn.Module
+    ) -> None:
+        super().__init__()
+        check_sizes(num_heads=num_heads)
+        if width % num_heads:
+            raise ValueError(f"num_heads={num_heads}: must divide embedding_dim={width}")
+        self.num_heads = num_heads
+        self.project = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width)
+        self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.first, self.second = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.activation = activation
+        self.drop = Dropout(dropout)
+
+    def forward(self, x_BLD: Tensor, is_seen_BL: Tensor) -> Tensor:
+        """Return [B, L, D]; `is_seen_BL` must name a place in every row."""
+        query, key, value = (
+            torch.unflatten(part, 2, (self.num_heads, -1)).transpose(1, 2)
+            for part in self.project(x_BLD).chunk(3, dim=2)
+        )
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=is_seen_BL[:, None, None, :]
+        )
+        y_BLD = self.first_norm(x_BLD + self.drop(self.out(mixed.transpose(1, 2).flatten(2))))
+        output_BLD = self.second(self.activation(self.first(y_BLD)))
+        z_BLD: Tensor = self.second_norm(y_BLD + self.drop(output_BLD))
+        return z_BLD

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Prediction, Schema
-from runner.models.argument_types import RowScope
+from runner.models.argument_types import RowScope, Switch
 from runner.models.requirements import require_task_kind
 from runner.models.row_scope import UPDATE_SCOPE, require_row_scope
 
@@ -28,18 +28,38 @@ class SampledSoftmax(nn.Module):
     it, items that are drawn often would be pushed down. If all items are candidates, this is the
     full softmax, and q is left out.
 
+    With `corrected`, the right item is taken as always present, not as drawn (Khrylchenko et al.
+    2025, "Correcting the LogQ correction", arXiv:2507.09331, section 3.3): the loss is
+
+        (1 - p) (log sum over negatives of exp(s - log q) - s of the right item),
+
+    where p, without gradient, is the estimated share of the right item in the full softmax. Since
+    q counts draws that are not the right item, the sum estimates that over all other items.
+
     Args:
         schema: needs one binary task.
         log_q: whether to subtract log q.
+        corrected: whether the right item is left out of the correction; needs `log_q`.
         within: the scope of rows as candidates; see `runner.models.row_scope`.
+
+    Raises:
+        ValueError: for `corrected` without `log_q`.
     """
 
     requires = "candidates"
 
     def __init__(
-        self, schema: Schema, *, log_q: bool = True, within: RowScope = UPDATE_SCOPE
+        self,
+        schema: Schema,
+        *,
+        log_q: bool = True,
+        corrected: Switch = False,
+        within: RowScope = UPDATE_SCOPE,
     ) -> None:
         super().__init__()
+        if corrected and not log_q:
+            raise ValueError("corrected=true: corrects log q; set log_q=true")
+        self.corrected = corrected
         self.within = require_row_scope(within)
         [self.name] = require_task_kind(schema, "binary", type(self).__name__, "by_kind takes both")
         self.log_q = log_q
@@ -47,8 +67,13 @@ class SampledSoftmax(nn.Module):
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         positive_P, candidates_PC = scores(prediction)
         if self.log_q and "log_q_candidates_C" in prediction.aux:
-            positive_P = positive_P - prediction.aux["log_q_positive_P"]
+            if not self.corrected:
+                positive_P = positive_P - prediction.aux["log_q_positive_P"]
             candidates_PC = candidates_PC - prediction.aux["log_q_candidates_C"]
+        if self.corrected:
+            margin_P = torch.logsumexp(candidates_PC, dim=1) - positive_P
+            # 1 - p is the logistic function of the margin
+            return {self.name: sum_by_row(margin_P.detach().sigmoid() * margin_P, prediction)}
         # without a copy of the large matrix that has a column for the right item
         total_P = torch.logaddexp(positive_P, torch.logsumexp(candidates_PC, dim=1))
         return {self.name: sum_by_row(total_P - positive_P, prediction)}

@@ -6,7 +6,7 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -143,6 +143,7 @@ class View:
         best: Mapping[str, float] | None = None,
         reachable: Mapping[str, Mapping[str, float]] | None = None,
         yardstick: Mapping[str, Any] | None = None,
+        remarks: Sequence[str] = (),
         directory: Path | None = None,
     ) -> None:
         """Report the end of a run.
@@ -155,6 +156,7 @@ class View:
             best: `step` and `value` of the best evaluation.
             reachable: split -> metric -> the best value that any model could have, if known.
             yardstick: `name` and `metrics` of what the run is compared with.
+            remarks: lines below the table, such as why a metric is undefined.
             directory: the run directory.
         """
         self._surface.end_progress()
@@ -173,6 +175,8 @@ class View:
                 self._surface.write_line(title)
         else:
             self._surface.write_line(title)
+        for remark in remarks:
+            self._surface.write_line(remark)
         if directory is not None:
             self._surface.write_line(f"run directory: {directory}")
             if status != "completed":

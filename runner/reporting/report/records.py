@@ -12,7 +12,7 @@ from runner.errors import UserError
 from runner.rundir.checkpoint.folder import step_folders
 from runner.rundir.lock import is_locked
 from runner.rundir.readers import as_number, last_line, last_row, numeric_values, read_signed_meta
-from runner.rundir.run import read_result
+from runner.rundir.run_files import read_result
 
 _MAX_ERROR_LENGTH = 500
 # Overrides of these keys say nothing about how a run was made.

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from runner.errors import UserError
 from runner.reporting.console.format import format_duration, format_number, result_table
+from runner.reporting.report.feature_importance import importance_figure, read_importance
 from runner.reporting.report.html import (
     Cell,
     Page,
@@ -64,6 +65,7 @@ def make_run_page(run: RunRecord) -> Page:
     body = "".join(page.add_figure(figure, heading) for heading, figure in others if figure)
     page.add_section("Learning rate and speed", f'<div class="grid">{body}</div>' if body else "")
     page.add_section("Calibration", _calibration(page, run))
+    page.add_section("Importance of features", _importance(page, run))
     page.add_section("Data", _data(run, data))
     page.add_section("Configuration", _configuration(run), folded=True)
     page.add_section("Where it comes from", _provenance(run), folded=True)
@@ -168,7 +170,9 @@ def _results(run: RunRecord, data: Mapping[str, Any]) -> str:
         if run.result
         else '<p class="note">These are the values of the last row that was logged.</p>'
     )
-    return note + render_table(list(shown.header), rows, numeric=shown.header[1:])
+    remarks = _texts(run, "undefined") + [*filter(None, [run.result.get("no_best")])]
+    below = "".join(f'<p class="note">{escape(str(remark))}</p>' for remark in remarks)
+    return note + render_table(list(shown.header), rows, numeric=shown.header[1:]) + below
 
 
 def _result_lines(run: RunRecord, data: Mapping[str, Any]) -> list[str]:
@@ -190,15 +194,15 @@ def _yardstick(run: RunRecord) -> dict[str, Any]:
     return {**yardstick, "metrics": numeric_values(yardstick.get("metrics") or {})}
 
 
-def _findings(run: RunRecord) -> list[str]:
-    """Return what is remarkable about the data.
+def _texts(run: RunRecord, key: str) -> list[str]:
+    """Return a list of sentences of the result, such as its findings.
 
     Raises:
         UserError: if it is of another form than a run writes.
     """
-    findings = run.result.get("findings") or []
-    check_shapes(run.folder / "result.json", {"findings": findings}, {"findings": list})
-    return [str(finding) for finding in findings]
+    texts = run.result.get(key) or []
+    check_shapes(run.folder / "result.json", {key: texts}, {key: list})
+    return [str(text) for text in texts]
 
 
 def _calibration(page: Page, run: RunRecord) -> str:
@@ -215,6 +219,15 @@ def _calibration(page: Page, run: RunRecord) -> str:
         "equal weight. A point is the mean prediction of a part and its rate of positives.</p>"
     )
     return f'{note}<div class="grid">{"".join(figures)}</div>'
+
+
+def _importance(page: Page, run: RunRecord) -> str:
+    """Return bars of what `importance` has measured, if it has."""
+    facts = read_importance(run.folder)
+    if not facts:
+        return ""
+    figure, note = importance_figure(facts)
+    return f'<p class="note">{escape(note)}</p>{page.add_figure(figure)}'
 
 
 def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
@@ -246,7 +259,7 @@ def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
     body = render_table(header, rows, numeric=header[2:], sortable=True) if rows else ""
     more = len(features) - _FEATURES_SHOWN
     tail = f'<p class="note">and {more:,} more features</p>' if more > 0 else ""
-    findings = _findings(run)
+    findings = _texts(run, "findings")
     found = f"<h3>Findings</h3>{render_bullets(findings)}" if findings else ""
     return render_facts(parts) + found + body + tail
 

@@ -51,6 +51,7 @@ class _PendingSave:
     files: list[StagedFile]
     values: bytes
     protect: tuple[int, ...]
+    then: Callable[[Path], None] | None
 
 
 class Checkpointer:
@@ -110,6 +111,7 @@ class Checkpointer:
         values: Mapping[str, Any],
         *,
         protect: Collection[int] = (),
+        then: Callable[[Path], None] | None = None,
         wait: bool = False,
     ) -> None:
         """Copy the state and write it in a thread, after a save under way has ended.
@@ -122,6 +124,8 @@ class Checkpointer:
             tensors: the tensors by name.
             values: everything else, as JSON; secrets in it are masked.
             protect: steps whose checkpoints stay.
+            then: on rank 0, is given the complete checkpoint, in the thread that has written it;
+                an error that it raises as the user's or the system's becomes a warning.
             wait: whether to return only when the checkpoint is on the disk.
 
         Raises:
@@ -133,7 +137,7 @@ class Checkpointer:
         name = self._ranks.broadcast_object(f"{TEMPORARY_PREFIX}step-{step}-{secrets.token_hex(4)}")
         text = dump_json(mask_values(values, everything=False))
         files = stage_tensors(tensors, self._buffer, self._ranks)
-        pending = _PendingSave(step, self.folder / name, files, text, tuple(protect))
+        pending = _PendingSave(step, self.folder / name, files, text, tuple(protect), then)
         self._start(lambda: self._write(pending))
         if wait:
             self.finish()
@@ -237,6 +241,11 @@ class Checkpointer:
         except Exception as error:
             return self._abandon(pending, error)
         self.newest = link_to(manifest)
+        if pending.then is not None:
+            try:
+                pending.then(self.folder / f"step-{pending.step}")
+            except (UserError, OSError) as error:
+                self._notes.append(f"step {pending.step} was not delivered: {error}")
         try:
             remove_stale(self.folder)
             remove_old(self.folder, newest=pending.step, keep=self._keep, protect=pending.protect)

@@ -40,6 +40,7 @@ from runner.optim.settings import parse_sparse
 from runner.reporting.console import View
 from runner.rundir.json_files import write_json
 from runner.rundir.run import Run
+from runner.training.builder.growing import check_growth, make_growing_ids
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.optimizers import (
     DENSE,
@@ -115,6 +116,7 @@ def make_context(
         loss.to(device)
     for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
         ranks.broadcast_(tensor.data)  # a model may draw from generators that no seed reaches
+    check_growth(config, dataset, model)
     count_ids_for_model(model, dataset, ranks)
     seed_rank(config["seed"], ranks.rank)
     if trainer.compile and not config["loop"]["_target_"].startswith(
@@ -147,6 +149,7 @@ def make_context(
         log_gradients=trainer.log_gradients,
         schema=dataset.schema,
     )
+    context.growing = make_growing_ids(config, dataset, context, lookup)
     report_rows_at_once(context, trainer, view)
     return context, parameter_groups, built.base_lrs
 

@@ -10,7 +10,13 @@ from typing import Any
 from runner.batch import TaskSpec
 from runner.config.early_stopping import PATIENCE_RULES, resolve_metric
 from runner.config.intervals import parse_interval
-from runner.config.settings import CheckpointSettings, TrainerSettings, make_settings
+from runner.config.settings import (
+    FOLDER_DELIVERY,
+    CheckpointSettings,
+    DeliverySettings,
+    TrainerSettings,
+    make_settings,
+)
 from runner.config.targets import resolve_part
 from runner.data.core.dataset import Dataset, epoch_end_offset
 from runner.data.core.dataset_check import check_dataset
@@ -23,6 +29,7 @@ from runner.data.core.fitted import (
 from runner.distributed.global_batch import global_batch_size, rank_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError, nearest_hint
+from runner.machine import cpu_name
 from runner.metrics.factory import make_metrics
 from runner.metrics.own import OwnMetric, OwnMetrics, check_own_metric
 from runner.metrics.settings import MetricSettings, evaluation_name, result_keys
@@ -45,10 +52,12 @@ from runner.training.builder.device import prepare_device, seed_everything
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.part_kinds import KINDS, check_parts
 from runner.training.builder.pipeline import choose_pipeline
+from runner.training.builder.precision_probe import bf16_speed, describe_bf16
 from runner.training.builder.preflight import RunLength, preflight_warnings
 from runner.training.callbacks import Callbacks
-from runner.training.catalogue import check_rankings
-from runner.training.job import Cadence, Job
+from runner.training.catalogue import check_rankings, count_item_popularity
+from runner.training.growing_dataset import with_rows
+from runner.training.job import Cadence, Delivery, Job
 
 
 def build_job(
@@ -77,6 +86,8 @@ def build_job(
     checkpoint = make_settings(CheckpointSettings, config["checkpoint"])
     check_parts(config, allowed)
     device, ranks = prepare_device(trainer), current_ranks()
+    if trainer.amp and device.type == "cpu" and ranks.is_main:
+        view.note(describe_bf16(bf16_speed(cpu_name())))
     seed_everything(config["seed"])
 
     source = resolve_source_path(config, checkpoint)
@@ -95,6 +106,7 @@ def build_job(
     context, parameter_groups, table_lrs = make_context(
         config, trainer, dataset, device, run, view, allowed
     )
+    dataset = with_rows(dataset, context)
     task = instantiate(config["task"], KINDS["task"], key="task", allowed=allowed)
     set_up_task(task, context, trainer)
     choose_pipeline(trainer, context, get_table_lookup(context.model), task)
@@ -110,12 +122,14 @@ def build_job(
     own_names = OwnMetrics(own_metrics, dataset.schema.tasks, device=device).names()
     train_metrics = metrics(False)
     check_monitors(checkpoint, trainer, metric_settings, dataset, own_names)
-    cadence = make_cadence(trainer, checkpoint)
+    delivered = make_settings(DeliverySettings, config.get("delivery") or {})
+    cadence = make_cadence(trainer, checkpoint, delivered)
     if run is not None and source is None and steps_per_epoch is not None:
         length = RunLength(total_steps, steps_per_epoch, dataset.num_rows["train"], update_rows)
         for warning in preflight_warnings(cadence, trainer, length):
             view.warn(warning)
     check_rankings(metric_settings, dataset, context.model)
+    count_item_popularity(context.model, dataset, context.ranks, metric_settings)
     loop_settings = {k: v for k, v in config["loop"].items() if k != "_target_"}
     return Job(
         name=name,
@@ -139,6 +153,8 @@ def build_job(
         view=view,
         callbacks=make_callbacks(config.get("callbacks") or {}, ranks, allowed),
         run=run,
+        delivery=make_delivery(delivered, run, allowed) if ranks.is_main else None,
+        allowed=tuple(allowed),
         checkpointer=make_checkpointer(run if source is None else None, checkpoint.keep, view),
         source_checkpoint=find_source_checkpoint(source, checkpoint.step, loop_settings, view),
     )
@@ -150,6 +166,20 @@ def make_checkpointer(run: Run | None, keep: int, view: View) -> Checkpointer | 
         return None
     run_id = run.meta.get("run_id")
     return Checkpointer(run.dir / "checkpoints", keep=keep, warn=view.warn, run_id=run_id)
+
+
+def make_delivery(
+    settings: DeliverySettings, run: Run | None, allowed: Sequence[str]
+) -> Delivery | None:
+    """Build what delivers the model of a training; None if nothing does.
+
+    It stands above this room, so that its name is resolved like that of a part.
+    """
+    if run is None or settings.every is None:
+        return None
+    node = {"_target_": FOLDER_DELIVERY, "to": settings.to}
+    delivery: Delivery = instantiate(node, KINDS["delivery"], key="delivery", allowed=allowed)
+    return delivery
 
 
 def find_source_checkpoint(
@@ -200,7 +230,8 @@ def make_dataset(
         note(f"{folder / 'data' / FITTED_FILE} was missing: fitted anew, and the same as it was")
     if run is not None and source is None and ranks.is_main:
         dataset.save_fitted_transforms(run.dir / "data")
-        if recorded is None and (digest := saved_digest(run.dir / "data")) is not None:
+        digest = saved_digest(run.dir / "data")
+        if digest is not None and digest != recorded:
             record_in_meta(run, FITTED_DIGEST, digest)
     return dataset
 
@@ -224,14 +255,17 @@ def count_steps_per_epoch(dataset: Dataset, update_rows: int) -> int | None:
     return -(-end // update_rows)
 
 
-def make_cadence(trainer: TrainerSettings, checkpoint: CheckpointSettings) -> Cadence:
-    """Parse the intervals of logging, evaluating and saving."""
+def make_cadence(
+    trainer: TrainerSettings, checkpoint: CheckpointSettings, delivery: DeliverySettings
+) -> Cadence:
+    """Parse the intervals of logging, evaluating, saving and delivering."""
     return Cadence(
         log_every=parse_interval(trainer.log_every, key="trainer.log_every", allow_time=True),
         eval_every=parse_interval(trainer.eval_every, key="trainer.eval_every"),
         save_every=parse_interval(
             checkpoint.save_every, key="checkpoint.save_every", allow_time=True
         ),
+        deliver_every=parse_interval(delivery.every, key="delivery.every"),
     )
 
 

@@ -28,6 +28,7 @@ from runner.training.callbacks import EVENTS
 TASK_METHODS = ("train_step", "eval_step")
 TRACKER_METHODS = ("start", "log", "state", "finish", "messages")
 MODEL_METHODS = ("embed", "dense")
+DELIVERY_METHODS = ("start", "deliver", "protected_steps", "finish")
 
 
 def is_dataset(target: Any) -> bool:
@@ -79,6 +80,11 @@ def is_schedule(target: Any) -> bool:
 def is_tracker(target: Any) -> bool:
     """Return whether it is a class with the methods of a `Tracker`."""
     return has_methods(target, TRACKER_METHODS)
+
+
+def is_delivery(target: Any) -> bool:
+    """Return whether it is a class with the methods of a `Delivery`."""
+    return has_methods(target, DELIVERY_METHODS)
 
 
 def is_callback(target: Any) -> bool:
@@ -138,6 +144,12 @@ KINDS: Mapping[str, PartKind] = {
         is_loop,
         "a function marked with @runner.loop_option",
         "put the mark on a function of your own",
+    ),
+    "delivery": PartKind(
+        is_delivery,
+        "a class with the methods of a Delivery",
+        "yours has the methods start, deliver, protected_steps and finish",
+        methods=DELIVERY_METHODS,
     ),
     "model.net": PartKind(
         is_model,

@@ -33,6 +33,8 @@ def choose_pipeline(
 
 def find_sparse_dist_obstacle(context: Context, lookup: TableLookup, task: Task) -> str | None:
     """Return why ids cannot be sent to their ranks before the update; None if they can."""
+    if context.growing is not None:
+        return "a growing table gives rows to ids when their update begins, not before"
     if not context.tables.torchrec_modules():
         return "no table is held by TorchRec on several ranks"
     if lookup.draws_candidates:

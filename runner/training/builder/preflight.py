@@ -50,7 +50,8 @@ def preflight_warnings(
             yield (
                 f"{length.rows_per_epoch:,} rows in batches of {length.rows_per_update:,} are "
                 f"{length.steps_per_epoch:,} updates an epoch{epochs}: too few to learn; try "
-                f"{' '.join(proposed.overrides())}"
+                f"{' '.join(proposed.overrides())} (auto in place of a number takes what is "
+                "proposed)"
             )
     for key, interval, instead in (
         ("trainer.log_every", cadence.log_every, "only the end is logged"),

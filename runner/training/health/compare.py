@@ -9,14 +9,17 @@ from typing import Any
 from runner.data.core.cache import get_or_prepare, read_contents
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import hash_json
+from runner.metrics.settings import MetricSettings
+from runner.models.layers.retrieval import RetrievalModel
 from runner.rundir.json_files import iterate_jsonl
 from runner.rundir.readers import numeric_values
+from runner.training.health.popularity import measure_popularity, popularity_key
 from runner.training.health.verdict import explain_below, find_overfitting
 from runner.training.health.yardstick import measure_yardstick
 from runner.training.job import Job, Result
 from runner.training.state import TrainState
 
-VERSION = 1  # of what the cache keeps: another one is measured again
+VERSION = 2  # of what the cache keeps: another one is measured again
 
 
 def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
@@ -33,7 +36,8 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
     if not job.trainer.yardstick or job.run is None or not job.context.ranks.is_main:
         return
     splits = [s for s in ("validation", "test") if s in job.dataset.num_rows]
-    splits = [s for s in splits if f"{s}/auc" in result.metrics]
+    names = _ranking_metrics(job) or ("auc",)
+    splits = [s for s in splits if f"{s}/{names[0]}" in result.metrics]
     started = time.perf_counter()
     try:
         measured = _get_or_measure(job, job.run.meta, splits)
@@ -63,7 +67,19 @@ def _get_or_measure(job: Job, meta: Mapping[str, Any], splits: Sequence[str]) ->
         DataError: if the cache cannot be written.
     """
     data = (meta.get("identity") or {}).get("data")
+    fields: dict[str, Any] = {"version": VERSION, "data": data, "splits": list(splits)}
+    measure = measure_yardstick
+    if _ranking_metrics(job):
+        measure, fields["popularity"] = measure_popularity, popularity_key(job)
     if data is None or not splits or build_recipe(job.config["dataset"]) is None:
-        return measure_yardstick(job, splits)
-    key = hash_json({"version": VERSION, "data": data, "splits": list(splits)})
-    return read_contents(get_or_prepare("yardstick", key, lambda _: measure_yardstick(job, splits)))
+        return measure(job, splits)
+    key = hash_json(fields)
+    return read_contents(get_or_prepare("yardstick", key, lambda _: measure(job, splits)))
+
+
+def _ranking_metrics(job: Job) -> tuple[str, ...]:
+    """Return the metrics of a model that ranks items, whose yardstick is popularity."""
+    if not isinstance(job.context.model, RetrievalModel):
+        return ()
+    names = MetricSettings(**job.config["metrics"]).ranking_metrics
+    return tuple(names) if "train" in job.dataset.num_rows else ()

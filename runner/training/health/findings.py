@@ -68,7 +68,10 @@ def _dead_features(schema: Schema, train: Sample, drawn: str) -> Iterator[str]:
     dead = [n for n, x_N in zip(schema.dense, train.dense_ND.T) if len(x_N) and np.ptp(x_N) == 0]
     dead += [n for n, ids in train.ids.items() if len(np.unique(ids.ids_V)) <= 1]
     if dead:
-        yield f"has one value only in all train rows{drawn}: {_listed(dead)}"
+        yield (
+            f"columns with one value only in all train rows{drawn}, from which nothing is learnt: "
+            f"{_listed(dead)}"
+        )
 
 
 def _ids_seen_once(train: Sample, drawn: str) -> Iterator[str]:
@@ -79,9 +82,10 @@ def _ids_seen_once(train: Sample, drawn: str) -> Iterator[str]:
             shares[name] = share
     if shares:
         yield (
-            f"ids that one train row alone has{drawn}, from which nothing general is learnt: "
+            f"columns most of whose ids occur in a single train row{drawn}, so that what is learnt "
+            f"of them helps no other row: "
             f"{_listed([f'{n} ({s:.0%} of its rows)' for n, s in _sorted(shares)])}; "
-            "encode: vocabulary with min_count puts rare ids together"
+            "`encode: vocabulary` with a `min_count` in the schema gives all rare ids one row"
         )
 
 
@@ -96,7 +100,10 @@ def _unknown_ids(train: Sample, others: Mapping[str, Sample]) -> Iterator[str]:
         if shares:
             listed = _listed([f"{n} ({s:.0%})" for n, s in _sorted(shares)])
             partial = " that were drawn" if train.num_rows < train.split_rows else ""
-            yield f"ids of {split} that the train rows{partial} lack: {listed}"
+            yield (
+                f"ids of {split} that the train rows{partial} lack, of which the model has learnt "
+                f"nothing: {listed}"
+            )
 
 
 def _label_rates(schema: Schema, train: Sample, others: Mapping[str, Sample]) -> Iterator[str]:
@@ -113,14 +120,17 @@ def _label_rates(schema: Schema, train: Sample, others: Mapping[str, Sample]) ->
             if high > RATE_RATIO * low and abs(other - rate) > RATE_DEVIATIONS * error:
                 yield (
                     f"{task.name}: the rate of positives is {rate:.2%} in train and {other:.2%} "
-                    f"in {split}"
+                    f"in {split}, which predictions do not follow"
                 )
 
 
 def _numbers_like_ids(schema: Schema, train: Sample) -> Iterator[str]:
     if found := numbers_like_ids(schema, train):
         listed = [f"{n} (AUC {a:.3f} as a number, {b:.3f} by its values)" for n, a, b in found]
-        yield f"numbers that act like ids: {_listed(listed)}; `categorical:` makes them ids"
+        yield (
+            f"numbers that act like ids: {_listed(listed)}; they are ids if they stand under "
+            "`categorical` in the schema (`schema --categorical NAME`)"
+        )
 
 
 def _sorted(shares: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -18,7 +18,9 @@ from runner.training.health.sample import Floats, Ints, Sample
 
 MOST_ID_COLUMNS = 500_000  # the most frequent ids of each feature count first; bounds memory
 # Of all weights but the intercept: scikit-learn's default, C=1, after stronger ones. Validation
-# decides, since the best one for many rare ids is far from the default.
+# decides, since the best one for many rare ids is far from the default: by the log loss of the
+# logits at their best scale, which judges their order alone. A weak penalty often orders rows
+# better than a strong one, and is only too sure of it.
 PENALTIES = (25.0, 5.0, 1.0)  # each fit starts from the one before
 MAX_ITERATIONS = 100
 LEAST_GAIN = 1e-6  # of the loss by one step, relative, below which a fit of several ends
@@ -123,26 +125,44 @@ def fit_tasks(
         tasks: columns of the labels, which are binary.
 
     Returns:
-        Weights and intercept of each task, and the penalty.
+        Weights and intercept of each task, at the scale that fits the other rows, and the penalty.
     """
     train_NC, judged_NC = columns.matrix(train), columns.matrix(judged or train)
     found: list[tuple[float, float, list[tuple[Floats, float]]]] = []
+    starts: dict[int, tuple[Floats, float]] = {}  # of each task: the fit before
     for l2 in PENALTIES if judged and judged.num_rows else PENALTIES[-1:]:
         fits: list[tuple[Floats, float]] = []
         loss = 0.0
         for number, index in enumerate(tasks):
             y_N = train.labels_NT[:, index]
-            before = found[-1][2][number] if found else None
+            before = starts.get(number)
             weights_C, intercept = fit_logistic_regression(
                 train_NC, y_N, train.weights_N, l2, start=before, least_gain=LEAST_GAIN
             )
-            fits.append((weights_C, intercept))
+            starts[number] = weights_C, intercept
+            fits.append(starts[number])
             if judged and judged.num_rows:
                 logits_N = judged_NC @ weights_C + intercept
-                loss += mean_log_loss(logits_N, judged.labels_NT[:, index], judged.weights_N)
+                labels_N = judged.labels_NT[:, index]
+                scale, shift = _fit_scale(logits_N, labels_N, judged.weights_N)
+                fits[-1] = weights_C * scale, intercept * scale + shift
+                loss += mean_log_loss(logits_N * scale + shift, labels_N, judged.weights_N)
         found.append((loss, l2, fits))
     _, l2, fits = min(found, key=lambda one: one[0])
     return fits, l2
+
+
+def _fit_scale(logits_N: Floats, y_N: Floats, weights_N: Floats) -> tuple[float, float]:
+    """Return the scale and the shift of logits that have the least log loss.
+
+    Logits that order the rows no better than chance, or are all equal, stay as they are, and so
+    do those of rows that all have one label. Of few rows, the penalty keeps the scale small.
+    """
+    if y_N.min() == y_N.max() or np.ptp(logits_N) == 0:
+        return 1.0, 0.0
+    x_N1 = csr_matrix(logits_N[:, None])
+    scale_1, shift = fit_logistic_regression(x_N1, y_N, weights_N)
+    return (float(scale_1[0]), shift) if scale_1[0] > 0 else (1.0, 0.0)
 
 
 def mean_log_loss(logits_N: Floats, y_N: Floats, weights_N: Floats) -> float:

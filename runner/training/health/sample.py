@@ -60,7 +60,7 @@ def read_sample(dataset: Dataset, split: str, limit: int) -> Sample:
         for batch in batches:
             kept_B = (batch.weights_B > 0).numpy()
             number_B = np.cumsum(kept_B) - 1 + count
-            for name, found in _batch_ids(batch, dataset.schema):
+            for name, found in batch_ids(batch, dataset.schema):
                 kept_V = kept_B[found.rows_V]
                 ids[name].append(
                     Ids(number_B[found.rows_V[kept_V]], found.ids_V[kept_V], found.values_V[kept_V])
@@ -94,7 +94,8 @@ def _join(parts: list[Ids]) -> Ids:
     )
 
 
-def _batch_ids(batch: Batch, schema: Schema) -> Iterator[tuple[str, Ids]]:
+def batch_ids(batch: Batch, schema: Schema) -> Iterator[tuple[str, Ids]]:
+    """Yield the ids of every feature and sequence of a batch."""
     means = {f.name for f in schema.sparse if f.pooling == "mean"}
     means |= {s.name for s in schema.sequences}
     for jagged in (batch.sparse, batch.sequences):

@@ -9,7 +9,7 @@ from runner.config.proposed_length import FEW_UPDATES, propose_length
 from runner.training.job import Job
 from runner.training.state import TrainState
 
-TOLERANCE = 0.002  # AUC
+TOLERANCE = 0.002  # of an AUC, recall or the like
 WORSE_LOSS = 1.01  # times the best one: the validation loss of a run that overfits
 IDS_FINDING = "numbers that act like ids"
 
@@ -34,8 +34,9 @@ def find_overfitting(
     if now > WORSE_LOSS * loss and train < now:
         epoch = best.examples / max(job.dataset.num_rows.get("train", 1), 1)
         yield (
-            f"overfitting: after epoch {epoch:.1f} (step {best.step:,}), where validation was best "
-            f"with a loss of {loss:.4f}, it rose to {now:.4f} while train fell to {train:.4f}"
+            f"overfitting: after epoch {epoch:.1f} (step {best.step:,}), the best on validation, "
+            f"the validation loss rose from {loss:.4f} to {now:.4f}, while that of the train rows "
+            f"is {train:.4f}"
         )
 
 
@@ -46,7 +47,9 @@ def explain_below(
     yardstick: Mapping[str, Any],
     findings: list[str],
 ) -> str | None:
-    """Return that a split's AUC is below the yardstick's, with causes; None if none is.
+    """Return that a split is below the yardstick, with causes; None if none is.
+
+    What counts is the AUC, or else the first metric of the yardstick.
 
     Args:
         job: that trained.
@@ -55,8 +58,10 @@ def explain_below(
         yardstick: as `measure_yardstick` returns it.
         findings: about the data and the run.
     """
+    names = [key.partition("/")[2] for key in yardstick["metrics"]]
+    name = "auc" if "auc" in names else next(iter(names), "")
     for split in ("test", "validation"):
-        key = f"{split}/auc"
+        key = f"{split}/{name}"
         ours, theirs = metrics.get(key), yardstick["metrics"].get(key)
         if ours is None or theirs is None:
             continue
@@ -64,8 +69,7 @@ def explain_below(
             return None
         causes = list(_causes(job, state, findings))
         head = (
-            f"{key} {ours:.4f} is below that of {yardstick['name']} on the same columns, "
-            f"{theirs:.4f}"
+            f"{key} {ours:.4f} is below that of {yardstick['name']} on the same rows, {theirs:.4f}"
         )
         return "; ".join([head, *causes])
     return None
@@ -78,11 +82,12 @@ def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     if state.step < FEW_UPDATES:
         yield f"only {state.step:,} updates: try {length}"
     elif state.best is not None and state.best.step == state.step and state.stopped is None:
-        yield f"it was still improving at the end: try more epochs, or higher rates ({length})"
+        yield f"it was still improving at the end: try more epochs ({length}), or higher rates"
     for finding in findings:
         if finding.startswith((IDS_FINDING, "overfitting")):
             yield finding
     if state.best is not None and 0 < state.best.step <= rows / job.trainer.batch_size / 2:
         yield "it was best within half an epoch: try lower rates (optimizer.sparse.lr)"
-    if hasattr(job.context.model, "deep") and not job.checkpoint.init_linear:
-        yield "model=wide_and_deep checkpoint.init_linear=true starts where the regression ends"
+    can_start_linear = job.context.growing is None and not job.checkpoint.init_linear
+    if can_start_linear and hasattr(job.context.model, "deep"):
+        yield "model=wide_and_deep checkpoint.init_linear=true starts as that regression"

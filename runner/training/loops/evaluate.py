@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from runner.metrics.protocol import Metrics
 from runner.metrics.settings import evaluation_name
 from runner.parts import loop_option
@@ -11,7 +14,7 @@ from runner.training.loops.events import write_metrics_row
 from runner.training.loops.follow import follow
 from runner.training.loops.run_facts import write_calibration, write_data_facts
 from runner.training.loops.session import run_and_report, start_trackers
-from runner.training.loops.verdict import not_finite_loss
+from runner.training.loops.verdict import not_finite_loss, undefined_results
 from runner.training.state import TrainState, restore_weights, train_state_from_values
 from runner.training.stop_signal import StopSignal, stop_on_signals
 
@@ -36,20 +39,28 @@ def _evaluate(job: Job) -> Result:
     state = train_state_from_values(job.source_checkpoint.values)
     splits = select_splits(job)
     by_split: dict[str, dict[str, float]] = {}
+    notes: dict[str, tuple[str, ...]] = {}
     with stop_on_signals() as stop:
         for split in splits:
-            metrics = _evaluate_one(job, split, state, stop)
+            keep = partial(notes.__setitem__, evaluation_name(split))
+            metrics = _evaluate_one(job, split, state, stop, keep)
             if metrics is None:
                 return Result("interrupted", state.step, state.examples, signal=stop.signal)
             by_split[evaluation_name(split)] = metrics
     flat = {f"{split}/{name}": v for split, found in by_split.items() for name, v in found.items()}
     failure = not_finite_loss(by_split)
     status = "failed" if failure else "completed"
-    return Result(status, state.step, state.examples, metrics=flat, error=failure)
+    found = undefined_results(flat, notes)
+    more = {"undefined": found} if found else {}
+    return Result(status, state.step, state.examples, metrics=flat, error=failure, notes=more)
 
 
 def _evaluate_one(
-    job: Job, split: str, state: TrainState, stop: StopSignal
+    job: Job,
+    split: str,
+    state: TrainState,
+    stop: StopSignal,
+    on_notes: Callable[[tuple[str, ...]], None],
 ) -> dict[str, float] | None:
     """Evaluate a split and write its row; None after a signal. Collective."""
     assert job.run is not None
@@ -61,6 +72,7 @@ def _evaluate_one(
             max_batches=job.loop_settings["max_batches"],
             stop=stop,
             on_metrics=measured.append,
+            on_notes=on_notes,
         )
     if metrics is not None:
         name = evaluation_name(split)

@@ -62,7 +62,10 @@ def evaluate_split(
                 return None
             prediction, losses = job.task.eval_step(context, batch)
             metrics.update(
-                attach_slices(prediction, batch, job.dataset.schema, settings.slice_by), losses
+                attach_slices(
+                    prediction, batch, job.dataset.schema, settings.slice_by, context.model
+                ),
+                losses,
             )
             job.view.advance_evaluation(
                 split, batch.size * ranks.world_size, job.dataset.num_rows[split]

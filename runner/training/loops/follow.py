@@ -25,7 +25,7 @@ from runner.rundir.json_files import JsonlFile, read_jsonl
 from runner.rundir.lock import FolderLock
 from runner.rundir.readers import read_optional_json
 from runner.rundir.regular_files import check_run_files
-from runner.rundir.run import read_config, read_meta, read_result
+from runner.rundir.run_files import read_config, read_meta, read_result
 from runner.training.job import Job, Result
 from runner.training.loops.evaluate_split import evaluate_split, select_splits
 from runner.training.loops.pinned_checkpoints import PinnedCheckpoints

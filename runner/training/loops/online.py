@@ -72,6 +72,7 @@ def _online(job: Job) -> Result:
             if skipped_in_a_row(job, state) or stop.sync_ranks():
                 break
         recorder.save(wait=True)
+        recorder.finish_delivery(interrupted=stop.local_signal is not None)
         recorder.callback_runner.raise_failure()
         ended = is_finished(job, state)
         interrupted = stop.sync_ranks() and not ended

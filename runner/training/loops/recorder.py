@@ -6,6 +6,7 @@ import resource
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from runner.metrics.protocol import Metrics
 from runner.training.job import Job, Result
 from runner.training.loops.events import CallbackRunner, current_progress, write_metrics_row
 from runner.training.loops.run_facts import write_calibration
+from runner.training.loops.verdict import undefined_results
 from runner.training.rng_state import rng_state_tensors
 from runner.training.state import (
     BestEvaluation,
@@ -50,6 +52,7 @@ class Recorder:
         self.reported_skipped = state.skipped
         self._held_metrics: Metrics | None = None  # of the last evaluation, with its rows
         self.validation_metrics: Mapping[str, float] = {}  # of the last evaluation
+        self.notes: dict[str, tuple[str, ...]] = {}  # split -> those of its last evaluation
 
     def record_update(self, output: StepOutput) -> None:
         """Add an update to the train metrics, without synchronisation, and call the callbacks."""
@@ -68,8 +71,15 @@ class Recorder:
         return is_due(self.job.cadence.eval_every, self.before, self.now)
 
     def save_due(self) -> bool:
-        """Return whether the last update reached a multiple of `checkpoint.save_every`."""
-        return is_due(self.job.cadence.save_every, self.before, self.now)
+        """Return whether the last update reached a multiple of `checkpoint.save_every`.
+
+        A delivery is written from a checkpoint, so that it is due with each delivery, too.
+        """
+        return is_due(self.job.cadence.save_every, self.before, self.now) or self.delivery_due()
+
+    def delivery_due(self) -> bool:
+        """Return whether the last update reached a multiple of `delivery.every`."""
+        return is_due(self.job.cadence.deliver_every, self.before, self.now)
 
     def log(self) -> None:
         """Write a row of the train metrics since the last row, and a row of speeds.
@@ -190,6 +200,11 @@ class Recorder:
             started = time.perf_counter()
             metrics_bytes, metrics_sha256 = job.run.metrics.position()
             job.run.metrics.sync()  # the checkpoint refers to the rows before it
+            protected: tuple[int, ...] = () if state.best is None else (state.best.step,)
+            deliver = None
+            if job.delivery is not None:
+                protected += job.delivery.protected_steps()
+                deliver = job.delivery.deliver
             job.checkpointer.save(
                 state.step,
                 checkpoint_tensors(job.context, job.train_metrics)
@@ -204,13 +219,21 @@ class Recorder:
                     callbacks=job.callbacks.state(),
                     schedules=job.learning_rates.states(),
                 ),
-                protect=() if state.best is None else (state.best.step,),
+                protect=protected,
+                then=deliver if self.delivery_due() else None,
             )
             self.saved_step = state.step
             stall = time.perf_counter() - started
             job.run.perf.append({"step": state.step, "save_stall_s": stall})
         if wait:
             job.checkpointer.finish()
+
+    def finish_delivery(self, *, interrupted: bool) -> None:
+        """Deliver the last checkpoint, which has been written; nothing after a signal."""
+        job = self.job
+        if job.delivery is not None and job.run is not None:
+            last = job.run.dir / "checkpoints" / f"step-{self.saved_step}"
+            job.delivery.finish(None if interrupted else last)
 
     def replace_left_behind(self) -> None:
         """Replace the checkpoint of a resume that leaves its optimizers' states behind.
@@ -240,11 +263,13 @@ class Recorder:
         metrics = {self.split: state.train_metrics, **splits}
         flat = {f"{split}/{name}": v for split, m in metrics.items() for name, v in m.items()}
         best = None if state.best is None else {"step": state.best.step, "value": state.best.value}
-        notes = {
+        notes: dict[str, Any] = {
             "skipped_updates": state.skipped,
             "bad_rows": self.job.dataset.bad_rows["count"],
             "active_s": state.active_s,
         }
+        if undefined := undefined_results(flat, self.notes):
+            notes["undefined"] = undefined
         if state.stopped is not None:
             notes["stopped"] = state.stopped
         if self.job.checkpointer is not None and self.job.checkpointer.newest is not None:

@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from runner.distributed.shards import LocalShards, local_row
 from runner.training.job import Job
 from runner.training.rng_state import restore_rng_state, rng_state_tensors, rng_state_values
-from runner.training.state import ema_tensors, weight_tensors
+from runner.training.state import (
+    ema_tensors,
+    growing_tensors,
+    rebuild_growing_ids,
+    weight_tensors,
+)
 from runner.training.update.context import Context
 
 
@@ -45,6 +50,7 @@ def restored_after(job: Job) -> Iterator[None]:
                 live.copy_(copy)
         for optimizer, before in optimizers:
             restore_optimizer(optimizer, before)
+        rebuild_growing_ids(ctx)
         ctx.zero_grad()  # of a trial that failed half-way
         ctx.logged_means = logged_means
         job.learning_rates.load_states(schedules)
@@ -68,6 +74,7 @@ def _live_tensors(ctx: Context) -> list[Tensor]:
     tensors = [
         *weight_tensors(ctx).values(),
         *ema_tensors(ctx).values(),
+        *growing_tensors(ctx).values(),
         *ctx.tables.state().values(),
         *ctx.tables.resume_state().values(),
     ]

@@ -40,6 +40,7 @@ def run_and_report(job: Job, loop: Callable[[], Result]) -> Result:
         job.trackers.finish("failed")
         raise
     job.trackers.finish(result.status)
+    no_best = filter(None, [result.notes.get("no_best")])
     job.view.show_result(
         result.metrics,
         status=result.status,
@@ -48,6 +49,7 @@ def run_and_report(job: Job, loop: Callable[[], Result]) -> Result:
         best=result.best,
         reachable=job.dataset.reachable,
         yardstick=result.notes.get("yardstick"),
+        remarks=[*result.notes.get("undefined", ()), *no_best],
         directory=job.run.dir if job.run else None,
     )
     for finding in result.notes.get("findings", ()):

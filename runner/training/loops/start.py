@@ -25,6 +25,8 @@ from runner.training.warm_start.warm_start import wants_warm_start, warm_start
 
 def start_training(job: Job) -> TrainState:
     """Resume from the newest whole checkpoint, or begin at step 0 if there is none."""
+    if job.delivery is not None:
+        job.delivery.start(job)
     if job.checkpointer is not None:
         job.checkpointer.prepare(checkpoint_tensors(job.context, job.train_metrics))
     saved = open_own_checkpoint(job)

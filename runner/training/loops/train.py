@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from runner.errors import UserError
 from runner.metrics.settings import evaluation_name
@@ -18,7 +19,12 @@ from runner.training.loops.recorder import Recorder
 from runner.training.loops.run_facts import write_data_facts
 from runner.training.loops.session import run_and_report
 from runner.training.loops.start import start_training
-from runner.training.loops.verdict import explained_metrics, failure_at_end, skipped_in_a_row
+from runner.training.loops.verdict import (
+    explained_metrics,
+    failure_at_end,
+    skipped_in_a_row,
+    why_no_best,
+)
 from runner.training.profiler import profile_steps
 from runner.training.state import TrainState, restore_weights
 from runner.training.steps import is_finished, steps
@@ -59,6 +65,7 @@ def _train(job: Job) -> Result:
             if skipped_in_a_row(job, state) or (stop.sync_ranks() if may_stop else stop.requested):
                 break
         recorder.save(wait=True)
+        recorder.finish_delivery(interrupted=stop.requested)
         recorder.callback_runner.raise_failure()
         if failure := skipped_in_a_row(job, state):
             result = recorder.make_result("failed", {}, error=failure)
@@ -80,7 +87,8 @@ def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: Sto
     for split in [s for s in job.trainer.eval_splits if s in job.dataset.num_rows]:
         recorder.callback_runner.call_evaluation_start(evaluation_name(split))
         hold = recorder.hold_metrics if split == "validation" else None
-        metrics = evaluate_split(job, split, stop=stop, on_metrics=hold)
+        keep = partial(recorder.notes.__setitem__, evaluation_name(split))
+        metrics = evaluate_split(job, split, stop=stop, on_metrics=hold, on_notes=keep)
         if metrics is None:
             return
         results[evaluation_name(split)] = metrics
@@ -139,24 +147,34 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
             restore_weights(job, saved)
             step = best.step
     results: dict[str, dict[str, float]] = {}
-    notes: list[str] = []
+    keep = recorder.notes.__setitem__
     if best is not None:
         results["validation"] = best.metrics
     elif "validation" in job.dataset.num_rows:
-        results["validation"] = evaluate_split(job, "validation", on_notes=notes.extend) or {}
+        on_notes = partial(keep, "validation")
+        results["validation"] = evaluate_split(job, "validation", on_notes=on_notes) or {}
     for split in job.loop_settings["final_splits"]:
         name = evaluation_name(split)
         if name in results or split not in job.dataset.num_rows:
             continue
         started = time.perf_counter()
         recorder.callback_runner.call_evaluation_start(split)
-        metrics = evaluate_split(job, split, stop=stop, on_metrics=recorder.hold_metrics)
+        metrics = evaluate_split(
+            job,
+            split,
+            stop=stop,
+            on_metrics=recorder.hold_metrics,
+            on_notes=partial(keep, name),
+        )
         if metrics is None:
             return finish_interrupted(job, state, recorder, stop)
         recorder.record_final_evaluation(name, step, metrics, time.perf_counter() - started)
         results[name] = metrics
     judged = results or {recorder.split: state.train_metrics}
-    failure = failure_at_end(job, state, judged, explained_metrics(notes))
+    explained = explained_metrics(recorder.notes.get("validation", ()))
+    failure = failure_at_end(job, state, judged, explained)
     result = recorder.make_result("failed" if failure else "completed", results, error=failure)
+    if why := why_no_best(job, state, result.metrics, result.notes.get("undefined", ())):
+        result.notes["no_best"] = why
     compare_with_yardstick(job, state, result)
     return result

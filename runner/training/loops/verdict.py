@@ -7,6 +7,7 @@ why it is undefined (`Metrics.notes`), and the run has completed.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 from runner.reporting.console.format import format_number
@@ -20,6 +21,51 @@ def explained_metrics(notes: Iterable[str]) -> set[str]:
     """Return the metrics that the notes of an evaluation call undefined."""
     marked = [note.partition(_UNDEFINED)[0] for note in notes if _UNDEFINED in note]
     return {name for names in marked for name in names.split(", ")}
+
+
+def undefined_results(
+    metrics: Mapping[str, float], notes: Mapping[str, Iterable[str]]
+) -> list[str]:
+    """Return why results are no numbers, a line for each reason.
+
+    Args:
+        metrics: of the result, `split/metric[/task]`.
+        notes: split -> the notes of its evaluation.
+    """
+    return [
+        f"{split}/{f', {split}/'.join(names.split(', '))}: undefined{why}"
+        for split, own in notes.items()
+        for names, found, why in (note.partition(_UNDEFINED) for note in own)
+        if found and any(math.isnan(metrics.get(f"{split}/{n}", 0)) for n in names.split(", "))
+    ]
+
+
+def why_no_best(
+    job: Job, state: TrainState, metrics: Mapping[str, float], undefined: Iterable[str]
+) -> str | None:
+    """Return why a training that has ended has no best checkpoint; None if it has one.
+
+    Args:
+        job: that trained.
+        state: its last one.
+        metrics: of the result, `split/metric[/task]`.
+        undefined: see `undefined_results`.
+    """
+    if state.best is not None:
+        return None
+    monitored = job.checkpoint.monitor.metric
+    if "validation" not in job.dataset.num_rows:
+        why = "there is no validation split"
+    elif "validation" not in job.trainer.eval_splits:
+        why = "trainer.eval_splits leaves validation out"
+    elif math.isnan(metrics.get(monitored, 0.0)):
+        own = [line for line in undefined if monitored in re.split("[,:] ", line)]
+        reasons = [line.partition(_UNDEFINED)[2] for line in own]
+        why = f"{monitored}, which chooses it, was undefined at every evaluation"
+        why += "".join(reasons[:1]) + "; checkpoint.monitor names another metric"
+    else:
+        why = f"{monitored} was a number at no evaluation but the last"
+    return f"no best checkpoint: {why}; the results are those of the last weights"
 
 
 def skipped_in_a_row(job: Job, state: TrainState) -> str | None:

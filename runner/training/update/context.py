@@ -19,6 +19,7 @@ from runner.embeddings.factory import EmbeddingTables
 from runner.errors import ConfigError
 from runner.models.layers.batch_norm import BatchNorm
 from runner.models.layers.recommender import Recommender
+from runner.models.layers.update_state import UpdateState
 from runner.models.losses import Loss
 from runner.models.row_scope import UPDATE_SCOPE
 from runner.optim.fused_step import step_optimizer
@@ -36,6 +37,7 @@ from runner.training.update.logged_means import RunningMeans
 from runner.training.update.loss_scale import LossScale
 
 if TYPE_CHECKING:  # TorchRec's pipelines are imported where one runs
+    from runner.training.update.growing_ids import GrowingIds
     from runner.training.update.sparse_dist_pipeline import SparseDistPipeline
 
 
@@ -64,6 +66,7 @@ class Context:
     l2_lookups: float = 0.0  # of `optimizer.sparse`
     log_gradients: str | None = None  # global, parameters
     schema: Schema | None = None  # of the dataset
+    growing: GrowingIds | None = None  # the maps from ids to rows; None: no table grows
     task_modules: dict[str, nn.Module] = field(default_factory=dict)  # from `add_module`
     task_optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
     logged_means: RunningMeans = field(default_factory=RunningMeans)  # from `log`
@@ -71,14 +74,18 @@ class Context:
     _has_lookup_penalty: bool = field(default=False, init=False)  # since the last update
     table_groups: dict[str, EmbeddingTables] = field(init=False)  # those that train, by rate
     dense_parameters: list[nn.Parameter] = field(init=False)  # trained ones of the dense half
-    batch_norms: list[BatchNorm] = field(init=False)  # of the model and of the task
+    update_states: list[UpdateState] = field(init=False)  # of the model and of the task
 
     def __post_init__(self) -> None:
         trained = self.trained_tables
         self.table_groups = {"sparse": self.tables} if trained is None else trained
         optimizers = (self.dense_optimizer, *self.part_optimizers.values())
         self.dense_parameters = [p for o in optimizers for p in optimizer_parameters(o)]
-        self.batch_norms = [m for m in self.model.modules() if isinstance(m, BatchNorm)]
+        self.update_states = [m for m in self.model.modules() if isinstance(m, UpdateState)]
+
+    @property
+    def batch_norms(self) -> list[BatchNorm]:
+        return [m for m in self.update_states if isinstance(m, BatchNorm)]
 
     def root_modules(self) -> list[nn.Module]:
         """Return the modules that are switched between train and eval mode."""
@@ -105,7 +112,7 @@ class Context:
         for tensor in (*module.parameters(), *module.buffers()):
             self.ranks.broadcast_(tensor.data)
         self.task_modules[name] = module
-        self.batch_norms += [m for m in module.modules() if isinstance(m, BatchNorm)]
+        self.update_states += [m for m in module.modules() if isinstance(m, UpdateState)]
         return module
 
     def add_optimizer(self, name: str, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -245,8 +252,8 @@ class Context:
                 raise ConfigError("trainer.clip: a closure's gradients are not clipped")
 
             def evaluate() -> tuple[Tensor, bool]:
-                for norm in self.batch_norms:  # the last evaluation counts
-                    norm.forget_update()
+                for state in self.update_states:  # the last evaluation counts
+                    state.forget_update()
                 with torch.enable_grad():
                     share = closure()
                 loss = self.ranks.all_reduce_sum(share.detach().clone())
@@ -267,8 +274,8 @@ class Context:
         Args:
             applied: whether it changed the weights; running statistics move only then.
         """
-        for norm in self.batch_norms:
-            norm.end_update(applied=applied)
+        for state in self.update_states:
+            state.end_update(applied=applied)
         if self.loss_scale:
             self.loss_scale.update()
 

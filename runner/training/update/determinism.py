@@ -60,7 +60,9 @@ class UnrepeatableSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def has_repeats(target: Tensor, indices: Any, values: Tensor) -> bool:
     """Return whether `target.index_put_(indices, values)` writes to a place more than once."""
     places = torch.zeros(target.shape, dtype=torch.int64)
-    places.index_put_(indices, torch.ones_like(values, dtype=torch.int64), accumulate=True)
+    ones = torch.ones_like(values, dtype=torch.int64)
+    # the method refuses an index of None, by which x[:, i] keeps its first dimension whole
+    torch.ops.aten.index_put_(places, indices, ones, True)
     return bool(places.max() > 1)
 
 

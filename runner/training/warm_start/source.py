@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +12,17 @@ import torch
 from torch import Tensor
 
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
+from runner.data.growing.settings import NO_ID
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
-from runner.distributed.shards import LocalShard, LocalShards
+from runner.distributed.shards import set_rows
 from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.rundir.checkpoint import Checkpoint, read_tensors, tensor_shapes
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.rundir.regular_files import check_run_files
 from runner.training.job import Job
-from runner.training.state import load_tensor_subset
+from runner.training.state import GROWING_PREFIX, load_tensor_subset
+from runner.training.update.growing_ids import GrowingIds
 
 TABLES_PREFIX, DENSE_PREFIX = "tables/", "dense/"  # before the names of weights in a checkpoint
 
@@ -34,13 +36,22 @@ class RowMap:
 
 
 @dataclass(frozen=True)
+class ValueRows:
+    """The values that the rows of a table stand for."""
+
+    values: np.ndarray  # sorted
+    rows: np.ndarray  # of each value
+
+
+@dataclass(frozen=True)
 class WarmStartSource:
-    """A checkpoint, with the vocabularies of its run and of this one."""
+    """A checkpoint, with what the rows of its tables and of ours stand for, by table."""
 
     saved: Checkpoint
     shapes: Mapping[str, tuple[int, ...]]
-    own_vocabularies: Mapping[str, np.ndarray]  # by table
-    source_vocabularies: Mapping[str, np.ndarray]
+    own_values: Mapping[str, ValueRows]  # without growing tables
+    source_values: Mapping[str, ValueRows]
+    growing: GrowingIds | None  # ours
 
     @classmethod
     def open(cls, job: Job, path: Path) -> WarmStartSource:
@@ -51,7 +62,9 @@ class WarmStartSource:
         with tempfile.TemporaryDirectory() as folder:
             job.dataset.save_fitted_transforms(Path(folder))
             ours = _vocabularies(Path(folder))
-        return cls(saved, tensor_shapes(saved), ours, _vocabularies(run / "data"))
+        shapes = tensor_shapes(saved)
+        theirs = _vocabularies(run / "data") | _growing_values(saved, shapes)
+        return cls(saved, shapes, ours, theirs, job.context.growing)
 
     def map_rows(self, name: str, other: str, num_ours: int, num_theirs: int) -> RowMap | None:
         """Return which row of a table of the source each row of ours takes; None: the same row.
@@ -63,26 +76,40 @@ class WarmStartSource:
             num_theirs: rows of the table of the source.
 
         Raises:
-            ConfigError: if only one of the two tables has a vocabulary.
+            ConfigError: if only one of the two tables knows what its rows stand for.
         """
         table, other_table = (n.split("/")[1].removesuffix(LINEAR_SUFFIX) for n in (name, other))
-        ours = self.own_vocabularies.get(table)
-        theirs = self.source_vocabularies.get(other_table)
+        theirs = self.source_values.get(other_table)
+        ours = self._own_values(table, theirs)
         if (ours is None) != (theirs is None):
             without = "here" if ours is None else "there"
             raise ConfigError(
                 f"table {table!r} has no vocabulary {without}: rows cannot be matched"
             )
-        if ours is None or theirs is None or np.array_equal(ours, theirs):
+        if ours is None or theirs is None:
+            return None
+        if num_ours == num_theirs and _are_equal(ours, theirs):
             return None
         _, ours_at, theirs_at = np.intersect1d(
-            ours, theirs, assume_unique=True, return_indices=True
+            ours.values, theirs.values, assume_unique=True, return_indices=True
         )
         special = np.arange(min(FIRST_VALUE_ID, num_ours, num_theirs))  # unknown and missing values
         return RowMap(
-            np.concatenate([special, ours_at + FIRST_VALUE_ID]),
-            np.concatenate([special, theirs_at + FIRST_VALUE_ID]),
+            np.concatenate([special, ours.rows[ours_at]]),
+            np.concatenate([special, theirs.rows[theirs_at]]),
         )
+
+    def _own_values(self, table: str, theirs: ValueRows | None) -> ValueRows | None:
+        """Return what our rows stand for; an empty growing table takes the ids of the source."""
+        if self.growing is None or table not in self.growing.maps:
+            return self.own_values.get(table)
+        if theirs is not None:
+            self.growing.adopt(table, theirs.values[np.argsort(theirs.rows)])
+        return _values_of_rows(self.growing.maps[table].state["ids"])
+
+
+def _are_equal(ours: ValueRows, theirs: ValueRows) -> bool:
+    return np.array_equal(ours.values, theirs.values) and np.array_equal(ours.rows, theirs.rows)
 
 
 def copy_matched_tensors(
@@ -110,16 +137,7 @@ def copy_matched_tensors(
             continue
         rows = row_maps[name]
         theirs = read_tensors(source.saved, [other])[other]
-        shards = tensor.shards if isinstance(tensor, LocalShards) else [LocalShard(tensor, (0, 0))]
-        for shard in shards:
-            first, num_rows = shard.offset[0], len(shard.tensor)
-            in_shard = (rows.ours >= first) & (rows.ours < first + num_rows)
-            values = theirs[torch.from_numpy(rows.theirs[in_shard])]
-            if shard.tensor.dim() > 1:
-                values = values[:, shard.offset[1] : shard.offset[1] + shard.tensor.shape[1]]
-            targets = torch.from_numpy(rows.ours[in_shard] - first).to(shard.tensor.device)
-            with torch.no_grad():
-                shard.tensor[targets] = values.to(shard.tensor.device)
+        set_rows(tensor, torch.from_numpy(rows.ours), theirs[torch.from_numpy(rows.theirs)])
 
 
 def is_table_weight(name: str) -> bool:
@@ -127,5 +145,23 @@ def is_table_weight(name: str) -> bool:
     return name.startswith(TABLES_PREFIX) and name.endswith("/weight")
 
 
-def _vocabularies(folder: Path) -> dict[str, np.ndarray]:
-    return FittedTransforms.load(folder).vocabularies if (folder / FITTED_FILE).exists() else {}
+def _vocabularies(folder: Path) -> dict[str, ValueRows]:
+    if not (folder / FITTED_FILE).exists():
+        return {}
+    found = FittedTransforms.load(folder).vocabularies
+    return {t: ValueRows(v, FIRST_VALUE_ID + np.arange(len(v))) for t, v in found.items()}
+
+
+def _growing_values(saved: Checkpoint, names: Iterable[str]) -> dict[str, ValueRows]:
+    """Return what the rows of a checkpoint's growing tables stand for."""
+    maps = [n for n in names if n.startswith(GROWING_PREFIX) and n.endswith("/ids")]
+    return {
+        name.removeprefix(GROWING_PREFIX).removesuffix("/ids"): _values_of_rows(ids.numpy())
+        for name, ids in (read_tensors(saved, maps) if maps else {}).items()
+    }
+
+
+def _values_of_rows(ids: np.ndarray) -> ValueRows:
+    rows = np.flatnonzero(ids != NO_ID)
+    rows = rows[np.argsort(ids[rows])]
+    return ValueRows(ids[rows], rows)

@@ -36,8 +36,10 @@ def test_too_few_updates_are_told_with_what_to_try_and_a_chosen_number_is_left_i
     cadence = Cadence(None, None, None)
     (said,) = preflight_warnings(cadence, TrainerSettings(), short)
     assert said.startswith("8,087 rows in batches of 4,096 are 2 updates an epoch: too few to lea")
-    assert said.endswith(" ".join(propose_length(8087).overrides()))
-    assert "trainer.batch_size=128 trainer.max_epochs=20" in said
+    assert " ".join(propose_length(8087).overrides()) in said
+    # 64 updates an epoch: a tenth of 1,280 is more than an epoch
+    assert "trainer.batch_size=128 trainer.max_epochs=20 scheduler.warmup=64" in said
+    assert said.endswith("(auto in place of a number takes what is proposed)")
     assert not list(preflight_warnings(cadence, TrainerSettings(max_steps=2), short))
 
 

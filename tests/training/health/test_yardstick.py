@@ -16,7 +16,11 @@ from runner.batch import Schema, SparseFeature, TaskSpec
 from runner.rundir.checkpoint import open_checkpoint, read_tensors
 from runner.training.health import compare
 from runner.training.health.findings import find_in_data
-from runner.training.health.logistic_regression import Columns, fit_logistic_regression
+from runner.training.health.logistic_regression import (
+    Columns,
+    _fit_scale,
+    fit_logistic_regression,
+)
 from runner.training.health.sample import Ids, Sample
 from runner.training.health.verdict import explain_below, find_overfitting
 from runner.training.state import BestEvaluation, TrainState
@@ -96,7 +100,7 @@ def job(rows: int = 8000, *, batch_size: int = 4000):
         dataset=SimpleNamespace(num_rows={"train": rows}),
         trainer=SimpleNamespace(batch_size=batch_size),
         checkpoint=SimpleNamespace(init_linear=False),
-        context=SimpleNamespace(model=torch.nn.Module()),
+        context=SimpleNamespace(growing=None, model=torch.nn.Module()),
     )
 
 
@@ -175,14 +179,27 @@ def test_runs_of_the_same_data_share_a_yardstick_and_a_dataset_of_ones_own_has_n
 
     monkeypatch.setattr(compare, "measure_yardstick", measure)
     settings = small_synthetic(rows={"train": 100, "validation": 100, "test": 100})
+    context = SimpleNamespace(model=torch.nn.Module())
     asked = [({"data": "a"}, ["test"]), ({"data": "a"}, ["test"]), ({"data": "b"}, ["test"])]
     asked += [({"data": "a"}, ["validation", "test"])]
     for identity, splits in asked:
-        job = SimpleNamespace(config={"dataset": settings})
+        job = SimpleNamespace(config={"dataset": settings}, context=context)
         found = compare._get_or_measure(job, {"identity": identity}, splits)
         assert found["metrics"] == {f"{s}/auc": 0.75 for s in splits}
     assert measured == [["test"], ["test"], ["validation", "test"]]
-    own = SimpleNamespace(config={"dataset": {"_target_": "mine.Rows"}})
+    own = SimpleNamespace(config={"dataset": {"_target_": "mine.Rows"}}, context=context)
     for _ in range(2):
         compare._get_or_measure(own, {"identity": {"data": "a"}}, ["test"])
     assert len(measured) == 5
+
+
+def test_the_scale_of_logits_is_that_of_a_regression_on_them_and_changes_no_order():
+    rng = np.random.default_rng(0)
+    logits_N = rng.normal(size=20_000)
+    y_N = (rng.random(20_000) < 1 / (1 + np.exp(-(0.4 * logits_N - 1)))).astype(float)
+    scale, shift = _fit_scale(logits_N, y_N, np.ones(20_000))
+    assert scale == pytest.approx(0.4, abs=0.05) and shift == pytest.approx(-1, abs=0.05)
+    assert _fit_scale(-logits_N, y_N, np.ones(20_000)) == (1.0, 0.0)
+    assert _fit_scale(logits_N, np.ones(20_000), np.ones(20_000)) == (1.0, 0.0)
+    few = _fit_scale(np.array([-1.0, 1.0]), np.array([0.0, 1.0]), np.ones(2))
+    assert 0 < few[0] < 1.5  # two rows that are told apart would give any scale

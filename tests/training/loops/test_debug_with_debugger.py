@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from runner.launch import disable_background_work
+from runner.config.background_work import disable_background_work
 from tests.conftest import TINY
 
 PAIRS_TASK = ("--allow", "tests", "task._target_=tests.training.loops.breakpoint_task.Pairs")

@@ -19,6 +19,7 @@ from tests.tiny import CPU, make_context, snapshot
 from tests.tiny_job import make_job
 
 PLACES = torch.tensor([0, 0, 2])
+COLUMNS = torch.tensor([0, 0, 1])
 
 
 class Own(nn.Module):
@@ -46,6 +47,8 @@ def two_threads():
     [
         (lambda w: w[PLACES], True),
         (lambda w: w[PLACES[1:]], False),
+        (lambda w: w[:, COLUMNS], True),
+        (lambda w: w[:, COLUMNS[1:]], False),
         (lambda w: functional.embedding(PLACES, w), False),
         (lambda w: w.index_select(0, PLACES), False),
     ],

@@ -1,0 +1,57 @@
+"""`apply MODEL DELTA... --out NEW`: brings an exported model on by deltas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from runner.cli.verb_parser import VerbParser
+from runner.errors import raise_combined
+
+
+def apply(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Write an artifact with the weights of the last delta.
+
+    Raises:
+        UserError: for deltas that do not follow on the model, before anything is written.
+    """
+    from runner.launch import print_status
+
+    given = make_parser().parse(words)
+    raise_combined(_find_problems(given.folders, given.out))
+    from runner.serving.apply import apply_deltas
+
+    model, *deltas = given.folders
+    artifact = apply_deltas(
+        model, deltas, Path(given.out), trust_native_code=given.trust_native_code
+    )
+    print_status(f"wrote {given.out}: version {artifact.version} (step {artifact.step})")
+    return 0
+
+
+def _find_problems(folders: Sequence[str], out: str | None) -> Iterator[str]:
+    if len(folders) < 2:
+        yield "apply: name a model and its deltas in their order: apply MODEL DELTA... --out NEW"
+    if out is None:
+        yield "apply: --out is not set: the folder to write"
+    elif Path(out).exists():
+        yield f"--out {out}: exists already; nothing was written"
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `apply`."""
+    parser = VerbParser(
+        "apply",
+        "Write an exported model with the weights that deltas bring, in their order. Each must be\n"
+        "on the version of the one before. The weights are those of the last delta's checkpoint\n"
+        "exported whole, to the last bit; nothing is compiled again.",
+        examples=("apply model delta-1 delta-2 --out newer",),
+    )
+    parser.add_argument("folders", nargs="*", metavar="MODEL DELTA...", help="in their order")
+    parser.add_argument("--out", metavar="NEW", help="the folder to write; must not exist")
+    parser.add_argument(
+        "--trust-native-code",
+        action="store_true",
+        help="run the model's machine code (aoti) for its example rows",
+    )
+    return parser

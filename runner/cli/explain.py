@@ -1,0 +1,165 @@
+"""`explain KEY [overrides]`: what a key is, its value, where that was set, and what it changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from runner.cli.verb_parser import VerbParser
+from runner.config.locations import CONF
+from runner.config.option_fields import OptionField, read_fields
+from runner.config.options import list_groups
+from runner.config.signature import signed_as
+from runner.errors import UserError, nearest_hint
+from runner.rundir.diff import flatten
+
+if TYPE_CHECKING:
+    from runner.config.compose import ComposedConfig
+
+_CHANGES = {
+    "yes": "enters the signature: another value is another run, with another result",
+    "no": "does not enter the signature: it changes no number, and `resume` may change it",
+    "when set": "enters the signature while it is set: another value is another run",
+    "when on": "enters the signature while its rule is on: another value is another run",
+    "in global_batch": "enters the signature as a factor of the rows of an update: another number "
+    "of rows is another run",
+}
+_FIRST_GROUPS = ("experiments", "recipe", "search")  # they win over the options of other groups
+
+
+def explain(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Print what a key of the configuration is, and where its value comes from.
+
+    Raises:
+        UserError: for a key that does not exist, naming the nearest, and for wrong overrides.
+    """
+    from runner.config.compose import compose_job
+
+    given = make_parser().parse(words)
+    if not given.words:
+        raise UserError("explain: name a key, such as trainer.batch_size; `ls` lists the groups")
+    key, *overrides = given.words
+    groups = dict(list_groups(given.config_dir))
+    composed = compose_job(overrides, config_dirs=given.config_dir)
+    if (group := key.replace(".", "/")) in groups:
+        _explain_group(group, composed)
+        return 0
+    values = dict(flatten(composed.config))
+    inside = [known for known in values if known.startswith(f"{key}.")]
+    if key not in values and not inside:
+        raise UserError(
+            f"explain {key}: no such key{nearest_hint(key, values, count=3)}; `ls` lists groups"
+        )
+    group_text = f"a group of {len(inside)} keys: {', '.join(inside)}"
+    print(f"{key}: {_written(values[key]) if key in values else group_text}")
+    sources = list(_sources(composed, groups))
+    settings = [(path, field) for path, fields in sources for field in fields if field.key == key]
+    described = next((f for _, f in settings if f.description), None)
+    if described is not None:
+        print(f"  {described.description}")
+    if settings:
+        kind = [settings[-1][1].type_name, settings[-1][1].range]
+        if (declared := settings[-1][1].declared) is not None:
+            kind.append(declared.unit)
+        if any(kind):
+            print(f"  type     {', '.join(filter(None, kind))}")
+    print(f"  set by   {_set_by(key, composed, settings)}")
+    print(f"  changes  {_changes(key)}")
+    return 0
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `explain`."""
+    parser = VerbParser(
+        "explain",
+        "Show what a key of the configuration is, its value with these overrides, the file and "
+        "line that set it, and whether another value is another run.",
+        examples=("explain trainer.accumulate", "explain model.net.dropout model=dcn recipe=bars"),
+    )
+    parser.add_argument(
+        "words", nargs="*", metavar="KEY [OVERRIDE]", help="a dotted key, and overrides of the job"
+    )
+    parser.add_argument(
+        "--config-dir", "-cd", metavar="DIR", action="append", default=[], help="your own groups"
+    )
+    return parser
+
+
+def _explain_group(group: str, composed: ComposedConfig) -> None:
+    print(f"{group} is a group of options; this job has {group}={composed.choices.get(group)}")
+    print(f"  `ls {group}` lists the options, `ls {group}=OPTION` the keys of one")
+
+
+def _sources(
+    composed: ComposedConfig, groups: Mapping[str, Any]
+) -> Iterator[tuple[Path, list[OptionField]]]:
+    """Yield the files of the chosen options with their keys, those that win over others first."""
+    chosen = [(g, str(o)) for g, o in composed.choices.items() if o is not None and g in groups]
+    for group, names in sorted(chosen, key=lambda choice: choice[0] not in _FIRST_GROUPS):
+        options = {option.name: option.path for option in groups[group]}
+        for name in names.strip("[]").replace(" ", "").split(","):
+            if name in options:
+                yield from _with_bases(options[name], group)
+    yield CONF / "config.yaml", read_fields(CONF / "config.yaml", "")
+
+
+def _with_bases(path: Path, group: str) -> Iterator[tuple[Path, list[OptionField]]]:
+    """Yield an option's file, and then those that its defaults list names in its own group."""
+    yield path, read_fields(path, group.replace("/", "."))
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    for base in content.get("defaults", ()):
+        if isinstance(base, str) and base != "_self_":
+            yield from _with_bases(path.parent / f"{base}.yaml", group)
+
+
+def _set_by(
+    key: str, composed: ComposedConfig, settings: Sequence[tuple[Path, OptionField]]
+) -> str:
+    for word in reversed(composed.overrides):
+        name = re.split("=|@", word.lstrip("+~"), maxsplit=1)[0]
+        if f"{key}.".startswith(f"{name}.") and "." in name:
+            return f"{word} of this command{_default(settings)}"
+    if not settings and key.endswith("._target_"):
+        return "the option that its group chooses; `ls` lists the groups"
+    if not settings:
+        return "the code, while the configuration is composed"
+    path, field = settings[0]
+    return f"{_place(path, key)}: {field.default or 'a group of keys'}{_default(settings[1:])}"
+
+
+def _default(settings: Sequence[tuple[Path, OptionField]]) -> str:
+    if not settings:
+        return ""
+    path, field = settings[-1]
+    return f"; {field.default} in {_place(path, field.key)}"
+
+
+def _place(path: Path, key: str) -> str:
+    """Return a file, as seen from the folder of groups, and the line where it sets a key."""
+    node: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    line = 1
+    parts = key.split(".")
+    while parts and isinstance(node, yaml.MappingNode):
+        found = next((pair for pair in node.value if pair[0].value == parts[0]), None)
+        if found is not None:
+            line, node = found[0].start_mark.line + 1, found[1]
+        elif line > 1:
+            break
+        parts.pop(0)  # the first parts name the option's own node
+    shown = path.relative_to(CONF.parent) if path.is_relative_to(CONF.parent) else path
+    return f"{shown}:{line}"
+
+
+def _changes(key: str) -> str:
+    if key.split(".")[0] == "dataset":
+        return "is signed by the fingerprint of the data: where other rows come, it is another run"
+    return _CHANGES[signed_as(key)]
+
+
+def _written(value: Any) -> str:
+    text = str(yaml.safe_dump(value, default_flow_style=True, width=10**6))
+    return text.removesuffix("\n").removesuffix("\n...").strip()

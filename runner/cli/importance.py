@@ -1,0 +1,165 @@
+"""`importance DIR`: how much each feature matters to the model of a run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.cli.schema import write_new_file
+from runner.cli.verb_parser import VerbParser
+from runner.errors import ConfigError, UserError, raise_combined, unknown_choice
+
+METHODS = ("both", "shark", "permutation")
+# rows stay in one process; the graph is cut at the look-ups; slices would need the rows' ids
+_FIXED = ("trainer.num_processes=1", "trainer.compile=false", "metrics.slice_by=null")
+
+
+def importance(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Measure the features of a run, print a table, and keep it in the run directory.
+
+    Raises:
+        UserError: for mistakes in the words and settings, before torch is imported.
+    """
+    from runner.config.compose import compose_job
+    from runner.config.composed_checks import check_composed
+    from runner.config.targets import allowed_packages
+    from runner.launch import print_status
+    from runner.machine import set_thread_environment, usable_cores
+    from runner.reporting.report.feature_importance import IMPORTANCE_FILE, show_importance
+    from runner.reporting.report.terminal import make_console
+    from runner.reporting.report.write import REPORT_FILE, write_report
+    from runner.rundir.json_files import write_json
+    from runner.serving.find_run import find_run
+
+    given = make_parser().parse(words)
+    _check_words(given)
+    run = find_run(Path(given.folder))
+    allowed = allowed_packages(allow)
+    composed = compose_job(["loop=eval", f"run={run}", *_FIXED, *given.overrides])
+    check_composed(composed, allowed)
+    config = composed.config
+    table = None if given.keep is None else _find_table(config["dataset"], given.keep)
+    set_thread_environment(config["trainer"]["num_threads"] or usable_cores())
+    from runner.reporting.console import View
+    from runner.training.importance_run import measure_importance
+
+    facts = measure_importance(
+        config, method=given.method, num_rows=given.rows, view=View(), allowed=allowed
+    )
+    show_importance(make_console(), facts)
+    target = given.json or run / IMPORTANCE_FILE
+    try:
+        write_json(target, facts)
+    except OSError as error:
+        raise UserError(f"{target}: cannot be written: {error.strerror or error}") from error
+    print_status(f"wrote {target}")
+    if given.json is None and (run / REPORT_FILE).exists():
+        write_report(run)
+    if table is not None:
+        _write_kept(table, facts, given)
+    return 0
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `importance`."""
+    parser = VerbParser(
+        "importance",
+        "Measure how much each feature matters to a run's best checkpoint: by SHARK's first-order\n"
+        "effect of the mean in place of a look-up, from one backward pass, and by permutation.\n"
+        "The table goes into importance.json and the report of the run.",
+        examples=(
+            "importance outputs/mine",
+            "importance outputs/mine --method shark --keep 20 --out best20.yaml",
+        ),
+    )
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="the run")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="such as loop.split=test")
+    parser.add_argument(
+        "--method",
+        metavar="METHOD",
+        default="both",
+        help="shark (first order, and the metric with each feature at its mean), permutation, or "
+        "both (the default)",
+    )
+    parser.add_argument(
+        "--rows",
+        metavar="N",
+        type=int,
+        help="the first N rows of the validation split; default: up to 40,960",
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="default: importance.json in the run directory"
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="N",
+        type=int,
+        help="write the YAML of the table's columns with the N most important features",
+    )
+    parser.add_argument("--out", metavar="FILE", help="that YAML; it must not exist")
+    return parser
+
+
+def _check_words(given: argparse.Namespace) -> None:
+    """Check what can be judged from the words alone.
+
+    Raises:
+        UserError: with every mistake.
+    """
+    problems = []
+    if given.folder is None or "=" in given.folder:
+        problems.append("importance: name a run: importance DIR [--keep N --out FILE]")
+    if given.method not in METHODS:
+        problems.append(unknown_choice("--method", given.method, METHODS))
+    if given.rows is not None and given.rows < 2:
+        problems.append(f"--rows {given.rows}: must be at least 2")
+    if given.keep is not None and given.keep < 1:
+        problems.append(f"--keep {given.keep}: must be at least 1")
+    if (given.keep is None) != (given.out is None):
+        problems.append("--keep N and --out FILE go together: how many features, and where")
+    if given.out is not None and Path(given.out).exists():
+        problems.append(f"--out {given.out}: exists already; nothing was written")
+    raise_combined(problems)
+
+
+def _find_table(dataset: Mapping[str, Any], count: int) -> Any:
+    """Return the recipe of the table that a user has declared; of Criteo, the file as one.
+
+    Raises:
+        ConfigError: for a dataset without a declaration of its own, and for too many features.
+    """
+    from runner.data.prepare.fingerprint import build_recipe
+    from runner.data.sets.criteo import Criteo
+    from runner.data.tabular.table_recipe import TableRecipe
+
+    recipe = build_recipe(dataset)
+    table = recipe.as_table() if isinstance(recipe, Criteo) else recipe
+    if not isinstance(table, TableRecipe):
+        raise ConfigError(
+            f"--keep {count}: dataset {dataset['_target_']} has no declaration of columns that "
+            "could be shortened; `python -m runner dataset=... dataset.write_to=FOLDER` writes its "
+            "rows as Parquet with a schema.yaml, and a run of dataset=parquet can be shortened"
+        )
+    there = len(table.declared.numeric) + len(table.declared.ids)
+    if count > there:
+        raise ConfigError(f"--keep {count}: there are {there} features")
+    return table
+
+
+def _write_kept(table: Any, facts: Mapping[str, Any], given: argparse.Namespace) -> None:
+    from runner.data.tabular.keep_features import format_kept_schema, keep_features
+    from runner.launch import print_status
+
+    names = [feature["name"] for feature in facts["features"][: given.keep]]
+    content = keep_features(table, names)
+    about = (
+        f"The {len(names)} most important features of {given.folder}, by "
+        f"`importance --method {given.method}`"
+    )
+    write_new_file(Path(given.out), format_kept_schema(content, about))
+    print_status(
+        f"wrote {given.out}; next: python -m runner dataset={table.format} "
+        f"dataset.schema={given.out}"
+    )

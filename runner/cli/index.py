@@ -1,0 +1,104 @@
+"""`index MODEL`: makes an index of the items of an exported retrieval model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.cli.verb_parser import VerbParser
+from runner.errors import UserError
+
+if TYPE_CHECKING:
+    from runner.serving.item_index import ItemIndex
+
+
+def index(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Make an index, or evaluate one, and say what was measured.
+
+    Raises:
+        UserError: for mistakes in the words, a model without items, or a package that is missing.
+    """
+    from runner.config.targets import allowed_packages
+    from runner.launch import print_status
+    from runner.machine import set_thread_environment, usable_cores
+    from runner.serving.artifact import open_artifact
+    from runner.serving.build_index import (
+        IndexSettings,
+        check_index_settings,
+        describe_index,
+        make_index,
+    )
+    from runner.serving.index_plan import plan_evaluation
+
+    given = make_parser().parse(words)
+    if given.model is None:
+        raise UserError("index: name an exported model: index MODEL [--kind KIND] [--out DIR]")
+    settings = IndexSettings(given.kind, given.recall, given.top_k)
+    model = Path(given.model)
+    out = given.out or model.with_name(f"{model.name}.{given.kind or 'index'}")
+    check_index_settings(out, settings)
+    artifact, evaluate = open_artifact(model), None
+    if given.evaluate is not None:
+        allowed = allowed_packages(allow)
+        config = plan_evaluation(given.evaluate, artifact, out, given.overrides, allowed)
+        set_thread_environment(config["trainer"]["num_threads"] or usable_cores())
+        evaluate = partial(_evaluate, config, model, allowed)
+    elif given.overrides:
+        raise UserError(f"{given.overrides[0]}: settings are those of --evaluate, which is not set")
+    facts = make_index(artifact, out, settings, evaluate)
+    for line in describe_index(facts, given.recall):
+        print(line)
+    print_status(f"wrote {out}; predict --top-k K --index {out} searches it")
+    return 0
+
+
+def _evaluate(
+    config: Mapping[str, Any], model: Path, allowed: Sequence[str], index: ItemIndex
+) -> dict[str, Any]:
+    from runner.serving.evaluate_index import evaluate_index  # torch enters here
+
+    return evaluate_index(config, model, index, allowed)
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `index`."""
+    parser = VerbParser(
+        "index",
+        "Make an index of the items of an exported retrieval model, in which the best items of a\n"
+        "query are found. What it finds is measured against an exact search, with queries of the\n"
+        "model's test split.",
+        examples=(
+            "index exported/sasrec",
+            "index exported/sasrec --kind hnsw --recall 0.99 --evaluate outputs/sasrec",
+        ),
+    )
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a folder of `export`")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings of the evaluation"
+    )
+    parser.add_argument(
+        "--kind",
+        metavar="KIND",
+        help="exact (the default up to a million items), or hnsw or ivf of faiss",
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, help="the folder to write; default: MODEL.KIND"
+    )
+    parser.add_argument(
+        "--recall",
+        metavar="SHARE",
+        type=float,
+        default=0.95,
+        help="of the exact best items, which hnsw and ivf are to find; default 0.95",
+    )
+    parser.add_argument(
+        "--top-k", metavar="K", type=int, default=100, help="how many best items; default 100"
+    )
+    parser.add_argument(
+        "--evaluate",
+        metavar="DIR",
+        help="also rank the rows of this run's test split, as loop=eval does, through the index",
+    )
+    return parser

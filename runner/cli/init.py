@@ -1,0 +1,107 @@
+"""`init NAME`: makes the folder of a project whose model trains at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import os
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+import numpy as np
+
+from runner.cli.verb_parser import VerbParser
+from runner.errors import UserError
+
+# file of the project -> its template; {name} is the project's package
+FILES = {
+    "README.md": "README.md",
+    "{name}/model.py": "model.py",
+    "{name}/task.py": "task.py",
+    "conf/model/gated.yaml": "gated.yaml",
+    "conf/experiments/first.yaml": "first.yaml",
+    "conf/dataset/clicks.yaml": "clicks_option.yaml",
+    "data/clicks.yaml": "clicks.yaml",
+    "tests/test_model.py": "test_model.py",
+}
+ROWS, USERS, ITEMS = 20_000, 200, 50  # of data/clicks.csv
+
+
+def init(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Write a project into a new folder, and say how to train it.
+
+    Raises:
+        UserError: for a name that is no package's, and for a folder that holds something.
+    """
+    given = make_parser().parse(words)
+    if len(given.name) != 1:
+        raise UserError("init: one name: init NAME, such as init my_project")
+    folder = Path(given.name[0])
+    name = folder.name
+    _check(folder, name)
+    for path, text in render(name).items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    print(
+        f"made {folder}/: a table of {ROWS:,} clicks, a model, a task and their tests. Next:\n"
+        f"  cd {folder}\n"
+        f"  python -m runner --config-dir conf --allow {name} experiments=first\n"
+        "README.md there says what to change where"
+    )
+    return 0
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `init`."""
+    parser = VerbParser(
+        "init",
+        "Make the folder of a project of your own: a table with its declaration, a model, a task "
+        "and a test, which train at once.",
+        examples=("init my_project",),
+    )
+    parser.add_argument("name", nargs="*", metavar="NAME", help="the folder, and its package")
+    return parser
+
+
+def render(name: str) -> dict[str, str]:
+    """Return the texts of a project's files by their paths.
+
+    Args:
+        name: of the package.
+    """
+    templates = resources.files("runner.cli") / "project_template"
+    texts = {
+        path.format(name=name): Template(
+            (templates / f"{template}.template").read_text(encoding="utf-8")
+        ).substitute(name=name)
+        for path, template in FILES.items()
+    }
+    return {**texts, f"{name}/__init__.py": f'"""What {name} trains."""\n', **_clicks()}
+
+
+def _check(folder: Path, name: str) -> None:
+    if not name.isidentifier() or keyword.iskeyword(name) or name in ("conf", "data", "tests"):
+        raise UserError(f"init {folder}: {name!r} cannot name a package; letters, digits and _ can")
+    if importlib.util.find_spec(name) is not None:
+        raise UserError(f"init {folder}: there is a package {name} already; take another name")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"init {folder}: exists already, and is not an empty folder")
+    parent = folder.absolute().parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(f"init {folder}: {parent} is no folder that can be written")
+
+
+def _clicks() -> dict[str, str]:
+    """Draw the table of clicks: what users like depends on the item and on the price."""
+    draw = np.random.default_rng(0)
+    user, item = draw.integers(USERS, size=ROWS), draw.integers(ITEMS, size=ROWS)
+    hour, price = draw.integers(24, size=ROWS), draw.lognormal(2, 1, size=ROWS)
+    taste, kind = draw.normal(size=(USERS, 2)), draw.normal(size=(ITEMS, 2))
+    logit = 2 * (taste[user] * kind[item]).sum(1) + draw.normal(size=ITEMS)[item] - price / 20
+    click = draw.random(ROWS) < 1 / (1 + np.exp(-logit))
+    columns = zip(click.astype(int), user, item, hour, price, strict=True)
+    rows = [f"{c},u{u},i{i},{h},{p:.2f}" for c, u, i, h, p in columns]
+    return {"data/clicks.csv": "\n".join(["click,user,item,hour,price", *rows, ""])}

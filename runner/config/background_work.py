@@ -1,0 +1,30 @@
+"""Settings that move work into other threads or compiled code, turned off for a debugger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# (group, key) -> the value that keeps the work where a debugger sees it
+BACKGROUND_SETTINGS: dict[tuple[str, str], Any] = {
+    ("dataset", "prefetch"): 0,
+    ("dataset", "workers"): 0,
+    ("trainer", "compile"): False,
+}
+
+
+def disable_background_work(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Turn off threads that read ahead and compiled code, so that a debugger sees every line.
+
+    No number changes.
+
+    Returns:
+        The configuration, and the settings that were changed, as `key=value`.
+    """
+    changed, disabled = dict(config), []
+    for (group, key), value in BACKGROUND_SETTINGS.items():
+        node = changed.get(group)
+        if isinstance(node, Mapping) and node.get(key):
+            changed[group] = {**node, key: value}
+            disabled.append(f"{group}.{key}={str(value).lower()}")
+    return changed, disabled

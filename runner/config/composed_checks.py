@@ -1,0 +1,38 @@
+"""Checks of a composed configuration, before any data is read and before torch is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.config.compose import ComposedConfig
+from runner.config.proposed_length import UNKNOWN_ROWS, automatic_keys, fill_automatic
+from runner.config.rules import check_config, get_key
+from runner.errors import raise_combined
+
+
+def with_row_count(composed: ComposedConfig, train_rows: int = UNKNOWN_ROWS) -> ComposedConfig:
+    """Return a configuration with what is proposed for so many rows in place of each `auto`."""
+    nodes = (composed.config, composed.saved_config, composed.default_config)
+    if not any(map(automatic_keys, nodes)):
+        return composed
+    config, saved, default = (fill_automatic(node, train_rows) for node in nodes)
+    return replace(composed, config=config, saved_config=saved, default_config=default)
+
+
+def check_composed(composed: ComposedConfig, allowed: Sequence[str]) -> None:
+    """Check a configuration.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    problems = check_config(
+        composed.config,
+        composed.default_config,
+        added_keys=composed.added_keys,
+        allowed=allowed,
+        from_run=composed.source_run is not None
+        or bool(get_key(composed.config, "checkpoint.path")),
+        source_config=composed.source_config,
+    )
+    raise_combined([*composed.problems, *problems])

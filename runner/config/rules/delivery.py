@@ -1,0 +1,36 @@
+"""What a delivery needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.config.rules.keys import Config, get_key
+from runner.config.rules.loops import STREAM_DATASETS, TUNING_LOOPS
+from runner.config.settings import ONLINE_LOOP, TRAIN_LOOP
+
+
+def check_delivery(config: Config) -> Iterator[str]:
+    """Check that there is a place, a training and a checkpoint to deliver from."""
+    every, to = get_key(config, "delivery.every"), get_key(config, "delivery.to")
+    if every is None:
+        if to is not None:
+            yield f"delivery.to={to}: nothing is delivered without delivery.every"
+        return
+    target = get_key(config, "loop._target_")
+    if target in TUNING_LOOPS:
+        yield f"delivery.every={every}: only loop=train and loop=online deliver"
+    if target not in (TRAIN_LOOP, ONLINE_LOOP):
+        return  # an evaluation has the settings of its run
+    if to is None:
+        yield f"delivery.every={every}: delivery.to is not set: the folder to write"
+    if get_key(config, "checkpoint.keep") == 0:
+        yield (
+            f"delivery.every={every}: a delivery is written from a checkpoint, and "
+            "checkpoint.keep=0 writes none"
+        )
+    dataset = str(get_key(config, "dataset._target_"))
+    if dataset.startswith(STREAM_DATASETS):
+        yield (
+            f"delivery.every={every}: a stream has no split of raw rows that the first artifact "
+            "could be held against; deliver from a table (dataset=parquet, csv, tsv)"
+        )

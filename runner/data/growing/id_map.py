@@ -1,0 +1,198 @@
+"""The map from raw ids to the rows of one table, which grows with what is seen.
+
+The map is a function of the sightings alone, update by update: no clock and no random number has a
+part in it. V sightings of an update, U distinct ids among them, R rows of the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from runner.data.growing.index import RowIndex
+from runner.data.growing.settings import NO_ID, Growth
+from runner.data.growing.sketch import CountSketch
+from runner.data.tabular.vocabulary import FIRST_VALUE_ID, MISSING_ID, UNKNOWN_ID
+
+LEAST_ROWS = FIRST_VALUE_ID + 1
+_MAX_USE = np.int32(2**31 - 1)  # of no id: it marks what cannot be evicted
+
+
+@dataclass(frozen=True)
+class _Distinct:
+    """The distinct ids of an update, sorted."""
+
+    ids_U: np.ndarray
+    counts_U: np.ndarray
+    first_U: np.ndarray  # where each was seen first
+    order_V: np.ndarray  # the sightings in the order of their ids
+
+    @classmethod
+    def of(cls, ids_V: np.ndarray) -> _Distinct:
+        # not stable, which is five times as fast; no result depends on the order of equal ids
+        order_V = np.argsort(ids_V)
+        sorted_V = ids_V[order_V]
+        starts_U = np.flatnonzero(np.concatenate([[True], sorted_V[1:] != sorted_V[:-1]]))
+        return cls(
+            sorted_V[starts_U],
+            np.diff(starts_U, append=len(ids_V)),
+            np.minimum.reduceat(order_V, starts_U),
+            order_V,
+        )
+
+    def spread(self, rows_U: np.ndarray) -> np.ndarray:
+        """Return, [V], the rows of the sightings."""
+        rows_V = np.empty(len(self.order_V), np.int64)
+        rows_V[self.order_V] = np.repeat(rows_U, self.counts_U)
+        return rows_V
+
+
+class IdMap:
+    """Gives each id a row of its own, in the order of appearance.
+
+    Row 0 is shared by the ids that have none, row 1 is that of missing values; the others are given
+    out, the lowest free one first. `state` holds all that the map goes on from: who has read other
+    arrays into it in place calls `rebuild`.
+
+    Args:
+        num_rows: of the table, at least 3.
+        growth: when an id gets a row, and when it loses it.
+    """
+
+    def __init__(self, num_rows: int, growth: Growth) -> None:
+        assert num_rows >= LEAST_ROWS, num_rows
+        self.num_rows, self.growth = num_rows, growth
+        self._ids_R = np.full(num_rows, NO_ID, np.int64)  # NO_ID: the row is free
+        self._updates = np.zeros(1, np.int64)
+        self.state: dict[str, np.ndarray] = {"ids": self._ids_R, "updates": self._updates}
+        if growth.evict is not None:  # the update that saw an id last, or how often it was seen
+            self._use_R = np.zeros(num_rows, np.int32)
+            self.state["use"] = self._use_R
+        if growth.min_count > 1:
+            self._sketch = CountSketch(num_rows)
+            self.state |= {"cells": self._sketch.cells, "sightings": self._sketch.sightings}
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Build the index anew, after `state` was changed from outside."""
+        held = self.held_rows()
+        self._index = RowIndex(self._ids_R[held], held)
+        free = np.flatnonzero(self._ids_R[FIRST_VALUE_ID:] == NO_ID) + FIRST_VALUE_ID
+        self._free: np.ndarray = free  # ascending
+
+    def held_rows(self) -> np.ndarray:
+        """Return the rows that an id has, in ascending order."""
+        rows: np.ndarray = np.flatnonzero(self._ids_R[FIRST_VALUE_ID:] != NO_ID) + FIRST_VALUE_ID
+        return rows
+
+    @property
+    def num_held(self) -> int:
+        """How many ids have a row."""
+        return self.num_rows - FIRST_VALUE_ID - len(self._free)
+
+    @property
+    def num_updates(self) -> int:
+        """How many updates have been observed."""
+        return int(self._updates[0])
+
+    def look_up(self, ids_V: np.ndarray) -> np.ndarray:
+        """Return the rows of ids as they are now, [V] int64; the map stays as it is."""
+        if not len(ids_V):
+            return np.zeros(0, np.int64)
+        distinct = _Distinct.of(ids_V)
+        return distinct.spread(self._look_up(distinct.ids_U))
+
+    def observe(self, ids_V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Count the sightings of one update, evict if it is time, and give rows to new ids.
+
+        Args:
+            ids_V: int64, in the order of the rows of the whole update.
+
+        Returns:
+            The rows of the ids, [V] int64; and the rows that were taken back from their ids, in
+            ascending order, whose weights and states are to be reset before the look-up.
+        """
+        self._updates += 1
+        if not len(ids_V):
+            return ids_V, self._evict(ids_V)
+        distinct = _Distinct.of(ids_V)
+        rows_U = self._look_up(distinct.ids_U)
+        is_held_U = rows_U >= FIRST_VALUE_ID
+        self._note_use(rows_U[is_held_U], distinct.counts_U[is_held_U])
+        evicted = self._evict(rows_U[is_held_U])
+        new = np.flatnonzero(rows_U == UNKNOWN_ID)
+        if self.growth.min_count > 1 and len(new):
+            counts = self._sketch.add(distinct.ids_U[new], distinct.counts_U[new])
+            new = new[counts >= self.growth.min_count]
+        new = new[np.argsort(distinct.first_U[new])][: len(self._free)]
+        if len(new):
+            rows, self._free = self._free[: len(new)], self._free[len(new) :]
+            self._ids_R[rows] = distinct.ids_U[new]
+            self._index.insert(distinct.ids_U[new], rows)
+            self._note_use(rows, distinct.counts_U[new])
+            rows_U[new] = rows
+        return distinct.spread(rows_U), evicted
+
+    def adopt(self, ids: np.ndarray) -> None:
+        """Give rows to distinct ids, as far as they suffice, without a sighting.
+
+        So an eviction takes theirs first.
+        """
+        rows = self._free[: len(ids)]
+        self._ids_R[rows] = ids[: len(rows)]
+        self.rebuild()
+
+    def renumber(self) -> tuple[np.ndarray, np.ndarray]:
+        """Give out the rows anew, in ascending order of the ids, as a vocabulary has them.
+
+        Returns:
+            The ids, sorted, and the row that each had before; its row is its place plus 2 now.
+        """
+        held = self.held_rows()
+        held = held[np.argsort(self._ids_R[held])]
+        ids, target = self._ids_R[held], slice(FIRST_VALUE_ID, FIRST_VALUE_ID + len(held))
+        for name in ("ids", "use"):
+            if name in self.state:
+                values, free = self.state[name][held], NO_ID if name == "ids" else 0
+                self.state[name][FIRST_VALUE_ID:] = free
+                self.state[name][target] = values
+        self.rebuild()
+        return ids, held
+
+    def _look_up(self, ids_U: np.ndarray) -> np.ndarray:
+        rows_U = self._index.look_up(ids_U, absent=UNKNOWN_ID)
+        if ids_U[0] == NO_ID:  # the least of all
+            rows_U[0] = MISSING_ID
+        return rows_U
+
+    def _note_use(self, rows: np.ndarray, counts: np.ndarray) -> None:
+        evict = self.growth.evict
+        if evict is not None and evict.by == "lru":
+            self._use_R[rows] = self.num_updates
+        elif evict is not None:
+            self._use_R[rows] = np.minimum(self._use_R[rows] + counts, _MAX_USE - 1)
+
+    def _evict(self, in_use: np.ndarray) -> np.ndarray:
+        """Take back rows of other ids than those in use, until the share of free rows is reached.
+
+        Among equals the lower row goes first.
+        """
+        evict, none = self.growth.evict, np.zeros(0, np.int64)
+        if evict is None or self.num_updates % evict.every:
+            return none
+        share = int(evict.share * (self.num_rows - FIRST_VALUE_ID))
+        wanted = max(share, 1) - len(self._free)
+        rows = none
+        if wanted > 0:
+            use_R = np.where(self._ids_R == NO_ID, _MAX_USE, self._use_R)
+            use_R[in_use] = _MAX_USE
+            bound = min(np.partition(use_R, wanted - 1)[wanted - 1], _MAX_USE - 1)
+            below, equal = np.flatnonzero(use_R < bound), np.flatnonzero(use_R == bound)
+            rows = np.sort(np.concatenate([below, equal[: wanted - len(below)]]))
+            self._index.remove(np.sort(self._ids_R[rows]))
+            self._ids_R[rows], self._use_R[rows] = NO_ID, 0
+            self._free = np.sort(np.concatenate([self._free, rows]))
+        if evict.by == "lfu":
+            self._use_R >>= 1
+        return rows

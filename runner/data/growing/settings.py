@@ -1,0 +1,83 @@
+"""How the rows of a growing table come and go. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from runner.config_key import Key
+from runner.errors import ConfigError, nearest_hint, raise_combined
+
+NO_ID = -(2**63)  # stands for a missing value among raw ids
+_RANGES = {
+    "by": Key(choices=("lru", "lfu")),
+    "every": Key(ge=1, lt=2**31),
+    "share": Key(gt=0, lt=1),
+}
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """When rows are taken back, and from which ids.
+
+    Args:
+        by: lru: from the ids that were seen longest ago; lfu: from those with the fewest sightings,
+            whose counts are halved after every `every` updates, so that old ones fade.
+        every: updates from one eviction to the next.
+        share: of the rows, which are free after an eviction.
+    """
+
+    by: str
+    every: int
+    share: float = 0.1
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The rules of one growing table.
+
+    Args:
+        min_count: sightings that earn an id a row of its own.
+        evict: None: a row is never taken back, and ids that come to a full table share a row.
+    """
+
+    min_count: int = 1
+    evict: Eviction | None = None
+
+
+def parse_eviction(value: Any, where: str) -> Eviction | None:
+    """Parse `evict: {by: lru, every: 1000, share: 0.1}`.
+
+    Args:
+        value: as it stands in the schema.
+        where: its dotted key, for messages.
+
+    Raises:
+        ConfigError: naming every key that is wrong, its value and the rule.
+    """
+    if value is None or isinstance(value, Eviction):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}={value!r}: expected {{by: lru, every: UPDATES, share: 0.1}}")
+    raise_combined(_eviction_problems(value, where))
+    return Eviction(**value)
+
+
+def _eviction_problems(value: Mapping[str, Any], where: str) -> Iterator[str]:
+    known = [f.name for f in fields(Eviction)]
+    for key in value:
+        if key not in known:
+            yield f"{where}.{key}: there is no such key{nearest_hint(str(key), known)}"
+    for key in ("by", "every"):
+        if key not in value:
+            yield f"{where}.{key} is not set"
+    kinds = {"by": (str, "lru or lfu"), "every": (int, "a whole number"), "share": (float, "")}
+    for key, (kind, expected) in kinds.items():
+        if key not in value:
+            continue
+        given = float(value[key]) if key == "share" and type(value[key]) is int else value[key]
+        if type(given) is not kind:
+            yield f"{where}.{key}={given!r}: expected {expected or 'a number'}"
+        elif problem := _RANGES[key].find_problem(f"{where}.{key}", given):
+            yield problem

@@ -1,0 +1,1 @@
+"""Raw interactions of users with items: their histories, and the protocols that split them."""

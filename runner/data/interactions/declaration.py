@@ -1,0 +1,222 @@
+"""The key `interactions` of a schema, which declares a table of events: a user, an item, a time.
+
+The rows of such a table get histories. In the rest of the schema these are sequences like any
+others, so `expand_schema` writes out what the key stands for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any
+
+from runner.config_key import Key, find_field_problems
+from runner.data.tabular.splits import SECONDS_PER_UNIT
+from runner.data.tabular.times import TIME_FORMS
+from runner.errors import nearest_hint
+
+KEY = "interactions"
+HISTORY = "history"  # the sequence of items; others are called history_NAME
+LABEL = "label"  # of a schema that declares no label
+TIME_GAP = "time_gap"
+GAP_BUCKETS = 40  # powers of 2 of seconds: the last one begins at 17,000 years
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """What the columns of a table of events mean. The repr enters signatures and cache keys."""
+
+    user: str  # columns
+    item: str
+    time: str
+    time_unit: Annotated[str, Key(choices=TIME_FORMS)] = "seconds"  # what numbers of `time` mean
+    rating: str | None = None  # column of numbers, such as ratings, clicks or shares watched
+    positive: Annotated[float | None, Key()] = None  # a rating from which the user liked the item
+    # what becomes of events below `positive`: left out, or rows of label 0 that are in no history
+    below: Annotated[str, Key(choices=("drop", "negative"))] = "drop"
+    max_length: Annotated[int, Key(ge=1, lt=2**20)] = 50  # of a history, whose newest are kept
+    min_history: Annotated[int, Key(ge=0)] = 1  # events before a row, which is left out with fewer
+    # every: a row for each event; windows: rows whose histories do not overlap, for models that
+    # learn at every place of a sequence; last: a row for the last event of each user or session
+    train_on: Annotated[str, Key(choices=("every", "windows", "last"))] = "every"
+    # user, item -> the events that each of them has at least (the k-core)
+    min_count: Annotated[Mapping[str, int], Key(ge=1)] = field(default_factory=dict)
+    session_gap_s: float | None = None  # a history begins anew after so long a pause
+    sequences: tuple[str, ...] = ()  # further columns of ids that histories have for each event
+    time_gap: bool = False  # whether they have the time from each event to the row
+    event: str | None = None  # column of the type of an event
+    predict: tuple[str, ...] = ()  # types that rows are made of; all types are in histories
+    makes_label: bool = True  # whether the schema declares no label of its own
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the files that it needs beside features."""
+        return tuple(c for c in (self.time, self.rating, self.event) if c)
+
+    @property
+    def sequence_names(self) -> tuple[str, ...]:
+        """The sequences that histories become."""
+        more = (*self.sequences, *((TIME_GAP,) if self.time_gap else ()))
+        return (HISTORY, *(f"{HISTORY}_{name}" for name in more))
+
+
+_DERIVED = ("session_gap_s", "predict", "makes_label")
+_KEYS = tuple(f.name for f in fields(Interactions) if f.name not in _DERIVED)
+_KNOWN = tuple("events" if name == "event" else name for name in (*_KEYS, "session_gap"))
+
+
+def parse_interactions(
+    schema: Mapping[str, Any], where: str, problems: list[str]
+) -> Interactions | None:
+    """Parse the key of a schema; None if it is not there, or is wrong.
+
+    Args:
+        schema: the content of the schema file.
+        where: the file's name, for messages.
+        problems: gets a message for every key that is wrong.
+    """
+    given, where = schema.get(KEY), f"{where}.{KEY}"
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        problems.append(f"{where}={given!r}: expected {{user: COLUMN, item: COLUMN, time: COLUMN}}")
+        return None
+    found = [
+        f"{where}.{key}: there is no such key{nearest_hint(str(key), _KNOWN)}"
+        for key in given
+        if key not in _KNOWN
+    ]
+    found += [
+        f"{where}.{k} is not set: a column" for k in ("user", "item", "time") if not given.get(k)
+    ]
+    values = {k: v for k, v in given.items() if k in _KEYS and v is not None}
+    values |= _parse_events(given.get("events"), f"{where}.events", found)
+    values |= _parse_session_gap(given.get("session_gap"), f"{where}.session_gap", found)
+    found += _wrong_values(values, where)
+    if found:
+        problems += found
+        return None
+    values["sequences"] = tuple(values.get("sequences", ()))
+    parsed = Interactions(**values, makes_label=not schema.get("labels"))
+    found += find_field_problems(parsed, f"{where}.")
+    found += _contradictions(parsed, where)
+    problems += found
+    return None if found else parsed
+
+
+def expand_schema(
+    schema: Mapping[str, Any], interactions: Interactions, where: str, problems: list[str]
+) -> dict[str, Any]:
+    """Return the schema of the rows that will be made: with ids, histories, a label and a group.
+
+    The user and the item have a vocabulary unless `categorical` declares them, and so has each of
+    `sequences`, which otherwise reads the table of the feature of its name.
+
+    Args:
+        problems: gets a message for a sequence that cannot be made.
+    """
+    declared = _as_mapping(schema.get("categorical"))
+    ids = {
+        name: dict(declared.get(name) or {"encode": "vocabulary"})
+        for name in (interactions.user, interactions.item)
+    }
+    categorical = {**ids, **{k: v for k, v in declared.items() if k not in ids}}
+    length = {"max_length": interactions.max_length}
+    sequences: dict[str, Any] = {}
+    for name in (interactions.item, *interactions.sequences):
+        own = HISTORY if name == interactions.item else f"{HISTORY}_{name}"
+        settings = categorical.get(name)
+        if settings is None and name not in categorical:
+            sequences[own] = {"encode": "vocabulary", **length}
+            continue
+        settings = dict(settings or {})
+        if {"list", "separator", "weights", "cross", "pooling"} & set(settings):
+            key = "item" if own == HISTORY else "sequences"
+            problems.append(f"{where}.{KEY}.{key}: {name} must have one id an event, and no list")
+            continue
+        table = settings.get("table") or name
+        sequences[own] = {**settings, "column": own, "table": table, **length}
+    if interactions.time_gap:
+        gap = {"num_rows": GAP_BUCKETS, **length}
+        sequences[f"{HISTORY}_{TIME_GAP}"] = gap
+    return {
+        **{k: v for k, v in schema.items() if k != KEY},
+        "labels": schema.get("labels") or {LABEL: {}},
+        "categorical": categorical,
+        "sequences": {**_as_mapping(schema.get("sequences")), **sequences},
+        "groups": schema.get("groups") or [interactions.user],
+    }
+
+
+def _as_mapping(declared: Any) -> dict[str, Any]:
+    """A role is written as a mapping or as a list; what is neither is refused elsewhere."""
+    if isinstance(declared, Mapping):
+        return dict(declared)
+    return dict.fromkeys(declared) if isinstance(declared, list | tuple) else {}
+
+
+def _parse_events(given: Any, where: str, found: list[str]) -> dict[str, Any]:
+    if given is None:
+        return {}
+    expected = "expected {column: NAME, predict: [TYPE, ...]}"
+    if not isinstance(given, Mapping) or set(given) != {"column", "predict"}:
+        found.append(f"{where}={given!r}: {expected}")
+        return {}
+    types = given["predict"]
+    types = [types] if isinstance(types, str) else types
+    if not isinstance(given["column"], str) or not isinstance(types, Sequence) or not types:
+        found.append(f"{where}={dict(given)!r}: {expected}")
+        return {}
+    return {"event": given["column"], "predict": tuple(map(str, types))}
+
+
+def _parse_session_gap(given: Any, where: str, found: list[str]) -> dict[str, float]:
+    if given is None:
+        return {}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d|w)", str(given))
+    if not match or float(match[1]) <= 0:
+        found.append(f"{where}={given!r}: expected a time such as 30min")
+        return {}
+    return {"session_gap_s": float(match[1]) * SECONDS_PER_UNIT[match[2]]}
+
+
+def _wrong_values(values: Mapping[str, Any], where: str) -> Iterator[str]:
+    texts = ("user", "item", "time", "time_unit", "rating", "below", "train_on")
+    for name, value in values.items():
+        if name in texts and not isinstance(value, str):
+            yield f"{where}.{name}={value!r}: expected a text"
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if name in ("max_length", "min_history") and not is_whole:
+            yield f"{where}.{name}={value!r}: expected a whole number"
+        if name == "time_gap" and not isinstance(value, bool):
+            yield f"{where}.{name}={value!r}: expected true or false"
+        if name == "positive" and (isinstance(value, bool) or not isinstance(value, int | float)):
+            yield f"{where}.{name}={value!r}: expected a number"
+        if name == "sequences" and not (
+            isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+        ):
+            yield f"{where}.{name}={value!r}: expected a list of columns"
+        if name == "min_count":
+            if not isinstance(value, Mapping) or not all(type(n) is int for n in value.values()):
+                yield f"{where}.{name}={value!r}: expected {{user: NUMBER, item: NUMBER}}"
+                continue
+            for key in value:
+                if key not in ("user", "item"):
+                    hint = nearest_hint(str(key), ("user", "item"))
+                    yield f"{where}.{name}.{key}: there is no such key{hint}"
+
+
+def _contradictions(given: Interactions, where: str) -> Iterator[str]:
+    if (given.rating is None) != (given.positive is None):
+        missing = "positive" if given.positive is None else "rating"
+        yield f"{where}.{missing} is not set: rating and positive need each other"
+    if given.below == "negative" and given.rating is None:
+        yield f"{where}.below=negative: needs rating and positive, which say what is negative"
+    if given.train_on == "windows" and (given.predict or given.below == "negative"):
+        yield f"{where}.train_on=windows: learns from all events; events and below need every"
+    columns = [given.user, given.item, given.time]
+    if len(set(columns)) < len(columns):
+        yield f"{where}: user, item and time must be different columns, not {', '.join(columns)}"
+    if given.item in given.sequences or len(set(given.sequences)) < len(given.sequences):
+        yield f"{where}.sequences={list(given.sequences)}: names the item, or a column twice"

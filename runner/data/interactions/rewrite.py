@@ -1,0 +1,237 @@
+"""Rewrites a table of events into the cache as rows with histories.
+
+Three passes over the files: one decides which events are kept and splits them, one fits the
+transforms, and one encodes each event once. Histories then gather what is encoded, partition by
+partition.
+
+Shape legend: R rows of a chunk, E events of a partition.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from runner.data.core.fitted import FittedTransforms
+from runner.data.interactions.declaration import (
+    GAP_BUCKETS,
+    HISTORY,
+    LABEL,
+    TIME_GAP,
+    Interactions,
+)
+from runner.data.interactions.histories import Events, history_columns, make_rows
+from runner.data.interactions.partitions import PartitionWriter, read_partition
+from runner.data.interactions.scan import (
+    explain_left_out,
+    iterate_kept_chunks,
+    read_events,
+    scan_events,
+)
+from runner.data.prepare.recipe import SPLITS
+from runner.data.prepare.shards import BLOCK_ROWS, ShardWriter
+from runner.data.prepare.shuffle import ShuffleWriter
+from runner.data.tabular.bad_rows import BadRows, RowValidator
+from runner.data.tabular.column_specs import Declared, IdSpec
+from runner.data.tabular.encode import encode_chunk
+from runner.data.tabular.fit import TransformFitter
+from runner.data.tabular.rewrite import MeanLengths, RewritableTable, find_split_starts
+from runner.errors import DataError
+from runner.machine import usable_cores
+
+_OWN = ".event "  # begins the names of columns of a partition that are no features
+MAX_THREADS = 8
+
+
+def event_declaration(declared: Declared) -> Declared:
+    """Return what of a schema is read from the events; histories and the made label are not.
+
+    A sequence that has a table of its own is read as ids of the sequence's name.
+    """
+    settings = declared.interactions
+    assert settings is not None
+    made, known = set(settings.sequence_names), {spec.name for spec in declared.ids}
+    ids: list[IdSpec] = [spec for spec in declared.ids if spec.name not in made]
+    by_name = {spec.name: spec for spec in declared.ids}
+    ids += [
+        replace(by_name[f"{HISTORY}_{name}"], column=name, max_length=0)
+        for name in settings.sequences
+        if name not in known
+    ]
+    labels = () if settings.makes_label else declared.labels
+    return replace(declared, labels=labels, ids=tuple(ids), places={})
+
+
+def rewrite_events(
+    table: RewritableTable, folder: Path, advance: Callable[[int], None]
+) -> tuple[dict[str, list[str]], FittedTransforms, BadRows]:
+    """Write the rows of all splits, with histories, and the fitted transforms, into a folder.
+
+    Args and Returns are those of `runner.data.tabular.rewrite.rewrite_table`.
+
+    Raises:
+        DataError: for the first bad row, or too many skipped ones, and for a split without a row.
+    """
+    settings = table.declared.interactions
+    assert settings is not None
+    declared = event_declaration(table.declared)
+    bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
+    learnt = FittedTransforms.load(Path(table.learnt)) if table.learnt else None
+    starts = learnt.times if learnt is not None else find_split_starts(table)
+    split_N = scan_events(table, declared, settings, folder, starts, bad, advance)
+    fitted = learnt or _fit(table, declared, settings, split_N, advance)
+    fitted.times = starts
+    paths = _encode(table, declared, settings, fitted, split_N, folder, bad, advance)
+    sources = _find_sources(settings, {spec.name for spec in declared.ids})
+    gap_name = f"{HISTORY}_{TIME_GAP}" if settings.time_gap else None
+    build = partial(_build_rows, settings=settings, sources=sources, gap_name=gap_name, table=table)
+    lengths = MeanLengths()
+    writers: dict[str, ShuffleWriter | ShardWriter] = {
+        name: ShardWriter(folder, name)
+        if name != "train" or not table.mix
+        else ShuffleWriter(folder, name, num_rows=len(split_N), seed=table.split_seed)
+        for name in SPLITS
+        if name in {*table.row_split.splits, *table.files}
+    }
+    for blocks in _in_order(build, paths):
+        for name, block in blocks:
+            lengths.update(name, np.ones(block.num_rows, bool), block)
+            writers[name].write(block)
+    names = {name: writer.close() for name, writer in writers.items()}
+    for name, files in names.items():
+        if not files:
+            raise DataError(
+                f"the {name} split has no rows (split {table.row_split.kind}: "
+                f"{dict(table.row_split.of)}); a row needs {settings.min_history} events before "
+                f"it{explain_left_out(settings)}"
+            )
+    fitted.mean_length = lengths.compute()
+    fitted.save(folder)
+    return names, fitted, bad
+
+
+def _fit(
+    table: RewritableTable,
+    declared: Declared,
+    settings: Interactions,
+    split_N: np.ndarray,
+    advance: Callable[[int], None],
+) -> FittedTransforms:
+    """Fit the transforms to the train split; every item that is kept has a row of its own."""
+    fitter = TransformFitter(
+        declared,
+        split_seed=table.split_seed,
+        skip_bad_rows=table.skips_bad_rows,
+        fit_to_all=(settings.item,),
+    )
+    for chunk, split_R in iterate_kept_chunks(table, fitter.columns_to_read(), split_N):
+        fitter.update(chunk, {name: split_R == code for code, name in enumerate(SPLITS)})
+        advance(chunk.num_rows)
+    fitted = fitter.compute()
+    if settings.time_gap:
+        fitted.num_rows[f"{HISTORY}_{TIME_GAP}"] = GAP_BUCKETS
+    return fitted
+
+
+def _encode(
+    table: RewritableTable,
+    declared: Declared,
+    settings: Interactions,
+    fitted: FittedTransforms,
+    split_N: np.ndarray,
+    folder: Path,
+    bad: BadRows,
+    advance: Callable[[int], None],
+) -> list[Path]:
+    """Encode every event that is kept, and write it to the partition of its user."""
+    writer = PartitionWriter(folder, "events", num_rows=len(split_N))
+    columns = list(dict.fromkeys([*declared.columns, *settings.columns]))
+    for chunk, split_R in iterate_kept_chunks(table, columns, split_N):
+        validator = RowValidator.for_chunk(chunk, table.skips_bad_rows)
+        events = read_events(chunk, declared, settings, validator)
+        found_R = validator.bad_R.copy()  # which the first pass has counted
+        encoded = encode_chunk(chunk, declared, fitted, validator)
+        if (new_R := validator.bad_R & ~found_R & (split_R >= 0)).any():
+            bad.record(new_R, validator.messages)
+        rows = np.flatnonzero((split_R >= 0) & ~validator.bad_R)
+        own = {"user": events.users_R, **events.columns(), "split": split_R}
+        for name, values_R in own.items():
+            plain = values_R.astype(np.int8) if values_R.dtype == bool else values_R
+            encoded = encoded.append_column(_OWN + name, pa.array(plain))
+        if settings.makes_label:
+            label = pa.array(events.positive_R.astype(np.int8))
+            encoded = encoded.append_column(LABEL, label)
+        writer.write(encoded.take(pa.array(rows)), events.users_R[rows])
+        advance(chunk.num_rows)
+    return writer.close()
+
+
+def _find_sources(settings: Interactions, encoded: set[str]) -> dict[str, str]:
+    """Return sequence -> the encoded column whose ids it has."""
+    sources = {HISTORY: settings.item}
+    for name in settings.sequences:
+        own = f"{HISTORY}_{name}"
+        sources[own] = name if name in encoded else own
+    return sources
+
+
+def _build_rows(
+    path: Path,
+    *,
+    settings: Interactions,
+    sources: dict[str, str],
+    gap_name: str | None,
+    table: RewritableTable,
+) -> list[tuple[str, pa.Table]]:
+    """Return split and rows, in blocks, of all users of a partition, whose file is removed."""
+    encoded = read_partition(path)
+    users, times, split, positive, target = (
+        encoded[_OWN + name].to_numpy() for name in ("user", "time", "split", "positive", "target")
+    )
+    order_E = np.lexsort((times, users))  # stable: rows with equal times keep their order
+    events = Events(
+        users[order_E],
+        times[order_E],
+        split[order_E],
+        positive[order_E] > 0,
+        target[order_E] > 0,
+    )
+    ids = {name: encoded[source].to_numpy()[order_E] for name, source in sources.items()}
+    made = set(sources.values()) - {
+        spec.name for spec in table.declared.ids if not spec.is_sequence
+    }
+    keep = [n for n in encoded.column_names if not n.startswith(_OWN) and n not in made]
+    encoded = encoded.select(keep)
+    blocks = []
+    for code, name in enumerate(SPLITS):
+        rows = make_rows(events, code, settings)
+        for first in range(0, len(rows.row_R), 4 * BLOCK_ROWS):
+            block = rows.slice(first, first + 4 * BLOCK_ROWS)
+            own = encoded.take(pa.array(order_E[block.row_R]))
+            for column, lists in history_columns(block, events.times_E, ids, gap_name).items():
+                own = own.append_column(column, lists)
+            blocks.append((name, own))
+    path.unlink()
+    return blocks
+
+
+def _in_order(
+    build: Callable[[Path], list[tuple[str, pa.Table]]], paths: list[Path]
+) -> Iterator[list[tuple[str, pa.Table]]]:
+    """Yield the rows of each partition in order, made by threads that are one partition ahead."""
+    num_threads = min(usable_cores(), MAX_THREADS)
+    with ThreadPoolExecutor(num_threads) as pool:
+        waiting: deque[Future[list[tuple[str, pa.Table]]]] = deque()
+        for path in paths:
+            waiting.append(pool.submit(build, path))
+            if len(waiting) > num_threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -1,0 +1,206 @@
+"""The first pass over a table of events: which are kept, and the split that each belongs to.
+
+Shape legend: R rows of a chunk, E events of a partition, N rows of all files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runner.data.interactions.declaration import Interactions
+from runner.data.interactions.partitions import PartitionWriter, read_arrays
+from runner.data.interactions.protocols import assign_protocol, find_core
+from runner.data.prepare.recipe import SPLITS
+from runner.data.tabular.bad_rows import BadRows, RowValidator
+from runner.data.tabular.column_specs import Declared
+from runner.data.tabular.encode import read_numbers
+from runner.data.tabular.raw_ids import read_ids
+from runner.data.tabular.read_files import RowChunk, single_array
+from runner.data.tabular.rewrite import RewritableTable, iterate_split_chunks
+from runner.data.tabular.times import parse_times
+from runner.data.tabular.vocabulary import ValueCounter
+from runner.errors import DataError
+
+LEFT_OUT = -1  # in place of the split of a row
+
+
+@dataclass(frozen=True)
+class RawEvents:
+    """The events of a chunk as they were read."""
+
+    users_R: np.ndarray  # int64
+    items_R: np.ndarray  # int64
+    times_R: np.ndarray  # float64, seconds
+    positive_R: np.ndarray  # bool
+    target_R: np.ndarray  # bool: of a type that rows are made of
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return those that an event's history depends on."""
+        return {"time": self.times_R, "positive": self.positive_R, "target": self.target_R}
+
+
+def read_events(
+    chunk: RowChunk, declared: Declared, settings: Interactions, validator: RowValidator
+) -> RawEvents:
+    """Read who did what and when in the rows of a chunk.
+
+    Raises:
+        DataError: for a row without a user, an item, a time or a rating, unless bad rows are
+            skipped.
+    """
+    table = chunk.table
+    assert table is not None
+    by_name = {spec.name: spec for spec in declared.ids}
+    keys = []
+    for name in (settings.user, settings.item):
+        ids = read_ids(by_name[name], table, validator)
+        validator.reject(name, ids.missing, lambda _: "is missing: an event has a user and an item")
+        keys.append(ids.values)
+    times_R = parse_times(single_array(table, settings.time), settings.time_unit)
+    wrong_R = ~np.isfinite(times_R)
+    validator.reject(settings.time, wrong_R, lambda _: "is missing, or no time")
+    positive_R, target_R = np.ones((2, table.num_rows), bool)
+    if settings.rating is not None:
+        ratings_R, missing_R = read_numbers(table, settings.rating)
+        validator.reject(settings.rating, missing_R, lambda _: "is missing")
+        positive_R = ratings_R >= float(settings.positive or 0)
+    if settings.event is not None:
+        types = single_array(table, settings.event).cast(pa.string())
+        wanted = pa.array(settings.predict, pa.string())
+        target_R = pc.is_in(types, wanted).to_numpy(zero_copy_only=False)
+    return RawEvents(keys[0], keys[1], times_R, positive_R, target_R)
+
+
+def scan_events(
+    table: RewritableTable,
+    declared: Declared,
+    settings: Interactions,
+    folder: Path,
+    split_starts: dict[str, float],
+    bad: BadRows,
+    advance: Callable[[int], None],
+) -> np.ndarray:
+    """Return the split of every row of all files, an index of SPLITS or LEFT_OUT: [N] int8.
+
+    In memory are a byte for each row, with `min_count` eight more, and one partition.
+
+    Args:
+        declared: the columns of events.
+        folder: for files that are removed again.
+        split_starts: as `iterate_split_chunks` takes them.
+        bad: counts the rows that cannot be used.
+
+    Raises:
+        DataError: for the first bad row, or too many skipped ones, and if no event is left.
+    """
+    writer = PartitionWriter(
+        folder, "scan", num_rows=table.num_progress_units() // (2 if table.learnt else 3)
+    )
+    items = ValueCounter()
+    num_rows = 0
+    keys = [spec for spec in declared.ids if spec.name in (settings.user, settings.item)]
+    columns = list(dict.fromkeys([*(c for spec in keys for c in spec.columns), *settings.columns]))
+    for chunk, masks in iterate_split_chunks(table, columns, split_starts):
+        for line, problem in chunk.malformed_lines:
+            bad.record(np.ones(1, bool), [f"{chunk.file}: line {line or '?'}: {problem}"])
+        if chunk.table is None:
+            bad.record(np.ones(chunk.num_rows, bool), [chunk.problem])
+        else:
+            validator = RowValidator.for_chunk(chunk, table.skips_bad_rows)
+            events = read_events(chunk, declared, settings, validator)
+            if validator.bad_R.any():
+                bad.record(validator.bad_R, validator.messages)
+            _write(writer, items, settings, events, masks, ~validator.bad_R, num_rows)
+        num_rows += chunk.num_rows
+        advance(chunk.num_rows)
+    paths = writer.close()
+    split_N = np.full(num_rows, LEFT_OUT, np.int8)
+    kept = _find_kept(paths, items, settings)
+    for path, kept_E in zip(paths, kept):
+        users, times, rows, positive, target, given = (
+            column[kept_E]
+            for column in read_arrays(path, ("user", "time", "row", "positive", "target", "split"))
+        )
+        order_E = np.lexsort((times, users))  # stable: rows with equal times keep their order
+        target_E = (target & positive)[order_E]
+        split_N[rows[order_E]] = assign_protocol(
+            table.row_split, table.split_seed, users[order_E], target_E, given[order_E]
+        )
+        path.unlink()
+    if not any(map(np.any, kept)):
+        raise DataError(f"no event is left{explain_left_out(settings)}")
+    return split_N
+
+
+def explain_left_out(settings: Interactions) -> str:
+    """Return, for a message, what leaves events out."""
+    parts = [f"min_count {settings.min_count}"] if settings.min_count else []
+    if settings.rating is not None:
+        parts.append(f"{settings.rating} from {settings.positive:g}")
+    if settings.predict:
+        parts.append(f"{settings.event} in {list(settings.predict)}")
+    return f" (interactions: {', '.join(parts)})" if parts else ""
+
+
+def _write(
+    writer: PartitionWriter,
+    items: ValueCounter,
+    settings: Interactions,
+    events: RawEvents,
+    masks: dict[str, np.ndarray],
+    usable_R: np.ndarray,
+    first_row: int,
+) -> None:
+    """Write the usable events of a chunk; rows that no split has are left out."""
+    split_R = np.full(len(usable_R), LEFT_OUT, np.int8)
+    for name, mask_R in masks.items():
+        split_R[mask_R[: len(usable_R)]] = SPLITS.index(name)
+    usable_R = usable_R & (split_R >= 0)
+    if settings.below == "drop":
+        usable_R &= events.positive_R
+    rows = np.flatnonzero(usable_R)
+    columns = {
+        "user": events.users_R,
+        "item": events.items_R,
+        **events.columns(),
+        "split": split_R,
+        "row": first_row + np.arange(len(split_R)),
+    }
+    items.add(events.items_R[rows])
+    # a byte each, so that they are read back without a copy
+    plain = {n: c.astype(np.int8) if c.dtype == bool else c for n, c in columns.items()}
+    writer.write(pa.table({n: c[rows] for n, c in plain.items()}), events.users_R[rows])
+
+
+def _find_kept(paths: list[Path], items: ValueCounter, settings: Interactions) -> list[np.ndarray]:
+    """Return for each partition which events have users and items with enough others."""
+    least = dict(settings.min_count)
+    if not least:
+        return [np.ones(len(next(read_arrays(path, ["split"]))), bool) for path in paths]
+    known = items.frequent_values(1)
+    users_of, items_of = [], []
+    for path in paths:
+        users_E, items_E = read_arrays(path, ("user", "item"))
+        users_of.append(np.unique(users_E, return_inverse=True)[1].astype(np.int32))
+        items_of.append(np.searchsorted(known, items_E).astype(np.int32))
+    return find_core(users_of, items_of, least.get("user", 1), least.get("item", 1))
+
+
+def iterate_kept_chunks(
+    table: RewritableTable, columns: list[str], split_N: np.ndarray
+) -> Iterator[tuple[RowChunk, np.ndarray]]:
+    """Yield all chunks that could be read, and the split of each of their rows: [R] int8."""
+    first = 0
+    for files in table.files.values():
+        for file in files:
+            for chunk in table.read_chunks(file, columns):
+                split_R = split_N[first : first + chunk.num_rows]
+                first += chunk.num_rows
+                if chunk.table is not None:
+                    yield chunk, split_R

@@ -1,0 +1,145 @@
+"""Chooses the labels of a table, and the roles of its other columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from runner.data.tabular.column_statistics import (
+    ColumnStatistics,
+)
+from runner.data.tabular.guess_label import (
+    LEAK_AUC,
+    find_label_candidates,
+    is_binary,
+    label_settings,
+    leak_auc,
+    read_label,
+)
+from runner.data.tabular.guess_roles import TIME_REASON, Role, guess_roles
+from runner.data.tabular.schema_hints import Hints
+from runner.errors import UserError
+
+FEATURES = ("numeric", "categorical")
+BUCKETS = 10  # of a number, where a table has no ids
+LEAK_ROWS = 40_000  # enough to see whether a column tells the label
+
+
+class SeveralLabelsError(UserError):
+    """Several columns look like the label. `candidates` are their names."""
+
+    def __init__(self, candidates: Sequence[str], meaning: str) -> None:
+        self.candidates = tuple(candidates)
+        listed = ", ".join(candidates)
+        super().__init__(
+            f"{len(candidates)} columns may be the label ({meaning}): {listed}; "
+            f"--label {candidates[0]} takes one, --label {','.join(candidates[:2])} several"
+        )
+
+
+def choose_labels(
+    columns: Sequence[ColumnStatistics], hints: Hints, *, of_text_file: bool
+) -> tuple[dict[str, Role], list[str]]:
+    """Return the roles of the labels, and notes.
+
+    Raises:
+        SeveralLabelsError: where several columns look like the label.
+    """
+    by_name = {f.name: f for f in columns}
+    names, meaning = hints.labels, ""
+    if not names:
+        free = {*hints.categorical, *hints.numeric, *hints.drop, hints.weight, hints.time}
+        found, meaning = find_label_candidates([f for f in columns if f.name not in free])
+        if len(found) > 1:
+            raise SeveralLabelsError(found, meaning)
+        names = tuple(found)
+    if not names:
+        binary = [f.name for f in columns if is_binary(f)]
+        listed = f" (of two values: {', '.join(binary)})" if binary else ""
+        return {}, [
+            f"no column looks like the label{listed}: --label NAME names it, and the proposal "
+            "lacks it until then; without a label there is nothing to train on"
+        ]
+    roles, notes = {}, []
+    for name in names:
+        settings, why = label_settings(by_name[name], hints.positive, of_text_file=of_text_file)
+        reason = "; ".join(filter(None, [meaning, why]))
+        roles[name] = Role("labels", reason, settings)
+        if share := by_name[name].missing_share:
+            notes.append(f"label {name}: is missing in {share:.1%} of the rows, which are bad rows")
+    return roles, notes
+
+
+def feature_roles(
+    columns: Sequence[ColumnStatistics], hints: Hints, *, labels_known: bool
+) -> dict[str, Role]:
+    """Return the roles of the columns that are no labels: what is guessed, and what is told.
+
+    Args:
+        columns: without those of the labels.
+        hints: what the user says of them.
+        labels_known: whether the user has named the labels; what looks like one is left out then.
+    """
+    roles = guess_roles(columns, numeric=hints.numeric, categorical=hints.categorical)
+    likely = find_label_candidates(columns) if labels_known else ([], "")
+    for name in likely[0]:
+        if name not in (*hints.numeric, *hints.categorical) and likely[1].startswith("named"):
+            reason = "looks like another label; --categorical makes a feature of it"
+            roles[name] = Role("", reason)
+    if hints.weight:
+        others = {n: Role("", "another weight") for n, r in roles.items() if r.name == "weight"}
+        roles |= {**others, hints.weight: Role("weight", "--weight")}
+    if hints.time and hints.time not in (*hints.numeric, *hints.categorical):
+        roles[hints.time] = Role("", TIME_REASON)
+    return roles | {name: Role("", "--drop") for name in hints.drop}
+
+
+def propose_buckets(
+    columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
+) -> dict[str, dict[str, Any]]:
+    """Propose ids made of the numbers, for a table without any: most models need ids."""
+    if any(role.name == "categorical" for role in roles.values()):
+        return {}
+    names = {f.name for f in columns}
+    settings = {"encode": "bucketise", "buckets": BUCKETS}
+    return {
+        f"{name}_bucket": {"column": name, **settings}
+        for name, role in roles.items()
+        if role.name == "numeric" and f"{name}_bucket" not in names
+    }
+
+
+def drop_leaks(
+    sample: pa.Table,
+    columns: Sequence[ColumnStatistics],
+    roles: dict[str, Role],
+    kept: set[str],
+) -> list[str]:
+    """Leave out the columns that tell a label nearly perfectly; return a warning for each."""
+    warnings = []
+    if sample.num_rows > LEAK_ROWS:
+        chosen = np.random.default_rng(0).choice(sample.num_rows, LEAK_ROWS, replace=False)
+        sample = sample.take(np.sort(chosen))
+    labels = {n: r for n, r in roles.items() if r.name == "labels"}
+    for label, role in labels.items():
+        if role.settings.get("type") == "regression":
+            continue
+        label_R = read_label(sample[label], dict(role.settings))
+        for f in columns:
+            if roles[f.name].name not in FEATURES:
+                continue
+            auc = leak_auc(sample[f.name], label_R)
+            if auc < LEAK_AUC:
+                continue
+            warning = (
+                f"{f.name} alone tells {label} (AUC {auc:.4f}): is it known before {label} is?"
+            )
+            if f.name not in kept:
+                flag = f"--{roles[f.name].name} {f.name}"
+                roles[f.name] = Role("", f"tells the label; {flag} makes a feature of it")
+                warning += " It is left out"
+            warnings.append(f"warning: {warning}")
+    return warnings

@@ -1,0 +1,143 @@
+"""What a user's YAML declares of the columns of a table.
+
+The reprs of `Declared`, `LabelSpec`, `NumericSpec` and `IdSpec` enter signatures and cache keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from runner.data.growing.settings import Eviction, Growth
+from runner.data.interactions.declaration import (
+    KEY as INTERACTIONS,
+)
+from runner.data.interactions.declaration import (
+    Interactions,
+)
+from runner.data.tabular.times import TIME_FORMS, TIME_PARTS
+
+
+@dataclass(frozen=True)
+class LabelSpec:
+    """A label, of one task."""
+
+    name: str
+    column: str = ""
+    type: str = "binary"  # or regression
+    allowed: tuple[float, ...] | None = None  # None: 0 and 1 if binary, any number if regression
+    above: float | None = None  # the label is 1 for a value over this, 0 otherwise
+    positive: tuple[str, ...] = ()  # the label is 1 for these texts, 0 for others
+
+    def __repr__(self) -> str:
+        """Return what it was before there was `positive`, where that is not set."""
+        shown = [f for f in fields(self) if f.name != "positive" or self.positive]
+        return f"LabelSpec({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+
+
+@dataclass(frozen=True)
+class NumericSpec:
+    """A dense feature, with its transforms."""
+
+    name: str
+    column: str = ""
+    log1p: bool = False
+    standardise: bool = False  # by mean and standard deviation of the train split, after log1p
+    clip: tuple[float | None, float | None] = (None, None)
+    default: float | None = None  # of a missing value; None: an error
+
+
+@dataclass(frozen=True)
+class IdSpec:
+    """A sparse feature: of `categorical`, or with a `max_length` of `sequences`."""
+
+    name: str
+    column: str = ""
+    encode: str = (
+        "as_is"  # hash, vocabulary, growing, bucketise, or a part of a time: hour, weekday
+    )
+    # rows of its table; None: what the data needs; hash and growing need it set
+    num_rows: int | None = None
+    salt: int = 0
+    # vocabulary: occurrences in the train split that earn a value its own row; growing: sightings
+    min_count: int = 1
+    boundaries: tuple[float, ...] = ()  # bucketise: the boundaries between buckets
+    buckets: int | None = None  # bucketise: their number; they are fitted to hold equally many rows
+    default: int | None = None  # id of a missing value; None: an error, or the vocabulary's row 1
+    out_of_range: str = "error"  # as_is: error, or default
+    list: bool = False
+    separator: str = ""  # between the ids of a list that is written as a text; or json
+    weights: str = ""  # column with a list of weights, as long as the ids
+    pooling: str = "sum"
+    cross: tuple[str, ...] = ()  # columns whose combination is hashed
+    # how texts are read: as integer, or string; auto: by the column's type. Of a part of a time:
+    # what its numbers mean, of TIME_FORMS; auto: seconds
+    input: str = "auto"
+    table: str = ""
+    max_length: int = 0
+    keep: str = "last"  # the end of a sequence that is kept if it is too long
+    order_by: str = ""  # column with a list of times, as long as the ids
+    evict: Eviction | None = None  # growing: when rows are taken back; None: never
+
+    def __repr__(self) -> str:
+        """Return what it was before there was `evict`, where that is not set."""
+        shown = [f for f in fields(self) if f.name != "evict" or self.evict]
+        return f"IdSpec({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"
+
+    @property
+    def growth(self) -> Growth | None:
+        """How the rows of its table come and go; None: they are fixed."""
+        return Growth(self.min_count, self.evict) if self.encode == "growing" else None
+
+    @property
+    def is_sequence(self) -> bool:
+        return self.max_length > 0
+
+    @property
+    def is_list(self) -> bool:
+        return self.list or bool(self.separator) or bool(self.weights) or self.is_sequence
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the files that are needed for it."""
+        more = tuple(c for c in (self.weights, self.order_by) if c)
+        return (*(self.cross or (self.column,)), *more)
+
+
+CHOICES = {
+    "type": ("binary", "regression"),
+    "encode": ("as_is", "hash", "vocabulary", "growing", "bucketise", *TIME_PARTS),
+    "out_of_range": ("error", "default"),
+    "pooling": ("sum", "mean"),
+    "input": ("auto", "integer", "string", *TIME_FORMS),
+    "keep": ("last", "first"),
+}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """All declared columns of a table, and where its files are."""
+
+    labels: tuple[LabelSpec, ...]
+    numeric: tuple[NumericSpec, ...] = ()
+    ids: tuple[IdSpec, ...] = ()  # pooled features, then sequences
+    weight: str | None = None
+    groups: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
+    # LOCATION_KEYS and TEXT_KEYS, and `interactions`, if given
+    places: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def interactions(self) -> Interactions | None:
+        """How rows are made of the events in the files; None if the files have the rows."""
+        found: Interactions | None = self.places.get(INTERACTIONS)
+        return found
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column of the rows that is needed, each once."""
+        names = [spec.column for spec in self.labels] + [spec.column for spec in self.numeric]
+        names += [column for spec in self.ids for column in spec.columns]
+        names += [self.weight] if self.weight else []
+        return tuple(dict.fromkeys([*names, *self.groups, *self.carried]))

@@ -1,0 +1,68 @@
+"""Writes a table's declaration with some of its features."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.data.tabular.schema_file import expand_pattern
+from runner.data.tabular.table_recipe import SPLIT_PATHS, TableRecipe
+
+FEATURE_ROLES = ("numeric", "categorical", "sequences")
+
+
+def keep_features(recipe: TableRecipe, names: Collection[str]) -> dict[str, Any]:
+    """Return the content of a schema file that declares only some of a table's features.
+
+    Labels, weights, groups and carried columns stay. Paths are absolute, and what the configuration
+    says of paths, splits and text files goes before what the schema says.
+
+    Args:
+        recipe: of the table.
+        names: of the features that are kept.
+    """
+    content: dict[str, Any] = {}
+    for key, value in recipe.schema_content.items():
+        content[key] = _keep(value or {}, names) if key in FEATURE_ROLES else value
+    for split, key in SPLIT_PATHS.items():
+        if split in recipe.files:
+            given = getattr(recipe, key)
+            paths = recipe.resolve_path(recipe.declared.places[key]) if given is None else given
+            several = [paths] if isinstance(paths, str | Path) else list(paths)
+            content[key] = [_absolute(str(path)) for path in several]
+    for key, value in (
+        ("split", recipe.split),
+        ("delimiter", recipe.delimiter),
+        ("column_names", recipe.column_names),
+    ):
+        if value:
+            content[key] = value
+    return {key: value for key, value in content.items() if value not in ({}, [], None)}
+
+
+def format_kept_schema(content: Mapping[str, Any], about: str) -> str:
+    """Format the content of a schema file as YAML, with a comment on its first line."""
+    lines = [f"# {about}"]
+    for key, value in content.items():
+        if key not in FEATURE_ROLES:
+            lines.append(f"{key}: {json.dumps(value)}")
+            continue
+        lines.append(f"{key}:")
+        lines += [f"  {json.dumps(n)}: {json.dumps(settings)}" for n, settings in value.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _keep(declared: Any, names: Collection[str]) -> dict[str, Any]:
+    settings_of = declared if isinstance(declared, Mapping) else dict.fromkeys(declared)
+    return {
+        name: dict(settings or {})
+        for pattern, settings in settings_of.items()
+        for name in expand_pattern(str(pattern))
+        if name in names
+    }
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else str(Path(path).expanduser().absolute())

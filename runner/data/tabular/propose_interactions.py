@@ -1,0 +1,157 @@
+"""Recognises a table of events, a user with an item at a time, by its names, types and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.types as pt
+
+from runner.data.tabular.column_names import (
+    USER,
+    is_outcome,
+    is_rating,
+    is_time_of_row,
+    names_item,
+    sounds_like_time,
+)
+from runner.data.tabular.column_statistics import ColumnStatistics
+from runner.data.tabular.guess_label import MAX_RATINGS, is_binary
+from runner.data.tabular.guess_roles import Role, is_time
+from runner.data.tabular.read_files import is_text
+from runner.data.tabular.times import TIME_FORMS
+from runner.errors import UserError
+
+TASKS = ("next_item", "label")
+# history windows that do not overlap hold every event once, as a target or before one
+TRAIN_ON, MAX_LENGTH = "windows", 50
+
+
+class UnclearColumnError(UserError):
+    """Several columns may have one part in an event. `flag` names the part, without dashes."""
+
+    def __init__(self, flag: str, candidates: Sequence[str]) -> None:
+        self.flag, self.candidates = flag, tuple(candidates)
+        super().__init__(
+            f"the table looks like interactions, and {len(candidates)} columns may be the {flag}: "
+            f"{', '.join(candidates)}; --{flag} {candidates[0]} says which, --label NAME "
+            "proposes to predict a column instead"
+        )
+
+
+@dataclass(frozen=True)
+class EventColumns:
+    """The columns of an event."""
+
+    user: str
+    item: str
+    time: str
+    rating: str | None = None
+
+
+def find_event_columns(
+    columns: Sequence[ColumnStatistics],
+    given: Mapping[str, str | None],
+    *,
+    must: bool,
+) -> EventColumns | None:
+    """Return who, what and when; None if the table does not look like interactions.
+
+    Args:
+        columns: all of the table.
+        given: `user`, `item` and `time`, as far as a user has named them.
+        must: whether it is known that the table has interactions.
+
+    Raises:
+        UnclearColumnError: if several columns may be the same part, and the others are clear.
+        UserError: if it must have interactions and a part is not found.
+    """
+    found: dict[str, list[str]] = {}
+    for part, fits in EVENT_PARTS.items():
+        name = given.get(part)
+        found[part] = [name] if name else [f.name for f in columns if fits(f)]
+    taken = {names[0] for names in found.values() if len(names) == 1}
+    rating = next((f.name for f in columns if f.name not in taken and _may_be_rating(f)), None)
+    for part, other in (("item", "user"), ("user", "item")):
+        if not found[part] and len(found[other]) == 1 and found["time"]:
+            # of a table of events without names that say more, what else is an id
+            rest = [f for f in columns if f.name not in {*taken, *found["time"], rating}]
+            found[part] = [f.name for f in rest if _is_id(f)] if len(rest) < 3 or must else []
+    if len(found["time"]) > 1:
+        exact = [n for n in found["time"] if not n.endswith(("_ms", "_s"))]
+        found["time"] = (exact or found["time"])[:1]
+    if all(found.values()):
+        for part, names in found.items():
+            if len(names) > 1:
+                raise UnclearColumnError(part, names)
+        return EventColumns(found["user"][0], found["item"][0], found["time"][0], rating)
+    if must:
+        missing = [part for part, names in found.items() if not names]
+        raise UserError(
+            f"--task next_item: no column looks like the {missing[0]}; --{missing[0]} names it"
+        )
+    return None
+
+
+def propose_declaration(
+    found: EventColumns, columns: Sequence[ColumnStatistics]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the content of `interactions`, and notes on what it means."""
+    by_name = {f.name: f for f in columns}
+    declared: dict[str, Any] = {"user": found.user, "item": found.item, "time": found.time}
+    form, notes = by_name[found.time].time_form, []
+    if form in TIME_FORMS[1:]:
+        declared["time_unit"] = form
+    if found.rating:
+        f = by_name[found.rating]
+        low, high = f.low or 0.0, f.high or 1.0
+        middle = (low + high) / 2
+        positive = high if is_binary(f) else float(int(middle) + 1)
+        declared |= {"rating": found.rating, "positive": positive}
+        notes.append(
+            f"events with {found.rating} below {positive:g} are left out; interactions.positive "
+            "sets another bound, interactions.below=negative keeps them as rows of label 0"
+        )
+    return declared | {"max_length": MAX_LENGTH, "train_on": TRAIN_ON}, notes
+
+
+def whole_number_ids(
+    found: EventColumns, columns: Sequence[ColumnStatistics]
+) -> dict[str, dict[str, Any]]:
+    """Return the settings of users and items that are whole numbers, which text files do not say.
+
+    As texts they would be hashed, and recommended items could not be named.
+    """
+    whole = {f.name for f in columns if pt.is_integer(f.type)}
+    settings = {"encode": "vocabulary", "input": "integer"}
+    return {name: settings for name in (found.user, found.item) if name in whole}
+
+
+def event_roles(found: EventColumns, columns: Sequence[ColumnStatistics]) -> dict[str, Role]:
+    """Return the role of each column: its part in an event, or that it is left out."""
+    parts = {found.user: "user", found.item: "item", found.time: "time", found.rating: "rating"}
+    unused = "no part of an event; interactions.sequences puts ids into the histories"
+    return {
+        f.name: Role("interactions", f"the {parts[f.name]}")
+        if f.name in parts
+        else Role("", unused)
+        for f in columns
+    }
+
+
+def _is_id(f: ColumnStatistics) -> bool:
+    is_single = not (pt.is_nested(f.type) or f.separator)
+    return is_single and f.num_distinct > 2 and (is_text(f.type) or f.is_whole) and not is_time(f)
+
+
+def _may_be_rating(f: ColumnStatistics) -> bool:
+    is_stars = is_rating(f.name) and f.low is not None and 2 < f.num_distinct <= MAX_RATINGS
+    return not f.missing_share and (is_stars or (is_binary(f) and is_outcome(f.name)))
+
+
+EVENT_PARTS: Mapping[str, Callable[[ColumnStatistics], bool]] = {
+    "user": lambda f: USER.fullmatch(f.name) is not None and _is_id(f),
+    "item": lambda f: names_item(f.name) and _is_id(f),
+    "time": lambda f: is_time(f) and sounds_like_time(f.name) and is_time_of_row(f.name),
+}

@@ -1,0 +1,59 @@
+"""What a user says of the columns of a table, before the rest is guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.data.tabular.column_statistics import (
+    ColumnStatistics,
+)
+from runner.data.tabular.guess_roles import is_time
+from runner.errors import nearest_hint
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a user says of the columns; the rest is guessed."""
+
+    labels: tuple[str, ...] = ()
+    positive: str | None = None  # the value of a label that stands for 1
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    weight: str | None = None
+    time: str | None = None  # with =FORM, where the values do not tell the form
+    delimiter: str | None = None
+    columns: tuple[str, ...] = ()  # names, for text files whose first line has none
+    user: str | None = None
+    item: str | None = None
+    task: str | None = None  # next_item or label; None: what the columns suggest
+
+
+def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[str]:
+    """Return what is wrong with the hints, a message each."""
+    by_name = {f.name: f for f in columns}
+    given = {"--label": hints.labels, "--numeric": hints.numeric, "--drop": hints.drop}
+    given["--categorical"] = hints.categorical
+    given |= {"--weight": tuple(filter(None, [hints.weight]))}
+    for flag, one in (("--time", hints.time), ("--user", hints.user), ("--item", hints.item)):
+        given[flag] = tuple(filter(None, [one]))
+    problems = [
+        f"{flag} {name}: no such column{nearest_hint(name, by_name, 3)}"
+        for flag, names in given.items()
+        for name in names
+        if name not in by_name
+    ]
+    roles = [f for f in given if f not in ("--time", "--user", "--item")]
+    for name in dict.fromkeys(n for flag in roles for n in given[flag]):
+        if len(both := [flag for flag in roles if name in given[flag]]) > 1:
+            problems.append(f"{name}: is named by {' and '.join(both)}; give it one role")
+    for flag in ("--numeric", "--weight"):
+        for f in (by_name[n] for n in given[flag] if n in by_name):
+            if f.low is None or f.separator:
+                problems.append(f"{flag} {f.name}: has no numbers, but {f.type}")
+    if (time := by_name.get(hints.time or "")) and time.low is None and not is_time(time):
+        problems.append(f"--time {time.name}: has no times, but {time.type}")
+    if hints.positive is not None and len(hints.labels) > 1:
+        problems.append("--positive: is the value of one --label")
+    return problems

@@ -1,0 +1,112 @@
+"""Metrics of the recommended lists of a pass: coverage, novelty and concentration at k.
+
+B rows of a batch, I items, K items of a list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from runner.batch import Prediction, TaskSpec
+from runner.metrics.settings import parse_cutoff, result_key
+
+# in `Prediction.aux` of a model with an open catalogue
+LISTS_KEY = "top_BK"  # the ids of the best items, best first
+POPULARITY_KEY = "popularity_I"  # how often each item occurs in the train split
+
+
+class RecommendedLists:
+    """Metrics of the lists of best items that the rows of label 1 get.
+
+    Implements `Metrics`. Rows of weight 0 are left out, other weights do not matter.
+
+    coverage@k is the share of the catalogue that is in at least one list. novelty@k is the mean
+    over recommended items of -log2 p, where p is the item's share of the train split (Vargas and
+    Castells, RecSys 2011); an item that is not in it counts as if it were there once. gini@k is
+    the Gini index of how often items are recommended: 0 if all are equally often, near 1 if a few
+    are.
+    """
+
+    def __init__(
+        self, names: Sequence[str], tasks: Sequence[TaskSpec], *, device: torch.device
+    ) -> None:
+        [column] = [i for i, task in enumerate(tasks) if task.kind == "binary"][:1]
+        self._names, self._tasks, self._column = tuple(names), tuple(tasks), column
+        self._cutoffs = sorted({int(parse_cutoff(name)[1] or 0) for name in names})
+        self._device = device
+        self.reset()
+
+    def names(self) -> list[str]:
+        return [result_key(name, self._tasks[self._column], self._tasks) for name in self._names]
+
+    def reset(self) -> None:
+        none = torch.zeros(0, dtype=torch.int64, device=self._device)
+        self._counts_I = dict.fromkeys(self._cutoffs, none)  # how often an item is in a list
+        self._popularity_I = none
+
+    @torch.no_grad()
+    def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
+        is_query_B = (prediction.labels_BT[:, self._column] > 0.5) & (prediction.weights_B > 0)
+        top_BK = prediction.aux[LISTS_KEY][is_query_B]
+        self._popularity_I = prediction.aux[POPULARITY_KEY].long()
+        for k, counts_I in self._counts_I.items():
+            found_I = torch.bincount(top_BK[:, :k].flatten(), minlength=len(self._popularity_I))
+            self._counts_I[k] = found_I if not len(counts_I) else counts_I + found_I
+
+    def state(self) -> dict[str, Tensor]:
+        counts = {f"lists/{k}": counts_I for k, counts_I in self._counts_I.items()}
+        return {**counts, "popularity": self._popularity_I}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        self.reset()
+        self.merge(state)
+
+    def merge(self, state: Mapping[str, Tensor]) -> None:
+        if not len(state["popularity"]):  # of a rank without a row
+            return
+        self._popularity_I = state["popularity"].to(self._device)
+        for k, counts_I in self._counts_I.items():
+            more_I = state[f"lists/{k}"].to(self._device)
+            self._counts_I[k] = counts_I + more_I if len(counts_I) else more_I.clone()
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def compute(self) -> dict[str, float]:
+        return {key: self._compute(name) for key, name in zip(self.names(), self._names)}
+
+    def _compute(self, name: str) -> float:
+        kind, k = parse_cutoff(name)
+        assert k is not None, name
+        counts_I = self._counts_I[k].double()
+        total = float(counts_I.sum())  # sync
+        if not total:
+            return math.nan
+        if kind == "coverage":
+            return float((counts_I > 0).double().mean())
+        if kind == "novelty":
+            share_I = self._popularity_I.clamp(min=1) / self._popularity_I.sum().clamp(min=1)
+            return float(-(share_I.double().log2() * counts_I).sum() / total)
+        num_items = len(counts_I)
+        place_I = torch.arange(1, num_items + 1, device=counts_I.device)
+        weights_I = 2 * place_I - num_items - 1
+        return float((weights_I * counts_I.sort().values).sum() / (num_items * total))
+
+
+def popularity_levels(popularity_I: Tensor) -> Tensor:
+    """Return [I] int64: 0 for items that training never saw, else 1, 2 or 3.
+
+    Items from the most to the least popular hold a third of all occurrences each: 3 are the
+    popular ones, 1 the rare ones. An item that lies on a border belongs to the more popular part.
+    """
+    # of integers, so that the order is the same everywhere
+    order_I = torch.argsort(popularity_I, descending=True, stable=True)
+    before_I = popularity_I.long()[order_I].cumsum(0) - popularity_I.long()[order_I]
+    total = popularity_I.long().sum()
+    level_I = torch.empty_like(order_I)
+    level_I[order_I] = 3 - (3 * before_I // total.clamp(min=1)).clamp(max=2)
+    return torch.where(popularity_I > 0, level_I, 0)

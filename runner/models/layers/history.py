@@ -1,0 +1,69 @@
+"""The base class of models that read each history in the light of a candidate item.
+
+B batch, L sequence length, D embedding width.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import nn
+
+from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.layers.interest import mean_pool
+from runner.models.layers.recommender import EmbeddingModel
+from runner.models.layers.sequences import SequenceLookup
+from runner.models.requirements import find_candidates
+
+
+class HistoryModel(EmbeddingModel):
+    """A vector for each history, then an MLP that also sees all pooled and the dense features.
+
+    The model sets `top`, the MLP.
+
+    Args:
+        schema: needs a sequence, and a sparse feature that reads its table: the candidate. A
+            sequence whose table no feature reads is averaged.
+        dim: D, width of every table.
+        init: see `TableLookup`.
+        dropout: dropout of all embeddings.
+
+    Raises:
+        ValueError: if the schema has no such sequence.
+    """
+
+    top: nn.Module
+
+    def __init__(self, schema: Schema, dim: int, *, init: float | None, dropout: float) -> None:
+        # for each sequence, the place of its candidate among the features, or None without one
+        candidates = find_candidates(schema)
+        embedding = SequenceLookup(
+            schema, dim, features=schema.sparse, sequences=schema.sequences, init=init
+        )
+        super().__init__(embedding, dropout=dropout)
+        self.sequences, self.candidates = schema.sequences, candidates
+        # numbers that the MLP sees if the vector of each history has D
+        self.num_inputs = (len(schema.sparse) + len(schema.sequences)) * dim + len(schema.dense)
+
+    @property
+    @abstractmethod
+    def interests(self) -> nn.ModuleList:
+        """For each sequence with a candidate a layer, called as `LocalActivation` is."""
+
+    def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
+        pooled_BE = self.embedding_drop(embeddings.pooled_BE)
+        vectors = []
+        layers = iter(self.interests)
+        sequences = zip(self.sequences, embeddings.sequences_BLD, self.candidates)
+        for sequence, sequence_BLD, place in sequences:
+            length_B = embeddings.per_row[f"{sequence.name}:length"]
+            x_BLD = self.embedding_drop(sequence_BLD)
+            if place is None:
+                vectors.append(mean_pool(x_BLD, length_B))
+                continue
+            dim = self.embedding.dim
+            item_BD = pooled_BE[:, place * dim : (place + 1) * dim]
+            vectors.append(next(layers)(x_BLD, item_BD, length_B, batch.weights_B))
+        x_B = torch.cat((pooled_BE, *vectors, batch.dense_BD), dim=1)
+        return Prediction.of(self.top(x_B, batch.weights_B), batch)

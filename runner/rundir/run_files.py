@@ -1,0 +1,103 @@
+"""Reads the files that say what a run is: `config.yaml`, `meta.json` and `result.json`."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.errors import UserError
+from runner.rundir.json_files import dumps, read_json
+from runner.rundir.moved_targets import with_current_targets
+from runner.rundir.plain_yaml import read_plain_yaml
+from runner.rundir.readers import check_shapes, read_signed_meta
+from runner.rundir.regular_files import check_run_files
+
+_MAX_REFERENCES = 12  # a run saves resolved values; only those that read the environment refer
+# what every job needs
+CONFIG_NODES = ("model", "dataset", "optimizer", "task", "loop", "trainer", "checkpoint", "metrics")
+_CONFIG_SHAPES = dict.fromkeys(
+    (*CONFIG_NODES, "scheduler", "sharding", "callbacks", "tracker"), dict
+)
+_RESULT_SHAPES = {
+    **dict.fromkeys(("step", "examples"), int),
+    **dict.fromkeys(("metrics", "best"), dict),
+    **dict.fromkeys(("status", "error"), str),
+}
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """Read `meta.json`.
+
+    Raises:
+        UserError: if the folder is not a run directory, with what is missing.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such run directory")
+    path = folder / "meta.json"
+    if not path.exists() or not (folder / "config.yaml").exists():
+        missing = "meta.json" if not path.exists() else "config.yaml"
+        hint = ""
+        if folder.parent.name == "checkpoints":
+            hint = f"; this is a checkpoint, its run is {folder.parent.parent}"
+        elif (folder / "study.db").exists():
+            hint = "; this is a sweep, whose jobs are runs; `resume` continues the whole sweep"
+        raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
+    check_run_files(folder)
+    return read_signed_meta(folder)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the configuration of a run, with today's names of its targets.
+
+    References to the environment stay references.
+
+    Raises:
+        UserError: if the file is damaged, or is more than plain YAML.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    text = read_plain_yaml(folder / "config.yaml")
+    try:
+        config = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
+    except (YAMLError, OmegaConfBaseException, OSError) as error:  # a scalar is an OSError
+        raise UserError(f"{folder / 'config.yaml'}: damaged: {error}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{folder / 'config.yaml'}: damaged: it is not a mapping")
+    if len(re.findall(r"\$\{(?!oc\.env:)", dumps(config))) > _MAX_REFERENCES:
+        raise UserError(
+            f"{folder / 'config.yaml'}: refused: more than {_MAX_REFERENCES} values refer to "
+            "others, which may multiply without end"
+        )
+    current: dict[str, Any] = with_current_targets({str(k): v for k, v in config.items()})
+    check_shapes(folder / "config.yaml", current, _CONFIG_SHAPES)
+    return current
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """Read `result.json`; None if the run has not ended.
+
+    Raises:
+        UserError: if it is damaged.
+    """
+    path = folder / "result.json"
+    if not os.path.lexists(path):
+        return None
+    result = read_json(path)
+    if not isinstance(result, dict):
+        raise UserError(f"{path}: damaged: it is no mapping")
+    check_shapes(path, result, _RESULT_SHAPES)
+    check_shapes(path, result.get("best") or {}, {"step": int})
+    return result
+
+
+def to_yaml(config: Mapping[str, Any]) -> str:
+    """Write a configuration as YAML, with its references kept."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(dict(config)), resolve=False)

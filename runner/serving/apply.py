@@ -1,0 +1,126 @@
+"""`apply MODEL DELTA...`: an artifact with the weights of a later version."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.errors import UserError
+from runner.rundir.json_files import write_json
+from runner.serving.artifact import (
+    METRICS,
+    SCHEMA,
+    SCORE,
+    Artifact,
+    open_artifact,
+    write_manifest,
+)
+from runner.serving.artifact_weights import read_artifact_weights, write_graph
+from runner.serving.delta import Delta, open_delta
+from runner.serving.example_rows import EXAMPLE, write_example
+from runner.serving.item_table import ITEMS, QUERIES, read_item_table, write_item_table
+from runner.serving.item_vectors import with_vectors_of
+from runner.serving.scorer import Scorer
+from runner.serving.write_aside import write_aside
+
+_ANEW = ("files", "version", "format_version")  # of a manifest, written again
+
+
+def apply_deltas(
+    model: Path | str, deltas: Sequence[Path | str], out: Path, *, trust_native_code: bool = False
+) -> Artifact:
+    """Write an artifact with the weights and transforms that deltas bring, in their order.
+
+    Weights are bit-equal to those of the last delta's checkpoint exported whole.
+
+    Args:
+        model: the whole artifact that the first delta is on.
+        deltas: each on the version of the one before.
+        out: the folder to write, which must not exist.
+        trust_native_code: whether machine code may be run, for `example.npz`.
+
+    Raises:
+        UserError: for a delta on another version, a folder that is damaged or cannot be written,
+            machine code that is not trusted, and what a format cannot hold; nothing is written.
+    """
+    base = open_artifact(model)
+    if "aoti" in base.formats and not trust_native_code:
+        raise UserError(
+            f"{model}: holds machine code, which is run once for {EXAMPLE}; --trust-native-code "
+            "does so with an artifact of your own"
+        )
+    artifact, opened = base, []
+    weights = read_artifact_weights(base)
+    changed: set[str] = set()
+    for path in deltas:
+        delta = open_delta(path)
+        delta.check_base(artifact)
+        for spec in base.graphs:
+            new = delta.new_weights(spec.name, partial(_weight, weights, spec.name))
+            named = {f"{spec.name}/{name}": values for name, values in new.items()}
+            weights |= named
+            changed |= named.keys()
+        artifact = delta.applied_to(artifact)
+        opened.append(delta)
+    with write_aside(out) as folder:
+        for spec in base.graphs:
+            prefix = f"{spec.name}/"
+            own = {k.removeprefix(prefix): weights[k] for k in changed if k.startswith(prefix)}
+            for format_ in base.formats:
+                write_graph(base, spec.name, format_, own, folder)
+        _copy_others(base, opened, folder)
+        write_example(folder, base.formats, _example_inputs(base))
+        write_json(folder / METRICS, _last_metrics(base, opened))
+        facts = _facts(artifact, opened)
+        write_manifest(folder, facts, artifact.version)
+        if ITEMS in base.manifest["files"]:
+            scorer = Scorer.load(folder, trust_native_code=trust_native_code)
+            write_item_table(folder, with_vectors_of(read_item_table(base), scorer))
+            shutil.copyfile(base.path / QUERIES, folder / QUERIES)  # rows to query with are gone
+            write_manifest(folder, facts, artifact.version)
+    return open_artifact(out)
+
+
+def _weight(weights: Mapping[str, np.ndarray], graph: str, name: str) -> np.ndarray | None:
+    return weights.get(f"{graph}/{name}")
+
+
+def _copy_others(base: Artifact, deltas: Sequence[Delta], folder: Path) -> None:
+    """Copy the schema with its vocabularies from where they changed last, and the rest."""
+    source, files = base.path, base.manifest["files"]
+    for delta in deltas:
+        if SCHEMA in delta.manifest["files"]:
+            source, files = delta.path, delta.manifest["files"]
+    vocabularies = json.loads((source / SCHEMA).read_text())["vocabularies"].values()
+    for name in files.keys() & {SCHEMA, *vocabularies}:
+        shutil.copyfile(source / name, folder / name)
+    shutil.copyfile(base.path / SCORE, folder / SCORE)
+
+
+def _example_inputs(base: Artifact) -> dict[str, np.ndarray]:
+    names = {f"{spec.name}/{name}" for spec in base.graphs for name in spec.inputs}
+    with np.load(base.path / EXAMPLE, allow_pickle=False) as example:
+        return {name: example[name] for name in names}
+
+
+def _last_metrics(base: Artifact, deltas: Sequence[Delta]) -> dict[str, Any]:
+    """Return the metrics that were measured last, with the version that they are of."""
+    metrics: dict[str, Any] = json.loads((base.path / METRICS).read_text())
+    found = {"measured": {"version": base.version, "step": base.step}, **metrics}
+    for delta in deltas:
+        if METRICS in delta.manifest["files"]:
+            measured = {"version": delta.version, "step": delta.step}
+            found = {"measured": measured, **json.loads((delta.path / METRICS).read_text())}
+    return found
+
+
+def _facts(artifact: Artifact, deltas: Sequence[Delta]) -> Mapping[str, Any]:
+    facts = {key: value for key, value in artifact.manifest.items() if key not in _ANEW}
+    applied = [{"version": d.version, "base": d.base, "step": d.step} for d in deltas]
+    return {**facts, "deltas": [*facts.get("deltas", []), *applied]}

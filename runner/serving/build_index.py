@@ -1,0 +1,252 @@
+"""`index MODEL`: makes an index of a model's items, and measures what it finds.
+
+I items, Q queries, K best items, D width.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runner.errors import raise_combined, unknown_choice
+from runner.serving.artifact import Artifact, write_manifest
+from runner.serving.item_index import (
+    FAISS_FILE,
+    KINDS,
+    ItemIndex,
+    Search,
+    check_faiss,
+    import_faiss,
+    search_by_faiss,
+    search_exactly,
+)
+from runner.serving.item_table import (
+    ITEMS,
+    ItemTable,
+    find_history,
+    read_item_table,
+    read_queries,
+    write_item_table,
+)
+from runner.serving.write_aside import write_aside
+
+EXACT_UP_TO = 1_000_000  # items; the default for more is hnsw
+NEIGHBOURS, EF_CONSTRUCTION = 32, 200  # of HNSW
+MAX_EF_SEARCH = 4096
+ITEMS_A_LIST = 39  # at least, of IVF: faiss asks for so many to learn a list's centre
+SINGLE_QUERIES = 100  # that are timed one by one
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """What index to make.
+
+    Args:
+        kind: exact, hnsw or ivf; None: exact up to a million items.
+        recall: the share of the exact best items that an approximate index is to find.
+        top_k: how many best items.
+    """
+
+    kind: str | None = None
+    recall: float = 0.95
+    top_k: int = 100
+
+
+# what an index's rankings are, beside those of an evaluation
+Evaluate = Callable[[ItemIndex], dict[str, Any]]
+
+
+def check_index_settings(out: Path, settings: IndexSettings) -> None:
+    """Check what is asked for.
+
+    Raises:
+        UserError: with every mistake.
+    """
+    problems = []
+    if out.exists():
+        problems.append(f"--out {out}: exists already; nothing was written")
+    if settings.kind is not None and settings.kind not in KINDS:
+        problems.append(unknown_choice("--kind", settings.kind, KINDS))
+    if not 0 < settings.recall <= 1:
+        problems.append(f"--recall {settings.recall:g}: must be above 0, and 1 at most")
+    if settings.top_k < 1:
+        problems.append(f"--top-k {settings.top_k}: must be at least 1")
+    raise_combined(problems)
+
+
+def make_index(
+    artifact: Artifact, out: Path, settings: IndexSettings, evaluate: Evaluate | None = None
+) -> dict[str, Any]:
+    """Make an index of a model's items, and write it with what was measured.
+
+    Queries are those of the model's test split. The effort of an approximate index is doubled until
+    half of them find `recall` of the exact best items; what is reported is of the other half.
+
+    Args:
+        artifact: the exported model.
+        out: the folder to write, which must not exist.
+        settings: what to make.
+        evaluate: measures the index in an evaluation.
+
+    Returns:
+        The content of `manifest.json`.
+
+    Raises:
+        UserError: for a model that has no table of items, and a missing package.
+    """
+    items, query_QD = read_item_table(artifact), read_queries(artifact)
+    kind = settings.kind or ("exact" if len(items.ids) <= EXACT_UP_TO else "hnsw")
+    if kind != "exact":
+        check_faiss(kind)
+    top_k = min(settings.top_k, len(items.ids))
+    with write_aside(out) as folder:
+        exact = partial(search_exactly, items.vectors_ID)
+        parameters: dict[str, int] = {}
+        search: Search = exact
+        started = time.perf_counter()
+        if kind == "exact":
+            write_item_table(folder, items)
+        else:
+            index, parameters = _build(kind, items)
+            built_s = time.perf_counter() - started
+            tuning_QD = query_QD[::2]
+            parameters |= _tune(index, kind, exact, tuning_QD, top_k, settings.recall)
+            search = search_by_faiss(index, parameters)
+            query_QD = query_QD[1::2] if len(query_QD) > 1 else query_QD
+            import_faiss(kind).write_index(index, str(folder / FAISS_FILE))
+            names = pa.table({"id": items.ids, "row": items.rows_I})
+            pq.write_table(names, folder / ITEMS, write_page_checksum=True)
+        measured: dict[str, Any] = measure(search, exact, query_QD, top_k)
+        if kind != "exact":
+            measured["build_s"] = round(built_s, 3)
+        if evaluate is not None:
+            measured["evaluation"] = evaluate(ItemIndex(items.ids, items.rows_I, search))
+        facts = _facts(artifact, items, kind, parameters, measured)
+        write_manifest(folder, facts)
+    return facts
+
+
+def _facts(
+    artifact: Artifact,
+    items: ItemTable,
+    kind: str,
+    parameters: Mapping[str, int],
+    measured: Mapping[str, Any],
+) -> dict[str, Any]:
+    own = artifact.manifest
+    return {
+        "kind": kind,
+        "parameters": dict(parameters),
+        "num_items": len(items.ids),
+        "width": int(items.vectors_ID.shape[1]),
+        "model": {
+            "version": artifact.version,
+            "run": own["run"],
+            "step": own["checkpoint"]["step"],
+            "checkpoint": own["checkpoint"]["sha256"],
+            "weights": own["weights"],
+            "quantise": own["quantise"],
+        },
+        "leaves_out": find_history(artifact),
+        "measured": dict(measured),
+        "versions": {} if kind == "exact" else {"faiss-cpu": version("faiss-cpu")},
+    }
+
+
+def _build(kind: str, items: ItemTable) -> tuple[Any, dict[str, int]]:
+    faiss = import_faiss(kind)
+    size, width = items.vectors_ID.shape
+    vectors_ID = np.ascontiguousarray(items.vectors_ID)
+    if kind == "hnsw":
+        index = faiss.IndexHNSWFlat(width, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = EF_CONSTRUCTION
+        parameters = {"neighbours": NEIGHBOURS, "ef_construction": EF_CONSTRUCTION}
+    else:
+        num_lists = max(1, min(round(4 * size**0.5), size // ITEMS_A_LIST))
+        centres = faiss.IndexFlatIP(width)
+        index = faiss.IndexIVFFlat(centres, width, num_lists, faiss.METRIC_INNER_PRODUCT)
+        index.train(vectors_ID)
+        parameters = {"num_lists": num_lists}
+    index.add(vectors_ID)
+    return index, parameters
+
+
+def _tune(
+    index: Any, kind: str, exact: Search, query_QD: np.ndarray, top_k: int, recall: float
+) -> dict[str, int]:
+    """Return the least effort, of powers of two, that finds enough; else the greatest."""
+    name = "ef_search" if kind == "hnsw" else "num_probes"
+    largest = MAX_EF_SEARCH if kind == "hnsw" else index.nlist
+    effort = 16 if kind == "hnsw" else 1
+    expected, _ = exact(query_QD, top_k)
+    while True:
+        effort = min(effort, largest)
+        found, _ = search_by_faiss(index, {name: effort})(query_QD, top_k)
+        if measure_recall(found, expected) >= recall or effort == largest:
+            return {name: effort}
+        effort *= 2
+
+
+def measure_recall(found_QK: np.ndarray, expected_QK: np.ndarray) -> float:
+    """Return the share of the expected positions that were found."""
+    hits = [np.isin(expected, found).sum() for found, expected in zip(found_QK, expected_QK)]
+    return float(np.sum(hits) / max(1, expected_QK.size))
+
+
+def measure(search: Search, exact: Search, query_QD: np.ndarray, top_k: int) -> dict[str, Any]:
+    """Measure what a search finds and how long it takes.
+
+    Returns:
+        `queries`, their number; `recall@10` and `recall@K`, the shares of the exact best items that
+        are found; `ms_a_query` of queries one by one (the median), and `ms_a_query_in_batches`.
+    """
+    found, _ = search(query_QD, top_k)
+    expected, _ = exact(query_QD, top_k)
+    result: dict[str, Any] = {"queries": len(query_QD)}
+    for k in sorted({min(10, top_k), top_k}):
+        result[f"recall@{k}"] = measure_recall(found[:, :k], expected[:, :k])
+    single = [_seconds(search, row[None], top_k) for row in query_QD[:SINGLE_QUERIES]]
+    batch_s = min(_seconds(search, query_QD, top_k) for _ in range(3))
+    result["ms_a_query"] = round(statistics.median(single) * 1e3, 6)
+    result["ms_a_query_in_batches"] = round(batch_s / len(query_QD) * 1e3, 6)
+    return result
+
+
+def _seconds(search: Search, query_QD: np.ndarray, top_k: int) -> float:
+    started = time.perf_counter()
+    search(query_QD, top_k)
+    return time.perf_counter() - started
+
+
+def describe_index(facts: Mapping[str, Any], wanted: float) -> list[str]:
+    """Return what people read about an index."""
+    measured = facts["measured"]
+    effort = ", ".join(f"{name} {value}" for name, value in facts["parameters"].items())
+    recalls = {name: value for name, value in measured.items() if name.startswith("recall@")}
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in recalls.items())
+    lines = [
+        f"{facts['kind']}: {facts['num_items']:,} items of width {facts['width']}"
+        f"{f' ({effort})' if effort else ''}",
+        f"{shown} of the exact search, over {measured['queries']:,} queries of its own rows",
+        f"{measured['ms_a_query']:.3g} ms a query one by one, "
+        f"{measured['ms_a_query_in_batches']:.3g} in batches",
+    ]
+    if list(recalls.values())[-1] < wanted:
+        lines.append(f"note: recall stays below --recall {wanted:g} at the greatest effort")
+    if evaluation := measured.get("evaluation"):
+        for name, value in evaluation["evaluated"].items():
+            found = evaluation["through_index"][name]
+            lines.append(
+                f"{evaluation['split']} {name} {value:.6f} evaluated, {found:.6f} through the index"
+            )
+    return lines

@@ -1,0 +1,243 @@
+"""Deliveries: a training writes a whole artifact first, then what changed, for those who serve it.
+
+Each is written from a checkpoint, in the thread that has written it, so that the training waits for
+no more than the copy of its state. A resumed training reads in the folder what was delivered.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.data.core.dataset import DatasetWrapper
+from runner.errors import ConfigError, UserError
+from runner.rundir.checkpoint import Checkpoint, read_tensors, tensor_shapes
+from runner.rundir.checkpoint.manifest import read_manifest
+from runner.rundir.lock import FolderLock
+from runner.serving.artifact import Artifact, Task, open_artifact
+from runner.serving.artifact_weights import read_artifact_weights
+from runner.serving.delta import PREFIX, find_delta, open_delta
+from runner.serving.delta_write import (
+    ModelVersion,
+    check_same_model,
+    find_difference,
+    graph_weights,
+    write_delta,
+)
+from runner.serving.graphs import TableChoice, without_tables
+from runner.serving.model_facts import model_facts
+from runner.serving.run_inputs import find_run_inputs
+from runner.serving.write_aside import write_aside
+from runner.training.job import Job
+from runner.training.state import EMA_PREFIX
+
+FULL = "full"  # the folder of the whole artifact that the deltas are on
+EXPORT_LOG = "export.log"  # in the run directory: what the export of the whole artifact has said
+# what tells a process that it is one of several ranks
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_LOG_CHARACTERS = 400
+
+
+class FolderDelivery:
+    """Delivers into a folder: `full`, then a `delta-STEP` for every delivery.
+
+    The whole artifact is made by `export` in a process of its own, which holds it against the
+    evaluation. A folder that has one already, of another format or quantised, is gone on with.
+
+    Args:
+        to: the folder.
+    """
+
+    def __init__(self, *, to: str) -> None:
+        self.folder = Path(to)
+        self._export: tuple[int, subprocess.Popen[bytes]] | None = None  # step, process
+        # what was delivered last: None before the first is known
+        self._last: tuple[Artifact, dict[str, np.ndarray]] | None = None
+
+    def start(self, job: Job) -> None:
+        """Lock the folder, and keep what is needed of the model; its tables are not copied.
+
+        Raises:
+            ConfigError: for growing tables.
+            UserError: for a dataset whose raw rows are not known, and a folder that cannot be
+                written, or that another training writes.
+        """
+        assert job.run is not None
+        if job.context.growing is not None:
+            raise ConfigError(
+                "delivery.every: growing tables cannot be delivered: an export orders their rows "
+                "anew; export the run whole"
+            )
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = FolderLock(self.folder)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(f"delivery.to={self.folder}: cannot be written: {reason}") from error
+        for stale in (*self.folder.glob(f".{PREFIX}*.tmp-*"), *self.folder.glob(f".{FULL}.tmp-*")):
+            shutil.rmtree(stale, ignore_errors=True)
+        self._job, self._run = job, job.run
+        dataset = job.dataset
+        while isinstance(dataset, DatasetWrapper):  # loop=online wraps it
+            dataset = dataset.dataset
+        self._raw = find_run_inputs(job.config, dataset, job.run.dir).raw
+        model = job.context.model
+        with without_tables(model):
+            self._model = copy.deepcopy(model).cpu()
+        if (self.folder / FULL).exists():
+            base = open_artifact(self.folder / FULL)
+            check_same_model(base, self._version(base, {}, (), 0, None))
+
+    def protected_steps(self) -> tuple[int, ...]:
+        """Return the step whose checkpoint is being exported."""
+        return () if self._export is None else (self._export[0],)
+
+    def deliver(self, checkpoint: Path) -> None:
+        """Deliver the weights of a checkpoint, or have them exported whole if they are the first.
+
+        Raises:
+            UserError: if the export has failed, or the delta cannot be written.
+        """
+        manifest = read_manifest(checkpoint)
+        if not self._is_base_ready(wait=False):
+            if self._export is None:
+                self._start_export(manifest.step)
+            return
+        self._write_delta(Checkpoint(manifest.step, checkpoint, {}, manifest))
+
+    def finish(self, checkpoint: Path | None) -> None:
+        """Deliver the last checkpoint; with None stop an export that is under way.
+
+        Raises:
+            UserError: as `deliver`.
+        """
+        if checkpoint is None:
+            if self._export is not None:
+                self._export[1].terminate()
+                self._export[1].wait()
+        else:
+            self._deliver_last(checkpoint)
+        self._lock.release()
+
+    def _deliver_last(self, checkpoint: Path) -> None:
+        view = self._job.view
+        try:
+            if self._export is not None and self._export[1].poll() is None:
+                view.note(f"waiting for the whole artifact in {self.folder / FULL}")
+            if not self._is_base_ready(wait=True):
+                self._start_export(read_manifest(checkpoint).step)
+                self._is_base_ready(wait=True)
+            self.deliver(checkpoint)
+        except (UserError, OSError) as error:
+            view.warn(f"the last weights were not delivered: {error}")
+
+    def _is_base_ready(self, *, wait: bool) -> bool:
+        """Return whether the whole artifact is there.
+
+        Raises:
+            UserError: if its export has failed; the next delivery tries again.
+        """
+        if self._export is not None and (wait or self._export[1].poll() is not None):
+            step, process = self._export
+            process.wait()
+            self._export = None
+            if process.returncode:
+                said = (self._run.dir / EXPORT_LOG).read_text(errors="replace")
+                raise UserError(
+                    f"the export of step {step} has failed: {said.strip()[-_LOG_CHARACTERS:]}"
+                )
+        return self._export is None and (self.folder / FULL).exists()
+
+    def _start_export(self, step: int) -> None:
+        """Export a checkpoint whole, in a process of its own."""
+        words = [sys.executable, "-m", "runner", "export", str(self._run.dir)]
+        words += ["--out", str(self.folder / FULL), f"checkpoint.step={step}"]
+        words += [word for name in self._job.allowed for word in ("--allow", name)]
+        environment = {k: v for k, v in os.environ.items() if k not in _RANK_VARIABLES}
+        with (self._run.dir / EXPORT_LOG).open("wb") as log:
+            process = subprocess.Popen(
+                words, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._export = step, process
+
+    def _write_delta(self, saved: Checkpoint) -> None:
+        if self._last is None:
+            self._last = self._read_delivered()
+        base, weights = self._last
+        own = self._run.meta["signature"]
+        if base.manifest["run"]["signature"] == own and (base.step or 0) >= saved.step:
+            return  # a resumed training repeats updates that were delivered
+        new = self._read_version(base, saved)
+        difference = find_difference(weights, new.weights)
+        if difference.is_empty:
+            return
+        out = self.folder / f"{PREFIX}{saved.step:012d}"
+        if out.exists():  # of a run before this one
+            out = out.with_name(f"{out.name}-{base.version}")
+        with write_aside(out, "delivery.to") as folder:
+            write_delta(folder, base, new, difference)
+        applied = open_delta(out).applied_to(base)
+        self._last = replace(applied, raw=new.raw), dict(new.weights)
+
+    def _read_delivered(self) -> tuple[Artifact, dict[str, np.ndarray]]:
+        """Read the whole artifact and all deltas on it."""
+        artifact = open_artifact(self.folder / FULL)
+        weights = read_artifact_weights(artifact)
+        while (path := find_delta(artifact.version, self.folder)) is not None:
+            delta = open_delta(path)
+            for spec in artifact.graphs:
+                own = {
+                    key.partition("/")[2]: values
+                    for key, values in weights.items()
+                    if key.partition("/")[0] == spec.name
+                }
+                new = delta.new_weights(spec.name, own.get)
+                weights |= {f"{spec.name}/{name}": values for name, values in new.items()}
+            artifact = delta.applied_to(artifact)
+        return artifact, weights
+
+    def _read_version(self, base: Artifact, saved: Checkpoint) -> ModelVersion:
+        """Read the weights of a checkpoint as the graphs of an artifact have them."""
+        names = tensor_shapes(saved).keys()
+        tables = {n for n in names if n.startswith("tables/") and n.endswith("/weight")}
+        averages = {n for n in names if n.startswith(EMA_PREFIX)}
+        averages = averages if base.manifest["weights"] == "ema" else set()
+        dense = {n for n in names if n.startswith("dense/")}
+        tensors = read_tensors(saved, sorted(tables | averages | dense))
+        choice = TableChoice(
+            base.manifest["quantise"],
+            weights={n.removeprefix("tables/"): tensors.pop(n) for n in tables},
+        )
+        specs, weights = graph_weights(self._model, self._job.dataset.schema, choice)
+        for key in weights:
+            name = key.partition("/")[2]
+            if name.startswith("model."):
+                own = name.removeprefix("model.")
+                tensor = tensors.get(f"{EMA_PREFIX}{own}", tensors.get(f"dense/{own}"))
+                assert tensor is not None, key
+                weights[key] = tensor.numpy()
+        return self._version(base, weights, specs, saved.step, saved.path)
+
+    def _version(
+        self,
+        base: Artifact,
+        weights: dict[str, np.ndarray],
+        graphs: tuple[Any, ...],
+        step: int,
+        checkpoint: Path | None,
+    ) -> ModelVersion:
+        job = self._job
+        tasks = tuple(Task(task.name, task.kind) for task in job.dataset.schema.tasks)
+        facts = model_facts(job.config, self._run.meta, self._run.name, step, checkpoint)
+        facts |= {name: base.manifest.get(name) for name in ("quantise", "weights")}
+        facts |= {"versions": {"torch": version("torch")}}
+        return ModelVersion(facts, graphs or base.graphs, tasks, self._raw, weights)

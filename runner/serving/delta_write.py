@@ -1,0 +1,257 @@
+"""Writes deltas: the bitwise difference of the weights of two versions of one model.
+
+It holds under any optimizer, and needs nothing of the training but its weights.
+R rows of stacked tables, D width.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+
+from runner.batch import Schema
+from runner.errors import UserError
+from runner.models.layers.recommender import Recommender
+from runner.serving.artifact import (
+    FORMAT_VERSION,
+    MANIFEST,
+    Artifact,
+    GraphSpec,
+    RawInputs,
+    Task,
+    hash_files,
+    hash_values,
+    write_schema,
+)
+from runner.serving.delta import CARRIED, KIND, ROWS, WEIGHTS
+from runner.serving.graphs import TableChoice, build_graphs, without_tables
+
+_CHUNK_ROWS = 1 << 16
+_TABLE_PARTS = ("weight", "codes", "scale_low")  # of `Rows` and `IntegerRows`
+# what of a manifest must be the same in two versions of one model
+SAME_FACTS = ("architecture", "quantise", "weights")
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """What a whole artifact would hold, without its graphs.
+
+    Args:
+        facts: of its manifest.
+        graphs: what its graphs take.
+        tasks: its outputs.
+        raw: its transforms.
+        weights: `<graph>/<weight>` -> values.
+    """
+
+    facts: Mapping[str, Any]
+    graphs: tuple[GraphSpec, ...]
+    tasks: tuple[Task, ...]
+    raw: RawInputs
+    weights: Mapping[str, np.ndarray]
+
+
+def graph_weights(
+    model: Recommender, schema: Schema, choice: TableChoice
+) -> tuple[tuple[GraphSpec, ...], dict[str, np.ndarray]]:
+    """Return what the graphs of a model take, and copies of their weights by `<graph>/<weight>`."""
+    weights = {}
+    graphs = build_graphs(model, schema, choice)
+    with without_tables(model), torch.no_grad():
+        for spec, module in graphs:
+            for name, tensor in module.state_dict().items():
+                copied = tensor.clone() if name.startswith("model.") else tensor
+                weights[f"{spec.name}/{name}"] = copied.numpy()
+    return tuple(spec for spec, _ in graphs), weights
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What changed between two versions."""
+
+    weights: dict[str, np.ndarray] = field(default_factory=dict)  # as `Delta.weights`
+    resized: dict[str, Any] = field(default_factory=dict)  # table -> how its rows moved
+    is_empty: bool = False
+
+
+def check_same_model(base: Artifact, new: ModelVersion) -> None:
+    """Check that a delta can lead from one version to the other.
+
+    Raises:
+        UserError: naming what differs.
+    """
+    for name in SAME_FACTS:
+        before, now = base.manifest.get(name, "not recorded"), new.facts[name]
+        if before != now:
+            raise UserError(
+                f"{base.path}: cannot be brought on by a delta: its {name} is {before}, and that "
+                f"of the new version is {now}: export the model whole"
+            )
+    if base.graphs != new.graphs or base.tasks != new.tasks:
+        raise UserError(
+            f"{base.path}: cannot be brought on by a delta: it reads other features or predicts "
+            "other tasks than the new version: export the model whole"
+        )
+
+
+def find_difference(base: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray]) -> Difference:
+    """Compare weights bit by bit: rows of tables that changed, and all else whole.
+
+    Args:
+        base: `<graph>/<weight>` -> values; a format may have no use for some.
+        new: as `base`, complete.
+
+    Raises:
+        UserError: for a weight whose type or shape changed, other than a table's rows.
+    """
+    found, anything = Difference(), False
+    for key, values in new.items():
+        old = base.get(key)
+        is_table = _is_table(key)
+        rest = slice(1, None) if is_table else slice(None)
+        if old is None and is_table:
+            raise UserError(f"the base has no table {key}: export the model whole")
+        if old is not None and (old.dtype, old.shape[rest]) != (values.dtype, values.shape[rest]):
+            raise UserError(
+                f"{key} is {old.dtype} {list(old.shape)} in the base, and {values.dtype} "
+                f"{list(values.shape)} in the new version: export the model whole"
+            )
+        if not is_table:
+            found.weights[key] = np.ascontiguousarray(values)
+            anything |= old is not None and old.tobytes() != values.tobytes()
+            continue
+        assert old is not None
+        moved = _find_move(base, new, key)
+        if moved is not None:
+            found.resized[key] = moved
+        rows = _changed_rows(old, values, moved)
+        if len(rows) or moved is not None:
+            found.weights[key] = np.ascontiguousarray(values[rows])
+            found.weights[key + ROWS] = rows.astype(np.int32 if len(values) < 2**31 else np.int64)
+            anything = True
+    return Difference(found.weights, found.resized, is_empty=not anything)
+
+
+def _is_table(key: str) -> bool:
+    name = key.partition("/")[2]
+    return name.startswith("lookup.") and name.rpartition(".")[2] in _TABLE_PARTS
+
+
+def _find_move(
+    base: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray], key: str
+) -> dict[str, Any] | None:
+    """Return where the tables of a stack begin, before and after; None if nothing moved.
+
+    Raises:
+        UserError: if it is not known where they began.
+    """
+    first = key.rpartition(".rows.")[0] + ".first_F"
+    starts = sorted(set(new[first].tolist())) if first in new else [0]
+    before = sorted(set(base[first].tolist())) if first in base else [0]
+    sizes = len(base[key]), len(new[key])
+    if first in new and first not in base and sizes[0] == sizes[1]:
+        before = starts  # an ONNX graph does not say; it refuses tables of other sizes
+    if (before, sizes[0]) == (starts, sizes[1]):
+        return None
+    if len(before) != len(starts):
+        raise UserError(f"{key}: has other tables than in the base: export the model whole")
+    ends = zip(before, [*before[1:], sizes[0]], starts, [*starts[1:], sizes[1]], strict=True)
+    deleted = [[a + stop - start, b] for a, b, start, stop in ends if stop - start < b - a]
+    return {
+        "base_starts": before,
+        "base_rows": sizes[0],
+        "starts": starts,
+        "rows": sizes[1],
+        "deleted": deleted,  # rows of the base from, to (exclusive)
+    }
+
+
+def _changed_rows(
+    old_RD: np.ndarray, new_RD: np.ndarray, moved: Mapping[str, Any] | None
+) -> np.ndarray:
+    """Return the numbers of the rows that differ, in the new numbering; new rows do."""
+    if moved is None:
+        return _differing(old_RD, new_RD)
+    found = []
+    before = [*moved["base_starts"], moved["base_rows"]]
+    after = [*moved["starts"], moved["rows"]]
+    for k in range(len(after) - 1):
+        start, size = after[k], after[k + 1] - after[k]
+        kept = min(size, before[k + 1] - before[k])
+        old = old_RD[before[k] : before[k] + kept]
+        found.append(_differing(old, new_RD[start : start + kept]) + start)
+        found.append(np.arange(start + kept, start + size))
+    return np.concatenate(found)
+
+
+def _differing(old_RD: np.ndarray, new_RD: np.ndarray) -> np.ndarray:
+    words = next(f"u{size}" for size in (8, 4, 2, 1) if old_RD[:1].nbytes % size == 0)
+    old, new = (np.ascontiguousarray(x).view(words) for x in (old_RD, new_RD))
+    parts = [
+        start + np.flatnonzero((old[start:stop] != new[start:stop]).any(axis=1))
+        for start, stop in ((s, s + _CHUNK_ROWS) for s in range(0, len(old), _CHUNK_ROWS))
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def write_delta(folder: Path, base: Artifact, new: ModelVersion, difference: Difference) -> None:
+    """Write a delta into a folder that is there and empty.
+
+    Raises:
+        UserError: if the two are not versions of one model.
+    """
+    check_same_model(base, new)
+    save_file(difference.weights, folder / WEIGHTS)
+    (folder / WEIGHTS).chmod(0o644)  # safetensors lets nobody else read it
+    if new.raw is not base.raw:
+        _write_changed_schema(folder, base, new)
+    write_delta_manifest(folder, base, new, difference)
+
+
+def _write_changed_schema(folder: Path, base: Artifact, new: ModelVersion) -> None:
+    """Write the schema and all vocabularies if any of these files changed."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        before, now = Path(name) / "before", Path(name) / "now"
+        for path, version in ((before, base), (now, new)):
+            path.mkdir()
+            write_schema(path, version.graphs, version.tasks, version.raw)
+        names = sorted(file.name for file in now.iterdir())
+        is_same_set = sorted(os.listdir(before)) == names
+        if is_same_set and filecmp.cmpfiles(before, now, names, shallow=False)[0] == names:
+            return
+        for file in names:
+            shutil.move(now / file, folder / file)
+
+
+def write_delta_manifest(
+    folder: Path, base: Artifact, new: ModelVersion, difference: Difference
+) -> str:
+    """Write `manifest.json` of a delta, with the sha256 of every file; return its version."""
+    content = {
+        "format_version": FORMAT_VERSION,
+        "kind": KIND,
+        "base": {"version": base.version, "step": base.step},
+        **{name: new.facts[name] for name in (*CARRIED, *SAME_FACTS)},
+        "rows": {
+            key.removesuffix(ROWS): len(values)
+            for key, values in difference.weights.items()
+            if key.endswith(ROWS)
+        },
+        "resized": difference.resized,
+        "files": hash_files(folder),
+    }
+    version = hash_values(content)
+    text = json.dumps({"version": version, **content}, indent=1)
+    (folder / MANIFEST).write_text(text + "\n")
+    return version

@@ -1,0 +1,128 @@
+"""The items of an exported retrieval model: their raw ids and vectors. Imports no torch.
+
+I items, R rows, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.column_specs import IdSpec
+from runner.data.tabular.vocabulary import FIRST_VALUE_ID
+from runner.errors import UserError
+from runner.serving.artifact import MANIFEST, Artifact, require_graph
+
+ITEMS, QUERIES = "items.parquet", "queries.parquet"
+
+
+@dataclass(frozen=True)
+class ItemTable:
+    """The items that can be found. Rows of unknown and missing values are not among them."""
+
+    ids: pa.Array  # [I] raw ids, int64 or string
+    rows_I: np.ndarray  # int64: the items' rows in their table, ascending
+    vectors_ID: np.ndarray  # float32
+
+
+def find_item_feature(artifact: Artifact) -> IdSpec | None:
+    """Return the feature whose ids are the items; None if a vector is not made of an id alone."""
+    graphs = [graph for graph in artifact.graphs if graph.name == "items"]
+    names = [name for graph in graphs for group in graph.groups for name in group.features]
+    return _id_spec(artifact.raw.declared.ids, names[0]) if len(names) == 1 else None
+
+
+def find_history(artifact: Artifact) -> str | None:
+    """Return the name of the sequence of the same items, which a search leaves out.
+
+    None if there is none, or the model's evaluation does not leave it out.
+    """
+    item, ids = find_item_feature(artifact), artifact.raw.declared.ids
+    if item is None or not artifact.manifest.get("leave_history_out"):
+        return None
+    names = [sequence.name for sequence in require_graph(artifact, "query").sequences]
+    tables = {name: _table(_id_spec(ids, name)) for name in names}
+    return next((name for name in names if tables[name] == _table(item)), None)
+
+
+def _id_spec(ids: Sequence[IdSpec], name: str) -> IdSpec:
+    [spec] = [spec for spec in ids if spec.name == name]
+    return spec
+
+
+def _table(spec: IdSpec) -> str:
+    return spec.table or spec.name
+
+
+def item_ids(
+    ids: Sequence[IdSpec], fitted: FittedTransforms, feature: str
+) -> tuple[np.ndarray, int]:
+    """Return the raw id [I] of each row of a feature's table, and how many rows stand for no item.
+
+    Ids that were hashed cannot be told from their row, so the row's number stands for them; texts
+    of a vocabulary are known by their hash.
+    """
+    spec = _id_spec(ids, feature)
+    ids_I = np.arange(fitted.num_rows[_table(spec)])
+    if spec.encode != "vocabulary":
+        return ids_I, 0
+    ids_I[FIRST_VALUE_ID:] = fitted.vocabularies[_table(spec)]
+    return ids_I, FIRST_VALUE_ID
+
+
+def write_item_table(folder: Path, items: ItemTable) -> None:
+    """Write `items.parquet`: `id`, `row` and `vector` of each item."""
+    columns = {"id": items.ids, "row": items.rows_I, "vector": vectors_as_lists(items.vectors_ID)}
+    pq.write_table(pa.table(columns), folder / ITEMS, write_page_checksum=True)
+
+
+def read_item_table(artifact: Artifact) -> ItemTable:
+    """Read the items of an artifact.
+
+    Raises:
+        UserError: for a model without them, with the reason.
+    """
+    if ITEMS in artifact.manifest["files"]:
+        table = pq.read_table(artifact.path / ITEMS, page_checksum_verification=True)
+        vectors_ID = vectors_as_matrix(table["vector"])
+        return ItemTable(table["id"].combine_chunks(), table["row"].to_numpy(), vectors_ID)
+    if len(artifact.graphs) == 1:
+        why = "scores rows and has no vectors of items; model=two_tower and model=sasrec do"
+    elif find_item_feature(artifact) is None:
+        why = (
+            "makes an item's vector of more features than its id, and these are known for the "
+            "items of rows only; train with one feature in model.net.item"
+        )
+    else:
+        why = f"has no {ITEMS}: it is of an earlier version; export the run again"
+    raise UserError(f"{artifact.path}: {artifact.manifest.get('model')} {why}")
+
+
+def read_queries(artifact: Artifact) -> np.ndarray:
+    """Return the queries of an artifact, [R, D] float32.
+
+    Raises:
+        UserError: if it has none.
+    """
+    if QUERIES not in artifact.manifest["files"]:
+        raise UserError(f"{artifact.path / MANIFEST}: lists no {QUERIES}; export the run again")
+    return vectors_as_matrix(pq.read_table(artifact.path / QUERIES)["vector"])
+
+
+def vectors_as_lists(vectors_RD: np.ndarray) -> pa.Array:
+    """Return a column of vectors, as lists of one length."""
+    flat = pa.array(np.ascontiguousarray(vectors_RD, np.float32).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, vectors_RD.shape[1])
+
+
+def vectors_as_matrix(column: pa.ChunkedArray) -> np.ndarray:
+    """Return a column of vectors as an array, [R, D]."""
+    lists = column.combine_chunks()
+    flat: np.ndarray = lists.flatten().to_numpy(zero_copy_only=False)
+    return flat.reshape(len(lists), lists.type.list_size)

@@ -1,0 +1,89 @@
+"""The vectors of all items and of some queries, by the graphs of an exported retrieval model.
+
+I items, R rows, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runner.serving.artifact import Artifact, require_graph
+from runner.serving.item_table import (
+    QUERIES,
+    ItemTable,
+    find_item_feature,
+    item_ids,
+    vectors_as_lists,
+)
+from runner.serving.raw_rows import EncodedRows
+
+ITEMS_AT_A_TIME = 16_384
+MAX_QUERIES = 1024
+
+
+class GraphRunner(Protocol):
+    """Runs the graphs of an artifact: a `Scorer`."""
+
+    @property
+    def artifact(self) -> Artifact:
+        """The artifact."""
+
+    def run(self, graph: str, rows: EncodedRows) -> dict[str, np.ndarray]:
+        """Run a graph on encoded rows."""
+
+    def run_arrays(self, graph: str, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Run a graph on its inputs."""
+
+
+def make_item_table(scorer: GraphRunner, texts: Mapping[int, str] | None = None) -> ItemTable:
+    """Return the items of a model with the vectors that its graph gives.
+
+    Args:
+        scorer: of a retrieval model whose items have no feature but their id.
+        texts: the text of each hash, where raw ids are texts.
+    """
+    spec = find_item_feature(scorer.artifact)
+    assert spec is not None
+    raw = scorer.artifact.raw
+    ids_I, first = item_ids(raw.declared.ids, raw.fitted, spec.name)
+    named = [texts.get(h, str(h)) for h in ids_I[first:].tolist()] if texts else ids_I[first:]
+    vectors_ID = all_item_vectors(scorer, len(ids_I))[first:]
+    return ItemTable(pa.array(named), np.arange(first, len(ids_I)), vectors_ID)
+
+
+def with_vectors_of(items: ItemTable, scorer: GraphRunner) -> ItemTable:
+    """Return the items of an older version with the vectors and the rows that a model has now.
+
+    Args:
+        items: the texts of their ids stay.
+        scorer: of the newer version.
+    """
+    now = make_item_table(scorer)
+    known = min(len(items.ids), len(now.ids))
+    later = now.ids[known:].cast(items.ids.type)
+    return ItemTable(pa.concat_arrays([items.ids[:known], later]), now.rows_I, now.vectors_ID)
+
+
+def all_item_vectors(scorer: GraphRunner, num_items: int) -> np.ndarray:
+    """Return the vectors of all rows of the items' table, [I, D] float32."""
+    spec = require_graph(scorer.artifact, "items")
+    parts = []
+    for start in range(0, num_items, ITEMS_AT_A_TIME):
+        ids = np.arange(start, min(start + ITEMS_AT_A_TIME, num_items))
+        lengths = np.ones((1, len(ids)), np.int64)
+        arrays = {"values_0": ids, "lengths_0": lengths, "weights_0": np.ones(len(ids), "f4")}
+        parts.append(scorer.run_arrays("items", [arrays[name] for name in spec.inputs])["vectors"])
+    return np.concatenate(parts)
+
+
+def write_queries(folder: Path, scorer: GraphRunner, rows: Iterator[EncodedRows]) -> None:
+    """Write `queries.parquet`: the vectors of the first rows, by which an index is measured."""
+    chunk = next(part for part in rows if part.num_rows)
+    vectors_RD = scorer.run("query", chunk)["vectors"][:MAX_QUERIES]
+    pq.write_table(pa.table({"vector": vectors_as_lists(vectors_RD)}), folder / QUERIES)

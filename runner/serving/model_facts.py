@@ -1,0 +1,35 @@
+"""What a manifest says about the run and the checkpoint that a model comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.serving.artifact import hash_file, hash_values
+
+
+def model_facts(
+    config: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    name: str,
+    step: int,
+    checkpoint: Path | None,
+) -> dict[str, Any]:
+    """Return the facts of a model.
+
+    Args:
+        config: of the run.
+        meta: of the run.
+        name: of the run; empty: the one in `meta`.
+        step: of the checkpoint.
+        checkpoint: its folder; None if there is none yet.
+    """
+    net = config["model"]["net"]
+    digest = None if checkpoint is None else hash_file(checkpoint / "manifest.json")
+    return {
+        "model": net["_target_"],
+        "architecture": hash_values(net),
+        "run": {"name": name or meta.get("name"), "signature": meta["signature"]},
+        "checkpoint": {"step": step, "sha256": digest},
+    }

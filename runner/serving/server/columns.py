@@ -1,0 +1,152 @@
+"""Raw columns as tensors: which a model reads, and how those of a request become a table.
+
+Shape legend: R rows, V values of a list column, L length of lists that are equally long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from runner.errors import DataError, nearest_hint
+from runner.serving.artifact import GraphSpec, RawInputs
+from runner.serving.raw_rows import graph_features
+from runner.serving.server.tensors import Tensor
+
+LENGTHS, VALID = ".lengths", ".valid"  # behind a column's name: tensors that belong to it
+
+
+@dataclass(frozen=True)
+class ServedColumn:
+    """A raw column that a graph reads.
+
+    Args:
+        datatype: of its tensor, as the columns of the training had it.
+        is_list: whether a row holds a list.
+    """
+
+    name: str
+    datatype: str
+    is_list: bool = False
+
+
+def served_columns(raw: RawInputs, graphs: Sequence[GraphSpec]) -> tuple[ServedColumn, ...]:
+    """Return the raw columns that some graphs read, each once."""
+    wanted = set(graph_features(graphs))
+    found: dict[str, ServedColumn] = {}
+    for number in raw.declared.numeric:
+        if number.name in wanted:
+            found.setdefault(number.column, ServedColumn(number.column, "FP64"))
+    # a cross reads whatever type its columns have, so their own features come first
+    for spec in sorted(raw.declared.ids, key=lambda spec: bool(spec.cross)):
+        if spec.name not in wanted:
+            continue
+        is_list = spec.is_list and not spec.separator
+        for column in spec.cross or (spec.column,):
+            datatype = "INT64"
+            held = raw.fitted.id_types.get(column)
+            if spec.separator or "string" in (spec.input, held):
+                datatype = "BYTES"
+            elif spec.encode == "bucketise":
+                datatype = "FP64"
+            found.setdefault(column, ServedColumn(column, datatype, is_list))
+        for column in (spec.weights, spec.order_by):
+            if column:
+                datatype = "BYTES" if spec.separator else "FP64"
+                found.setdefault(column, ServedColumn(column, datatype, is_list))
+    return tuple(found.values())
+
+
+def describe_columns(columns: Sequence[ServedColumn]) -> list[dict[str, object]]:
+    """Return the input tensors of columns, as metadata list them."""
+    listed: list[dict[str, object]] = []
+    for column in columns:
+        listed.append({"name": column.name, "datatype": column.datatype, "shape": [-1]})
+        if column.is_list:
+            name = f"{column.name}{LENGTHS}"
+            listed.append({"name": name, "datatype": "INT64", "shape": [-1]})
+    return listed
+
+
+def make_table(columns: Sequence[ServedColumn], tensors: Mapping[str, Tensor]) -> pa.Table:
+    """Make a table of a request's tensors; those of other columns are not looked at.
+
+    Raises:
+        DataError: naming the column that is missing, of another length, or not written as its
+            kind needs it.
+    """
+    arrays: dict[str, pa.Array] = {}
+    for column in columns:
+        if column.name not in tensors:
+            raise DataError(f"no column {column.name!r}{nearest_hint(column.name, tensors, 3)}")
+        arrays[column.name] = array = _make_column(column, tensors)
+        first = next(iter(arrays))
+        if len(array) != len(arrays[first]):
+            raise DataError(
+                f"column {column.name!r} has {len(array)} rows, but {first!r} has "
+                f"{len(arrays[first])}"
+            )
+    return pa.table(arrays)
+
+
+def _make_column(column: ServedColumn, tensors: Mapping[str, Tensor]) -> pa.Array:
+    tensor, name = tensors[column.name], column.name
+    lengths, valid = (tensors.get(f"{name}{end}") for end in (LENGTHS, VALID))
+    is_nested = pa.types.is_list(tensor.values.type)
+    if column.is_list:
+        array = _make_lists(tensor, lengths)
+    elif (
+        is_nested
+        or lengths is not None
+        or len(tensor.shape) > 2
+        or tensor.shape[1:] not in ((), (1,))
+    ):
+        raise DataError(
+            f"column {name!r}: shape {[*tensor.shape]}: expected one value for each row"
+        )
+    else:
+        array = tensor.values
+    if valid is None:
+        return array
+    if valid.datatype != "BOOL" or len(valid.values) != len(array):
+        raise DataError(f"tensor {valid.name!r}: expected BOOL, an element for each row")
+    return pa.array(_where_valid(array, valid.values))
+
+
+def _where_valid(array: pa.Array, valid: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
+    return pc.if_else(valid, array, pa.scalar(None, array.type))
+
+
+def _make_lists(tensor: Tensor, lengths: Tensor | None) -> pa.Array:
+    if pa.types.is_list(tensor.values.type):
+        return tensor.values
+    if lengths is not None:
+        lengths_R = _read_lengths(lengths, len(tensor.values))
+    elif len(tensor.shape) == 2:
+        lengths_R = np.full(tensor.shape[0], tensor.shape[1])
+    elif tensor.values.null_count == len(tensor.values):  # lists of JSON that are all missing
+        return pa.nulls(len(tensor.values), pa.list_(tensor.values.type))
+    else:
+        raise DataError(
+            f"column {tensor.name!r} holds lists: give {tensor.name + LENGTHS!r} (INT64, a length "
+            "for each row), a shape [rows, length], or nested lists in JSON"
+        )
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths_R)]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, tensor.values)
+
+
+def _read_lengths(lengths: Tensor, num_values: int) -> np.ndarray:
+    if lengths.datatype not in ("INT32", "INT64") or lengths.values.null_count:
+        raise DataError(f"tensor {lengths.name!r}: expected INT64, a length for each row")
+    lengths_R: np.ndarray = lengths.values.to_numpy(zero_copy_only=False)
+    if (lengths_R < 0).any() or int(lengths_R.sum(dtype=object)) != num_values:
+        raise DataError(
+            f"tensor {lengths.name!r}: its lengths must not be negative, and add up to the "
+            f"{num_values} elements of its column"
+        )
+    return lengths_R

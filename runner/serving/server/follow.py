@@ -1,0 +1,47 @@
+"""Brings the deltas of a folder into a scorer that serves meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from runner.errors import UserError
+from runner.serving.delta import next_delta
+from runner.serving.scorer import Scorer
+from runner.serving.server.counters import WorkerCounters
+
+LOG = logging.getLogger(__name__)
+POLL_S = 1.0
+
+
+async def follow(scorer: Scorer, folder: Path, counters: WorkerCounters) -> None:
+    """Apply every delta on the version that is served, until this task is cancelled.
+
+    Each is read and prepared in a thread, and then replaces the version between two batches. One
+    that cannot be applied is told of once; the version before is served on.
+    """
+    told = ""
+    while True:
+        try:
+            path = await asyncio.to_thread(_apply_next, scorer, folder)
+        except (UserError, OSError) as error:
+            path = None
+            if str(error) != told:
+                told = str(error)
+                counters.add("delta_errors")
+                LOG.warning("--follow: %s; version %s is served on", told, scorer.version)
+        if path is None:
+            await asyncio.sleep(POLL_S)
+            continue
+        told = ""
+        counters.add("deltas")
+        counters.set_version(scorer.version)
+        LOG.warning("%s applied: version %s is served", path, scorer.version)
+
+
+def _apply_next(scorer: Scorer, folder: Path) -> Path | None:
+    path = next_delta(scorer, folder)
+    if path is not None:
+        scorer.apply_delta(path)
+    return path

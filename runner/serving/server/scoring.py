@@ -1,0 +1,167 @@
+"""Scores the requests of a batch together, and gives each its own rows or its own error."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from runner.errors import DataError, nearest_hint, unknown_choice
+from runner.serving.artifact import Artifact, GraphSpec
+from runner.serving.raw_rows import encode_rows, graph_features
+from runner.serving.scorer import Scorer
+from runner.serving.server.columns import make_table, served_columns
+from runner.serving.server.prepared import check_ids, join, read_arrays, row_slices
+from runner.serving.server.tensors import InferRequest
+
+LOGIT, VECTORS = ".logit", ".vectors"  # behind a task's and a graph's name
+GRAPH = "graph"  # the parameter of a request that holds prepared ids
+
+
+@dataclass(frozen=True)
+class Work:
+    """A request whose form has been checked, ready to be scored.
+
+    Args:
+        graphs: names of those that its outputs need.
+        rows: raw columns; or the inputs of the one graph.
+        outputs: names of the tensors to answer, and whether in binary.
+    """
+
+    graphs: tuple[str, ...]
+    rows: pa.Table | Mapping[str, np.ndarray]
+    num_rows: int
+    outputs: Mapping[str, bool]
+
+    @property
+    def key(self) -> Hashable:
+        """What works must have in common to be scored together."""
+        return self.graphs, getattr(self.rows, "schema", None)  # of a table
+
+
+Outputs = Mapping[str, np.ndarray]
+
+
+def output_names(artifact: Artifact, graph: str | None = None) -> dict[str, tuple[str, ...]]:
+    """Return the outputs that can be asked for, each with the graphs that it needs.
+
+    Args:
+        artifact: the model.
+        graph: of a request with prepared ids; None: of raw columns.
+    """
+    names = tuple(spec.name for spec in artifact.graphs)
+    found: dict[str, tuple[str, ...]] = {}
+    if graph is None or names == (graph,):
+        for end in ("", LOGIT):
+            found |= {f"{task.name}{end}": names for task in artifact.tasks}
+    if len(names) > 1:
+        found |= {f"{name}{VECTORS}": (name,) for name in names if graph in (None, name)}
+    return found
+
+
+def make_work(artifact: Artifact, request: InferRequest, max_rows: int) -> Work:
+    """Check a request and make the work of it.
+
+    Raises:
+        DataError: naming what is wrong.
+    """
+    graph = request.parameters.get(GRAPH)
+    names = [spec.name for spec in artifact.graphs]
+    if graph is not None and graph not in names:
+        raise DataError(unknown_choice(f"parameters.{GRAPH}", graph, names))
+    known = output_names(artifact, graph)
+    unknown = next((name for name in request.outputs if name not in known), None)
+    if unknown is not None:
+        raise DataError(
+            f"no output {unknown!r}{nearest_hint(unknown, known)}; there are {', '.join(known)}"
+        )
+    outputs = request.outputs or dict.fromkeys(_default_outputs(artifact, known), request.binary)
+    wanted = {name for output in outputs for name in known[output]}
+    specs = [spec for spec in artifact.graphs if spec.name in wanted]
+    rows: pa.Table | Mapping[str, np.ndarray]
+    if graph is None:
+        rows = make_table(served_columns(artifact.raw, specs), request.inputs)
+        num_rows = rows.num_rows
+    else:
+        rows, num_rows = read_arrays(specs[0], request.inputs)
+    if not num_rows:
+        raise DataError("the request has no rows")
+    if num_rows > max_rows:
+        raise DataError(f"the request has {num_rows} rows; at most {max_rows} are scored at once")
+    return Work(tuple(spec.name for spec in specs), rows, num_rows, outputs)
+
+
+def _default_outputs(artifact: Artifact, known: Mapping[str, Any]) -> list[str]:
+    scores = [task.name for task in artifact.tasks if task.name in known]
+    return scores or list(known)
+
+
+def score_batch(scorer: Scorer, batch: Sequence[Work]) -> list[Outputs | Exception]:
+    """Score requests; those of one form together.
+
+    Returns:
+        For each the tensors that it asked for, or what is wrong with its rows.
+    """
+    answers: list[Outputs | Exception] = [{}] * len(batch)
+    groups: dict[Hashable, list[int]] = {}
+    for number, work in enumerate(batch):
+        groups.setdefault(work.key, []).append(number)
+    for numbers in groups.values():
+        try:
+            found: Sequence[Outputs | Exception] = _score_alike(scorer, [batch[n] for n in numbers])
+        except Exception:  # a bad request must not spoil the answers of others
+            found = [_score_alone(scorer, batch[n]) for n in numbers]
+        for number, answer in zip(numbers, found):
+            answers[number] = answer
+    return answers
+
+
+def _score_alone(scorer: Scorer, work: Work) -> Outputs | Exception:
+    try:
+        return _score_alike(scorer, [work])[0]
+    except Exception as error:  # raised where the request is answered
+        return error
+
+
+def _score_alike(scorer: Scorer, works: Sequence[Work]) -> list[Outputs]:
+    artifact = scorer.artifact
+    specs = [spec for spec in artifact.graphs if spec.name in works[0].graphs]
+    if isinstance(works[0].rows, pa.Table):
+        wanted = {name for work in works for name in work.outputs}
+        table = pa.concat_tables([work.rows for work in works])
+        together = _score_raw(scorer, specs, table, wanted)
+    else:
+        together = _score_prepared(scorer, specs[0], works)
+    slices = row_slices([work.num_rows for work in works])
+    return [
+        {name: together[name][rows] for name in work.outputs} for work, rows in zip(works, slices)
+    ]
+
+
+def _score_raw(
+    scorer: Scorer, specs: Sequence[GraphSpec], table: pa.Table, wanted: set[str]
+) -> Outputs:
+    rows = encode_rows(scorer.artifact.raw, table, graph_features(specs))
+    names = {f"{spec.name}{VECTORS}": spec.name for spec in specs}
+    found = {name: scorer.vectors(names[name], rows) for name in wanted & names.keys()}
+    if wanted - names.keys():
+        found |= _task_outputs(scorer, scorer.logits(rows), rows.bad_R)
+    return found
+
+
+def _score_prepared(scorer: Scorer, spec: GraphSpec, works: Sequence[Work]) -> Outputs:
+    for work in works:  # against the tables of the version that scores them
+        check_ids(spec, scorer.artifact.raw, work.rows)
+    outputs = scorer.run_arrays(spec.name, join(spec, [work.rows for work in works]))
+    if scorer.is_retrieval:
+        return {f"{spec.name}{VECTORS}": outputs["vectors"]}
+    logits_RT = outputs["logits"]
+    return _task_outputs(scorer, logits_RT, np.zeros(len(logits_RT), bool))
+
+
+def _task_outputs(scorer: Scorer, logits_RT: np.ndarray, bad_R: np.ndarray) -> Outputs:
+    logits = {f"{t.name}{LOGIT}": logits_RT[:, n] for n, t in enumerate(scorer.artifact.tasks)}
+    return {**logits, **scorer.task_scores(logits_RT, bad_R)}

@@ -1,0 +1,114 @@
+"""The settings of a server, and what can be told of their mistakes before torch is imported."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from runner.errors import UserError, raise_combined
+
+_PACKAGES = ("starlette", "uvicorn")
+# What stands between slashes of an address without being escaped
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """What to serve, where, and within which limits.
+
+    Args:
+        model: the folder of an exported model.
+        name: what the addresses call the model; None: the name of the folder.
+        format: pt2, aoti or onnx; None: the first of the folder.
+        trust_native_code: whether machine code (aoti) may be loaded.
+        host: address to listen on.
+        port: port to listen on; 0: any free one.
+        workers: processes, each with a copy of the model.
+        follow: folder whose deltas are applied as they come.
+        max_rows: rows of one request.
+        max_body_mb: size of one request, in 2^20 bytes.
+        queue: requests of one worker that wait or are scored; more are answered with 503.
+        batch_rows: rows that waiting requests are scored together up to; 1: each by itself.
+        batch_wait_ms: how long a request waits for others to be scored with.
+    """
+
+    model: Path
+    name: str | None = None
+    format: str | None = None
+    trust_native_code: bool = False
+    host: str = "127.0.0.1"
+    port: int = 8080
+    workers: int = 1
+    follow: Path | None = None
+    max_rows: int = 4096
+    max_body_mb: int = 16
+    queue: int = 64
+    batch_rows: int = 1024
+    batch_wait_ms: float = 0.0
+
+    @property
+    def model_name(self) -> str:
+        return self.name or self.model.resolve().name
+
+    @property
+    def max_body_bytes(self) -> int:
+        return self.max_body_mb << 20
+
+
+def check_settings(settings: ServeSettings) -> None:
+    """Check all settings.
+
+    Raises:
+        UserError: with every mistake.
+    """
+    raise_combined(_find_problems(settings))
+
+
+def _find_problems(settings: ServeSettings) -> Iterator[str]:
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        yield f"serve: needs {', '.join(missing)}: pip install 'runner[serve]'"
+    if not _NAME.fullmatch(settings.model_name):
+        yield (
+            f"--name {settings.model_name!r}: stands in addresses, so it must consist of letters, "
+            "digits and ._-"
+        )
+    if settings.follow is not None and not settings.follow.is_dir():
+        yield f"--follow {settings.follow}: no such folder"
+    if not 0 <= settings.port < 2**16:
+        yield f"--port {settings.port}: must lie in 0 to 65535"
+    for name in ("workers", "max_rows", "max_body_mb", "queue", "batch_rows"):
+        if getattr(settings, name) < 1:
+            yield f"--{name.replace('_', '-')} {getattr(settings, name)}: must be at least 1"
+    if not 0 <= settings.batch_wait_ms <= 1000:
+        yield f"--batch-wait-ms {settings.batch_wait_ms}: must lie in 0 to 1000"
+
+
+def bind(settings: ServeSettings) -> socket.socket:
+    """Return the socket to serve on. It refuses connections until a worker listens.
+
+    Raises:
+        UserError: if the address does not exist or is in use.
+    """
+    host, port = settings.host, settings.port
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"--host {host} --port {port}: cannot listen there: {reason}") from error
+    return listener
+
+
+def describe_address(listener: socket.socket) -> str:
+    """Return the address of a socket as a URL."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

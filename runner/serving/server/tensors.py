@@ -1,0 +1,271 @@
+"""Tensors of the Open Inference Protocol v2, in JSON and in its binary extension.
+
+https://github.com/kserve/open-inference-protocol and Triton's "Binary Tensor Data Extension".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeGuard
+
+import numpy as np
+import pyarrow as pa
+
+from runner.errors import DataError, unknown_choice
+
+HEADER_LENGTH = "inference-header-content-length"
+MAX_DIMENSIONS = 3
+_INTEGERS = {
+    f"{kind}{bits}": getattr(pa, f"{kind.lower()}{bits}")()
+    for kind in ("INT", "UINT")
+    for bits in (8, 16, 32, 64)
+}
+DATATYPES: Mapping[str, pa.DataType] = {
+    "BOOL": pa.bool_(),
+    **_INTEGERS,
+    "FP32": pa.float32(),
+    "FP64": pa.float64(),
+    "BYTES": pa.string(),
+}
+_JSON_TYPES: Mapping[str, set[type]] = {
+    "BOOL": {bool},
+    "FP32": {int, float},
+    "FP64": {int, float},
+    "BYTES": {str},
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A named tensor.
+
+    Args:
+        values: all elements, row-major; or a list for each row, if the rows of a JSON tensor hold
+            lists of several lengths.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    values: pa.Array
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """A request as it stands in a body.
+
+    Args:
+        outputs: names of the tensors that are asked for, and whether in binary; none: all.
+        binary: whether tensors that are not named are wanted in binary.
+    """
+
+    id: str
+    parameters: Mapping[str, Any]
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, bool]
+    binary: bool
+
+
+def parse_request(body: bytes, header_length: str | None) -> InferRequest:
+    """Parse the body of a request.
+
+    Args:
+        header_length: of the JSON, in bytes; None: there are no binary tensors behind it.
+
+    Raises:
+        DataError: naming the field or the tensor that is wrong.
+    """
+    end = len(body) if header_length is None else _parse_length(header_length, len(body))
+    try:
+        content = json.loads(body[:end])
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"the request is no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise DataError("the request is no JSON object")
+    parameters = _mapping(content, "parameters", "the request")
+    inputs: dict[str, Tensor] = {}
+    at = end
+    for spec in _objects(content, "inputs"):
+        name = _name(spec, "inputs")
+        if name in inputs:
+            raise DataError(f"inputs: two tensors are called {name!r}")
+        size = _mapping(spec, "parameters", name).get("binary_data_size")
+        inputs[name] = _parse_tensor(name, spec, body[at : at + size] if _is_size(size) else size)
+        at += size if _is_size(size) else 0
+    if at != len(body):
+        raise DataError(f"the request has {len(body)} bytes, but its tensors end at {at}")
+    if not inputs:
+        raise DataError("inputs: the request has none")
+    binary = bool(parameters.get("binary_data_output", False))
+    outputs = {
+        _name(spec, "outputs"): bool(
+            _mapping(spec, "parameters", "outputs").get("binary_data", binary)
+        )
+        for spec in _objects(content, "outputs")
+    }
+    return InferRequest(str(content.get("id", "")), parameters, inputs, outputs, binary)
+
+
+def _parse_length(text: str, at_most: int) -> int:
+    if not text.isdecimal() or int(text) > at_most:
+        raise DataError(f"{HEADER_LENGTH}: {text[:40]!r} is no length within the {at_most} bytes")
+    return int(text)
+
+
+def _is_size(size: Any) -> TypeGuard[int]:
+    return type(size) is int and size >= 0
+
+
+def _mapping(content: Mapping[str, Any], key: str, owner: str) -> Mapping[str, Any]:
+    found = content.get(key) or {}
+    if not isinstance(found, dict):
+        raise DataError(f"{owner}: {key} is no object")
+    return found
+
+
+def _objects(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    found = content.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(spec, dict) for spec in found):
+        raise DataError(f"{key}: is no list of objects")
+    return found
+
+
+def _name(spec: Mapping[str, Any], key: str) -> str:
+    name = spec.get("name")
+    if not isinstance(name, str) or not name:
+        raise DataError(f"{key}: a tensor has no name")
+    return name
+
+
+def _parse_tensor(name: str, spec: Mapping[str, Any], content: Any) -> Tensor:
+    """Parse a tensor whose elements are `content`, bytes; or None, if they stand in its JSON.
+
+    Raises:
+        DataError: for fields that do not fit each other.
+    """
+    datatype, shape = spec.get("datatype"), spec.get("shape")
+    if not isinstance(datatype, str) or datatype not in DATATYPES:
+        raise DataError(f"tensor {name!r}: {unknown_choice('datatype', datatype, DATATYPES)}")
+    if (
+        not isinstance(shape, list)
+        or not 1 <= len(shape) <= MAX_DIMENSIONS
+        or not all(_is_size(size) for size in shape)
+    ):
+        raise DataError(
+            f"tensor {name!r}: shape {shape!r:.80}: expected 1 to {MAX_DIMENSIONS} sizes"
+        )
+    if content is not None and not isinstance(content, bytes):
+        raise DataError(f"tensor {name!r}: binary_data_size {content!r:.40} is no size")
+    if content is None:
+        values = _from_json(name, datatype, len(shape), spec.get("data"))
+    elif datatype == "BYTES":
+        values = _split_texts(name, content)
+    else:
+        values = _from_bytes(name, datatype, content)
+    if len(values) != math.prod(shape):
+        raise DataError(
+            f"tensor {name!r}: has {len(values)} elements, but the shape {shape} has "
+            f"{math.prod(shape)}"
+        )
+    return Tensor(name, datatype, tuple(shape), values)
+
+
+def _from_json(name: str, datatype: str, num_dimensions: int, data: Any) -> pa.Array:
+    if not isinstance(data, list):
+        raise DataError(f"tensor {name!r}: has neither data (a list) nor binary_data_size")
+    for _ in range(num_dimensions - 1):  # row-major elements may be nested by dimension
+        if data and all(type(row) is list for row in data):
+            data = list(chain.from_iterable(data))
+    kind, elements = DATATYPES[datatype], data
+    if any(type(row) is list for row in data):
+        kind = pa.list_(kind)
+        elements = chain.from_iterable(
+            row if type(row) is list else [row] for row in data if row is not None
+        )
+    _check_types(name, datatype, elements)
+    try:
+        return pa.array(data, kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise DataError(f"tensor {name!r}, {datatype}: {error}") from error
+
+
+def _check_types(name: str, datatype: str, elements: Iterable[Any]) -> None:
+    """Refuse what Arrow would convert without a word, such as 1.5 to 1.
+
+    Raises:
+        DataError: naming the first such element.
+    """
+    known = {*_JSON_TYPES.get(datatype, {int}), type(None)}
+    found = list(elements)
+    if {*map(type, found)} <= known:
+        return
+    wrong = next(element for element in found if type(element) not in known)
+    raise DataError(f"tensor {name!r}: {json.dumps(wrong)[:80]} is no element of {datatype}")
+
+
+def _from_bytes(name: str, datatype: str, content: bytes) -> pa.Array:
+    dtype = np.dtype(DATATYPES[datatype].to_pandas_dtype()).newbyteorder("<")
+    if len(content) % dtype.itemsize:
+        raise DataError(
+            f"tensor {name!r}: {len(content)} bytes are no multiple of the {dtype.itemsize} of "
+            f"{datatype}"
+        )
+    return pa.array(np.frombuffer(content, dtype).astype(dtype.newbyteorder("=")))
+
+
+def _split_texts(name: str, content: bytes) -> pa.Array:
+    """Split texts, each behind its length in 4 bytes.
+
+    Raises:
+        DataError: for a length that does not fit, and what is not UTF-8.
+    """
+    texts: list[bytes] = []
+    at = 0
+    while at < len(content):
+        end = at + 4 + int.from_bytes(content[at : at + 4], "little")
+        if end > len(content):
+            raise DataError(f"tensor {name!r}: text {len(texts)} ends behind the tensor's bytes")
+        texts.append(content[at + 4 : end])
+        at = end
+    try:
+        return pa.array(texts, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise DataError(f"tensor {name!r}: holds a text that is not UTF-8") from error
+
+
+def write_answer(
+    head: Mapping[str, Any], outputs: Mapping[str, np.ndarray], binary: Mapping[str, bool]
+) -> tuple[bytes, int | None]:
+    """Write the body of an answer.
+
+    Args:
+        head: the fields beside the tensors.
+        outputs: name -> float32.
+        binary: which of them are written behind the JSON.
+
+    Returns:
+        The body, and the length of its JSON if binary tensors follow.
+    """
+    specs, tail = [], []
+    for name, values in outputs.items():
+        spec: dict[str, Any] = {"name": name, "datatype": "FP32", "shape": list(values.shape)}
+        if binary[name]:
+            content = np.ascontiguousarray(values, "<f4").tobytes()
+            tail.append(content)
+            specs.append({**spec, "parameters": {"binary_data_size": len(content)}})
+        else:
+            specs.append({**spec, "data": _finite_or_none(values.ravel())})
+    text = json.dumps({**head, "outputs": specs}, allow_nan=False).encode()
+    return b"".join([text, *tail]), len(text) if tail else None
+
+
+def _finite_or_none(values: np.ndarray) -> Sequence[float | None]:
+    """Return numbers that JSON can hold; the nearest float32 of each is the number itself."""
+    found: list[float | None] = values.tolist()
+    if np.isfinite(values).all():
+        return found
+    return [x if x is not None and math.isfinite(x) else None for x in found]

@@ -1,0 +1,56 @@
+"""A folder that is written beside its place and appears there whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runner.errors import UserError
+from runner.rundir.json_files import sync_folder
+
+
+@contextmanager
+def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
+    """Give a temporary folder beside `out`, which becomes `out` if the block succeeds.
+
+    Args:
+        out: the new folder.
+        key: what named it, for messages.
+
+    Raises:
+        UserError: if `out` cannot be written, or exists.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=temporary_prefix(out), dir=out.parent))
+    except OSError as error:
+        raise UserError(f"{key} {out}: cannot be written: {error.strerror or error}") from error
+    try:
+        yield folder
+        if out.exists():
+            raise UserError(f"{key} {out}: exists by now; nothing was written")
+        folder.chmod(0o755)
+        for file in folder.rglob("*"):
+            _sync(file)
+        sync_folder(folder)
+        os.rename(folder, out)
+        sync_folder(out.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def temporary_prefix(out: Path) -> str:
+    """Return how the temporary folders of a place begin, which a killed process leaves."""
+    return f".{out.name}.tmp-"
+
+
+def _sync(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

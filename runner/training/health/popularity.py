@@ -1,0 +1,115 @@
+"""Popularity beside a retrieval model: every user is offered the items that most rows have.
+
+B rows of a batch, I items, L ids of the batch's histories, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import torch
+
+from runner.batch import Batch, Prediction
+from runner.metrics.settings import MetricSettings
+from runner.models.layers.sequences import single_ids
+from runner.training.catalogue import COUNT_ROWS, attach_slices, count_ids
+from runner.training.health.sample import Floats, Ints, batch_ids
+from runner.training.job import Job
+
+NAME = "popularity"
+
+
+def popularity_key(job: Job) -> dict[str, Any]:
+    """Return all that its numbers depend on beside the data."""
+    model: Any = job.context.model
+    return {
+        "targets": list(model.target_features),
+        "history": model.history,
+        "items": model.item.num_rows,
+        "metrics": {k: v for k, v in job.config["metrics"].items() if k not in ("train", "own")},
+    }
+
+
+def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
+    """Return what the ranking metrics are if each item's score is its number of train rows.
+
+    Candidates, users and items that are left out are those of the run's own evaluations
+    (`metrics.candidates`, `metrics.leave_history_out`, `metrics.group`); of items that are equally
+    popular, the right one ranks last. Rank 0 only.
+
+    Args:
+        job: its dataset is read, and its model says which features are items.
+        splits: the splits to judge it on.
+
+    Returns:
+        `name`, `metrics` (`split/metric[/task]`), `train_rows`, `judged_rows`, `findings`.
+    """
+    model: Any = job.context.model
+    settings = MetricSettings(**job.config["metrics"])
+    with closing(job.dataset.batches("train", batch_size=COUNT_ROWS)) as batches:  # type: ignore[type-var]
+        counts = count_ids(batches, job.dataset.schema, model.target_features)
+    counts_I = torch.stack([own[: model.item.num_rows] for own in counts.values()]).sum(0).numpy()
+    metrics: dict[str, float] = {}
+    for split in splits:
+        measured = job.make_metrics(True)
+        for prediction in _predict(job, split, counts_I, settings):
+            measured.update(prediction, {})
+        for key, value in measured.compute().items():
+            if key.partition("/")[0] in settings.ranking_metrics and not np.isnan(value):
+                metrics[f"{split}/{key}"] = value
+    return {
+        "name": NAME,
+        "metrics": metrics,
+        "train_rows": job.dataset.num_rows["train"],
+        "judged_rows": {split: job.dataset.num_rows[split] for split in splits},
+        "findings": [],
+    }
+
+
+def _predict(
+    job: Job, split: str, counts_I: Floats, settings: MetricSettings
+) -> Iterator[Prediction]:
+    model: Any = job.context.model
+    schema, name, history = job.dataset.schema, model.item.name, model.history
+    history = history if settings.leave_history_out else None
+    with closing(job.dataset.batches(split, batch_size=COUNT_ROWS)) as batches:  # type: ignore[type-var]
+        for batch in batches:
+            item_B = single_ids(batch, name).numpy()
+            score_B = torch.from_numpy(counts_I[item_B])
+            aux = {}
+            if settings.ranks_full_catalogue:
+                rank_B = rank_by_count(counts_I, item_B, *_history(batch, job, history))
+                aux["rank_B"] = torch.from_numpy(rank_B).to(job.device)
+            logits_BT = score_B[:, None].expand_as(batch.labels_BT).to(job.device)
+            on_device = batch.to(job.device)
+            prediction = Prediction.of(logits_BT, on_device, **aux)
+            yield attach_slices(prediction, on_device, schema, settings.slice_by, model)
+
+
+def _history(batch: Batch, job: Job, name: str | None) -> tuple[Ints, Ints]:
+    found = dict(batch_ids(batch, job.dataset.schema)).get(name) if name is not None else None
+    none = np.zeros(0, np.int64)
+    return (none, none) if found is None else (found.rows_V, found.ids_V)
+
+
+def rank_by_count(counts_I: Floats, item_B: Ints, rows_L: Ints, ids_L: Ints) -> Floats:
+    """Return [B], the rank from 1 of each row's item among all items, by their counts.
+
+    Equal counts stand before the item, as for `RetrievalModel.rank_in_catalogue`.
+
+    Args:
+        counts_I: of all items.
+        item_B: the item of each row.
+        rows_L: row of each id that is left out of its row's ranking; it may stand there twice.
+        ids_L: that id; where it is the row's item, that one is ranked all the same.
+    """
+    ascending_I = np.sort(counts_I)
+    count_B = counts_I[item_B]
+    rank_B = (len(counts_I) - np.searchsorted(ascending_I, count_B)).astype(np.float64)
+    pairs = np.unique(np.stack([rows_L, ids_L]), axis=1)
+    rows, ids = pairs[:, pairs[1] != item_B[pairs[0]]]
+    before = counts_I[ids] >= count_B[rows]
+    return rank_B - np.bincount(rows[before], minlength=len(item_B))

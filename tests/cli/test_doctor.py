@@ -1,0 +1,57 @@
+"""`doctor` says what is here, and what does not fit."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from runner.__main__ import main
+from runner.cli import doctor
+from runner.machine import cpu_name
+from tests.conftest import ROOT
+
+
+def test_it_shows_each_part_of_the_machine_in_a_line(capsys):
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert names == [
+        "packages",
+        "cores",
+        "memory",
+        "start",
+        "gpu",
+        "bf16",
+        "disk",
+        "cache",
+        "extras",
+    ]
+
+
+def test_packages_that_do_not_pair_are_named(monkeypatch, capsys):
+    versions = {"torch": "2.13.0+cpu", "torchrec": "1.8.0", "fbgemm-gpu-cpu": "1.6.0"}
+    monkeypatch.setattr("runner.rundir.provenance.package_versions", lambda: versions)
+    shown, problem = doctor._packages()
+    assert "fbgemm-gpu-cpu 1.6.0" in shown
+    assert problem == "torch 2.13 goes with FBGEMM 1.8 and TorchRec 1.8"
+
+
+def test_extras_are_those_that_the_package_declares():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = set(project["optional-dependencies"]) - {"cpu", "gpu", "dev"}
+    assert set(doctor.EXTRAS) == declared
+
+
+def test_a_full_disk_is_told(monkeypatch, tmp_path):
+    usage = type("Usage", (), {"free": 1e9})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    value, problem = doctor._disk(tmp_path / "outputs")
+    assert value.startswith("1 GB free") and problem is not None and "clean" in problem
+
+
+@pytest.mark.parametrize("flags", ["fpu avx2 amx_bf16", "fpu avx2"])
+def test_the_name_of_the_processor_has_what_decides_about_bf16(tmp_path, flags):
+    path = tmp_path / "cpuinfo"
+    path.write_text(f"processor\t: 0\nmodel name\t: A CPU\nflags\t\t: {flags}\n")
+    assert cpu_name(path) == ", ".join(["A CPU", *sorted(flags.split()[1:])])

@@ -1,0 +1,63 @@
+"""`explain` names a key's meaning, its value, the line that set it, and what it changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.__main__ import main
+from runner.config.locations import CONF, PROJECT
+
+
+def explain(capsys, *words: str) -> list[str]:
+    assert main(["explain", *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def line_with(path, text: str) -> int:
+    return 1 + next(i for i, line in enumerate(path.read_text().splitlines()) if text in line)
+
+
+def test_a_default_is_found_in_its_file_and_line(capsys):
+    value, meaning, kind, place, changes = explain(capsys, "trainer.accumulate")
+    assert value == "trainer.accumulate: 1" and meaning.startswith("  micro-batches of an update")
+    assert "whole number, at least 1" in kind and "factor of the rows of an update" in changes
+    line = line_with(CONF / "trainer/default.yaml", "accumulate:")
+    assert place == f"  set by   conf/trainer/default.yaml:{line}: 1"
+
+
+def test_an_override_is_named_beside_the_default(capsys):
+    shown = explain(capsys, "trainer.amp", "trainer.amp=true")
+    assert shown[0] == "trainer.amp: true"
+    assert any("trainer.amp=true of this command; false in conf/trainer" in s for s in shown)
+
+
+@pytest.mark.parametrize(
+    ("key", "option", "file", "text"),
+    [
+        ("model.net.dropout", "recipe=bars", CONF / "recipe/bars.yaml", "dropout:"),
+        (
+            "optimizer.sparse.lr",
+            "experiments=movielens_dlrm",
+            PROJECT / "experiments/movielens_dlrm.yaml",
+            "sparse:",
+        ),
+    ],
+)
+def test_the_recipe_and_the_experiment_win(capsys, key, option, file, text):
+    shown = explain(capsys, key, option, *(["model=dcn"] if "recipe" in option else []))
+    place = next(s for s in shown if s.startswith("  set by"))
+    assert place.startswith(f"  set by   {file.relative_to(PROJECT)}:{line_with(file, text)}")
+
+
+def test_a_key_that_is_not_signed_may_be_changed_by_resume(capsys):
+    assert "`resume` may change it" in explain(capsys, "trainer.num_threads")[-1]
+
+
+def test_groups_lead_on_to_ls(capsys):
+    assert "`ls optimizer=OPTION`" in explain(capsys, "optimizer")[1]
+    assert "checkpoint.monitor.direction" in explain(capsys, "checkpoint.monitor")[0]
+
+
+def test_an_unknown_key_names_the_nearest(capsys):
+    assert main(["explain", "trainer.acumulate"]) == 2
+    assert "nearest: 'trainer.accumulate'" in capsys.readouterr().err

@@ -1,0 +1,66 @@
+"""`init NAME` makes a project that trains at once, and whose own tests pass."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from runner.__main__ import main
+from runner.cli.init import FILES, render
+from tests.conftest import ROOT
+
+
+def run(folder, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_the_project_trains_by_the_command_that_init_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "shop"]) == 0
+    said = capsys.readouterr().out
+    command = next(line for line in said.splitlines() if "-m runner" in line).split()
+    done = run(tmp_path / "shop", *command[1:], "trainer.max_epochs=4")
+    assert done.returncode == 0, done.stderr
+    assert "auc of logistic regression" in done.stdout
+    shifted = (*command[1:], "task._target_=shop.task.Shifted", "+task.distance=0.1")
+    done = run(tmp_path / "shop", *shifted, "trainer.max_epochs=1", "trainer.log_every=1")
+    assert done.returncode == 0, done.stderr
+    assert "slope" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_tests_of_the_project_pass(tmp_path):
+    assert main(["init", str(tmp_path / "shop")]) == 0
+    done = run(tmp_path / "shop", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout
+
+
+def test_every_template_belongs_to_a_file_and_no_name_is_left_open():
+    folder = ROOT / "runner/cli/project_template"
+    assert sorted(FILES.values()) == sorted(p.stem for p in folder.glob("*.template"))
+    assert not [path for path, text in render("shop").items() if "$name" in text]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("my-shop", "cannot name a package"),
+        ("class", "cannot name a package"),
+        ("conf", "cannot name a package"),
+        ("torch", "there is a package torch already"),
+        ("full", "not an empty folder"),
+        ("nowhere/shop", "is no folder that can be written"),
+    ],
+)
+def test_a_name_that_cannot_be_taken_is_refused(tmp_path, monkeypatch, capsys, name, problem):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    assert main(["init", name]) == 2
+    assert problem in capsys.readouterr().err
+    assert [p.name for p in tmp_path.rglob("*")] == ["full", "file"]

@@ -1,0 +1,165 @@
+"""The verb `schema` on tables of interactions: what it recognises, proposes, asks and says."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from pyarrow import csv
+
+from runner.cli.schema import schema
+from runner.data.tabular.column_names import names_item
+from runner.data.tabular.propose_interactions import UnclearColumnError
+from runner.data.tabular.schema_file import parse_schema
+from runner.errors import UserError
+
+ROWS = 1000
+
+
+def columns(**more):
+    """Return users, items and times of their own names, and further columns."""
+    rng = np.random.default_rng(0)
+    usual = {
+        "user_id": rng.integers(0, 90, ROWS),
+        "item_id": rng.integers(0, 70, ROWS),
+        "timestamp": 1_500_000_000 + rng.integers(0, 10**7, ROWS),
+    }
+    return {name: values for name, values in (usual | more).items() if values is not None}
+
+
+@pytest.fixture
+def propose(tmp_path, capsys):
+    """Write a table and run the verb; return the YAML, and what was shown."""
+
+    def run(table, *flags):
+        path, out = tmp_path / "x.parquet", tmp_path / "s.yaml"
+        pq.write_table(pa.table(table), path)
+        out.unlink(missing_ok=True)
+        assert schema([str(path), *flags, "--out", str(out)], ()) == 0
+        text = out.read_text()
+        return yaml.safe_load(text), " ".join(capsys.readouterr().out.split())
+
+    return run
+
+
+RENAMED = {
+    "amazon": ("reviewerID", "parent_asin", "unixReviewTime"),
+    "movielens": ("userId", "movieId", "timestamp"),
+    "shop": ("customer_id", "product_id", "created_at"),
+    "songs": ("uid", "track", "ts"),
+    "no names": ("user", "x", "time"),
+}
+
+
+@pytest.mark.parametrize("names", RENAMED.values(), ids=RENAMED)
+def test_user_item_and_time_are_recognised(propose, names):
+    table = dict(zip(names, columns().values()))
+    proposed, shown = propose(table)
+    declared = proposed["interactions"]
+    assert (declared["user"], declared["item"], declared["time"]) == names
+    assert proposed["split"] == "leave_one_out" and parse_schema(proposed).interactions
+    assert f"task: the next item ({names[1]}) of each user ({names[0]})" in shown
+    assert "next: python -m runner dataset=parquet" in shown and "model=sasrec" in shown
+    assert "model.net.every=true model.net.uniform=0" in shown  # of 70 items none need be drawn
+
+
+def test_whole_numbers_of_text_files_stay_numbers_so_that_items_can_be_named(tmp_path):
+    path, out = tmp_path / "x.csv", tmp_path / "s.yaml"
+    csv.write_csv(pa.table(columns(user_id=[f"u{n % 90}" for n in range(ROWS)])), path)
+    assert schema([str(path), "--out", str(out)], ()) == 0
+    ids = {spec.name: spec.input for spec in parse_schema(yaml.safe_load(out.read_text())).ids}
+    assert ids == {"user_id": "auto", "item_id": "integer", "history": "integer"}
+
+
+def test_of_many_items_negatives_are_drawn(propose):
+    _, shown = propose(columns(item_id=np.arange(ROWS) * 3), "--item", "item_id")
+    assert "model.net.every" in shown
+    many = {name: np.tile(values, 4) for name, values in columns().items()}
+    _, shown = propose(many | {"item_id": np.arange(4 * ROWS) * 3})
+    assert "model=sasrec" in shown and "model.net.every" not in shown
+
+
+def test_a_rating_says_both_tasks(propose):
+    table = columns(rating=np.arange(ROWS) % 5 + 1.0)
+    proposed, shown = propose(table)
+    assert list(proposed["labels"]) == ["rating"]
+    assert "task: predicts rating" in shown and "--task next_item proposes" in shown
+    proposed, shown = propose(table, "--task", "next_item")
+    declared = proposed["interactions"]
+    assert (declared["rating"], declared["positive"]) == ("rating", 4)
+    assert "--label rating proposes to predict it instead" in shown
+    assert "rating below 4 are left out" in shown
+    proposed, _ = propose(columns(click=np.arange(ROWS) % 2), "--task=next_item")
+    assert proposed["interactions"]["positive"] == 1
+
+
+def test_times_in_milliseconds_have_their_unit(propose):
+    table = columns(timestamp=columns()["timestamp"] * 1000)
+    proposed, _ = propose(table)
+    assert proposed["interactions"]["time_unit"] == "milliseconds"
+
+
+def test_other_columns_are_left_out_and_said(propose):
+    proposed, shown = propose(columns(category=np.arange(ROWS) % 7))
+    assert set(proposed) == {"path", "split", "interactions"}
+    assert "interactions.sequences puts ids into the histories" in shown
+
+
+def test_a_table_without_times_or_items_is_no_table_of_interactions(propose):
+    for table in (columns(timestamp=None), columns(item_id=None, price=np.linspace(0, 9, ROWS))):
+        proposed, shown = propose(table)
+        assert "interactions" not in proposed and "no column looks like the label" in shown
+
+
+def test_several_items_are_refused_with_the_flag_and_taken_by_it(propose):
+    table = columns(product_id=np.arange(ROWS) % 50)
+    with pytest.raises(UnclearColumnError, match="may be the item: item_id, product_id; --item"):
+        propose(table)
+    proposed, _ = propose(table, "--item", "product_id")
+    assert proposed["interactions"]["item"] == "product_id"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--task", "nextitem"], "--task nextitem: one of next_item, label; nearest: 'next_item'"),
+        (["--user", "user"], "--user user: no such column; nearest: 'user_id'"),
+        (["--task", "next_item", "--drop", "timestamp"], "no column looks like the time; --time"),
+    ],
+)
+def test_wrong_words_are_named(propose, flags, message):
+    with pytest.raises(UserError, match=message):
+        propose(columns(), *flags)
+
+
+def test_on_a_terminal_the_item_is_asked(tmp_path):
+    path, out = tmp_path / "x.parquet", tmp_path / "s.yaml"
+    pq.write_table(pa.table(columns(product_id=np.arange(ROWS) % 50)), path)
+    main, side = pty.openpty()
+    command = [sys.executable, "-m", "runner", "schema", str(path), "--out", str(out)]
+    child = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, close_fds=True)
+    os.close(side)
+    os.write(main, b"produkt\nproduct_id\n")
+    shown = b""
+    try:
+        while part := os.read(main, 4096):
+            shown += part
+    except OSError:  # how Linux ends what was written to a terminal
+        pass
+    os.close(main)
+    assert child.wait() == 0, shown
+    assert b"nearest: 'product_id'" in shown
+    assert yaml.safe_load(out.read_text())["interactions"]["item"] == "product_id"
+
+
+def test_names_of_items_are_those_and_no_others():
+    yes = ("item", "itemId", "movie_ids", "parent_asin", "song", "articles", "ad_id", "video_key")
+    no = ("item_count", "user_id", "price", "item_category", "movie_year", "id", "code")
+    assert [n for n in yes if not names_item(n)] == [n for n in no if names_item(n)] == []

@@ -1,0 +1,78 @@
+"""Metrics follow the kind of the model, and an experiment keeps what fits other choices."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import runner.models
+from runner.config.compose import compose_job
+from runner.metrics.settings import RETRIEVAL_NETS
+from runner.models.layers.retrieval import RetrievalModel
+
+
+def composed(*words):
+    job = compose_job(words)
+    assert not job.problems
+    config = job.config
+    monitor = config["checkpoint"]["monitor"]["metric"]
+    return config["metrics"], monitor, " ".join(job.notes)
+
+
+def test_every_model_that_finds_items_is_measured_by_rankings():
+    public = [getattr(runner.models, name) for name in runner.models.__all__]
+    found = [c for c in public if inspect.isclass(c) and issubclass(c, RetrievalModel)]
+    names = {f"{c.__module__}.{c.__name__}" for c in found if c is not RetrievalModel}
+    assert names == set(RETRIEVAL_NETS)
+
+
+@pytest.mark.parametrize("model", ["bert4rec", "gru4rec", "hstu", "sasrec", "two_tower"])
+def test_a_model_that_finds_items_is_measured_over_the_catalogue(model):
+    metrics, monitor, notes = composed(f"model={model}")
+    assert metrics["eval"] == ["recall@10", "ndcg@10"] and metrics["train"] == []
+    assert metrics["candidates"] == "full" and monitor == "validation/recall@10"
+    assert "metrics and monitor follow the model" in notes
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("model=din",),
+        ("model=sasrec", "metrics.eval=[auc]"),
+        ("model=sasrec", "metrics.candidates=rows"),
+        ("model=sasrec", "checkpoint.monitor.metric=validation/loss"),
+        ("model=sasrec", "checkpoint.monitor={metric: validation/log_loss, direction: min}"),
+        ("model=two_tower", "model.net.item=[item,shop]"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_set_stays(words):
+    metrics, monitor, notes = composed(*words)
+    given = dict(word.split("=", 1) for word in words[1:])
+    assert metrics["candidates"] == "rows" and "follow the model" not in notes
+    assert "auc" in metrics["eval"]
+    assert monitor == "validation/auc" or any(k.startswith("checkpoint.monitor") for k in given)
+
+
+def test_an_experiment_keeps_what_fits_another_dataset_and_says_what_does_not():
+    job = compose_job(["experiments=amazon_sasrec", "dataset=parquet"])
+    own = compose_job(["dataset=parquet"])
+    assert job.config["dataset"] == own.config["dataset"]
+    assert job.config["model"]["net"]["uniform"] == 2048
+    assert job.config["metrics"]["eval"][0] == "recall@5"
+    assert "dataset is table, which has no train_on, no max_length, no negatives" in job.notes[0]
+
+
+def test_an_experiment_keeps_what_fits_another_model():
+    job = compose_job(["experiments=amazon_sasrec", "model=two_tower"])
+    assert job.config["model"]["net"]["uniform"] == 2048
+    assert "dropout" in job.config["model"]["net"] and not job.problems
+    job = compose_job(["experiments=amazon_two_tower", "model=sasrec"])
+    assert "half_life" not in job.config["model"]["net"]
+    assert "model.net is SASRec, which has no user_tower, no half_life" in " ".join(job.notes)
+
+
+def test_a_key_that_the_command_line_adds_is_still_a_mistake():
+    job = compose_job(["experiments=amazon_sasrec", "dataset=parquet", "dataset.train_on=last"])
+    assert "dataset.train_on" in " ".join(job.problems)

@@ -1,0 +1,108 @@
+"""Dates that are not ISO 8601 split a table by time and give its parts, or are asked about."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from runner.cli.schema import schema as schema_verb
+from runner.data.tabular.table import open_table
+from runner.data.tabular.table_recipe import TableRecipe
+from runner.errors import DataError, UserError
+
+ROWS = 2000
+START = datetime(2019, 3, 1, tzinfo=UTC)
+FORMS = {
+    "dmy": "%d/%m/%Y %H:%M",
+    "mdy": "%m/%d/%Y %I:%M %p",
+    "yymmddhh": "%y%m%d%H",
+    "yyyymmdd": "%Y%m%d",
+    "milliseconds": "",
+}
+
+
+def write(folder: Path, pattern: str, *, days: int = 40) -> tuple[str, np.ndarray]:
+    """Write shuffled rows whose click follows the hour; return the path and their seconds."""
+    rng = np.random.default_rng(0)
+    seconds = rng.integers(0, days * 86400, ROWS)
+    moments = [START + timedelta(seconds=int(s)) for s in seconds]
+    texts = [m.strftime(pattern) if pattern else str(int(m.timestamp()) * 1000) for m in moments]
+    click = [int(m.hour > 11) ^ int(rng.random() < 0.3) for m in moments]
+    lines = [f"{t},{u},{c}" for t, u, c in zip(texts, rng.integers(0, 50, ROWS), click)]
+    path = folder / "clicks.csv"
+    path.write_text("\n".join(["event_time,user_id,click", *lines]) + "\n")
+    return str(path), seconds
+
+
+def propose(path: str, out: Path, *flags: str) -> dict:
+    assert schema_verb([path, "--out", str(out), *flags], ()) == 0
+    return yaml.safe_load(out.read_text())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_is_found_proposed_and_splits_the_rows_by_time(form, tmp_path):
+    path, seconds = write(tmp_path, FORMS[form])
+    proposed = propose(path, tmp_path / "s.yaml")
+    assert proposed["split"] == {
+        "time": "event_time", "input": form, "validation": 0.1, "test": 0.1,
+    }  # fmt: skip
+    parts = proposed["categorical"]
+    assert parts["event_time_weekday"]["input"] == form
+    assert ("event_time_hour" in parts) is (form != "yyyymmdd")
+    recipe = TableRecipe(format="csv", path=None, schema=str(tmp_path / "s.yaml"))
+    data = open_table(recipe, window_rows=1 << 14, prefetch=0)
+    unit = {"yymmddhh": 3600, "yyyymmdd": 86400}.get(form, 60)
+    times = np.sort(seconds // unit)
+    first_test = np.quantile(times, 0.9, method="higher")
+    assert data.num_rows["test"] == (times >= first_test).sum()
+    if form != "yyyymmdd":
+        (batch,) = data.batches("train", batch_size=ROWS)
+        hours = batch.sparse["event_time_hour"].values().numpy()
+        labels = batch.labels_BT[:, 0].numpy()
+        late = labels[hours > hours.min() + 11].mean()
+        assert late > 0.6 > 0.4 > labels[hours <= hours.min() + 11].mean()
+
+
+def test_a_length_of_a_split_counts_real_time_in_such_a_form(tmp_path):
+    path, seconds = write(tmp_path, FORMS["yymmddhh"])
+    proposed = propose(path, tmp_path / "s.yaml")
+    proposed["split"] = {"time": "event_time", "input": "yymmddhh", "test": "7d"}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(proposed))
+    recipe = TableRecipe(format="csv", path=None, schema=str(tmp_path / "s.yaml"))
+    data = open_table(recipe, window_rows=1 << 14, prefetch=0)
+    hours = seconds // 3600
+    assert data.num_rows["test"] == (hours >= hours.max() - 7 * 24).sum()
+
+
+def test_dates_that_may_have_the_day_or_the_month_first_are_asked_about(tmp_path, capsys):
+    path, _ = write(tmp_path, FORMS["dmy"], days=12)  # the 1st to the 12th of March
+    proposed = propose(path, tmp_path / "asked.yaml")
+    said = capsys.readouterr().out
+    assert "random" in proposed["split"]
+    assert (
+        "event_time: its values do not tell whether the day or the month comes first; "
+        "--time event_time=dmy or event_time=mdy says it"
+    ) in said
+    proposed = propose(path, tmp_path / "said.yaml", "--time", "event_time=dmy")
+    assert proposed["split"]["input"] == "dmy"
+    assert proposed["categorical"]["event_time_hour"]["input"] == "dmy"
+    with pytest.raises(UserError, match="--time event_time: its values do not tell"):
+        propose(path, tmp_path / "x.yaml", "--time", "event_time")
+    with pytest.raises(UserError, match=r"day is no form of times; .*forms are .*dmy, mdy, ymd"):
+        propose(path, tmp_path / "x.yaml", "--time", "event_time=day")
+    with pytest.raises(UserError, match="has no times in the form milliseconds"):
+        propose(path, tmp_path / "x.yaml", "--time", "event_time=milliseconds")
+
+
+def test_a_split_in_the_wrong_form_is_refused_with_what_to_write(tmp_path):
+    path, _ = write(tmp_path, FORMS["dmy"])
+    proposed = propose(path, tmp_path / "s.yaml")
+    proposed["split"].pop("input")
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(proposed))
+    recipe = TableRecipe(format="csv", path=None, schema=str(tmp_path / "s.yaml"))
+    with pytest.raises(DataError, match=r"event_time.*is none in ISO 8601.*`input`: dmy, mdy, ymd"):
+        recipe.check()

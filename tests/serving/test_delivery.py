@@ -1,0 +1,154 @@
+"""Deltas of whole runs: by the command line, and delivered while a training goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.rundir.checkpoint import saved_steps
+from runner.serving.artifact import open_artifact
+from runner.serving.artifact_weights import read_artifact_weights
+from runner.serving.delta import next_delta, open_delta
+from runner.serving.scorer import Scorer
+from tests.conftest import TINY
+from tests.serving import clicks
+from tests.whole.test_items import FULL, SETTINGS, beauty  # noqa: F401  (a fixture)
+
+DELIVERING = (*TINY, "trainer.ema.decay=0.9", "trainer.log_every=50", "trainer.eval_every=null")
+
+
+def verb(runner, *words: str) -> None:
+    done = runner.run(*words)
+    assert done.code == 0, done.text
+
+
+def assert_same_model(first: Path, second: Path) -> None:
+    """Compare weights, tables and transforms, to the last bit."""
+    weights, expected = (read_artifact_weights(open_artifact(path)) for path in (first, second))
+    assert weights.keys() == expected.keys()
+    for key, values in expected.items():
+        assert weights[key].tobytes() == values.tobytes(), key
+    for path in second.glob("vocabulary-*"):
+        assert (first / path.name).read_bytes() == path.read_bytes()
+    assert (first / "schema.json").read_text() == (second / "schema.json").read_text()
+
+
+@pytest.mark.parametrize("case", ["dlrm", "several tasks, int8", "two_tower"])
+def test_a_delta_applied_is_the_checkpoint_exported_whole(runner, beauty, tmp_path, case):  # noqa: F811
+    words = {
+        "dlrm": TINY,
+        "several tasks, int8": (*clicks.write(tmp_path / "data"), "checkpoint.save_every=5"),
+        "two_tower": (*SETTINGS, beauty, "model=two_tower", *FULL, "report=false"),
+    }[case]
+    run = tmp_path / "run"
+    verb(runner, *words, f"hydra.run.dir={run}", "checkpoint.keep=9")
+    early, *_, last = saved_steps(run / "checkpoints")
+    quantise = ("--quantise", "int8") if "int8" in case else ()
+    for name, step in (("base", early), ("whole", last)):
+        out = str(tmp_path / name)
+        verb(runner, "export", str(run), "--out", out, *quantise, f"checkpoint.step={step}")
+    words = ("--since", str(tmp_path / "base"), "--out", str(tmp_path / "delta"))
+    verb(runner, "export", str(run), *words, f"checkpoint.step={last}")
+    verb(
+        runner,
+        "apply",
+        *(str(tmp_path / n) for n in ("base", "delta")),
+        "--out",
+        str(tmp_path / "new"),
+    )
+    assert_same_model(tmp_path / "new", tmp_path / "whole")
+    delta = open_delta(tmp_path / "delta")
+    manifest = json.loads((tmp_path / "new" / "manifest.json").read_text())
+    assert (delta.base, delta.step) == (open_artifact(tmp_path / "base").version, last)
+    assert (manifest["version"], manifest["checkpoint"]["step"]) == (delta.version, last)
+    new, whole = (json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("new", "whole"))
+    assert new["measured"] == {"version": delta.version, "step": last}
+    assert new["evaluated"] == whole["evaluated"]
+    assert new["formats"]["pt2"]["metrics"] == whole["formats"]["pt2"]["metrics"]
+    example, expected = (np.load(tmp_path / n / "example.npz") for n in ("new", "whole"))
+    assert sorted(example.files) == sorted(expected.files)
+    for name in expected.files:
+        assert example[name].tobytes() == expected[name].tobytes(), name
+    # on the wrong base, and into a folder that is there
+    done = runner.run(
+        "apply", str(tmp_path / "whole"), str(tmp_path / "delta"), "--out", str(tmp_path / "x")
+    )
+    assert done.code == 2
+    assert delta.base in done.text
+    assert open_artifact(tmp_path / "whole").version in done.text
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_a_delta_cannot_be_is_refused_before_anything_is_written(runner, tmp_path):
+    for words, message in (
+        (("apply", "model", "delta"), "--out is not set"),
+        (("apply", "model", "--out", "x"), "name a model and its deltas"),
+        (("apply", "nothing", "delta", "--out", "x"), "no exported model"),
+        (("apply", "model", "delta", "--outt", "x"), "nearest: '--out'"),
+        (("export", "run", "--since", "nothing", "--out", "x"), "no exported model"),
+        ((*TINY, "delivery.every=5"), "delivery.to is not set"),
+        ((*TINY, "delivery.to=x"), "nothing is delivered without delivery.every"),
+        ((*TINY, "delivery.evry=5"), "delivery.every"),
+        ((*TINY, "delivery.every=5", "delivery.to=x", "checkpoint.keep=0"), "from a checkpoint"),
+        ((*TINY, "delivery.every=5", "delivery.to=x", "loop=tune_lr"), "only loop=train"),
+    ):
+        done = runner.run(*words, cwd=tmp_path)
+        assert (done.code, message in done.text) == (2, True), done.text
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_delivering_run_that_is_killed_goes_on_without_a_gap(runner, tmp_path):
+    """The first artifact is there, as after its export, so that every delivery is a delta."""
+    run, folder = tmp_path / "run", tmp_path / "deliveries"
+    words = (*DELIVERING, "loop=online", "trainer.max_epochs=null", f"hydra.run.dir={run}")
+    verb(runner, *words, "trainer.max_steps=5")
+    verb(runner, "export", str(run), "--out", str(folder / "full"), "checkpoint.step=5")
+    more = ("delivery.every=2", f"delivery.to={folder}", "trainer.max_steps=80")
+    training = runner.start("resume", str(run), *more)
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("delta-*"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(training.pid, signal.SIGKILL)
+    training.wait()
+    killed_at = len(list(folder.glob("delta-*")))
+    assert killed_at >= 3
+    verb(runner, "resume", str(run))
+    scorer, deltas = Scorer.load(folder / "full"), []
+    while (path := next_delta(scorer, folder)) is not None:
+        scorer.apply_delta(path)
+        deltas.append(path)
+    assert sorted(deltas) == sorted(folder.glob("delta-*"))  # one chain, and nothing beside it
+    steps = [open_delta(path).step for path in deltas]
+    assert steps == list(range(6, 81, 2))
+    verb(runner, "apply", str(folder / "full"), *map(str, deltas), "--out", str(tmp_path / "new"))
+    verb(runner, "export", str(run), "--out", str(tmp_path / "whole"), "checkpoint.step=80")
+    assert_same_model(tmp_path / "new", tmp_path / "whole")
+    metrics = json.loads((tmp_path / "new" / "metrics.json").read_text())
+    assert metrics["measured"]["step"] == 5  # deliveries are not measured one by one
+    assert open_artifact(tmp_path / "new").manifest["weights"] == "ema"
+
+
+def test_a_training_delivers_a_whole_artifact_first_and_its_last_weights_at_the_end(
+    runner, tmp_path
+):
+    run, folder = tmp_path / "run", tmp_path / "deliveries"
+    words = ("delivery.every=10", f"delivery.to={folder}", f"hydra.run.dir={run}")
+    verb(runner, *TINY, *words)
+    full = open_artifact(folder / "full")
+    assert full.step == 10
+    metrics = json.loads((folder / "full" / "metrics.json").read_text())
+    assert metrics["formats"]["pt2"]["metrics"] == metrics["evaluated"]
+    deltas = sorted(folder.glob("delta-*"))
+    assert open_delta(deltas[-1]).step == 40
+    assert open_delta(deltas[0]).base == full.version
+    plain = tmp_path / "plain"
+    verb(runner, *TINY, f"hydra.run.dir={plain}")
+    assert (run / "metrics.jsonl").read_text() == (plain / "metrics.jsonl").read_text()
+    signatures = [json.loads((p / "meta.json").read_text())["signature"] for p in (run, plain)]
+    assert signatures[0] == signatures[1]

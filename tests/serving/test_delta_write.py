@@ -1,0 +1,131 @@
+"""What a delta holds: rows that differ in a bit, tables of other sizes, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.errors import UserError
+from runner.serving.artifact import open_artifact
+from runner.serving.artifact_weights import read_artifact_weights
+from runner.serving.delta import Delta
+from runner.serving.delta_write import Difference, check_same_model, find_difference
+from runner.serving.onnx_weights import read_initializers, with_initializers
+from runner.serving.scorer import Scorer
+from tests.serving.versions import Versions, served
+
+TABLE, FIRST = "model/lookup.pooled.0.rows.weight", "model/lookup.pooled.0.first_F"
+
+
+def stacked(sizes: list[int], seed: int) -> dict[str, np.ndarray]:
+    """Tables one behind another, each with rows of its own number."""
+    random = np.random.default_rng(seed)
+    starts = np.cumsum([0, *sizes[:-1]])
+    weights = random.normal(size=(sum(sizes), 3)).astype(np.float32)
+    return {TABLE: weights, FIRST: starts[[1, 0, 1]], "model/model.bias": np.ones(2, np.float32)}
+
+
+def applied(difference: Difference, base: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    delta = Delta(Path("delta"), {"resized": difference.resized})
+    vars(delta)["weights"] = difference.weights
+    new = delta.new_weights("model", lambda name: base.get(f"model/{name}"))
+    return base | {f"model/{name}": values for name, values in new.items()}
+
+
+def test_only_rows_that_differ_in_a_bit_are_kept():
+    base = stacked([4, 6], 0)
+    new = {key: values.copy() for key, values in base.items()}
+    assert find_difference(base, new).is_empty
+    new[TABLE][2, 1] = np.nextafter(new[TABLE][2, 1], 9)
+    new[TABLE][7, 0] = np.nan
+    base[TABLE][5, 2], new[TABLE][5, 2] = 0.0, -0.0  # equal as numbers
+    difference = find_difference(base, new)
+    assert difference.weights[f"{TABLE}/rows"].tolist() == [2, 5, 7]
+    assert not difference.resized
+    for key, values in applied(difference, base).items():
+        assert values.tobytes() == new[key].tobytes()
+    assert find_difference(new, {k: x.copy() for k, x in new.items()}).is_empty
+
+
+@pytest.mark.parametrize("sizes", [[4, 9], [2, 6], [7, 2], [1, 1]])
+def test_tables_that_grew_or_shrank_keep_their_rows_and_mark_what_is_gone(sizes):
+    base, new = stacked([4, 6], 0), stacked(sizes, 1)
+    kept = [min(a, b) for a, b in zip([4, 6], sizes)]
+    new[TABLE][: kept[0]] = base[TABLE][: kept[0]]
+    new[TABLE][sizes[0] : sizes[0] + kept[1]] = base[TABLE][4 : 4 + kept[1]]
+    difference = find_difference(base, new)
+    for key, values in applied(difference, base).items():
+        assert values.tobytes() == new[key].tobytes(), key
+    new_rows = {*range(kept[0], sizes[0]), *range(sizes[0] + kept[1], sum(sizes))}
+    assert set(difference.weights[f"{TABLE}/rows"].tolist()) == new_rows
+    gone = {
+        row for start, stop in difference.resized[TABLE]["deleted"] for row in range(start, stop)
+    }
+    assert gone == {*range(kept[0], 4), *range(4 + kept[1], 10)}
+
+
+def test_another_model_is_refused_with_what_differs(tmp_path):
+    versions = Versions(tmp_path)
+    base = open_artifact(versions.write_whole("base"))
+    new = versions.now()
+    check_same_model(base, new)
+    for name, value in (("architecture", "dcn"), ("quantise", "int8"), ("weights", "ema")):
+        with pytest.raises(UserError, match=rf"its {name} is .*{value}: export the model whole"):
+            check_same_model(base, replace(new, facts={**new.facts, name: value}))
+    with pytest.raises(UserError, match="other features"):
+        check_same_model(base, replace(new, tasks=()))
+    weights = dict(new.weights)
+    key = next(key for key in weights if key.endswith(".bias"))
+    weights[key] = np.ones(99, np.float32)
+    with pytest.raises(UserError, match=rf"{key} is .* in the base"):
+        find_difference(new.weights, weights)
+
+
+def test_the_weights_of_an_onnx_file_are_those_that_onnx_reads():
+    onnx = pytest.importorskip("onnx")
+    random = np.random.default_rng(0)
+    weights = {
+        "a": random.normal(size=(300, 7)).astype(np.float32),
+        "b": random.integers(0, 255, (5, 3)).astype(np.uint8),
+        "scalar": np.array(3, np.int64),
+        "half": random.normal(size=4).astype(np.float16),
+    }
+    tensors = [onnx.numpy_helper.from_array(x, name) for name, x in weights.items()]
+    graph = onnx.helper.make_graph([], "g", [], [], initializer=tensors)
+    model = onnx.helper.make_model(graph).SerializeToString()
+    found = read_initializers(model)
+    assert found.keys() == weights.keys()
+    assert all(
+        found[n].tobytes() == x.tobytes() and found[n].shape == x.shape for n, x in weights.items()
+    )
+    changed = {"a": weights["a"] + 1, "scalar": np.array(-5, np.int64)}
+    again = onnx.load_from_string(with_initializers(model, changed))
+    read = {t.name: onnx.numpy_helper.to_array(t) for t in again.graph.initializer}
+    for name, values in (weights | changed).items():
+        assert (read[name].tobytes(), read[name].dtype) == (values.tobytes(), values.dtype)
+    with pytest.raises(ValueError, match="whole ONNX"):
+        read_initializers(model[:-3])
+
+
+@pytest.mark.slow
+def test_machine_code_takes_deltas_without_being_compiled_again(tmp_path):
+    versions = Versions(tmp_path, formats=("pt2", "aoti"))
+    base = versions.write_whole("base")
+    native = Scorer.load(base, format="aoti", trust_native_code=True)
+    plain = Scorer.load(base)
+    for number in range(4):
+        versions.train()
+        path = versions.write_delta(f"delta-{number}", native.artifact)
+        before, answer = native.snapshot(), served(native)
+        native.apply_delta(path)
+        plain.apply_delta(path)
+        np.testing.assert_allclose(served(native), served(plain), rtol=1e-5)
+        assert served(before).tobytes() == answer.tobytes()  # who has begun with it goes on with it
+    [packages] = {graph._packages for graph in native._now.graphs.values()}
+    del before
+    assert len(packages._idle) == 1  # two copies in all, which take turns
+    weights = read_artifact_weights(open_artifact(base))
+    assert weights.keys() == versions.weights.keys()

@@ -1,0 +1,86 @@
+"""`serve --follow`: deltas arrive while requests are answered."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import threading
+import time
+
+import numpy as np
+
+from runner.serving.delta import open_delta
+from runner.serving.scorer import Scorer
+from tests.serving.served import serving
+from tests.serving.versions import ROWS, Versions, served
+
+NUM_DELTAS = 4
+KINDS = {"age": "FP64", "a": "INT64", "b": "INT64", "tags": "INT64"}
+BODY = json.dumps(
+    {
+        "inputs": [
+            {"name": name, "datatype": kind, "shape": [2], "data": ROWS[name]}
+            for name, kind in KINDS.items()
+        ]
+    }
+)
+
+
+def ask(connection: http.client.HTTPConnection) -> tuple[str, np.ndarray]:
+    connection.request("POST", "/v2/models/base/infer", BODY)
+    answer = connection.getresponse()
+    found = json.loads(answer.read())
+    assert answer.status == 200, found
+    assert answer.headers["model-version"] == found["model_version"]
+    return found["model_version"], np.float32(found["outputs"][0]["data"])
+
+
+def test_every_answer_is_that_of_the_version_it_names_while_deltas_arrive(runner, tmp_path):
+    versions = Versions(tmp_path)
+    base = versions.write_whole("base")
+    scorer = Scorer.load(base)
+    expected = {scorer.version: served(scorer)}
+    for n in range(NUM_DELTAS):
+        versions.train()
+        path = versions.write_delta(f"delta-{n}", scorer.artifact)
+        scorer.apply_delta(path)
+        expected[scorer.version] = served(scorer)
+    assert len({values.tobytes() for values in expected.values()}) == NUM_DELTAS + 1
+    deliveries, last = tmp_path / "deliveries", scorer.version
+    deliveries.mkdir()
+    found: list[tuple[str, np.ndarray]] = []
+
+    def keep_asking(address: str) -> None:
+        connection = http.client.HTTPConnection(address, timeout=60)
+        while not found or found[-1][0] != last:
+            found.append(ask(connection))
+
+    with serving(runner, base, "--follow", str(deliveries)) as server:
+        client = threading.Thread(target=keep_asking, args=(server.address,))
+        client.start()
+        damaged = deliveries / "delta-damaged"
+        shutil.copytree(tmp_path / "delta-0", damaged)
+        weights = next(p for p in damaged.iterdir() if p.suffix == ".safetensors")
+        weights.write_bytes(weights.read_bytes()[:-1] + b"\x00\x01")
+        while "version" not in server.process.text.partition("--follow: ")[2]:
+            time.sleep(0.05)
+        shutil.rmtree(damaged)
+        for n in range(NUM_DELTAS):
+            shutil.copytree(tmp_path / f"delta-{n}", deliveries / f".new-{n}")
+            (deliveries / f".new-{n}").rename(deliveries / f"delta-{n}")
+        client.join(120)
+        assert not client.is_alive(), server.process.text
+        connection = http.client.HTTPConnection(server.address, timeout=60)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        assert server.stop() == 143
+    assert f"runner_deltas_total {NUM_DELTAS}" in text
+    assert "runner_delta_errors_total 1\n" in text
+    assert f'version="{last}"}} 1' in text
+    assert open_delta(tmp_path / f"delta-{NUM_DELTAS - 1}").version == last
+    for version, values in found:
+        assert np.array_equal(values, expected[version]), version
+    order = list(dict.fromkeys(version for version, _ in found))
+    assert order == [version for version in expected if version in order]
+    assert order[0] == next(iter(expected)) and order[-1] == last

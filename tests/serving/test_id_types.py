@@ -1,0 +1,169 @@
+"""An id is scored as the id of the training, whatever the format of its file and its type there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import runner as public
+from runner.errors import DataError
+from runner.serving import Scorer
+from runner.serving.predict_run import predict_files
+from tests.conftest import Zygote
+from tests.data.test_formats import write_arrow, write_avro, write_orc
+
+SCHEMA = {
+    "labels": {"click": {}},
+    "categorical": {
+        "user": {"encode": "vocabulary"},
+        "shop": {"encode": "hash", "num_rows": 500},
+        "item": {"num_rows": 40},
+        "hour": {"column": "time", "encode": "hour"},
+        "both": {"cross": ["shop", "user"], "num_rows": 900},
+    },
+}
+IDS = ("user", "shop")
+NUM_ROWS = 900
+
+
+def near(value: float) -> object:
+    return pytest.approx(value, rel=1e-12)  # one pair of rows in another order is 5e-6
+
+
+def write_csv(path: Path, table: pa.Table) -> None:
+    pacsv.write_csv(table, path)
+
+
+def write_jsonl(path: Path, table: pa.Table) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+
+
+WRITERS = {
+    "parquet": lambda path, table: pq.write_table(table, path),
+    "csv": write_csv,
+    "jsonl": write_jsonl,
+    "arrow": write_arrow,
+    "orc": write_orc,
+    "avro": write_avro,
+}
+
+
+def clicks(seed: int = 0) -> pa.Table:
+    random = np.random.default_rng(seed)
+    user, shop = random.integers(0, 50, NUM_ROWS), random.integers(0, 300, NUM_ROWS)
+    chance = 1 / (1 + np.exp(2 - (user % 5) - (shop % 2)))
+    return pa.table(
+        {
+            "click": (random.random(NUM_ROWS) < chance).astype(int),
+            "user": pa.array(user, mask=user == 7),
+            "shop": shop,
+            "item": random.integers(0, 40, NUM_ROWS),
+            "time": 1_700_000_000 + 3600 * random.integers(0, 24, NUM_ROWS),
+        }
+    )
+
+
+def with_ids(table: pa.Table, type_: pa.DataType) -> pa.Table:
+    for name in IDS:
+        at = table.column_names.index(name)
+        is_packed = pa.types.is_dictionary(type_)
+        values = table[name].cast(type_.value_type if is_packed else type_)
+        table = table.set_column(at, name, values.dictionary_encode() if is_packed else values)
+    return table
+
+
+@pytest.fixture(scope="module")
+def trained(runner: Zygote, tmp_path_factory: pytest.TempPathFactory):
+    """Trains on files of a format, whose ids have some type; once for each."""
+    runs: dict[tuple[str, pa.DataType], Path] = {}
+
+    def train(format_: str, type_: pa.DataType) -> Path:
+        if (format_, type_) in runs:
+            return runs[format_, type_]
+        folder = tmp_path_factory.mktemp(format_)
+        for seed, split in enumerate(("train", "validation", "test")):
+            WRITERS[format_](folder / f"{split}.{format_}", with_ids(clicks(seed), type_))
+        paths = {"path": "train", "validation_path": "validation", "test_path": "test"}
+        places = [f"dataset.{key}={folder / name}.{format_}" for key, name in paths.items()]
+        (folder / "schema.yaml").write_text(json.dumps(SCHEMA))
+        done = runner.run(
+            f"dataset={format_}",
+            *places,
+            f"dataset.schema={folder / 'schema.yaml'}",
+            f"hydra.run.dir={folder / 'run'}",
+            "trainer.num_threads=1",
+            "trainer.batch_size=64",
+            "trainer.max_epochs=2",
+            "optimizer.sparse.lr=0.2",
+            "model=mlp",
+            "model.net.deep=[8]",
+            "report=false",
+        )
+        assert done.code == 0, done.text
+        for name in paths.values():
+            (folder / f"{name}.{format_}").unlink()  # what is needed is in the run
+        return runs.setdefault((format_, type_), folder / "run")
+
+    return train
+
+
+TRAININGS = [(format_, pa.int64()) for format_ in WRITERS] + [("parquet", pa.string())]
+
+
+@pytest.mark.parametrize(("format_", "type_"), TRAININGS, ids=str)
+def test_rows_of_every_format_have_the_auc_of_the_evaluation(trained, tmp_path, format_, type_):
+    run, test = trained(format_, type_), clicks(2)
+    expected = public.load(run).metrics["test/auc"]
+    assert expected > 0.65
+    for other, write in WRITERS.items():
+        path = tmp_path / f"rows.{other}"
+        write(path, test)
+        predict_files(run, [str(path)], out=tmp_path / other)
+        scores = pq.read_table(tmp_path / other)["score_click"].to_numpy()
+        assert roc_auc_score(test["click"].to_numpy(), scores) == near(expected), other
+
+
+TYPES = [pa.int64(), pa.int32(), pa.float64(), pa.string(), pa.large_string()]
+TYPES += [pa.dictionary(pa.int32(), pa.string())]
+
+
+@pytest.mark.parametrize(("format_", "type_"), TRAININGS, ids=str)
+def test_tables_in_memory_have_the_same_scores_whatever_the_type_of_their_ids(
+    trained, format_, type_
+):
+    run, test = public.load(trained(format_, type_)), clicks(2)
+    expected = run.predict(test)["score_click"]
+    assert roc_auc_score(test["click"].to_numpy(), expected.to_numpy()) == near(
+        run.metrics["test/auc"]
+    )
+    for given in TYPES:
+        assert run.predict(with_ids(test, given))["score_click"].equals(expected), given
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.string()], ids=str)
+def test_an_export_scores_ids_of_every_type_as_the_run_does(trained, tmp_path, type_):
+    run, test = public.load(trained("parquet", type_)), clicks(2)
+    for split in ("train", "validation", "test"):  # the artifact is held against them
+        table = with_ids(clicks(["train", "validation", "test"].index(split)), type_)
+        pq.write_table(table, run.dir.parent / f"{split}.parquet")
+    scorer = Scorer.load(run.export(tmp_path / "model").path)
+    expected = run.predict(test)["score_click"].to_numpy()
+    for given in TYPES:
+        scores = scorer.score(with_ids(test, given))["click"]
+        np.testing.assert_allclose(scores, expected, rtol=1e-6, err_msg=str(given))
+    row = {"user": ["17"], "shop": [17.0], "item": ["3"], "time": [0]}
+    plain = {"user": [17], "shop": [17], "item": [3], "time": [0]}
+    assert scorer.score(row)["click"] == scorer.score(plain)["click"]
+    with pytest.raises(DataError, match=r"row 0, column 'shop': value 17\.5: not an integer"):
+        scorer.score({**row, "shop": [17.5]})
+    problem = "not a text" if type_ == pa.string() else "'b' is not an integer"
+    wrong = [True] if type_ == pa.string() else ["b"]
+    with pytest.raises(DataError, match=f"row 0, column 'user': .*{problem}"):
+        scorer.score({**row, "user": wrong})

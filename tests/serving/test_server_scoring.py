@@ -1,0 +1,146 @@
+"""Requests that are scored together: raw and prepared, of rows and of retrieval models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from runner.errors import DataError
+from runner.serving.scorer import Scorer
+from runner.serving.server.prepared import join
+from runner.serving.server.scoring import Work, make_work, output_names, score_batch
+from runner.serving.server.tensors import InferRequest, Tensor
+from tests.models.scene import from_yaml
+from tests.serving.served import (
+    ITEMS,
+    ITEMS_COLUMNS,
+    click_rows,
+    write_artifact,
+    write_clicks_model,
+)
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory) -> Scorer:
+    return Scorer.load(write_clicks_model(tmp_path_factory.mktemp("clicks")))
+
+
+@pytest.fixture(scope="module")
+def items(tmp_path_factory) -> Scorer:
+    small = {"user_tower": [8], "item_tower": [8], "out": 4, "item": ["item"]}
+    model = from_yaml("two_tower", ITEMS, embedding_dim=4, **small)
+    folder = tmp_path_factory.mktemp("items")
+    return Scorer.load(write_artifact(folder, model, ITEMS, ITEMS_COLUMNS))
+
+
+def asked(*names: str, **parameters: Any) -> InferRequest:
+    return InferRequest("", parameters, {}, dict.fromkeys(names, True), True)
+
+
+def item_rows(num_rows: int, seed: int = 0) -> pa.Table:
+    random = np.random.default_rng(seed)
+    lists = [random.integers(0, 40, random.integers(0, 9)).tolist() for _ in range(num_rows)]
+    return pa.table(
+        {
+            "item": random.integers(0, 40, num_rows),
+            "user": random.integers(0, 9, num_rows),
+            "history": pa.array(lists, pa.list_(pa.int64())),
+        }
+    )
+
+
+def raw_work(rows: pa.Table, *outputs: str, graphs: tuple[str, ...] = ("model",)) -> Work:
+    return Work(graphs, rows, rows.num_rows, dict.fromkeys(outputs, True))
+
+
+def prepared_work(scorer: Scorer, rows: pa.Table, graph: str, *outputs: str) -> Work:
+    [spec] = [spec for spec in scorer.artifact.graphs if spec.name == graph]
+    arrays = dict(zip(spec.inputs, scorer.arrays(graph, scorer.encode(rows))))
+    return Work((graph,), arrays, rows.num_rows, dict.fromkeys(outputs, True))
+
+
+def test_a_batch_has_the_scores_of_one_table_with_all_its_rows_bit_for_bit(clicks):
+    tables = [click_rows(size, seed=size) for size in (1, 5, 2)]
+    expected = clicks.score(pa.concat_tables(tables))
+    for make in (raw_work, lambda t, *names: prepared_work(clicks, t, "model", *names)):
+        found = score_batch(clicks, [make(table, "click", "price") for table in tables])
+        for name, values in expected.items():
+            np.testing.assert_array_equal(np.concatenate([x[name] for x in found]), values)
+
+
+def test_requests_of_several_forms_in_a_batch_get_their_own_scores(clicks):
+    rows = click_rows(6)
+    numbers = rows.set_column(0, "age", rows["age"].cast(pa.float32()))
+    plain = rows.set_column(0, "age", rows["age"].cast(pa.float32()).cast(pa.float64()))
+    bad = rows.set_column(1, "a", pa.array([0, 1, 9, 0, 0, 0]))
+    works = [
+        raw_work(numbers, "click"),
+        raw_work(bad, "click"),
+        prepared_work(clicks, rows, "model", "price"),
+        raw_work(rows, "click.logit"),
+        raw_work(bad, "click"),
+    ]
+    found = score_batch(clicks, works)
+    for answer in (found[1], found[4]):
+        assert isinstance(answer, DataError)
+        assert "row 2, column 'a': value 9" in str(answer)
+    np.testing.assert_array_equal(found[0]["click"], clicks.score(plain)["click"])
+    np.testing.assert_array_equal(found[2]["price"], clicks.score(rows)["price"])
+    logits = clicks.logits(clicks.encode(rows))
+    np.testing.assert_array_equal(found[3]["click.logit"], logits[:, 0])
+
+
+def test_a_request_that_fails_by_a_bug_fails_alone(clicks):
+    rows = click_rows(3)
+    broken = Work(("model",), {}, 3, {"click": True})  # has no inputs at all
+    found = score_batch(clicks, [broken, prepared_work(clicks, rows, "model", "click")])
+    assert isinstance(found[0], KeyError)
+    np.testing.assert_array_equal(found[1]["click"], clicks.score(rows)["click"])
+
+
+def test_joined_inputs_are_those_of_the_rows_encoded_together(clicks, items):
+    for scorer, make in ((clicks, click_rows), (items, item_rows)):
+        tables = [make(size, seed=size) for size in (3, 1, 4)]
+        together = scorer.encode(pa.concat_tables(tables))
+        for spec in scorer.artifact.graphs:
+            parts = [scorer.arrays(spec.name, scorer.encode(table)) for table in tables]
+            joined = join(spec, [dict(zip(spec.inputs, part)) for part in parts])
+            for found, expected in zip(joined, scorer.arrays(spec.name, together), strict=True):
+                np.testing.assert_array_equal(found, expected)
+
+
+def test_a_retrieval_model_gives_scores_and_the_vectors_of_both_halves(items):
+    rows = item_rows(5)
+    names = output_names(items.artifact)
+    assert [*names] == ["click", "click.logit", "query.vectors", "items.vectors"]
+    [answer] = score_batch(items, [raw_work(rows, *names, graphs=("query", "items"))])
+    np.testing.assert_array_equal(answer["click"], items.score(rows)["click"])
+    for graph in ("query", "items"):
+        np.testing.assert_array_equal(answer[f"{graph}.vectors"], items.vectors(graph, rows))
+    products = np.sum(answer["query.vectors"] * answer["items.vectors"], axis=1)
+    np.testing.assert_allclose(answer["click.logit"], products, rtol=1e-5)
+
+
+def test_a_half_of_a_retrieval_model_needs_its_own_columns_only(items):
+    users = item_rows(4).drop_columns(["item"])
+    history = users["history"].combine_chunks()
+    tensors = {
+        "user": Tensor("user", "INT64", (4,), users["user"].combine_chunks()),
+        "history": Tensor("history", "INT64", (4,), history),
+    }
+    request = asked("query.vectors")
+    work = make_work(items.artifact, InferRequest(**{**vars(request), "inputs": tensors}), 10)
+    assert work.graphs == ("query",)
+    [answer] = score_batch(items, [work])
+    np.testing.assert_array_equal(answer["query.vectors"], items.vectors("query", users))
+    whole = InferRequest(**{**vars(asked("click")), "inputs": tensors})
+    with pytest.raises(DataError, match="no column 'item'"):
+        make_work(items.artifact, whole, 10)
+    prepared = prepared_work(items, item_rows(4), "query", "query.vectors")
+    [answer] = score_batch(items, [prepared])
+    np.testing.assert_array_equal(answer["query.vectors"], items.vectors("query", item_rows(4)))
+    with pytest.raises(DataError, match=r"no output 'click'; there are query\.vectors"):
+        make_work(items.artifact, asked("click", graph="query"), 10)

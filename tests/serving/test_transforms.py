@@ -1,0 +1,73 @@
+"""Ids are read as in the training: a text and a number are different ids."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import csv, feather, orc
+
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.schema_file import parse_schema
+from runner.data.tabular.table_recipe import TableRecipe
+from runner.serving.artifact import RawInputs
+from runner.serving.raw_rows import encode_rows
+from runner.serving.transforms import with_id_types
+
+ROWS = pa.table({"click": [0, 1], "user": [7, 8], "city": ["Bern", "Chur"], "at": [1.7e9, 1.8e9]})
+SCHEMA = {
+    "labels": ["click"],
+    "categorical": {
+        "user": {"encode": "vocabulary"},
+        "city": {"encode": "vocabulary"},
+        "hour": {"column": "at", "encode": "hour"},
+    },
+}
+
+
+def write(path, format_: str) -> None:
+    if format_ == "jsonl":
+        path.write_text(ROWS.to_pandas().to_json(orient="records", lines=True))
+    elif format_ in ("csv", "tsv"):
+        options = csv.WriteOptions(delimiter="," if format_ == "csv" else "\t")
+        csv.write_csv(ROWS, path, options)
+    else:
+        writers = {"parquet": pq.write_table, "orc": orc.write_table}
+        writers.get(format_, feather.write_feather)(ROWS, path)
+
+
+@pytest.mark.parametrize(
+    ("format_", "user_is_text"),
+    # every value of a CSV or TSV is a text; whatever has types keeps them
+    [("csv", True), ("tsv", True), *((f, False) for f in ("parquet", "arrow", "orc", "jsonl"))],
+)
+def test_every_format_tells_whether_ids_were_texts_or_numbers(tmp_path, format_, user_is_text):
+    path = tmp_path / f"rows.{format_}"
+    write(path, format_)
+    (tmp_path / "schema.yaml").write_text(json.dumps(SCHEMA))
+    schema = str(tmp_path / "schema.yaml")
+    recipe = TableRecipe(path=str(path), format=format_, schema=schema)
+    found = with_id_types(FittedTransforms(), recipe).id_types
+    assert found == {"user": "string" if user_is_text else "integer", "city": "string"}
+    assert recipe.schemas[str(path)].field("user").type == (
+        pa.string() if user_is_text else pa.int64()
+    )
+
+
+def test_a_part_of_a_time_is_read_in_its_own_unit_whatever_its_column_was():
+    fitted = FittedTransforms(num_rows={"hour": 24 + 2}, id_types={"user": "integer"})
+    raw = RawInputs(parse_schema(SCHEMA), fitted)
+    found = encode_rows(raw, ROWS, ["hour"]).ids["hour"]
+    expected = [int(np.datetime64(int(s), "s").astype(object).hour) for s in (1.7e9, 1.8e9)]
+    assert found.values.tolist() == expected
+
+
+def test_histories_have_the_types_of_the_ids_that_they_are_made_of(tmp_path):
+    pq.write_table(pa.table({"u": ["a"], "i": [1], "t": [2]}), tmp_path / "events.parquet")
+    schema = {"interactions": {"user": "u", "item": "i", "time": "t"}, "split": "leave_one_out"}
+    recipe = TableRecipe("parquet", str(tmp_path / "events.parquet"), schema=schema)
+    types = with_id_types(FittedTransforms(), recipe).id_types
+    assert types == {"u": "string", "i": "integer", "history": "integer"}

@@ -1,0 +1,53 @@
+"""A run that has written its rows with `dataset.write_to` is used like any other."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import yaml
+
+from tests.conftest import TINY, Zygote
+
+
+def test_a_run_that_wrote_its_rows_is_resumed_evaluated_exported_and_predicted_with(
+    runner: Zygote, tmp_path
+):
+    rows, run = tmp_path / "rows", tmp_path / "run"
+    words = (*TINY, f"dataset.write_to={rows}", f"hydra.run.dir={run}", "trainer.max_steps=10")
+    words += ("trainer.num_processes=2",)  # the ranks write it once
+    done = runner.run(*words)
+    assert done.code == 0, done.text
+    assert sorted(path.name for path in rows.iterdir()) == [
+        "schema.yaml", "test", "train", "validation",
+    ]  # fmt: skip
+    assert yaml.safe_load((run / "config.yaml").read_text())["dataset"]["write_to"] is None
+    written = (rows / "schema.yaml").stat().st_mtime_ns
+    one = "trainer.num_processes=1"
+    for command in (
+        words,  # again: it is done
+        ("resume", str(run), "trainer.max_steps=12", one),
+        ("loop=eval", f"run={run}", f"hydra.run.dir={tmp_path / 'eval'}", one),
+        ("export", str(run), "--out", str(tmp_path / "model")),
+        ("predict", str(run), str(rows / "test"), "--out", str(tmp_path / "scores"), one),
+    ):
+        done = runner.run(*command)
+        assert done.code == 0, (command, done.text)
+    assert (rows / "schema.yaml").stat().st_mtime_ns == written
+    measured = json.loads((tmp_path / "model" / "metrics.json").read_text())
+    evaluated = json.loads((tmp_path / "eval" / "result.json").read_text())["metrics"]
+    assert measured["evaluated"]["auc"] == evaluated["test/auc"]
+    assert pq.read_table(tmp_path / "scores").num_rows == 500
+
+
+def test_other_rows_are_not_written_into_the_same_folder(runner: Zygote, tmp_path):
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    (rows / "thesis.tex").write_text("x")
+    few = (*TINY, "trainer.max_steps=1", f"dataset.write_to={rows}")
+    done = runner.run(*few, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.code == 2 and "is not empty; nothing was written" in done.text, done.text
+    (rows / "thesis.tex").unlink()
+    assert runner.run(*few, f"hydra.run.dir={tmp_path / 'run'}").code == 0
+    done = runner.run(*few, "dataset.data_seed=5", f"hydra.run.dir={tmp_path / 'other'}")
+    assert done.code == 2 and "is not empty; nothing was written" in done.text, done.text

@@ -1,0 +1,36 @@
+"""What bf16 brings is measured once for a machine, and said where a run relies on it."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from runner.training.builder import precision_probe
+from runner.training.builder.precision_probe import bf16_speed, describe_bf16
+
+
+def test_it_is_measured_once_for_a_machine_and_a_number_of_threads(tmp_path, monkeypatch):
+    speeds = iter([0.6, 2.5, 3.0])
+    monkeypatch.setattr(precision_probe, "_measure", lambda: next(speeds))
+    assert [bf16_speed("a", tmp_path) for _ in range(3)] == [0.6] * 3
+    assert bf16_speed("b", tmp_path) == 2.5
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
+    assert bf16_speed("a", tmp_path) == 3.0
+    assert len(json.loads((tmp_path / "bf16_speed.json").read_text())) == 3
+
+
+def test_a_damaged_cache_is_measured_anew(tmp_path):
+    (tmp_path / "bf16_speed.json").write_text("[")
+    assert bf16_speed("a", tmp_path) > 0
+
+
+def test_it_equals_the_ratio_of_the_two_products(tmp_path, monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
+    assert bf16_speed("a", tmp_path) == 1.0  # each product takes one tick
+
+
+def test_a_run_is_told_what_it_pays_or_gains():
+    assert describe_bf16(0.62).endswith("trainer.amp=true costs time here")
+    assert "4.6 times the speed" in describe_bf16(4.6) and "pays" in describe_bf16(4.6)

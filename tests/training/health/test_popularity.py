@@ -1,0 +1,102 @@
+"""Popularity beside a retrieval model, ranked as the model's own evaluations rank."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from runner.models.layers.retrieval import RetrievalModel
+from runner.training.health.popularity import rank_by_count
+from tests.conftest import Zygote
+
+ITEMS = 30
+
+
+class Catalogue(RetrievalModel):
+    """What `rank_in_catalogue` needs, with the items' counts as their vectors."""
+
+    history = "history"
+
+    def __init__(self, counts_I: np.ndarray, *, excludes_history: bool) -> None:
+        torch.nn.Module.__init__(self)
+        self.items_ID = torch.from_numpy(counts_I)[:, None].float()
+        self.excludes_history = excludes_history
+        self.eval()
+
+    def query_vectors(self, *given):
+        raise AssertionError
+
+    item_vectors = dense = query_vectors
+
+
+@pytest.mark.parametrize("leave_out", [True, False])
+def test_ranks_by_counts_are_those_of_a_model_whose_scores_are_the_counts(leave_out):
+    rng = np.random.default_rng(0)
+    counts_I = rng.integers(0, 5, ITEMS).astype(float)  # many are equal
+    item_B, lengths_B = rng.integers(0, ITEMS, 200), rng.integers(0, 8, 200)
+    ids_BL = rng.integers(0, ITEMS, (200, 8))
+    ids_BL[:50, 0] = item_B[:50]  # the item itself is in its history, and some ids are there twice
+    model = Catalogue(counts_I, excludes_history=leave_out)
+    per_row = {
+        "history:length": torch.from_numpy(lengths_B),
+        "history:ids": torch.from_numpy(ids_BL),
+    }
+    theirs = model.rank_in_catalogue(torch.ones(200, 1), torch.from_numpy(item_B), per_row)
+    rows_L = np.repeat(np.arange(200), lengths_B)
+    ids_L = ids_BL[np.arange(8) < lengths_B[:, None]]
+    if not leave_out:
+        rows_L, ids_L = rows_L[:0], ids_L[:0]
+    ours = rank_by_count(counts_I, item_B, rows_L, ids_L)
+    np.testing.assert_array_equal(ours, theirs["rank_B"].numpy())
+
+
+def write_beauty(folder: Path) -> list[list[int]]:
+    """Write users whose items are drawn with unequal popularity; return their items."""
+    rng = np.random.default_rng(1)
+    shares = 1 / np.arange(1, ITEMS + 1)
+    users = [
+        list(rng.choice(np.arange(1, ITEMS + 1), rng.integers(4, 9), False, shares / shares.sum()))
+        for _ in range(120)
+    ]
+    lines = [" ".join(map(str, [u, *items])) for u, items in enumerate(users, 1)]
+    (folder / "Beauty.txt").write_text("\n".join(lines) + "\n")
+    return users
+
+
+@pytest.mark.parametrize("model", ["sasrec", pytest.param("two_tower", marks=pytest.mark.slow)])
+def test_a_result_has_popularity_beside_it_and_it_is_that_of_a_count_by_hand(
+    runner: Zygote, tmp_path: Path, model: str
+):
+    users = write_beauty(tmp_path)
+    run = tmp_path / "run"
+    done = runner.run(
+        f"model={model}", "dataset=amazon_beauty", f"dataset.path={tmp_path}",
+        "dataset.negatives={train: 0, validation: 0, test: 0}", "trainer.batch_size=64",
+        "metrics.eval=[recall@5,ndcg@5]", "metrics.train=[]", "metrics.candidates=full",
+        "checkpoint.monitor={metric: validation/recall@5, direction: max}",
+        "trainer.num_threads=1", "model.net.uniform=4", f"hydra.run.dir={run}",
+    )  # fmt: skip
+    assert done.code == 0, done.text
+    assert "recall@5 of popularity" in done.text and "ndcg@5 of popularity" in done.text
+    found = json.loads((run / "result.json").read_text())["yardstick"]
+    learnt = [set(range(1 if model == "two_tower" else 0, len(u) - 2)) for u in users]
+    every_row = [u[place] for u, places in zip(users, learnt) for place in places]
+    if model == "sasrec":  # a row for each item from the second on: the items before count again
+        every_row = [i for u in users for end in range(1, len(u) - 2) for i in u[: end + 1]]
+    counts = np.bincount(every_row, minlength=max(map(max, users)) + 1)
+    recall, ndcg = [], []
+    for items in users:
+        target, seen = items[-1], set(items[:-1])
+        others = [i for i in range(1, ITEMS + 1) if i != target and i not in seen]
+        rank = 1 + sum(counts[i] >= counts[target] for i in others)
+        # row 0 of the table is no item of the file, and never counts: it is behind all that do
+        rank += int(counts[target] == 0)
+        recall.append(rank <= 5)
+        ndcg.append((rank <= 5) / np.log2(rank + 1))
+    assert found["metrics"]["test/recall@5"] == pytest.approx(np.mean(recall), abs=1e-9)
+    assert found["metrics"]["test/ndcg@5"] == pytest.approx(np.mean(ndcg), abs=1e-6)
+    assert (run / "report.html").read_text().count("recall@5 of popularity")

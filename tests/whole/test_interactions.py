@@ -1,0 +1,76 @@
+"""A stranger's file of events: two commands train SASRec, which finds what is planted."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+NUM_ITEMS, NUM_USERS, LENGTH = 40, 150, 12
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory, runner):
+    """Return a folder after the two commands; items follow each other four times in five."""
+    folder = tmp_path_factory.mktemp("stranger")
+    rng = np.random.default_rng(0)
+    events = []
+    for user in range(NUM_USERS):
+        item = rng.integers(NUM_ITEMS)
+        for time in range(LENGTH):
+            events.append((1_600_000_000 + 3600 * time + int(rng.integers(3600)), user, item))
+            item = (item + 1) % NUM_ITEMS if rng.random() < 0.8 else rng.integers(NUM_ITEMS)
+    lines = [f"u{user},film {item},{time}" for time, user, item in sorted(events)]
+    (folder / "views.csv").write_text("\n".join(["userId,movieId,timestamp", *lines]) + "\n")
+    env = {"RUNNER_CACHE": str(folder / "cache")}
+    done = runner.run("schema", "views.csv", "--out", "views.yaml", cwd=folder, env=env)
+    assert done.code == 0, done.text
+    command = done.text.partition("next: python -m runner ")[2].splitlines()[0].split()
+    words = [w for w in command if not w.startswith(("trainer.max_steps", "trainer.eval_every"))]
+    small = ("trainer.max_steps=60", "trainer.num_threads=1", "hydra.run.dir=run")
+    more = ("optimizer.sparse.lr=0.01", "optimizer.dense.lr=0.01", "checkpoint.save_every=20")
+    more += ("trainer.yardstick=false", "report=false")
+    done = runner.run(*words, *small, *more, cwd=folder, env=env)
+    assert done.code == 0, done.text
+    return folder, env, done.text
+
+
+def test_two_commands_find_what_is_planted(stranger):
+    folder, _, shown = stranger
+    result = json.loads((folder / "run" / "result.json").read_text())
+    assert result["status"] == "completed" and "metrics and monitor follow the model" in shown
+    # the planted item ranks first in four of five events, the others are drawn from all
+    assert 0.65 < result["metrics"]["test/recall@10"] <= 1
+    assert 0.4 < result["metrics"]["test/ndcg@10"] < 0.95
+    assert "NaN" not in json.dumps(result["metrics"])
+    assert result["best"]["value"] == result["metrics"]["validation/recall@10"]
+
+
+def test_its_evaluation_says_the_same_and_shows_lists_and_popularity(stranger, runner):
+    folder, env, _ = stranger
+    lists = "metrics.eval=[recall@10,ndcg@10,coverage@10,novelty@10,gini@10]"
+    words = ("loop=eval", "run=run", lists, "metrics.slice_by=item_popularity")
+    done = runner.run(*words, "hydra.run.dir=eval", cwd=folder, env=env)
+    assert done.code == 0, done.text
+    found = json.loads((folder / "eval" / "result.json").read_text())["metrics"]
+    trained = json.loads((folder / "run" / "result.json").read_text())["metrics"]
+    assert found["test/recall@10"] == trained["test/recall@10"]
+    assert 0.5 < found["test/coverage@10"] <= 1 and 0 <= found["test/gini@10"] < 0.6
+    assert found["test/novelty@10"] == pytest.approx(np.log2(NUM_ITEMS), abs=0.5)
+    levels = {name.partition("=")[2] for name in found if "recall@10/" in name}
+    assert levels and levels <= {"cold", "rare", "middle", "popular"}
+
+
+def test_its_prediction_takes_raw_histories(stranger, runner):
+    folder, env, _ = stranger
+    rows = [{"userId": "u3", "movieId": "film 8", "history": ["film 5", "film 6", "film 7"]}]
+    (folder / "ask.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    words = ("predict", "run", "ask.jsonl", "--out", "scores", "--top-k", "3")
+    done = runner.run(*words, cwd=folder, env=env)
+    assert done.code == 0, done.text
+    written = pq.read_table(folder / "scores").to_pylist()
+    [row] = written
+    [best] = [values for name, values in row.items() if isinstance(values, list) and "item" in name]
+    assert len(best) == 3
