@@ -178,6 +178,14 @@ class MetricSettings:
     leave_history_out: Annotated[
         bool, Key("with full: items of the row's own history are not ranked")
     ] = True
+    leave_seen_out: Annotated[
+        bool,
+        Key(
+            "with full: nor is any item that the user has seen in the train split or before the "
+            "row, however long ago; for data of `interactions`, in evaluations of held-out splits",
+            signed="when set",
+        ),
+    ] = False
     slice_by: Annotated[
         str | None,
         Key(
@@ -206,6 +214,11 @@ class MetricSettings:
                     f"metrics.train: {name!r} needs all rows of a pass, which training does not "
                     "keep; put it into metrics.eval"
                 )
+        if self.leave_seen_out and self.candidates != "full":
+            raise ConfigError(
+                "metrics.leave_seen_out=true: is about rankings of all items: "
+                "metrics.candidates=full, for models that find items"
+            )
         for name in self.list_metrics:
             if self.candidates != "full":
                 raise ConfigError(

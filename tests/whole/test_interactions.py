@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -74,3 +75,34 @@ def test_its_prediction_takes_raw_histories(stranger, runner):
     [row] = written
     [best] = [values for name, values in row.items() if isinstance(values, list) and "item" in name]
     assert len(best) == 3
+
+
+@pytest.mark.slow
+def test_rankings_without_all_that_a_user_has_seen(stranger, runner):
+    folder, env, _ = stranger
+    events = [line.split(",") for line in (folder / "views.csv").read_text().splitlines()[1:]]
+    past: dict[str, list[str]] = {}
+    for user, item, _ in events:  # which are in the order of their times
+        past.setdefault(user, []).append(item)
+    counts = Counter(item for items in past.values() for item in items[1:-2])
+    most = NUM_ITEMS - min(len({*items[:-1]} - {items[-1]}) for items in past.values())
+    words = ("dataset=csv", "dataset.schema=short.yaml", "model=two_tower", "trainer.max_steps=2")
+    words += ("model.net.uniform=8", "dataset.split=leave_one_out", f"metrics.eval=[recall@10,recall@{most}]")
+    words += ("metrics.train=[]", "metrics.candidates=full", "metrics.leave_seen_out=true")
+    words += ("checkpoint.monitor.metric=validation/recall@10", "report=false")
+    schema = (folder / "views.yaml").read_text()
+    short = schema.replace('max_length: 50, train_on: "windows"', "max_length: 2")
+    assert short != schema
+    (folder / "short.yaml").write_text(short)
+    done = runner.run(*words, "hydra.run.dir=short", cwd=folder, env=env)
+    assert done.code == 0, done.text
+    result = json.loads((folder / "short" / "result.json").read_text())
+    # not more than this many items are left for any user, so all are found; histories hold two
+    assert result["metrics"][f"test/recall@{most}"] == 1 > result["metrics"]["test/recall@10"]
+    hits = []
+    for items in past.values():
+        seen, target = {*items[:-1]}, items[-1]
+        others = {f"film {i}" for i in range(NUM_ITEMS)} - seen - {target}
+        hits.append(sum(counts[item] >= counts[target] for item in others) < 10)
+    found = result["yardstick"]["metrics"]["test/recall@10"]
+    assert found == pytest.approx(np.mean(hits), abs=1e-9)

@@ -38,8 +38,7 @@ class Rows:
     stop_R: np.ndarray
     pool: np.ndarray
 
-    def slice(self, first: int, last: int) -> Rows:
-        part = slice(first, last)
+    def slice(self, part: slice) -> Rows:
         return Rows(self.row_R[part], self.start_R[part], self.stop_R[part], self.pool)
 
     def flat_history(self) -> tuple[np.ndarray, np.ndarray]:
@@ -60,18 +59,25 @@ def make_rows(events: Events, split: int, settings: Interactions) -> Rows:
         split: an index of SPLITS.
     """
     num_events = len(events.users_E)
-    pool = np.flatnonzero(events.positive_E & (events.split_E <= split))
-    in_pool_E1 = np.zeros(num_events + 1, np.int64)  # of the pool, how many are before an event
-    in_pool_E1[1:] = np.cumsum(events.positive_E & (events.split_E <= split))
-    begin_E = _first_of_runs(events, settings.session_gap_s)
+    visible_E = events.positive_E & (events.split_E <= split)
+    in_pool_E1 = count_before(visible_E)
+    begin_E = first_of_runs(events, settings.session_gap_s)
     row_R = np.flatnonzero(events.target_E & (events.split_E == split))
     if split == SPLITS.index("train") and settings.train_on != "every":
         length = settings.max_length if settings.train_on == "windows" else num_events + 1
         row_R = _last_of_windows(row_R[events.positive_E[row_R]], begin_E, length)
-    stop_R = in_pool_E1[_first_at_same_time(events, begin_E)[row_R]]
+    stop_R = in_pool_E1[first_at_same_time(events, begin_E)[row_R]]
     start_R = np.maximum(in_pool_E1[begin_E[row_R]], stop_R - settings.max_length)
     long_enough_R = stop_R - start_R >= settings.min_history
+    pool = np.flatnonzero(visible_E)
     return Rows(row_R[long_enough_R], start_R[long_enough_R], stop_R[long_enough_R], pool)
+
+
+def count_before(mask_E: np.ndarray) -> np.ndarray:
+    """Return how many events of a mask lie before each event, and before the end: [E + 1] int64."""
+    counts_E1 = np.zeros(len(mask_E) + 1, np.int64)
+    np.cumsum(mask_E, out=counts_E1[1:])
+    return counts_E1
 
 
 def history_columns(
@@ -102,7 +108,7 @@ def bucket_gaps(gaps_V: np.ndarray) -> np.ndarray:
     return buckets_V
 
 
-def _first_of_runs(events: Events, session_gap_s: float | None) -> np.ndarray:
+def first_of_runs(events: Events, session_gap_s: float | None) -> np.ndarray:
     """Return for each event the index of the first one of its user, or session: [E]."""
     starts_E = np.ones(len(events.users_E), bool)
     starts_E[1:] = events.users_E[1:] != events.users_E[:-1]
@@ -111,7 +117,7 @@ def _first_of_runs(events: Events, session_gap_s: float | None) -> np.ndarray:
     return _latest_mark(starts_E)
 
 
-def _first_at_same_time(events: Events, begin_E: np.ndarray) -> np.ndarray:
+def first_at_same_time(events: Events, begin_E: np.ndarray) -> np.ndarray:
     """Return for each event the index of the first one of the same run at the same time: [E]."""
     starts_E = np.ones(len(events.users_E), bool)
     starts_E[1:] = (events.times_E[1:] != events.times_E[:-1]) | (begin_E[1:] != begin_E[:-1])

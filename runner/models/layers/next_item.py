@@ -128,7 +128,7 @@ class NextItemModel(RetrievalModel):
         sampled = (embeddings.shared_CD[0], embeddings.per_batch["candidates"])
         known = self.known_positives(row_P, is_positive_B, embeddings.per_row)
         aux = self.negatives.score(query_PD, positives, sampled, known=known) | {"row_P": row_P}
-        aux |= self.rank_in_catalogue(query_BD, item_B, embeddings.per_row)
+        aux |= self.rank_in_catalogue(query_BD, item_B, embeddings.per_row, batch.rows_B)
         aux |= self.row_vectors(query_BD, item_BD, embeddings.per_row)
         return Prediction.of(logits_B1, batch, **aux)
 
