@@ -76,11 +76,6 @@ def _check_seen_items(dataset: Dataset) -> None:
             "metrics.leave_seen_out=true: the dataset does not know what users have seen; one "
             "whose schema declares `interactions` does"
         )
-    if dataset.growth:
-        raise ConfigError(
-            "metrics.leave_seen_out=true: not for tables with encode: growing, whose ids have "
-            f"other rows from time to time: {', '.join(dataset.growth)}"
-        )
 
 
 def _check_slices(settings: MetricSettings, dataset: Dataset) -> None:

@@ -220,7 +220,7 @@ def rewritten_columns(
                 pooling="mean" if s.pooling == "mean" else "sum",
                 table=s.table,
                 growth=s.growth,
-                num_special=FIRST_VALUE_ID if s.encode in ("vocabulary", "growing") else 0,
+                num_special=FIRST_VALUE_ID if s.encode == "vocabulary" else 0,
             )
             for s in pooled
         ),
