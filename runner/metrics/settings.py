@@ -186,6 +186,14 @@ class MetricSettings:
             signed="when set",
         ),
     ] = False
+    per_event: Annotated[
+        bool,
+        Key(
+            "with full: rankings are means over the rows of label 1; false: over users, each of "
+            "whom counts alike",
+            signed="when set",
+        ),
+    ] = False
     slice_by: Annotated[
         str | None,
         Key(
@@ -214,11 +222,12 @@ class MetricSettings:
                     f"metrics.train: {name!r} needs all rows of a pass, which training does not "
                     "keep; put it into metrics.eval"
                 )
-        if self.leave_seen_out and self.candidates != "full":
-            raise ConfigError(
-                "metrics.leave_seen_out=true: is about rankings of all items: "
-                "metrics.candidates=full, for models that find items"
-            )
+        for key in ("leave_seen_out", "per_event"):
+            if getattr(self, key) and self.candidates != "full":
+                raise ConfigError(
+                    f"metrics.{key}=true: is about rankings of all items: "
+                    "metrics.candidates=full, for models that find items"
+                )
         for name in self.list_metrics:
             if self.candidates != "full":
                 raise ConfigError(
