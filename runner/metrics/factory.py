@@ -12,19 +12,12 @@ from runner.metrics.calibration import CalibrationError
 from runner.metrics.collection import MetricCollection
 from runner.metrics.lists import RecommendedLists
 from runner.metrics.metric_set import MetricSet
+from runner.metrics.names import ITEM_POPULARITY, METRICS, POPULARITY_LEVELS, get_metric, split_task
 from runner.metrics.own import OwnMetric, OwnMetrics
 from runner.metrics.protocol import Metrics
 from runner.metrics.ranking import PerUserMetrics
-from runner.metrics.settings import (
-    ITEM_POPULARITY,
-    METRICS,
-    POPULARITY_LEVELS,
-    MetricSettings,
-    check_tasks,
-    find_group_column,
-    get_metric,
-    split_task,
-)
+from runner.metrics.result_keys import check_tasks
+from runner.metrics.settings import MetricSettings, find_group_column
 from runner.metrics.slices import SlicedMetrics
 from runner.metrics.threshold import ThresholdMetrics
 

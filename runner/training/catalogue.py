@@ -14,12 +14,8 @@ from runner.data.core.dataset import Dataset
 from runner.distributed.ranks import Ranks
 from runner.errors import ConfigError
 from runner.metrics.lists import popularity_levels
-from runner.metrics.settings import (
-    ITEM_POPULARITY,
-    MetricSettings,
-    check_slice_column,
-    parse_cutoff,
-)
+from runner.metrics.names import ITEM_POPULARITY, parse_cutoff
+from runner.metrics.settings import MetricSettings, check_slice_column
 from runner.metrics.slices import attach_slice_values
 from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import single_ids

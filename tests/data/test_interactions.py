@@ -18,11 +18,11 @@ from runner.data.core.blocks import read_blocks
 from runner.data.core.fitted import FittedTransforms
 from runner.data.interactions import partitions
 from runner.data.interactions.histories import bucket_gaps
-from runner.data.interactions import seen as seen_module
 from runner.data.interactions.protocols import find_core
-from runner.data.interactions.seen import START, STOP, SeenItems
 from runner.data.prepare import shards
 from runner.data.prepare.recipe import prepare
+from runner.data.read import seen_items
+from runner.data.read.seen_items import START, STOP, SeenItems
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError
@@ -174,8 +174,8 @@ PROTOCOLS = [
 @pytest.mark.parametrize("split", PROTOCOLS, ids=str)
 def test_what_users_have_seen_equals_a_loop_over_events(tmp_path, monkeypatch, split):
     # files and blocks of the pool are as small as its slices
-    monkeypatch.setattr(seen_module, "BLOCK_ROWS", 4)
-    monkeypatch.setattr(seen_module, "SHARD_ROWS", 8)
+    monkeypatch.setattr(seen_items, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(seen_items, "SHARD_ROWS", 8)
     monkeypatch.setattr(shards, "BLOCK_ROWS", 4)
     monkeypatch.setattr(shards, "SHARD_ROWS", 8)
     monkeypatch.setattr(partitions, "PARTITION_ROWS", 200)

@@ -87,7 +87,11 @@ def test_rankings_without_all_that_a_user_has_seen(stranger, runner):
     counts = Counter(item for items in past.values() for item in items[1:-2])
     most = NUM_ITEMS - min(len({*items[:-1]} - {items[-1]}) for items in past.values())
     words = ("dataset=csv", "dataset.schema=short.yaml", "model=two_tower", "trainer.max_steps=2")
-    words += ("model.net.uniform=8", "dataset.split=leave_one_out", f"metrics.eval=[recall@10,recall@{most}]")
+    words += (
+        "model.net.uniform=8",
+        "dataset.split=leave_one_out",
+        f"metrics.eval=[recall@10,recall@{most}]",
+    )
     words += ("metrics.train=[]", "metrics.candidates=full", "metrics.leave_seen_out=true")
     words += ("checkpoint.monitor.metric=validation/recall@10", "report=false")
     schema = (folder / "views.yaml").read_text()

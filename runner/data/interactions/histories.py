@@ -38,7 +38,8 @@ class Rows:
     stop_R: np.ndarray
     pool: np.ndarray
 
-    def slice(self, part: slice) -> Rows:
+    def slice(self, first: int, last: int) -> Rows:
+        part = slice(first, last)
         return Rows(self.row_R[part], self.start_R[part], self.stop_R[part], self.pool)
 
     def flat_history(self) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,10 +35,11 @@ from runner.data.interactions.scan import (
     read_events,
     scan_events,
 )
-from runner.data.interactions.seen import SeenWriter, add_slices, find_seen, move_slices
+from runner.data.interactions.seen import SeenWriter, find_seen
 from runner.data.prepare.recipe import SPLITS
 from runner.data.prepare.shards import BLOCK_ROWS, ShardWriter
 from runner.data.prepare.shuffle import ShuffleWriter
+from runner.data.read.seen_items import ITEM, pool_name
 from runner.data.tabular.bad_rows import BadRows, RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.encode import encode_chunk
@@ -50,18 +50,6 @@ from runner.machine import usable_cores
 
 _OWN = ".event "  # begins the names of columns of a partition that are no features
 MAX_THREADS = 8
-
-
-class SplitRows(NamedTuple):
-    """The rows of a split that a partition has.
-
-    Args:
-        blocks: of rows, with the slices of `seen` unless they are train rows.
-        seen: the items that their users have seen, [V].
-    """
-
-    blocks: list[pa.Table]
-    seen: np.ndarray
 
 
 def event_declaration(declared: Declared) -> Declared:
@@ -106,6 +94,7 @@ def rewrite_events(
     sources = _find_sources(settings, {spec.name for spec in declared.ids})
     gap_name = f"{HISTORY}_{TIME_GAP}" if settings.time_gap else None
     build = partial(_build_rows, settings=settings, sources=sources, gap_name=gap_name, table=table)
+    build = partial(build, with_seen=True)
     lengths = MeanLengths()
     writers: dict[str, ShuffleWriter | ShardWriter] = {
         name: ShardWriter(folder, name)
@@ -114,13 +103,16 @@ def rewrite_events(
         for name in SPLITS
         if name in {*table.row_split.splits, *table.files}
     }
-    pools = {name: SeenWriter(folder, name) for name in writers if name != "train"}
-    for splits in _in_order(build, paths):
-        for name, made in splits.items():
-            place = pools[name].add(made.seen) if name in pools else 0
-            for block in made.blocks:
-                lengths.update(name, np.ones(block.num_rows, bool), block)
-                writers[name].write(move_slices(block, place) if name in pools else block)
+    pools = {pool_name(name): SeenWriter(folder, name) for name in writers if name != "train"}
+    for blocks in _in_order(build, paths):
+        for name, block in blocks:
+            if name in pools:  # it comes before the rows that have slices of it
+                pools[name].add(block)
+                continue
+            if name != "train":
+                block = pools[pool_name(name)].place(block)
+            lengths.update(name, np.ones(block.num_rows, bool), block)
+            writers[name].write(block)
     for pool in pools.values():
         pool.close()
     names = {name: writer.close() for name, writer in writers.items()}
@@ -208,8 +200,13 @@ def _build_rows(
     sources: dict[str, str],
     gap_name: str | None,
     table: RewritableTable,
-) -> dict[str, SplitRows]:
-    """Return the rows of all users of a partition by split; its file is removed."""
+    with_seen: bool = False,
+) -> list[tuple[str, pa.Table]]:
+    """Return split and rows, in blocks, of all users of a partition, whose file is removed.
+
+    Args:
+        with_seen: also return, before held-out rows and by `pool_name`, what their users have seen.
+    """
     encoded = read_partition(path)
     users, times, split, positive, target = (
         encoded[_OWN + name].to_numpy() for name in ("user", "time", "split", "positive", "target")
@@ -228,36 +225,32 @@ def _build_rows(
     }
     keep = [n for n in encoded.column_names if not n.startswith(_OWN) and n not in made]
     encoded = encoded.select(keep)
-    splits = {}
+    blocks = []
     for code, name in enumerate(SPLITS):
         rows = make_rows(events, code, settings)
-        if not len(rows.row_R):
-            continue
-        blocks, seen = [], np.empty(0, np.int64)
-        if name != "train":
-            pool, start_R, stop_R = find_seen(events, code, rows.row_R)
-            seen = ids[HISTORY][pool]
+        seen = find_seen(events, code, rows.row_R) if with_seen and name != "train" else None
+        if seen is not None and len(rows.row_R):
+            items = pa.array(ids[HISTORY]).take(pa.array(seen.pool))
+            blocks.append((pool_name(name), pa.table({ITEM: items})))
         for first in range(0, len(rows.row_R), 4 * BLOCK_ROWS):
-            part = slice(first, first + 4 * BLOCK_ROWS)
-            block = rows.slice(part)
+            block = rows.slice(first, first + 4 * BLOCK_ROWS)
             own = encoded.take(pa.array(order_E[block.row_R]))
             for column, lists in history_columns(block, events.times_E, ids, gap_name).items():
                 own = own.append_column(column, lists)
-            if name != "train":
-                own = add_slices(own, start_R[part], stop_R[part])
-            blocks.append(own)
-        splits[name] = SplitRows(blocks, seen)
+            if seen is not None:
+                own = seen.append_slices(own, first)
+            blocks.append((name, own))
     path.unlink()
-    return splits
+    return blocks
 
 
 def _in_order(
-    build: Callable[[Path], dict[str, SplitRows]], paths: list[Path]
-) -> Iterator[dict[str, SplitRows]]:
+    build: Callable[[Path], list[tuple[str, pa.Table]]], paths: list[Path]
+) -> Iterator[list[tuple[str, pa.Table]]]:
     """Yield the rows of each partition in order, made by threads that are one partition ahead."""
     num_threads = min(usable_cores(), MAX_THREADS)
     with ThreadPoolExecutor(num_threads) as pool:
-        waiting: deque[Future[dict[str, SplitRows]]] = deque()
+        waiting: deque[Future[list[tuple[str, pa.Table]]]] = deque()
         for path in paths:
             waiting.append(pool.submit(build, path))
             if len(waiting) > num_threads:

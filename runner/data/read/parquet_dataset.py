@@ -20,12 +20,12 @@ from runner.data.core.dataset import START_POSITION, epoch_end_offset
 from runner.data.core.fitted import copy_fitted_transforms
 from runner.data.core.setting_checks import check_choice
 from runner.data.growing.settings import Growth
-from runner.data.interactions.seen import START, STOP, SeenItems
 from runner.data.read.collate import build_schema, collate
 from runner.data.read.decode import BlockReader
 from runner.data.read.index import build_block_index
 from runner.data.read.last_batch import drop_ids, pad_batch
 from runner.data.read.prefetch import prefetch_in_thread
+from runner.data.read.seen_items import START, STOP, SeenItems
 from runner.data.read.stream import RankSlice, iterate_batch_slices
 from runner.errors import DataError, nearest_hint
 from runner.parts import internal

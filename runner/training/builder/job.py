@@ -31,8 +31,10 @@ from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError, nearest_hint
 from runner.machine import cpu_name
 from runner.metrics.factory import make_metrics
+from runner.metrics.names import evaluation_name
 from runner.metrics.own import OwnMetric, OwnMetrics, check_own_metric
-from runner.metrics.settings import MetricSettings, evaluation_name, result_keys
+from runner.metrics.result_keys import result_keys
+from runner.metrics.settings import MetricSettings
 from runner.optim.lr_scaling import describe_lr_scaling
 from runner.reporting.console import View
 from runner.reporting.trackers import Trackers, check_tracker
