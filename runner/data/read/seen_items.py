@@ -59,7 +59,11 @@ class SeenItems:
         return row_V, items[offsets[block_V] + place_V % BLOCK_ROWS]
 
     def _read(self, needed: Sequence[int] | np.ndarray) -> None:
-        """Hold the blocks that are needed, and no others."""
+        """Hold the blocks that are needed, and no others.
+
+        Raises:
+            DataError: naming the file that cannot be read.
+        """
         self._blocks = {n: self._blocks[n] for n in needed if n in self._blocks}
         blocks_of_file = SHARD_ROWS // BLOCK_ROWS  # all files and blocks but the last are full
         missing = np.array([n for n in needed if n not in self._blocks], np.int64)

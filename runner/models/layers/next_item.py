@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import EmbeddingInit, NumKept, NumNegatives, Switch, Width
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import SequenceLookup
@@ -58,16 +59,16 @@ class NextItemModel(RetrievalModel):
     def __init__(
         self,
         schema: Schema,
-        embedding_dim: int,
         *,
-        sequence: str | None,
-        item: str | None,
-        every: bool,
-        uniform: int,
-        popularity: int,
-        embedding_init: float | None,
-        exclude_known: bool = False,
-        hardest: int = 0,
+        embedding_dim: Width,
+        sequence: str | None = None,
+        item: str | None = None,
+        every: bool = False,
+        uniform: NumNegatives = 0,
+        popularity: NumNegatives = 0,
+        exclude_known: Switch = False,
+        hardest: NumKept = 0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         super().__init__()
         history, self.item = find_history_and_item(schema, sequence, item)
