@@ -88,10 +88,17 @@ def read_item_table(artifact: Artifact) -> ItemTable:
     Raises:
         UserError: for a model without them, with the reason.
     """
+    if (why := why_no_items(artifact)) is not None:
+        raise UserError(f"{artifact.path}: {why}")
+    table = pq.read_table(artifact.path / ITEMS, page_checksum_verification=True)
+    vectors_ID = vectors_as_matrix(table["vector"])
+    return ItemTable(table["id"].combine_chunks(), table["row"].to_numpy(), vectors_ID)
+
+
+def why_no_items(artifact: Artifact) -> str | None:
+    """Return why an artifact has no items to find; None if it has them."""
     if ITEMS in artifact.manifest["files"]:
-        table = pq.read_table(artifact.path / ITEMS, page_checksum_verification=True)
-        vectors_ID = vectors_as_matrix(table["vector"])
-        return ItemTable(table["id"].combine_chunks(), table["row"].to_numpy(), vectors_ID)
+        return None
     if len(artifact.graphs) == 1:
         why = "scores rows and has no vectors of items; model=two_tower and model=sasrec do"
     elif find_item_feature(artifact) is None:
@@ -101,7 +108,7 @@ def read_item_table(artifact: Artifact) -> ItemTable:
         )
     else:
         why = f"has no {ITEMS}: it is of an earlier version; export the run again"
-    raise UserError(f"{artifact.path}: {artifact.manifest.get('model')} {why}")
+    return f"{artifact.manifest.get('model', 'the model')} {why}"
 
 
 def read_queries(artifact: Artifact) -> np.ndarray:
