@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from runner.data.core.columns import GROUP_PREFIX, WEIGHT_COLUMN, Columns
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
@@ -20,7 +19,7 @@ from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, Numeri
 from runner.data.tabular.column_types import check_column_types, id_types, rewritten_columns
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
 from runner.data.tabular.fit import with_declared_sizes
-from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.read_files import RowChunk, decode_dictionaries
 from runner.errors import DataError
 from runner.serving.predict_input import MEMORY, InputPart
 
@@ -226,9 +225,4 @@ def make_null_rows(num_rows: int, schema: pa.Schema) -> pa.Table:
 
 
 def _plain_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    kept = table.select(names)
-    for index, column in enumerate(kept.schema):
-        if pt.is_dictionary(column.type):  # each chunk has a dictionary of its own
-            values = kept[column.name].cast(column.type.value_type)
-            kept = kept.set_column(index, column.name, values)
-    return kept.replace_schema_metadata(None)
+    return decode_dictionaries(table.select(names)).replace_schema_metadata(None)

@@ -29,6 +29,7 @@ from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError
 from runner.serving.artifact import RawInputs
+from runner.serving.event_rows import EventRows
 from runner.serving.predict_encode import Transforms, plain_transforms
 from runner.serving.raw_rows import REQUEST, EncodedRows, RequestRows, encode_chunk_features
 from runner.serving.transforms import with_id_types
@@ -43,12 +44,14 @@ class RunInputs:
     """The raw side of a run's dataset.
 
     Rows come from the user's own files where the dataset is a table of theirs, and from the
-    prepared files of a known data set, whose columns are then the raw ones.
+    prepared files of a known data set, whose columns are then the raw ones. Rows of interactions
+    are made of `events`.
     """
 
     raw: RawInputs
     dataset: ParquetDataset
     table: TableRecipe | None
+    events: EventRows | None = None
 
     def encoded_rows(self, split: str) -> Iterator[EncodedRows]:
         """Yield a split's rows in the order of evaluations, encoded from their raw columns.
@@ -82,6 +85,13 @@ class RunInputs:
         return found
 
     def _chunks(self, split: str) -> Iterator[tuple[RowChunk, np.ndarray]]:
+        if self.events is not None:
+            for rows in self.events.read(split):
+                yield (
+                    RequestRows(REQUEST, None, 0, rows.num_rows, rows),
+                    np.ones(rows.num_rows, bool),
+                )
+            return
         if self.table is None:
             names = list(self.raw.declared.columns)
             total = self.dataset.num_rows[split]
@@ -122,18 +132,16 @@ def find_run_inputs(config: Mapping[str, Any], dataset: Dataset, run_dir: Path) 
     table = recipe if isinstance(recipe, TableRecipe) else None
     if isinstance(recipe, Criteo):
         table = recipe.as_table()
-    if table is not None and table.declared.interactions is not None:
-        raise UserError(
-            "a run on raw interactions cannot be exported yet: its histories are made of events "
-            "and are columns of no file; `predict` scores rows that have them in a column"
-        )
     if table is None:
         transforms = plain_transforms(dataset.columns)
     else:
         folder = Path(table.learnt) if table.learnt else prepare(recipe)[0]
         fitted = with_declared_sizes(FittedTransforms.load(folder), table.declared)
         transforms = Transforms(table.declared, with_id_types(fitted, table))
-    return RunInputs(RawInputs(transforms.features, transforms.fitted), dataset, table)
+    events = None
+    if table is not None and table.declared.interactions is not None:
+        events = EventRows(table, transforms.fitted)
+    return RunInputs(RawInputs(transforms.features, transforms.fitted), dataset, table, events)
 
 
 def freeze_growing_ids(inputs: RunInputs, growing: GrowingIds) -> RunInputs:
