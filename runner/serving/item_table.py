@@ -20,6 +20,7 @@ from runner.errors import UserError
 from runner.serving.artifact import MANIFEST, Artifact, require_graph
 
 ITEMS, QUERIES = "items.parquet", "queries.parquet"
+QUERY_ROWS = "query_rows.parquet"  # the raw rows that the queries are of
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,17 @@ def read_queries(artifact: Artifact) -> np.ndarray:
     if QUERIES not in artifact.manifest["files"]:
         raise UserError(f"{artifact.path / MANIFEST}: lists no {QUERIES}; export the run again")
     return vectors_as_matrix(pq.read_table(artifact.path / QUERIES)["vector"])
+
+
+def read_query_rows(artifact: Artifact) -> pa.Table:
+    """Return the raw rows of the queries.
+
+    Raises:
+        UserError: if there are none.
+    """
+    if QUERY_ROWS not in artifact.manifest["files"]:
+        raise UserError(f"{artifact.path / MANIFEST}: lists no {QUERY_ROWS}; export the run again")
+    return pq.read_table(artifact.path / QUERY_ROWS)
 
 
 def vectors_as_lists(vectors_RD: np.ndarray) -> pa.Array:

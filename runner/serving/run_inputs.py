@@ -5,7 +5,7 @@ R rows of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.fit import with_declared_sizes
 from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.raw_ids import RawIds
-from runner.data.tabular.read_files import RowChunk, single_array
+from runner.data.tabular.read_files import RowChunk, decode_dictionaries, single_array
 from runner.data.tabular.rewrite import iterate_split_chunks
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
@@ -34,7 +34,6 @@ from runner.serving.predict_encode import Transforms, plain_transforms
 from runner.serving.raw_rows import REQUEST, EncodedRows, RequestRows, encode_chunk_features
 from runner.serving.transforms import with_id_types
 from runner.training.growing_dataset import GrowingDataset
-from runner.training.update.growing_ids import GrowingIds
 
 CHUNK_ROWS = 1 << 16
 
@@ -66,6 +65,18 @@ class RunInputs:
                 skips = self.table is not None and self.table.skips_bad_rows
                 encoded = encode_chunk_features(chunk, declared, fitted, skip_bad_rows=skips)
             yield select_rows(encoded, is_wanted_R)
+
+    def raw_rows(self, split: str, columns: Sequence[str], count: int) -> pa.Table:
+        """Return the raw columns of the first rows of a split that could be read."""
+        found, num_rows = [], 0
+        for chunk, is_wanted_R in self._chunks(split):
+            if chunk.table is not None and num_rows < count:
+                rows = decode_dictionaries(chunk.table.select(list(columns)))
+                found.append(rows.filter(pa.array(is_wanted_R)).replace_schema_metadata(None))
+                num_rows += found[-1].num_rows
+            if num_rows >= count:
+                break
+        return pa.concat_tables(found).slice(0, count)
 
     def read_texts(self, spec: IdSpec) -> dict[int, str] | None:
         """Return the text of each hash in a column of ids; None if its ids are no texts."""
@@ -144,14 +155,15 @@ def find_run_inputs(config: Mapping[str, Any], dataset: Dataset, run_dir: Path) 
     return RunInputs(RawInputs(transforms.features, transforms.fitted), dataset, table, events)
 
 
-def freeze_growing_ids(inputs: RunInputs, growing: GrowingIds) -> RunInputs:
-    """Return the inputs with a vocabulary in place of each growing table, as it is now.
+def with_vocabularies(raw: RawInputs, vocabularies: Mapping[str, np.ndarray]) -> RawInputs:
+    """Return transforms with a vocabulary in place of each growing table.
 
-    The rows of the model's tables are put into the order of the vocabularies.
+    Args:
+        raw: of the run.
+        vocabularies: table -> the ids that have a row, in their ascending order.
     """
-    vocabularies = growing.freeze()
     num_rows = {table: FIRST_VALUE_ID + len(ids) for table, ids in vocabularies.items()}
-    declared, fitted = inputs.raw.declared, inputs.raw.fitted
+    declared, fitted = raw.declared, raw.fitted
     ids = tuple(
         replace(
             spec,
@@ -169,7 +181,7 @@ def freeze_growing_ids(inputs: RunInputs, growing: GrowingIds) -> RunInputs:
         vocabularies={**fitted.vocabularies, **vocabularies},
         num_rows={**fitted.num_rows, **num_rows},
     )
-    return replace(inputs, raw=RawInputs(replace(declared, ids=ids), fitted))
+    return RawInputs(replace(declared, ids=ids), fitted)
 
 
 def _blank_rows(declared: Declared, num_rows: int) -> EncodedRows:

@@ -37,7 +37,7 @@ def model(tmp_path_factory) -> Path:
     folder = write_artifact(tmp_path_factory.mktemp("items"), net, ITEMS, ITEMS_COLUMNS)
     scorer = Scorer.load(folder)
     write_item_table(folder, make_item_table(scorer))
-    write_queries(folder, scorer, iter([scorer.encode(item_rows(20))]))
+    write_queries(folder, scorer, item_rows(20).drop_columns(["item"]))
     facts = {"formats": ["pt2"], "quantise": None, "leave_history_out": True, "weights": "trained"}
     facts |= {"run": {}, "checkpoint": {"step": 1, "sha256": "0"}}
     write_manifest(folder, facts)
