@@ -23,11 +23,11 @@ from tests.data.growing import drifting
 from tests.data.growing.drifting import DIRECT
 from tests.data.streaming.files import arrive
 from tests.serving import clicks
+from tests.tiers import fast
 from tests.whole.test_growing import EPOCH, WIDE
 from tests.whole.test_items import FULL, SETTINGS, beauty  # noqa: F401  (a fixture)
 from tests.whole.test_online import STREAM
 
-slow = pytest.mark.slow
 DELIVERING = (*TINY, "delivery.every=5", "delivery.to=x")
 AVERAGING = (*TINY, "trainer.ema.decay=0.9", "trainer.log_every=50", "trainer.eval_every=null")
 
@@ -49,7 +49,7 @@ def assert_same_model(first: Path, second: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["dlrm", "several tasks, int8", "two_tower", pytest.param("growing", marks=slow)]
+    "case", fast("dlrm", of=["dlrm", "several tasks, int8", "two_tower", "growing"])
 )
 def test_a_delta_applied_is_the_checkpoint_exported_whole(runner, beauty, tmp_path, case):  # noqa: F811
     words = {
@@ -160,6 +160,7 @@ def test_a_delivering_run_that_is_killed_goes_on_without_a_gap(runner, tmp_path)
     assert open_artifact(tmp_path / "new").manifest["weights"] == "ema"
 
 
+@pytest.mark.slow
 def test_a_training_delivers_a_whole_artifact_first_and_its_last_weights_at_the_end(
     runner, tmp_path
 ):
