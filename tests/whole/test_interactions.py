@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from runner.serving.scorer import Scorer
+
 NUM_ITEMS, NUM_USERS, LENGTH = 40, 150, 12
 
 
@@ -110,3 +112,24 @@ def test_rankings_without_all_that_a_user_has_seen(stranger, runner):
         hits.append(sum(counts[item] >= counts[target] for item in others) < 10)
     found = result["yardstick"]["metrics"]["test/recall@10"]
     assert found == pytest.approx(np.mean(hits), abs=1e-9)
+
+
+@pytest.mark.slow
+def test_its_export_takes_raw_histories_and_has_the_metrics_of_its_evaluation(stranger, runner):
+    folder, env, _ = stranger
+    done = runner.run("export", "run", "--out", "model", cwd=folder, env=env)
+    assert done.code == 0, done.text
+    measured = json.loads((folder / "model" / "metrics.json").read_text())
+    trained = json.loads((folder / "run" / "result.json").read_text())["metrics"]
+    for name in ("recall@10", "ndcg@10"):
+        assert measured["evaluated"][name] == trained[f"test/{name}"]
+        assert measured["formats"]["pt2"]["metrics"][name] == trained[f"test/{name}"]
+    assert measured["formats"]["pt2"]["largest_logit_difference"] < 1e-5
+    row = {"userId": "u3", "movieId": "film 8", "history": ["film 5", "film 6", "film 7"]}
+    (folder / "one.jsonl").write_text(json.dumps(row))
+    words = ("predict", "run", "one.jsonl", "--out", "one", "--top-k", "3")
+    assert runner.run(*words, cwd=folder, env=env).code == 0
+    [expected] = pq.read_table(folder / "one").to_pylist()
+    found = Scorer.load(folder / "model").top_k({name: [row[name]] for name in row}, 3)
+    assert all(name.startswith("film ") for name in found["top_items"][0].as_py())
+    assert found["top_scores"][0].as_py() == pytest.approx(expected["top_scores"], rel=1e-5)

@@ -82,20 +82,20 @@ def count_before(mask_E: np.ndarray) -> np.ndarray:
 
 
 def history_columns(
-    rows: Rows, times_E: np.ndarray, sources: Mapping[str, np.ndarray], gap_name: str | None
+    rows: Rows, times_E: np.ndarray, sources: Mapping[str, pa.Array], gap_name: str | None
 ) -> dict[str, pa.Array]:
     """Return the list columns of some rows.
 
     Args:
         times_E: seconds.
-        sources: name of a sequence -> the ids of all events, [E].
+        sources: name of a sequence -> the values of all events, [E].
         gap_name: of the sequence of times from each event to its row, in buckets; None: without.
     """
     events_V, offsets_R1 = rows.flat_history()
-    offsets = pa.array(offsets_R1)
+    offsets, places = pa.array(offsets_R1), pa.array(events_V)
     columns = {
-        name: pa.ListArray.from_arrays(offsets, pa.array(ids_E[events_V]))
-        for name, ids_E in sources.items()
+        name: pa.ListArray.from_arrays(offsets, values_E.take(places))
+        for name, values_E in sources.items()
     }
     if gap_name is not None:
         gaps_V = np.repeat(times_E[rows.row_R], np.diff(offsets_R1)) - times_E[events_V]

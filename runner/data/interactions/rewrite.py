@@ -10,7 +10,7 @@ Shape legend: R rows of a chunk, E events of a partition.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -44,6 +44,7 @@ from runner.data.tabular.bad_rows import BadRows, RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.fit import TransformFitter
+from runner.data.tabular.read_files import decode_dictionaries
 from runner.data.tabular.rewrite import MeanLengths, RewritableTable, find_split_starts
 from runner.errors import DataError
 from runner.machine import usable_cores
@@ -92,8 +93,8 @@ def rewrite_events(
     fitted.times = starts
     paths = _encode(table, declared, settings, fitted, split_N, folder, bad, advance)
     sources = _find_sources(settings, {spec.name for spec in declared.ids})
-    gap_name = f"{HISTORY}_{TIME_GAP}" if settings.time_gap else None
-    build = partial(_build_rows, settings=settings, sources=sources, gap_name=gap_name, table=table)
+    made = set(sources.values()) - {s.name for s in table.declared.ids if not s.is_sequence}
+    build = partial(_build_rows, settings=settings, sources=sources, left_out=made, splits=SPLITS)
     build = partial(build, with_seen=True)
     lengths = MeanLengths()
     writers: dict[str, ShuffleWriter | ShardWriter] = {
@@ -128,6 +129,36 @@ def rewrite_events(
     return names, fitted, bad
 
 
+def iterate_raw_rows(
+    table: RewritableTable, fitted: FittedTransforms, split: str, folder: Path
+) -> Iterator[pa.Table]:
+    """Yield the rows of a split with their raw columns, and histories of raw ids.
+
+    They are the rows that `rewrite_events` writes, in their order.
+
+    Args:
+        table: of events.
+        fitted: its transforms.
+        split: which rows.
+        folder: an empty folder for files that are removed again.
+
+    Raises:
+        DataError: as `rewrite_events` does.
+    """
+    settings = table.declared.interactions
+    assert settings is not None
+    declared, advance = event_declaration(table.declared), lambda _: None
+    bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
+    split_N = scan_events(table, declared, settings, folder, fitted.times, bad, advance)
+    paths = _encode(table, declared, settings, fitted, split_N, folder, bad, advance, raw=True)
+    sources = {HISTORY: settings.item} | {f"{HISTORY}_{name}": name for name in settings.sequences}
+    build = partial(
+        _build_rows, settings=settings, sources=sources, left_out=set(), splits=(split,)
+    )
+    for blocks in _in_order(build, paths):
+        yield from (block for _, block in blocks)
+
+
 def _fit(
     table: RewritableTable,
     declared: Declared,
@@ -160,8 +191,15 @@ def _encode(
     folder: Path,
     bad: BadRows,
     advance: Callable[[int], None],
+    *,
+    raw: bool = False,
 ) -> list[Path]:
-    """Encode every event that is kept, and write it to the partition of its user."""
+    """Encode every event that is kept, and write it to the partition of its user.
+
+    Args:
+        raw: write the raw columns of the features instead of the encoded ones.
+    """
+    features = replace(declared, labels=(), weight=None, groups=(), carried=())
     writer = PartitionWriter(folder, "events", num_rows=len(split_N))
     columns = list(dict.fromkeys([*declared.columns, *settings.columns]))
     for chunk, split_R in iterate_kept_chunks(table, columns, split_N):
@@ -171,6 +209,9 @@ def _encode(
         encoded = encode_chunk(chunk, declared, fitted, validator)
         if (new_R := validator.bad_R & ~found_R & (split_R >= 0)).any():
             bad.record(new_R, validator.messages)
+        if raw:
+            assert chunk.table is not None
+            encoded = decode_dictionaries(chunk.table.select(list(features.columns)))
         rows = np.flatnonzero((split_R >= 0) & ~validator.bad_R)
         own = {"user": events.users_R, **events.columns(), "split": split_R}
         for name, values_R in own.items():
@@ -198,13 +239,16 @@ def _build_rows(
     *,
     settings: Interactions,
     sources: dict[str, str],
-    gap_name: str | None,
-    table: RewritableTable,
+    left_out: set[str],
+    splits: Sequence[str],
     with_seen: bool = False,
 ) -> list[tuple[str, pa.Table]]:
     """Return split and rows, in blocks, of all users of a partition, whose file is removed.
 
     Args:
+        sources: sequence -> the column whose values it has.
+        left_out: columns that rows do not have.
+        splits: which rows.
         with_seen: also return, before held-out rows and by `pool_name`, what their users have seen.
     """
     encoded = read_partition(path)
@@ -219,14 +263,14 @@ def _build_rows(
         positive[order_E] > 0,
         target[order_E] > 0,
     )
-    ids = {name: encoded[source].to_numpy()[order_E] for name, source in sources.items()}
-    made = set(sources.values()) - {
-        spec.name for spec in table.declared.ids if not spec.is_sequence
-    }
-    keep = [n for n in encoded.column_names if not n.startswith(_OWN) and n not in made]
+    order = pa.array(order_E)
+    ids = {name: encoded[source].take(order).combine_chunks() for name, source in sources.items()}
+    gap_name = f"{HISTORY}_{TIME_GAP}" if settings.time_gap else None
+    keep = [n for n in encoded.column_names if not n.startswith(_OWN) and n not in left_out]
     encoded = encoded.select(keep)
     blocks = []
-    for code, name in enumerate(SPLITS):
+    for name in splits:
+        code = SPLITS.index(name)
         rows = make_rows(events, code, settings)
         seen = find_seen(events, code, rows.row_R) if with_seen and name != "train" else None
         if seen is not None and len(rows.row_R):

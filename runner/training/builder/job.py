@@ -179,7 +179,7 @@ def make_delivery(
     """
     if run is None or settings.every is None:
         return None
-    node = {"_target_": FOLDER_DELIVERY, "to": settings.to}
+    node = {"_target_": FOLDER_DELIVERY, "to": settings.to, "rows_from": settings.rows_from}
     delivery: Delivery = instantiate(node, KINDS["delivery"], key="delivery", allowed=allowed)
     return delivery
 
