@@ -104,18 +104,12 @@ def rewrite_events(
         for name in SPLITS
         if name in {*table.row_split.splits, *table.files}
     }
-    pools = {pool_name(name): SeenWriter(folder, name) for name in writers if name != "train"}
+    pools = SeenWriter(folder, writers.keys() - {"train"})
     for blocks in _in_order(build, paths):
-        for name, block in blocks:
-            if name in pools:  # it comes before the rows that have slices of it
-                pools[name].add(block)
-                continue
-            if name != "train":
-                block = pools[pool_name(name)].place(block)
+        for name, block in pools.take_pools(blocks):
             lengths.update(name, np.ones(block.num_rows, bool), block)
             writers[name].write(block)
-    for pool in pools.values():
-        pool.close()
+    pools.close()
     names = {name: writer.close() for name, writer in writers.items()}
     for name, files in names.items():
         if not files:

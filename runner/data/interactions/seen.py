@@ -8,6 +8,7 @@ Shape legend: E events of a partition in the order of users and their times, R r
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,24 +76,40 @@ def find_seen(events: Events, split: int, row_R: np.ndarray) -> Seen:
 
 
 class SeenWriter:
-    """Writes the pools of the partitions of a split behind each other."""
+    """Writes the pools of all partitions behind each other, for each held-out split."""
 
-    def __init__(self, folder: Path, split: str) -> None:
-        self._writer = ShardWriter(folder, pool_name(split))
-        self._start = self._stop = 0  # of the last pool
+    def __init__(self, folder: Path, splits: Iterable[str]) -> None:
+        names = [pool_name(split) for split in splits]
+        self._writers = {name: ShardWriter(folder, name) for name in names}
+        self._start = dict.fromkeys(names, 0)  # of the last pool
+        self._stop = dict.fromkeys(names, 0)
 
-    def add(self, pool: pa.Table) -> None:
-        """Write the pool of a partition."""
-        self._start, self._stop = self._stop, self._stop + pool.num_rows
-        if pool.num_rows:
-            self._writer.write(pool)
+    def take_pools(self, blocks: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+        """Write the pools of a partition and yield its rows, with slices of the whole.
 
-    def place(self, rows: pa.Table) -> pa.Table:
-        """Return rows whose slices of the last pool have become slices of the whole."""
-        for name in (START, STOP):
-            number = rows.schema.get_field_index(name)
-            rows = rows.set_column(number, name, pc.add(rows[name], self._start))
-        return rows
+        Args:
+            blocks: split and rows, or, before the rows of a split, `pool_name` and its pool.
+        """
+        for name, block in blocks:
+            if name in self._writers:
+                self._start[name], self._stop[name] = (
+                    self._stop[name],
+                    self._stop[name] + len(block),
+                )
+                if len(block):
+                    self._writers[name].write(block)
+            elif (start := self._start.get(pool_name(name))) is None:
+                yield name, block
+            else:
+                yield name, _shift_slices(block, start)
 
     def close(self) -> None:
-        self._writer.close()
+        for writer in self._writers.values():
+            writer.close()
+
+
+def _shift_slices(rows: pa.Table, offset: int) -> pa.Table:
+    for name in (START, STOP):
+        number = rows.schema.get_field_index(name)
+        rows = rows.set_column(number, name, pc.add(rows[name], offset))
+    return rows
