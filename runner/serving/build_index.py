@@ -37,7 +37,7 @@ from runner.serving.item_table import (
     read_queries,
     write_item_table,
 )
-from runner.serving.measure_index import TIMES, measure, measure_recall
+from runner.serving.measure_index import TIMES, lower_recall, measure
 from runner.serving.write_aside import write_aside
 
 EXACT_UP_TO = 1_000_000  # items; the default for more is hnsw
@@ -175,7 +175,7 @@ def why_exact(built: _Built, recall: float) -> str | None:
         return None
     found = list(_recalls(measured).values())[-1]
     if found < recall:
-        return f"at its greatest effort it finds {found:.4f}, and --recall asks for {recall:g}"
+        return f"it finds {found:.4f}, and --recall asks for {recall:g}"
     if measured[TIMES[0]] >= measured[f"exact_{TIMES[0]}"]:
         return "it is no faster"
     return None
@@ -236,7 +236,7 @@ def _tune(
     while True:
         effort = min(effort, largest)
         found, _ = search_by_faiss(index, {name: effort})(query_QD, top_k)
-        if measure_recall(found, expected) >= recall or effort == largest:
+        if lower_recall(found, expected) >= recall or effort == largest:
             return {name: effort}
         effort *= 2
 
@@ -259,7 +259,7 @@ def describe_index(facts: Mapping[str, Any], wanted: float) -> list[str]:
     if facts["kind"] != "exact":
         lines.append(f"the exact search: {_describe_times('exact_', measured)}")
         if list(recalls.values())[-1] < wanted:
-            lines.append(f"note: recall stays below --recall {wanted:g} at the greatest effort")
+            lines.append(f"note: recall is below --recall {wanted:g}: --kind exact finds all")
         if measured[TIMES[0]] >= measured[f"exact_{TIMES[0]}"]:
             lines.append("note: it is no faster than the exact search: --kind exact finds all")
     if evaluation := measured.get("evaluation"):

@@ -19,8 +19,18 @@ TIMES = ("ms_a_query", "ms_a_query_in_batches")
 
 def measure_recall(found_QK: np.ndarray, expected_QK: np.ndarray) -> float:
     """Return the share of the expected positions that were found."""
-    hits = [np.isin(expected, found).sum() for found, expected in zip(found_QK, expected_QK)]
-    return float(np.sum(hits) / max(1, expected_QK.size))
+    return float(_recall_of_queries(found_QK, expected_QK).mean())
+
+
+def lower_recall(found_QK: np.ndarray, expected_QK: np.ndarray) -> float:
+    """Return the share that other queries are likely to find: two standard errors less."""
+    recall_Q = _recall_of_queries(found_QK, expected_QK)
+    return float(recall_Q.mean() - 2 * recall_Q.std() / len(recall_Q) ** 0.5)
+
+
+def _recall_of_queries(found_QK: np.ndarray, expected_QK: np.ndarray) -> np.ndarray:
+    hits = [np.isin(expected, found).mean() for found, expected in zip(found_QK, expected_QK)]
+    return np.array(hits)
 
 
 def measure(search: Search, exact: Search, query_QD: np.ndarray, top_k: int) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def test_an_index_that_is_no_better_than_an_exact_search_is_no_default(
     told = "\n".join(describe_index(asked, 0.95))
     assert f"the exact search: {exact_ms:g} ms" in told
     assert ("no faster than the exact" in told) == (exact_ms == 1)
-    assert ("recall stays below --recall 0.95" in told) == (recall < 0.95)
+    assert ("recall is below --recall 0.95" in told) == (recall < 0.95)
 
 
 def test_a_million_items_are_searched_exactly_unless_there_are_more(many, tmp_path, monkeypatch):

@@ -158,7 +158,10 @@ def test_a_client_of_triton_gets_the_nearest_items_through_an_index(runner, item
             assert found.as_numpy("top_items").tolist() == ids
             np.testing.assert_allclose(found.as_numpy("top_scores"), scores, rtol=1e-5, atol=1e-6)
             assert found.as_numpy("top_count").tolist() == [5] * 9
-            assert found.get_response()["parameters"] == {"leaves_out": "history"}
+            assert found.get_response()["parameters"] == {
+                "index": "exact",
+                "leaves_out": "history",
+            }
         assert {"name": "top_items", "datatype": "INT64", "shape": [-1, -1]} in outputs
         body: dict[str, Any] = {"inputs": json_inputs(rows), "parameters": {"top_k": 31}}
         status, _, answer = request(server.address, "/v2/models/towers/infer", body)

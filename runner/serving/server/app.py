@@ -221,8 +221,8 @@ async def _score(service: Service, request: Request) -> Response:
     work = make_work(service.artifact, parsed, settings.max_rows, settings.max_top_k)
     scored = await service.batcher.score(work)
     head = _answer_head(service, parsed, scored.version)
-    if work.top_k and (about := left_out(service.artifact)):
-        head = {**head, "parameters": about}
+    if scored.index:
+        head = {**head, "parameters": {"index": scored.index, **left_out(service.artifact)}}
     content, head_length = write_answer(head, scored.outputs, work.outputs)
     headers = {VERSION_HEADER: scored.version}
     if head_length is None:
