@@ -5,13 +5,16 @@ from __future__ import annotations
 import html
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).parent
+_AXIS_WIDTH = 90  # pixels of an axis of parallel coordinates, below which names overlap
+_BREAKS, _BREAK = re.compile(r"(?<=[/._])"), "<wbr>"  # places where a long heading may fold
 
 
 @dataclass
@@ -40,14 +43,20 @@ class Page:
         self.parts.append(f'<section class="{css_class}">{body}</section>')
 
     def add_figure(self, figure: Mapping[str, Any], heading: str = "") -> str:
-        """Add a figure and return the HTML that shows it."""
+        """Add a figure and return the HTML that shows it, named for those who cannot see it."""
         name = f"f{len(self.figures)}"
         self.figures[name] = figure
         head = f"<h3>{escape(heading)}</h3>" if heading else ""
         height = figure["layout"].get("height", 400)
         # With its height given, nothing jumps while the page is drawn.
-        place = f'<div id="{name}" data-figure="{name}" style="height:{height}px"></div>'
-        return f"<div>{head}{place}</div>"
+        axes = max((len(trace.get("dimensions", ())) for trace in figure["data"]), default=0)
+        least_width = _AXIS_WIDTH * axes
+        said = escape(f"Figure: {heading or describe_figure(figure)}")
+        place = (
+            f'<div id="{name}" data-figure="{name}" role="img" aria-label="{said}" '
+            f'style="height:{height}px;min-width:{least_width}px"></div>'
+        )
+        return f'<div class="figure">{head}{place}</div>'
 
     def add_figure_choice(self, figures: Mapping[str, Mapping[str, Any]], label: str) -> str:
         """Add figures of which one is shown, and return HTML with a list to choose from."""
@@ -80,6 +89,15 @@ class Page:
             f"<title>{escape(self.title)}</title><style>{_file('page.css')}</style></head>"
             f"<body><main>{''.join(self.parts)}</main>{scripts}</body></html>\n"
         )
+
+
+def describe_figure(figure: Mapping[str, Any]) -> str:
+    """Return what a figure shows in words: its axes, and how many lines it has."""
+    layout = figure["layout"]
+    axes = [((layout.get(k) or {}).get("title") or {}).get("text") for k in ("yaxis", "xaxis")]
+    axes += [d.get("label") for trace in figure["data"] for d in trace.get("dimensions", ())]
+    count = len(figure["data"])
+    return f"{' over '.join(filter(None, axes)) or 'values'}, {count} series of values"
 
 
 def escape(text: Any) -> str:
@@ -137,16 +155,36 @@ def render_table(
         sortable: whether a click on a heading sorts the rows.
     """
     right = set(numeric)
+    sort = ' tabindex="0" aria-sort="none"' if sortable else ""
     heads = "".join(
-        f'<th class="{"num" if name in right else ""}" title="{escape(name)}">'
-        f"{escape(name).replace('/', '/<wbr>')}</th>"
+        f'<th scope="col" class="{"num" if name in right else ""}" title="{escape(name)}"{sort}>'
+        f"{_BREAKS.sub(_BREAK, escape(name))}</th>"
         for name in header
     )
     body = "".join(f"<tr>{''.join(cell.render() for cell in row)}</tr>" for row in rows)
     kind = ' class="sortable"' if sortable else ""
     return (
-        f'<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="table">'
+        f"<table{kind}><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def render_table_tools(header: Sequence[str], hidden: Collection[str] = ()) -> str:
+    """Return a filter of rows and a choice of columns for the table that follows.
+
+    Args:
+        header: names of the table's columns.
+        hidden: names of columns that are not shown at first.
+    """
+    boxes = "".join(
+        f'<label><input type="checkbox" data-column="{number}"'
+        f"{'' if name in hidden else ' checked'}> {escape(name)}</label>"
+        for number, name in enumerate(header)
+    )
+    return (
+        '<div class="tools"><label>Filter <input type="search" data-filter placeholder="'
+        'words, or column&gt;0.7"></label> <span data-count role="status"></span>'
+        f"<details><summary>Columns</summary><div>{boxes}</div></details></div>"
     )
 
 

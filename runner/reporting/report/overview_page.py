@@ -14,11 +14,18 @@ from runner.reporting.report.html import (
     render_bullets,
     render_facts,
     render_table,
+    render_table_tools,
     status_cell,
 )
-from runner.reporting.report.leaderboard import Leaderboard, format_run_settings, sort_value
+from runner.reporting.report.leaderboard import (
+    Leaderboard,
+    SeedGroup,
+    format_run_settings,
+    sort_value,
+)
 from runner.reporting.report.overview import Overview
 from runner.reporting.report.plotly_curves import MAX_COLOURED, MAX_CURVES, curve_figures
+from runner.reporting.report.plotly_history import history_figure
 from runner.reporting.report.plotly_parameters import (
     effect_figure,
     importance_bars,
@@ -29,6 +36,8 @@ from runner.rundir.readers import finite_or_none
 
 _MAX_AXES = 12  # of parallel coordinates
 _MAX_EFFECTS = 6
+_LONGEST_LABEL = 80  # characters of a curve's name in the legend
+_METRICS_SHOWN = 5  # columns; the others can be chosen
 
 
 def make_overview_page(overview: Overview, page_path: Path) -> Page:
@@ -52,6 +61,7 @@ def make_overview_page(overview: Overview, page_path: Path) -> Page:
     if overview.board.has_repeated_settings:
         page.add_section("Over seeds", _seeds(overview.board))
     page.add_section("Curves", _curves(page, overview))
+    page.add_section("Best so far", _history(page, overview.board))
     _parameters(page, overview)
     page.add_section(
         f"What went wrong ({len(overview.failures)})", _failures(overview, page_path.parent)
@@ -82,25 +92,25 @@ def _facts(overview: Overview) -> list[tuple[str, str]]:
 
 
 def _runs(board: Leaderboard, base: Path) -> str:
-    header = [board.headings[k] for k in board.keys]
-    header += ["seed"] if board.seeds_vary else []
     right = [*board.metrics, "best step", "step", "time"]
-    header += ["status", *right, "run"]
+    seed = ["seed"] if board.seeds_vary else []
+    settings = [board.headings[k] for k in board.keys]
+    header = ["status", *board.metrics[:1], *settings, *seed, *board.metrics[1:], *right[-3:]]
+    header.append("run")
     best = {m: _best_value(board, m, fewest=2) for m in board.metrics}
     rows = []
     for run in board.runs:
-        row = [Cell(v) for v in format_run_settings(run, board.keys)]
-        row += [Cell("" if run.seed is None else str(run.seed))] if board.seeds_vary else []
-        row.append(status_cell(run.status))
-        for name in board.metrics:
-            row.append(_number_cell(run, name, best[name]))
-        row.append(_count(run.best_step))
-        row.append(_count(run.step))
+        numbers = [_number_cell(run, name, best[name]) for name in board.metrics]
+        row = [status_cell(run.status), *numbers[:1]]
+        row += [Cell(v) for v in format_run_settings(run, board.keys)]
+        row += [Cell("" if run.seed is None else str(run.seed)) for _ in seed]
+        row += [*numbers[1:], _count(run.best_step), _count(run.step)]
         time = "" if run.seconds is None else format_duration(run.seconds)
         row.append(Cell(time, "" if run.seconds is None else run.seconds, "num"))
         row.append(Cell(_link(run, base), run.label, is_html=True))
         rows.append(row)
-    return render_table(header, rows, numeric=right, sortable=True)
+    table = render_table(header, rows, numeric=right, sortable=True)
+    return render_table_tools(header, board.metrics[_METRICS_SHOWN:]) + table
 
 
 def _best_value(board: Leaderboard, name: str, fewest: int = 1) -> float | None:
@@ -155,7 +165,8 @@ def _curves(page: Page, overview: Overview) -> str:
     top = overview.board.seed_groups[:MAX_COLOURED]
     rest = [r for s in overview.board.seed_groups[MAX_COLOURED:] for r in s.runs]
     rest += [r for r in overview.board.runs if r.meta and not r.is_completed]
-    figures = curve_figures(top, rest, overview.board.label, overview.board.monitor[0])
+    board = overview.board
+    figures = curve_figures(top, rest, lambda g: _curve_label(overview.board, g), board.monitor[0])
     num_drawn = min(MAX_CURVES, sum(len(s.runs) for s in top) + len(rest))
     parts = []
     if len(overview.board.seed_groups) > MAX_COLOURED:
@@ -170,6 +181,22 @@ def _curves(page: Page, overview: Overview) -> str:
     note = f'<p class="note">{escape(text[:1].upper() + text[1:])}.</p>' if text else ""
     body = page.add_figure_choice(figures, "Metric")
     return note + body if body else ""
+
+
+def _curve_label(board: Leaderboard, group: SeedGroup) -> str:
+    label = board.label(group)
+    return label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 3]}..."
+
+
+def _history(page: Page, board: Leaderboard) -> str:
+    figure = history_figure(board.runs, *board.monitor)
+    if figure is None:
+        return ""
+    note = (
+        '<p class="note">A point is a run, in the order in which they were started; the line is '
+        "the best of the completed ones up to there.</p>"
+    )
+    return note + page.add_figure(figure)
 
 
 def _parameters(page: Page, overview: Overview) -> None:
@@ -195,10 +222,12 @@ def _parameters(page: Page, overview: Overview) -> None:
         note = f'<p class="note">{escape(metric)} of each run; the bars are medians.</p>'
         page.add_section("Effects", f'{note}<div class="grid">{"".join(effects)}</div>')
     seeds = ["seed"] if overview.board.seeds_vary and len(keys) < _MAX_AXES else []
-    figure = parallel_coordinates(done, [*keys[:_MAX_AXES], *seeds], metric, direction)
+    measured = [*done, *(r for r in overview.board.runs if r.status == "pruned")]
+    figure = parallel_coordinates(measured, [*keys[:_MAX_AXES], *seeds], metric, direction)
     if figure is not None:
         note = (
-            '<p class="note">Each line is a run. Drag along an axis to keep only a part of it.</p>'
+            '<p class="note">Each line is a run, pruned ones among them with the value at which '
+            "they were stopped. Drag along an axis to keep only a part of it.</p>"
         )
         page.add_section("Parallel coordinates", note + page.add_figure(figure))
 
