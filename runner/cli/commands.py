@@ -33,6 +33,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "runner.cli.report:report",
         "DIR... [--sort KEY] [--html FILE]: the results of runs and sweeps",
     ),
+    "board": (
+        "runner.cli.board:board",
+        "[DIR] [--port N]: a live page of all runs and sweeps below a folder",
+    ),
     "diff": ("runner.cli.diff:diff", "A B: settings and results of two runs side by side"),
     "reproduce": (
         "runner.cli.reproduce:reproduce",

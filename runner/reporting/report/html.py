@@ -73,21 +73,28 @@ class Page:
         select = f'<select data-draws="{names[first]}">{options}</select>'
         return f'<label class="note">{escape(label)}{select}</label>{place}'
 
-    def render(self) -> str:
-        """Return the whole page, with plotly's JavaScript in it."""
+    def body(self) -> str:
+        """Return the page's HTML without its scripts."""
+        return "".join(self.parts)
+
+    def render(self, *, script_urls: Sequence[str] = ()) -> str:
+        """Return the whole page.
+
+        Args:
+            script_urls: where a server has the scripts; empty: they are in the page, plotly's too.
+        """
         figures = json.dumps(self.figures, separators=(",", ":"), allow_nan=False)
-        scripts = (
-            f'<script type="application/json" id="figures">{_in_script(figures)}</script>'
-            f"<script>{plotly_js()}</script><script>{_file('page.js')}</script>"
-            if self.figures
-            else f'<script type="application/json" id="figures">{{}}</script>'
-            f"<script>{_file('page.js')}</script>"
-        )
+        inline = [plotly_js()] if self.figures else []
+        scripts = [f"<script>{text}</script>" for text in (*inline, page_file("page.js"))]
+        if script_urls:
+            scripts = [f'<script src="{escape(url)}" defer></script>' for url in script_urls]
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{escape(self.title)}</title><style>{_file('page.css')}</style></head>"
-            f"<body><main>{''.join(self.parts)}</main>{scripts}</body></html>\n"
+            f"<title>{escape(self.title)}</title><style>{page_file('page.css')}</style></head>"
+            f"<body><main>{self.body()}</main>"
+            f'<script type="application/json" id="figures">{_in_script(figures)}</script>'
+            f"{''.join(scripts)}</body></html>\n"
         )
 
 
@@ -111,8 +118,9 @@ def _in_script(text: str) -> str:
 
 
 @lru_cache
-def _file(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
+def page_file(name: str, folder: Path = _HERE) -> str:
+    """Return a script or the style of the pages."""
+    return (folder / name).read_text(encoding="utf-8")
 
 
 @lru_cache
@@ -191,6 +199,11 @@ def render_table_tools(header: Sequence[str], hidden: Collection[str] = ()) -> s
 def status_cell(status: str) -> Cell:
     """Return a cell with a status in its colour."""
     return Cell(f'<span class="pill {escape(status)}">{escape(status)}</span>', is_html=True)
+
+
+def link_cell(address: str, text: str) -> Cell:
+    """Return a cell with a link, sorted by its text."""
+    return Cell(f'<a href="{escape(address)}">{escape(text)}</a>', text, is_html=True)
 
 
 def render_facts(pairs: Iterable[tuple[str, str]]) -> str:

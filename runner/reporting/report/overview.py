@@ -99,7 +99,8 @@ def _notes(runs: Sequence[RunRecord], monitored: str) -> list[str]:
     if num_data > 1:
         notes.append(
             f"the runs have {num_data} different data, whose metrics do not compare; the "
-            f"importance of settings is that of {len(runs_of_same_data(runs)):,} runs of the same"
+            "importance of settings is computed among runs of the same "
+            f"({len(runs_of_same_data(runs)):,})"
         )
     kinds = Counter(r.kind for r in started)
     if len(kinds) > 1:

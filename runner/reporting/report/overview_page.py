@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from runner.reporting.console.format import format_duration, format_number
 from runner.reporting.report.columns import metric_direction
@@ -11,6 +13,7 @@ from runner.reporting.report.html import (
     Cell,
     Page,
     escape,
+    link_cell,
     render_bullets,
     render_facts,
     render_table,
@@ -40,12 +43,42 @@ _LONGEST_LABEL = 80  # characters of a curve's name in the legend
 _METRICS_SHOWN = 5  # columns; the others can be chosen
 
 
-def make_overview_page(overview: Overview, page_path: Path) -> Page:
+class Links(Protocol):
+    """Where a page finds a run and its log."""
+
+    def run(self, run: RunRecord) -> str: ...
+
+    def log(self, run: RunRecord) -> tuple[str, str] | None:
+        """Return the name and the address of the log; None if there is none."""
+
+
+@dataclass(frozen=True)
+class FileLinks:
+    """Links of a page that is a file in this folder to files of runs."""
+
+    folder: Path
+
+    def run(self, run: RunRecord) -> str:
+        """Return the run's own report if there is one, else its folder."""
+        report = run.folder / "report.html"
+        return os.path.relpath(report if report.exists() else run.folder, self.folder)
+
+    def log(self, run: RunRecord) -> tuple[str, str] | None:
+        name = find_log(run)
+        return None if name is None else (name, os.path.relpath(run.folder / name, self.folder))
+
+
+def find_log(run: RunRecord) -> str | None:
+    """Return the name of the run's log that says most of why it failed; None without a log."""
+    return next((f for f in ("job.log", "log.txt") if (run.folder / f).exists()), None)
+
+
+def make_overview_page(overview: Overview, links: Links) -> Page:
     """Return the page of several runs.
 
     Args:
         overview: the runs.
-        page_path: the file that the page will be, from which it links to the runs.
+        links: to the runs.
     """
     page = Page(overview.title)
     metric, direction = overview.board.monitor
@@ -57,15 +90,13 @@ def make_overview_page(overview: Overview, page_path: Path) -> Page:
     page.parts.append(render_facts(_facts(overview)))
     if overview.notes:
         page.add_section("Before you compare", render_bullets(overview.notes), css_class="warn")
-    page.add_section("Runs", _runs(overview.board, page_path.parent))
+    page.add_section("Runs", _runs(overview.board, links))
     if overview.board.has_repeated_settings:
         page.add_section("Over seeds", _seeds(overview.board))
     page.add_section("Curves", _curves(page, overview))
     page.add_section("Best so far", _history(page, overview.board))
     _parameters(page, overview)
-    page.add_section(
-        f"What went wrong ({len(overview.failures)})", _failures(overview, page_path.parent)
-    )
+    page.add_section(f"What went wrong ({len(overview.failures)})", _failures(overview, links))
     return page
 
 
@@ -91,7 +122,7 @@ def _facts(overview: Overview) -> list[tuple[str, str]]:
     return facts
 
 
-def _runs(board: Leaderboard, base: Path) -> str:
+def _runs(board: Leaderboard, links: Links) -> str:
     right = [*board.metrics, "best step", "step", "time"]
     seed = ["seed"] if board.seeds_vary else []
     settings = [board.headings[k] for k in board.keys]
@@ -107,10 +138,12 @@ def _runs(board: Leaderboard, base: Path) -> str:
         row += [*numbers[1:], _count(run.best_step), _count(run.step)]
         time = "" if run.seconds is None else format_duration(run.seconds)
         row.append(Cell(time, "" if run.seconds is None else run.seconds, "num"))
-        row.append(Cell(_link(run, base), run.label, is_html=True))
+        row.append(link_cell(links.run(run), run.label))
         rows.append(row)
     table = render_table(header, rows, numeric=right, sortable=True)
-    return render_table_tools(header, board.metrics[_METRICS_SHOWN:]) + table
+    whole = [name for name in board.metrics if name.count("/") == 1]  # of all tasks and rows
+    hidden = set(board.metrics) - {*whole[:_METRICS_SHOWN], *board.metrics[:1]}
+    return render_table_tools(header, hidden) + table
 
 
 def _best_value(board: Leaderboard, name: str, fewest: int = 1) -> float | None:
@@ -133,14 +166,6 @@ def _number_cell(run: RunRecord, name: str, best: float | None) -> Cell:
 
 def _count(value: int | None) -> Cell:
     return Cell("" if value is None else f"{value:,}", "" if value is None else value, "num")
-
-
-def _link(run: RunRecord, base: Path) -> str:
-    """Return a link to the run's own report if there is one, else to its folder."""
-    report = run.folder / "report.html"
-    target = report if report.exists() else run.folder
-    href = os.path.relpath(target, base)
-    return f'<a href="{escape(href)}">{escape(run.label)}</a>'
 
 
 def _seeds(board: Leaderboard) -> str:
@@ -232,18 +257,14 @@ def _parameters(page: Page, overview: Overview) -> None:
         page.add_section("Parallel coordinates", note + page.add_figure(figure))
 
 
-def _failures(overview: Overview, base: Path) -> str:
+def _failures(overview: Overview, links: Links) -> str:
     if not overview.failures:
         return ""
     board, rows = overview.board, []
     for run in overview.failures:
         cells = zip(board.keys, format_run_settings(run, board.keys))
         settings = ", ".join(f"{board.headings[k]}={v}" for k, v in cells if v)
-        log = next((f for f in ("job.log", "log.txt") if (run.folder / f).exists()), None)
-        link = ""
-        if log is not None:
-            href = os.path.relpath(run.folder / log, base)
-            link = f'<a href="{escape(href)}">{log}</a>'
+        log = links.log(run)
         rows.append(
             [
                 Cell(run.label, css_class="wide"),
@@ -251,7 +272,7 @@ def _failures(overview: Overview, base: Path) -> str:
                 status_cell(run.status),
                 Cell("" if run.step is None else f"{run.step:,}", css_class="num"),
                 Cell(run.error or "", css_class="wide"),
-                Cell(link, is_html=True),
+                Cell("") if log is None else link_cell(log[1], log[0]),
             ]
         )
     return render_table(

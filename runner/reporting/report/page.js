@@ -1,30 +1,19 @@
 // Draws the figures of #figures; tables can be sorted, filtered, and shown in part.
-const figures = JSON.parse(document.getElementById("figures").textContent);
+let figures = {};
 function draw(place, figure) {
   const flat = figure.data.every((trace) => trace.type !== "parcoords");
   const buttons = [flat ? ["toImage", "zoom2d", "pan2d", "resetScale2d"] : ["toImage"]];
   const config = { responsive: true, displaylogo: false, modeBarButtons: buttons };
   Plotly.react(place, figure.data, figure.layout, config);
 }
-for (const place of document.querySelectorAll("[data-figure]")) {
-  draw(place, figures[place.dataset.figure]);
-}
-for (const select of document.querySelectorAll("select[data-draws]")) {
-  const place = document.getElementById(select.dataset.draws);
-  select.addEventListener("change", () => {
-    draw(place, figures[select.value]);
-    place.setAttribute("aria-label", `Figure: ${select.selectedOptions[0].textContent}`);
-  });
-}
 const valueOf = (cell) => cell.dataset.v ?? cell.textContent;
-function sortBy(table, head, column) {
-  const down = head.classList.contains("up");
-  for (const other of table.querySelectorAll("th")) {
-    other.classList.remove("up", "down");
-    other.setAttribute("aria-sort", "none");
-  }
-  head.classList.add(down ? "down" : "up");
-  head.setAttribute("aria-sort", down ? "descending" : "ascending");
+function sortRows(table, column, down) {
+  table.querySelectorAll("th").forEach((head, number) => {
+    head.classList.toggle("up", number === column && !down);
+    head.classList.toggle("down", number === column && down);
+    const order = down ? "descending" : "ascending";
+    head.setAttribute("aria-sort", number === column ? order : "none");
+  });
   const rows = [...table.tBodies[0].rows].sort((a, b) => {
     const x = valueOf(a.cells[column]), y = valueOf(b.cells[column]);
     if (x === "" || y === "") return (x === "") - (y === "");
@@ -32,16 +21,6 @@ function sortBy(table, head, column) {
     return down ? -order : order;
   });
   table.tBodies[0].append(...rows);
-}
-for (const table of document.querySelectorAll("table.sortable")) {
-  table.querySelectorAll("th").forEach((head, column) => {
-    head.addEventListener("click", () => sortBy(table, head, column));
-    head.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" && event.key !== " ") return;
-      event.preventDefault();
-      sortBy(table, head, column);
-    });
-  });
 }
 // Every word of a filter must be in the row; `name>0.7`, `name<3` and `name=adam` read a column.
 function matcher(word, heads) {
@@ -54,7 +33,7 @@ function matcher(word, heads) {
     return value !== "" && (sign === ">" ? Number(value) > wanted : Number(value) < wanted);
   };
 }
-for (const tools of document.querySelectorAll(".tools")) {
+function startTools(tools) {
   const table = tools.nextElementSibling.querySelector("table");
   const heads = [...table.querySelectorAll("th")];
   const style = tools.appendChild(document.createElement("style"));
@@ -62,11 +41,13 @@ for (const tools of document.querySelectorAll(".tools")) {
   const boxes = [...tools.querySelectorAll("[data-column]")];
   const showColumns = () => {
     const off = boxes.filter((box) => !box.checked).map((box) => Number(box.dataset.column) + 1);
-    style.textContent = off.map((n) => `#${table.id} tr > :nth-child(${n}) { display: none; }`).join("");
+    const rule = (n) => `#${table.id} tr > :nth-child(${n}) { display: none; }`;
+    style.textContent = off.map(rule).join("");
   };
   const filter = tools.querySelector("[data-filter]");
   const showRows = () => {
-    const tests = filter.value.toLowerCase().split(/\s+/).filter(Boolean).map((w) => matcher(w, heads));
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const tests = words.map((word) => matcher(word, heads));
     const rows = [...table.tBodies[0].rows];
     for (const row of rows) row.hidden = !tests.every((test) => test(row));
     const shown = rows.filter((row) => !row.hidden).length;
@@ -77,4 +58,30 @@ for (const tools of document.querySelectorAll(".tools")) {
   filter.addEventListener("input", showRows);
   showColumns();
 }
-document.documentElement.dataset.drawn = document.querySelectorAll(".js-plotly-plot").length;
+function start() {
+  for (const place of document.querySelectorAll("[data-figure]")) {
+    draw(place, figures[place.dataset.figure]);
+  }
+  for (const select of document.querySelectorAll("select[data-draws]")) {
+    const place = document.getElementById(select.dataset.draws);
+    select.addEventListener("change", () => {
+      draw(place, figures[select.value]);
+      place.setAttribute("aria-label", `Figure: ${select.selectedOptions[0].textContent}`);
+    });
+  }
+  for (const table of document.querySelectorAll("table.sortable")) {
+    table.querySelectorAll("th").forEach((head, column) => {
+      const sort = () => sortRows(table, column, head.classList.contains("up"));
+      head.addEventListener("click", sort);
+      head.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        sort();
+      });
+    });
+  }
+  document.querySelectorAll(".tools").forEach(startTools);
+  document.documentElement.dataset.drawn = document.querySelectorAll(".js-plotly-plot").length;
+}
+figures = JSON.parse(document.getElementById("figures").textContent);
+start();

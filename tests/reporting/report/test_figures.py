@@ -11,7 +11,7 @@ import pytest
 
 from runner.reporting.report.find import find_runs
 from runner.reporting.report.overview import make_overview
-from runner.reporting.report.overview_page import make_overview_page
+from runner.reporting.report.overview_page import FileLinks, make_overview_page
 from runner.reporting.report.plotly_bins import gain_figure, label_figure
 from runner.reporting.report.plotly_history import history_figure
 from runner.reporting.report.plotly_run import lr_figure, metric_figures
@@ -94,7 +94,7 @@ def test_pruned_runs_are_drawn_with_one_point_and_have_a_line_over_their_setting
             status=status,
             num_rows=1 if status == "pruned" else 4,
         )
-    page = make_overview_page(make_overview(find_runs([tmp_path]), "t"), tmp_path / "page.html")
+    page = make_overview_page(make_overview(find_runs([tmp_path]), "t"), FileLinks(tmp_path))
     figures = page.figures.values()
     [parallel] = [f["data"][0] for f in figures if f["data"][0]["type"] == "parcoords"]
     assert len(parallel["line"]["color"]) == 4
@@ -112,13 +112,13 @@ def test_importance_is_that_of_runs_of_the_same_data(tmp_path):
     assert shares["optimizer.dense.lr"] == pytest.approx(alone[0].variance_share)
     assert "data" not in shares
     assert any(
-        "2 different data" in note and "12 runs of the same" in note for note in overview.notes
+        "2 different data" in note and "runs of the same (12)" in note for note in overview.notes
     )
 
 
 def test_tables_can_be_filtered_and_headings_are_reached_by_the_keyboard(tmp_path):
     grid = make_grid(tmp_path / "grid")
-    text = make_overview_page(make_overview(find_runs([grid]), "t"), grid / "page.html").render()
+    text = make_overview_page(make_overview(find_runs([grid]), "t"), FileLinks(grid)).render()
     assert 'type="search" data-filter' in text
     assert 'data-column="0" checked> status' in text
     assert (
