@@ -62,7 +62,7 @@ def make_run_page(run: RunRecord) -> Page:
     if run.error:
         page.add_section("What went wrong", f"<pre>{escape(run.error)}</pre>", css_class="warn")
     data = _read_data_facts(run)
-    page.add_section("Results", _results(run, data))
+    page.add_section("Results", _results(run))
     if below := _yardstick(run).get("below"):
         page.add_section("Below the yardstick", f"<p>{escape(below)}</p>", css_class="warn")
     metrics = metric_figures(run)
@@ -105,7 +105,7 @@ def show_run(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None
         out.print(Text(f"{name:<{width}}{value}"), soft_wrap=True)
     if run.error:
         out.print(Text(f"{'error':<{width}}{run.error}", style="red"), soft_wrap=True)
-    lines = _result_lines(run, _read_data_facts(run))
+    lines = _result_lines(run)
     for line in lines:
         out.print(Text(f"  {line}"), soft_wrap=True)
     if not lines:
@@ -158,11 +158,11 @@ def _oracle_metrics(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     }
 
 
-def _results(run: RunRecord, data: Mapping[str, Any]) -> str:
+def _results(run: RunRecord) -> str:
     if not run.metrics:
         return '<p class="note">No metrics have been logged yet.</p>'
     tables = []
-    for heading, shown in _result_tables(run, data).items():
+    for heading, shown in result_tables_of(run).items():
         rows = [
             [
                 Cell(row[0], css_class="dim inner" if row[0].startswith("  ") else ""),
@@ -182,17 +182,22 @@ def _results(run: RunRecord, data: Mapping[str, Any]) -> str:
     return note + "".join(tables) + below
 
 
-def _result_lines(run: RunRecord, data: Mapping[str, Any]) -> list[str]:
+def _result_lines(run: RunRecord) -> list[str]:
     if not run.metrics:
         return []
     lines = []
-    for heading, table in _result_tables(run, data).items():
+    for heading, table in result_tables_of(run).items():
         lines += [*filter(None, [heading]), *table.lines()]
     return lines
 
 
-def _result_tables(run: RunRecord, data: Mapping[str, Any]) -> dict[str, TextTable]:
-    return result_tables(run.metrics, _oracle_metrics(data), _yardstick(run))
+def result_tables_of(run: RunRecord) -> dict[str, TextTable]:
+    """Return the tables of a run's metrics, beside what is reachable and the yardstick.
+
+    Raises:
+        UserError: if the run's files are damaged.
+    """
+    return result_tables(run.metrics, _oracle_metrics(_read_data_facts(run)), _yardstick(run))
 
 
 def _yardstick(run: RunRecord) -> dict[str, Any]:
@@ -282,8 +287,9 @@ def _provenance(run: RunRecord) -> str:
     git = meta.get("git") or {}
     changed = " with uncommitted changes" if git.get("patch") else ""
     versions = ", ".join(f"{k} {v}" for k, v in (meta.get("versions") or {}).items())
+    words = [str(word) for word in meta.get("command") or []]
     pairs = [
-        ("command", " ".join(os.path.basename(w) if i == 0 else w for i, w in _words(meta))),
+        ("command", " ".join([*map(os.path.basename, words[:1]), *words[1:]])),
         ("commit", f"{git.get('commit') or 'not in git'}{changed}"),
         ("versions", f"python {meta.get('python')}, {versions}"),
         ("machine", f"{meta.get('host')}, {meta.get('platform')}, {meta.get('cpus')} CPUs"),
@@ -291,7 +297,3 @@ def _provenance(run: RunRecord) -> str:
         ("warm start", str((meta.get("identity") or {}).get("checkpoint.init_from") or "no")),
     ]
     return render_table(["", ""], [[Cell(k), Cell(v, css_class="wide")] for k, v in pairs])
-
-
-def _words(meta: Mapping[str, Any]) -> list[tuple[int, str]]:
-    return list(enumerate(str(w) for w in meta.get("command") or []))

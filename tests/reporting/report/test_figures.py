@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from runner.reporting.report.find import find_runs
+from runner.reporting.report.notebook import render_for_notebook
 from runner.reporting.report.overview import make_overview
 from runner.reporting.report.overview_page import FileLinks, make_overview_page
 from runner.reporting.report.plotly_bins import gain_figure, label_figure
@@ -125,3 +127,18 @@ def test_tables_can_be_filtered_and_headings_are_reached_by_the_keyboard(tmp_pat
         '<th scope="col" class="num" title="validation/auc" tabindex="0" aria-sort="none">' in text
     )
     assert text.count('role="img" aria-label="Figure: ') == text.count("data-figure=") > 3
+
+
+def test_a_notebook_shows_the_result_and_the_curves_without_a_script(tmp_path):
+    run = make_run(tmp_path / "run", auc=0.7654, name="<b>mine</b>")
+    shown = render_for_notebook(run)
+    assert "&lt;b&gt;mine&lt;/b&gt;" in shown
+    assert "0.76540" in shown
+    assert shown.count("<svg") == 1
+    assert {">loss</text>", ">auc</text>", ">validation</text>"} <= set(
+        re.findall(r">[a-z]+</text>", shown)
+    )
+    assert "<script" not in shown
+    assert len(shown) < 60_000
+    (run / "metrics.jsonl").unlink()
+    assert "<svg" not in render_for_notebook(run)
