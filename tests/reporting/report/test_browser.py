@@ -79,7 +79,7 @@ def test_the_mean_length_of_a_feature_is_rounded_for_people(tmp_path):
 @pytest.mark.parametrize("name", PAGES)
 def test_a_browser_draws_every_figure_without_an_error(name, tmp_path):
     page = PAGES[name](tmp_path)
-    write_page(page, FileLinks(tmp_path))
+    write_page(page, tmp_path / "page.html")
     done = subprocess.run(
         [
             str(BROWSER),
