@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(ValueError):
@@ -22,6 +22,14 @@ def nearest_hint(name: str, known: Iterable[str], count: int = 1) -> str:
     """Return `; nearest: 'x'` for an error message, or "" if no known name is similar."""
     close = difflib.get_close_matches(str(name), [str(k) for k in known], n=count, cutoff=0.5)
     return f"; nearest: {', '.join(repr(c) for c in close)}" if close else ""
+
+
+def explain_hint(keys: Sequence[str]) -> str:
+    """Return the nearest keys for an error message, and the command that leads on from there."""
+    if not keys:
+        return "; `python -m runner ls` lists what there is"
+    listed = ", ".join(repr(key) for key in keys)
+    return f"; nearest: {listed}; `python -m runner explain {keys[0]}` says what that is"
 
 
 def unknown_choice(key: str, value: object, known: Iterable[str]) -> str:

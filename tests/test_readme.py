@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -78,6 +81,21 @@ def serve_and_ask(runner: Zygote, words: list[str], folder: Path, text: str) -> 
         return Finished(server.stop(), server.process.text)
 
 
+def start_board_and_ask(words: list[str], folder: Path) -> Finished:
+    """Start the board at a free port, and ask for its first page."""
+    command = [sys.executable, "-m", "runner", *words, "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            [address] = re.findall(r"http://\S+", line)
+            with urlopen(address, timeout=60) as answer:
+                assert "<h2>Runs</h2>" in answer.read().decode()
+        finally:
+            process.send_signal(signal.SIGINT)
+    return Finished(process.returncode, line)
+
+
 def test_it_has_the_commands_that_a_new_user_needs():
     verbs = {
         command.split()[3] for command in commands(README) if command.startswith("python -m runner")
@@ -130,6 +148,8 @@ def test_every_command_runs(page: Path, runner: Zygote, tmp_path: Path):
         if words[0] == "serve":
             done = serve_and_ask(runner, words[1:], tmp_path, text)
             expected = 143  # it ends by SIGTERM
+        elif words[0] == "board":
+            done, expected = start_board_and_ask(words, tmp_path), 0
         else:
             done = runner.run(*smaller(words), cwd=tmp_path)
             expected = 2 if "adagard" in command else 0

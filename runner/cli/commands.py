@@ -33,6 +33,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "runner.cli.report:report",
         "DIR... [--sort KEY] [--html FILE]: the results of runs and sweeps",
     ),
+    "board": (
+        "runner.cli.board:board",
+        "[DIR] [--port N]: a live page of all runs and sweeps below a folder",
+    ),
     "diff": ("runner.cli.diff:diff", "A B: settings and results of two runs side by side"),
     "reproduce": (
         "runner.cli.reproduce:reproduce",
@@ -95,7 +99,13 @@ def run_verb(argv: Sequence[str], allow: Sequence[str]) -> int:
         verb_parser(word).print_help()
         return 0
     module, function = VERBS[word][0].split(":")
-    return int(getattr(importlib.import_module(module), function)(rest, allow))
+    try:
+        return int(getattr(importlib.import_module(module), function)(rest, allow))
+    except UserError as error:
+        text = str(error)
+        if not text.startswith(f"{word}:") or "python -m runner" in text:
+            raise
+        raise UserError(f"{text}; `python -m runner {word} --help` has examples") from error
 
 
 def verb_parser(verb: str) -> VerbParser:

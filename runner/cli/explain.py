@@ -41,7 +41,9 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
 
     given = make_parser().parse(words)
     if not given.words:
-        raise UserError("explain: name a key, such as trainer.batch_size; `ls` lists the groups")
+        raise UserError(
+            "explain: name a key, such as trainer.batch_size; `python -m runner ls` lists groups"
+        )
     key, *overrides = given.words
     groups = dict(list_groups(given.config_dir))
     composed = compose_job(overrides, config_dirs=given.config_dir)
@@ -52,7 +54,8 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
     inside = [known for known in values if known.startswith(f"{key}.")]
     if key not in values and not inside:
         raise UserError(
-            f"explain {key}: no such key{nearest_hint(key, values, count=3)}; `ls` lists groups"
+            f"explain {key}: no such key{nearest_hint(key, values, count=3)}; "
+            "`python -m runner ls` lists groups"
         )
     group_text = f"a group of {len(inside)} keys: {', '.join(inside)}"
     print(f"{key}: {_written(values[key]) if key in values else group_text}")

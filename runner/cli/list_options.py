@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from runner.cli.verb_parser import VerbParser
@@ -11,6 +13,8 @@ from runner.config.locations import CONF
 from runner.config.option_fields import OptionField, read_fields
 from runner.config.options import Option, list_groups
 from runner.errors import UserError, nearest_hint
+
+_PIPE_WIDTH = 100  # columns of text, where no terminal limits them
 
 
 def ls(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -71,23 +75,22 @@ def _show_option(group: str, options: Sequence[Option]) -> None:
 
 
 def _print_fields(heading: str, fields: Sequence[OptionField]) -> None:
-    """Print key, default, type and description as a table whose cells fold on a terminal."""
+    """Print key, default and type in a line, and the description below it.
+
+    The columns of a table would leave the description a word a line on a narrow terminal.
+    """
     if not fields:
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("  key", no_wrap=True)
-    for name in ("default", "type", ""):
-        table.add_column(name, overflow="fold")
-    for field in fields:
-        cells = (f"  {field.key}", field.default, _type_and_range(field), field.description)
-        table.add_row(*(Text(cell) for cell in cells))
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
     print(f"\n{heading}")
-    Console(highlight=False, width=width).print(table)
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    width = shutil.get_terminal_size().columns if has_width else _PIPE_WIDTH
+    for field in fields:
+        kind = _type_and_range(field)
+        line = f"  {field.key} = {field.default}" if field.default else f"  {field.key}"
+        line += f"  ({kind})" if kind else ""
+        for text, indent in ((line, "      "), (f"      {field.description}", "      ")):
+            if text.strip():
+                print(textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False))
 
 
 def _type_and_range(field: OptionField) -> str:

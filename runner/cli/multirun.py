@@ -51,7 +51,7 @@ def expand_grid(overrides: Sequence[str]) -> list[list[str]]:
     ]
     endless = [
         f"{o.input_line}: an interval has no end of values; choice(...) or range(...) makes a "
-        "grid, search=random (or another; `ls search`) chooses from it"
+        "grid, search=random (or another; `python -m runner ls search`) chooses from it"
         for o in parsed
         if o.is_interval_sweep()
     ]

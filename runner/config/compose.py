@@ -121,8 +121,9 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
         return compose(overrides, config_dirs=config_dirs)
     if loop in (None, "train"):
         raise ConfigError(
-            f"run={run}: is for loops that start from a run: loop=eval run={run}. `resume {run}` "
-            f"continues it, checkpoint.init_from={run} starts a new run from its weights"
+            f"run={run}: is for loops that start from a run: loop=eval run={run}. "
+            f"`python -m runner resume {run}` continues it, checkpoint.init_from={run} starts a "
+            "new run from its weights"
         )
     source = (
         require_trained_run(Path(str(run)))

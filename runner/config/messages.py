@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from runner.config.declarations import choices_by_key
-from runner.errors import nearest_hint, nearest_keys
+from runner.errors import explain_hint, nearest_hint, nearest_keys
 
 
 def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -64,7 +64,7 @@ def unknown_option(
         text += f"; perhaps {meant_keys[0]}={option}"
     elif number_keys:
         text += f"; a value goes to one of its keys, such as {number_keys[0]}={option}"
-    return f"{text}. Options: {listed}"
+    return f"{text}. Options: {listed}; `python -m runner ls {group}` says what each is"
 
 
 def value_for_group(text: str, node: DictConfig, value: Any) -> str:
@@ -80,9 +80,7 @@ def value_for_group(text: str, node: DictConfig, value: Any) -> str:
 
 def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
     """Say that there is no such key, and name the nearest ones."""
-    close = nearest_keys(key, known)
-    hint = f"; nearest: {', '.join(repr(c) for c in close)}" if close else ""
-    return f"{text}: there is no key {key!r}{hint}"
+    return f"{text}: there is no key {key!r}{explain_hint(nearest_keys(key, known))}"
 
 
 def bad_override(override: Override, config: DictConfig, error: Exception) -> str:

@@ -25,7 +25,7 @@ from runner.config.declarations import (
 )
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
-from runner.errors import nearest_keys, unknown_setting
+from runner.errors import explain_hint, nearest_keys, unknown_setting
 from runner.models.table_widths import WIDTHS_KEY
 
 
@@ -228,8 +228,7 @@ def _wrong_type(key: str, value: Any, expected: str) -> str:
 
 
 def _unknown(key: str, value: Any, known: list[str]) -> str:
-    close = nearest_keys(key, known)
-    hint = f"; nearest: {', '.join(repr(c) for c in close)}" if close else ""
+    hint = explain_hint(nearest_keys(key, known))
     return f"{key}={_short(value)}: there is no key {key!r}{hint}"
 
 

@@ -148,7 +148,8 @@ def _write_report(folder: Path) -> None:
         write_report(folder)
     except Exception as error:
         log.warning("no report.html: %s", error, exc_info=not isinstance(error, UserError))
-        print_status(f"report.html could not be written: {error}; `report {folder}` tries again")
+        again = f"`python -m runner report {folder}` tries again"
+        print_status(f"report.html could not be written: {error}; {again}")
 
 
 def _open_run_dir(

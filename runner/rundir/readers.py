@@ -67,7 +67,7 @@ def read_optional_json(path: Path) -> dict[str, Any]:
 
 def last_row(path: Path) -> dict[str, Any]:
     """Return the last whole row of a `.jsonl` file, reading only its end; {} if there is none."""
-    for line in reversed(_tail(path).split("\n")):
+    for line in reversed(read_tail(path).split("\n")):
         try:
             row = json.loads(line)
         except ValueError:
@@ -87,12 +87,18 @@ def last_line(path: Path, start: int = 0) -> str | None:
     Returns:
         The line without colours and without a leading `error: `; None if there is none.
     """
-    lines = re.split(r"[\r\n]+", _TERMINAL_ESCAPE.sub("", _tail(path, start)))
+    lines = re.split(r"[\r\n]+", _TERMINAL_ESCAPE.sub("", read_tail(path, start)))
     line = next((line.strip() for line in reversed(lines) if line.strip()), None)
     return line.removeprefix("error: ") if line else None
 
 
-def _tail(path: Path, start: int = 0) -> str:
+def read_tail(path: Path, start: int = 0) -> str:
+    """Return the last 64 KB of a file as text; an empty text if it cannot be read.
+
+    Args:
+        path: the file.
+        start: the byte from which on it is read.
+    """
     try:
         with open(open_regular(path), "rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -138,7 +138,8 @@ def open_run(template: str, spec: RunSpec, *, project: Path) -> Run:
             raise UserError(
                 f"{folder} holds another run ({meta.get('signature')}, not {spec.signature}); "
                 f"nothing was changed. It differs in{what}\n"
-                f"Another hydra.run.dir starts a new run; `resume {folder} ...` changes this one"
+                "Another hydra.run.dir starts a new run; "
+                f"`python -m runner resume {folder} ...` changes this one"
             )
         return _continue_run(folder, lock, meta, spec)
 

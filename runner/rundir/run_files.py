@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.errors import UserError
+from runner.errors import UserError, nearest_hint
 from runner.rundir.json_files import dumps, read_json
 from runner.rundir.moved_targets import with_current_targets
 from runner.rundir.plain_yaml import read_plain_yaml
@@ -36,7 +37,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         UserError: if the folder is not a run directory, with what is missing.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such run directory")
+        raise UserError(f"{folder}: no such run directory{_runs_nearby(folder)}")
     path = folder / "meta.json"
     if not path.exists() or not (folder / "config.yaml").exists():
         missing = "meta.json" if not path.exists() else "config.yaml"
@@ -44,10 +45,23 @@ def read_meta(folder: Path) -> dict[str, Any]:
         if folder.parent.name == "checkpoints":
             hint = f"; this is a checkpoint, its run is {folder.parent.parent}"
         elif (folder / "study.db").exists():
-            hint = "; this is a sweep, whose jobs are runs; `resume` continues the whole sweep"
+            hint = (
+                f"; this is a sweep, whose jobs are runs; `python -m runner resume {folder}` "
+                "continues the whole sweep"
+            )
         raise UserError(f"{folder}: no run directory: it has no {missing}{hint}")
     check_run_files(folder)
     return read_signed_meta(folder)
+
+
+def _runs_nearby(folder: Path) -> str:
+    """Return the runs whose names are near, and the command that lists all of them."""
+    place = folder.parent if folder.parent.is_dir() else Path("outputs")
+    names = [path.parent.name for path in place.glob("*/meta.json")]
+    if not names:
+        return ""
+    near = nearest_hint(folder.name, names, 3)
+    return f"{near}; `python -m runner report {shlex.quote(str(place))}` lists those of {place}"
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -134,6 +134,12 @@ class TrainedRun:
         default_factory=dict, repr=False, compare=False
     )
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the result as a table, and the curves."""
+        from runner.reporting.report.notebook import render_for_notebook
+
+        return render_for_notebook(self.dir)
+
     @property
     def config(self) -> dict[str, Any]:
         """The configuration; references to the environment stay references."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from runner.reporting.report.columns import short_headings
 from runner.reporting.report.leaderboard import (
     LEADERBOARD_FILE,
     Leaderboard,
@@ -52,7 +53,7 @@ def make_leaderboard(
     return Leaderboard(
         runs=tuple(rank_runs(runs, plan.metric, plan.direction)),
         keys=keys,
-        headings={key: key for key in keys},
+        headings=short_headings(keys),
         monitor=(plan.metric, plan.direction),
         metrics=tuple(dict.fromkeys([plan.metric, *plan.secondary_objectives, *tests])),
         secondary_objectives=tuple(plan.secondary_objectives),

@@ -12,11 +12,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from runner.reporting.report.columns import short_headings
 from runner.sweep.database import TryResult
 from runner.sweep.plan import SweepJob, SweepPlan
 from runner.sweep.run_index import DONE_STATUSES, Outcome
 
 _RUNNING_SHOWN = 12
+_LONGEST_NAME = 60  # characters of settings by which a job is named in every line
 _DRAW_EVERY_S = 0.5
 _LINE_EVERY_S = 10  # while a large grid is checked, where there is no terminal
 
@@ -46,6 +48,7 @@ class LiveView:
         self._live: Live | None = None
         self._last_drawn = 0.0
         self._stopping = False
+        self._headings = short_headings(plan.varying)
         for job, outcome in done:
             self.counts[outcome.status] += 1
             self._compare(job, outcome)
@@ -63,11 +66,15 @@ class LiveView:
     def started(self, job: SweepJob, folder: Path) -> None:
         self.running[job.key] = (job, folder, time.monotonic())
         if self._live is None:
-            self._print(f"{self._count()} started {job.label}  ({folder})")
+            name, settings = self._name(job), self._settings(job)
+            settings = "" if name == settings else f": {settings}"
+            self._print(f"{self._count()} started {name}{settings}  ({folder})")
 
     def retried(self, job: SweepJob, try_result: TryResult, tries_left: int) -> None:
         self.running.pop(job.key, None)
-        self._print(f"{self._count()} {job.label}: {try_result.error}; tries left: {tries_left}")
+        self._print(
+            f"{self._count()} {self._name(job)}: {try_result.error}; tries left: {tries_left}"
+        )
 
     def ended(self, job: SweepJob, try_result: TryResult, outcome: Outcome) -> None:
         self.running.pop(job.key, None)
@@ -75,7 +82,7 @@ class LiveView:
         if not self._stopping:
             self.seconds.append(try_result.seconds)
         self._compare(job, outcome)
-        parts = [f"{self._count()} {try_result.status} {job.label}"]
+        parts = [f"{self._count()} {try_result.status} {self._name(job)}"]
         if outcome.best is not None:
             parts.append(f"{self.plan.metric} {outcome.best:.5g}")
         parts.append(f"{try_result.seconds:.1f} s")
@@ -112,13 +119,22 @@ class LiveView:
     def _print(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
 
+    def _settings(self, job: SweepJob) -> str:
+        named = (f"{self._headings.get(k, k)}={v}" for k, v in job.varying.items())
+        return " ".join(named) or job.label
+
+    def _name(self, job: SweepJob) -> str:
+        """Return the job's settings, or if they are long the signature that ends its folder."""
+        settings = self._settings(job)
+        return settings if len(settings) <= _LONGEST_NAME else job.short_name
+
     def _count(self) -> str:
         return f"[{sum(self.counts.values())}/{self.total}]"
 
     def _best(self) -> str:
         if self.best is None:
             return ""
-        return f"best so far {self.best[0]:.5g} ({self.best[1].label})"
+        return f"best so far {self.best[0]:.5g} ({self._name(self.best[1])})"
 
     def _left(self) -> str:
         waiting = self.total - sum(self.counts.values()) - len(self.running)
@@ -141,7 +157,9 @@ class LiveView:
         table = Table.grid(padding=(0, 2))
         now = time.monotonic()
         for job, _, began in list(self.running.values())[:_RUNNING_SHOWN]:
-            table.add_row(Text(_format_duration(now - began), style="cyan"), Text(job.label))
+            table.add_row(
+                Text(_format_duration(now - began), style="cyan"), Text(self._settings(job))
+            )
         head = Table.grid(padding=(0, 2))
         head.add_row(ProgressBar(total=max(1, self.total), completed=ended, width=20), Text(line))
         return Group(head, table)

@@ -66,6 +66,11 @@ class SweepJob:
     def label(self) -> str:
         return " ".join(f"{k}={v}" for k, v in self.varying.items()) or "the only job"
 
+    @property
+    def short_name(self) -> str:
+        """The signature that ends the job's folder; its key where jobs share a signature."""
+        return self.key if self.shares_signature else self.signature[:8]
+
 
 @dataclass(frozen=True)
 class SweepPlan:

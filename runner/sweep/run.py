@@ -263,7 +263,8 @@ def _write_page(console: Console, directory: Path) -> None:
     try:
         print_line(console, f"report: {write_report(directory)}")
     except Exception as error:  # the runs are done and on disk, whatever is wrong with a page
-        _warn(f"report.html could not be written: {error}; `report {directory}` tries again")
+        again = f"`python -m runner report {directory}` tries again"
+        _warn(f"report.html could not be written: {error}; {again}")
 
 
 def _dry_run(console: Console, plan: SweepPlan, directory: Path, *, rerun: bool) -> int:

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from tests.fake_job import fake_command
@@ -43,38 +45,51 @@ def test_a_group_inside_a_group_is_listed_by_itself_and_not_among_its_options(co
     assert "model=dlrm" not in alone
 
 
-def table(out: str) -> dict[str, str]:
-    """Return key -> the rest of its line, for the fields below the options."""
-    lines = out.partition("fields of ")[2].splitlines()[2:]
-    return {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
+def fields(out: str) -> dict[str, tuple[str, str]]:
+    """Return key -> the rest of its line and the lines below it."""
+    text = "\n" + out.partition("fields of ")[2].partition("\n")[2].rstrip()
+    parts = (part.split("\n      ") for part in re.split(r"\n  (?=\S)", text)[1:])
+    return {
+        head.split()[0]: (head.partition(" ")[2].strip(), " ".join(rest)) for head, *rest in parts
+    }
 
 
 def test_a_group_shows_the_fields_of_its_default(command):
-    shown = table(command("ls", "trainer")[1])
-    assert (
-        shown["trainer.batch_size"]
-        == "4096 whole number, at least 1 and below 2**31; or auto rows of one rank and "
-        "micro-batch; auto: by the number of train rows"
+    shown = fields(command("ls", "trainer")[1])
+    assert shown["trainer.batch_size"] == (
+        "= 4096  (whole number, at least 1 and below 2**31; or auto)",
+        "rows of one rank and micro-batch; auto: by the number of train rows",
     )
-    assert shown["trainer.max_steps"].startswith(
-        "null whole number or null, at least 1 updates; exactly"
-    )
+    assert shown["trainer.max_steps"][0] == "= null  (whole number or null, at least 1)"
+    assert shown["trainer.max_steps"][1].startswith("updates; exactly")
     assert "trainer._target_" not in shown
 
 
+@pytest.mark.parametrize(("columns", "widest"), [("80", 80), (None, 100)])
+def test_fields_fold_between_words_in_any_width(command, monkeypatch, columns, widest):
+    monkeypatch.delenv("COLUMNS")
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    out = command("ls", "trainer")[1]
+    assert max(map(len, out.splitlines())) <= widest
+    assert "micro-batches of an update" in out
+
+
 def test_an_option_shows_its_own_fields_with_types_from_the_code_that_takes_them(command):
-    shown = table(command("ls", "model=dcn")[1])
-    assert shown["model.net.rank"].startswith(
-        "null whole number or null, at least 1 and at most 65536 null: a full matrix"
+    shown = fields(command("ls", "model=dcn")[1])
+    assert (
+        shown["model.net.rank"][0] == "= null  (whole number or null, at least 1 and at most 65536)"
     )
-    assert shown["model.net.deep"].startswith(
-        "[128, 64] list of whole number, each at least 1 and at most 65536 hidden widths"
+    assert shown["model.net.rank"][1].startswith("null: a full matrix")
+    assert shown["model.net.deep"] == (
+        "= [128, 64]  (list of whole number, each at least 1 and at most 65536)",
+        "hidden widths",
     )
     assert "model=dlrm" not in command("ls", "model=dcn")[1]
 
 
 def test_keys_of_no_group_and_unknown_options_are_told(command):
-    assert "report  true" in command("ls")[1]
+    assert "  report = true  (true or false)" in command("ls")[1]
     assert "ls optimizer=adamm: no such option; nearest: 'adam" in command.refused(
         "ls", "optimizer=adamm"
     )

@@ -76,6 +76,7 @@ def test_a_run_has_its_facts(trained):
     history = trained.history
     assert isinstance(history, pd.DataFrame)
     test = history[history["split"] == "test"]["auc"].item()
+    assert f"<td>{test:.5f}</td>" in trained._repr_html_()  # what a notebook shows
     assert test == trained.metrics["test/auc"]
     assert history["loss"].dtype == float
     assert all((folder / "manifest.json").exists() for folder in trained.checkpoints.values())

@@ -30,9 +30,8 @@ def result(lr, seed, best=None, status="completed", error=None, **tests):
 
 def plan(results, direction="max"):
     jobs = tuple(job for job, _, _ in results)
-    return SweepPlan(
-        jobs, "s", ("lr", "seed"), LauncherSettings(), "validation/auc", direction, False
-    )
+    varying = tuple(dict.fromkeys(key for job in jobs for key in job.varying))
+    return SweepPlan(jobs, "s", varying, LauncherSettings(), "validation/auc", direction, False)
 
 
 RESULTS = [
@@ -162,3 +161,34 @@ def test_the_live_view_counts_and_knows_the_best_and_the_time_left():
     assert "best so far 0.75 (lr=0.1 seed=1)" in text
     assert "about 15 s left" in text
     assert "[3/4] failed lr=0.1 seed=2  20.0 s  broke" in text
+
+
+def with_many_settings(number: int, *, value: float) -> tuple[SweepJob, Path, Outcome]:
+    keys = ("model.net.embedding_dropout", "model.net.embedding_dim", "optimizer.dense.lr")
+    varying = {key: f"{value / (place + 3):.6f}" for place, key in enumerate(keys)}
+    made = SweepJob(f"{number}" * 64, f"{number}" * 64, (), varying)
+    return made, Path(f"folder-{number}"), Outcome("completed", best=value, step=10)
+
+
+def test_on_a_narrow_terminal_settings_fold_between_words_under_whole_headings():
+    results = [with_many_settings(n, value=0.7 + n / 100) for n in (1, 2)]
+    text = text_of(results, width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    words = text.split()
+    assert words[:2] == ["settings", "status"]
+    assert {"net.embedding_dropout=0.240000", "net.embedding_dim=0.180000"} <= set(words)
+    assert "net.embedding_dropout" in text_of(results, width=160).split()
+
+
+def test_lines_of_a_sweep_say_the_settings_of_a_job_once():
+    results = [with_many_settings(n, value=0.7 + n / 100) for n in (1, 2)]
+    console = Console(file=io.StringIO(), width=120)
+    with LiveView(console, plan(results)) as view:
+        for made, folder, outcome in results:
+            view.started(made, folder)
+            view.ended(made, TryResult("completed", 10.0), outcome)
+    lines = console.file.getvalue().splitlines()
+    assert lines[2].startswith("[1/2] started 22222222: net.embedding_dropout=0.240000")
+    assert lines[3] == (
+        "[2/2] completed 22222222  validation/auc 0.72  10.0 s  best so far 0.72 (22222222)"
+    )

@@ -97,7 +97,8 @@ def _check_required_nodes(config: Config) -> Iterator[str]:
     for key in REQUIRED_NODES:
         if not isinstance(get_key(config, key), Mapping):
             group = key.split(".")[0]
-            yield f"{key}: is missing, and every job needs it; `ls {group}` lists its options"
+            more = f"`python -m runner ls {group}` lists its options"
+            yield f"{key}: is missing, and every job needs it; {more}"
 
 
 def _check_dense_lr(config: Config) -> Iterator[str]:

@@ -29,7 +29,10 @@ def check_loop(config: Config, from_run: bool) -> Iterator[str]:
     """Check what the loop starts from: nothing, a run or a checkpoint."""
     target = get_key(config, "loop._target_")
     if target == EVALUATE_LOOP and not from_run:
-        yield "loop=eval: needs what to evaluate: run=DIR (a run directory) or checkpoint.path=DIR"
+        yield (
+            "loop=eval: needs what to evaluate: run=DIR (a run directory) or checkpoint.path=DIR, "
+            "such as `python -m runner loop=eval run=outputs/latest`"
+        )
     path = get_key(config, "checkpoint.path")
     if get_key(config, "loop.follow"):
         yield from _check_follow(config)
@@ -41,7 +44,8 @@ def check_loop(config: Config, from_run: bool) -> Iterator[str]:
     if target in NEW_RUN_LOOPS and config.get("run") is not None:
         yield (
             f"run={config['run']}: is for loops that start from a run, such as loop=eval; "
-            "`resume DIR` continues one, checkpoint.init_from=DIR starts from its weights"
+            "`python -m runner resume DIR` continues one, checkpoint.init_from=DIR starts from its "
+            "weights"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from runner.data.tabular.column_statistics import (
@@ -30,6 +30,11 @@ class Hints:
     task: str | None = None  # next_item or label; None: what the columns suggest
 
 
+def _list_columns(names: Iterable[str]) -> str:
+    first = list(names)
+    return f"; there are {', '.join(first[:12])}{', ...' * (len(first) > 12)}"
+
+
 def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[str]:
     """Return what is wrong with the hints, a message each."""
     by_name = {f.name: f for f in columns}
@@ -39,7 +44,7 @@ def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[
     for flag, one in (("--time", hints.time), ("--user", hints.user), ("--item", hints.item)):
         given[flag] = tuple(filter(None, [one]))
     problems = [
-        f"{flag} {name}: no such column{nearest_hint(name, by_name, 3)}"
+        f"{flag} {name}: no such column{nearest_hint(name, by_name, 3) or _list_columns(by_name)}"
         for flag, names in given.items()
         for name in names
         if name not in by_name

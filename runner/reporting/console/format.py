@@ -86,7 +86,7 @@ def format_duration(seconds: float) -> str:
 
 
 def evaluation_table(metrics: Mapping[str, float]) -> TextTable:
-    """Return a table with a column for each metric and a row for each task.
+    """Return a table with a column for each metric and a row for each task and slice.
 
     Args:
         metrics: metric[/task] -> value.
@@ -96,17 +96,21 @@ def evaluation_table(metrics: Mapping[str, float]) -> TextTable:
         name, _, row = key.partition("/")
         names += [name] * (name not in names)
         rows += [row] * (row not in rows)
+    rows.sort(key=bool)  # what holds for all rows and tasks comes first
     cells = [
-        [
-            row,
-            *(
-                format_number(metrics[k]) if (k := _key(name, row)) in metrics else ""
-                for name in names
-            ),
-        ]
-        for row in rows
+        [row or ("all" if len(rows) > 1 else ""), *_cells(metrics, names, row)] for row in rows
     ]
     return TextTable(["", *names], cells)
+
+
+def has_parts(metrics: Mapping[str, float]) -> bool:
+    """Return whether metric[/task] -> value has values of single tasks or slices."""
+    return any("/" in name for name in metrics)
+
+
+def _cells(metrics: Mapping[str, float], names: Sequence[str], row: str) -> list[str]:
+    keys = [_key(name, row) for name in names]
+    return [format_number(metrics[key]) if key in metrics else "" for key in keys]
 
 
 def _key(name: str, row: str) -> str:
@@ -118,6 +122,49 @@ def group_by_split(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
     names = {key.partition("/")[0] for key in metrics}
     splits = [s for s in SPLITS if s in names] + sorted(names - set(SPLITS))
     return {s: {k: v for k, v in metrics.items() if k.startswith(f"{s}/")} for s in splits}
+
+
+def result_tables(
+    metrics: Mapping[str, float],
+    reachable: Mapping[str, Mapping[str, float]],
+    yardstick: Mapping[str, Any] | None = None,
+) -> dict[str, TextTable]:
+    """Return the tables of a result by their headings.
+
+    It is one table of metrics and splits without a heading or, where several tasks or slices were
+    measured, a table of tasks and metrics for each split.
+
+    Args:
+        metrics: `split/metric[/task]` -> value.
+        reachable: split -> metric[/task] -> the best value that any model could have.
+        yardstick: `name` and `metrics` of what the run is compared with.
+    """
+    by_split = {
+        split: {key.partition("/")[2]: value for key, value in of_split.items()}
+        for split, of_split in group_by_split(metrics).items()
+    }
+    if not any(map(has_parts, by_split.values())):
+        return {"": result_table(metrics, reachable, yardstick)}
+    yardstick = yardstick or {}
+    best = {evaluation_name(split): values for split, values in reachable.items()}
+    tables = {}
+    for split, values in by_split.items():
+        named = yardstick.get("metrics", {}).items()
+        measured = {k.removeprefix(f"{split}/"): v for k, v in named if k.startswith(f"{split}/")}
+        table = evaluation_table(values)
+        rows: list[Sequence[str]] = []
+        for row in table.rows:
+            rows.append(row)
+            part = "" if row[0] == "all" and "all" not in _parts(values) else row[0]
+            for name, beside in (("reachable", best.get(split)), (yardstick.get("name"), measured)):
+                cells = _cells(beside or {}, table.header[1:], part)
+                rows += [[f"  {name}", *cells]] if any(cells) else []
+        tables[split] = TextTable(table.header, rows)
+    return tables
+
+
+def _parts(metrics: Mapping[str, float]) -> set[str]:
+    return {name.partition("/")[2] for name in metrics}
 
 
 def result_table(

@@ -13,11 +13,14 @@ from typing import Any, TextIO
 
 from runner.reporting.console.format import (
     evaluation_table,
+    fit_to_width,
     format_duration,
     format_number,
     format_speed,
     group_by_split,
+    has_parts,
     result_table,
+    result_tables,
 )
 from runner.reporting.console.surfaces import make_surface
 
@@ -78,7 +81,7 @@ class View:
     def log(
         self, step: int, metrics: Mapping[str, float], speed: Mapping[str, float] | None = None
     ) -> None:
-        """Report train metrics and speeds since the last log point; log.txt has the same line."""
+        """Report train metrics and speeds since the last log point, and write them to log.txt."""
         speed = speed or {}
         self._rate = speed.get("updates_per_s") or self._rate
         rate = f"{speed['examples_per_s']:,.0f} ex/s" if "examples_per_s" in speed else ""
@@ -86,12 +89,16 @@ class View:
         self._facts = "  ".join(filter(None, (loss, rate)))
         now_s = time.monotonic()
         self._draw_training(step, now_s)
-        values = [f"{name} {format_number(value)}" for name, value in metrics.items()]
-        words = ["train", self._position(step), *values, format_speed(speed), self._left(step)]
-        line = "  ".join(filter(None, words))
-        _log.info("%s", line)
+        rest = (format_speed(speed), self._left(step))
+        _log.info("%s", self._train_line(step, metrics, *rest))
         if not self._surface.has_bar:
-            self._surface.write_line(line)
+            # Those of single tasks would make lines that nobody reads; log.txt has them.
+            whole = {name: value for name, value in metrics.items() if "/" not in name}
+            self._surface.write_line(self._train_line(step, whole or metrics, *rest))
+
+    def _train_line(self, step: int, metrics: Mapping[str, float], *rest: str) -> str:
+        values = [f"{name} {format_number(value)}" for name, value in metrics.items()]
+        return "  ".join(filter(None, ["train", self._position(step), *values, *rest]))
 
     def advance_evaluation(self, split: str, rows: int, total_rows: int | None = None) -> None:
         """Report that `rows` more rows of a split have been evaluated."""
@@ -119,7 +126,7 @@ class View:
         values = "  ".join(f"{name} {format_number(value)}" for name, value in metrics.items())
         line = f"{split}  {self._position(step)}  {values}{mark}"
         _log.info("%s", line)
-        if self._surface.has_bar:
+        if self._surface.has_bar or has_parts(metrics):
             title = f"{split} at step {step:,}{mark}"
             self._surface.write_table(title, evaluation_table(metrics))
         else:
@@ -163,15 +170,17 @@ class View:
         took = f" in {format_duration(active_s)}" if active_s is not None else ""
         best_step = f"; best at step {best['step']:,.0f}" if best else ""
         title = f"{status} at step {step:,}{took}{best_step}"
+        room = self._surface.width - 2
         if metrics:
-            table = result_table(metrics, reachable or {}, yardstick)
-            if table.width() + 2 <= self._surface.width:
-                self._surface.write_table(title, table)
-            else:  # one table for all splits would not fit
-                for split, values in group_by_split(metrics).items():
-                    self._surface.write_table(
-                        split, result_table(values, reachable or {}, yardstick)
-                    )
+            tables = result_tables(metrics, reachable or {}, yardstick)
+            if "" in tables and tables[""].width() + 2 > self._surface.width:
+                tables = {}  # one table for all splits would not fit
+            by_split = group_by_split(metrics)
+            for split, table in (tables or dict.fromkeys(by_split)).items():
+                if table is None or fit_to_width(table, room).width() > room:
+                    table = result_table(by_split[split], reachable or {}, yardstick)
+                self._surface.write_table(split or title, table)
+            if "" not in tables:
                 self._surface.write_line(title)
         else:
             self._surface.write_line(title)

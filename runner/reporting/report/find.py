@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,15 @@ _MAX_DEPTH = 5  # folders below the one that is given
 _TRACES = ("config.yaml", "job.log", ".lock")  # files of a run that has no meta.json yet
 
 
+ReadRun = Callable[[Path, str, Mapping[str, str]], RunRecord]
+
+
+def read_any_run(folder: Path, label: str, row: Mapping[str, str]) -> RunRecord:
+    """Return the record of a run, started or not."""
+    read = read_run if (folder / "meta.json").exists() else read_unstarted_run
+    return read(folder, label, row)
+
+
 @dataclass(frozen=True)
 class RunSelection:
     """The runs of some folders."""
@@ -24,8 +33,12 @@ class RunSelection:
     sweeps: tuple[Path, ...]
 
 
-def find_runs(folders: Sequence[Path]) -> RunSelection:
+def find_runs(folders: Sequence[Path], read: ReadRun = read_any_run) -> RunSelection:
     """Return every run below the folders, each once.
+
+    Args:
+        folders: of runs, of sweeps, and of folders of them.
+        read: returns the record of a folder, its label, and its row of the sweep's leaderboard.
 
     Raises:
         UserError: if there is none, saying what each folder is instead.
@@ -45,7 +58,6 @@ def find_runs(folders: Sequence[Path]) -> RunSelection:
             if real in runs:
                 continue
             try:
-                read = read_run if (path / "meta.json").exists() else read_unstarted_run
                 runs[real] = read(path, label, row)
             except UserError as error:
                 problems.append(str(error))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import html
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).parent
+_AXIS_WIDTH = 90  # pixels of an axis of parallel coordinates, below which names overlap
+_BREAKS, _BREAK = re.compile(r"(?<=[/._])"), "<wbr>"  # places where a long heading may fold
 
 
 @dataclass
@@ -40,14 +43,20 @@ class Page:
         self.parts.append(f'<section class="{css_class}">{body}</section>')
 
     def add_figure(self, figure: Mapping[str, Any], heading: str = "") -> str:
-        """Add a figure and return the HTML that shows it."""
+        """Add a figure and return the HTML that shows it, named for those who cannot see it."""
         name = f"f{len(self.figures)}"
         self.figures[name] = figure
         head = f"<h3>{escape(heading)}</h3>" if heading else ""
         height = figure["layout"].get("height", 400)
         # With its height given, nothing jumps while the page is drawn.
-        place = f'<div id="{name}" data-figure="{name}" style="height:{height}px"></div>'
-        return f"<div>{head}{place}</div>"
+        axes = max((len(trace.get("dimensions", ())) for trace in figure["data"]), default=0)
+        least_width = _AXIS_WIDTH * axes
+        said = escape(f"Figure: {heading or describe_figure(figure)}")
+        place = (
+            f'<div id="{name}" data-figure="{name}" role="img" aria-label="{said}" '
+            f'style="height:{height}px;min-width:{least_width}px"></div>'
+        )
+        return f'<div class="figure">{head}{place}</div>'
 
     def add_figure_choice(self, figures: Mapping[str, Mapping[str, Any]], label: str) -> str:
         """Add figures of which one is shown, and return HTML with a list to choose from."""
@@ -64,22 +73,38 @@ class Page:
         select = f'<select data-draws="{names[first]}">{options}</select>'
         return f'<label class="note">{escape(label)}{select}</label>{place}'
 
-    def render(self) -> str:
-        """Return the whole page, with plotly's JavaScript in it."""
+    def body(self) -> str:
+        """Return the page's HTML without its scripts."""
+        return "".join(self.parts)
+
+    def render(self, *, script_urls: Sequence[str] = ()) -> str:
+        """Return the whole page.
+
+        Args:
+            script_urls: where a server has the scripts; empty: they are in the page, plotly's too.
+        """
         figures = json.dumps(self.figures, separators=(",", ":"), allow_nan=False)
-        scripts = (
-            f'<script type="application/json" id="figures">{_in_script(figures)}</script>'
-            f"<script>{plotly_js()}</script><script>{_file('page.js')}</script>"
-            if self.figures
-            else f'<script type="application/json" id="figures">{{}}</script>'
-            f"<script>{_file('page.js')}</script>"
-        )
+        inline = [plotly_js()] if self.figures else []
+        scripts = [f"<script>{text}</script>" for text in (*inline, page_file("page.js"))]
+        if script_urls:
+            scripts = [f'<script src="{escape(url)}" defer></script>' for url in script_urls]
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{escape(self.title)}</title><style>{_file('page.css')}</style></head>"
-            f"<body><main>{''.join(self.parts)}</main>{scripts}</body></html>\n"
+            f"<title>{escape(self.title)}</title><style>{page_file('page.css')}</style></head>"
+            f"<body><main>{self.body()}</main>"
+            f'<script type="application/json" id="figures">{_in_script(figures)}</script>'
+            f"{''.join(scripts)}</body></html>\n"
         )
+
+
+def describe_figure(figure: Mapping[str, Any]) -> str:
+    """Return what a figure shows in words: its axes, and how many lines it has."""
+    layout = figure["layout"]
+    axes = [((layout.get(k) or {}).get("title") or {}).get("text") for k in ("yaxis", "xaxis")]
+    axes += [d.get("label") for trace in figure["data"] for d in trace.get("dimensions", ())]
+    count = len(figure["data"])
+    return f"{' over '.join(filter(None, axes)) or 'values'}, {count} series of values"
 
 
 def escape(text: Any) -> str:
@@ -93,8 +118,9 @@ def _in_script(text: str) -> str:
 
 
 @lru_cache
-def _file(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
+def page_file(name: str, folder: Path = _HERE) -> str:
+    """Return a script or the style of the pages."""
+    return (folder / name).read_text(encoding="utf-8")
 
 
 @lru_cache
@@ -137,22 +163,47 @@ def render_table(
         sortable: whether a click on a heading sorts the rows.
     """
     right = set(numeric)
+    sort = ' tabindex="0" aria-sort="none"' if sortable else ""
     heads = "".join(
-        f'<th class="{"num" if name in right else ""}" title="{escape(name)}">'
-        f"{escape(name).replace('/', '/<wbr>')}</th>"
+        f'<th scope="col" class="{"num" if name in right else ""}" title="{escape(name)}"{sort}>'
+        f"{_BREAKS.sub(_BREAK, escape(name))}</th>"
         for name in header
     )
     body = "".join(f"<tr>{''.join(cell.render() for cell in row)}</tr>" for row in rows)
     kind = ' class="sortable"' if sortable else ""
     return (
-        f'<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="table">'
+        f"<table{kind}><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def render_table_tools(header: Sequence[str], hidden: Collection[str] = ()) -> str:
+    """Return a filter of rows and a choice of columns for the table that follows.
+
+    Args:
+        header: names of the table's columns.
+        hidden: names of columns that are not shown at first.
+    """
+    boxes = "".join(
+        f'<label><input type="checkbox" data-column="{number}"'
+        f"{'' if name in hidden else ' checked'}> {escape(name)}</label>"
+        for number, name in enumerate(header)
+    )
+    return (
+        '<div class="tools"><label>Filter <input type="search" data-filter placeholder="'
+        'words, or column&gt;0.7"></label> <span data-count role="status"></span>'
+        f"<details><summary>Columns</summary><div>{boxes}</div></details></div>"
     )
 
 
 def status_cell(status: str) -> Cell:
     """Return a cell with a status in its colour."""
     return Cell(f'<span class="pill {escape(status)}">{escape(status)}</span>', is_html=True)
+
+
+def link_cell(address: str, text: str) -> Cell:
+    """Return a cell with a link, sorted by its text."""
+    return Cell(f'<a href="{escape(address)}">{escape(text)}</a>', text, is_html=True)
 
 
 def render_facts(pairs: Iterable[tuple[str, str]]) -> str:

@@ -55,6 +55,19 @@ def rank_parameters(
     return sorted(importances, key=lambda s: -s.variance_share)
 
 
+def runs_of_same_data(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the completed runs of the data that most of them have.
+
+    A metric says as much of its rows as of the model, so the variance between runs of different
+    data is that of the data.
+    """
+    members: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        if run.is_completed:
+            members.setdefault(str(run.settings.get("data")), []).append(run)
+    return max(members.values(), key=len, default=[])
+
+
 def explained_variance(parts: Sequence[Any], values: Sequence[float]) -> float | None:
     """Return the share of the values' variance that lies between parts; None for too few values.
 

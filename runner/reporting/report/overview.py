@@ -21,9 +21,14 @@ from runner.reporting.report.find import RunSelection
 from runner.reporting.report.importance import (
     ParameterImportance,
     rank_parameters,
+    runs_of_same_data,
     seed_variance_share,
 )
-from runner.reporting.report.leaderboard import Leaderboard, read_sweep_metric
+from runner.reporting.report.leaderboard import (
+    Leaderboard,
+    group_by_settings,
+    read_sweep_metric,
+)
 from runner.reporting.report.records import RunRecord
 
 
@@ -72,11 +77,13 @@ def make_overview(selection: RunSelection, title: str, *, sort: str | None = Non
         monitor=monitor,
         metrics=tuple(metric_columns(runs, monitor[0])),
     )
+    comparable = runs_of_same_data(runs)
+    groups = group_by_settings(comparable, keys, *monitor)
     return Overview(
         title=title,
         board=board,
-        importances=tuple(rank_parameters(runs, keys, monitor[0])),
-        seed_variance_share=seed_variance_share(board.seed_groups, monitor[0]),
+        importances=tuple(rank_parameters(comparable, keys, monitor[0])),
+        seed_variance_share=seed_variance_share(groups, monitor[0]),
         notes=(*_notes(runs, monitor[0]), *selection.problems, *mixed_provenance(runs)),
     )
 
@@ -88,6 +95,13 @@ def _notes(runs: Sequence[RunRecord], monitored: str) -> list[str]:
         notes.append("no run is finished: numbers are those of the last row that each has logged")
     if len({r.monitor for r in started}) > 1:
         notes.append(f"the runs monitor different metrics; {monitored} is taken for all")
+    num_data = len({str(r.settings.get("data")) for r in runs if r.is_completed})
+    if num_data > 1:
+        notes.append(
+            f"the runs have {num_data} different data, whose metrics do not compare; the "
+            "importance of settings is computed among runs of the same "
+            f"({len(runs_of_same_data(runs)):,})"
+        )
     kinds = Counter(r.kind for r in started)
     if len(kinds) > 1:
         notes.append(f"trainings and evaluations together: {kinds['train']} and {kinds['eval']}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from runner.reporting.console.format import format_duration, format_number
 from runner.reporting.report.columns import metric_direction
@@ -11,14 +13,22 @@ from runner.reporting.report.html import (
     Cell,
     Page,
     escape,
+    link_cell,
     render_bullets,
     render_facts,
     render_table,
+    render_table_tools,
     status_cell,
 )
-from runner.reporting.report.leaderboard import Leaderboard, format_run_settings, sort_value
+from runner.reporting.report.leaderboard import (
+    Leaderboard,
+    SeedGroup,
+    format_run_settings,
+    sort_value,
+)
 from runner.reporting.report.overview import Overview
 from runner.reporting.report.plotly_curves import MAX_COLOURED, MAX_CURVES, curve_figures
+from runner.reporting.report.plotly_history import history_figure
 from runner.reporting.report.plotly_parameters import (
     effect_figure,
     importance_bars,
@@ -29,14 +39,46 @@ from runner.rundir.readers import finite_or_none
 
 _MAX_AXES = 12  # of parallel coordinates
 _MAX_EFFECTS = 6
+_LONGEST_LABEL = 80  # characters of a curve's name in the legend
+_METRICS_SHOWN = 5  # columns; the others can be chosen
 
 
-def make_overview_page(overview: Overview, page_path: Path) -> Page:
+class Links(Protocol):
+    """Where a page finds a run and its log."""
+
+    def run(self, run: RunRecord) -> str: ...
+
+    def log(self, run: RunRecord) -> tuple[str, str] | None:
+        """Return the name and the address of the log; None if there is none."""
+
+
+@dataclass(frozen=True)
+class FileLinks:
+    """Links of a page that is a file in this folder to files of runs."""
+
+    folder: Path
+
+    def run(self, run: RunRecord) -> str:
+        """Return the run's own report if there is one, else its folder."""
+        report = run.folder / "report.html"
+        return os.path.relpath(report if report.exists() else run.folder, self.folder)
+
+    def log(self, run: RunRecord) -> tuple[str, str] | None:
+        name = find_log(run)
+        return None if name is None else (name, os.path.relpath(run.folder / name, self.folder))
+
+
+def find_log(run: RunRecord) -> str | None:
+    """Return the name of the run's log that says most of why it failed; None without a log."""
+    return next((f for f in ("job.log", "log.txt") if (run.folder / f).exists()), None)
+
+
+def make_overview_page(overview: Overview, links: Links) -> Page:
     """Return the page of several runs.
 
     Args:
         overview: the runs.
-        page_path: the file that the page will be, from which it links to the runs.
+        links: to the runs.
     """
     page = Page(overview.title)
     metric, direction = overview.board.monitor
@@ -48,14 +90,13 @@ def make_overview_page(overview: Overview, page_path: Path) -> Page:
     page.parts.append(render_facts(_facts(overview)))
     if overview.notes:
         page.add_section("Before you compare", render_bullets(overview.notes), css_class="warn")
-    page.add_section("Runs", _runs(overview.board, page_path.parent))
+    page.add_section("Runs", _runs(overview.board, links))
     if overview.board.has_repeated_settings:
         page.add_section("Over seeds", _seeds(overview.board))
     page.add_section("Curves", _curves(page, overview))
+    page.add_section("Best so far", _history(page, overview.board))
     _parameters(page, overview)
-    page.add_section(
-        f"What went wrong ({len(overview.failures)})", _failures(overview, page_path.parent)
-    )
+    page.add_section(f"What went wrong ({len(overview.failures)})", _failures(overview, links))
     return page
 
 
@@ -81,26 +122,28 @@ def _facts(overview: Overview) -> list[tuple[str, str]]:
     return facts
 
 
-def _runs(board: Leaderboard, base: Path) -> str:
-    header = [board.headings[k] for k in board.keys]
-    header += ["seed"] if board.seeds_vary else []
+def _runs(board: Leaderboard, links: Links) -> str:
     right = [*board.metrics, "best step", "step", "time"]
-    header += ["status", *right, "run"]
+    seed = ["seed"] if board.seeds_vary else []
+    settings = [board.headings[k] for k in board.keys]
+    header = ["status", *board.metrics[:1], *settings, *seed, *board.metrics[1:], *right[-3:]]
+    header.append("run")
     best = {m: _best_value(board, m, fewest=2) for m in board.metrics}
     rows = []
     for run in board.runs:
-        row = [Cell(v) for v in format_run_settings(run, board.keys)]
-        row += [Cell("" if run.seed is None else str(run.seed))] if board.seeds_vary else []
-        row.append(status_cell(run.status))
-        for name in board.metrics:
-            row.append(_number_cell(run, name, best[name]))
-        row.append(_count(run.best_step))
-        row.append(_count(run.step))
+        numbers = [_number_cell(run, name, best[name]) for name in board.metrics]
+        row = [status_cell(run.status), *numbers[:1]]
+        row += [Cell(v) for v in format_run_settings(run, board.keys)]
+        row += [Cell("" if run.seed is None else str(run.seed)) for _ in seed]
+        row += [*numbers[1:], _count(run.best_step), _count(run.step)]
         time = "" if run.seconds is None else format_duration(run.seconds)
         row.append(Cell(time, "" if run.seconds is None else run.seconds, "num"))
-        row.append(Cell(_link(run, base), run.label, is_html=True))
+        row.append(link_cell(links.run(run), run.label))
         rows.append(row)
-    return render_table(header, rows, numeric=right, sortable=True)
+    table = render_table(header, rows, numeric=right, sortable=True)
+    whole = [name for name in board.metrics if name.count("/") == 1]  # of all tasks and rows
+    hidden = set(board.metrics) - {*whole[:_METRICS_SHOWN], *board.metrics[:1]}
+    return render_table_tools(header, hidden) + table
 
 
 def _best_value(board: Leaderboard, name: str, fewest: int = 1) -> float | None:
@@ -125,14 +168,6 @@ def _count(value: int | None) -> Cell:
     return Cell("" if value is None else f"{value:,}", "" if value is None else value, "num")
 
 
-def _link(run: RunRecord, base: Path) -> str:
-    """Return a link to the run's own report if there is one, else to its folder."""
-    report = run.folder / "report.html"
-    target = report if report.exists() else run.folder
-    href = os.path.relpath(target, base)
-    return f'<a href="{escape(href)}">{escape(run.label)}</a>'
-
-
 def _seeds(board: Leaderboard) -> str:
     names = [m for m in board.metrics if any(s.mean(m) is not None for s in board.seed_groups)]
     header = [*(board.headings[k] for k in board.keys), "runs", *names]
@@ -155,7 +190,8 @@ def _curves(page: Page, overview: Overview) -> str:
     top = overview.board.seed_groups[:MAX_COLOURED]
     rest = [r for s in overview.board.seed_groups[MAX_COLOURED:] for r in s.runs]
     rest += [r for r in overview.board.runs if r.meta and not r.is_completed]
-    figures = curve_figures(top, rest, overview.board.label, overview.board.monitor[0])
+    board = overview.board
+    figures = curve_figures(top, rest, lambda g: _curve_label(overview.board, g), board.monitor[0])
     num_drawn = min(MAX_CURVES, sum(len(s.runs) for s in top) + len(rest))
     parts = []
     if len(overview.board.seed_groups) > MAX_COLOURED:
@@ -170,6 +206,22 @@ def _curves(page: Page, overview: Overview) -> str:
     note = f'<p class="note">{escape(text[:1].upper() + text[1:])}.</p>' if text else ""
     body = page.add_figure_choice(figures, "Metric")
     return note + body if body else ""
+
+
+def _curve_label(board: Leaderboard, group: SeedGroup) -> str:
+    label = board.label(group)
+    return label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 3]}..."
+
+
+def _history(page: Page, board: Leaderboard) -> str:
+    figure = history_figure(board.runs, *board.monitor)
+    if figure is None:
+        return ""
+    note = (
+        '<p class="note">A point is a run, in the order in which they were started; the line is '
+        "the best of the completed ones up to there.</p>"
+    )
+    return note + page.add_figure(figure)
 
 
 def _parameters(page: Page, overview: Overview) -> None:
@@ -195,26 +247,24 @@ def _parameters(page: Page, overview: Overview) -> None:
         note = f'<p class="note">{escape(metric)} of each run; the bars are medians.</p>'
         page.add_section("Effects", f'{note}<div class="grid">{"".join(effects)}</div>')
     seeds = ["seed"] if overview.board.seeds_vary and len(keys) < _MAX_AXES else []
-    figure = parallel_coordinates(done, [*keys[:_MAX_AXES], *seeds], metric, direction)
+    measured = [*done, *(r for r in overview.board.runs if r.status == "pruned")]
+    figure = parallel_coordinates(measured, [*keys[:_MAX_AXES], *seeds], metric, direction)
     if figure is not None:
         note = (
-            '<p class="note">Each line is a run. Drag along an axis to keep only a part of it.</p>'
+            '<p class="note">Each line is a run, pruned ones among them with the value at which '
+            "they were stopped. Drag along an axis to keep only a part of it.</p>"
         )
         page.add_section("Parallel coordinates", note + page.add_figure(figure))
 
 
-def _failures(overview: Overview, base: Path) -> str:
+def _failures(overview: Overview, links: Links) -> str:
     if not overview.failures:
         return ""
     board, rows = overview.board, []
     for run in overview.failures:
         cells = zip(board.keys, format_run_settings(run, board.keys))
         settings = ", ".join(f"{board.headings[k]}={v}" for k, v in cells if v)
-        log = next((f for f in ("job.log", "log.txt") if (run.folder / f).exists()), None)
-        link = ""
-        if log is not None:
-            href = os.path.relpath(run.folder / log, base)
-            link = f'<a href="{escape(href)}">{log}</a>'
+        log = links.log(run)
         rows.append(
             [
                 Cell(run.label, css_class="wide"),
@@ -222,7 +272,7 @@ def _failures(overview: Overview, base: Path) -> str:
                 status_cell(run.status),
                 Cell("" if run.step is None else f"{run.step:,}", css_class="num"),
                 Cell(run.error or "", css_class="wide"),
-                Cell(link, is_html=True),
+                Cell("") if log is None else link_cell(log[1], log[0]),
             ]
         )
     return render_table(

@@ -17,6 +17,7 @@ from runner.rundir.json_files import read_jsonl
 from runner.rundir.readers import numeric_values
 
 Figure = dict[str, Any]
+Curve = tuple[list[float], list[float]]  # updates and values
 
 COLOURS = (
     "#2563eb",
@@ -30,7 +31,7 @@ COLOURS = (
     "#4b5563",
     "#92400e",
 )
-GREY = "rgba(148,163,184,0.35)"
+GREY = "rgba(100,116,139,0.5)"
 GRID = "#e5e7eb"
 MAX_COLOURED = len(COLOURS)
 MAX_CURVES = 60  # nobody can tell more of them apart
@@ -56,9 +57,9 @@ def figure_layout(**more: Any) -> dict[str, Any]:
     return layout
 
 
-def read_curves(run: RunRecord) -> dict[str, tuple[list[float], list[float]]]:
+def read_curves(run: RunRecord) -> dict[str, Curve]:
     """Return steps and values of a run's log by `split/metric`; long curves are thinned evenly."""
-    curves: dict[str, tuple[list[float], list[float]]] = {}
+    curves: dict[str, Curve] = {}
     for row in read_jsonl(run.folder / "metrics.jsonl"):
         values = numeric_values(row)
         step = values.get("step")
@@ -72,7 +73,7 @@ def read_curves(run: RunRecord) -> dict[str, tuple[list[float], list[float]]]:
     return {name: thin_curve(*curve) for name, curve in curves.items()}
 
 
-def thin_curve(xs: list[float], ys: list[float]) -> tuple[list[float], list[float]]:
+def thin_curve(xs: list[float], ys: list[float]) -> Curve:
     """Return at most 400 points of a curve, the last one among them."""
     every = math.ceil(len(xs) / _MAX_POINTS)
     if every <= 1:
@@ -111,7 +112,7 @@ def curve_figures(
     figures = {}
     for name in sorted(names, key=lambda n: (n != first_metric, _curve_order(n))):
         traces: list[Figure] = []
-        members: dict[int, list[tuple[str, tuple[list[float], list[float]]]]] = {}
+        members: dict[int, list[tuple[str, Curve]]] = {}
         for number, label, log in logs:
             if name in log:
                 members.setdefault(number, []).append((label, log[name]))
@@ -197,11 +198,13 @@ def _line(
 ) -> Figure:
     return {
         "type": "scatter",
-        "mode": "lines",
+        # A run that was pruned at its first evaluation has one point, which no line shows.
+        "mode": "lines" if len(xs) > 1 else "markers",
         "name": name,
         "x": to_json_numbers(xs),
         "y": to_json_numbers(ys),
         "line": dict(line),
+        "marker": {"color": line["color"], "size": 6},
         "showlegend": show,
         "legendgroup": group,
         "legendrank": rank + 1,

@@ -15,6 +15,7 @@ from runner.rundir.readers import finite_or_none
 
 COLOUR_SCALE = [[0, "#fde68a"], [0.5, "#34d399"], [1, "#1e3a8a"]]  # light is worse, dark is better
 _MAX_TICKS = 8
+_TICK_LENGTH = 6  # characters of a value of a grid
 
 
 def importance_bars(
@@ -172,15 +173,20 @@ def _axis(label: str, raw: Sequence[Any]) -> Figure:
     distinct = sorted(set(numbers))
     if not needs_log_axis(numbers):
         axis: Figure = {"label": label, "values": to_json_numbers(numbers)}
-        return axis | ({"tickvals": distinct} if len(distinct) <= _MAX_TICKS else {})
+        return axis | ({"tickvals": distinct} if _are_choices(distinct) else {})
     logs = [math.log10(v) for v in numbers]
-    marks = distinct if len(distinct) <= _MAX_TICKS else _decades(logs)
+    marks = distinct if _are_choices(distinct) else _decades(logs)
     return {
         "label": label,
         "values": to_json_numbers(logs),
         "tickvals": [math.log10(m) for m in marks],
         "ticktext": [f"{m:g}" for m in marks],
     }
+
+
+def _are_choices(distinct: Sequence[float]) -> bool:
+    """Whether the values are few and short, as those of a grid, which all have a mark."""
+    return len(distinct) <= _MAX_TICKS and all(len(f"{v:g}") <= _TICK_LENGTH for v in distinct)
 
 
 def _decades(logs: Sequence[float]) -> list[float]:

@@ -1,7 +1,9 @@
-"""Figures of one run: its metrics, learning rates, speed, calibration."""
+"""Figures of one run: its metrics, learning rates, speed."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +11,7 @@ from runner.metrics.names import TRAIN_EVALUATION
 from runner.reporting.report.plotly_curves import (
     COLOURS,
     SPLITS,
+    Curve,
     Figure,
     figure_layout,
     read_curves,
@@ -25,23 +28,79 @@ _SPLIT_COLOURS = {
     "validation": COLOURS[0],
     "test": COLOURS[1],
 }
+_DASHES = {"train": {"dash": "dot"}, TRAIN_EVALUATION: {"dash": "dash"}}
 _HEIGHT = 280
+_SCALES_APART = 4  # factor between medians from which on curves have axes of their own
 _MARGIN = {"l": 60, "r": 15, "t": 10, "b": 40}
 
 
 def metric_figures(run: RunRecord) -> dict[str, Figure]:
-    """Return a figure for each metric: train and validation over the updates, test as a point."""
-    logs = read_curves(run)
-    names = dict.fromkeys(n.partition("/")[2] for n in logs)
-    names = dict.fromkeys(sorted((n for n in names if not n.startswith("lr/")), key=_order))
+    """Return a figure for each metric over the updates, with the test as a point.
+
+    Where single tasks or slices were measured, they are the lines of their metric's figure. A train
+    loss of another scale, as one that is summed over the places of a sequence, has its own figure.
+    """
+    logs = {n: c for n, c in read_curves(run).items() if "/lr/" not in n}
+    names = sorted(dict.fromkeys(n.split("/")[1] for n in logs), key=_order)
     figures = {}
     for name in names:
-        traces = [
-            _trace(split, *logs[f"{split}/{name}"]) for split in SPLITS if f"{split}/{name}" in logs
-        ]
-        if any(len(t["x"]) > 1 for t in traces):
-            figures[name] = _over_updates(traces, best=run.best_step)
+        chosen = {n: c for n, c in logs.items() if n.split("/")[1] == name}
+        for heading, curves in _by_scale(name, chosen).items():
+            traces = _traces(curves)
+            if any(len(t["x"]) > 1 for t in traces):
+                figures[heading] = _over_updates(traces, best=run.best_step)
     return figures
+
+
+def count_parts(run: RunRecord) -> int:
+    """Return the number of tasks and slices that a run measured by themselves."""
+    return len({tuple(name.split("/")[2:]) for name in run.metrics} - {()})
+
+
+def _traces(curves: Mapping[str, Curve]) -> list[Figure]:
+    """Return a line for each split or, of several tasks and slices, for each of them and split."""
+    parts = list(dict.fromkeys(n.partition("/")[2].partition("/")[2] for n in curves))
+    splits = [s for s in SPLITS if any(n.startswith(f"{s}/") for n in curves)]
+    if parts == [""]:
+        return [_trace(n.partition("/")[0], *curves[n]) for s in splits for n in _of(s, curves)]
+    traces: list[Figure] = []
+    shown: set[str] = set()
+    parts = sorted(parts, key=bool)[: len(COLOURS)]
+    for colour, part in zip(COLOURS, parts):
+        for split in splits:
+            for name in _of(split, curves):
+                if name.partition("/")[2].partition("/")[2] == part:
+                    trace = _trace(split, *curves[name])
+                    label = (part or "all").replace("<", "&lt;")
+                    trace["name"] = trace["legendgroup"] = label
+                    trace["line"] = {"color": colour, "width": 2, **_DASHES.get(split, {})}
+                    trace["marker"] = {**trace["marker"], "color": colour}
+                    trace["showlegend"] = label not in shown
+                    trace["hovertemplate"] = (
+                        f"%{{y:.5g}} at %{{x:,}}<extra>{label}, {split}</extra>"
+                    )
+                    shown.add(label)
+                    traces.append(trace)
+    return traces
+
+
+def _of(split: str, curves: Mapping[str, Curve]) -> list[str]:
+    return [name for name in curves if name.startswith(f"{split}/")]
+
+
+def _by_scale(name: str, curves: Mapping[str, Curve]) -> dict[str, Mapping[str, Curve]]:
+    """Return the curves by heading, those of training apart where one axis would flatten others."""
+    train = {n: c for n, c in curves.items() if n.startswith("train/")}
+    others = {n: c for n, c in curves.items() if n not in train}
+    least, most = (_median_size(train), _median_size(others))
+    if min(least, most) <= 0 or 1 / _SCALES_APART < least / most < _SCALES_APART:
+        return {name: curves}
+    return {name: others, f"{name} of the train rows": train}
+
+
+def _median_size(curves: Mapping[str, Curve]) -> float:
+    sizes = [abs(y) for _, ys in curves.values() for y in ys if math.isfinite(y)]
+    return statistics.median(sizes) if sizes else 0.0
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -50,9 +109,9 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def lr_figure(run: RunRecord) -> Figure | None:
-    """Return the learning rates of the dense part and of the tables; None if none was logged."""
+    """Return the learning rates of dense part and tables; None if none was logged twice."""
     logs = {n.partition("/lr/")[2]: c for n, c in read_curves(run).items() if "/lr/" in n}
-    if not logs:
+    if not any(len(steps) > 1 for steps, _ in logs.values()):
         return None
     traces = [
         {**_trace("train", *curve), "name": name, "line": {"color": colour, "width": 2}}
@@ -76,52 +135,6 @@ def throughput_figure(run: RunRecord) -> Figure | None:
     figure = _over_updates([{**_trace("train", xs, ys), "name": "examples/s"}])
     figure["layout"]["yaxis"]["rangemode"] = "tozero"
     return figure
-
-
-def calibration_figure(tasks: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
-    """Return the observed rate over the predicted probability, a point for each bin.
-
-    A calibrated model is on the diagonal.
-
-    Args:
-        tasks: `predicted`, `observed` and `weight` of each bin, by the task's name.
-    """
-    most = 0.0
-    traces: list[Figure] = []
-    for (name, bins), colour in zip(tasks.items(), COLOURS):
-        most = max([most, *bins["predicted"], *bins["observed"]])
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": name,
-                "x": to_json_numbers(bins["predicted"]),
-                "y": to_json_numbers(bins["observed"]),
-                "text": [f"{w:,.0f} rows" for w in bins["weight"]],
-                "line": {"color": colour, "width": 1.5},
-                "marker": {"color": colour, "size": 7},
-                "hovertemplate": "predicted %{x:.4f}, observed %{y:.4f}, %{text}<extra></extra>",
-                "showlegend": len(tasks) > 1,
-            }
-        )
-    diagonal = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [0, most],
-        "y": [0, most],
-        "line": {"color": "#94a3b8", "dash": "dash", "width": 1},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
-    return {
-        "data": [diagonal, *traces],
-        "layout": figure_layout(
-            xaxis={"title": {"text": "predicted probability"}, "rangemode": "tozero"},
-            yaxis={"title": {"text": "observed rate"}, "rangemode": "tozero"},
-            height=380,
-            margin=_MARGIN,
-        ),
-    }
 
 
 def _trace(split: str, xs: Sequence[float], ys: Sequence[float]) -> Figure:

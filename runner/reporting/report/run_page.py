@@ -10,7 +10,12 @@ from rich.console import Console
 from rich.text import Text
 
 from runner.errors import UserError
-from runner.reporting.console.format import format_duration, format_number, result_table
+from runner.reporting.console.format import (
+    TextTable,
+    format_duration,
+    format_number,
+    result_tables,
+)
 from runner.reporting.report.feature_importance import importance_figure, read_importance
 from runner.reporting.report.html import (
     Cell,
@@ -20,13 +25,19 @@ from runner.reporting.report.html import (
     render_facts,
     render_table,
 )
+from runner.reporting.report.plotly_curves import COLOURS
 from runner.reporting.report.plotly_run import (
-    calibration_figure,
+    count_parts,
     lr_figure,
     metric_figures,
     throughput_figure,
 )
 from runner.reporting.report.records import RunRecord
+from runner.reporting.report.run_predictions import (
+    calibration_section,
+    positive_rates,
+    predictions_section,
+)
 from runner.rundir.readers import (
     as_number,
     check_shapes,
@@ -37,7 +48,6 @@ from runner.rundir.regular_files import read_bytes
 
 _FEATURES_SHOWN = 200
 _DATA_MAPPINGS = ("num_rows", "reachable", "bad_rows")
-_BINS = ("predicted", "observed", "weight")
 
 
 def make_run_page(run: RunRecord) -> Page:
@@ -52,19 +62,26 @@ def make_run_page(run: RunRecord) -> Page:
     if run.error:
         page.add_section("What went wrong", f"<pre>{escape(run.error)}</pre>", css_class="warn")
     data = _read_data_facts(run)
-    page.add_section("Results", _results(run, data))
+    page.add_section("Results", _results(run))
     if below := _yardstick(run).get("below"):
         page.add_section("Below the yardstick", f"<p>{escape(below)}</p>", css_class="warn")
     metrics = metric_figures(run)
     body = "".join(page.add_figure(figure, name) for name, figure in metrics.items())
     if body:
         best = "; the dotted line is the best step" if run.best_step is not None else ""
-        note = f'<p class="note">Train is the mean since the previous row{best}.</p>'
+        parts = count_parts(run)
+        of_parts = (
+            " Dotted lines are of the train rows, single points of the test." if parts else ""
+        )
+        if parts >= len(COLOURS):
+            of_parts += f" The first {len(COLOURS) - 1} of {parts} tasks and slices are drawn."
+        note = f'<p class="note">Train is the mean since the previous row{best}.{of_parts}</p>'
         page.add_section("Curves", f'{note}<div class="grid">{body}</div>')
     others = [("Learning rate", lr_figure(run)), ("Examples a second", throughput_figure(run))]
     body = "".join(page.add_figure(figure, heading) for heading, figure in others if figure)
     page.add_section("Learning rate and speed", f'<div class="grid">{body}</div>' if body else "")
-    page.add_section("Calibration", _calibration(page, run))
+    page.add_section("Calibration", calibration_section(page, run))
+    page.add_section("Predictions by label", predictions_section(page, run))
     page.add_section("Importance of features", _importance(page, run))
     page.add_section("Data", _data(run, data))
     page.add_section("Configuration", _configuration(run), folded=True)
@@ -88,7 +105,7 @@ def show_run(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None
         out.print(Text(f"{name:<{width}}{value}"), soft_wrap=True)
     if run.error:
         out.print(Text(f"{'error':<{width}}{run.error}", style="red"), soft_wrap=True)
-    lines = _result_lines(run, _read_data_facts(run))
+    lines = _result_lines(run)
     for line in lines:
         out.print(Text(f"  {line}"), soft_wrap=True)
     if not lines:
@@ -134,25 +151,6 @@ def _read_data_facts(run: RunRecord) -> dict[str, Any]:
     return data
 
 
-def _read_calibration(run: RunRecord) -> dict[str, Any]:
-    """Return what `calibration.json` says.
-
-    Raises:
-        UserError: if its values are of another form than a run writes.
-    """
-    path = run.folder / "calibration.json"
-    calibration = read_optional_json(path)
-    check_shapes(path, calibration, dict.fromkeys(calibration, dict))
-    for split in calibration.values():
-        check_shapes(path, split or {}, {"tasks": dict, "step": int})
-        for bins in ((split or {}).get("tasks") or {}).values():
-            lists = [bins.get(k) for k in _BINS] if isinstance(bins, dict) else []
-            whole = [n for n in lists if isinstance(n, list) and None not in map(as_number, n)]
-            if len(whole) < len(_BINS):
-                raise UserError(f"{path}: damaged: the bins of a task are no lists of numbers")
-    return calibration
-
-
 def _oracle_metrics(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return {
         split: {k: n for k, v in best.items() if (n := as_number(v)) is not None}
@@ -160,11 +158,20 @@ def _oracle_metrics(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     }
 
 
-def _results(run: RunRecord, data: Mapping[str, Any]) -> str:
+def _results(run: RunRecord) -> str:
     if not run.metrics:
         return '<p class="note">No metrics have been logged yet.</p>'
-    shown = result_table(run.metrics, _oracle_metrics(data), _yardstick(run))
-    rows = [[Cell(row[0]), *(Cell(c, css_class="num") for c in row[1:])] for row in shown.rows]
+    tables = []
+    for heading, shown in result_tables_of(run).items():
+        rows = [
+            [
+                Cell(row[0], css_class="dim inner" if row[0].startswith("  ") else ""),
+                *(Cell(c, css_class="num") for c in row[1:]),
+            ]
+            for row in shown.rows
+        ]
+        table = render_table(list(shown.header), rows, numeric=shown.header[1:])
+        tables.append((f"<h3>{escape(heading)}</h3>" if heading else "") + table)
     note = (
         ""
         if run.result
@@ -172,13 +179,25 @@ def _results(run: RunRecord, data: Mapping[str, Any]) -> str:
     )
     remarks = _texts(run, "undefined") + [*filter(None, [run.result.get("no_best")])]
     below = "".join(f'<p class="note">{escape(str(remark))}</p>' for remark in remarks)
-    return note + render_table(list(shown.header), rows, numeric=shown.header[1:]) + below
+    return note + "".join(tables) + below
 
 
-def _result_lines(run: RunRecord, data: Mapping[str, Any]) -> list[str]:
+def _result_lines(run: RunRecord) -> list[str]:
     if not run.metrics:
         return []
-    return result_table(run.metrics, _oracle_metrics(data), _yardstick(run)).lines()
+    lines = []
+    for heading, table in result_tables_of(run).items():
+        lines += [*filter(None, [heading]), *table.lines()]
+    return lines
+
+
+def result_tables_of(run: RunRecord) -> dict[str, TextTable]:
+    """Return the tables of a run's metrics, beside what is reachable and the yardstick.
+
+    Raises:
+        UserError: if the run's files are damaged.
+    """
+    return result_tables(run.metrics, _oracle_metrics(_read_data_facts(run)), _yardstick(run))
 
 
 def _yardstick(run: RunRecord) -> dict[str, Any]:
@@ -205,22 +224,6 @@ def _texts(run: RunRecord, key: str) -> list[str]:
     return [str(text) for text in texts]
 
 
-def _calibration(page: Page, run: RunRecord) -> str:
-    """Return a figure for each split. Runs of older versions have none."""
-    figures = []
-    for split, of_split in _read_calibration(run).items():
-        if of_split.get("tasks"):
-            heading = f"{split}, at update {of_split.get('step'):,}"
-            figures.append(page.add_figure(calibration_figure(of_split["tasks"]), heading))
-    if not figures:
-        return ""
-    note = (
-        '<p class="note">The rows are sorted by their prediction and cut into twenty parts of '
-        "equal weight. A point is the mean prediction of a part and its rate of positives.</p>"
-    )
-    return f'{note}<div class="grid">{"".join(figures)}</div>'
-
-
 def _importance(page: Page, run: RunRecord) -> str:
     """Return bars of what `importance` has measured, if it has."""
     facts = read_importance(run.folder)
@@ -235,7 +238,7 @@ def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
         return ""
     counts = data.get("num_rows") or {}
     parts = [(f"{split} rows", f"{rows:,}") for split, rows in counts.items()]
-    parts += _positive_rates(run)
+    parts += positive_rates(run)
     for name in ("dense", "sparse", "sequences"):
         features = data.get(name) or []
         if features:
@@ -264,18 +267,6 @@ def _data(run: RunRecord, data: Mapping[str, Any]) -> str:
     return render_facts(parts) + found + body + tail
 
 
-def _positive_rates(run: RunRecord) -> list[tuple[str, str]]:
-    """Return the rate of positives of each task in the split that was evaluated last."""
-    rates = {}
-    for split, of_split in _read_calibration(run).items():
-        for task, bins in (of_split.get("tasks") or {}).items():
-            weight = sum(bins["weight"])
-            if weight > 0:
-                positive = sum(o * w for o, w in zip(bins["observed"], bins["weight"]))
-                rates[task] = (f"positives of {task}, {split}", f"{positive / weight:.2%}")
-    return list(rates.values())
-
-
 def _configuration(run: RunRecord) -> str:
     path = run.folder / "config.yaml"
     try:
@@ -296,8 +287,9 @@ def _provenance(run: RunRecord) -> str:
     git = meta.get("git") or {}
     changed = " with uncommitted changes" if git.get("patch") else ""
     versions = ", ".join(f"{k} {v}" for k, v in (meta.get("versions") or {}).items())
+    words = [str(word) for word in meta.get("command") or []]
     pairs = [
-        ("command", " ".join(os.path.basename(w) if i == 0 else w for i, w in _words(meta))),
+        ("command", " ".join([*map(os.path.basename, words[:1]), *words[1:]])),
         ("commit", f"{git.get('commit') or 'not in git'}{changed}"),
         ("versions", f"python {meta.get('python')}, {versions}"),
         ("machine", f"{meta.get('host')}, {meta.get('platform')}, {meta.get('cpus')} CPUs"),
@@ -305,7 +297,3 @@ def _provenance(run: RunRecord) -> str:
         ("warm start", str((meta.get("identity") or {}).get("checkpoint.init_from") or "no")),
     ]
     return render_table(["", ""], [[Cell(k), Cell(v, css_class="wide")] for k, v in pairs])
-
-
-def _words(meta: Mapping[str, Any]) -> list[tuple[int, str]]:
-    return list(enumerate(str(w) for w in meta.get("command") or []))

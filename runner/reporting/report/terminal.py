@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.console import Console
@@ -21,6 +22,7 @@ _ROWS_SHOWN = 40
 _FAILURES_SHOWN = 20
 _FILE_WIDTH = 140  # columns of text, where no terminal limits them
 _ERROR_WIDTH = 30  # columns of text that are kept free for errors
+_FOLDING_ROOM = 20  # columns of text beyond the longest word, before a metric is left out
 _FRONT_MARK = "*"
 _STYLES = {
     **{"failed": "red", "incomplete": "red"},
@@ -48,7 +50,8 @@ def show_overview(out: Console, overview: Overview) -> None:
 def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = False) -> None:
     """Print the runs, and mean and spread over seeds where settings were repeated.
 
-    On a narrow terminal the last metrics are left out before numbers are cut.
+    Where the terminal is too narrow for a column of each setting, the settings share one, and after
+    that the last metrics are left out before numbers are cut.
 
     Args:
         out: the console.
@@ -59,11 +62,14 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
     with_errors = with_errors and any(run.error for run in board.runs)
     free = out.width - (_ERROR_WIDTH if with_errors else 0)
     fewest = 1 + len(board.secondary_objectives)
-    while len(metrics) > fewest and _width(out, _runs_table(board, metrics)) > free:
+    needed = _width
+    if board.keys and _width(out, _runs_table(board, metrics[:fewest])) > free:
+        board, needed = _share_a_column(board), _least_width
+    while len(metrics) > fewest and needed(out, _runs_table(board, metrics)) > free:
         metrics.pop()
     error_width = None
     if with_errors:
-        used = _width(out, _runs_table(board, metrics))
+        used = needed(out, _runs_table(board, metrics))
         error_width = max(_ERROR_WIDTH, out.width - used - 3)
     out.print(_runs_table(board, metrics, error_width))
     num_hidden = len(board.runs) - _ROWS_SHOWN
@@ -72,6 +78,18 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
         print_line(out, f"{num_hidden:,} of {len(board.runs):,} {board.unit} {where}")
     if board.has_repeated_settings:
         out.print(_seeds_table(board, metrics[:2]))
+
+
+def _share_a_column(board: Leaderboard) -> Leaderboard:
+    """Return the leaderboard with all settings of a run as one text, which folds at its spaces."""
+
+    def join(run: RunRecord) -> Mapping[str, str]:
+        cells = zip(board.keys, format_run_settings(run, board.keys))
+        named = (f"{board.headings[k]}={v.replace(', ', ',')}" for k, v in cells if v)
+        return {"settings": " ".join(named)} if run.settings else {}
+
+    runs = tuple(replace(run, settings=join(run)) for run in board.runs)
+    return replace(board, runs=runs, keys=("settings",), headings={"settings": "settings"})
 
 
 def _runs_table(
@@ -175,6 +193,11 @@ def _table(title: str) -> Table:
 def _width(out: Console, table: Table) -> int:
     """Return the columns of text that a table takes when nothing is folded or cut."""
     return Measurement.get(out, out.options.update(width=10_000), table).maximum
+
+
+def _least_width(out: Console, table: Table) -> int:
+    """Return the width of a table that folds without cutting a word, with some room to spare."""
+    return Measurement.get(out, out.options.update(width=10_000), table).minimum + _FOLDING_ROOM
 
 
 def print_line(out: Console, text: str) -> None:

@@ -11,7 +11,7 @@ from runner.errors import UserError
 from runner.reporting.report.find import RunSelection, find_runs, is_sweep
 from runner.reporting.report.html import Page
 from runner.reporting.report.overview import make_overview
-from runner.reporting.report.overview_page import make_overview_page
+from runner.reporting.report.overview_page import FileLinks, make_overview_page
 from runner.reporting.report.run_page import make_run_page, show_run
 from runner.reporting.report.terminal import make_console, show_overview
 from runner.rundir.json_files import write_text
@@ -49,7 +49,7 @@ def make_report(
     page = (
         make_run_page(selection.runs[0])
         if overview is None
-        else make_overview_page(overview, target.absolute())
+        else make_overview_page(overview, FileLinks(target.absolute().parent))
     )
     write_page(page, target)
     out.print(Text(f"page: {target}"), soft_wrap=True)
@@ -67,7 +67,7 @@ def write_report(folder: Path) -> Path:
         write_page(make_run_page(selection.runs[0]), target)
     else:
         overview = make_overview(selection, _title([folder], selection))
-        write_page(make_overview_page(overview, target.absolute()), target)
+        write_page(make_overview_page(overview, FileLinks(target.absolute().parent)), target)
     return target
 
 

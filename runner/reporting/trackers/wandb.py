@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from runner.errors import UserError
 from runner.reporting.trackers.histogram import Histogram
 from runner.reporting.trackers.tracker import RunInfo
 
@@ -36,9 +37,12 @@ class WandB:
         entity: the user or team; None for the default of the key.
         mode: online, offline, or auto, which is online if there is a key and the server answers.
         tags: tags of the run.
+        notes: what the run is for, in words.
+        artifact: best or last: that checkpoint becomes an artifact of type `model` when the run
+            ends. It is a reference: hashes, sizes and place of the files, which are not uploaded.
 
     Raises:
-        ValueError: if the mode is unknown.
+        ValueError: if the mode or the artifact is unknown.
     """
 
     def __init__(
@@ -48,10 +52,17 @@ class WandB:
         entity: str | None = None,
         mode: Literal["auto", "online", "offline"] = "auto",
         tags: Sequence[str] = (),
+        notes: str | None = None,
+        artifact: Literal["best", "last"] | None = None,
     ) -> None:
         if mode not in ("auto", "online", "offline"):
             raise ValueError(f"tracker.wandb.mode={mode!r} must be auto, online or offline")
+        if artifact not in (None, "best", "last"):
+            raise ValueError(f"tracker.wandb.artifact={artifact!r} must be best, last or null")
         self._options = {"project": project, "entity": entity, "mode": mode, "tags": list(tags)}
+        self._options["notes"] = notes
+        self._artifact = artifact
+        self._run_dir: Path | None = None  # of a run whose checkpoint becomes an artifact
         self._id = ""
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -60,6 +71,8 @@ class WandB:
 
     def start(self, run: RunInfo, state: Mapping[str, Any] | None) -> None:
         self._id = state["id"] if state else secrets.token_hex(4)
+        if self._artifact is not None and not run.get("shared"):
+            self._run_dir = Path(run["dir"])
         root = str(Path(__file__).resolve().parents[3])
         # without this, the telemetry of wandb can delay the end by 8 s
         env = {"WANDB_ERROR_REPORTING": "false"} | os.environ
@@ -104,6 +117,7 @@ class WandB:
     def finish(self, status: str) -> None:
         if self._process is None:
             return
+        self._send_artifact()
         self._send(finish=status)
         self._lines.put(None)
         try:
@@ -123,6 +137,19 @@ class WandB:
 
     def messages(self) -> list[str]:
         return [self._messages.popleft() for _ in range(len(self._messages))]
+
+    def _send_artifact(self) -> None:
+        if self._run_dir is None or self._artifact is None:
+            return
+        from runner.rundir.find_checkpoint import find_checkpoint
+
+        try:
+            checkpoint = find_checkpoint(self._run_dir, self._artifact, warn=self._messages.append)
+        except UserError as error:
+            self._messages.append(f"no artifact: {error}")
+            return
+        folder = str(checkpoint.path.absolute())
+        self._send(artifact=folder, step=checkpoint.step, alias=self._artifact)
 
     def _send(self, **line: Any) -> None:
         self._lines.put(json.dumps(line, default=str) + "\n")

@@ -42,6 +42,9 @@ def main() -> None:
         if "finish" in message:
             status = message["finish"]
             break
+        if "artifact" in message:
+            log_artifact(run, message)
+            continue
         row = {**message["row"], **to_wandb_histograms(message.get("histograms", {}))}
         if options.get("shared"):  # the steps of the run belong to another process
             run.log({**row, FOLLOW_STEP: message["step"]})
@@ -62,6 +65,16 @@ def to_wandb_histograms(histograms: Mapping[str, Any]) -> dict[str, Any]:
     import wandb
 
     return {n: wandb.Histogram(np_histogram=tuple(bins)) for n, bins in histograms.items()}
+
+
+def log_artifact(run: Any, message: Mapping[str, Any]) -> None:
+    """Log a checkpoint by reference, as an output of the run."""
+    import wandb
+
+    step = message["step"]
+    artifact = wandb.Artifact(f"checkpoint-{run.id}", "model", metadata={"step": step})
+    artifact.add_reference(f"file://{message['artifact']}", checksum=True)
+    run.log_artifact(artifact, aliases=[message["alias"], f"step-{step}"])
 
 
 def start_run(options: Mapping[str, Any], say: Callable[[str], None]) -> Any:
@@ -107,6 +120,7 @@ def init_run(options: Mapping[str, Any], mode: Literal["online", "offline"]) -> 
         **{key: options[key] for key in ("project", "entity", "name", "config", "group")},
         job_type=options["job_type"],
         tags=options["tags"] or None,
+        notes=options["notes"],
     )
     if options.get("shared"):
         run.define_metric("follow/*", step_metric=FOLLOW_STEP)

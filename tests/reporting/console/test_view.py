@@ -23,6 +23,7 @@ from runner.reporting.console.format import (
     format_duration,
     format_number,
     result_table,
+    result_tables,
 )
 from runner.reporting.console.view import REFRESH_EVERY_S
 
@@ -75,6 +76,42 @@ def test_without_a_terminal_each_log_point_and_evaluation_is_a_plain_line():
         "validation  step 400/820  loss 0.48213  auc 0.78123  log_loss 0.48213  "
         "normalized_entropy 0.86510  calibration 1.00020  pr_auc 0.67452  accuracy 0.78451 "
         "(best so far)",
+    ]
+
+
+def test_several_tasks_are_a_table_in_a_pipe_too_and_log_txt_has_every_number(caplog):
+    tasks = {f"{k}/{t}": v for t in ("click", "buy") for k, v in EVALUATION.items()}
+
+    def use(view: View) -> None:
+        view.set_total_steps(820)
+        view.log(400, {"loss": 0.48213, "loss/click": 0.25, "loss/buy": 0.23})
+        view.log_evaluation("validation", 400, tasks | EVALUATION, best=True)
+
+    with caplog.at_level(logging.INFO):
+        lines = plain_output(use).splitlines()
+    assert lines[0] == "train  step 400/820  loss 0.48213"
+    assert lines[1] == "validation at step 400 (best so far)"
+    assert [line.split()[0] for line in lines[2:]] == ["loss", "all", "click", "buy"]
+    assert max(map(len, lines)) <= 100
+    assert "loss/click 0.25000" in caplog.messages[0]
+    assert "auc/buy 0.78123" in caplog.messages[1]
+
+
+def test_the_result_of_several_tasks_has_a_row_for_each_with_what_it_is_compared_to():
+    tables = result_tables(
+        {"test/auc": 0.65, "test/auc/click": 0.7, "test/auc/buy": 0.6, "train/loss": 0.1},
+        {"test": {"auc/click": 0.9}},
+        {"name": "the mean", "metrics": {"test/auc": 0.5, "test/auc/buy": 0.5}},
+    )
+    assert tables["train"].rows == [["", "0.10000"]]
+    assert tables["test"].header == ["", "auc"]
+    assert tables["test"].rows == [
+        ["all", "0.65000"],
+        ["  the mean", "0.50000"],
+        ["click", "0.70000"],
+        ["  reachable", "0.90000"],
+        ["buy", "0.60000"],
+        ["  the mean", "0.50000"],
     ]
 
 

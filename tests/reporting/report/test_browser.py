@@ -13,7 +13,7 @@ import pytest
 from runner.reporting.report.find import find_runs
 from runner.reporting.report.html import Page
 from runner.reporting.report.overview import make_overview
-from runner.reporting.report.overview_page import make_overview_page
+from runner.reporting.report.overview_page import FileLinks, make_overview_page
 from runner.reporting.report.plotly_run import lr_figure
 from runner.reporting.report.run_page import make_run_page
 from runner.reporting.report.write import write_page
@@ -44,7 +44,7 @@ def single(tmp_path: Path) -> Page:
 def several(tmp_path: Path) -> Page:
     grid = make_grid(tmp_path / "grid")
     make_run(grid / "failed", status="failed", error="RuntimeError: </script>", auc=None)
-    return make_overview_page(make_overview(find_runs([grid]), "grid"), tmp_path / "page.html")
+    return make_overview_page(make_overview(find_runs([grid]), "grid"), FileLinks(tmp_path))
 
 
 PAGES = {"single": single, "several": several}

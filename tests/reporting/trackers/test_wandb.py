@@ -14,6 +14,8 @@ import pytest
 
 from runner.reporting.trackers import Histogram, wandb
 from runner.reporting.trackers.wandb import WandB
+from runner.rundir import find_checkpoint
+from runner.rundir.checkpoint.manifest import Checkpoint, Manifest
 from tests.reporting.trackers.wandb_server import FakeServer
 
 CANARY = "canary7canary7canary7canary7canary7canary7"
@@ -200,3 +202,38 @@ def test_a_killed_run_leaves_its_rows_and_no_process(tmp_path):
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ValueError, match="must be auto, online or offline"):
         WandB(project="p", mode="ofline")
+
+
+def a_checkpoint(run: Path, step: int) -> Path:
+    folder = run / "checkpoints" / f"step-{step}"
+    folder.mkdir(parents=True)
+    (folder / "weights.safetensors").write_bytes(b"\0" * 100)
+    return folder
+
+
+def test_notes_tags_and_the_checkpoint_by_reference_are_in_the_file_that_is_sent(
+    tmp_path, monkeypatch
+):
+    folder = a_checkpoint(tmp_path, 7)
+    found = Checkpoint(7, folder, {}, Manifest(7, {}))
+    monkeypatch.setattr(find_checkpoint, "find_checkpoint", lambda *a, **k: found)
+    tracker = started(tmp_path, mode="offline", notes="wider?", tags=["wide"], artifact="best")
+    tracker.finish("completed")
+    assert tracker.messages() == []
+    for text in (
+        "wider?",
+        "wide",
+        "sweep",
+        f"checkpoint-{tracker.state()['id']}",
+        "step-7",
+        f"file://{folder}/weights.safetensors",
+    ):
+        assert recorded(tmp_path, text, "offline-"), text
+
+
+@pytest.mark.slow
+def test_a_run_without_a_checkpoint_says_so_and_ends(tmp_path):
+    tracker = started(tmp_path, mode="offline", artifact="last")
+    tracker.finish("failed")
+    [message] = tracker.messages()
+    assert message.startswith("no artifact: ")

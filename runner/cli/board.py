@@ -1,0 +1,65 @@
+"""`board [DIR] [--port N]`: a live page of all runs and sweeps below a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.cli.verb_parser import VerbParser
+from runner.errors import UserError
+
+_PORT = 8090
+
+
+def board(words: Sequence[str], allow: Sequence[str]) -> int:
+    """Serve the board until Ctrl-C.
+
+    Raises:
+        UserError: for a folder that is not there, or a port that is in use.
+    """
+    from runner.reporting.board.server import ADDRESS, Board
+
+    given = make_parser().parse(words)
+    if not given.folder.is_dir():
+        raise UserError(
+            f"{given.folder}: no such folder; name one that holds runs: "
+            "python -m runner board outputs"
+        )
+    try:
+        server = Board(given.folder, given.port)
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"--port {given.port}: {getattr(error, 'strerror', None) or error}; any free port: "
+            f"python -m runner board {given.folder} --port 0"
+        ) from error
+    address = f"http://{ADDRESS}:{server.server_port}/"
+    print(f"board of {given.folder}: {address}  (Ctrl-C ends it)", flush=True)
+    with server:
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+def make_parser() -> VerbParser:
+    """Return the parser of the words after `board`."""
+    parser = VerbParser(
+        "board",
+        "Show all runs and sweeps below a folder on a page that keeps itself up to date: what\n"
+        "runs and its curves, what failed with its last line, and chosen runs side by side.\n"
+        "Only this machine can open it, and it changes nothing.",
+        examples=("board", "board /shared/outputs --port 9000"),
+    )
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path("outputs"),
+        metavar="DIR",
+        help="default: outputs",
+    )
+    parser.add_argument(
+        "--port", type=int, default=_PORT, metavar="N", help=f"default: {_PORT}; 0: any free one"
+    )
+    return parser

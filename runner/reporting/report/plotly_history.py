@@ -1,0 +1,69 @@
+"""The history of a search: the value of each run in the order of their starts, and the best."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from runner.reporting.report.leaderboard import sort_value
+from runner.reporting.report.plotly_curves import COLOURS, Figure, figure_layout, to_json_numbers
+from runner.reporting.report.records import RunRecord
+from runner.rundir.readers import finite_or_none
+
+_STATUS_COLOURS = {"completed": COLOURS[0], "pruned": COLOURS[3]}
+_MIN_RUNS = 4
+
+
+def history_figure(runs: Sequence[RunRecord], metric: str, direction: str) -> Figure | None:
+    """Return a point for each run and the best completed one so far; None for fewer than four.
+
+    Args:
+        runs: in any order.
+        metric: the value of a run.
+        direction: max, min or one.
+    """
+    started = sorted((r for r in runs if r.meta), key=lambda r: str(r.meta.get("created") or ""))
+    values = [(n, r, finite_or_none(r.metrics.get(metric))) for n, r in enumerate(started, 1)]
+    measured = [(n, r, v) for n, r, v in values if v is not None]
+    if len(measured) < _MIN_RUNS:
+        return None
+    traces: list[Figure] = []
+    for status in dict.fromkeys(r.status for _, r, _ in measured):
+        chosen = [(n, r, v) for n, r, v in measured if r.status == status]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": status,
+                "x": [n for n, _, _ in chosen],
+                "y": to_json_numbers([v for _, _, v in chosen]),
+                "text": [r.label for _, r, _ in chosen],
+                "marker": {"color": _STATUS_COLOURS.get(status, "#64748b"), "size": 7},
+                "hovertemplate": "%{y:.5g}<extra>%{text}</extra>",
+            }
+        )
+    done = (v if r.is_completed else None for _, r, v in measured)
+    best = itertools.accumulate(done, lambda a, b: _better(a, b, direction))
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "best so far",
+        "x": [n for n, _, _ in measured],
+        "y": to_json_numbers(list(best)),
+        "line": {"color": "#0f172a", "width": 1.5, "shape": "hv"},
+        "hoverinfo": "skip",
+    }
+    return {
+        "data": [line, *traces],
+        "layout": figure_layout(
+            xaxis={"title": {"text": "run"}},
+            yaxis={"title": {"text": metric}},
+            height=320,
+            legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        ),
+    }
+
+
+def _better(first: float | None, second: float | None, direction: str) -> float | None:
+    known = [value for value in (first, second) if value is not None]
+    return min(known, key=lambda v: sort_value(v, direction), default=None)

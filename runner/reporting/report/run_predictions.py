@@ -1,0 +1,76 @@
+"""What a run's `calibration.json` shows of its predictions, as sections of its page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.errors import UserError
+from runner.reporting.report.html import Page
+from runner.reporting.report.plotly_bins import calibration_figure, gain_figure, label_figure
+from runner.reporting.report.records import RunRecord
+from runner.rundir.readers import as_number, check_shapes, read_optional_json
+
+_BINS = ("predicted", "observed", "weight")
+
+
+def _read_calibration(run: RunRecord) -> dict[str, Any]:
+    """Return what `calibration.json` says.
+
+    Raises:
+        UserError: if its values are of another form than a run writes.
+    """
+    path = run.folder / "calibration.json"
+    calibration = read_optional_json(path)
+    check_shapes(path, calibration, dict.fromkeys(calibration, dict))
+    for split in calibration.values():
+        check_shapes(path, split or {}, {"tasks": dict, "step": int})
+        for bins in ((split or {}).get("tasks") or {}).values():
+            lists = [bins.get(k) for k in _BINS] if isinstance(bins, dict) else []
+            whole = [n for n in lists if isinstance(n, list) and None not in map(as_number, n)]
+            if len(whole) < len(_BINS):
+                raise UserError(f"{path}: damaged: the bins of a task are no lists of numbers")
+    return calibration
+
+
+def calibration_section(page: Page, run: RunRecord) -> str:
+    """Return a figure for each split. Runs of older versions have none."""
+    figures = []
+    for split, of_split in _read_calibration(run).items():
+        if of_split.get("tasks"):
+            heading = f"{split}, at update {of_split.get('step'):,}"
+            figures.append(page.add_figure(calibration_figure(of_split["tasks"]), heading))
+    if not figures:
+        return ""
+    note = (
+        '<p class="note">The rows are sorted by their prediction and cut into twenty parts of '
+        "equal weight. A point is the mean prediction of a part and its rate of positives.</p>"
+    )
+    return f'{note}<div class="grid">{"".join(figures)}</div>'
+
+
+def predictions_section(page: Page, run: RunRecord) -> str:
+    """Return the gain and the predictions of each label in the split that was evaluated last."""
+    tasks = [s["tasks"] for s in _read_calibration(run).values() if s and s.get("tasks")]
+    if not tasks:
+        return ""
+    split = [name for name, s in _read_calibration(run).items() if s and s.get("tasks")][-1]
+    gain = page.add_figure(gain_figure(tasks[-1]), f"{split}: gain, the positives found first")
+    labels = page.add_figure(label_figure(tasks[-1]), f"{split}: predictions of each label")
+    note = (
+        '<p class="note">Gain over the diagonal is lift: twice as high means twice as many '
+        "positives as rows drawn at random have. The further apart the labels' lines are, the "
+        "better the predictions tell them from each other.</p>"
+    )
+    return f'{note}<div class="grid">{gain}{labels}</div>'
+
+
+def positive_rates(run: RunRecord) -> list[tuple[str, str]]:
+    """Return the rate of positives of each task in the split that was evaluated last."""
+    rates = {}
+    for split, of_split in _read_calibration(run).items():
+        for task, bins in (of_split.get("tasks") or {}).items():
+            weight = sum(bins["weight"])
+            if weight > 0:
+                positive = sum(o * w for o, w in zip(bins["observed"], bins["weight"]))
+                rates[task] = (f"positives of {task}, {split}", f"{positive / weight:.2%}")
+    return list(rates.values())

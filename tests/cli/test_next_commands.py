@@ -1,0 +1,44 @@
+"""Mistakes of a newcomer name a command that can be pasted, and that is right."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from tests.fake_job import fake_command
+from tests.reporting.report.run_directories import make_run
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    make_run(tmp_path / "outputs" / "dlrm")
+    return fake_command(monkeypatch, capsys, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["model=dcm"], "ls model"),
+        (["trainer.batchsize=32"], "explain trainer.batch_size"),
+        (["zzz.qqqq=1"], "ls"),
+        (["explain", "trainer.batchsize"], "ls"),
+        (["loop=eval"], "loop=eval run=outputs/latest"),
+        (["resume"], "resume --help"),
+        (["diff", "outputs/dlrm"], "diff --help"),
+        (["export", "outputs/dlrm"], "export --help"),
+        (["resume", "outputs/dlmr"], "report outputs"),
+        (["loop=eval", "run=elsewhere/x"], "report outputs"),
+    ],
+)
+def test_a_mistake_leads_on_to_a_command(command, words, expected):
+    [shown] = re.findall(r"`python -m runner ([^`]+)`", command.refused(*words))
+    assert shown == expected
+
+
+@pytest.mark.parametrize(
+    "words", ["ls model", "ls", "explain trainer.batch_size", "resume --help", "report outputs"]
+)
+def test_the_command_works(command, words):
+    assert command(*shlex.split(words))[0] == 0
