@@ -196,7 +196,7 @@ class IdMap:
             use_R = self._use_R.copy()
             for kept in (slice(FIRST_VALUE_ID), self._free, in_use):
                 use_R[kept] = _MAX_USE
-            bound = min(nth_smallest(use_R, wanted - 1), _MAX_USE - 1)
+            bound = min(nth_smallest(use_R, wanted - 1), int(_MAX_USE) - 1)
             is_evicted_R, equal = use_R < bound, np.flatnonzero(use_R == bound)
             is_evicted_R[equal[: wanted - np.count_nonzero(is_evicted_R)]] = True
             rows = np.flatnonzero(is_evicted_R)

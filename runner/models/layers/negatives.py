@@ -86,6 +86,11 @@ class NegativeSampler(nn.Module):
         """Whether `counts_I` must be set to counts of the train split before the first batch."""
         return self.in_batch or self.popularity > 0
 
+    @property
+    def num_sampled(self) -> int:
+        """How many candidates `sample` returns."""
+        return self.num_items if self.all_items else self.uniform + self.popularity
+
     def sample(self, cursor: DataPosition) -> Tensor | None:
         """Return [C], the ids of the candidates that do not come from the batch; None for none."""
         device = self.counts_I.device
