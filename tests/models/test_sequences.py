@@ -15,6 +15,7 @@ from runner.models.layers.sequences import SequenceLookup
 from runner.models.losses import (
     BCE,
     BPR,
+    AuxiliaryBCE,
     InBatchSoftmax,
     SampledBCE,
     SampledSoftmax,
@@ -37,6 +38,7 @@ from tests.tiny import make_context, snapshot
 SMALL = {
     "bert4rec": {"embedding_dim": 4, "num_blocks": 2, "dropout": 0.0, "uniform": 7},
     "bst": {"embedding_dim": 4, "num_blocks": 2, "num_heads": 2, "top": [6]},
+    "dien": {"embedding_dim": 4, "top": [6]},
     "din": {"embedding_dim": 4, "attention": [5], "top": [6]},
     "mlp": {"embedding_dim": 4, "deep": [6]},
     "two_tower": {"embedding_dim": 4, "user_tower": [6], "out": 5},
@@ -45,8 +47,10 @@ SMALL = {
     "hstu": {"embedding_dim": 4, "num_blocks": 2, "dropout": 0.0, "uniform": 7},
 }
 CAUSAL = sorted(STATES)
+READ_BY_ITEM = ["bst", "dien", "din", *CAUSAL]
 LOSSES = {
     "bst": BCE,
+    "dien": AuxiliaryBCE,
     "din": BCE,
     "mlp": BCE,
     "two_tower": InBatchSoftmax,
@@ -299,6 +303,7 @@ def test_ranks_among_all_items_are_those_of_a_plain_count(name, leave_out):
     ("name", "more"),
     [
         ("bst", {}),
+        ("dien", {}),
         ("din", {}),
         ("sasrec", {}),
         ("bert4rec", {}),
@@ -400,8 +405,18 @@ def without(*names, **more):
 
 OTHER_TABLE = (SequenceFeature("history", 50, 5),)
 REFUSED = {
-    "no sequence": (["bst", "din", *CAUSAL], replace(SCHEMA, sequences=()), {}, "needs a sequence"),
-    "nothing that reads its table": (["bst", "din", *CAUSAL], without("item"), {}, "table.*'item'"),
+    "no sequence": (
+        READ_BY_ITEM,
+        replace(SCHEMA, sequences=()),
+        {},
+        "needs a sequence",
+    ),
+    "nothing that reads its table": (
+        READ_BY_ITEM,
+        without("item"),
+        {},
+        "table.*'item'",
+    ),
     "sequence of another table": (
         ["sasrec"],
         replace(SCHEMA, sequences=OTHER_TABLE),
