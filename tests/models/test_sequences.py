@@ -233,7 +233,7 @@ def test_two_towers_and_all_their_gradients_equal_the_twins(half_life):
     context = make("two_tower", uniform=4, popularity=3, half_life=half_life)
     batch = batch_of(16)
     counts = torch.arange(NUM_ITEMS) % 7
-    context.model.set_item_counts({"item": counts})
+    context.model.negatives.counts_I.copy_(counts)
     p, tables = leaves(context)
     sampled = context.model.negatives.sample(batch.cursor)
     output = step(context, batch)

@@ -132,16 +132,8 @@ class RetrievalModel(Recommender):
 
     @property
     def counted_features(self) -> tuple[str, ...]:
-        """Features and sequences whose ids the builder counts for `set_item_counts`."""
+        """Features and sequences whose ids the builder counts for `negatives.counts_I`."""
         return self.target_features if self.negatives.needs_counts else ()
-
-    def set_item_counts(self, counts: Mapping[str, Tensor]) -> None:
-        """Set how often each item occurs in rows of label 1 of the train split.
-
-        Args:
-            counts: [I] for each of `counted_features`.
-        """
-        self.negatives.counts_I.copy_(torch.stack(list(counts.values())).sum(0))
 
     @torch.no_grad()
     def open_catalogue(self, *, leave_history_out: bool, list_length: int = 0) -> None:
