@@ -1,10 +1,10 @@
 """What each way to choose negatives is worth on planted pairs of users and items.
 
-    python -m bench.negatives [--seeds 3] [--only memory,hard_table]
+    python -m bench.negatives [--seeds 3] [--only memory,hard_table] [--purity 0.8]
 
-A user likes items of one of 20 colours and, of these, mostly those of one of 5 sizes; how often an
-item of a group occurs falls with its rank. Each way is tried where its paper says that it helps,
-against the same run without it; the metric is recall@4 over all 400 items on test.
+A user likes items of one of 20 colours and, of these, mostly (`--purity`) those of one of 5 sizes;
+how often an item of a group occurs falls with its rank. Each way is tried where its paper says that
+it helps, against the same run without it; the metric is recall@4 over all 400 items on test.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def write_pairs(folder: Path, seed: int) -> None:
+def write_pairs(folder: Path, seed: int, purity: float) -> None:
     """Write three splits, a schema, and five refused items of each user: of its colour alone."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -58,7 +58,8 @@ def write_pairs(folder: Path, seed: int) -> None:
     weight = 1 / np.arange(1, COPIES + 1)
     for split, count in (("train", 60_000), ("validation", 2_000), ("test", 5_000)):
         user = rng.integers(USERS, size=count)
-        of_size = np.where(rng.random(count) < 0.8, size[user], rng.integers(SIZES, size=count))
+        is_own = rng.random(count) < purity
+        of_size = np.where(is_own, size[user], rng.integers(SIZES, size=count))
         copy = rng.choice(COPIES, count, p=weight / weight.sum())
         item = (colour[user] * SIZES + of_size) * COPIES + copy
         columns = {"click": np.ones(count, np.int8), "user": user, "item": item}
@@ -98,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--purity", type=float, default=0.8)
     options = parser.parse_args(argv)
     rows = []
     for case in options.only.split(","):
@@ -105,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found: list[list[float]] = [[], []]
         for seed in range(options.seeds):
             with tempfile.TemporaryDirectory() as folder:
-                write_pairs(Path(folder), seed)
+                write_pairs(Path(folder), seed, options.purity)
                 for number, words in enumerate((both, (*both, *more))):
                     found[number].append(recall(Path(folder), str(number), seed, words))
         means = [f"{np.mean(values):.3f}" for values in found]

@@ -12,8 +12,8 @@ from runner.batch import DataPosition, Embeddings
 from runner.models.losses import BCE, AuxiliaryBCE
 from runner.models.losses.retrieval import check_loss_inputs
 from tests.models.scene import from_yaml
+from tests.models.sequence_models import make
 from tests.models.sequence_scene import LONGEST, NUM_ITEMS, SCHEMA, batch_of, ids_of
-from tests.models.test_sequences import make
 
 D, LR, WEIGHT = 4, 0.1, 0.7
 FEATURES = ("user", "item", "genres")
