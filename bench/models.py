@@ -33,7 +33,7 @@ PARTS = ("look-up", "forward", "backward", "tables", "optimizer")
 HISTORY = ("dataset.num_sequences=1", "dataset.sequence_length=10", "dataset.interest=1.0")
 ROWS = 4096  # an update
 OF_HISTORIES = dict.fromkeys(  # rows an update
-    ("bert4rec", "bst", "din", "gru4rec", "hstu", "sasrec", "two_tower"), 1024
+    ("bert4rec", "bst", "dien", "din", "gru4rec", "hstu", "sasrec", "two_tower"), 1024
 )
 
 

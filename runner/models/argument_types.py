@@ -65,6 +65,7 @@ LATER_KEYS = {
     "model.net.user": WHEN_SET,
     "model.net.hardest": NUM_KEPT,
     "model.net.hard_negatives": WHEN_SET,
+    "model.net.hard_table": WHEN_SET,
     "model.net.memory": NUM_KEPT,
     "model.net.memory_warmup": NUM_KEPT,
     "model.net.learn_temperature": WHEN_SET,

@@ -20,6 +20,7 @@ from runner.models.argument_types import (
 )
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.next_item import NextItemModel, PlaceTargets
+from runner.models.layers.place_draws import draw_at_places
 from runner.models.layers.transformer import PostNormBlock
 
 
@@ -81,14 +82,8 @@ class BERT4Rec(NextItemModel):
         return self.predict(states_BND[:, 0], embeddings, batch, places)
 
     def draw_masks(self, batch: Batch) -> Tensor:
-        """Return which places of the histories are masked, [B, L], whether they have events or not.
-
-        A place's random number is a hash (the finaliser of SplitMix64) of seed, epoch, row, place.
-        """
-        place_L = torch.arange(self.max_length, device=batch.rows_B.device)
-        x_BL = batch.rows_B.long()[:, None] * self.max_length + place_L
-        for part in (self.seed, batch.cursor.epoch):
-            x_BL = _mix(x_BL + part * 0x1E3779B97F4A7C15 % 2**62)
+        """Return which places of the histories are masked, [B, L], with an event or without."""
+        x_BL = draw_at_places(batch, self.max_length, self.seed)
         uniform_BL = (x_BL & (2**24 - 1)).float() / 2**24
         return uniform_BL < self.mask_share
 
@@ -113,10 +108,3 @@ class BERT4Rec(NextItemModel):
 
 def _is_event(x_BLD: Tensor, length_B: Tensor) -> Tensor:
     return torch.arange(x_BLD.shape[1], device=length_B.device) < length_B[:, None]
-
-
-def _mix(x: Tensor) -> Tensor:
-    """Return a hash of each int64; products wrap around."""
-    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
-        x = (x ^ (x >> shift)) * factor
-    return x ^ (x >> 31)

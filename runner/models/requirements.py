@@ -6,8 +6,8 @@ with an outline of the schema, as far as that is known from what the dataset dec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from runner.errors import nearest_hint
 
@@ -185,18 +185,6 @@ def check_user_column(
             )
 
 
-def _check_two_tower(schema: Schema, net: Mapping[str, Any]) -> None:
-    item = find_item_features(schema, net["item"])[0]
-    if net.get("hard_negatives"):
-        find_row_negatives(schema, net["hard_negatives"], item)
-    check_user_column(
-        schema,
-        net.get("user"),
-        exclude_known=bool(net.get("exclude_known")),
-        in_batch=bool(net.get("in_batch")),
-    )
-
-
 def find_item_features(schema: Schema, names: Sequence[str]) -> list[SparseFeature]:
     """Return the features of the item of a two-tower model, its id first.
 
@@ -253,48 +241,3 @@ def find_candidates(schema: Schema) -> list[int | None]:
             f"history is weighed for; the dataset has none: {tables}"
         )
     return candidates
-
-
-def _task_kind(kind: str, name: str) -> Callable[[Schema, Mapping[str, Any]], Any]:
-    return lambda schema, _: require_task_kind(schema, kind, name, "by_kind takes both")
-
-
-def _history_and_item(schema: Schema, net: Mapping[str, Any]) -> Any:
-    return find_history_and_item(schema, net.get("sequence"), net.get("item"))
-
-
-_NEXT_ITEM_NETS = (
-    "runner.models.bert4rec.BERT4Rec",
-    "runner.models.gru4rec.GRU4Rec",
-    "runner.models.hstu.HSTU",
-    "runner.models.sasrec.SASRec",
-)
-_BINARY_LOSSES = ("BCE", "Focal", "JRC", "SampledSoftmax", "InBatchSoftmax", "BPR", "SampledBCE")
-# What a job can be held against before it begins; a constructor may need more than this
-REQUIREMENTS: Mapping[str, Callable[[Schema, Mapping[str, Any]], Any]] = {
-    **dict.fromkeys(_NEXT_ITEM_NETS, _history_and_item),
-    "runner.models.two_tower.TwoTower": _check_two_tower,
-    "runner.models.bst.BST": lambda schema, _: find_candidates(schema),
-    "runner.models.din.DIN": lambda schema, _: find_candidates(schema),
-    "runner.models.dlrm.DLRM": lambda schema, _: require_two_vectors(schema),
-    **{f"runner.models.losses.{name}": _task_kind("binary", name) for name in _BINARY_LOSSES},
-    "runner.models.losses.MSE": _task_kind("regression", "MSE"),
-}
-
-
-def find_misfits(model: Mapping[str, Any], schema: Schema) -> Iterator[str]:
-    """Yield what the net and the loss of a configuration need and a schema lacks.
-
-    Args:
-        model: the group `model`.
-        schema: or an outline, which has the same names of features, tables, tasks and groups.
-    """
-    for key in ("net", "loss"):
-        node = model.get(key) or {}
-        target = str(node.get("_target_"))
-        check = REQUIREMENTS.get(target)
-        try:
-            if check is not None:
-                check(schema, node)
-        except ValueError as error:
-            yield f"model.{key}: {target.rpartition('.')[2]}: {error}"

@@ -40,9 +40,10 @@ from runner.models.layers.dropout import Dropout
 from runner.models.layers.interest import mean_pool
 from runner.models.layers.item_memory import ItemMemory
 from runner.models.layers.mlp import HiddenLayers, RowSequential, init_linear_layers, mlp
+from runner.models.layers.negative_table import NegativeTable
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel
-from runner.models.layers.sequences import SequenceLookup
+from runner.models.layers.sequences import SequenceLookup, single_ids
 from runner.models.requirements import find_item_features, find_row_negatives
 
 SMALLEST_TEMPERATURE = 0.01  # of one that is learnt
@@ -86,6 +87,8 @@ class TwoTower(RetrievalModel):
         hardest: number of negatives that a query keeps; see `NegativeSampler`.
         hard_negatives: name of a sequence of the item's table, which the user's tower does not
             read: further negatives of its row, in training and evaluation.
+        hard_table: path of a table with hard negatives of users or of items, which are further
+            negatives of their rows, in training only; see `NegativeTable`.
         memory: number of items of earlier updates that are negatives; see `ItemMemory`.
         memory_warmup: updates before these are used.
         embedding_init: see `TableLookup`.
@@ -120,6 +123,7 @@ class TwoTower(RetrievalModel):
         user: ColumnOrNone = None,
         hardest: NumKept = 0,
         hard_negatives: ColumnOrNone = None,
+        hard_table: ColumnOrNone = None,
         memory: NumKept = 0,
         memory_warmup: NumKept = 0,
         embedding_init: EmbeddingInit = None,
@@ -135,15 +139,22 @@ class TwoTower(RetrievalModel):
         names = [f.name for f in self.item_features]
         users = [f for f in schema.sparse if f not in self.item_features]
         self.item = self.item_features[0]
-        draws = uniform or popularity or hard_negatives
+        drawn = {
+            "uniform": uniform,
+            "popularity": popularity,
+            "hard_negatives": hard_negatives,
+            "hard_table": hard_table,
+        }
+        draws = any(drawn.values())
         if draws and len(names) > 1:
             raise ValueError(
                 f"item={names}: only the id of a drawn item is known; set uniform=0 popularity=0 "
-                f"hard_negatives=null, or item=[{names[0]}]"
+                f"hard_negatives=null hard_table=null, or item=[{names[0]}]"
             )
         if hard_negatives:
             find_row_negatives(schema, hard_negatives, self.item)
         self.hard_negatives = hard_negatives
+        self.negative_table = NegativeTable(hard_table) if hard_table else None
         read = [s for s in schema.sequences if s.name != hard_negatives]
         histories = [s.name for s in read if s.table_name == self.item.table_name]
         self.history = histories[0] if histories else None
@@ -170,7 +181,6 @@ class TwoTower(RetrievalModel):
         # `thing` is the item's tower; checkpoints know it by this name
         self.user = mlp(num_user, [*user_tower, out], hidden, last="linear")
         self.thing = mlp(self.item_width, [*item_tower, out], hidden, last="linear")
-        drawn = {"uniform": uniform, "popularity": popularity, "hard_negatives": hard_negatives}
         if draws and has_batch_statistics(self.thing):
             which = ", ".join(f"{name}={value}" for name, value in drawn.items() if value)
             raise ValueError(_STATISTICS_TELL % which)
@@ -180,6 +190,15 @@ class TwoTower(RetrievalModel):
         if learn_temperature:
             self.temperature = nn.Parameter(torch.tensor(float(temperature)))
         init_linear_layers(self, init)
+
+    def embed(self, batch: Batch, extra_C: Tensor | None = None) -> Embeddings:
+        if self.negative_table is None or not self.training:
+            return super().embed(batch, extra_C)
+        is_query_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
+        key_B = single_ids(batch, self.negative_table.key)
+        ids_U, at_BL = self.negative_table.find(key_B, is_query_B)
+        embeddings = super().embed(batch, ids_U)
+        return replace(embeddings, per_row={**embeddings.per_row, "hard": at_BL})
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         per_row, width = embeddings.per_row, self.item_width
@@ -191,13 +210,16 @@ class TwoTower(RetrievalModel):
         logits_B1 = (query_BD.float() * item_BD.float()).sum(1, keepdim=True)
         is_positive_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
         row_P = is_positive_B.nonzero()[:, 0]  # sync: the number of queries
+        candidates = None
+        if embeddings.shared_CD:  # those of the table stand behind the drawn ones
+            candidates = (embeddings.shared_CD[0], embeddings.per_batch["candidates"])
         sampled = None
-        if embeddings.shared_CD:
-            vectors_CD = self.encode(self.thing, embeddings.shared_CD[0])
-            sampled = (vectors_CD, embeddings.per_batch["candidates"])
+        if (count := self.negatives.num_sampled) and candidates is not None:
+            drawn_CD, ids_C = (part[:count] for part in candidates)
+            sampled = (self.encode(self.thing, drawn_CD), ids_C)
         positives = (item_BD[row_P], per_row["item"][row_P])
         known = self.known_positives(row_P, is_positive_B, per_row)
-        hard = self.encode_hard_negatives(embeddings, row_P) if self.hard_negatives else None
+        hard = self.encode_hard_negatives(embeddings, row_P)
         aux = self.negatives.score(query_BD[row_P], positives, sampled, known=known, hard=hard)
         aux["row_P"] = row_P
         aux |= self.rank_in_catalogue(query_BD, per_row["item"], per_row, batch.rows_B)
@@ -209,15 +231,31 @@ class TwoTower(RetrievalModel):
         vectors_BD: Tensor = tower(x_B, weights_B)
         return functional.normalize(vectors_BD, dim=1) if self.normalise else vectors_BD
 
-    def encode_hard_negatives(self, embeddings: Embeddings, row_P: Tensor) -> tuple[Tensor, Tensor]:
+    def encode_hard_negatives(
+        self, embeddings: Embeddings, row_P: Tensor
+    ) -> tuple[Tensor, Tensor] | None:
         """Return the vectors [P, L, out] and ids [P, L] of rows' own negatives; id -1 for none."""
-        names, name = [s.name for s in self.embedding.sequences], self.hard_negatives
-        embedded_PLD = embeddings.sequences_BLD[names.index(str(name))][row_P]
-        ids_PL = embeddings.per_row[f"{name}:ids"][row_P]
-        place_L = torch.arange(ids_PL.shape[1], device=ids_PL.device)
-        is_there_PL = place_L < embeddings.per_row[f"{name}:length"][row_P][:, None]
+        embedded, ids, per_row = [], [], embeddings.per_row
+        if self.hard_negatives:
+            place = [s.name for s in self.embedding.sequences].index(self.hard_negatives)
+            ids_PL = per_row[f"{self.hard_negatives}:ids"][row_P]
+            place_L = torch.arange(ids_PL.shape[1], device=ids_PL.device)
+            is_there_PL = place_L < per_row[f"{self.hard_negatives}:length"][row_P][:, None]
+            embedded.append(embeddings.sequences_BLD[place][row_P])
+            ids.append(torch.where(is_there_PL, ids_PL, -1))
+        count = self.negatives.num_sampled
+        if "hard" in per_row and len(embeddings.per_batch["candidates"]) > count:
+            at_PL, ids_U = per_row["hard"][row_P], embeddings.per_batch["candidates"][count:]
+            # not by an index, whose backward adds repeats in another order in every run
+            embedded.append(
+                functional.embedding(at_PL.clamp(min=0), embeddings.shared_CD[0][count:])
+            )
+            ids.append(torch.where(at_PL >= 0, ids_U[at_PL.clamp(min=0)], -1))
+        if not ids:
+            return None
+        embedded_PLD, ids_PL = torch.cat(embedded, dim=1), torch.cat(ids, dim=1)
         vectors = self.encode(self.thing, embedded_PLD.flatten(0, 1))
-        return torch.unflatten(vectors, 0, ids_PL.shape), torch.where(is_there_PL, ids_PL, -1)
+        return torch.unflatten(vectors, 0, ids_PL.shape), ids_PL
 
     def query_vectors(
         self, embeddings: Embeddings, dense_BD: Tensor, weights_B: Tensor | None = None

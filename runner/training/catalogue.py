@@ -124,7 +124,8 @@ def count_ids_for_model(model: nn.Module, dataset: Dataset, ranks: Ranks) -> Non
     names = model.counted_features if isinstance(model, RetrievalModel) else ()
     if not isinstance(model, RetrievalModel) or not names:
         return
-    model.set_item_counts(_count_ids(names, dataset, ranks, model.negatives.counts_I.device))
+    counts_I = _count_ids(names, dataset, ranks, model.negatives.counts_I.device)
+    model.negatives.counts_I.copy_(counts_I)
 
 
 def count_item_popularity(
@@ -137,32 +138,37 @@ def count_item_popularity(
     if not settings.needs_item_popularity or not isinstance(model, RetrievalModel):
         return
     names = [model.item.name, *([model.history] if model.history else [])]
-    counts = _count_ids(names, dataset, ranks, model.negatives.counts_I.device)
-    model.popularity_I = torch.stack(list(counts.values())).sum(0).long()
+    model.popularity_I = _count_ids(names, dataset, ranks, model.negatives.counts_I.device)
 
 
 def _count_ids(
     names: Sequence[str], dataset: Dataset, ranks: Ranks, device: torch.device
-) -> dict[str, Tensor]:
-    """Return how often each id of a feature or sequence occurs in train rows of label 1."""
+) -> Tensor:
+    """Return how often each item occurs in train rows of label 1, [I] int64."""
     batches = dataset.batches(
         "train", batch_size=COUNT_ROWS, rank=ranks.rank, world_size=ranks.world_size
     )
-    counts = count_ids(batches, dataset.schema, names)
-    # float64 adds whole numbers exactly, so in any order alike
-    return {name: ranks.all_reduce_sum(counts[name].to(device)) for name in names}
+    return ranks.all_reduce_sum(count_ids(batches, dataset.schema, names).to(device))
 
 
-def count_ids(batches: Iterable[Batch], schema: Schema, names: Sequence[str]) -> dict[str, Tensor]:
-    """Return how often each id occurs in rows of label 1, by feature or sequence: [I] float64."""
+def count_ids(batches: Iterable[Batch], schema: Schema, names: Sequence[str]) -> Tensor:
+    """Return how often each id occurs in rows of label 1, [I] int64.
+
+    It takes 8 bytes for each item, and the time of a batch does not depend on their number.
+
+    Args:
+        batches: of a split.
+        schema: tells how many items there are.
+        names: features and sequences of one table, whose ids are counted together.
+    """
     rows = {f.name: f.num_rows for f in schema.sparse}
     rows |= {s.name: s.num_rows for s in schema.sequences}
-    counts = {name: torch.zeros(rows[name], dtype=torch.float64) for name in names}
+    counts_I = torch.zeros(max(rows[name] for name in names), dtype=torch.int64)
     for batch in batches:
         positive_B = (batch.labels_BT[:, 0] > 0.5) & (batch.weights_B > 0)
-        for name, ids in _ids_of_rows(batch, positive_B, names):
-            counts[name] += torch.bincount(ids, minlength=rows[name])
-    return counts
+        for _, ids in _ids_of_rows(batch, positive_B, names):
+            counts_I.index_add_(0, ids, torch.ones_like(ids, dtype=torch.int64))
+    return counts_I
 
 
 def _ids_of_rows(

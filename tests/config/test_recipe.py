@@ -32,6 +32,7 @@ def test_the_default_recipe_changes_nothing():
         *NETS,
         "bert4rec",
         "bst",
+        "dien",
         "gru4rec",
         "hstu",
         "sasrec",

@@ -8,7 +8,7 @@ import pytest
 
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.outline import outline_schema
-from runner.models.requirements import find_misfits
+from runner.models.misfits import find_misfits
 from tests.data.clicks import SCHEMA, clicks, write_parquet
 from tests.data.synthetic_settings import dataset_settings, instantiate, small_synthetic
 

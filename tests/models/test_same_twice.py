@@ -26,8 +26,9 @@ from tests.tiny import make_context, snapshot
 REGRESSION = replace(SCHEMA, tasks=(TaskSpec("click", "regression"),))
 NEED_CANDIDATES = {"bpr", "in_batch_softmax", "sampled_bce", "sampled_softmax"}
 NEED_BLOCKS = {"self_distillation"}
+NEED_DRAWN = {"auxiliary_bce"}
 NEXT_ITEM = {"bert4rec", "gru4rec", "hstu", "sasrec"}
-HISTORY = {"bst", "din"}  # they need a sequence
+HISTORY = {"bst", "dien", "din"}  # they need a sequence
 RETRIEVAL = {*NEXT_ITEM, "two_tower"}  # they need a binary task
 MODELS = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "own")
 LOSSES = sorted(path.stem for path in (CONF / "loss").glob("*.yaml"))
@@ -52,11 +53,10 @@ def default_loss(model: str) -> str:
 
 def losses_of(model: str) -> list[str]:
     """Return the losses that the model can be trained with."""
-    if model == "two_tower":
-        return [loss for loss in LOSSES if loss not in {"mse", *NEED_BLOCKS}]
-    if model in NEXT_ITEM:
-        return [loss for loss in LOSSES if loss not in {"mse", "in_batch_softmax", *NEED_BLOCKS}]
-    others = NEED_CANDIDATES if model == "finalnet" else NEED_CANDIDATES | NEED_BLOCKS
+    others = {"mse"} if model in RETRIEVAL else set(NEED_CANDIDATES)
+    others |= {"in_batch_softmax"} if model in NEXT_ITEM else set()
+    others |= set() if model == "finalnet" else NEED_BLOCKS
+    others |= set() if model == "dien" else NEED_DRAWN
     return [loss for loss in LOSSES if loss not in others]
 
 

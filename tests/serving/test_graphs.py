@@ -38,7 +38,7 @@ ITEMS = Schema(
     sequences=(SequenceFeature("history", 40, 6, table="item"),),
 )
 NEXT_ITEM = ("bert4rec", "gru4rec", "hstu", "sasrec")
-OF_ITEMS = ("bst", "din", *NEXT_ITEM, "two_tower")
+OF_ITEMS = ("bst", "dien", "din", *NEXT_ITEM, "two_tower")
 NAMES = sorted(p.stem for p in CONF.glob("*.yaml") if p.stem != "own")
 WEIGHTED = replace(
     ROWS, sparse=(*ROWS.sparse[:2], replace(ROWS.sparse[2], weighted=True), ROWS.sparse[3])

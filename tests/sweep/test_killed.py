@@ -286,6 +286,7 @@ def _processor_s() -> float:
 
 def test_empty_jobs_under_kills_end_once(tmp_path):
     wall, cpu = many(tmp_path / "s", 300, 4)
+    assert num_ended(tmp_path / "s") == num_ended(tmp_path / "quiet") == 300
     print(f"{wall:.1f} ms a job, {cpu:.1f} of the processor")
 
 

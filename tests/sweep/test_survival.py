@@ -75,7 +75,7 @@ def ended_jobs(directory, count: int) -> bool:
     return len(list(directory.glob("*/result.json"))) >= count
 
 
-def survive(start, tmp_path, what) -> None:
+def survive(start, tmp_path, what) -> dict[float, tuple]:
     seed = random.randrange(1 << 30)
     print("seed", seed)
     moment = random.Random(seed)
@@ -104,6 +104,7 @@ def survive(start, tmp_path, what) -> None:
         assert study.execute(
             "SELECT count(*) FROM runner_tries WHERE ended IS NULL"
         ).fetchone() == (0,)
+    return found
 
 
 @pytest.mark.slow
@@ -112,4 +113,5 @@ def survive(start, tmp_path, what) -> None:
 @pytest.mark.parity("N3")
 def test_a_sweep_survives_its_jobs_and_its_own_death(runner, tmp_path, what):
     start = partial(begin, runner) if what is GRID else Fresh
-    survive(start, tmp_path, what)
+    found = survive(start, tmp_path, what)
+    assert sorted(status for status, *_ in found.values()) == ["completed"] * 9 + ["failed"] * 3

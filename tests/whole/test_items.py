@@ -40,6 +40,7 @@ MODELS = {
     "gru4rec": ("model=gru4rec", "model.net.uniform=9", *FULL),
     "hstu": ("model=hstu", "model.net.uniform=9", *FULL),
     "bst": ("model=bst",),
+    "dien": ("model=dien",),
     "two_tower": ("model=two_tower", "model.net.uniform=3", *FULL),
     "two_tower, every negative": (
         "model=two_tower",
@@ -100,12 +101,15 @@ def log(run: Path) -> list[dict]:
         "two_tower, drawn",
         "din",
         "bst",
+        "dien",
     ],
 )
 def test_two_ranks_with_micro_batches_learn_what_one_process_does(runner, beauty, tmp_path, name):
     one, two = tmp_path / "one", tmp_path / "two"
     words = (*SETTINGS, beauty, *MODELS[name], "optimizer=sgd")  # Adagrad blows up zeros
-    drop = () if name in ("bst", "din") else ("model.net.dropout=0",)  # ranks draw their own
+    drop = (
+        () if name in ("bst", "dien", "din") else ("model.net.dropout=0",)
+    )  # ranks draw their own
     parts = ("trainer.batch_size=8", "trainer.accumulate=2", "trainer.num_processes=2")
     for run, more in ((one, ()), (two, parts)):
         done = runner.run(*words, *drop, *more, f"hydra.run.dir={run}")

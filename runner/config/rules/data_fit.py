@@ -9,7 +9,7 @@ from typing import Any
 from runner.config.rules.keys import Config
 from runner.errors import ConfigError
 from runner.metrics.settings import MetricSettings, check_slice_column, find_group_column
-from runner.models.requirements import find_misfits
+from runner.models.misfits import find_misfits
 
 
 def find_data_problems(config: Config, schema: Any) -> Iterator[str]:

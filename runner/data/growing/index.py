@@ -1,6 +1,6 @@
 """Finds the rows of many 64-bit ids at once, while ids come and go.
 
-N distinct ids, sorted wherever an argument says so.
+N distinct ids, sorted wherever an argument says so; R rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class RowIndex:
     """
 
     def __init__(self, ids: np.ndarray, rows: np.ndarray) -> None:
-        self._main, self._recent = _sort_pairs(ids, rows), _NOTHING
+        order = np.argsort(ids)
+        self._main: Pairs = (ids[order], rows[order].astype(np.int32))
+        self._recent = _NOTHING
         self._any_gone = self._just_removed = False
 
     def look_up(self, ids_N: np.ndarray, absent: int) -> np.ndarray:
@@ -40,21 +42,23 @@ class RowIndex:
         return rows_N
 
     def insert(self, ids_N: np.ndarray, rows_N: np.ndarray) -> None:
-        """Add ids that have no row, in any order."""
-        ids_N, rows_N = _sort_pairs(ids_N, rows_N)
+        """Add sorted ids that have no row."""
         if self._any_gone:  # one that comes back may be among the recent ones
             self._recent = _without_gone(self._recent)
-        self._recent = _merge(self._recent, (ids_N, rows_N))
+        self._recent = _merge(self._recent, (ids_N, rows_N.astype(np.int32)))
         limit = max(_LEAST_RECENT, len(self._main[0]) // _RECENT_SHARE)
         if len(self._recent[0]) > limit and not self._just_removed:
             self._merge_recent()
         self._just_removed = False
 
-    def remove(self, ids_N: np.ndarray) -> None:
-        """Remove sorted ids that are there."""
-        for pairs in (self._main, self._recent):
-            _, at = _find(pairs, ids_N)
-            pairs[1][at] = _GONE
+    def remove(self, is_gone_R: np.ndarray) -> None:
+        """Remove the ids of some rows.
+
+        Args:
+            is_gone_R: whether a row has lost its id.
+        """
+        for _, rows in (self._main, self._recent):  # not by the ids, which would have to be found
+            rows[is_gone_R[rows]] = _GONE  # a row that is _GONE reads the last one, and stays so
         self._any_gone = self._just_removed = True
 
     def _merge_recent(self) -> None:
@@ -65,11 +69,6 @@ class RowIndex:
 
 
 _NOTHING: Pairs = (np.zeros(0, np.int64), np.zeros(0, np.int32))
-
-
-def _sort_pairs(ids: np.ndarray, rows: np.ndarray) -> Pairs:
-    order = np.argsort(ids)
-    return ids[order], rows[order].astype(np.int32)
 
 
 def _find(pairs: Pairs, ids_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -24,6 +24,7 @@ from runner.data.tabular.read_files import (
     read_parquet_chunks,
     read_parquet_schema,
 )
+from runner.data.tabular.times import TIME_PARTS
 from runner.errors import ConfigError, DataError
 
 _ANY_SIZE = 2**31 - 1  # of tables whose rows are not known yet
@@ -36,7 +37,8 @@ def encoded_columns(declared: Declared, fitted: FittedTransforms | None = None) 
         ConfigError: for ids whose largest is not declared, since it may come at any time.
     """
     for spec in declared.ids:
-        if spec.num_rows is None and spec.encode not in ("vocabulary", "bucketise"):
+        known = ("vocabulary", "bucketise", *TIME_PARTS)
+        if spec.num_rows is None and spec.encode not in known:
             raise ConfigError(
                 f"dataset.schema: {spec.name}: num_rows is not set; a stream does not end, so "
                 "that its largest id is never known"

@@ -8,22 +8,17 @@ broker. The price is that the stream waits for a partition that has its turn and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, overload
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING, Annotated, Any
 
 from runner.config_key import Key
 from runner.data.core.argument_types import SecondsOrNone
 from runner.data.core.columns import Columns, check_columns
+from runner.data.core.fitted import FittedTransforms
 from runner.data.core.setting_checks import check_setting_types
-from runner.data.read.decode import InMemoryReader, Rows
-from runner.data.read.index import BlockIndex
 from runner.data.streaming.kafka_consumer import (
     CHUNK_ROWS,
     POLL_S,
@@ -31,16 +26,15 @@ from runner.data.streaming.kafka_consumer import (
     Message,
     RoundRobinConsumer,
 )
+from runner.data.streaming.messages import MessageDecoder
 from runner.data.streaming.settings import (
     Poller,
     declaration_identity,
-    expected_types,
     load_declaration,
-    plain_transforms,
-    stream_columns,
 )
 from runner.data.tabular.column_specs import Declared
-from runner.errors import ConfigError, DataError
+from runner.data.tabular.fit import needs_fitting
+from runner.errors import ConfigError
 from runner.parts import dataset_option
 
 if TYPE_CHECKING:
@@ -57,14 +51,19 @@ class TopicRecipe:
     begin: Annotated[str, Key(choices=("earliest", "latest"))]
     idle_timeout_s: SecondsOrNone
     client: Mapping[str, Any] = field(default_factory=dict)
+    learnt: str | None = None  # folder with a run's fitted transforms, to be used as they are
 
     @cached_property
     def declared(self) -> Declared:
         return load_declaration(self.schema)
 
+    @cached_property
+    def decoder(self) -> MessageDecoder:
+        return MessageDecoder.of(str(self.topic), self.declared, self.learnt)
+
     @property
     def columns(self) -> Columns:
-        return stream_columns(self.declared)
+        return self.decoder.columns
 
     def check(self) -> None:
         if not self.topic:
@@ -80,7 +79,13 @@ class TopicRecipe:
             "stream": "kafka",
             "topic": self.topic,
             "declared": declaration_identity(self.declared),
+            **self._fitted_identity(),
         }
+
+    def _fitted_identity(self) -> Mapping[str, Any]:
+        if not (self.learnt and needs_fitting(self.declared)):
+            return {}
+        return {"learnt": FittedTransforms.load(Path(self.learnt)).digest()}
 
     def reading_fields(self) -> Mapping[str, Any]:
         return {"begin": self.begin}
@@ -106,8 +111,8 @@ def kafka(**settings: Any) -> StreamDataset:
         raise ConfigError(
             "dataset=kafka: needs the package confluent-kafka: pip install 'runner[kafka]'"
         ) from error
-    plain = plain_transforms(topic_recipe.declared)
-    return StreamDataset(TopicSource(topic_recipe), topic_recipe.columns, plain)
+    decoder = topic_recipe.decoder
+    return StreamDataset(TopicSource(topic_recipe), decoder.columns, decoder.fitted)
 
 
 class TopicSource:
@@ -117,10 +122,9 @@ class TopicSource:
     """
 
     def __init__(self, settings: TopicRecipe) -> None:
-        self._settings = settings
-        self._columns = settings.columns
-        self._types = expected_types(settings.declared)
-        check_columns(self._columns, self._types, f"topic {settings.topic}")
+        self._settings, self._decoder = settings, settings.decoder
+        if self._decoder.declared is None:  # the encoder checks the values of others
+            check_columns(self._decoder.columns, self._decoder.types, f"topic {settings.topic}")
 
     def read_chunks(
         self, position: StreamPosition | None, first_row: int, should_stop: Callable[[], bool]
@@ -150,57 +154,11 @@ class TopicSource:
                     poller.wait(f"message in partition {partition} of {settings.topic}")
                     continue
                 poller.reset()
-                rows = self._decode(messages, first_row)
+                rows = self._decoder.decode(messages, first_row)
                 yield StreamChunk(
                     rows, _positions_in_chunk(messages, consumer.offsets_before(messages))
                 )
                 first_row += len(messages)
-
-    def _decode(self, messages: Sequence[Message], first_row: int) -> Rows:
-        parsed = [self._parse(message) for message in messages]
-        try:
-            table = pa.Table.from_pylist(parsed, schema=self._types)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            for message, row in zip(messages, parsed):
-                self._check_types(message, row)
-            raise
-        count = len(messages)
-        # Each message stands as a file with one block of one row, so that errors name the message.
-        index = BlockIndex(
-            files=cast(Any, _MessagePaths(str(self._settings.topic), messages)),
-            file_N=np.arange(count),
-            group_N=np.zeros(count, np.int64),
-            start_N=first_row + np.arange(count),
-            rows_N=np.ones(count, np.int64),
-        )
-        reader = InMemoryReader(index, self._columns, table)
-        return reader.read_rows(np.arange(count), slice(0, count))
-
-    def _parse(self, message: Message) -> dict[str, Any]:
-        where = message.describe(str(self._settings.topic))
-        try:
-            row = json.loads(message.value)
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{where}: is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: is not a JSON object: {str(row)[:60]}")
-        return row
-
-    def _check_types(self, message: Message, row: Mapping[str, Any]) -> None:
-        """Find the value that Arrow refused.
-
-        Raises:
-            DataError: naming message and column.
-        """
-        where = message.describe(str(self._settings.topic))
-        for column in self._types:
-            try:
-                pa.array([row.get(column.name)], column.type)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise DataError(
-                    f"{where}, column {column.name!r}: value {row[column.name]!r} is not of type "
-                    f"{column.type}"
-                ) from error
 
 
 def _positions_in_chunk(
@@ -211,23 +169,3 @@ def _positions_in_chunk(
         return {"offsets": {str(partition): offset for partition, offset in after.items()}}
 
     return position_after
-
-
-@dataclass(frozen=True)
-class _MessagePaths(Sequence[Path]):
-    """Descriptions of messages in place of files' paths, made only for an error's text."""
-
-    topic: str
-    messages: Sequence[Message]
-
-    @overload
-    def __getitem__(self, number: int) -> Path: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Path]: ...
-    def __getitem__(self, number: int | slice) -> Path | Sequence[Path]:
-        if isinstance(number, slice):
-            return [Path(m.describe(self.topic)) for m in self.messages[number]]
-        return Path(self.messages[number].describe(self.topic))
-
-    def __len__(self) -> int:
-        return len(self.messages)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from abc import abstractmethod
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.batch import Batch, Embeddings, Prediction, Schema, SequenceFeature
 from runner.models.layers.interest import mean_pool
 from runner.models.layers.recommender import EmbeddingModel
 from runner.models.layers.sequences import SequenceLookup
@@ -28,21 +28,38 @@ class HistoryModel(EmbeddingModel):
         dim: D, width of every table.
         init: see `TableLookup`.
         dropout: dropout of all embeddings.
+        draws_items: whether items of the first candidate's table are looked up besides.
 
     Raises:
         ValueError: if the schema has no such sequence.
     """
 
+    embedding: SequenceLookup
     top: nn.Module
 
-    def __init__(self, schema: Schema, dim: int, *, init: float | None, dropout: float) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        dim: int,
+        *,
+        init: float | None,
+        dropout: float,
+        draws_items: bool = False,
+    ) -> None:
         # for each sequence, the place of its candidate among the features, or None without one
         candidates = find_candidates(schema)
+        table = next(schema.sparse[place].table_name for place in candidates if place is not None)
         embedding = SequenceLookup(
-            schema, dim, features=schema.sparse, sequences=schema.sequences, init=init
+            schema,
+            dim,
+            features=schema.sparse,
+            sequences=schema.sequences,
+            candidates=table if draws_items else None,
+            init=init,
         )
         super().__init__(embedding, dropout=dropout)
         self.sequences, self.candidates = schema.sequences, candidates
+        self.candidate_table = table
         # numbers that the MLP sees if the vector of each history has D
         self.num_inputs = (len(schema.sparse) + len(schema.sequences)) * dim + len(schema.dense)
 
@@ -51,9 +68,30 @@ class HistoryModel(EmbeddingModel):
     def interests(self) -> nn.ModuleList:
         """For each sequence with a candidate a layer, called as `LocalActivation` is."""
 
+    def interest(
+        self,
+        layer: nn.Module,
+        sequence: SequenceFeature,
+        inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+        embeddings: Embeddings,
+        aux: dict[str, Tensor],
+    ) -> Tensor:
+        """Return the vector of a history, [B, D].
+
+        Args:
+            layer: one of `interests`.
+            sequence: the history's.
+            inputs: of the layer.
+            embeddings: of the batch.
+            aux: gets what the loss reads besides.
+        """
+        vectors_BD: Tensor = layer(*inputs)
+        return vectors_BD
+
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         pooled_BE = self.embedding_drop(embeddings.pooled_BE)
         vectors = []
+        aux: dict[str, Tensor] = {}
         layers = iter(self.interests)
         sequences = zip(self.sequences, embeddings.sequences_BLD, self.candidates)
         for sequence, sequence_BLD, place in sequences:
@@ -64,6 +102,7 @@ class HistoryModel(EmbeddingModel):
                 continue
             dim = self.embedding.dim
             item_BD = pooled_BE[:, place * dim : (place + 1) * dim]
-            vectors.append(next(layers)(x_BLD, item_BD, length_B, batch.weights_B))
+            inputs = (x_BLD, item_BD, length_B, batch.weights_B)
+            vectors.append(self.interest(next(layers), sequence, inputs, embeddings, aux))
         x_B = torch.cat((pooled_BE, *vectors, batch.dense_BD), dim=1)
-        return Prediction.of(self.top(x_B, batch.weights_B), batch)
+        return Prediction.of(self.top(x_B, batch.weights_B), batch, **aux)

@@ -80,11 +80,17 @@ class NegativeSampler(nn.Module):
         self.uniform, self.popularity = uniform, popularity
         self.seed = int(torch.randint(2**31, ()))  # from the run's seed, so the same on all ranks
         self.register_buffer("counts_I", torch.ones(num_items), persistent=False)
+        self._cumulative: tuple[tuple[int, int], Tensor] | None = None
 
     @property
     def needs_counts(self) -> bool:
         """Whether `counts_I` must be set to counts of the train split before the first batch."""
         return self.in_batch or self.popularity > 0
+
+    @property
+    def num_sampled(self) -> int:
+        """How many candidates `sample` returns."""
+        return self.num_items if self.all_items else self.uniform + self.popularity
 
     def sample(self, cursor: DataPosition) -> Tensor | None:
         """Return [C], the ids of the candidates that do not come from the batch; None for none."""
@@ -97,11 +103,18 @@ class NegativeSampler(nn.Module):
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
         uniform_C = torch.randint(self.num_items, (self.uniform,), generator=generator)
         quantile_C = torch.rand(self.popularity, generator=generator, dtype=torch.float64)
-        # of integers, since deterministic CUDA has no cumulative sum of floats
-        cumulative_I = self.counts_I.long().cumsum(0).double()
+        cumulative_I = self._cumulative_counts()
         threshold_C = quantile_C.to(device) * cumulative_I[-1]
         popular_C = torch.searchsorted(cumulative_I, threshold_C, right=True)
         return torch.cat((uniform_C.to(device), popular_C.clamp_(max=self.num_items - 1)))
+
+    def _cumulative_counts(self) -> Tensor:
+        """Return [I] float64, made anew only after `counts_I` was written."""
+        version = (self.counts_I.data_ptr(), self.counts_I._version)
+        if self._cumulative is None or self._cumulative[0] != version:
+            # of integers, since deterministic CUDA has no cumulative sum of floats
+            self._cumulative = version, self.counts_I.long().cumsum(0).double()
+        return self._cumulative[1]
 
     def log_q(self, ids: Tensor, num_in_batch: Tensor | int) -> Tensor | None:
         """Return the log of how often an id is expected among the candidates.

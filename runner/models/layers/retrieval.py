@@ -43,9 +43,17 @@ class RetrievalModel(Recommender):
     exposes_vectors = False  # whether predictions hold `row_vectors`
     query_reads_dense = False
 
-    def embed(self, batch: Batch) -> Embeddings:
-        """Look up the batch and its candidates, and add the ids of the rows' items as `item`."""
-        embeddings: Embeddings = self.embedding(batch, self.negatives.sample(batch.cursor))
+    def embed(self, batch: Batch, extra_C: Tensor | None = None) -> Embeddings:
+        """Look up the batch and its candidates, and add the ids of the rows' items as `item`.
+
+        Args:
+            batch: the batch.
+            extra_C: ids of further candidates, which come behind those of `negatives`.
+        """
+        ids_C = self.negatives.sample(batch.cursor)
+        if extra_C is not None:
+            ids_C = extra_C if ids_C is None else torch.cat((ids_C, extra_C))
+        embeddings: Embeddings = self.embedding(batch, ids_C)
         per_row = {**embeddings.per_row, "item": single_ids(batch, self.item.name)}
         if self.user_group is not None:
             per_row["user"] = batch.groups_BG[:, self.user_group]
@@ -125,16 +133,8 @@ class RetrievalModel(Recommender):
 
     @property
     def counted_features(self) -> tuple[str, ...]:
-        """Features and sequences whose ids the builder counts for `set_item_counts`."""
+        """Features and sequences whose ids the builder counts for `negatives.counts_I`."""
         return self.target_features if self.negatives.needs_counts else ()
-
-    def set_item_counts(self, counts: Mapping[str, Tensor]) -> None:
-        """Set how often each item occurs in rows of label 1 of the train split.
-
-        Args:
-            counts: [I] for each of `counted_features`.
-        """
-        self.negatives.counts_I.copy_(torch.stack(list(counts.values())).sum(0))
 
     @torch.no_grad()
     def open_catalogue(

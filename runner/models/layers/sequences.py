@@ -108,7 +108,7 @@ class SequenceLookup(TableLookup):
             if weighted:
                 weights.append(_pad_weights(weights_V, ids_V, len(values[-1])))
         per_row: dict[str, Tensor] = {}
-        for name, ids_BL, mask_BL in self._padded(batch):
+        for name, ids_BL, mask_BL in self.padded(batch):
             per_row |= {f"{name}:ids": ids_BL, f"{name}:length": mask_BL.sum(1)}
             extra, used = (
                 (extra_KR, used_KR) if name == self.candidate_feature else _no_candidates(used_KR)
@@ -139,7 +139,7 @@ class SequenceLookup(TableLookup):
             chunks.append(self.forward(_empty_batch(self, device), ids_C).shared_CD[0])
         return torch.cat(chunks)
 
-    def _padded(self, batch: Batch) -> list[tuple[str, Tensor, Tensor]]:
+    def padded(self, batch: Batch) -> list[tuple[str, Tensor, Tensor]]:
         """Return each sequence's name, ids [B, L], the oldest first, and mask of its places."""
         by_name = _by_key(batch.sequences) if batch.sequences is not None else {}
         padded = []

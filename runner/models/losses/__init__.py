@@ -1,5 +1,6 @@
 """Losses, one class each. The YAML of a model names one; `model/loss=NAME` chooses another."""
 
+from runner.models.losses.auxiliary import AuxiliaryBCE
 from runner.models.losses.distillation import SelfDistillation
 from runner.models.losses.jrc import JRC
 from runner.models.losses.multitask import ByKind, Uncertainty
@@ -18,6 +19,7 @@ __all__ = [
     "BPR",
     "JRC",
     "MSE",
+    "AuxiliaryBCE",
     "ByKind",
     "Focal",
     "InBatchSoftmax",

@@ -165,11 +165,13 @@ def check_loss_inputs(model: nn.Module, loss: object) -> None:
         "candidates": "model=sasrec and model=two_tower do; model/loss=bce fits any model",
         "in_batch": "model=two_tower with model.net.in_batch=true does; or use sampled_softmax",
         "blocks": "model=finalnet with two blocks does; model/loss=bce fits any model",
+        "auxiliary": "model=dien with auxiliary=true does; model/loss=bce fits any model",
     }[needed]
     what = {
         "candidates": "candidates",
         "in_batch": "the items of the other rows as candidates",
         "blocks": "logits of several blocks",
+        "auxiliary": "drawn items for an auxiliary loss",
     }
     raise ValueError(
         f"model.loss: {type(loss).__name__} needs {what[needed]}, which "

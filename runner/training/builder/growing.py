@@ -9,6 +9,7 @@ from torch import nn
 
 from runner.data.core.dataset import Dataset
 from runner.errors import raise_combined
+from runner.models.dien import DIEN
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.retrieval import RetrievalModel
 from runner.training.update.context import Context
@@ -38,6 +39,12 @@ def _growth_problems(
             f"{where}: {model.item.name}: encode: growing: {type(model).__name__} ranks and "
             "samples the items of a catalogue, which is known before the training; encode: "
             "vocabulary has one, and the features of users may grow"
+        )
+    if isinstance(model, DIEN) and model.auxiliary and model.candidate_table in dataset.growth:
+        yield (
+            f"model.net.auxiliary=true: draws items of table {model.candidate_table}, which is "
+            "growing, so that its items are not known before the training; set "
+            "model.net.auxiliary=false model/loss=bce"
         )
     if config["metrics"].get("slice_by") in growing:
         yield (

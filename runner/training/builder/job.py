@@ -51,6 +51,7 @@ from runner.training.builder.context import (
     set_up_task,
 )
 from runner.training.builder.device import prepare_device, seed_everything
+from runner.training.builder.hard_negatives import fill_negative_table
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.part_kinds import KINDS, check_parts
 from runner.training.builder.pipeline import choose_pipeline
@@ -108,6 +109,8 @@ def build_job(
     context, parameter_groups, table_lrs = make_context(
         config, trainer, dataset, device, run, view, allowed
     )
+    if source is None:  # a loop that only reads a checkpoint trains nothing
+        fill_negative_table(config["dataset"], context.model, dataset, run, context.ranks)
     dataset = with_rows(dataset, context)
     task = instantiate(config["task"], KINDS["task"], key="task", allowed=allowed)
     set_up_task(task, context, trainer)

@@ -50,8 +50,7 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     model: Any = job.context.model
     settings = MetricSettings(**job.config["metrics"])
     with closing(job.dataset.batches("train", batch_size=COUNT_ROWS)) as batches:  # type: ignore[type-var]
-        counts = count_ids(batches, job.dataset.schema, model.target_features)
-    counts_I = torch.stack([own[: model.item.num_rows] for own in counts.values()]).sum(0).numpy()
+        counts_I = count_ids(batches, job.dataset.schema, model.target_features).double().numpy()
     metrics: dict[str, float] = {}
     for split in splits:
         measured = job.make_metrics(True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.data.growing.id_map import IdMap
+from runner.data.growing.id_map import IdMap, nth_smallest
 from runner.data.growing.index import RowIndex
 from runner.data.growing.settings import NO_ID, Eviction, Growth
 from runner.data.growing.sketch import CountSketch
@@ -84,6 +84,14 @@ def test_it_goes_on_equal_from_its_state_alone(name):
         assert (first.state[key] == second.state[key]).all()
 
 
+@pytest.mark.parametrize("high", [1, 3, 2**17, 2**31 - 1])
+def test_the_nth_smallest_is_that_of_a_sort(high):
+    values = np.random.default_rng(high).integers(0, high, 500, endpoint=True).astype(np.int32)
+    values[::7] = 2**31 - 1  # what no eviction takes
+    found = [nth_smallest(values, n) for n in range(500)]
+    assert found == np.sort(values).tolist()
+
+
 def test_looking_up_changes_nothing():
     ids = IdMap(60, GROWTHS["counted lru"])
     for update in some_updates(20, seed=2):
@@ -119,15 +127,15 @@ def test_the_index_finds_what_was_inserted_and_not_removed(least_recent, steps):
 
 
 def check_index(steps):
-    rows = {int(i): n for n, i in enumerate(np.arange(5))}
+    rows, last = {int(i): n for n, i in enumerate(np.arange(5))}, 69
     index = RowIndex(np.arange(5), np.arange(5))
-    for number, (value, removes) in enumerate(steps):
+    for value, removes in steps:
         if removes and value in rows:
-            del rows[value]
-            index.remove(np.array([value]))
+            index.remove(np.arange(last + 1) == rows.pop(value))
         elif value not in rows:
-            rows[value] = 5 + number
-            index.insert(np.array([value]), np.array([5 + number]))
+            free = [row for row in (*range(60), last) if row not in rows.values()]
+            rows[value] = free[-1 if value % 2 else 0]  # often the row that it had
+            index.insert(np.array([value]), np.array([rows[value]]))
         wanted = [rows.get(i, -1) for i in range(51)]
         assert index.look_up(np.arange(51), absent=-1).tolist() == wanted
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.data.growing.settings import NO_ID, Eviction, Growth
-from runner.data.streaming.kafka import TopicRecipe, TopicSource
+from runner.data.streaming.kafka import TopicRecipe
 from runner.data.streaming.kafka_consumer import Message
 from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.schema_file import parse_schema
@@ -89,7 +89,7 @@ def test_a_message_of_a_topic_holds_them(monkeypatch):
     recipe = TopicRecipe(schema=SCHEMA, **settings)
     rows = [json.dumps(row).encode() for row in ROWS.select(["click", "user", "tags"]).to_pylist()]
     messages = [Message(0, n, value) for n, value in enumerate(rows)]
-    decoded = TopicSource(recipe)._decode(messages, 0)
+    decoded = recipe.decoder.decode(messages, 0)
     assert decoded.ids_FW.tolist() == [[NO_ID if u is None else u for u in USER]]
 
 

@@ -254,8 +254,11 @@ def test_a_reader_that_goes_away_does_not_end_the_run(kind, monkeypatch):
     with os.fdopen(writing, "w") as stream:
         view = View(stream)
         os.close(reading)
+        with pytest.raises(OSError):  # so what the view writes does not arrive
+            os.write(writing, b"lost")
         a_short_training(view)
         finish(view)
+        assert os.readlink(f"/proc/self/fd/{writing}") == os.devnull
 
 
 def test_the_bar_is_drawn_by_time_and_not_at_every_step(monkeypatch):

@@ -284,16 +284,16 @@ def test_the_range_test_sets_rates_evenly_in_logarithm_and_smooths_the_loss():
 
 
 def test_the_range_test_stops_where_the_loss_diverges_or_is_not_finite():
-    def test(diverged: float, high: float):
+    def find_end(diverged: float, high: float):
         job = make_job(make_context(), trainer=TrainerSettings(batch_size=32))
         return range_test(job, low=1, high=high, updates=40, smoothing=0.0, diverged=diverged)
 
-    points, end = test(1.5, 1e4)
+    points, end = find_end(1.5, 1e4)
     assert "diverged at" in end
     assert points[-1].loss > 1.5 * min(p.loss for p in points)
     losses = [p.loss for p in points]
     assert all(x <= 1.5 * min(losses[: n + 1]) for n, x in enumerate(losses[:-1]))
-    points, end = test(math.inf, 1e60)
+    points, end = find_end(math.inf, 1e60)
     assert "not finite at" in end
     assert all(math.isfinite(p.loss) for p in points)
 

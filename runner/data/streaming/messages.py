@@ -1,0 +1,203 @@
+"""Messages of a topic become rows: each is a JSON object, encoded as a table's rows are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast, overload
+
+import numpy as np
+import pyarrow as pa
+
+from runner.data.core.columns import Columns
+from runner.data.core.fitted import FittedTransforms
+from runner.data.read.decode import InMemoryReader, Rows
+from runner.data.read.index import BlockIndex
+from runner.data.streaming.encoded_files import encoded_columns
+from runner.data.streaming.kafka_consumer import Message
+from runner.data.streaming.settings import expected_types
+from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.column_specs import Declared, IdSpec
+from runner.data.tabular.column_types import direct_columns, id_types
+from runner.data.tabular.encode import encode_chunk
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.fit import needs_fitting, with_declared_sizes
+from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.times import TIME_PARTS
+from runner.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class MessageDecoder:
+    """Turns messages into rows.
+
+    Args:
+        topic: for messages about bad ones.
+        columns: of the rows.
+        types: of the values in a message.
+        declared: the columns that the encoder of tables makes; None for values as they come.
+        fitted: the transforms of these.
+    """
+
+    topic: str
+    columns: Columns
+    types: pa.Schema
+    declared: Declared | None
+    fitted: FittedTransforms
+
+    @classmethod
+    def of(cls, topic: str, declared: Declared, learnt: str | None) -> MessageDecoder:
+        """Return the decoder of a topic.
+
+        Args:
+            topic: its name.
+            declared: all columns.
+            learnt: folder with the transforms of a run; None: nothing was fitted.
+
+        Raises:
+            ConfigError: for columns whose transforms must be fitted, and are not.
+            DataError: for transforms that cannot be read.
+        """
+        types = expected_types(declared)
+        columns = direct_columns(declared, types)
+        if columns is not None:
+            fitted = FittedTransforms(id_types=id_types(declared, types))
+            return cls(topic, columns, types, None, fitted)
+        if needs_fitting(declared) and not learnt:
+            raise ConfigError(
+                "dataset.schema: has vocabularies, statistics or sizes that are fitted to data, "
+                "which a topic has not yet: dataset.learnt=RUN/data takes those of a run, and "
+                "`encode: growing` or `hash` needs none"
+            )
+        fitted = FittedTransforms.load(Path(learnt)) if learnt else FittedTransforms()
+        fitted = with_declared_sizes(fitted, declared)
+        types = message_types(declared, fitted.id_types)
+        fitted = replace(fitted, id_types=fitted.id_types or id_types(declared, types))
+        return cls(topic, encoded_columns(declared, fitted), types, declared, fitted)
+
+    def decode(self, messages: Sequence[Message], first_row: int) -> Rows:
+        """Return the rows of messages.
+
+        Args:
+            messages: consecutive ones.
+            first_row: the number in the stream of the first.
+
+        Raises:
+            DataError: naming partition and offset of the first that is no row.
+        """
+        table, count = self._read(messages), len(messages)
+        if self.declared is not None:
+            chunk = _MessageChunk(
+                DataFile(self.topic), 0, 0, count, table, messages=messages, topic=self.topic
+            )
+            validator = RowValidator.for_chunk(chunk, skip_bad_rows=False)
+            table = encode_chunk(chunk, self.declared, self.fitted, validator)
+        # Each message stands as a file with one block of one row, so that errors name the message.
+        index = BlockIndex(
+            files=cast(Any, _MessagePaths(self.topic, messages)),
+            file_N=np.arange(count),
+            group_N=np.zeros(count, np.int64),
+            start_N=first_row + np.arange(count),
+            rows_N=np.ones(count, np.int64),
+        )
+        reader = InMemoryReader(index, self.columns, table)
+        return reader.read_rows(np.arange(count), slice(0, count))
+
+    def _read(self, messages: Sequence[Message]) -> pa.Table:
+        parsed = [self._parse(message) for message in messages]
+        try:
+            return pa.Table.from_pylist(parsed, schema=self.types)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            for message, row in zip(messages, parsed):
+                self._check_types(message, row)
+            raise
+
+    def _parse(self, message: Message) -> dict[str, Any]:
+        where = message.describe(self.topic)
+        try:
+            row = json.loads(message.value)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{where}: is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: is not a JSON object: {str(row)[:60]}")
+        return row
+
+    def _check_types(self, message: Message, row: Mapping[str, Any]) -> None:
+        """Find the value that Arrow refused.
+
+        Raises:
+            DataError: naming message and column.
+        """
+        where = message.describe(self.topic)
+        for column in self.types:
+            try:
+                pa.array([row.get(column.name)], column.type)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                hint = "; texts are declared by `input: string`" if self.declared else ""
+                raise DataError(
+                    f"{where}, column {column.name!r}: value {row[column.name]!r} is not of type "
+                    f"{column.type}{hint}"
+                ) from error
+
+
+def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
+    """Return the type of each column in a message whose rows are encoded.
+
+    Ids are whole numbers, unless the declaration has `input: string` or a separator, or they were
+    texts in the training.
+
+    Args:
+        declared: all columns.
+        known: column -> `integer` or `string`, what it held in the training.
+    """
+    types: dict[str, pa.DataType] = {}
+    for label in declared.labels:
+        types[label.column] = pa.string() if label.positive else pa.float64()
+    types |= {spec.column: pa.float64() for spec in declared.numeric}
+    types |= {declared.weight: pa.float64()} if declared.weight else {}
+    types |= dict.fromkeys(declared.groups, pa.int64())
+    for spec in declared.ids:
+        for column in spec.cross or (spec.column,):
+            type_ = _id_type(spec, known.get(column))
+            is_list = spec.is_list and not spec.separator and not spec.cross
+            types.setdefault(column, pa.list_(type_) if is_list else type_)
+        types |= {c: pa.list_(pa.float64()) for c in (spec.weights, spec.order_by) if c}
+    return pa.schema(types)
+
+
+def _id_type(spec: IdSpec, known: str | None) -> pa.DataType:
+    if spec.encode == "bucketise" or (spec.encode in TIME_PARTS and spec.input != "string"):
+        return pa.float64()
+    is_text = spec.separator or "string" in (spec.input, known)
+    return pa.string() if is_text else pa.int64()
+
+
+@dataclass(frozen=True)
+class _MessageChunk(RowChunk):
+    messages: Sequence[Message] = ()
+    topic: str = ""
+
+    def describe_row(self, row: int) -> str:
+        return self.messages[row].describe(self.topic)
+
+
+@dataclass(frozen=True)
+class _MessagePaths(Sequence[Path]):
+    """Descriptions of messages in place of files' paths, made only for an error's text."""
+
+    topic: str
+    messages: Sequence[Message]
+
+    @overload
+    def __getitem__(self, number: int) -> Path: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Path]: ...
+    def __getitem__(self, number: int | slice) -> Path | Sequence[Path]:
+        if isinstance(number, slice):
+            return [Path(m.describe(self.topic)) for m in self.messages[number]]
+        return Path(self.messages[number].describe(self.topic))
+
+    def __len__(self) -> int:
+        return len(self.messages)

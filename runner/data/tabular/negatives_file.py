@@ -1,0 +1,153 @@
+"""A file of hard negatives: for the value of a feature, such as a user or an item, items by value.
+
+K rows of the table of the key, V negatives of all keys. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+import numpy as np
+import pyarrow as pa
+
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.column_specs import Declared, IdSpec
+from runner.data.tabular.encode import encode_chunk
+from runner.data.tabular.file_list import SUFFIXES
+from runner.data.tabular.read_files import RowChunk, is_list, single_array
+from runner.data.tabular.table_recipe import TableRecipe
+from runner.data.tabular.vocabulary import FIRST_VALUE_ID
+from runner.errors import DataError, nearest_hint
+
+NEGATIVES = "negatives"  # the column of the items
+
+
+@dataclass(frozen=True)
+class NegativeLists:
+    """The negatives of each key, as rows of the item's table, in the order of the file.
+
+    Args:
+        key: the feature whose id has the negatives.
+        offsets_K1: int64; those of key k are `items_V[offsets_K1[k] : offsets_K1[k + 1]]`.
+        items_V: int64.
+    """
+
+    key: str
+    offsets_K1: np.ndarray
+    items_V: np.ndarray
+
+    def digest(self) -> str:
+        """Return what identifies the content, whatever file or format it was read from."""
+        hasher = hashlib.sha256(self.key.encode())
+        for values in (self.offsets_K1, self.items_V):
+            hasher.update(np.ascontiguousarray(values).data)
+        return hasher.hexdigest()
+
+
+@dataclass(frozen=True)
+class _NegativesFile(TableRecipe):
+    ids: tuple[IdSpec, ...] = field(default=())
+
+    @cached_property
+    def declared(self) -> Declared:
+        return Declared(labels=(), ids=self.ids)
+
+
+def read_negatives(
+    path: str, specs: Sequence[IdSpec], fitted: FittedTransforms, item: str
+) -> NegativeLists:
+    """Read `negatives` for each value of one other column, a list in a row or one item in a row.
+
+    Args:
+        path: a file, a folder or a glob, of any format that a table may have.
+        specs: the id columns of the dataset; the other column is one of them.
+        fitted: the transforms of the dataset.
+        item: name of the feature whose ids are items.
+
+    Raises:
+        DataError: for a file without these columns, and for the first id, with file, row and
+            column, that the training does not know.
+    """
+    of_item = next(spec for spec in specs if spec.name == item)
+    format_ = next((f for f, endings in SUFFIXES.items() if path.endswith(endings)), "parquet")
+    source = _NegativesFile(format=format_, path=path, schema=None)
+    first, types = next(iter(source.schemas.items()))
+    key = _find_key(first, types.names, [s for s in specs if not s.is_list and not s.cross])
+    has_lists = is_list(types.field(NEGATIVES).type)
+    negatives = replace(
+        of_item, name=NEGATIVES, column=NEGATIVES, table=of_item.table or item, list=has_lists
+    )
+    id_types = fitted.id_types | {NEGATIVES: fitted.id_types.get(of_item.column, "")}
+    if not id_types[NEGATIVES]:
+        del id_types[NEGATIVES]
+    fitted = replace(fitted, id_types=id_types)
+    source = _NegativesFile(format=format_, path=path, schema=None, ids=(key, negatives))
+    keys, items = [], []
+    for file in source.files["train"]:
+        for chunk in source.read_chunks(file, source.columns_read):
+            keys_V, items_V = _encode(chunk, key, negatives, fitted)
+            keys.append(keys_V)
+            items.append(items_V)
+    keys_V = np.concatenate(keys)
+    counts_K = np.bincount(keys_V, minlength=fitted.num_rows[key.table or key.name])
+    offsets_K1 = np.concatenate([[0], np.cumsum(counts_K)])
+    order = np.argsort(keys_V, kind="stable")
+    return NegativeLists(key.name, offsets_K1, np.concatenate(items)[order])
+
+
+def _find_key(file: str, columns: Sequence[str], specs: Sequence[IdSpec]) -> IdSpec:
+    if NEGATIVES not in columns:
+        raise DataError(
+            f"{file}: has no column {NEGATIVES!r} with the items"
+            f"{nearest_hint(NEGATIVES, columns)}; it has {', '.join(columns)}"
+        )
+    others = [name for name in columns if name != NEGATIVES]
+    found = [spec for spec in specs if spec.column in others]
+    if len({spec.column for spec in found}) != 1:
+        known = sorted({spec.column for spec in specs})
+        hint = nearest_hint(others[0], known) if others and not found else ""
+        raise DataError(
+            f"{file}: needs, besides {NEGATIVES!r}, one column whose ids have these negatives, of "
+            f"{', '.join(known)}; it has {', '.join(others) or 'none'}{hint}"
+        )
+    if found[0].growth:
+        raise DataError(
+            f"{file}: {found[0].column} is `encode: growing`, so its ids have no rows before the "
+            "training; per-item negatives, or a vocabulary, have"
+        )
+    return found[0]
+
+
+def _encode(
+    chunk: RowChunk, key: IdSpec, negatives: IdSpec, fitted: FittedTransforms
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the key and the item of each negative of a chunk."""
+    validator = RowValidator.for_chunk(chunk, skip_bad_rows=False)
+    ids = encode_chunk(chunk, Declared(labels=(), ids=(key, negatives)), fitted, validator)
+    keys_R, column = ids[key.name].to_numpy(), ids[NEGATIVES].combine_chunks()
+    assert chunk.table is not None
+    raw = single_array(chunk.table, NEGATIVES)
+    if negatives.is_list:
+        rows_V = np.repeat(np.arange(len(keys_R)), np.diff(column.offsets))
+        items_V, raw = column.flatten().to_numpy(), raw.flatten()
+    else:
+        rows_V, items_V = np.arange(len(keys_R)), column.to_numpy()
+    for spec, rows, texts, at in (
+        (key, keys_R, single_array(chunk.table, key.column), None),
+        (negatives, items_V, raw, rows_V),
+    ):
+        if spec.encode == "vocabulary":
+            validator.reject(
+                spec.column, rows < FIRST_VALUE_ID, partial(_describe_unknown, texts), at
+            )
+    return keys_R[rows_V].astype(np.int64), items_V.astype(np.int64)
+
+
+def _describe_unknown(values: pa.Array, at: int) -> str:
+    return (
+        f"value {values[at].as_py()!r}: has no row of its own, as no train row, or too few, have it"
+    )

@@ -1,0 +1,124 @@
+"""Messages of a topic against the encoder of tables, on the same rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from runner.data.core.fitted import FittedTransforms
+from runner.data.streaming.kafka_consumer import Message
+from runner.data.streaming.messages import MessageDecoder
+from runner.data.tabular.bad_rows import RowValidator
+from runner.data.tabular.encode import encode_chunk
+from runner.data.tabular.file_list import DataFile
+from runner.data.tabular.hash_text import hash_texts
+from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.schema_file import parse_schema
+from runner.errors import ConfigError, DataError
+
+GROWING = {"encode": "growing", "num_rows": 40}
+SCHEMA = {
+    "labels": {"click": {"column": "clicked", "positive": ["yes"]}},
+    "numeric": {"price": {"standardise": True}},
+    "categorical": {
+        "user": GROWING,
+        "item": {**GROWING, "input": "string", "table": "item"},
+        "shop": {"encode": "vocabulary"},
+        "tags": {"encode": "vocabulary", "list": True, "input": "string"},
+        "both": {"cross": ["user", "shop"], "num_rows": 50},
+        "hour": {"encode": "hour", "column": "time"},
+    },
+    "sequences": {
+        "history": {
+            **GROWING,
+            "input": "string",
+            "table": "item",
+            "separator": "|",
+            "max_length": 3,
+        }
+    },
+}
+ROWS = pa.table(
+    {
+        "clicked": ["yes", "no", "yes"],
+        "price": [1.0, 4.0, 2.0],
+        "user": pa.array([2**62, None, -7], pa.int64()),
+        "item": ["hat", "cup", None],
+        "shop": ["north", "east", "west"],
+        "tags": [["a", "b"], [], ["z"]],
+        "time": [3600, 7200, 100],
+        "history": ["cup|hat|cup|ball", "", "hat"],
+    }
+)
+
+
+@pytest.fixture
+def learnt(tmp_path) -> str:
+    def words(*texts):
+        return np.sort(hash_texts(pa.array(texts)))
+
+    FittedTransforms(
+        num_rows={
+            **{"user": 40, "item": 40, "shop": 4, "tags": 4, "both": 50, "hour": 25},
+        },
+        moments={"price": [2.0, 0.5]},
+        id_types={"user": "integer", "item": "string", "shop": "string", "tags": "string"},
+        vocabularies={"shop": words("north", "east"), "tags": words("a", "b")},
+    ).save(tmp_path)
+    return str(tmp_path)
+
+
+def messages_of(rows) -> list[Message]:
+    return [Message(0, n, json.dumps(row).encode()) for n, row in enumerate(rows)]
+
+
+@pytest.mark.parity("E16")
+def test_messages_are_encoded_as_the_rows_of_a_table(learnt):
+    declared = parse_schema(SCHEMA)
+    decoder = MessageDecoder.of("clicks", declared, learnt)
+    found = decoder.decode(messages_of(ROWS.to_pylist()), 0)
+    chunk = RowChunk(DataFile("rows"), 0, 0, 3, ROWS)
+    fitted = FittedTransforms.load(Path(learnt))
+    expected = encode_chunk(chunk, declared, fitted, RowValidator.for_chunk(chunk, False))
+    pooled = [c.name for c in decoder.columns.categorical if not c.is_list]
+    assert pooled == ["user", "item", "shop", "both", "hour"]
+    assert found.ids_FW.tolist() == [expected[name].to_pylist() for name in pooled]
+    assert found.labels_WT[:, 0].tolist() == [1, 0, 1]
+    assert found.dense_DW[0].tolist() == [-2, 4, 0]
+    assert found.lists[0].values_V.tolist() == [*expected["tags"].to_pylist()[0], 0]
+    history = found.sequences[0].values_V.tolist()
+    assert history == hash_texts(pa.array(["hat", "cup", "ball", "hat"])).tolist()
+
+
+def test_growing_texts_need_nothing_that_is_fitted():
+    schema = {"labels": ["click"], "categorical": {"item": SCHEMA["categorical"]["item"]}}
+    decoder = MessageDecoder.of("clicks", parse_schema(schema), None)
+    found = decoder.decode(messages_of([{"click": 1, "item": "hat"}]), 0)
+    assert found.ids_FW.tolist() == [hash_texts(pa.array(["hat"])).tolist()]
+    assert decoder.fitted.id_types == {"item": "string"}
+
+
+def test_what_must_be_fitted_comes_from_a_run():
+    with pytest.raises(ConfigError, match=r"dataset\.learnt=RUN/data takes those of a run"):
+        MessageDecoder.of("clicks", parse_schema(SCHEMA), None)
+
+
+BAD = {
+    "a text that is not declared": ({"user": "ann"}, "column 'user': value 'ann' is not of type"),
+    "a number for a text": ({"item": 7}, "column 'item': value 7 is not of type string"),
+    "a label of neither": ({"clicked": None}, "column 'clicked': the label is missing"),
+    "no number": ({"price": None}, "column 'price': is missing and has no default"),
+}
+
+
+@pytest.mark.parametrize(("change", "problem"), BAD.values(), ids=BAD)
+def test_a_message_that_is_no_row_is_named(learnt, change, problem):
+    decoder = MessageDecoder.of("clicks", parse_schema(SCHEMA), learnt)
+    rows = ROWS.to_pylist()
+    rows[1] |= change
+    with pytest.raises(DataError, match=f"topic clicks, partition 0, offset 1.*{problem}"):
+        decoder.decode(messages_of(rows), 0)

@@ -1,0 +1,149 @@
+"""What the sequence and retrieval models refuse, and with which words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from runner.batch import SequenceFeature, SparseFeature, TaskSpec
+from runner.models.losses import (
+    BCE,
+    BPR,
+    InBatchSoftmax,
+    check_loss_inputs,
+)
+from tests.models.scene import from_yaml
+from tests.models.sequence_models import (
+    READ_BY_ITEM,
+    SMALL,
+    make,
+)
+from tests.models.sequence_scene import SCHEMA
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def without(*names, **more):
+    return replace(SCHEMA, sparse=tuple(f for f in SCHEMA.sparse if f.name not in names), **more)
+
+
+OTHER_TABLE = (SequenceFeature("history", 50, 5),)
+REFUSED = {
+    "no sequence": (
+        READ_BY_ITEM,
+        replace(SCHEMA, sequences=()),
+        {},
+        "needs a sequence",
+    ),
+    "nothing that reads its table": (
+        READ_BY_ITEM,
+        without("item"),
+        {},
+        "table.*'item'",
+    ),
+    "sequence of another table": (
+        ["sasrec"],
+        replace(SCHEMA, sequences=OTHER_TABLE),
+        {"item": "item"},
+        "item=item: reads table 'item', but sequence 'history' reads 'history'",
+    ),
+    "a sequence it lacks": (["sasrec"], SCHEMA, {"sequence": "histroy"}, "nearest: 'history'"),
+    "an item it lacks": (["sasrec"], SCHEMA, {"item": "itm"}, "item=itm.*nearest: 'item'"),
+    "items it lacks": (["two_tower"], SCHEMA, {"item": ["itm"]}, "item=itm.*nearest: 'item'"),
+    "which is the item": (
+        ["two_tower"],
+        replace(SCHEMA, sequences=()),
+        {},
+        "name the features of the item.*user, item, genres",
+    ),
+    "drawn items have no genres": (
+        ["two_tower"],
+        SCHEMA,
+        {"item": ["item", "genres"], "uniform": 5},
+        r"only the id of a drawn item is known.*item=\[item\]",
+    ),
+    "a user that tells the item": (
+        ["two_tower"],
+        replace(
+            SCHEMA,
+            sparse=(*SCHEMA.sparse, SparseFeature("kind", 9)),
+            sequences=(*SCHEMA.sequences, SequenceFeature("history_kind", 9, 5, "kind")),
+        ),
+        {},
+        r"kind reads the table of sequence history_kind.*item=\[item,kind\]",
+    ),
+    "several sequences of features": (
+        ["sasrec"],
+        replace(
+            SCHEMA,
+            sequences=(*SCHEMA.sequences, SequenceFeature("users", 20, 5, "user")),
+        ),
+        {},
+        "several sequences; there are history, users",
+    ),
+    "no user": (
+        ["two_tower"],
+        replace(without("user", "genres"), dense=(), sequences=()),
+        {"item": ["item"]},
+        "a feature of the user",
+    ),
+    "two tasks": (
+        ["sasrec", "two_tower"],
+        replace(SCHEMA, tasks=(TaskSpec("a"), TaskSpec("b"))),
+        {},
+        r"one binary task.*a \(binary\), b",
+    ),
+    "a regression": (
+        ["sasrec", "two_tower"],
+        replace(SCHEMA, tasks=(TaskSpec("stars", "regression"),)),
+        {},
+        r"one binary task.*stars \(regression\)",
+    ),
+    "heads": (
+        ["bst", "hstu", "sasrec"],
+        SCHEMA,
+        {"num_heads": 3},
+        "num_heads=3: must divide embedding_dim=4",
+    ),
+    "nothing to compare with": (["sasrec"], SCHEMA, {"uniform": 0}, "nothing to compare"),
+    "all and some": (["sasrec"], SCHEMA, {"every": True}, "every=true"),
+    "more than there are": (
+        ["sasrec"],
+        SCHEMA,
+        {"uniform": 31},
+        "uniform=31: must be from 0 to the 30",
+    ),
+    "temperature": (["two_tower"], SCHEMA, {"temperature": 0.0}, "temperature=0.0"),
+    "half-life": (["two_tower"], SCHEMA, {"half_life": 0.0}, "half_life=0.0"),
+    "attention of nothing": (["din"], SCHEMA, {"attention": [0]}, "widths"),
+}
+
+
+def test_of_several_sequences_that_of_the_item_is_read():
+    more = replace(SCHEMA, sequences=(SequenceFeature("history_kind", 9, 5), *SCHEMA.sequences))
+    assert from_yaml("sasrec", more, **SMALL["sasrec"]).history == "history"
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "settings", "message"),
+    [(n, schema, s, m) for names, schema, s, m in REFUSED.values() for n in names],
+    ids=[f"{what}-{n}" for what, (names, *_) in REFUSED.items() for n in names],
+)
+def test_what_is_missing_or_does_not_fit_is_refused_while_building(name, schema, settings, message):
+    with pytest.raises(ValueError, match=message):
+        from_yaml(name, schema, **{**SMALL[name], **settings})
+
+
+def test_a_loss_over_candidates_is_refused_for_a_model_that_has_none():
+    din, towers_, sasrec = (make(name).model for name in ("din", "two_tower", "sasrec"))
+    for model, loss in ((din, BCE), (towers_, InBatchSoftmax), (sasrec, BPR), (sasrec, BCE)):
+        check_loss_inputs(model, loss(SCHEMA))
+    with pytest.raises(ValueError, match="BPR needs candidates, which DIN does not"):
+        check_loss_inputs(din, BPR(SCHEMA))
+    with pytest.raises(ValueError, match=r"items of the other rows.*SASRec.*sampled_softmax"):
+        check_loss_inputs(sasrec, InBatchSoftmax(SCHEMA))
