@@ -70,7 +70,7 @@ def gather(source: Path) -> None:
 
 
 def with_links(text: str, origin: str, places: dict[str, str], source: Path) -> str:
-    """Turn links to files of the repository into links of the site; copy those that are no pages."""
+    """Turn links to files of the repository into links of the site; copy what is no page."""
 
     def replaced(match: re.Match[str]) -> str:
         opening, target, anchor = match.group(1), match.group(2), match.group(3) or ""
@@ -136,7 +136,8 @@ def api_page(module: str, seen: set[int]) -> str:
     package = importlib.import_module(module)
     lines = [f"# `{module}`", "", inspect.getdoc(package) or "", "", "```{eval-rst}"]
     lines += [f".. currentmodule:: {module}", ""]
-    for name in sorted(package.__all__, key=str.lower):
+    names = sorted(package.__all__, key=str.lower)
+    for name in sorted(names, key=lambda n: inspect.isclass(getattr(package, n))):
         value = getattr(package, name)
         if id(value) in seen:
             continue

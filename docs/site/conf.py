@@ -25,6 +25,7 @@ myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
 default_role = "code"  # docstrings write `name` for code
+autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_class_signature = "mixed"
