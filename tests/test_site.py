@@ -1,4 +1,4 @@
-"""The documentation site: its generated pages are current, it builds strictly, a browser shows it."""
+"""The documentation site: generated pages are current, it builds strictly, a browser shows it."""
 
 from __future__ import annotations
 
