@@ -14,8 +14,8 @@ HEADER = """\
 Written by `python -m docs.verbs` from the parsers of the verbs; do not edit it by hand.
 
 `python -m runner VERB --help` shows the same on a terminal. A command without a verb runs one job,
-and with `-m` a job for each of several values ([a first run](first_run.md), [sweeps](sweeps.md)); its
-words are options and [keys](reference.md).
+and with `-m` a job for each of several values ([a first run](first_run.md),
+[sweeps](sweeps.md)); its words are options and [keys](reference.md).
 """
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from docs.browser import CHROMIUM, open_browser
 from docs.verbs import PAGE, render_verbs
-from tests.conftest import ROOT
+from tests.conftest import ROOT, TINY, Zygote
 
 DOCS = ROOT / "docs"
 needs_site = pytest.mark.skipif(
@@ -42,6 +42,17 @@ def test_the_page_of_variables_names_those_that_the_code_reads():
     code = "".join(path.read_text() for path in (ROOT / "runner").rglob("*.py"))
     page = (DOCS / "exit_codes.md").read_text()
     assert set(re.findall(r"`(RUNNER_[A-Z_]+)`", page)) == set(re.findall(r"RUNNER_[A-Z_]+", code))
+
+
+@pytest.mark.slow
+def test_the_page_of_files_names_what_a_run_leaves(runner: Zygote, tmp_path: Path):
+    words = (*TINY, "report=true", "trainer.profile.updates=2", "hydra.run.dir=run")
+    done = runner.run(*words, cwd=tmp_path)
+    assert done.code == 0, done.text
+    left = {path.name for path in (tmp_path / "run").iterdir() if not path.name.startswith(".")}
+    assert {"checkpoints", "profile", "report.html", "result.json"} <= left
+    page = (DOCS / "files.md").read_text()
+    assert not {name for name in left if f"`{name}" not in page}
 
 
 @pytest.fixture(scope="module")
