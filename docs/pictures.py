@@ -29,9 +29,9 @@ SWEEP = (
     "optimizer=adam,rowwise_adagrad",
     "model=dcn,dlrm",
     "seed=1,2",
-    "dataset.rows={train: 200000, validation: 20000, test: 20000}",
-    "trainer.batch_size=1024",
-    "trainer.eval_every=30",
+    "dataset.rows={train: 60000, validation: 10000, test: 10000}",
+    "trainer.batch_size=512",
+    "trainer.eval_every=15",
     "trainer.num_threads=1",
 )
 THEMES = {

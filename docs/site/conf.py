@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import Any, get_type_hints
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -68,7 +69,14 @@ def facts_line(*cells: nodes.Element) -> nodes.paragraph:
     return line
 
 
+def without_declarations(app: Sphinx, function: Any, bound_method: bool) -> None:
+    """Leave the declarations of keys out of signatures: Annotated[int, Key(...)] becomes int."""
+    with contextlib.suppress(NameError, AttributeError):  # a type that only a type checker imports
+        function.__annotations__ = get_type_hints(function)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect what this file adds to Sphinx."""
     app.connect("doctree-read", show_keys)
+    app.connect("autodoc-before-process-signature", without_declarations)
     return {"parallel_read_safe": True, "version": "1"}
