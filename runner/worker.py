@@ -81,6 +81,7 @@ def judge_parts(
     """Judge every `_target_` before any data is read and before any directory is made.
 
     Those of our options are known. Any other is resolved, which needs torch, and none is called.
+    Patterns of `optimizer.parts` are held against the names of the model's parameters.
 
     Args:
         composed: the configuration, whose names and places of targets have been checked.
@@ -88,17 +89,22 @@ def judge_parts(
         in_own_process: leave this process without torch, as one that forks ranks must be.
 
     Raises:
-        ConfigError: with a message for each `_target_` that names no part of its place's kind.
+        ConfigError: with a message for each `_target_` that names no part of its place's kind, or
+            for a pattern that owns nothing.
     """
     unshipped = find_unshipped_targets(composed.config)
-    if not unshipped or (*unshipped, *allowed) in _judged:
+    judged = not unshipped or (*unshipped, *allowed) in _judged
+    has_patterns = bool(composed.config["optimizer"].get("parts"))
+    if judged and not has_patterns:
         return
 
     def judge() -> ProcessResult:
-        from runner.training.builder import check_parts
+        from runner.training.builder import check_parts, check_patterns
 
         try:
             check_parts(composed.config, allowed)
+            if has_patterns:
+                check_patterns(composed.config, allowed)
         except UserError as error:
             return ProcessResult(2, "refused", str(error))
         except Exception as error:  # of a module; the job meets it again, and keeps its traceback

@@ -1,7 +1,8 @@
 """Runs `python -m runner` in real processes without paying its imports each time.
 
-One process imports everything and computes nothing; each command is a fork of it, a process of its
-own that may be killed. Started as `python -m tests.zygote`; speaks JSON lines on stdin and stdout.
+One process imports everything, composes the defaults and computes nothing; each command is a fork
+of it, a process of its own that may be killed. Started as `python -m tests.zygote`; speaks JSON
+lines on stdin and stdout.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import importlib
 import json
 import logging
 import os
+import pickle
 import signal
 import sys
+import tempfile
 import traceback
 
 IMPORTED = (  # what a command imports
@@ -21,15 +24,25 @@ IMPORTED = (  # what a command imports
     "runner.training.loops.train",
     "runner.models.dlrm",
 )
+SMALLEST = (
+    "dataset.max_cardinality=20",
+    "dataset.rows={train: 64, validation: 64, test: 64}",
+    "trainer.batch_size=32",
+    "trainer.max_steps=1",
+    "trainer.num_threads=1",
+    "report=false",
+)
 
 
 def serve() -> None:
     import torch
 
     torch.set_num_threads(1)  # no pool of threads may exist when we fork
-    for module in IMPORTED:
+    for module in (*IMPORTED, *modules_of_a_run()):
         importlib.import_module(module)
+    from runner.config.compose import compose_job
 
+    compose_job(())  # composed groups are kept, so that the forks need not compose them again
     logging.getLogger().handlers.clear()  # what imports left; a fresh process has none yet
     for line in sys.stdin:
         request = json.loads(line)
@@ -42,6 +55,31 @@ def serve() -> None:
                 become_runner(request)
             answer = {"pid": pid}
         print(json.dumps(answer), flush=True)
+
+
+def modules_of_a_run() -> list[str]:
+    """Return the modules that a run imports on its way, as seen in a fork that trains."""
+    read, write = os.pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        pid = os.fork()
+        if pid == 0:
+            request = {"output": os.devnull, "cwd": folder, "env": {}}
+            become_runner({**request, "entry": "tests.zygote:run_and_tell", "args": [str(write)]})
+        os.close(write)
+        with os.fdopen(read, "rb") as answer:
+            names = pickle.loads(answer.read())
+        os.waitpid(pid, 0)
+    return [name for name in names if name not in sys.modules]
+
+
+def run_and_tell(words: list[str]) -> int:
+    from runner.__main__ import main
+
+    code = main([*SMALLEST, "hydra.run.dir=run"])
+    imported = [name for name, module in sys.modules.items() if getattr(module, "__spec__", None)]
+    with os.fdopen(int(words[0]), "wb") as answer:
+        pickle.dump(imported, answer)
+    return code
 
 
 def become_runner(request: dict) -> None:

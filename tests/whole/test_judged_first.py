@@ -56,6 +56,31 @@ def test_nothing_is_made_for_ranks_a_sweep_or_another_loop(runner, project, word
     assert not made(project)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "part", "told"),
+    [
+        (1, '"^botom", frozen: true', "[0].pattern '^botom' matches no parameter; nearest"),
+        (2, '"^top", sparse: {lr: 0.1}', "[0].sparse: '^top' owns no table"),
+    ],
+)
+def test_patterns_are_held_against_names_before_the_data_that_is_not_there(
+    runner, project, ranks, part, told
+):
+    schema = (
+        "dataset.schema={labels: [click], numeric: [price], categorical: {city: {num_rows: 9}}}"
+    )
+    words = (
+        *NO_DATA[:2],
+        schema,
+        f"trainer.num_processes={ranks}",
+        f"optimizer.parts=[{{pattern: {part}}}]",
+    )
+    done = runner.run(*words, cwd=project)
+    assert done.code == 2, done.text
+    assert f"optimizer.parts{told}" in done.text
+    assert not made(project)
+
+
 @pytest.mark.parametrize("verb", ["reproduce", "resume", "eval"])
 @pytest.mark.parity("N16")
 def test_a_run_directory_is_judged_before_its_data_is_read(runner, project, verb):

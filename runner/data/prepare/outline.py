@@ -38,17 +38,10 @@ def outline_schema(recipe: Any) -> SchemaOutline | None:
     """Return the outline of the schema that a checked recipe will have; None if it does not tell.
 
     Args:
-        recipe: see `runner.data.prepare.recipe`; a stream's has its columns as they are.
+        recipe: see `declared_columns`.
     """
-    sizes: dict[str, int] = defaultdict(lambda: _ANY_SIZE)
-    if isinstance(recipe, TableRecipe):
-        fitted = FittedTransforms(num_rows=sizes)
-        columns = rewritten_columns(recipe.declared, fitted, has_weights=False)
-    else:
-        columns = recipe.columns
-        if callable(columns):
-            columns = columns({"num_rows": sizes, "mean_length": 1.0, "query": 1.0})
-    if not isinstance(columns, Columns):
+    columns = declared_columns(recipe, _ANY_SIZE)
+    if columns is None:
         return None
     return SchemaOutline(
         dense=tuple(c.name for c in columns.numeric),
@@ -59,3 +52,21 @@ def outline_schema(recipe: Any) -> SchemaOutline | None:
         tasks=columns.labels,
         groups=tuple(name.removeprefix(GROUP_PREFIX) for name in columns.groups),
     )
+
+
+def declared_columns(recipe: Any, num_rows: int) -> Columns | None:
+    """Return the columns that a checked recipe declares; None if it does not tell.
+
+    Args:
+        recipe: see `runner.data.prepare.recipe`; a stream's has its columns as they are.
+        num_rows: of the tables whose rows follow from the data.
+    """
+    sizes: dict[str, int] = defaultdict(lambda: num_rows)
+    if isinstance(recipe, TableRecipe):
+        fitted = FittedTransforms(num_rows=sizes)
+        columns = rewritten_columns(recipe.declared, fitted, has_weights=False)
+    else:
+        columns = recipe.columns
+        if callable(columns):
+            columns = columns({"num_rows": sizes, "mean_length": 1.0, "query": 1.0})
+    return columns if isinstance(columns, Columns) else None

@@ -39,13 +39,24 @@ class RowGather:
     def from_order(cls, order: np.ndarray | slice, num_rows: int) -> RowGather:
         if isinstance(order, slice):
             return cls(order, len(range(num_rows)[order]), None)
-        return cls(order, len(order), pa.array(order))
+        return cls(order, len(order), view_as_arrow(order))
 
     def gather_into(self, out_W: np.ndarray, values_R: np.ndarray) -> None:
         if self.arrow_indices is None:
             out_W[:] = values_R[self.order]
         else:
-            out_W[:] = pc.take(pa.array(values_R), self.arrow_indices, boundscheck=False).to_numpy()
+            values = view_as_arrow(values_R)
+            out_W[:] = pc.take(values, self.arrow_indices, boundscheck=False).to_numpy()
+
+
+def view_as_arrow(values: np.ndarray) -> pa.Array:
+    """Return an array of numbers as Arrow's, without a copy if it is contiguous.
+
+    `pa.array` does the same, but imports pandas first, where that is installed: half a second
+    before the first update of every run.
+    """
+    buffer = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, buffer])
 
 
 def gather_rows(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:

@@ -10,12 +10,14 @@ from runner.training.builder.instantiate import instantiate
 from runner.training.builder.job import build_job, count_steps_per_epoch
 from runner.training.builder.own_schedule import build_any_schedule
 from runner.training.builder.part_kinds import KINDS, check_parts
+from runner.training.builder.parts_check import check_patterns
 
 __all__ = [
     "KINDS",
     "build_any_schedule",
     "build_job",
     "check_parts",
+    "check_patterns",
     "count_steps_per_epoch",
     "instantiate",
     "join_ranks",
