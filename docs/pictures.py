@@ -1,8 +1,8 @@
 """Draws the pictures of the README and the site from real runs: `python -m docs.pictures [NAME]`.
 
 `run` (run_light.svg, run_dark.svg) is what a terminal shows of the first command: training lines,
-the table, the yardstick. `report` (report_light.png, report_dark.png) is the top of a sweep's page
-as Chromium shows it; it takes the package playwright and a Chromium, see `docs/browser.py`.
+the table, the yardstick. `report` (report.png, report_sweep.png) is a sweep's page as Chromium
+shows it; it takes the package playwright and a Chromium, see `docs/browser.py`.
 """
 
 from __future__ import annotations
@@ -92,22 +92,31 @@ def draw(lines: list[str], theme: TerminalTheme, picture: Path) -> None:
 
 
 def picture_report() -> None:
-    """Run a small sweep, and take a picture of the top of its page, light and dark."""
+    """Run a small sweep, and take pictures of its page: the top, and curves with importance."""
+    with tempfile.TemporaryDirectory() as folder, open_browser() as browser:
+        run("hydra.sweep.dir=first_sweep", *SWEEP, folder=folder)
+        [page_file] = Path(folder).glob("first_sweep/*.html")
+        page = browser.new_page(viewport={"width": 1400, "height": 880})
+        page.goto(page_file.as_uri())
+        page.wait_for_timeout(5000)  # plotly draws when it is idle
+        save(page.screenshot(), FOLDER / "report.png")
+        page.set_viewport_size({"width": 1000, "height": 880})
+        page.wait_for_timeout(3000)
+        boxes = [
+            page.locator("section", has=page.get_by_role("heading", name=name)).bounding_box()
+            for name in ("Curves", "Importance")
+        ]
+        top, end = boxes[0]["y"] - 8, boxes[1]["y"] + boxes[1]["height"] + 8
+        clip = {"x": 0, "y": top, "width": 1000, "height": end - top}
+        save(page.screenshot(full_page=True, clip=clip), FOLDER / "report_sweep.png")
+
+
+def save(taken: bytes, picture: Path) -> None:
+    """Write a screenshot as a small PNG."""
     from PIL import Image
 
-    with tempfile.TemporaryDirectory() as folder, open_browser() as browser:
-        run("hydra.sweep.dir=sweep", *SWEEP, folder=folder)
-        [page_file] = Path(folder).glob("sweep/*.html")
-        for name in THEMES:
-            page = browser.new_page(
-                viewport={"width": 1160, "height": 900},
-                color_scheme="dark" if name == "dark" else "light",
-            )
-            page.goto(page_file.as_uri())
-            page.wait_for_timeout(3000)  # plotly draws when it is idle
-            taken = io.BytesIO(page.screenshot())
-            picture = Image.open(taken).convert("RGB").quantize(96)
-            picture.save(FOLDER / f"report_{name}.png", optimize=True)
+    image = Image.open(io.BytesIO(taken)).convert("RGB").quantize(96)
+    image.save(picture, optimize=True)
 
 
 PICTURES = {"run": picture_run, "report": picture_report}
