@@ -26,10 +26,10 @@ run: $(READY)
 	$(BIN)/python -m runner $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not gpu" $(ARGS)
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu $(ARGS)

@@ -140,6 +140,7 @@ def test_examples_are_counted_alike_on_any_number_of_ranks(paths, rest, wanted):
         assert counted == wanted
 
 
+@pytest.mark.slow
 def test_policies_give_other_runs_and_the_same_one_on_two_ranks(runner, tmp_path):
     """3,000 rows in batches of 64: 46 updates, and 56 rows; two epochs."""
     signatures, results = set(), {}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, TINY, Finished, Zygote
+from tests.tiers import fast
 from tests.whole.compare_runs import newest_checkpoint
 
 SHIPPED = sorted(path.stem for path in (ROOT / "conf" / "callbacks").glob("*.yaml"))
@@ -36,7 +37,7 @@ def result(run: Path) -> dict:
     return json.loads((run / "result.json").read_text())
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", fast(*SHIPPED[::4], of=SHIPPED))
 def test_a_shipped_callback_runs_on_two_ranks(runner, tmp_path, name):
     every = {"activations", "memory", "throughput", "weights"} & {name}
     done = train(runner, tmp_path, f"callbacks={name}", *(f"callbacks.{n}.every=4" for n in every))
@@ -64,7 +65,7 @@ def test_a_guard_that_sees_a_nan_stops_both_ranks(runner, tmp_path):
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
-@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("event", fast(*EVENTS[::4], of=EVENTS))
 @pytest.mark.parametrize("what", ["raise", "stop", pytest.param("pause", marks=pytest.mark.slow)])
 def test_what_one_rank_asks_at_an_event_ends_both(runner, tmp_path, what, event, rank):
     step = {"on_run_start": 0, "on_run_end": 18}.get(event, 15)

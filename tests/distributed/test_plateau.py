@@ -59,6 +59,7 @@ def together(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_two_ranks_decide_and_measure_what_one_process_does(runner, together, tmp_path):
     alone = tmp_path / "alone"
     assert train(runner, alone, *ONE).code == 0

@@ -154,6 +154,7 @@ def test_a_rank_killed_in_a_step_takes_the_other_down_and_the_resume_is_identica
     assert examples(Path(f"{run}.trace"), 2) == examples(Path(f"{together}.trace"), 2)
 
 
+@pytest.mark.slow
 def test_ids_sent_ahead_change_no_number_even_after_a_kill(runner, together, tmp_path):
     run = tmp_path / "run"
     ahead = (*TWO, "sharding=row_wise", "trainer.pipeline=sparse_dist")
@@ -263,6 +264,7 @@ def test_a_run_continues_with_other_ranks_and_other_plans(runner, alone, tmp_pat
     assert max(steps) == 30
 
 
+@pytest.mark.slow
 def test_with_bf16_two_ranks_are_killed_and_one_process_continues(runner, together, tmp_path):
     """This is the README's command for several ranks, in small. Micro-batches and ranks add up in
     another order, and bf16 rounds a difference in the eighth digit to one in the third."""
@@ -284,6 +286,7 @@ def test_with_bf16_two_ranks_are_killed_and_one_process_continues(runner, togeth
     assert max(fp32) > 2e-4, "amp did nothing"
 
 
+@pytest.mark.slow
 def test_sums_since_the_last_log_are_those_of_all_ranks_whoever_continues(runner, tmp_path):
     """At a checkpoint the ranks hold the sums of the updates since the last log, at 7 or 14."""
     apart = ("trainer.log_every=7", "trainer.max_steps=21", "checkpoint.save_every=5")

@@ -58,6 +58,7 @@ def train_rows(runner, tmp_path, policy: str) -> list[dict]:
     return [row for row in rows if row["split"] == "train"]
 
 
+@pytest.mark.slow
 @pytest.mark.parity("C2")
 def test_the_best_policy_regrets_nothing_and_the_learning_one_ever_less(runner, tmp_path):
     best, even, own = (train_rows(runner, tmp_path, p) for p in ("best", "uniform", "greedy"))

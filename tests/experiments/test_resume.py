@@ -9,6 +9,7 @@ import pytest
 
 from runner.rundir.checkpoint import open_checkpoint, tensor_shapes
 from tests.conftest import Zygote
+from tests.tiers import fast
 from tests.whole.compare_runs import differences, newest_checkpoint
 
 SYNTHETIC = (
@@ -83,7 +84,7 @@ def train(runner: Zygote, ratings: Path):
     return run
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", fast("multi_task", of=OWN))
 @pytest.mark.parity("C1", "C8")
 def test_killed_and_resumed_equals_never_killed(train, tmp_path, name):
     whole, killed = tmp_path / "whole", tmp_path / "killed"

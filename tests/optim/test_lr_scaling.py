@@ -65,6 +65,7 @@ def test_the_note_lists_every_rate_before_and_after():
     assert describe_lr_scaling("constant", None, {"dense": 0.004}) == ""
 
 
+@pytest.mark.slow
 def test_a_run_logs_the_scaled_rates_and_keeps_them_on_resume(runner, tmp_path):
     run = tmp_path / "run"
     more = ("optimizer=sgd", "optimizer.dense.lr=0.01", "optimizer.sparse.lr=0.1")

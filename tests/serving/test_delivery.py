@@ -18,6 +18,7 @@ from runner.serving.delta import next_delta, open_delta
 from runner.serving.scorer import Scorer
 from tests.conftest import TINY
 from tests.serving import clicks
+from tests.tiers import fast
 from tests.whole.test_items import FULL, SETTINGS, beauty  # noqa: F401  (a fixture)
 
 DELIVERING = (*TINY, "trainer.ema.decay=0.9", "trainer.log_every=50", "trainer.eval_every=null")
@@ -39,7 +40,7 @@ def assert_same_model(first: Path, second: Path) -> None:
     assert (first / "schema.json").read_text() == (second / "schema.json").read_text()
 
 
-@pytest.mark.parametrize("case", ["dlrm", "several tasks, int8", "two_tower"])
+@pytest.mark.parametrize("case", fast("dlrm", of=["dlrm", "several tasks, int8", "two_tower"]))
 def test_a_delta_applied_is_the_checkpoint_exported_whole(runner, beauty, tmp_path, case):  # noqa: F811
     words = {
         "dlrm": TINY,
@@ -134,6 +135,7 @@ def test_a_delivering_run_that_is_killed_goes_on_without_a_gap(runner, tmp_path)
     assert open_artifact(tmp_path / "new").manifest["weights"] == "ema"
 
 
+@pytest.mark.slow
 def test_a_training_delivers_a_whole_artifact_first_and_its_last_weights_at_the_end(
     runner, tmp_path
 ):

@@ -21,6 +21,7 @@ from runner.serving.graphs import build_graphs
 from runner.serving.scorer import Scorer
 from tests.conftest import TINY
 from tests.serving import clicks
+from tests.tiers import fast
 from tests.whole.test_items import FULL, NUM_ITEMS, SETTINGS, beauty  # noqa: F401  (a fixture)
 
 
@@ -82,6 +83,7 @@ def test_ids_keep_the_type_of_the_training_whatever_type_they_are_given_in(model
         assert np.array_equal(scorer.score(other)["click"], expected)
 
 
+@pytest.mark.slow
 def test_known_data_without_lists_of_weights_repeat_it_to_the_last_digit(runner, tmp_path):
     run, out = tmp_path / "run", tmp_path / "model"
     done = runner.run(*TINY, f"hydra.run.dir={run}")
@@ -128,7 +130,7 @@ def test_rows_that_a_run_skips_as_bad_keep_their_place(runner, tmp_path):
     assert measured["evaluated"] == evaluated(runner, run, tmp_path / "eval")
 
 
-@pytest.mark.parametrize("net", ["sasrec", "hstu", "two_tower", "din"])
+@pytest.mark.parametrize("net", fast("two_tower", of=["sasrec", "hstu", "two_tower", "din"]))
 def test_models_of_items_give_the_rankings_of_the_evaluation(runner, beauty, tmp_path, net):  # noqa: F811
     drawn = ("model.net.uniform=9", *FULL)
     more = {"sasrec": drawn, "hstu": drawn, "two_tower": FULL, "din": ()}[net]
@@ -147,6 +149,7 @@ def test_models_of_items_give_the_rankings_of_the_evaluation(runner, beauty, tmp
         assert found[name] == pytest.approx(value, rel=1e-5), name
 
 
+@pytest.mark.slow
 @pytest.mark.parity("E12")
 def test_each_quantisation_reports_before_and_after(runner, table_run, tmp_path):
     sizes = []
@@ -159,6 +162,7 @@ def test_each_quantisation_reports_before_and_after(runner, table_run, tmp_path)
     assert json.loads((tmp_path / "int4" / "manifest.json").read_text())["quantise"] == "int4"
 
 
+@pytest.mark.slow
 def test_several_formats_lie_in_one_folder_and_score_py_needs_nothing_of_ours(
     runner, table_run, tmp_path
 ):
@@ -177,7 +181,7 @@ def test_several_formats_lie_in_one_folder_and_score_py_needs_nothing_of_ours(
 BLOCKED = ("runner", "torchrec", "fbgemm_gpu", "hydra", "omegaconf")
 
 
-@pytest.mark.parametrize("format_", ["pt2", "onnx"])
+@pytest.mark.parametrize("format_", fast("onnx", of=["pt2", "onnx"]))
 def test_raw_rows_are_scored_without_torchrec_fbgemm_and_hydra(
     runner, table_run, model, tmp_path, format_
 ):
@@ -204,6 +208,7 @@ print(json.dumps({{k: v.tolist() for k, v in scores.items()}}))
     assert all(0 < p < 1 for p in scores["click"])
 
 
+@pytest.mark.slow
 def test_the_average_of_the_weights_is_a_choice(runner, tmp_path):
     run = tmp_path / "run"
     done = runner.run(*TINY, "trainer.ema.decay=0.9", f"hydra.run.dir={run}")
@@ -237,7 +242,7 @@ def test_mistakes_are_told_together_and_nothing_is_written(runner, table_run, tm
     assert (done.code, "exists already" in done.text) == (2, True)
 
 
-@pytest.mark.parametrize("broken", ["weights", "transforms"])
+@pytest.mark.parametrize("broken", fast("transforms", of=["weights", "transforms"]))
 def test_an_artifact_that_is_not_what_was_evaluated_is_not_written(
     table_run, tmp_path, monkeypatch, broken
 ):

@@ -17,6 +17,7 @@ from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
 from runner.serving.loaded_graph import load_graph
 from tests.models.scene import CONF, SMALL, from_yaml, make_model
+from tests.tiers import fast
 from tests.tiny import make_context
 
 SIZES = (1, 2, 17, 1024)
@@ -160,24 +161,21 @@ def check(model, schema: Schema, graphs, tolerance: float) -> None:
 
 
 # the graph has the very operators; sums of another order differ in the last digits
-@pytest.mark.parametrize("stem", NAMES)
+@pytest.mark.parametrize("stem", fast("dlrm", "ple", "sasrec", of=NAMES))
 def test_every_model_as_pt2_equals_the_model(stem, tmp_path):
     model, schema = model_of(stem)
     check(model, schema, exported(model, schema, "pt2", tmp_path), 1e-5)
 
 
-@pytest.mark.parametrize(
-    "stem", [pytest.param(s, marks=() if s == "dlrm" else pytest.mark.slow) for s in NAMES]
-)
+@pytest.mark.parametrize("stem", fast("dlrm", of=NAMES))
 def test_every_model_as_onnx_equals_the_model(stem, tmp_path):
     pytest.importorskip("onnxruntime")
     model, schema = model_of(stem)
     check(model, schema, exported(model, schema, "onnx", tmp_path), 1e-4)
 
 
-@pytest.mark.parametrize(
-    "stem", [pytest.param(s, marks=() if s == "mlp" else pytest.mark.slow) for s in NAMES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stem", NAMES)
 def test_every_model_as_machine_code_equals_the_model(stem, tmp_path):
     model, schema = model_of(stem)
     check(model, schema, exported(model, schema, "aoti", tmp_path), 1e-4)
@@ -206,7 +204,7 @@ def test_weights_of_ids_tables_of_several_widths_and_no_numbers(format_, tmp_pat
     check(model, schema, graphs, 1e-4)
 
 
-@pytest.mark.parametrize("stem", ["deepfm", "din"])
+@pytest.mark.parametrize("stem", fast("din", of=["deepfm", "din"]))
 @pytest.mark.parametrize(("kind", "tolerance"), [("fp16", 0.02), ("int8", 0.1), ("int4", 1.5)])
 def test_quantised_tables_are_near_the_whole_ones(stem, kind, tolerance, tmp_path):
     model, schema = model_of(stem)

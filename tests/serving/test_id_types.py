@@ -18,6 +18,7 @@ from runner.serving import Scorer
 from runner.serving.predict_run import predict_files
 from tests.conftest import Zygote
 from tests.data.test_formats import write_arrow, write_avro, write_orc
+from tests.tiers import fast
 
 SCHEMA = {
     "labels": {"click": {}},
@@ -117,7 +118,7 @@ def trained(runner: Zygote, tmp_path_factory: pytest.TempPathFactory):
 TRAININGS = [(format_, pa.int64()) for format_ in WRITERS] + [("parquet", pa.string())]
 
 
-@pytest.mark.parametrize(("format_", "type_"), TRAININGS, ids=str)
+@pytest.mark.parametrize(("format_", "type_"), fast(*TRAININGS[:2], of=TRAININGS), ids=str)
 def test_rows_of_every_format_have_the_auc_of_the_evaluation(trained, tmp_path, format_, type_):
     run, test = trained(format_, type_), clicks(2)
     expected = public.load(run).metrics["test/auc"]
@@ -134,7 +135,7 @@ TYPES = [pa.int64(), pa.int32(), pa.float64(), pa.string(), pa.large_string()]
 TYPES += [pa.dictionary(pa.int32(), pa.string())]
 
 
-@pytest.mark.parametrize(("format_", "type_"), TRAININGS, ids=str)
+@pytest.mark.parametrize(("format_", "type_"), fast(*TRAININGS[:2], of=TRAININGS), ids=str)
 def test_tables_in_memory_have_the_same_scores_whatever_the_type_of_their_ids(
     trained, format_, type_
 ):

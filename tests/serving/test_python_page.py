@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT, Zygote
 from tests.test_readme import SMALL
 
 
+@pytest.mark.slow
 def test_every_example_of_the_page_runs(runner: Zygote, tmp_path: Path):
     few = ("trainer.max_steps=10", "report=false", *SMALL)
     words = ("dataset.write_to=rows", "hydra.run.dir=outputs/mine", *few)

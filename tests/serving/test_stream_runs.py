@@ -19,6 +19,7 @@ from runner.errors import UserError
 from runner.serving import Scorer
 from tests.conftest import Zygote
 from tests.data.streaming.files import arrive
+from tests.tiers import fast
 from tests.whole.test_online import MODEL, STREAM
 
 PLAIN = {
@@ -74,7 +75,7 @@ BROKERS: list[object] = []
 SCHEMAS = {"plain": PLAIN, "encoded": ENCODED, "kafka": PLAIN}
 
 
-@pytest.fixture(scope="module", params=SCHEMAS)
+@pytest.fixture(scope="module", params=fast("encoded", "kafka", of=SCHEMAS))
 def run(request, runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its stream is gone, as a stream's rows are."""
     folder = tmp_path_factory.mktemp("stream")
@@ -90,7 +91,7 @@ def run(request, runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder / "run"
 
 
-@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize("ending", fast("parquet", of=["parquet", "csv"]))
 def test_labelled_rows_are_what_its_artifact_is_held_against(runner, run, tmp_path, ending):
     test = run.parent / f"test.{ending}"
     model = tmp_path / "model"

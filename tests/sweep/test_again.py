@@ -55,6 +55,7 @@ def test_a_grid_is_resumed_by_its_directory_and_run_again_after_a_change_of_code
     assert sorted(r["folder"].endswith("_2") for r in board(place)) == [True, True]
 
 
+@pytest.mark.slow
 def test_a_search_is_resumed_with_more_trials(runner, command, tmp_path):
     place = tmp_path / "s"
     words = ["search=random", "search.num_trials=2", *TINY, f"hydra.sweep.dir={place}"]

@@ -56,6 +56,7 @@ def test_a_stopped_job_has_saved_and_can_be_resumed(runner, tmp_path):
     assert ended["metrics"]["test/auc"] == float(twin["test/auc"])
 
 
+@pytest.mark.slow
 def test_all_ranks_of_a_stopped_job_stop(runner, tmp_path):
     words = ["search=quasi_random", "search.num_trials=3", "search.pruner=asha"]
     words += ["trainer.max_steps=36", "trainer.eval_every=4", "trainer.num_processes=2"]

@@ -45,6 +45,7 @@ def test_each_sampler_ends_with_its_number_of_trials_and_the_best_of_them(tmp_pa
     assert list(starts(tmp_path).values()) == [1] * 12
 
 
+@pytest.mark.slow
 def test_later_trials_of_tpe_are_better_than_those_of_a_random_search(tmp_path):
     for sampler in ("tpe", "random"):
         assert search_run(tmp_path / sampler, {"x": "interval(0, 1)"}, sampler=sampler) == 0
@@ -70,6 +71,7 @@ def test_a_quasi_random_search_covers_every_eighth_of_each_dimension_with_eight_
     assert sorted(len(bin(int(p["z"]))) - 3 for p in found) == list(range(8))
 
 
+@pytest.mark.slow
 def test_a_longer_search_goes_on_with_the_trials_of_the_shorter_one(tmp_path, capsys):
     request = {"sampler": "quasi-random"}
     assert search_run(tmp_path / "s", SPACE, num_trials=3, **request) == 0
@@ -84,6 +86,7 @@ def test_a_longer_search_goes_on_with_the_trials_of_the_shorter_one(tmp_path, ca
     assert points(tmp_path / "q") == points(tmp_path / "s")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
 def test_a_search_that_is_stopped_between_trials_goes_on_as_if_it_had_not_been(tmp_path, sampler):
     goals = {"validation/auc": "max", "validation/log_loss": "min"} if sampler == "nsga2" else None
@@ -94,6 +97,7 @@ def test_a_search_that_is_stopped_between_trials_goes_on_as_if_it_had_not_been(t
     assert points(tmp_path / "s") == points(tmp_path / "q")
 
 
+@pytest.mark.slow
 def test_several_objectives_give_a_pareto_front(tmp_path, capsys):
     space = {"x": "choice(0.1, 0.2, 0.3)", "y": "choice(1, 2)"}
     goals = {"validation/auc": "max", "validation/log_loss": "min"}
@@ -180,6 +184,7 @@ def test_asha_lets_one_in_three_go_on_at_each_rung(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on_with_the_same_points_and_ends_as_a_quiet_one(tmp_path):
     request = {
         "space": {"x": "interval(0, 1)", "do": "choice(ok)", "steps": "choice(4)"},

@@ -6,7 +6,6 @@ import pytest
 
 from tests.fault_table import check_row, run_fault_script
 
-pytestmark = pytest.mark.xdist_group("whole_faults")
 MODULE = "tests.whole.faults"
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from tests.fault_table import check_row, run_fault_script
 
-pytestmark = pytest.mark.xdist_group("checkpoint_faults")
 MODULE = "tests.rundir.checkpoint.faults"
 
 

@@ -75,6 +75,7 @@ def test_a_compiled_dense_half_is_refused():
         Activations(every=1).on_run_start(FakeTraining(make_context(), compiled=True))
 
 
+@pytest.mark.slow
 def test_an_observed_run_equals_a_plain_one_also_when_it_is_resumed(runner: Zygote, tmp_path):
     def rows(folder, split):
         lines = (tmp_path / folder / "metrics.jsonl").read_text().splitlines()

@@ -161,6 +161,7 @@ def test_without_a_tracker_that_shows_them_they_are_refused_before_torch_is_impo
     assert "callbacks.weights.histograms" in done.text and "tracker=tensorboard" in done.text
 
 
+@pytest.mark.slow
 def test_a_killed_and_resumed_run_shows_each_once_and_trains_as_without(runner, tmp_path):
     run, plain = tmp_path / "run", tmp_path / "plain"
     traced = ("--allow", "tests", "task._target_=tests.whole.traced.Traced")

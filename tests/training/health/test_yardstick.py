@@ -140,6 +140,7 @@ def test_a_result_has_its_yardstick_and_a_setting_turns_it_off(runner, tmp_path)
     assert "logistic regression" in page.text
 
 
+@pytest.mark.slow
 def test_a_linear_start_is_the_regression_at_step_0_and_resumes(runner, tmp_path):
     words = [w for w in TINY if not w.startswith("model.net")]
     words += ["model=wide_and_deep", "checkpoint.init_linear=true", "trainer.eval_every=10"]
