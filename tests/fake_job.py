@@ -76,6 +76,7 @@ def fake_command(
         types.ModuleType("runner.reporting.console"),
     )
     build.check_parts = lambda config, allowed: None  # type: ignore[attr-defined]
+    build.check_patterns = lambda config, allowed: None  # type: ignore[attr-defined]
     build.build_job = lambda config, run, **more: jobs.build(config, run, **more)  # type: ignore[attr-defined]
     view.View = lambda: None  # type: ignore[attr-defined]
     view.__path__ = list(real_view.__path__)  # its other modules stay what they are

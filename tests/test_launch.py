@@ -284,7 +284,7 @@ def test_a_full_disk_at_the_very_end_is_an_error_not_a_success(command, monkeypa
     def full(run, result):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("runner.launch.write_result", full)
+    monkeypatch.setattr("runner.launch.job.write_result", full)
     monkeypatch.setattr("runner.worker.write_result", full)
     code, _, err = command("hydra.run.dir=run")
     assert code == 1

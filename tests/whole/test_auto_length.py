@@ -61,7 +61,7 @@ def test_each_of_the_keys_may_be_auto_beside_numbers(cache):
 def test_data_that_do_not_tell_their_rows_are_refused_by_name(monkeypatch):
     composed = compose_job(["trainer.batch_size=auto"])
     composed.config["dataset"] = {"_target_": "mydata.clicks.Clicks"}
-    monkeypatch.setattr("runner.launch.check_parts", lambda *given, **more: None)
+    monkeypatch.setattr("runner.launch.checks.check_parts", lambda *given, **more: None)
     with pytest.raises(ConfigError, match=r"trainer\.batch_size=auto: .*give a number"):
         resolve_automatic(composed, [])
 

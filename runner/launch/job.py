@@ -19,26 +19,22 @@ from runner.config.background_work import disable_background_work
 from runner.config.compose import ComposedConfig
 from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.locations import PROJECT
-from runner.config.proposed_length import automatic_keys
 from runner.config.rules import get_key
-from runner.config.rules.data_fit import find_data_problems
 from runner.config.rules.resume import check_resumable
 from runner.config.settings import DEBUG_LOOP, EVALUATE_LOOP
-from runner.config.signature import hash_fields, signature_fields
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import run_under_torchrun
 from runner.distributed.world_size import launched_rank, launched_world_size
-from runner.errors import ConfigError, DataError, UserError, raise_combined
-from runner.machine import set_thread_environment, usable_cores
-from runner.rundir.checkpoint.folder import step_folders
-from runner.rundir.json_files import dumps, read_jsonl
+from runner.errors import UserError
+from runner.launch.checks import check_fits_dataset, check_parts, resolve_automatic, set_threads
+from runner.launch.spec import run_spec
+from runner.launch.status import print_status
+from runner.rundir.json_files import read_jsonl
 from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
-from runner.rundir.run import Run, RunSpec, open_run, reopen_run, write_result
-from runner.rundir.run_files import read_meta
-from runner.worker import judge_parts, release_ranks, run_job
+from runner.rundir.run import Run, open_run, reopen_run, write_result
+from runner.worker import release_ranks, run_job
 
 log = logging.getLogger("runner")
-_fingerprints: dict[str, str] = {}
 
 
 @contextmanager
@@ -174,150 +170,15 @@ def _open_run_dir(
     return open_run(template, spec, project=PROJECT)
 
 
-def resolve_automatic(
-    composed: ComposedConfig, allowed: Sequence[str], *, in_own_process: bool = False
-) -> ComposedConfig:
-    """Return a configuration with a number in place of each `auto`; the rows are counted for it.
-
-    Args:
-        composed: checked, see `with_row_count`.
-        allowed: packages that a `_target_` may lie in.
-        in_own_process: see `check_parts`.
-
-    Raises:
-        ConfigError: for data that do not tell how many rows they have, and where the configuration
-            is wrong with the numbers.
-        UserError: for data that cannot be found or read.
-    """
-    keys = automatic_keys(composed.config)
-    if not keys:
-        return composed
-    from runner.data.prepare.count_rows import count_train_rows
-
-    check_parts(composed, allowed, in_own_process=in_own_process)
-    check_fits_dataset(composed.config)
-    rows = count_train_rows(composed.config["dataset"])
-    if rows is None:
-        raise ConfigError(
-            f"{keys[0]}=auto: follows from the number of train rows, which a stream and a dataset "
-            "of your own do not tell before the training; give a number"
-        )
-    resolved = with_row_count(composed, rows)
-    check_composed(resolved, allowed)
-    chosen = ", ".join(f"{key}={get_key(resolved.config, key)}" for key in keys)
-    return replace(resolved, notes=(*resolved.notes, f"auto, for {rows:,} train rows: {chosen}"))
-
-
-def check_fits_dataset(config: Mapping[str, Any]) -> None:
-    """Hold the configuration against the schema that the dataset declares, before it is read.
-
-    Raises:
-        ConfigError: with everything that does not fit.
-    """
-    from runner.data.prepare.fingerprint import build_recipe
-    from runner.data.prepare.outline import outline_schema
-
-    recipe = build_recipe(config["dataset"])
-    outline = None if recipe is None else outline_schema(recipe)
-    if outline is not None:
-        raise_combined(find_data_problems(config, outline))
-
-
-def check_parts(
-    composed: ComposedConfig, allowed: Sequence[str], *, in_own_process: bool = False
-) -> None:
-    """Judge what the `_target_`s of a checked configuration name, before any data is read.
-
-    Args:
-        composed: the configuration, checked.
-        allowed: packages that a `_target_` may lie in.
-        in_own_process: as where ranks are to be forked, which this process must do without torch.
-
-    Raises:
-        ConfigError: with every mistake.
-    """
-    forks = composed.config["trainer"]["num_processes"] > 1 and launched_world_size() is None
-    if not (in_own_process or forks):
-        _set_threads(composed)
-    judge_parts(composed, allowed, in_own_process=in_own_process or forks)
-
-
-def print_status(text: str) -> None:
-    """Print a line on stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def _run_dir_template(composed: ComposedConfig, loop: str) -> str:
     if loop == EVALUATE_LOOP and composed.run_dir == DEFAULT_RUN_DIR:
         return "outputs/eval/{name}/{time}_{signature}"
     return composed.run_dir
 
 
-def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
-    """Return what the run directory will say about this job.
-
-    It reads the fingerprint of the data, and writes nothing.
-
-    Args:
-        composed: the configuration.
-        command: the words of the command line.
-
-    Raises:
-        UserError: for data that cannot be found or read.
-    """
-    kind = "eval" if get_key(composed.config, "loop._target_") == EVALUATE_LOOP else "train"
-    data = _fingerprint(composed.config["dataset"])
-    source = _evaluation_source(composed) if kind == "eval" else None
-    return RunSpec(
-        config=composed.saved_config,
-        signature_fields=signature_fields(composed.saved_config, data, source),
-        signature=hash_fields(signature_fields(composed.config, data, source)),
-        name=composed.name,
-        choices=composed.choices,
-        command=command,
-        kind=kind,
-        source=source,
-        overrides=composed.overrides,
-    )
-
-
-def _fingerprint(dataset: Mapping[str, Any]) -> str:
-    """Return the fingerprint of the data, cached, since the jobs of a sweep mostly share it.
-
-    Raises:
-        DataError: for a file that cannot be read.
-    """
-    from runner.data.prepare.fingerprint import fingerprint
-
-    key = dumps(dataset)
-    if key not in _fingerprints:
-        try:
-            _fingerprints[key] = fingerprint(dataset)
-        except OSError as error:
-            name = error.filename or "the data"
-            raise DataError(f"{name}: {error.strerror or error}") from error
-    return _fingerprints[key]
-
-
-def _evaluation_source(composed: ComposedConfig) -> dict[str, Any]:
-    """Return which checkpoint of which run an evaluation takes.
-
-    The newest checkpoint is a part of it, because the run may go on after this evaluation.
-    """
-    step = get_key(composed.config, "checkpoint.step")
-    path = get_key(composed.config, "checkpoint.path")
-    if composed.source_run is None:
-        return {"path": os.path.abspath(path), "step": step}
-    steps = step_folders(composed.source_run / "checkpoints").items()
-    newest = max((s for s, folder in steps if (folder / "manifest.json").exists()), default=None)
-    where = os.path.abspath(path or composed.source_run)
-    signature = read_meta(composed.source_run)["signature"]
-    return {"path": where, "signature": signature, "step": step, "newest": newest}
-
-
 def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> int:
     """Run the job in this process or on ranks of its own, and record how it ended."""
-    _set_threads(composed)
+    set_threads(composed)
     size = composed.config["trainer"]["num_processes"]
     if launched_world_size() is not None:
         outcome = run_under_torchrun(lambda: run_job(composed, run, allowed))
@@ -326,13 +187,6 @@ def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) 
     else:
         outcome = run_job(composed, run, allowed)
     return _record_outcome(composed, run, outcome)
-
-
-def _set_threads(composed: ComposedConfig) -> None:
-    """Set what must be set before torch is imported."""
-    trainer = composed.config["trainer"]
-    share = max(1, usable_cores() // trainer["num_processes"])
-    set_thread_environment(trainer["num_threads"] or share)
 
 
 def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessResult) -> int:

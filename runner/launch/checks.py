@@ -1,0 +1,92 @@
+"""Checks of a composed job that need its data or torch, before a directory is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from runner.config.compose import ComposedConfig
+from runner.config.composed_checks import check_composed, with_row_count
+from runner.config.proposed_length import automatic_keys
+from runner.config.rules import get_key
+from runner.config.rules.data_fit import find_data_problems
+from runner.distributed.world_size import launched_world_size
+from runner.errors import ConfigError, raise_combined
+from runner.machine import set_thread_environment, usable_cores
+from runner.worker import judge_parts
+
+
+def resolve_automatic(
+    composed: ComposedConfig, allowed: Sequence[str], *, in_own_process: bool = False
+) -> ComposedConfig:
+    """Return a configuration with a number in place of each `auto`; the rows are counted for it.
+
+    Args:
+        composed: checked, see `with_row_count`.
+        allowed: packages that a `_target_` may lie in.
+        in_own_process: see `check_parts`.
+
+    Raises:
+        ConfigError: for data that do not tell how many rows they have, and where the configuration
+            is wrong with the numbers.
+        UserError: for data that cannot be found or read.
+    """
+    keys = automatic_keys(composed.config)
+    if not keys:
+        return composed
+    from runner.data.prepare.count_rows import count_train_rows
+
+    check_parts(composed, allowed, in_own_process=in_own_process)
+    check_fits_dataset(composed.config)
+    rows = count_train_rows(composed.config["dataset"])
+    if rows is None:
+        raise ConfigError(
+            f"{keys[0]}=auto: follows from the number of train rows, which a stream and a dataset "
+            "of your own do not tell before the training; give a number"
+        )
+    resolved = with_row_count(composed, rows)
+    check_composed(resolved, allowed)
+    chosen = ", ".join(f"{key}={get_key(resolved.config, key)}" for key in keys)
+    return replace(resolved, notes=(*resolved.notes, f"auto, for {rows:,} train rows: {chosen}"))
+
+
+def check_fits_dataset(config: Mapping[str, Any]) -> None:
+    """Hold the configuration against the schema that the dataset declares, before it is read.
+
+    Raises:
+        ConfigError: with everything that does not fit.
+    """
+    from runner.data.prepare.fingerprint import build_recipe
+    from runner.data.prepare.outline import outline_schema
+
+    recipe = build_recipe(config["dataset"])
+    outline = None if recipe is None else outline_schema(recipe)
+    if outline is not None:
+        raise_combined(find_data_problems(config, outline))
+
+
+def check_parts(
+    composed: ComposedConfig, allowed: Sequence[str], *, in_own_process: bool = False
+) -> None:
+    """Judge what the `_target_`s of a checked configuration name, before any data is read.
+
+    Args:
+        composed: the configuration, checked.
+        allowed: packages that a `_target_` may lie in.
+        in_own_process: as where ranks are to be forked, which this process must do without torch.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    forks = composed.config["trainer"]["num_processes"] > 1 and launched_world_size() is None
+    if not (in_own_process or forks):
+        set_threads(composed)
+    judge_parts(composed, allowed, in_own_process=in_own_process or forks)
+
+
+def set_threads(composed: ComposedConfig) -> None:
+    """Set what must be set before torch is imported."""
+    trainer = composed.config["trainer"]
+    share = max(1, usable_cores() // trainer["num_processes"])
+    set_thread_environment(trainer["num_threads"] or share)

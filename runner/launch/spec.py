@@ -1,0 +1,81 @@
+"""What a run directory says about a job: its settings, its data and its signature."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.config.compose import ComposedConfig
+from runner.config.rules import get_key
+from runner.config.settings import EVALUATE_LOOP
+from runner.config.signature import hash_fields, signature_fields
+from runner.errors import DataError
+from runner.rundir.checkpoint.folder import step_folders
+from runner.rundir.json_files import dumps
+from runner.rundir.run import RunSpec
+from runner.rundir.run_files import read_meta
+
+_fingerprints: dict[str, str] = {}
+
+
+def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
+    """Return what the run directory will say about this job.
+
+    It reads the fingerprint of the data, and writes nothing.
+
+    Args:
+        composed: the configuration.
+        command: the words of the command line.
+
+    Raises:
+        UserError: for data that cannot be found or read.
+    """
+    kind = "eval" if get_key(composed.config, "loop._target_") == EVALUATE_LOOP else "train"
+    data = _fingerprint(composed.config["dataset"])
+    source = _evaluation_source(composed) if kind == "eval" else None
+    return RunSpec(
+        config=composed.saved_config,
+        signature_fields=signature_fields(composed.saved_config, data, source),
+        signature=hash_fields(signature_fields(composed.config, data, source)),
+        name=composed.name,
+        choices=composed.choices,
+        command=command,
+        kind=kind,
+        source=source,
+        overrides=composed.overrides,
+    )
+
+
+def _fingerprint(dataset: Mapping[str, Any]) -> str:
+    """Return the fingerprint of the data, cached, since the jobs of a sweep mostly share it.
+
+    Raises:
+        DataError: for a file that cannot be read.
+    """
+    from runner.data.prepare.fingerprint import fingerprint
+
+    key = dumps(dataset)
+    if key not in _fingerprints:
+        try:
+            _fingerprints[key] = fingerprint(dataset)
+        except OSError as error:
+            name = error.filename or "the data"
+            raise DataError(f"{name}: {error.strerror or error}") from error
+    return _fingerprints[key]
+
+
+def _evaluation_source(composed: ComposedConfig) -> dict[str, Any]:
+    """Return which checkpoint of which run an evaluation takes.
+
+    The newest checkpoint is a part of it, because the run may go on after this evaluation.
+    """
+    step = get_key(composed.config, "checkpoint.step")
+    path = get_key(composed.config, "checkpoint.path")
+    if composed.source_run is None:
+        return {"path": os.path.abspath(path), "step": step}
+    steps = step_folders(composed.source_run / "checkpoints").items()
+    newest = max((s for s, folder in steps if (folder / "manifest.json").exists()), default=None)
+    where = os.path.abspath(path or composed.source_run)
+    signature = read_meta(composed.source_run)["signature"]
+    return {"path": where, "signature": signature, "step": step, "newest": newest}
