@@ -51,7 +51,7 @@ def build_histories(events: pa.Table, settings: Interactions) -> int:
     split_E, ones_E = np.zeros(len(order_E), np.int8), np.ones(len(order_E), bool)
     times = times[order_E].astype(np.float64)
     rows = make_rows(Events(users[order_E], times, split_E, ones_E, ones_E), 0, settings)
-    ids, total = {"history": items[order_E].astype(np.int32)}, 0
+    ids, total = {"history": pa.array(items[order_E].astype(np.int32))}, 0
     for first in range(0, len(rows.row_R), 4 * BLOCK_ROWS):
         block = rows.slice(first, first + 4 * BLOCK_ROWS)
         total += len(history_columns(block, times, ids, None)["history"].values)

@@ -26,7 +26,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 # first word of a name -> folder or file
-DATA = {"movielens": "ml-1m", "amazon": "amazon-beauty", "criteo": "criteo10k/train.txt"}
+DATA = {
+    "movielens": "ml-1m",
+    "ml1m": "ml-1m/ratings.dat",
+    "amazon": "amazon-beauty",
+    "criteo": "criteo10k/train.txt",
+}
 SHOWN = ("auc", "log_loss", "recall@5", "ndcg@5", "recall@10", "ndcg@10")
 KEYS = "Command|Protocol|Models|Seen|Published|Below"
 HEADER = (

@@ -81,6 +81,7 @@ class SparseFeature:
     weighted: bool = False
     mean_length: float = 1.0  # pooling factor, for the planner
     pooling: Literal["sum", "mean"] = "sum"
+    num_special: int = 0  # the first rows, which stand for unknown and missing values
 
     @property
     def table_name(self) -> str:

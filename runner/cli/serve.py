@@ -27,10 +27,13 @@ def serve(words: Sequence[str], allow: Sequence[str]) -> int:
     threads = max(1, usable_cores() // settings.workers)
     set_thread_environment(threads)
     if settings.workers > 1:
-        from runner.serving.scorer import check_artifact
+        from runner.serving.check_artifact import check_artifact
+        from runner.serving.item_index import read_index_manifest
         from runner.serving.server.workers import serve_with_workers
 
-        check_artifact(settings.model, settings.format, settings.trust_native_code)
+        artifact, _ = check_artifact(settings.model, settings.format, settings.trust_native_code)
+        if settings.index is not None:
+            read_index_manifest(settings.index, {"version": artifact.version})
         return serve_with_workers(settings, listener, threads)
     from runner.serving.server.counters import Counters
     from runner.serving.server.worker import serve as serve_alone
@@ -58,10 +61,12 @@ def make_parser() -> VerbParser:
         ("--host", "ADDRESS", str, "address to listen on; default: 127.0.0.1, this machine only"),
         ("--port", "N", int, "port to listen on; default: 8080; 0: any free one"),
         ("--workers", "N", int, "processes, each with a copy of the model; default: 1"),
+        ("--index", "DIR", Path, "search the nearest items in what `index` has made of this model"),
         ("--follow", "DIR", Path, "apply the deltas that `export --since` writes into this folder"),
         ("--name", "NAME", str, "what addresses call the model; default: the folder's name"),
         ("--format", "FORMAT", str, "pt2, aoti or onnx; default: the first in the folder"),
         ("--max-rows", "N", int, "rows of a request; more: 400; default: 4096"),
+        ("--max-top-k", "K", int, "nearest items of a row; more: 400; default: 1000"),
         ("--max-body-mb", "N", int, "size of a request; more: 413; default: 16"),
         ("--queue", "N", int, "requests of a worker that may wait; more: 503; default: 64"),
         ("--batch-rows", "N", int, "rows scored together; 1: each request alone; default: 1024"),

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 from runner.config_key import Key
 from runner.distributed.global_batch import configured_global_batch_size
 from runner.errors import nearest_hint
-from runner.metrics.settings import TRAIN_EVALUATION, evaluation_name, find_metric, measured_names
+from runner.metrics.names import TRAIN_EVALUATION, evaluation_name, find_metric
+from runner.metrics.result_keys import measured_names
 
 DIRECTIONS = ("max", "min")
 

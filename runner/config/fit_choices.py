@@ -12,7 +12,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from runner.metrics.settings import RETRIEVAL_METRICS, RETRIEVAL_NETS
+from runner.metrics.names import RETRIEVAL_METRICS, RETRIEVAL_NETS
 
 FULL_RANKING = {"eval": list(RETRIEVAL_METRICS), "train": [], "candidates": "full"}
 MONITOR = {"metric": f"validation/{RETRIEVAL_METRICS[0]}", "direction": "max"}

@@ -126,15 +126,18 @@ def _arguments(source: _Source, node: ast.ClassDef | ast.FunctionDef) -> PartArg
     if isinstance(node, ast.FunctionDef):
         return _arguments_of_function(source, node)
     init = next((n for n in node.body if _is_init(n)), None)
+    own = PartArguments(dict(_fields(source, node)), takes_more=True)
     if isinstance(init, ast.FunctionDef):
-        return _arguments_of_function(source, init)
-    fields = dict(_fields(source, node))
+        own = _arguments_of_function(source, init)
+        if not own.takes_more:
+            return own
     for base in map(ast.unparse, node.bases):
         found = _find_beside(source, base)
         if found is not None:
             above = _arguments(*found)
-            return PartArguments({**above.declared, **fields}, above.takes_more)
-    return PartArguments(fields, takes_more=bool(node.bases))  # a base class from elsewhere
+            return PartArguments({**above.declared, **own.declared}, above.takes_more)
+    # a base class from elsewhere may take anything
+    return own if init is not None else PartArguments(own.declared, bool(node.bases))
 
 
 def _is_init(node: ast.stmt) -> bool:

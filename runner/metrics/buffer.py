@@ -108,3 +108,11 @@ def _metric_rows(rows_CN: Tensor, tasks: int, num_parts: int) -> MetricRows:
         rows_CN[2 * tasks],
         rows_CN[first_loss : first_loss + num_parts],
     )
+
+
+def make_metric_rows(prediction: Prediction, losses: Mapping[str, Tensor]) -> MetricRows:
+    """Make the rows of a batch, detached, in the form that metrics count them."""
+    weights_B = prediction.weights_B
+    parts = [loss.detach() for loss in losses.values()]
+    losses_PB = torch.stack(parts) if parts else weights_B.new_zeros(0, len(weights_B))
+    return MetricRows(prediction.logits_BT.detach(), prediction.labels_BT, weights_B, losses_PB)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.settings import add_task_means, names_for_task, result_key
+from runner.metrics.result_keys import add_task_means, names_for_task, result_key
 
 
 class CalibrationError:

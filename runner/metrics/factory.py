@@ -12,19 +12,12 @@ from runner.metrics.calibration import CalibrationError
 from runner.metrics.collection import MetricCollection
 from runner.metrics.lists import RecommendedLists
 from runner.metrics.metric_set import MetricSet
+from runner.metrics.names import ITEM_POPULARITY, METRICS, POPULARITY_LEVELS, get_metric, split_task
 from runner.metrics.own import OwnMetric, OwnMetrics
 from runner.metrics.protocol import Metrics
 from runner.metrics.ranking import PerUserMetrics
-from runner.metrics.settings import (
-    ITEM_POPULARITY,
-    METRICS,
-    POPULARITY_LEVELS,
-    MetricSettings,
-    check_tasks,
-    find_group_column,
-    get_metric,
-    split_task,
-)
+from runner.metrics.result_keys import check_tasks
+from runner.metrics.settings import MetricSettings, find_group_column
 from runner.metrics.slices import SlicedMetrics
 from runner.metrics.threshold import ThresholdMetrics
 
@@ -100,6 +93,8 @@ def _make_unsliced(
 
 def _find_user_column(settings: MetricSettings, schema: Schema) -> int | None:
     """Return the index of the users' column; None: each row of label 1 is ranked by itself."""
+    if settings.per_event:
+        return None
     if settings.group is not None:
         return list(schema.groups).index(settings.group)
     return 0 if schema.groups else None

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.settings import parse_cutoff, result_key
+from runner.metrics.names import parse_cutoff
+from runner.metrics.result_keys import result_key
 
 # in `Prediction.aux` of a model with an open catalogue
 LISTS_KEY = "top_BK"  # the ids of the best items, best first

@@ -15,25 +15,18 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
-from runner.metrics.buffer import MAX_LOSS_PARTS, MetricRows, RowBuffer
+from runner.metrics.buffer import MAX_LOSS_PARTS, MetricRows, RowBuffer, make_metric_rows
 from runner.metrics.curves import (
     average_precision,
     average_precision_error,
     roc_auc,
     roc_auc_error,
 )
+from runner.metrics.names import METRICS, get_metric
 from runner.metrics.protocol import UNDEFINED_NOTE
+from runner.metrics.result_keys import add_task_means, names_for_task, result_key, result_keys
 from runner.metrics.score_store import ScoreBuffer
-from runner.metrics.settings import (
-    METRICS,
-    MetricSettings,
-    add_task_means,
-    find_group_column,
-    get_metric,
-    names_for_task,
-    result_key,
-    result_keys,
-)
+from runner.metrics.settings import MetricSettings, find_group_column
 from runner.metrics.sums import (
     NUM_SUMS,
     binary_results,
@@ -303,11 +296,3 @@ class MetricSet:
                 self._without_mixed_group.add(index)
             results |= {"gauc": weighted, "gauc_unweighted": unweighted}
         return results
-
-
-def make_metric_rows(prediction: Prediction, losses: Mapping[str, Tensor]) -> MetricRows:
-    """Make the rows of a batch, detached, in the form that metrics count them."""
-    weights_B = prediction.weights_B
-    parts = [loss.detach() for loss in losses.values()]
-    losses_PB = torch.stack(parts) if parts else weights_B.new_zeros(0, len(weights_B))
-    return MetricRows(prediction.logits_BT.detach(), prediction.labels_BT, weights_B, losses_PB)

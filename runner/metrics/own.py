@@ -16,7 +16,7 @@ from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
 from runner.errors import ConfigError, nearest_hint
-from runner.metrics.settings import add_task_means, result_key
+from runner.metrics.result_keys import add_task_means, result_key
 
 if TYPE_CHECKING:
     from torchmetrics import Metric

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
+from runner.metrics.names import parse_cutoff
 from runner.metrics.protocol import UNDEFINED_NOTE
-from runner.metrics.settings import add_task_means, names_for_task, parse_cutoff, result_key
+from runner.metrics.result_keys import add_task_means, names_for_task, result_key
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

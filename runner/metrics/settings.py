@@ -1,123 +1,27 @@
-"""The names of all metrics, and the settings of the `metrics` group.
+"""The settings of the `metrics` group.
 
 It imports no torch, because the rules of configuration use it before torch is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any
 
 from runner.config_key import Key, find_field_problems
 from runner.errors import ConfigError, nearest_hint, raise_combined
-
-# metrics that need bins or users are not part of a MetricSet, see runner/metrics/factory.py
-Needs = Literal["sums", "ranks", "groups", "bins", "users", "threshold", "lists"]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """The properties of a metric."""
-
-    kind: Literal["binary", "regression"]  # of the tasks that it is for
-    needs: Needs  # what must be kept of the rows to compute it
-    direction: Literal["max", "min", "one"]  # which values are better; one: those nearer to 1
-
-
-METRICS: Mapping[str, Metric] = {
-    "auc": Metric("binary", "ranks", "max"),
-    "pr_auc": Metric("binary", "ranks", "max"),
-    "gauc": Metric("binary", "groups", "max"),
-    "gauc_unweighted": Metric("binary", "groups", "max"),
-    "log_loss": Metric("binary", "sums", "min"),
-    "normalized_entropy": Metric("binary", "sums", "min"),
-    "rce": Metric("binary", "sums", "max"),
-    "calibration": Metric("binary", "sums", "one"),
-    "accuracy": Metric("binary", "sums", "max"),
-    "mae": Metric("regression", "sums", "min"),
-    "mse": Metric("regression", "sums", "min"),
-}
-SEPARATE_METRICS: Mapping[str, Metric] = {
-    "ece": Metric("binary", "bins", "min"),
-    "mrr": Metric("binary", "users", "max"),
-}
-TRAIN_EVALUATION = "train_eval"  # an evaluation of the train split; "train" is what training saw
-METRICS_AT_K = ("ndcg", "recall", "hit_rate")  # followed by a number, such as ndcg@10
-# of the lists that a model recommends, and which values are better
-LIST_METRICS: Mapping[str, Literal["max", "min"]] = {
-    "coverage": "max",
-    "novelty": "max",
-    "gini": "min",
-}
-# a value of metrics.slice_by: rows by how often their item occurs in the train split
-ITEM_POPULARITY = "item_popularity"
-POPULARITY_LEVELS = ("cold", "rare", "middle", "popular")
-METRICS_AT_THRESHOLD = ("precision", "recall", "f1")  # followed by a probability: recall@0.5
-# models that rank all items, and what they are measured by where nobody says otherwise
-RETRIEVAL_NETS = (
-    "runner.models.bert4rec.BERT4Rec",
-    "runner.models.gru4rec.GRU4Rec",
-    "runner.models.hstu.HSTU",
-    "runner.models.sasrec.SASRec",
-    "runner.models.two_tower.TwoTower",
+from runner.metrics.names import (
+    ITEM_POPULARITY,
+    METRICS,
+    SEPARATE_METRICS,
+    check_names,
+    find_metric,
+    get_metric,
+    parse_cutoff,
 )
-RETRIEVAL_METRICS = ("recall@10", "ndcg@10")
+
 CANDIDATE_CHOICES = ("rows", "full")
-
-
-def evaluation_name(split: str) -> str:
-    """Return the name that files, trackers and tables give to an evaluation of a split.
-
-    It is the split's own, but for the train split: `train` are the means over the updates of a
-    window, in which the model changed.
-    """
-    return TRAIN_EVALUATION if split == "train" else split
-
-
-def parse_cutoff(name: str) -> tuple[str, int | None]:
-    """Split ndcg@10 into ('ndcg', 10); the cutoff is None if it is not a whole number from 1."""
-    kind, _, cutoff = name.partition("@")
-    return kind, int(cutoff) if cutoff.isdecimal() and int(cutoff) > 0 else None
-
-
-def parse_threshold(name: str) -> tuple[str, float | None]:
-    """Split f1@0.3 into ('f1', 0.3); None if that is no number between 0 and 1 with a point."""
-    kind, _, text = name.partition("@")
-    whole, point, digits = text.partition(".")
-    is_decimal = point and whole in ("", "0") and digits.isdecimal() and float(f"0.{digits}") > 0
-    return kind, float(f"0.{digits}") if is_decimal else None
-
-
-def split_task(name: str) -> tuple[str, str]:
-    """Split auc/click, the metric of one task, into ('auc', 'click'); 'auc' is that of all: ''."""
-    base, _, task = name.partition("/")
-    return base, task
-
-
-def get_metric(name: str) -> Metric:
-    """Return the metric of a name, with or without a task.
-
-    Raises:
-        KeyError: if there is no such metric.
-    """
-    name, _ = split_task(name)
-    kind, cutoff = parse_cutoff(name)
-    if kind in METRICS_AT_K and cutoff is not None:
-        return Metric("binary", "users", "max")
-    if kind in LIST_METRICS and cutoff is not None:
-        return Metric("binary", "lists", LIST_METRICS[kind])
-    if kind in METRICS_AT_THRESHOLD and parse_threshold(name)[1] is not None:
-        return Metric("binary", "threshold", "max")
-    return METRICS[name] if name in METRICS else SEPARATE_METRICS[name]
-
-
-def find_metric(name: str) -> Metric | None:
-    """Return the metric of a name, None if there is no such metric."""
-    try:
-        return get_metric(name)
-    except KeyError:
-        return None
 
 
 @dataclass(frozen=True)
@@ -178,6 +82,22 @@ class MetricSettings:
     leave_history_out: Annotated[
         bool, Key("with full: items of the row's own history are not ranked")
     ] = True
+    leave_seen_out: Annotated[
+        bool,
+        Key(
+            "with full: nor is any item that the user has seen in the train split or before the "
+            "row, however long ago; for data of `interactions`, in evaluations of held-out splits",
+            signed="when set",
+        ),
+    ] = False
+    per_event: Annotated[
+        bool,
+        Key(
+            "with full: rankings are means over the rows of label 1; false: over users, each of "
+            "whom counts alike",
+            signed="when set",
+        ),
+    ] = False
     slice_by: Annotated[
         str | None,
         Key(
@@ -193,7 +113,7 @@ class MetricSettings:
 
     def __post_init__(self) -> None:
         for key, names in (("eval", self.eval), ("train", self.train)):
-            _check_names(f"metrics.{key}", names)
+            check_names(f"metrics.{key}", names)
         for name in self.own:
             if not name.isidentifier() or name == "loss" or find_metric(name) is not None:
                 raise ConfigError(
@@ -205,6 +125,12 @@ class MetricSettings:
                 raise ConfigError(
                     f"metrics.train: {name!r} needs all rows of a pass, which training does not "
                     "keep; put it into metrics.eval"
+                )
+        for key in ("leave_seen_out", "per_event"):
+            if getattr(self, key) and self.candidates != "full":
+                raise ConfigError(
+                    f"metrics.{key}=true: is about rankings of all items: "
+                    "metrics.candidates=full, for models that find items"
                 )
         for name in self.list_metrics:
             if self.candidates != "full":
@@ -238,46 +164,6 @@ class MetricSettings:
     def needs_item_popularity(self) -> bool:
         """Whether items are counted over the train split for an evaluation."""
         return bool(self.list_metrics) or self.slice_by == ITEM_POPULARITY
-
-
-def _check_names(key: str, names: Sequence[str]) -> None:
-    if isinstance(names, str) or not isinstance(names, Sequence):
-        raise ConfigError(f"{key}={names!r} must be a list of metric names, such as [auc]")
-    for name in names:
-        if not isinstance(name, str):
-            raise ConfigError(f"{key}: {name!r} is not the name of a metric")
-        if name == "loss":
-            raise ConfigError(f"{key}: 'loss' is always measured; take it out of the list")
-        kind = name.partition("@")[0]
-        if kind in (*METRICS_AT_K, *LIST_METRICS, *METRICS_AT_THRESHOLD) and not find_metric(name):
-            ends = [((*METRICS_AT_K, *LIST_METRICS), "a whole number from 1", "10")]
-            ends += [(METRICS_AT_THRESHOLD, "a probability between 0 and 1", "0.5")]
-            rules = " or in ".join(
-                f"{what}, such as '{kind}@{example}'"
-                for kinds, what, example in ends
-                if kind in kinds
-            )
-            raise ConfigError(f"{key}: {name!r} must end in {rules}")
-        if find_metric(name) is None:
-            known = [
-                *METRICS,
-                *SEPARATE_METRICS,
-                *(f"{kind}@10" for kind in (*METRICS_AT_K, *LIST_METRICS)),
-            ]
-            known += [f"{kind}@0.5" for kind in METRICS_AT_THRESHOLD]
-            raise ConfigError(
-                f"{key}: unknown metric {name!r}{nearest_hint(name, known)}; "
-                f"there are: {', '.join(known)}"
-            )
-
-
-class TaskLike(Protocol):
-    """What this module needs of a `TaskSpec`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
 
 
 def find_group_column(settings: MetricSettings, groups: Sequence[str]) -> int | None:
@@ -324,81 +210,3 @@ def check_slice_column(
             f"metrics.slice_by={name}: no group column and no column of ids"
             f"{nearest_hint(name, known)}; there are {', '.join(known) or 'none'}"
         )
-
-
-def measured_names(settings: Mapping[str, Any], key: str = "eval") -> list[str]:
-    """Return the names, without tasks, of what a list of the group `metrics` measures.
-
-    Args:
-        settings: of the group, as in the configuration.
-        key: eval or train.
-    """
-    names = [split_task(name)[0] for name in settings.get(key, [])]
-    own = (settings.get("own") or {}) if key == "eval" else {}
-    return list(dict.fromkeys(["loss", *names, *own]))
-
-
-def names_for_task(names: Sequence[str], task: TaskLike) -> list[str]:
-    """Return those of the metrics that are measured for a task, without its name."""
-    found = []
-    for name in names:
-        base, chosen = split_task(name)
-        if chosen in ("", task.name) and get_metric(base).kind == task.kind:
-            found.append(base)
-    return list(dict.fromkeys(found))
-
-
-def check_tasks(key: str, names: Sequence[str], tasks: Sequence[TaskLike]) -> None:
-    """Check that metrics of one task name a task of the dataset that they can be measured for.
-
-    Args:
-        key: of the list, for the message.
-        names: of metrics.
-        tasks: of the dataset.
-
-    Raises:
-        ConfigError: for an unknown task, or one of another kind.
-    """
-    kinds = {task.name: task.kind for task in tasks}
-    for name in names:
-        base, task = split_task(name)
-        if not task:
-            continue
-        if task not in kinds:
-            raise ConfigError(
-                f"{key}: {name!r}: the dataset has no task {task!r}{nearest_hint(task, kinds)}; "
-                f"there are {', '.join(kinds)}"
-            )
-        if get_metric(base).kind != kinds[task]:
-            raise ConfigError(f"{key}: {name!r}: {task} is a {kinds[task]} task")
-
-
-def result_key(name: str, task: TaskLike, tasks: Sequence[TaskLike]) -> str:
-    """Return the key of a result: `auc`, or `auc/<task>` if there are several tasks."""
-    return name if len(tasks) == 1 else f"{name}/{task.name}"
-
-
-def result_keys(names: Sequence[str], tasks: Sequence[TaskLike]) -> list[str]:
-    """Return the keys of what `MetricSet.compute` will return, without parts of the loss."""
-    results = {"loss": 0.0}
-    for task in tasks:
-        keys = [result_key(n, task, tasks) for n in names_for_task(names, task)]
-        results |= dict.fromkeys(keys, 0.0)
-    return list(add_task_means(results, names, tasks))
-
-
-def add_task_means(
-    results: Mapping[str, float], names: Sequence[str], tasks: Sequence[TaskLike]
-) -> dict[str, float]:
-    """Add the mean of each metric over the tasks, `auc` to `auc/click` and `auc/buy`.
-
-    So there is one number to go by, for example for a checkpoint's monitor.
-    """
-    extended = dict(results)
-    if len(tasks) > 1:
-        for name in dict.fromkeys(split_task(name)[0] for name in names):
-            keys = [result_key(name, task, tasks) for task in tasks]
-            values = [results[key] for key in keys if key in results]
-            if values:
-                extended[name] = sum(values) / len(values)
-    return extended

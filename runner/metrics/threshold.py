@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from runner.batch import Prediction, TaskSpec
+from runner.metrics.names import parse_threshold
 from runner.metrics.protocol import UNDEFINED_NOTE
-from runner.metrics.settings import add_task_means, names_for_task, parse_threshold, result_key
+from runner.metrics.result_keys import add_task_means, names_for_task, result_key
 from runner.metrics.sums import ratio
 
 

@@ -5,6 +5,8 @@ B batch, L sequence length, N = L + 1 places with that of the row's item, D widt
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,8 +15,6 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import (
     Count,
     DropoutRate,
-    EmbeddingInit,
-    NumNegatives,
     ShareBelow1,
     Width,
 )
@@ -32,12 +32,13 @@ class BERT4Rec(NextItemModel):
     row's item. The loss is configurable; the paper's is the softmax over all items (`every`).
 
     Args:
-        schema: see `NextItemModel`, as for `embedding_dim`, `sequence`, `item`, `every`, `uniform`,
-            `popularity` and `embedding_init`.
+        schema: see `NextItemModel`.
+        embedding_dim: D, width of the table and of a query.
         num_blocks: blocks of self-attention.
         num_heads: heads of each block.
         mask_share: the chance that a place of the history is masked in training.
         dropout: dropout of the embeddings and in the blocks.
+        shared: further arguments of `NextItemModel`.
 
     Raises:
         ValueError: if the schema lacks what is needed, or if sizes do not fit together.
@@ -52,23 +53,9 @@ class BERT4Rec(NextItemModel):
         num_heads: Count,
         mask_share: ShareBelow1,
         dropout: DropoutRate = 0.0,
-        sequence: str | None = None,
-        item: str | None = None,
-        every: bool = False,
-        uniform: NumNegatives = 0,
-        popularity: NumNegatives = 0,
-        embedding_init: EmbeddingInit = None,
+        **shared: Any,
     ) -> None:
-        super().__init__(
-            schema,
-            embedding_dim,
-            sequence=sequence,
-            item=item,
-            every=every,
-            uniform=uniform,
-            popularity=popularity,
-            embedding_init=embedding_init,
-        )
+        super().__init__(schema, embedding_dim=embedding_dim, **shared)
         self.mask_share = mask_share
         self.seed = int(torch.randint(2**31, ()))  # from the run's seed, so the same on all ranks
         self.mask_1D = nn.Parameter(torch.empty(1, embedding_dim))

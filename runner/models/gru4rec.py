@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from runner.batch import Schema
-from runner.models.argument_types import Count, DropoutRate, EmbeddingInit, NumNegatives, Width
+from runner.models.argument_types import Count, DropoutRate, Width
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.next_item import CausalModel
 
@@ -19,13 +21,14 @@ class GRU4Rec(CausalModel):
     from one batch to the next as in the paper's parallel sessions.
 
     Args:
-        schema: see `NextItemModel`, as for `embedding_dim`, `sequence`, `item`, `every`, `uniform`,
-            `popularity` and `embedding_init`.
+        schema: see `NextItemModel`.
+        embedding_dim: D, width of the table and of a query.
         hidden_dim: width of the state of each GRU layer.
         num_layers: layers of the GRU.
         dropout: dropout of the embeddings, between the layers, and of the last layer's states.
         every_place: whether all places learn. If not, only the last one does, which suits data
             with a row for each item.
+        shared: further arguments of `NextItemModel`.
 
     Raises:
         ValueError: if the schema lacks what is needed.
@@ -40,23 +43,9 @@ class GRU4Rec(CausalModel):
         num_layers: Count,
         dropout: DropoutRate = 0.0,
         every_place: bool = True,
-        sequence: str | None = None,
-        item: str | None = None,
-        every: bool = False,
-        uniform: NumNegatives = 0,
-        popularity: NumNegatives = 0,
-        embedding_init: EmbeddingInit = None,
+        **shared: Any,
     ) -> None:
-        super().__init__(
-            schema,
-            embedding_dim,
-            sequence=sequence,
-            item=item,
-            every=every,
-            uniform=uniform,
-            popularity=popularity,
-            embedding_init=embedding_init,
-        )
+        super().__init__(schema, embedding_dim=embedding_dim, **shared)
         self.every_place = every_place
         self.drop = Dropout(dropout)
         widths = [embedding_dim, *[hidden_dim] * num_layers]

@@ -6,13 +6,14 @@ B batch, L sequence length, D width, H heads, A width of a head.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import Schema
-from runner.models.argument_types import Count, DropoutRate, EmbeddingInit, NumNegatives, Width
+from runner.models.argument_types import Count, DropoutRate, Width
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.next_item import CausalModel
 from runner.models.layers.sizes import check_sizes
@@ -31,6 +32,7 @@ class HSTUBlock(nn.Module):
         num_heads: H.
         max_length: the longest L.
         dropout: dropout of what f2 maps.
+        shared: further arguments of `NextItemModel`.
 
     Raises:
         ValueError: if the width is not a multiple of `num_heads`.
@@ -75,8 +77,8 @@ class HSTU(CausalModel):
     sequences also hold the user's actions; ours are items only.
 
     Args:
-        schema: see `NextItemModel`, as for `embedding_dim`, `sequence`, `item`, `every`, `uniform`,
-            `popularity` and `embedding_init`.
+        schema: see `NextItemModel`.
+        embedding_dim: D, width of the table and of a query.
         num_blocks: blocks of attention.
         num_heads: heads of each block.
         dropout: dropout of the embeddings and in the blocks.
@@ -96,23 +98,9 @@ class HSTU(CausalModel):
         num_heads: Count,
         dropout: DropoutRate = 0.0,
         every_place: bool = True,
-        sequence: str | None = None,
-        item: str | None = None,
-        every: bool = False,
-        uniform: NumNegatives = 0,
-        popularity: NumNegatives = 0,
-        embedding_init: EmbeddingInit = None,
+        **shared: Any,
     ) -> None:
-        super().__init__(
-            schema,
-            embedding_dim,
-            sequence=sequence,
-            item=item,
-            every=every,
-            uniform=uniform,
-            popularity=popularity,
-            embedding_init=embedding_init,
-        )
+        super().__init__(schema, embedding_dim=embedding_dim, **shared)
         self.every_place = every_place
         self.drop = Dropout(dropout)
         self.blocks = nn.Sequential(

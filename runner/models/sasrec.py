@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +13,6 @@ from runner.batch import Schema
 from runner.models.argument_types import (
     Count,
     DropoutRate,
-    EmbeddingInit,
-    NumKept,
-    NumNegatives,
-    Switch,
     Width,
 )
 from runner.models.layers.dropout import Dropout
@@ -30,13 +27,14 @@ class SASRec(CausalModel):
     Places count from the newest item, which is what the paper's padding in front amounts to.
 
     Args:
-        schema: see `NextItemModel`, as for `embedding_dim`, `sequence`, `item`, `every`, `uniform`,
-            `popularity`, `exclude_known`, `hardest` and `embedding_init`.
+        schema: see `NextItemModel`.
+        embedding_dim: D, width of the table and of a query.
         num_blocks: blocks of self-attention.
         num_heads: heads of each block.
         dropout: dropout of the embeddings and in the blocks.
         every_place: whether all places learn. If not, only the last one does, which suits data
             with a row for each item.
+        shared: further arguments of `NextItemModel`.
 
     Raises:
         ValueError: if the schema lacks what is needed, or if sizes do not fit together.
@@ -51,27 +49,9 @@ class SASRec(CausalModel):
         num_heads: Count,
         dropout: DropoutRate = 0.0,
         every_place: bool = True,
-        sequence: str | None = None,
-        item: str | None = None,
-        every: bool = False,
-        uniform: NumNegatives = 0,
-        popularity: NumNegatives = 0,
-        exclude_known: Switch = False,
-        hardest: NumKept = 0,
-        embedding_init: EmbeddingInit = None,
+        **shared: Any,
     ) -> None:
-        super().__init__(
-            schema,
-            embedding_dim,
-            sequence=sequence,
-            item=item,
-            every=every,
-            uniform=uniform,
-            popularity=popularity,
-            exclude_known=exclude_known,
-            hardest=hardest,
-            embedding_init=embedding_init,
-        )
+        super().__init__(schema, embedding_dim=embedding_dim, **shared)
         self.places_LD = nn.Parameter(torch.empty(self.max_length, embedding_dim))
         nn.init.normal_(self.places_LD, std=0.02)
         self.drop = Dropout(dropout)

@@ -200,7 +200,7 @@ class TwoTower(RetrievalModel):
         hard = self.encode_hard_negatives(embeddings, row_P) if self.hard_negatives else None
         aux = self.negatives.score(query_BD[row_P], positives, sampled, known=known, hard=hard)
         aux["row_P"] = row_P
-        aux |= self.rank_in_catalogue(query_BD, per_row["item"], per_row)
+        aux |= self.rank_in_catalogue(query_BD, per_row["item"], per_row, batch.rows_B)
         aux |= self.row_vectors(query_BD, item_BD, per_row)
         return Prediction.of(logits_B1, batch, **aux)
 

@@ -23,9 +23,9 @@ from runner.serving.artifact import (
 )
 from runner.serving.artifact_weights import read_artifact_weights, write_graph
 from runner.serving.delta import Delta, open_delta
-from runner.serving.example_rows import EXAMPLE, write_example
-from runner.serving.item_table import ITEMS, QUERIES, read_item_table, write_item_table
-from runner.serving.item_vectors import with_vectors_of
+from runner.serving.example_rows import EXAMPLE, ids_in_range, write_example
+from runner.serving.item_table import ITEMS, read_item_table, read_query_rows, write_item_table
+from runner.serving.item_vectors import with_vectors_of, write_queries
 from runner.serving.scorer import Scorer
 from runner.serving.write_aside import write_aside
 
@@ -75,14 +75,14 @@ def apply_deltas(
             for format_ in base.formats:
                 write_graph(base, spec.name, format_, own, folder)
         _copy_others(base, opened, folder)
-        write_example(folder, base.formats, _example_inputs(base))
+        write_example(folder, base.formats, _example_inputs(artifact))
         write_json(folder / METRICS, _last_metrics(base, opened))
         facts = _facts(artifact, opened)
         write_manifest(folder, facts, artifact.version)
         if ITEMS in base.manifest["files"]:
             scorer = Scorer.load(folder, trust_native_code=trust_native_code)
             write_item_table(folder, with_vectors_of(read_item_table(base), scorer))
-            shutil.copyfile(base.path / QUERIES, folder / QUERIES)  # rows to query with are gone
+            write_queries(folder, scorer, read_query_rows(base))
             write_manifest(folder, facts, artifact.version)
     return open_artifact(out)
 
@@ -103,10 +103,16 @@ def _copy_others(base: Artifact, deltas: Sequence[Delta], folder: Path) -> None:
     shutil.copyfile(base.path / SCORE, folder / SCORE)
 
 
-def _example_inputs(base: Artifact) -> dict[str, np.ndarray]:
-    names = {f"{spec.name}/{name}" for spec in base.graphs for name in spec.inputs}
-    with np.load(base.path / EXAMPLE, allow_pickle=False) as example:
-        return {name: example[name] for name in names}
+def _example_inputs(artifact: Artifact) -> dict[str, np.ndarray]:
+    """Return the inputs of the base's example; an id whose row is gone is that of the unknown."""
+    with np.load(artifact.path / EXAMPLE, allow_pickle=False) as example:
+        return {
+            f"{spec.name}/{name}": values
+            for spec in artifact.graphs
+            for name, values in ids_in_range(
+                spec, artifact.raw, {name: example[f"{spec.name}/{name}"] for name in spec.inputs}
+            ).items()
+        }
 
 
 def _last_metrics(base: Artifact, deltas: Sequence[Delta]) -> dict[str, Any]:

@@ -5,10 +5,9 @@ I items, Q queries, K best items, D width.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -38,13 +37,13 @@ from runner.serving.item_table import (
     read_queries,
     write_item_table,
 )
+from runner.serving.measure_index import TIMES, lower_recall, measure
 from runner.serving.write_aside import write_aside
 
 EXACT_UP_TO = 1_000_000  # items; the default for more is hnsw
 NEIGHBOURS, EF_CONSTRUCTION = 32, 200  # of HNSW
 MAX_EF_SEARCH = 4096
 ITEMS_A_LIST = 39  # at least, of IVF: faiss asks for so many to learn a list's centre
-SINGLE_QUERIES = 100  # that are timed one by one
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,8 @@ class IndexSettings:
     """What index to make.
 
     Args:
-        kind: exact, hnsw or ivf; None: exact up to a million items.
+        kind: exact, hnsw or ivf; None: exact up to a million items, and for more hnsw unless it
+            finds less than `recall` or is no faster than an exact search.
         recall: the share of the exact best items that an approximate index is to find.
         top_k: how many best items.
     """
@@ -108,45 +108,88 @@ def make_index(
     kind = settings.kind or ("exact" if len(items.ids) <= EXACT_UP_TO else "hnsw")
     if kind != "exact":
         check_faiss(kind)
-    top_k = min(settings.top_k, len(items.ids))
+    exact = _Built("exact", partial(search_exactly, items.vectors_ID))
     with write_aside(out) as folder:
-        exact = partial(search_exactly, items.vectors_ID)
-        parameters: dict[str, int] = {}
-        search: Search = exact
-        started = time.perf_counter()
-        if kind == "exact":
+        built = exact if kind == "exact" else _approximate(kind, items, exact, query_QD, settings)
+        if settings.kind is None and (reason := why_exact(built, settings.recall)):
+            built = replace(exact, instead_of={"kind": kind, "why": reason, **built.measured})
+        if not built.measured:
+            top_k = min(settings.top_k, len(items.ids))
+            built = replace(built, measured=measure(built.search, exact.search, query_QD, top_k))
+        if built.index is None:
             write_item_table(folder, items)
         else:
-            index, parameters = _build(kind, items)
-            built_s = time.perf_counter() - started
-            tuning_QD = query_QD[::2]
-            parameters |= _tune(index, kind, exact, tuning_QD, top_k, settings.recall)
-            search = search_by_faiss(index, parameters)
-            query_QD = query_QD[1::2] if len(query_QD) > 1 else query_QD
-            import_faiss(kind).write_index(index, str(folder / FAISS_FILE))
+            import_faiss(kind).write_index(built.index, str(folder / FAISS_FILE))
             names = pa.table({"id": items.ids, "row": items.rows_I})
             pq.write_table(names, folder / ITEMS, write_page_checksum=True)
-        measured: dict[str, Any] = measure(search, exact, query_QD, top_k)
-        if kind != "exact":
-            measured["build_s"] = round(built_s, 3)
+        facts = _facts(artifact, items, built)
         if evaluate is not None:
-            measured["evaluation"] = evaluate(ItemIndex(items.ids, items.rows_I, search))
-        facts = _facts(artifact, items, kind, parameters, measured)
+            served = ItemIndex(items.ids, items.rows_I, built.search)
+            facts["measured"]["evaluation"] = evaluate(served)
         write_manifest(folder, facts)
     return facts
 
 
-def _facts(
-    artifact: Artifact,
-    items: ItemTable,
-    kind: str,
-    parameters: Mapping[str, int],
-    measured: Mapping[str, Any],
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Built:
+    """An index that can be written.
+
+    Args:
+        kind: exact, hnsw or ivf.
+        search: its search.
+        index: of faiss; None: it is exact.
+        parameters: of faiss.
+        measured: by `measure`.
+        instead_of: what was measured of an approximate index that it is better than.
+    """
+
+    kind: str
+    search: Search
+    index: Any = None
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    instead_of: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _approximate(
+    kind: str, items: ItemTable, exact: _Built, query_QD: np.ndarray, settings: IndexSettings
+) -> _Built:
+    """Build an approximate index, choose its effort by half of the queries, measure the others."""
+    started, top_k = time.perf_counter(), min(settings.top_k, len(items.ids))
+    index, parameters = _build(kind, items)
+    built_s = time.perf_counter() - started
+    parameters |= _tune(index, kind, exact.search, query_QD[::2], top_k, settings.recall)
+    search = search_by_faiss(index, parameters)
+    query_QD = query_QD[1::2] if len(query_QD) > 1 else query_QD
+    measured = measure(search, exact.search, query_QD, top_k)
+    alone = measure(exact.search, exact.search, query_QD, top_k)
+    measured |= {f"exact_{name}": alone[name] for name in TIMES}
+    measured["build_s"] = round(built_s, 3)
+    return _Built(kind, search, index, parameters, measured)
+
+
+def why_exact(built: _Built, recall: float) -> str | None:
+    """Return why an exact search is better than an approximate index; None if it is not."""
+    measured = built.measured
+    if built.index is None:
+        return None
+    found = list(_recalls(measured).values())[-1]
+    if found < recall:
+        return f"it finds {found:.4f}, and --recall asks for {recall:g}"
+    if measured[TIMES[0]] >= measured[f"exact_{TIMES[0]}"]:
+        return "it is no faster"
+    return None
+
+
+def _recalls(measured: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in measured.items() if name.startswith("recall@")}
+
+
+def _facts(artifact: Artifact, items: ItemTable, built: _Built) -> dict[str, Any]:
     own = artifact.manifest
     return {
-        "kind": kind,
-        "parameters": dict(parameters),
+        "kind": built.kind,
+        "parameters": dict(built.parameters),
         "num_items": len(items.ids),
         "width": int(items.vectors_ID.shape[1]),
         "model": {
@@ -158,8 +201,9 @@ def _facts(
             "quantise": own["quantise"],
         },
         "leaves_out": find_history(artifact),
-        "measured": dict(measured),
-        "versions": {} if kind == "exact" else {"faiss-cpu": version("faiss-cpu")},
+        "measured": dict(built.measured),
+        "instead_of": dict(built.instead_of),
+        "versions": {} if built.index is None else {"faiss-cpu": version("faiss-cpu")},
     }
 
 
@@ -192,57 +236,32 @@ def _tune(
     while True:
         effort = min(effort, largest)
         found, _ = search_by_faiss(index, {name: effort})(query_QD, top_k)
-        if measure_recall(found, expected) >= recall or effort == largest:
+        if lower_recall(found, expected) >= recall or effort == largest:
             return {name: effort}
         effort *= 2
-
-
-def measure_recall(found_QK: np.ndarray, expected_QK: np.ndarray) -> float:
-    """Return the share of the expected positions that were found."""
-    hits = [np.isin(expected, found).sum() for found, expected in zip(found_QK, expected_QK)]
-    return float(np.sum(hits) / max(1, expected_QK.size))
-
-
-def measure(search: Search, exact: Search, query_QD: np.ndarray, top_k: int) -> dict[str, Any]:
-    """Measure what a search finds and how long it takes.
-
-    Returns:
-        `queries`, their number; `recall@10` and `recall@K`, the shares of the exact best items that
-        are found; `ms_a_query` of queries one by one (the median), and `ms_a_query_in_batches`.
-    """
-    found, _ = search(query_QD, top_k)
-    expected, _ = exact(query_QD, top_k)
-    result: dict[str, Any] = {"queries": len(query_QD)}
-    for k in sorted({min(10, top_k), top_k}):
-        result[f"recall@{k}"] = measure_recall(found[:, :k], expected[:, :k])
-    single = [_seconds(search, row[None], top_k) for row in query_QD[:SINGLE_QUERIES]]
-    batch_s = min(_seconds(search, query_QD, top_k) for _ in range(3))
-    result["ms_a_query"] = round(statistics.median(single) * 1e3, 6)
-    result["ms_a_query_in_batches"] = round(batch_s / len(query_QD) * 1e3, 6)
-    return result
-
-
-def _seconds(search: Search, query_QD: np.ndarray, top_k: int) -> float:
-    started = time.perf_counter()
-    search(query_QD, top_k)
-    return time.perf_counter() - started
 
 
 def describe_index(facts: Mapping[str, Any], wanted: float) -> list[str]:
     """Return what people read about an index."""
     measured = facts["measured"]
     effort = ", ".join(f"{name} {value}" for name, value in facts["parameters"].items())
-    recalls = {name: value for name, value in measured.items() if name.startswith("recall@")}
+    recalls = _recalls(measured)
     shown = ", ".join(f"{name} {value:.4f}" for name, value in recalls.items())
     lines = [
         f"{facts['kind']}: {facts['num_items']:,} items of width {facts['width']}"
         f"{f' ({effort})' if effort else ''}",
         f"{shown} of the exact search, over {measured['queries']:,} queries of its own rows",
-        f"{measured['ms_a_query']:.3g} ms a query one by one, "
-        f"{measured['ms_a_query_in_batches']:.3g} in batches",
+        _describe_times("", measured),
     ]
-    if list(recalls.values())[-1] < wanted:
-        lines.append(f"note: recall stays below --recall {wanted:g} at the greatest effort")
+    if other := facts["instead_of"]:
+        lines.append(f"exact instead of {other['kind']}, the default for so many: {other['why']}")
+        lines.append(f"{other['kind']}: {_describe_times('', other)}")
+    if facts["kind"] != "exact":
+        lines.append(f"the exact search: {_describe_times('exact_', measured)}")
+        if list(recalls.values())[-1] < wanted:
+            lines.append(f"note: recall is below --recall {wanted:g}: --kind exact finds all")
+        if measured[TIMES[0]] >= measured[f"exact_{TIMES[0]}"]:
+            lines.append("note: it is no faster than the exact search: --kind exact finds all")
     if evaluation := measured.get("evaluation"):
         for name, value in evaluation["evaluated"].items():
             found = evaluation["through_index"][name]
@@ -250,3 +269,8 @@ def describe_index(facts: Mapping[str, Any], wanted: float) -> list[str]:
                 f"{evaluation['split']} {name} {value:.6f} evaluated, {found:.6f} through the index"
             )
     return lines
+
+
+def _describe_times(prefix: str, measured: Mapping[str, Any]) -> str:
+    single, batch = (measured[f"{prefix}{name}"] for name in TIMES)
+    return f"{single:.3g} ms a query one by one, {batch:.3g} in batches"

@@ -11,21 +11,29 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from runner.config.rules.loops import STREAM_DATASETS
 from runner.data.core.dataset import DatasetWrapper
-from runner.errors import ConfigError, UserError
+from runner.data.growing.id_map import sort_held_rows
+from runner.data.tabular.vocabulary import FIRST_VALUE_ID
+from runner.errors import UserError
+from runner.models.layers.embedding import LINEAR_SUFFIX
 from runner.rundir.checkpoint import Checkpoint, read_tensors, tensor_shapes
 from runner.rundir.checkpoint.manifest import read_manifest
 from runner.rundir.lock import FolderLock
-from runner.serving.artifact import Artifact, Task, open_artifact
+from runner.rundir.run import Run
+from runner.serving.artifact import Artifact, RawInputs, Task, open_artifact
 from runner.serving.artifact_weights import read_artifact_weights
 from runner.serving.delta import PREFIX, find_delta, open_delta
+from runner.serving.delta_moves import find_moves
 from runner.serving.delta_write import (
     ModelVersion,
     check_same_model,
@@ -35,10 +43,11 @@ from runner.serving.delta_write import (
 )
 from runner.serving.graphs import TableChoice, without_tables
 from runner.serving.model_facts import model_facts
-from runner.serving.run_inputs import find_run_inputs
+from runner.serving.run_inputs import find_run_inputs, with_vocabularies
+from runner.serving.transforms import read_transforms
 from runner.serving.write_aside import write_aside
 from runner.training.job import Job
-from runner.training.state import EMA_PREFIX
+from runner.training.state import EMA_PREFIX, GROWING_PREFIX
 
 FULL = "full"  # the folder of the whole artifact that the deltas are on
 EXPORT_LOG = "export.log"  # in the run directory: what the export of the whole artifact has said
@@ -55,10 +64,11 @@ class FolderDelivery:
 
     Args:
         to: the folder.
+        rows_from: labelled rows that the whole artifact is held against; None: the test split.
     """
 
-    def __init__(self, *, to: str) -> None:
-        self.folder = Path(to)
+    def __init__(self, *, to: str, rows_from: str | None = None) -> None:
+        self.folder, self._rows_from = Path(to), rows_from
         self._export: tuple[int, subprocess.Popen[bytes]] | None = None  # step, process
         # what was delivered last: None before the first is known
         self._last: tuple[Artifact, dict[str, np.ndarray]] | None = None
@@ -67,16 +77,10 @@ class FolderDelivery:
         """Lock the folder, and keep what is needed of the model; its tables are not copied.
 
         Raises:
-            ConfigError: for growing tables.
             UserError: for a dataset whose raw rows are not known, and a folder that cannot be
                 written, or that another training writes.
         """
         assert job.run is not None
-        if job.context.growing is not None:
-            raise ConfigError(
-                "delivery.every: growing tables cannot be delivered: an export orders their rows "
-                "anew; export the run whole"
-            )
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(self.folder)
@@ -86,16 +90,27 @@ class FolderDelivery:
         for stale in (*self.folder.glob(f".{PREFIX}*.tmp-*"), *self.folder.glob(f".{FULL}.tmp-*")):
             shutil.rmtree(stale, ignore_errors=True)
         self._job, self._run = job, job.run
-        dataset = job.dataset
-        while isinstance(dataset, DatasetWrapper):  # loop=online wraps it
-            dataset = dataset.dataset
-        self._raw = find_run_inputs(job.config, dataset, job.run.dir).raw
+        self._raw = self._read_raw_inputs(job.run)
         model = job.context.model
         with without_tables(model):
             self._model = copy.deepcopy(model).cpu()
         if (self.folder / FULL).exists():
             base = open_artifact(self.folder / FULL)
             check_same_model(base, self._version(base, {}, (), 0, None))
+
+    def _read_raw_inputs(self, run: Run) -> RawInputs:
+        """Return the raw columns of the run; ids of growing tables are not known yet.
+
+        Raises:
+            UserError: for a dataset whose raw rows are not known.
+        """
+        node, dataset = self._job.config["dataset"], self._job.dataset
+        if str(node["_target_"]).startswith(STREAM_DATASETS):
+            transforms = read_transforms(node, run.dir)
+            return RawInputs(transforms.features, transforms.fitted)
+        while isinstance(dataset, DatasetWrapper):  # loop=online wraps it
+            dataset = dataset.dataset
+        return find_run_inputs(self._job.config, dataset, run.dir).raw
 
     def protected_steps(self) -> tuple[int, ...]:
         """Return the step whose checkpoint is being exported."""
@@ -161,6 +176,7 @@ class FolderDelivery:
         """Export a checkpoint whole, in a process of its own."""
         words = [sys.executable, "-m", "runner", "export", str(self._run.dir)]
         words += ["--out", str(self.folder / FULL), f"checkpoint.step={step}"]
+        words += [] if self._rows_from is None else ["--rows-from", self._rows_from]
         words += [word for name in self._job.allowed for word in ("--allow", name)]
         environment = {k: v for k, v in os.environ.items() if k not in _RANK_VARIABLES}
         with (self._run.dir / EXPORT_LOG).open("wb") as log:
@@ -177,7 +193,8 @@ class FolderDelivery:
         if base.manifest["run"]["signature"] == own and (base.step or 0) >= saved.step:
             return  # a resumed training repeats updates that were delivered
         new = self._read_version(base, saved)
-        difference = find_difference(weights, new.weights)
+        moves = find_moves(weights, new.weights, new.graphs, base.raw, new.raw)
+        difference = find_difference(weights, new.weights, moves)
         if difference.is_empty:
             return
         out = self.folder / f"{PREFIX}{saved.step:012d}"
@@ -212,10 +229,16 @@ class FolderDelivery:
         averages = {n for n in names if n.startswith(EMA_PREFIX)}
         averages = averages if base.manifest["weights"] == "ema" else set()
         dense = {n for n in names if n.startswith("dense/")}
-        tensors = read_tensors(saved, sorted(tables | averages | dense))
+        ids = {n for n in names if n.startswith(GROWING_PREFIX) and n.endswith("/ids")}
+        tensors = read_tensors(saved, sorted(tables | averages | dense | ids))
+        maps = {n.split("/")[1]: sort_held_rows(tensors.pop(n).numpy()) for n in ids}
         choice = TableChoice(
             base.manifest["quantise"],
-            weights={n.removeprefix("tables/"): tensors.pop(n) for n in tables},
+            weights={
+                name: _in_order_of_ids(name, tensors.pop(n), maps)
+                for n in tables
+                for name in [n.removeprefix("tables/")]
+            },
         )
         specs, weights = graph_weights(self._model, self._job.dataset.schema, choice)
         for key in weights:
@@ -225,7 +248,9 @@ class FolderDelivery:
                 tensor = tensors.get(f"{EMA_PREFIX}{own}", tensors.get(f"dense/{own}"))
                 assert tensor is not None, key
                 weights[key] = tensor.numpy()
-        return self._version(base, weights, specs, saved.step, saved.path)
+        raw = with_vocabularies(self._raw, {table: found for table, (found, _) in maps.items()})
+        new = self._version(base, weights, specs, saved.step, saved.path)
+        return replace(new, raw=raw)
 
     def _version(
         self,
@@ -241,3 +266,20 @@ class FolderDelivery:
         facts |= {name: base.manifest.get(name) for name in ("quantise", "weights")}
         facts |= {"versions": {"torch": version("torch")}}
         return ModelVersion(facts, graphs or base.graphs, tasks, self._raw, weights)
+
+
+def _in_order_of_ids(
+    name: str, weight_RD: torch.Tensor, maps: Mapping[str, tuple[np.ndarray, np.ndarray]]
+) -> torch.Tensor:
+    """Return the rows of a growing table as a vocabulary of its ids has them; others as they are.
+
+    Args:
+        name: `<table>/weight`.
+        weight_RD: of a checkpoint.
+        maps: table -> its sorted ids, and the row of each.
+    """
+    table = name.rpartition("/")[0].removesuffix(LINEAR_SUFFIX)
+    if table not in maps:
+        return weight_RD
+    rows = torch.from_numpy(maps[table][1])
+    return torch.cat((weight_RD[:FIRST_VALUE_ID], weight_RD[rows]))

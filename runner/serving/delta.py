@@ -29,7 +29,9 @@ from runner.serving.loaded_graph import read_weights
 KIND = "delta"
 WEIGHTS = "delta.safetensors"
 PREFIX = "delta-"  # of the folders of deltas in a folder of deliveries
-ROWS = "/rows"  # behind the name of a table, whose changed rows have these numbers
+# behind the name of a table: the numbers of the rows that changed or are new; of those that are
+# gone, as the base numbers them; and of those that are new
+ROWS, DELETED, INSERTED = "/rows", "/deleted", "/inserted"
 # facts of a whole artifact that become those of the delta
 CARRIED = ("checkpoint", "run", "versions")
 
@@ -58,7 +60,7 @@ class Delta:
 
     @cached_property
     def weights(self) -> dict[str, np.ndarray]:
-        """`<graph>/<weight>`: whole, or the changed rows that `.../rows` lists."""
+        """`<graph>/<weight>`: whole, or the rows that `.../rows` lists."""
         return read_weights(self.path / WEIGHTS)
 
     def check_base(self, artifact: Artifact) -> None:
@@ -89,24 +91,39 @@ class Delta:
         changed = {}
         for key, values in self.weights.items():
             owner, _, name = key.partition("/")
-            if owner != graph or key.endswith(ROWS) or (old := weight(name)) is None:
+            if owner != graph or "/" in name or (old := weight(name)) is None:
                 continue
-            rows = self.weights.get(key + ROWS)
-            resized = self.manifest["resized"].get(key)
-            if rows is None and resized is None:
-                new = np.array(values)
-                fits = old.shape == values.shape
-            else:
-                new = np.array(old) if resized is None else _resized(old, resized)
-                rows = np.zeros(0, np.int32) if rows is None else rows
-                fits = old.shape[1:] == values.shape[1:] and rows.shape == values.shape[:1]
-                fits = fits and (not len(rows) or int(rows.max()) < len(new))
-                if fits:
-                    new[rows] = values
-            if not fits or old.dtype != values.dtype:
-                raise UserError(f"{self.path / WEIGHTS}: {key} does not fit the base's weight")
-            changed[name] = new
+            try:
+                changed[name] = self._new_weight(key, np.asarray(old), values)
+            except (ValueError, IndexError) as error:
+                problem = f"{self.path / WEIGHTS}: {key} does not fit the base's weight"
+                raise UserError(f"{problem}: {error}") from error
+            first = f"{name.rpartition('.rows.')[0]}.first_F"
+            if self.manifest["moved"].get(key, {}).get("starts_changed") and weight(first) is None:
+                raise UserError(
+                    f"{self.path}: tables of {key} begin elsewhere than in the base, which an ONNX "
+                    "graph cannot follow: export the model whole, or use pt2 or aoti"
+                )
         return changed
+
+    def _new_weight(self, key: str, old: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return a weight with what this delta says of it.
+
+        Raises:
+            ValueError: for what does not fit the weight of the base; so is IndexError.
+        """
+        rows = self.weights.get(key + ROWS)
+        if rows is None:
+            if (old.shape, old.dtype) != (values.shape, values.dtype):
+                raise ValueError(f"{old.dtype} {old.shape} and {values.dtype} {values.shape}")
+            return np.array(values)
+        if (old.shape[1:], old.dtype) != (values.shape[1:], values.dtype):
+            raise ValueError(f"rows of {old.dtype} {old.shape[1:]} and {values.dtype}")
+        none = np.zeros(0, np.int64)
+        deleted, inserted = (self.weights.get(key + end, none) for end in (DELETED, INSERTED))
+        new = move_rows(old, deleted, inserted)
+        new[rows] = values
+        return new
 
     def applied_to(self, artifact: Artifact) -> Artifact:
         """Return the artifact with what its manifest and its transforms say after this delta."""
@@ -118,20 +135,19 @@ class Delta:
         return replace(artifact, manifest=manifest, graphs=graphs, tasks=tasks, raw=raw)
 
 
-def _resized(old: np.ndarray, resized: Mapping[str, Any]) -> np.ndarray:
-    """Return stacked tables at their new sizes; rows that are new are not set yet.
+def move_rows(old_RD: np.ndarray, deleted: np.ndarray, inserted: np.ndarray) -> np.ndarray:
+    """Return a copy of stacked tables without the rows that are gone, and with zeros for new ones.
 
     Args:
-        old: [R, D].
-        resized: the first rows of the tables and the number of all rows, before and after.
+        old_RD: the rows of the base.
+        deleted: numbers of the rows that are gone, in the base.
+        inserted: numbers of the rows that are new, in the result. The others keep their order.
     """
-    new = np.zeros((resized["rows"], *old.shape[1:]), old.dtype)
-    before = [*resized["base_starts"], resized["base_rows"]]
-    after = [*resized["starts"], resized["rows"]]
-    for k in range(len(before) - 1):
-        kept = min(before[k + 1] - before[k], after[k + 1] - after[k])
-        new[after[k] : after[k] + kept] = old[before[k] : before[k] + kept]
-    return new
+    new_RD = np.zeros((len(old_RD) - len(deleted) + len(inserted), *old_RD.shape[1:]), old_RD.dtype)
+    is_kept_R = np.ones(len(new_RD), bool)
+    is_kept_R[inserted] = False
+    new_RD[is_kept_R] = np.delete(old_RD, deleted, axis=0) if len(deleted) else old_RD
+    return new_RD
 
 
 def open_delta(path: Path | str) -> Delta:

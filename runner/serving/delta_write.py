@@ -34,11 +34,11 @@ from runner.serving.artifact import (
     hash_values,
     write_schema,
 )
-from runner.serving.delta import CARRIED, KIND, ROWS, WEIGHTS
+from runner.serving.delta import CARRIED, DELETED, INSERTED, KIND, ROWS, WEIGHTS, move_rows
+from runner.serving.delta_moves import RowMove, is_table_weight
 from runner.serving.graphs import TableChoice, build_graphs, without_tables
 
 _CHUNK_ROWS = 1 << 16
-_TABLE_PARTS = ("weight", "codes", "scale_low")  # of `Rows` and `IntegerRows`
 # what of a manifest must be the same in two versions of one model
 SAME_FACTS = ("architecture", "quantise", "weights")
 
@@ -81,7 +81,7 @@ class Difference:
     """What changed between two versions."""
 
     weights: dict[str, np.ndarray] = field(default_factory=dict)  # as `Delta.weights`
-    resized: dict[str, Any] = field(default_factory=dict)  # table -> how its rows moved
+    moved: dict[str, RowMove] = field(default_factory=dict)  # by table
     is_empty: bool = False
 
 
@@ -105,20 +105,25 @@ def check_same_model(base: Artifact, new: ModelVersion) -> None:
         )
 
 
-def find_difference(base: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray]) -> Difference:
+def find_difference(
+    base: Mapping[str, np.ndarray],
+    new: Mapping[str, np.ndarray],
+    moves: Mapping[str, RowMove] | None = None,
+) -> Difference:
     """Compare weights bit by bit: rows of tables that changed, and all else whole.
 
     Args:
         base: `<graph>/<weight>` -> values; a format may have no use for some.
         new: as `base`, complete.
+        moves: by `find_moves`.
 
     Raises:
         UserError: for a weight whose type or shape changed, other than a table's rows.
     """
-    found, anything = Difference(), False
+    found, anything = Difference(moved=dict(moves or {})), bool(moves)
     for key, values in new.items():
         old = base.get(key)
-        is_table = _is_table(key)
+        is_table = is_table_weight(key)
         rest = slice(1, None) if is_table else slice(None)
         if old is None and is_table:
             raise UserError(f"the base has no table {key}: export the model whole")
@@ -132,67 +137,24 @@ def find_difference(base: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray
             anything |= old is not None and old.tobytes() != values.tobytes()
             continue
         assert old is not None
-        moved = _find_move(base, new, key)
-        if moved is not None:
-            found.resized[key] = moved
-        rows = _changed_rows(old, values, moved)
-        if len(rows) or moved is not None:
+        is_changed_R = np.zeros(len(values), bool)
+        move = found.moved.get(key)
+        if move is not None:
+            old = move_rows(old, move.deleted, move.inserted)
+            is_changed_R[move.inserted] = True
+            found.weights[key + DELETED] = _numbers(move.deleted)
+            found.weights[key + INSERTED] = _numbers(move.inserted)
+        is_changed_R[_differing(old, values)] = True
+        rows = np.flatnonzero(is_changed_R)
+        if len(rows) or move is not None:
             found.weights[key] = np.ascontiguousarray(values[rows])
-            found.weights[key + ROWS] = rows.astype(np.int32 if len(values) < 2**31 else np.int64)
+            found.weights[key + ROWS] = _numbers(rows)
             anything = True
-    return Difference(found.weights, found.resized, is_empty=not anything)
+    return Difference(found.weights, found.moved, is_empty=not anything)
 
 
-def _is_table(key: str) -> bool:
-    name = key.partition("/")[2]
-    return name.startswith("lookup.") and name.rpartition(".")[2] in _TABLE_PARTS
-
-
-def _find_move(
-    base: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray], key: str
-) -> dict[str, Any] | None:
-    """Return where the tables of a stack begin, before and after; None if nothing moved.
-
-    Raises:
-        UserError: if it is not known where they began.
-    """
-    first = key.rpartition(".rows.")[0] + ".first_F"
-    starts = sorted(set(new[first].tolist())) if first in new else [0]
-    before = sorted(set(base[first].tolist())) if first in base else [0]
-    sizes = len(base[key]), len(new[key])
-    if first in new and first not in base and sizes[0] == sizes[1]:
-        before = starts  # an ONNX graph does not say; it refuses tables of other sizes
-    if (before, sizes[0]) == (starts, sizes[1]):
-        return None
-    if len(before) != len(starts):
-        raise UserError(f"{key}: has other tables than in the base: export the model whole")
-    ends = zip(before, [*before[1:], sizes[0]], starts, [*starts[1:], sizes[1]], strict=True)
-    deleted = [[a + stop - start, b] for a, b, start, stop in ends if stop - start < b - a]
-    return {
-        "base_starts": before,
-        "base_rows": sizes[0],
-        "starts": starts,
-        "rows": sizes[1],
-        "deleted": deleted,  # rows of the base from, to (exclusive)
-    }
-
-
-def _changed_rows(
-    old_RD: np.ndarray, new_RD: np.ndarray, moved: Mapping[str, Any] | None
-) -> np.ndarray:
-    """Return the numbers of the rows that differ, in the new numbering; new rows do."""
-    if moved is None:
-        return _differing(old_RD, new_RD)
-    found = []
-    before = [*moved["base_starts"], moved["base_rows"]]
-    after = [*moved["starts"], moved["rows"]]
-    for k in range(len(after) - 1):
-        start, size = after[k], after[k + 1] - after[k]
-        kept = min(size, before[k + 1] - before[k])
-        old = old_RD[before[k] : before[k] + kept]
-        found.append(_differing(old, new_RD[start : start + kept]) + start)
-        found.append(np.arange(start + kept, start + size))
-    return np.concatenate(found)
+def _numbers(rows: np.ndarray) -> np.ndarray:
+    return rows.astype(np.int32 if not len(rows) or rows[-1] < 2**31 else np.int64)
 
 
 def _differing(old_RD: np.ndarray, new_RD: np.ndarray) -> np.ndarray:
@@ -248,7 +210,7 @@ def write_delta_manifest(
             for key, values in difference.weights.items()
             if key.endswith(ROWS)
         },
-        "resized": difference.resized,
+        "moved": {key: move.facts() for key, move in difference.moved.items()},
         "files": hash_files(folder),
     }
     version = hash_values(content)

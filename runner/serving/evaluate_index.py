@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from runner.errors import UserError
-from runner.metrics.settings import MetricSettings, parse_cutoff
+from runner.metrics.names import parse_cutoff
+from runner.metrics.settings import MetricSettings
 from runner.reporting.console import View
 from runner.serving.artifact import hash_file
 from runner.serving.item_index import ItemIndex

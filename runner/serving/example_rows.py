@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runner.serving.artifact import graph_file, read_schema
+from runner.serving.artifact import GraphSpec, RawInputs, graph_file, read_schema
 from runner.serving.loaded_graph import load_graph
 
 EXAMPLE = "example.npz"
@@ -29,3 +29,26 @@ def write_example(folder: Path, formats: Sequence[str], inputs: Mapping[str, np.
             named = zip(spec.outputs, outputs)
             example |= {f"{spec.name}/{format_}/{name}": values for name, values in named}
     np.savez(folder / EXAMPLE, allow_pickle=False, **example)
+
+
+def ids_in_range(
+    spec: GraphSpec, raw: RawInputs, inputs: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the inputs of a graph with 0 in place of ids that its tables do not have.
+
+    Args:
+        spec: the graph.
+        raw: has the rows of the tables.
+        inputs: of the graph, by name.
+    """
+    rows = {s.name: raw.fitted.num_rows[s.table or s.name] for s in raw.declared.ids}
+    found = dict(inputs)
+    for n, group in enumerate(spec.groups):
+        lengths_F = inputs[f"lengths_{n}"].sum(axis=1)
+        ends_V = np.repeat([rows[name] for name in group.features], lengths_F)
+        values_V = inputs[f"values_{n}"]
+        found[f"values_{n}"] = np.where(values_V < ends_V, values_V, 0)
+    for n, sequence in enumerate(spec.sequences):
+        ids_BL = inputs[f"ids_{n}"]
+        found[f"ids_{n}"] = np.where(ids_BL < rows[sequence.name], ids_BL, 0)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ from runner.serving.export_plan import ExportSettings
 from runner.serving.formats import save_graph
 from runner.serving.graphs import TableChoice, build_graphs, export_graph, without_tables
 from runner.serving.item_table import find_item_feature, write_item_table
-from runner.serving.item_vectors import make_item_table, write_queries
+from runner.serving.item_vectors import make_item_table, query_columns, write_queries
 from runner.serving.model_facts import model_facts
-from runner.serving.run_inputs import RunInputs, find_run_inputs, freeze_growing_ids
+from runner.serving.run_inputs import RunInputs, find_run_inputs, with_vocabularies
 from runner.serving.scorer import Scorer
 from runner.serving.write_aside import write_aside
 from runner.training.builder import build_job
@@ -42,6 +42,7 @@ from runner.training.loops.evaluate_split import evaluate_split, select_splits
 from runner.training.state import restore_weights
 
 EXAMPLE_ROWS = 4
+NUM_QUERIES = 1024  # at most
 
 
 def export_run(
@@ -100,6 +101,11 @@ class ExportSource:
     split: str
     facts: dict[str, Any]
 
+    @property
+    def table_rows(self) -> Mapping[str, int]:
+        """The rows of tables that are not written whole: growing ones, where ids have a row."""
+        return {} if self.job.context.growing is None else self.inputs.raw.fitted.num_rows
+
     def evaluate(self, view: View) -> dict[str, float]:
         """Return the metrics of `loop=eval`."""
         with view.evaluation(self.job.dataset.num_rows[self.split]):
@@ -146,12 +152,8 @@ def open_source(
     if settings.weights == "ema" and job.context.ema is None:
         raise UserError(f"--weights ema: {run_dir} kept no moving average (trainer.ema.decay)")
     if job.context.growing is not None:
-        if settings.since is not None:
-            raise UserError(
-                f"--since: {run_dir} has growing tables, whose rows an export orders anew; export "
-                "it whole"
-            )
-        inputs = freeze_growing_ids(inputs, job.context.growing)
+        raw = with_vocabularies(inputs.raw, job.context.growing.freeze())
+        inputs = replace(inputs, raw=raw)
     return ExportSource(job, inputs, split, _facts(job, run_dir, settings))
 
 
@@ -181,7 +183,7 @@ def _write_graphs(source: ExportSource, folder: Path, settings: ExportSettings) 
         choice = TableChoice(
             settings.quantise,
             for_onnx=format_ == "onnx",
-            num_rows={} if job.context.growing is None else source.inputs.raw.fitted.num_rows,
+            num_rows=source.table_rows,
         )
         with job.context.evaluation_weights():
             graphs = build_graphs(model, schema, choice)
@@ -211,7 +213,9 @@ def _measure(
         scorer = Scorer.load(folder, format=format_, trust_native_code=True)
         if number == 0 and (item := find_item_feature(scorer.artifact)) is not None:
             write_item_table(folder, make_item_table(scorer, source.inputs.read_texts(item)))
-            write_queries(folder, scorer, source.inputs.encoded_rows(source.split))
+            columns = query_columns(scorer.artifact)
+            queries = source.inputs.raw_rows(source.split, columns, NUM_QUERIES)
+            write_queries(folder, scorer, queries)
         found = judge(source, scorer, evaluated)
         files = [folder / graph_file(spec.name, format_) for spec in scorer.artifact.graphs]
         if format_ == "aoti":

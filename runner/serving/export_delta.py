@@ -10,8 +10,10 @@ from runner.reporting.console import View
 from runner.rundir.json_files import write_json
 from runner.serving.artifact import METRICS, Artifact, open_artifact
 from runner.serving.artifact_weights import read_artifact_weights
+from runner.serving.delta_moves import find_moves
 from runner.serving.delta_write import (
     ModelVersion,
+    check_same_model,
     find_difference,
     graph_weights,
     write_delta,
@@ -61,7 +63,10 @@ def export_delta(
     base = open_artifact(settings.since)
     source = open_source(config, settings, view=view, allowed=allowed)
     new = model_version(source, settings)
-    difference = find_difference(read_artifact_weights(base), new.weights)
+    weights = read_artifact_weights(base)
+    check_same_model(base, new)
+    moves = find_moves(weights, new.weights, new.graphs, base.raw, new.raw)
+    difference = find_difference(weights, new.weights, moves)
     with write_aside(out) as folder:
         write_delta(folder, base, new, difference)
         evaluated = source.evaluate(view)
@@ -83,8 +88,9 @@ def export_delta(
 def model_version(source: ExportSource, settings: ExportSettings) -> ModelVersion:
     """Return the weights of a run's model as the graphs of an artifact have them."""
     context, schema = source.job.context, source.job.dataset.schema
+    choice = TableChoice(settings.quantise, num_rows=source.table_rows)
     with context.evaluation_weights():
-        specs, weights = graph_weights(context.model, schema, TableChoice(settings.quantise))
+        specs, weights = graph_weights(context.model, schema, choice)
     return ModelVersion(source.facts, specs, source_tasks(source), source.inputs.raw, weights)
 
 

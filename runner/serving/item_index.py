@@ -103,6 +103,11 @@ class ItemIndex:
         return positions, np.pad(scores, missing, constant_values=-np.inf).astype(np.float32)
 
     @property
+    def kind(self) -> str:
+        """How it searches."""
+        return str(self.manifest.get("kind", "exact"))
+
+    @property
     def version(self) -> str:
         """The hash of all files of the index."""
         return str(self.manifest["version"])

@@ -20,6 +20,7 @@ from runner.errors import UserError
 from runner.serving.artifact import MANIFEST, Artifact, require_graph
 
 ITEMS, QUERIES = "items.parquet", "queries.parquet"
+QUERY_ROWS = "query_rows.parquet"  # the raw rows that the queries are of
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,17 @@ def read_item_table(artifact: Artifact) -> ItemTable:
     Raises:
         UserError: for a model without them, with the reason.
     """
+    if (why := why_no_items(artifact)) is not None:
+        raise UserError(f"{artifact.path}: {why}")
+    table = pq.read_table(artifact.path / ITEMS, page_checksum_verification=True)
+    vectors_ID = vectors_as_matrix(table["vector"])
+    return ItemTable(table["id"].combine_chunks(), table["row"].to_numpy(), vectors_ID)
+
+
+def why_no_items(artifact: Artifact) -> str | None:
+    """Return why an artifact has no items to find; None if it has them."""
     if ITEMS in artifact.manifest["files"]:
-        table = pq.read_table(artifact.path / ITEMS, page_checksum_verification=True)
-        vectors_ID = vectors_as_matrix(table["vector"])
-        return ItemTable(table["id"].combine_chunks(), table["row"].to_numpy(), vectors_ID)
+        return None
     if len(artifact.graphs) == 1:
         why = "scores rows and has no vectors of items; model=two_tower and model=sasrec do"
     elif find_item_feature(artifact) is None:
@@ -101,7 +109,7 @@ def read_item_table(artifact: Artifact) -> ItemTable:
         )
     else:
         why = f"has no {ITEMS}: it is of an earlier version; export the run again"
-    raise UserError(f"{artifact.path}: {artifact.manifest.get('model')} {why}")
+    return f"{artifact.manifest.get('model', 'the model')} {why}"
 
 
 def read_queries(artifact: Artifact) -> np.ndarray:
@@ -113,6 +121,17 @@ def read_queries(artifact: Artifact) -> np.ndarray:
     if QUERIES not in artifact.manifest["files"]:
         raise UserError(f"{artifact.path / MANIFEST}: lists no {QUERIES}; export the run again")
     return vectors_as_matrix(pq.read_table(artifact.path / QUERIES)["vector"])
+
+
+def read_query_rows(artifact: Artifact) -> pa.Table:
+    """Return the raw rows of the queries.
+
+    Raises:
+        UserError: if there are none.
+    """
+    if QUERY_ROWS not in artifact.manifest["files"]:
+        raise UserError(f"{artifact.path / MANIFEST}: lists no {QUERY_ROWS}; export the run again")
+    return pq.read_table(artifact.path / QUERY_ROWS)
 
 
 def vectors_as_lists(vectors_RD: np.ndarray) -> pa.Array:

@@ -5,7 +5,8 @@ I items, R rows, D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -13,18 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runner.data.tabular.hash_text import hash_texts
 from runner.serving.artifact import Artifact, require_graph
 from runner.serving.item_table import (
     QUERIES,
+    QUERY_ROWS,
     ItemTable,
     find_item_feature,
     item_ids,
     vectors_as_lists,
 )
-from runner.serving.raw_rows import EncodedRows
+from runner.serving.raw_rows import EncodedRows, encode_rows, graph_features
 
 ITEMS_AT_A_TIME = 16_384
-MAX_QUERIES = 1024
 
 
 class GraphRunner(Protocol):
@@ -61,13 +63,13 @@ def with_vectors_of(items: ItemTable, scorer: GraphRunner) -> ItemTable:
     """Return the items of an older version with the vectors and the rows that a model has now.
 
     Args:
-        items: the texts of their ids stay.
+        items: they tell the texts of hashes; a text that is not among them is its hash.
         scorer: of the newer version.
     """
-    now = make_item_table(scorer)
-    known = min(len(items.ids), len(now.ids))
-    later = now.ids[known:].cast(items.ids.type)
-    return ItemTable(pa.concat_arrays([items.ids[:known], later]), now.rows_I, now.vectors_ID)
+    texts = None
+    if pa.types.is_string(items.ids.type):
+        texts = dict(zip(hash_texts(items.ids).tolist(), items.ids.to_pylist()))
+    return make_item_table(scorer, texts)
 
 
 def all_item_vectors(scorer: GraphRunner, num_items: int) -> np.ndarray:
@@ -82,8 +84,27 @@ def all_item_vectors(scorer: GraphRunner, num_items: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def write_queries(folder: Path, scorer: GraphRunner, rows: Iterator[EncodedRows]) -> None:
-    """Write `queries.parquet`: the vectors of the first rows, by which an index is measured."""
-    chunk = next(part for part in rows if part.num_rows)
-    vectors_RD = scorer.run("query", chunk)["vectors"][:MAX_QUERIES]
-    pq.write_table(pa.table({"vector": vectors_as_lists(vectors_RD)}), folder / QUERIES)
+def query_columns(artifact: Artifact) -> tuple[str, ...]:
+    """Return the raw columns that the graph of the query reads."""
+    names = set(graph_features([require_graph(artifact, "query")]))
+    declared = artifact.raw.declared
+    numeric = tuple(spec for spec in declared.numeric if spec.name in names)
+    ids = tuple(spec for spec in declared.ids if spec.name in names)
+    return tuple(replace(declared, numeric=numeric, ids=ids).columns)
+
+
+def write_queries(folder: Path, scorer: GraphRunner, rows: pa.Table) -> None:
+    """Write the vectors of some rows, by which an index is measured, and the rows themselves.
+
+    Args:
+        folder: of the artifact.
+        scorer: of the model as it is now.
+        rows: with the raw columns of the query. Those that cannot be read are left out.
+    """
+    features = graph_features([require_graph(scorer.artifact, "query")])
+    encoded = encode_rows(scorer.artifact.raw, rows, features, skip_bad_rows=True)
+    vectors_RD = scorer.run("query", encoded)["vectors"]
+    is_good = pa.array(~encoded.bad_R)
+    found = pa.table({"vector": vectors_as_lists(vectors_RD)}).filter(is_good)
+    pq.write_table(found, folder / QUERIES)
+    pq.write_table(rows.filter(is_good), folder / QUERY_ROWS)

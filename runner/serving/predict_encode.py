@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from runner.data.core.columns import GROUP_PREFIX, WEIGHT_COLUMN, Columns
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
@@ -20,7 +19,7 @@ from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, Numeri
 from runner.data.tabular.column_types import check_column_types, id_types, rewritten_columns
 from runner.data.tabular.encode import encode_chunk, make_blank_rows
 from runner.data.tabular.fit import with_declared_sizes
-from runner.data.tabular.read_files import RowChunk
+from runner.data.tabular.read_files import RowChunk, decode_dictionaries
 from runner.errors import DataError
 from runner.serving.predict_input import MEMORY, InputPart
 
@@ -186,6 +185,8 @@ class PartEncoder:
             DataError: for the first bad row, unless bad rows are skipped.
         """
         rows, kept, bad, messages = [], [], [], []
+        if (whole := self._encode_whole(part)) is not None:
+            return whole
         for piece in part.pieces:
             if piece.table is None:  # could not be read, and bad rows are skipped
                 rows.append(make_blank_rows(piece.num_rows, self._schema))
@@ -198,15 +199,41 @@ class PartEncoder:
             kept.append(_plain_columns(piece.table, self._keep))
             bad.append(validator.bad_R)
             messages += validator.messages
-        bad_R = np.concatenate(bad)
-        return EncodedPart(
-            part.number,
-            part.first_row,
-            self._with_unread_columns(pa.concat_tables(rows), bad_R),
-            pa.concat_tables(kept),
-            bad_R,
-            tuple(messages[:MAX_EXAMPLES]),
+        return self._make_part(
+            part, pa.concat_tables(rows), pa.concat_tables(kept), np.concatenate(bad), messages
         )
+
+    def _encode_whole(self, part: InputPart) -> EncodedPart | None:
+        """Encode all pieces at once, which for small ones is much faster, if every row is good.
+
+        Otherwise return None: a bad row is told of with its place in its own piece.
+        """
+        tables = [piece.table for piece in part.pieces if piece.table is not None]
+        invalid = any(piece.invalid_values for piece in part.pieces)
+        if len(tables) == 1 or len(tables) < len(part.pieces) or invalid:
+            return None
+        table = pa.concat_tables(tables).combine_chunks()
+        whole = RowChunk(MEMORY, None, part.first_row, table.num_rows, table)
+        validator = RowValidator.for_chunk(whole, self._skip_bad_rows)
+        try:
+            rows = encode_chunk(whole, self._features, self._fitted, validator)
+        except DataError:
+            return None
+        if validator.bad_R.any():
+            return None
+        return self._make_part(part, rows, _plain_columns(table, self._keep), validator.bad_R, [])
+
+    def _make_part(
+        self,
+        part: InputPart,
+        rows: pa.Table,
+        kept: pa.Table,
+        bad_R: np.ndarray,
+        messages: Sequence[str],
+    ) -> EncodedPart:
+        rows = self._with_unread_columns(rows, bad_R)
+        shown = tuple(messages[:MAX_EXAMPLES])
+        return EncodedPart(part.number, part.first_row, rows, kept, bad_R, shown)
 
     def _with_unread_columns(self, rows: pa.Table, bad_R: np.ndarray) -> pa.Table:
         """Add the columns that a batch has and a prediction does not read: labels and groups."""
@@ -226,9 +253,4 @@ def make_null_rows(num_rows: int, schema: pa.Schema) -> pa.Table:
 
 
 def _plain_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    kept = table.select(names)
-    for index, column in enumerate(kept.schema):
-        if pt.is_dictionary(column.type):  # each chunk has a dictionary of its own
-            values = kept[column.name].cast(column.type.value_type)
-            kept = kept.set_column(index, column.name, values)
-    return kept.replace_schema_metadata(None)
+    return decode_dictionaries(table.select(names)).replace_schema_metadata(None)

@@ -91,12 +91,33 @@ def write_part(
     path = part_path(folder, number)
     # a part is one rank's, so that nobody else writes under this name
     temporary = path.with_name(f".{path.name}.tmp")
+    # scores and vectors hardly repeat: to look for dictionaries would be most of the work
+    repeating = [_leaf(column) for column in rows.schema if not _holds_floats(column.type)]
     with temporary.open("wb") as file:
-        pq.write_table(rows, file, row_group_size=rows.num_rows, write_page_checksum=True)
+        pq.write_table(
+            rows,
+            file,
+            row_group_size=rows.num_rows,
+            use_dictionary=repeating,
+            write_page_checksum=True,
+        )
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path)
     sync_folder(folder)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def _holds_floats(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(type_.value_type if _is_list(type_) else type_))
+
+
+def _leaf(column: pa.Field) -> str:
+    """Return what Parquet calls the values of a column."""
+    return f"{column.name}.list.element" if _is_list(column.type) else str(column.name)
 
 
 @dataclass

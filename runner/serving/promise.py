@@ -64,7 +64,8 @@ def compare(
     found = Comparison({})
     for root in context.root_modules():
         root.eval()
-    with context.evaluation_weights(), torch.no_grad(), open_catalogue(model, settings):
+    catalogue = open_catalogue(model, settings, job.dataset, split)
+    with context.evaluation_weights(), torch.no_grad(), catalogue:
         if isinstance(model, RetrievalModel) and model.items_ID is not None:
             items_ID = torch.from_numpy(all_item_vectors(scorer, model.item.num_rows))
         else:
@@ -101,7 +102,8 @@ def _score(
         embeddings = model.embed(batch)
         query_BD = torch.from_numpy(scorer.vectors("query", rows))
         own_ID, model.items_ID = model.items_ID, items_ID
-        aux |= model.rank_in_catalogue(query_BD, embeddings.per_row["item"], embeddings.per_row)
+        per_row = embeddings.per_row
+        aux |= model.rank_in_catalogue(query_BD, per_row["item"], per_row, batch.rows_B)
         model.items_ID = own_ID
     logits_BT = torch.from_numpy(np.ascontiguousarray(scorer.logits(rows)))
     return replace(prediction, logits_BT=logits_BT, aux=aux)

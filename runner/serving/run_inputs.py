@@ -5,7 +5,7 @@ R rows of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,17 @@ from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.fit import with_declared_sizes
 from runner.data.tabular.hash_text import hash_texts
 from runner.data.tabular.raw_ids import RawIds
-from runner.data.tabular.read_files import RowChunk, single_array
+from runner.data.tabular.read_files import RowChunk, decode_dictionaries, single_array
 from runner.data.tabular.rewrite import iterate_split_chunks
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import UserError
 from runner.serving.artifact import RawInputs
+from runner.serving.event_rows import EventRows
 from runner.serving.predict_encode import Transforms, plain_transforms
 from runner.serving.raw_rows import REQUEST, EncodedRows, RequestRows, encode_chunk_features
 from runner.serving.transforms import with_id_types
 from runner.training.growing_dataset import GrowingDataset
-from runner.training.update.growing_ids import GrowingIds
 
 CHUNK_ROWS = 1 << 16
 
@@ -43,12 +43,14 @@ class RunInputs:
     """The raw side of a run's dataset.
 
     Rows come from the user's own files where the dataset is a table of theirs, and from the
-    prepared files of a known data set, whose columns are then the raw ones.
+    prepared files of a known data set, whose columns are then the raw ones. Rows of interactions
+    are made of `events`.
     """
 
     raw: RawInputs
     dataset: ParquetDataset
     table: TableRecipe | None
+    events: EventRows | None = None
 
     def encoded_rows(self, split: str) -> Iterator[EncodedRows]:
         """Yield a split's rows in the order of evaluations, encoded from their raw columns.
@@ -63,6 +65,18 @@ class RunInputs:
                 skips = self.table is not None and self.table.skips_bad_rows
                 encoded = encode_chunk_features(chunk, declared, fitted, skip_bad_rows=skips)
             yield select_rows(encoded, is_wanted_R)
+
+    def raw_rows(self, split: str, columns: Sequence[str], count: int) -> pa.Table:
+        """Return the raw columns of the first rows of a split that could be read."""
+        found, num_rows = [], 0
+        for chunk, is_wanted_R in self._chunks(split):
+            if chunk.table is not None and num_rows < count:
+                rows = decode_dictionaries(chunk.table.select(list(columns)))
+                found.append(rows.filter(pa.array(is_wanted_R)).replace_schema_metadata(None))
+                num_rows += found[-1].num_rows
+            if num_rows >= count:
+                break
+        return pa.concat_tables(found).slice(0, count)
 
     def read_texts(self, spec: IdSpec) -> dict[int, str] | None:
         """Return the text of each hash in a column of ids; None if its ids are no texts."""
@@ -82,6 +96,13 @@ class RunInputs:
         return found
 
     def _chunks(self, split: str) -> Iterator[tuple[RowChunk, np.ndarray]]:
+        if self.events is not None:
+            for rows in self.events.read(split):
+                yield (
+                    RequestRows(REQUEST, None, 0, rows.num_rows, rows),
+                    np.ones(rows.num_rows, bool),
+                )
+            return
         if self.table is None:
             names = list(self.raw.declared.columns)
             total = self.dataset.num_rows[split]
@@ -122,28 +143,27 @@ def find_run_inputs(config: Mapping[str, Any], dataset: Dataset, run_dir: Path) 
     table = recipe if isinstance(recipe, TableRecipe) else None
     if isinstance(recipe, Criteo):
         table = recipe.as_table()
-    if table is not None and table.declared.interactions is not None:
-        raise UserError(
-            "a run on raw interactions cannot be exported yet: its histories are made of events "
-            "and are columns of no file; `predict` scores rows that have them in a column"
-        )
     if table is None:
         transforms = plain_transforms(dataset.columns)
     else:
         folder = Path(table.learnt) if table.learnt else prepare(recipe)[0]
         fitted = with_declared_sizes(FittedTransforms.load(folder), table.declared)
         transforms = Transforms(table.declared, with_id_types(fitted, table))
-    return RunInputs(RawInputs(transforms.features, transforms.fitted), dataset, table)
+    events = None
+    if table is not None and table.declared.interactions is not None:
+        events = EventRows(table, transforms.fitted)
+    return RunInputs(RawInputs(transforms.features, transforms.fitted), dataset, table, events)
 
 
-def freeze_growing_ids(inputs: RunInputs, growing: GrowingIds) -> RunInputs:
-    """Return the inputs with a vocabulary in place of each growing table, as it is now.
+def with_vocabularies(raw: RawInputs, vocabularies: Mapping[str, np.ndarray]) -> RawInputs:
+    """Return transforms with a vocabulary in place of each growing table.
 
-    The rows of the model's tables are put into the order of the vocabularies.
+    Args:
+        raw: of the run.
+        vocabularies: table -> the ids that have a row, in their ascending order.
     """
-    vocabularies = growing.freeze()
     num_rows = {table: FIRST_VALUE_ID + len(ids) for table, ids in vocabularies.items()}
-    declared, fitted = inputs.raw.declared, inputs.raw.fitted
+    declared, fitted = raw.declared, raw.fitted
     ids = tuple(
         replace(
             spec,
@@ -161,7 +181,7 @@ def freeze_growing_ids(inputs: RunInputs, growing: GrowingIds) -> RunInputs:
         vocabularies={**fitted.vocabularies, **vocabularies},
         num_rows={**fitted.num_rows, **num_rows},
     )
-    return replace(inputs, raw=RawInputs(replace(declared, ids=ids), fitted))
+    return RawInputs(replace(declared, ids=ids), fitted)
 
 
 def _blank_rows(declared: Declared, num_rows: int) -> EncodedRows:

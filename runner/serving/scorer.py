@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from runner.errors import UserError, unknown_choice
-from runner.serving.artifact import Artifact, graph_file, open_artifact, require_graph
+from runner.errors import UserError
+from runner.serving.artifact import Artifact, graph_file, require_graph
+from runner.serving.check_artifact import check_artifact
 from runner.serving.delta import open_delta
 from runner.serving.item_index import ItemIndex, item_columns, open_index
 from runner.serving.item_table import find_history, read_item_table
@@ -63,8 +64,12 @@ class Scorer:
 
     def snapshot(self) -> Scorer:
         """Return a scorer that stays at the present version; it shares all weights."""
-        same = Scorer(self.artifact, {})
-        same._now = self._now
+        return self._at(self._now)
+
+    @classmethod
+    def _at(cls, version: _Version) -> Scorer:
+        same = cls(version.artifact, {})
+        same._now = version
         return same
 
     def apply_delta(self, path: Path | str) -> None:
@@ -89,7 +94,10 @@ class Scorer:
                 name: graph.with_weights(delta.new_weights(name, graph.weight))
                 for name, graph in now.graphs.items()
             }
-            self._now = _Version(delta.applied_to(now.artifact), changed, has_deltas=True)
+            new = _Version(delta.applied_to(now.artifact), changed, has_deltas=True)
+            if now.index is not None:  # made now, so that no answer waits for it
+                new.index = self._at(new).index
+            self._now = new
 
     @classmethod
     def load(
@@ -231,7 +239,14 @@ class Scorer:
         self, index: ItemIndex, rows: EncodedRows, top_k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions in an index of the best items of encoded rows, and their scores."""
-        return index.find(self.run("query", rows)["vectors"], top_k, self._seen(rows))
+        return self.search_arrays(index, self.arrays("query", rows), top_k)
+
+    def search_arrays(
+        self, index: ItemIndex, arrays: Sequence[np.ndarray], top_k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Search as `search` does, for inputs of the graph `query`, whose ids are not checked."""
+        vectors_RD = self.run_arrays("query", arrays)["vectors"]
+        return index.find(vectors_RD, top_k, self._seen(arrays))
 
     @property
     def index(self) -> ItemIndex:
@@ -249,13 +264,13 @@ class Scorer:
                 one._now.index = ItemIndex.exact(items)
             return one._now.index
 
-    def _seen(self, rows: EncodedRows) -> tuple[np.ndarray, np.ndarray] | None:
+    def _seen(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the items that a search leaves out, [R, L], and their number, [R]."""
         history, query = find_history(self.artifact), require_graph(self.artifact, "query")
         if history is None:
             return None
         place = [sequence.name for sequence in query.sequences].index(history)
-        inputs = graph_inputs(query, rows)
+        inputs = dict(zip(query.inputs, arrays, strict=True))
         return inputs[f"ids_{place}"], inputs[f"length_{place}"]
 
     def run(self, graph: str, rows: EncodedRows) -> dict[str, np.ndarray]:
@@ -296,32 +311,3 @@ class _Version:
     index: ItemIndex | None = None
     has_deltas: bool = False
     index_lock: Any = field(default_factory=Lock, repr=False)
-
-
-def check_artifact(
-    path: Path | str, format: str | None, trust_native_code: bool
-) -> tuple[Artifact, str]:
-    """Open an artifact, and choose the format of which its graphs are loaded. Imports no torch.
-
-    Args:
-        path: the folder.
-        format: one of those in the artifact; None: the first of them.
-        trust_native_code: whether an AOTInductor package may be loaded.
-
-    Raises:
-        UserError: as `Scorer.load` does, but for what is found while a graph is loaded.
-    """
-    artifact = open_artifact(path)
-    chosen = artifact.formats[0] if format is None else format
-    if chosen not in artifact.formats:
-        raise UserError(unknown_choice("format", chosen, artifact.formats))
-    if chosen == "aoti" and not trust_native_code:
-        raise UserError(
-            f"{path}: holds machine code, which runs with all your rights when it is loaded; "
-            "trust_native_code=True (--trust-native-code) loads an artifact of your own"
-        )
-    for spec in artifact.graphs:
-        name = graph_file(spec.name, chosen)
-        if name not in artifact.manifest["files"]:
-            raise UserError(f"{path}: the manifest lists no {name}")
-    return artifact, chosen

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config.settings import RESULT_SPLITS, SearchSettings
 from runner.errors import ConfigError, UserError, combined_error, nearest_hint
-from runner.metrics.settings import measured_names
+from runner.metrics.result_keys import measured_names
 from runner.sweep.plan import (
     CheckedJob,
     SweepJob,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -14,12 +14,8 @@ from runner.data.core.dataset import Dataset
 from runner.distributed.ranks import Ranks
 from runner.errors import ConfigError
 from runner.metrics.lists import popularity_levels
-from runner.metrics.settings import (
-    ITEM_POPULARITY,
-    MetricSettings,
-    check_slice_column,
-    parse_cutoff,
-)
+from runner.metrics.names import ITEM_POPULARITY, parse_cutoff
+from runner.metrics.settings import MetricSettings, check_slice_column
 from runner.metrics.slices import attach_slice_values
 from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import single_ids
@@ -35,6 +31,8 @@ def check_rankings(settings: MetricSettings, dataset: Dataset, model: nn.Module)
     """
     if settings.ranks_full_catalogue:
         _check_full_catalogue(settings, model)
+    if settings.leave_seen_out:
+        _check_seen_items(dataset)
     if settings.slice_by == ITEM_POPULARITY:
         if not isinstance(model, RetrievalModel):
             name = type(model).__name__
@@ -57,15 +55,23 @@ def _check_full_catalogue(settings: MetricSettings, model: nn.Module) -> None:
         model.check_catalogue()
     except ValueError as error:
         raise ConfigError(f"metrics.candidates=full: {error}") from error
+    num_items = model.item.num_rows - model.item.num_special
     for metric in (*settings.ranking_metrics, *settings.list_metrics):
         _, cutoff = parse_cutoff(metric)
-        if cutoff is not None and cutoff > model.item.num_rows:
+        if cutoff is not None and cutoff > num_items:
             raise ConfigError(
-                f"metrics.eval: {metric!r} asks for the first {cutoff:,} of "
-                f"{model.item.num_rows:,} items ({model.item.name}); at most "
-                f"{metric.partition('@')[0]}@"
-                f"{model.item.num_rows}"
+                f"metrics.eval: {metric!r} asks for the first {cutoff:,} of {num_items:,} items "
+                f"({model.item.name}); at most {metric.partition('@')[0]}@{num_items}"
             )
+
+
+def _check_seen_items(dataset: Dataset) -> None:
+    held_out = [split for split in dataset.num_rows if split != "train"]
+    if not any(dataset.seen_items(split) for split in held_out):
+        raise ConfigError(
+            "metrics.leave_seen_out=true: the dataset does not know what users have seen; one "
+            "whose schema declares `interactions` does"
+        )
 
 
 def _check_slices(settings: MetricSettings, dataset: Dataset) -> None:
@@ -172,8 +178,25 @@ def _ids_of_rows(
                 yield name, ids_V[selected_B.repeat_interleave(lengths_B)]
 
 
+def find_seen_items(
+    settings: MetricSettings, dataset: Dataset, split: str
+) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+    """Return what gives the items that the users of rows have seen, for rankings without them."""
+    seen = dataset.seen_items(split) if settings.leave_seen_out else None
+    if seen is None:
+        return None
+
+    def find(rows_B: Tensor) -> tuple[Tensor, Tensor]:
+        row_V, ids_V = seen.find(rows_B.cpu().numpy())  # sync
+        return torch.from_numpy(row_V).to(rows_B.device), torch.from_numpy(ids_V).to(rows_B.device)
+
+    return find
+
+
 @contextmanager
-def open_catalogue(model: nn.Module, settings: MetricSettings) -> Iterator[None]:
+def open_catalogue(
+    model: nn.Module, settings: MetricSettings, dataset: Dataset, split: str
+) -> Iterator[None]:
     """Keep the vectors of all items ready while a split is evaluated, for rankings of all items.
 
     Collective.
@@ -182,7 +205,9 @@ def open_catalogue(model: nn.Module, settings: MetricSettings) -> Iterator[None]
         yield
         return
     model.open_catalogue(
-        leave_history_out=settings.leave_history_out, list_length=settings.list_length
+        leave_history_out=settings.leave_history_out,
+        list_length=settings.list_length,
+        seen_items=find_seen_items(settings, dataset, split),
     )
     try:
         yield

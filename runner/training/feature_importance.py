@@ -81,6 +81,7 @@ class Cut:
 
     batch: Batch
     embeddings: Embeddings
+    split: str  # that the rows are of
 
     @classmethod
     def of(cls, job: Job, split: str, num_rows: int) -> Cut:
@@ -88,7 +89,7 @@ class Cut:
         batch = next(iter(job.dataset.batches(split, batch_size=num_rows)))
         batch = batch.to(job.context.device)
         with torch.no_grad():
-            return cls(batch, job.context.model.embed(batch))
+            return cls(batch, job.context.model.embed(batch), split)
 
     def rows(self, rows: slice) -> Cut:
         """Return some rows, whose look-ups and numbers collect gradients."""
@@ -100,7 +101,7 @@ class Cut:
             rows_B=self.batch.rows_B[rows],
             groups_BG=self.batch.groups_BG[rows],
         )
-        return Cut(batch, self.embeddings.detached(rows))
+        return Cut(batch, self.embeddings.detached(rows), self.split)
 
     def values(self, feature: CutFeature) -> Tensor:
         """Return the values of a feature, [N, W], or [N, L, D] of a sequence."""
@@ -215,7 +216,7 @@ def measure_rows(
     """Return the metrics of an evaluation of the rows, each batch changed before the dense half."""
     metrics = job.make_metrics(True)
     settings = MetricSettings(**job.config["metrics"])
-    with open_catalogue(job.context.model, settings):
+    with open_catalogue(job.context.model, settings, job.dataset, cut.split):
         for rows in _row_slices(job, cut):
             metrics.update(*_predict(job, change(cut.rows(rows), rows)))
     return reduce_metrics(metrics, job.context.ranks)[0]

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from runner.data.prepare.progress import show_progress
 from runner.errors import ConfigError
-from runner.metrics.settings import find_metric, split_task
+from runner.metrics.names import find_metric, split_task
 from runner.reporting.console import View
 from runner.training.builder import build_job
 from runner.training.feature_importance import (

@@ -8,7 +8,7 @@ import pytest
 
 import runner.models
 from runner.config.compose import compose_job
-from runner.metrics.settings import RETRIEVAL_NETS
+from runner.metrics.names import RETRIEVAL_NETS
 from runner.models.layers.retrieval import RetrievalModel
 
 

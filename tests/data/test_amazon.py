@@ -92,3 +92,28 @@ def test_the_real_file_has_the_rows_of_the_protocol(tmp_path):
 
 
 SPLITS = ("train", "validation", "test")
+
+
+@pytest.mark.parametrize(("train_on", "max_length"), [("every", 50), ("last", 2)])
+def test_interactions_declare_the_same_rows(tmp_path, train_on, max_length):
+    lines = LINES | {11: [2, 2, 5, 1, 9, 3]}
+    del lines[9]  # interactions train on users with too few events for a split
+    lines[2] = [5, 6, 3, 1]
+    data = instantiate(settings(tmp_path, lines, train_on=train_on, max_length=max_length))
+    events = [
+        f"{user},{item},{place}"
+        for user, items in lines.items()
+        for place, item in enumerate(items)
+    ]
+    (tmp_path / "events.csv").write_text("\n".join(["user,item,place", *events]) + "\n")
+    declared = {"user": "user", "item": "item", "time": "place", "train_on": train_on}
+    own_ids = {"num_rows": 12}  # as they are: without a vocabulary
+    schema = {
+        "path": str(tmp_path / "events.csv"),
+        "split": "leave_one_out",
+        "interactions": {**declared, "max_length": max_length},
+        "categorical": {"user": own_ids, "item": own_ids},
+    }
+    ours = instantiate(dataset_settings("csv", schema=schema))
+    for split in ("train", "validation", "test"):
+        assert sorted(positives(ours, split)) == sorted(positives(data, split))

@@ -19,7 +19,10 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.interactions import partitions
 from runner.data.interactions.histories import bucket_gaps
 from runner.data.interactions.protocols import find_core
+from runner.data.prepare import shards
 from runner.data.prepare.recipe import prepare
+from runner.data.read import seen_items
+from runner.data.read.seen_items import START, STOP, SeenItems
 from runner.data.tabular.schema_file import parse_schema
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError
@@ -71,6 +74,11 @@ def make(table, tmp_path, split="leave_one_out", more=None, schema=None, **setti
         for row in found:
             row["history"] = [names[i] for i in row["history"]]
             row["item"] = names[row["item"]]
+        if name != "train":
+            slices = [np.array([row.pop(column) for row in found]) for column in (START, STOP)]
+            places, seen = SeenItems(folder, name, *slices).find(np.arange(len(found)))
+            for number, row in enumerate(found):
+                row["seen"] = sorted(names[i] for i in seen[places == number])
         rows[name] = {next(v for k, v in row.items() if k.endswith("row")): row for row in found}
     return rows, fitted
 
@@ -134,18 +142,63 @@ def test_leave_out_splits_and_histories_equal_a_loop_over_events(tmp_path, count
         assert all(v["label"] == 1 for v in rows[name].values())
 
 
-@pytest.mark.parametrize(
-    "split",
-    [
-        "leave_one_out",
-        {"leave_k_out": 3},
-        {"random": {"train": 0.6, "validation": 0.2, "test": 0.2}},
-        {"user": {"train": 0.6, "validation": 0.2, "test": 0.2}},
-        {"time": "ts", "validation": 0.1, "test": 0.2},
-        {"time": "ts", "validation": "1970-01-01 00:00:40", "test": "1970-01-01 00:00:50"},
-    ],
-    ids=str,
-)
+def test_what_users_have_seen_is_that_of_a_calculation_by_hand(tmp_path):
+    ts = [10, 20, 90, 91, 92, 92, 5, 6, 7]
+    table = pa.table(
+        {
+            "user": [1] * 6 + [2] * 3,
+            "item": [11, 12, 13, 14, 15, 16, 21, 22, 23],
+            "ts": ts,
+            "row": list(range(9)),
+        }
+    )
+    more = {"max_length": 1, "session_gap": "30s"}
+    rows, _ = make(table, tmp_path, split={"leave_k_out": 2}, more=more)
+    # user 1: events 0 and 1 are for training, 2 and 3 for validation, 4 and 5 for testing; 4 and 5
+    # are at the same time, so neither has seen the other; user 2 has too few events
+    seen = {r: v["seen"] for split in ("validation", "test") for r, v in rows[split].items()}
+    assert seen == {3: [11, 12, 13], 4: [11, 12, 13, 14], 5: [11, 12, 13, 14]}
+    assert {r: v["history"] for r, v in rows["test"].items()} == {4: [14], 5: [14]}
+
+
+PROTOCOLS = [
+    "leave_one_out",
+    {"leave_k_out": 3},
+    {"random": {"train": 0.6, "validation": 0.2, "test": 0.2}},
+    {"user": {"train": 0.6, "validation": 0.2, "test": 0.2}},
+    {"time": "ts", "validation": 0.1, "test": 0.2},
+    {"time": "ts", "validation": "1970-01-01 00:00:40", "test": "1970-01-01 00:00:50"},
+]
+
+
+@pytest.mark.parametrize("split", PROTOCOLS, ids=str)
+def test_what_users_have_seen_equals_a_loop_over_events(tmp_path, monkeypatch, split):
+    # files and blocks of the pool are as small as its slices
+    monkeypatch.setattr(seen_items, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(seen_items, "SHARD_ROWS", 8)
+    monkeypatch.setattr(shards, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(shards, "SHARD_ROWS", 8)
+    monkeypatch.setattr(partitions, "PARTITION_ROWS", 200)
+    more = {"min_history": 0, "session_gap": "9s", "rating": "rating", "positive": 3}
+    table = events()
+    rows, _ = make(table, tmp_path, split=split, more={**more, "below": "negative"})
+    split_of = {row: name for name in SPLITS for row in rows[name]}
+    for own in sorted_users(table).values():
+        liked = [e for e in own if e["rating"] >= 3]
+        for event in own:
+            if (name := split_of.get(event["row"])) in (None, "train"):
+                continue
+            rank = SPLITS.index(name)
+            seen = sorted(
+                e["item"]
+                for e in liked
+                if SPLITS.index(split_of[e["row"]]) < rank
+                or (split_of[e["row"]] == name and e["ts"] < event["ts"])
+            )
+            assert rows[name][event["row"]]["seen"] == seen
+
+
+@pytest.mark.parametrize("split", PROTOCOLS, ids=str)
 def test_no_held_out_event_is_in_a_train_history(tmp_path, split):
     table = events(num_users=12)
     items = pa.array(np.arange(table.num_rows))  # each event has an item of its own

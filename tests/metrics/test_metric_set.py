@@ -11,7 +11,8 @@ from sklearn import metrics as sklearn_metrics
 
 from runner.batch import Prediction, TaskSpec
 from runner.metrics import MetricSet
-from runner.metrics.settings import METRICS, MetricSettings
+from runner.metrics.names import METRICS
+from runner.metrics.settings import MetricSettings
 
 torch.set_num_threads(1)
 

@@ -17,7 +17,8 @@ from runner.batch import Prediction, Schema, TaskSpec
 from runner.errors import ConfigError
 from runner.metrics.factory import make_metrics
 from runner.metrics.own import OwnMetric, check_own_metric
-from runner.metrics.settings import MetricSettings, result_keys
+from runner.metrics.result_keys import result_keys
+from runner.metrics.settings import MetricSettings
 
 CPU = torch.device("cpu")
 CLICK, BUY, RATING = TaskSpec("click"), TaskSpec("buy"), TaskSpec("rating", "regression")

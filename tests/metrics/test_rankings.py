@@ -192,6 +192,7 @@ def test_full_rankings_are_those_of_the_models_ranks_by_user():
     assert found["mrr"] == pytest.approx((1 + 1 / 3) / 2)
     alone = measured(p, candidates="full", groups=())  # each row by itself
     assert alone["mrr"] == pytest.approx((1 / 4 + 1 + 1 / 3) / 3)
+    assert measured(p, candidates="full", per_event=True) == pytest.approx(alone, nan_ok=True)
 
 
 def test_what_is_undefined_or_broken_is_nan():
@@ -271,6 +272,8 @@ def test_train_metrics_keep_live_states_of_one_shape():
         ({"eval": ["recal@10"]}, "unknown metric 'recal@10'; nearest: 'recall@10'"),
         ({"train": ["mrr"]}, "metrics.train: 'mrr' needs all rows.*metrics.eval"),
         ({"candidates": "ful"}, "metrics.candidates=ful: one of rows, full; nearest: 'full'"),
+        ({"leave_seen_out": True}, "metrics.leave_seen_out=true: .*metrics.candidates=full"),
+        ({"per_event": True}, "metrics.per_event=true: .*metrics.candidates=full"),
         ({"max_slices": 0}, "metrics.max_slices=0"),
         ({"ece_bins": 0}, "metrics.ece_bins=0"),
     ],

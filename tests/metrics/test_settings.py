@@ -13,7 +13,9 @@ from omegaconf import OmegaConf
 from runner.batch import Prediction, TaskSpec
 from runner.errors import ConfigError
 from runner.metrics import MetricSet
-from runner.metrics.settings import METRICS, MetricSettings, find_group_column, result_keys
+from runner.metrics.names import METRICS
+from runner.metrics.result_keys import result_keys
+from runner.metrics.settings import MetricSettings, find_group_column
 
 CONF = Path(__file__).parents[2] / "conf" / "metrics"
 

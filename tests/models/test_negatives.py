@@ -93,8 +93,9 @@ def test_a_user_is_compared_with_no_item_that_the_user_is_known_to_like(user, as
         assert masked == [int(item) in known for item in candidates]
 
 
-def test_sasrec_leaves_out_the_items_of_a_rows_history():
-    context = make(SampledSoftmax(SCHEMA), name="sasrec", uniform=25, exclude_known=True)
+@pytest.mark.parametrize("name", ["sasrec", "gru4rec", "hstu", "bert4rec"])
+def test_models_of_the_next_item_leave_out_the_items_of_a_rows_history(name):
+    context = make(SampledSoftmax(SCHEMA), name=name, uniform=25, exclude_known=True)
     batch = batch_of(20)
     aux, candidates = forward(context, batch), context.model.negatives.sample(batch.cursor)
     histories, items = ids_of(batch, "history"), ids_of(batch, "item")

@@ -273,14 +273,19 @@ def tower_of(p, embedded):
     return vector / vector.norm()
 
 
-@pytest.mark.parametrize(("name", "leave_out"), [*((n, True) for n in CAUSAL), ("sasrec", False)])
-def test_ranks_among_all_items_are_those_of_a_plain_count(name, leave_out):
+@pytest.mark.parametrize(
+    ("name", "leave_out", "special"), [*((n, True, 0) for n in CAUSAL), ("sasrec", False, 3)]
+)
+def test_ranks_among_all_items_are_those_of_a_plain_count(name, leave_out, special):
     context, batch = make(name), batch_of()
     p, tables = leaves(context)
     model = context.model.eval()
+    model.item = replace(model.item, num_special=special)  # rows that stand for no item
     model.open_catalogue(leave_history_out=leave_out, list_length=5)
+    model.popularity_I = torch.arange(NUM_ITEMS)
     aux = model(batch).aux
-    ranks, lists = aux["rank_B"], aux["top_BK"].tolist()
+    ranks, lists = aux["rank_B"], (aux["top_BK"] + special).tolist()
+    assert aux["popularity_I"].tolist() == list(range(special, NUM_ITEMS))
     model.close_catalogue()
     assert "rank_B" not in model(batch).aux
     rows = zip(ids_of(batch, "history"), ids_of(batch, "item"))
@@ -289,9 +294,11 @@ def test_ranks_among_all_items_are_those_of_a_plain_count(name, leave_out):
             continue
         scores = tables["item"] @ STATES[name](p, tables["item"], history, 2)[-1]
         gone = set(history[-LONGEST:]) if leave_out else set()
-        better = [i for i in range(NUM_ITEMS) if scores[i] >= scores[target]]
-        assert ranks[row] == 1 + len(set(better) - gone - {target})
-        allowed = [i for i in range(NUM_ITEMS) if i == target or i not in gone]
+        items = range(special, NUM_ITEMS)
+        better = [i for i in items if scores[i] >= scores[target]]
+        rank = 1 + len(set(better) - gone - {target}) if target >= special else math.inf
+        assert ranks[row] == rank
+        allowed = [i for i in items if i == target or i not in gone]
         assert lists[row] == sorted(allowed, key=lambda i: -scores[i])[:5]
 
 

@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from runner.rundir.checkpoint import saved_steps
 from runner.serving.artifact import open_artifact
@@ -17,11 +19,17 @@ from runner.serving.artifact_weights import read_artifact_weights
 from runner.serving.delta import next_delta, open_delta
 from runner.serving.scorer import Scorer
 from tests.conftest import TINY
+from tests.data.growing import drifting
+from tests.data.growing.drifting import DIRECT
+from tests.data.streaming.files import arrive
 from tests.serving import clicks
 from tests.tiers import fast
+from tests.whole.test_growing import EPOCH, WIDE
 from tests.whole.test_items import FULL, SETTINGS, beauty  # noqa: F401  (a fixture)
+from tests.whole.test_online import STREAM
 
-DELIVERING = (*TINY, "trainer.ema.decay=0.9", "trainer.log_every=50", "trainer.eval_every=null")
+DELIVERING = (*TINY, "delivery.every=5", "delivery.to=x")
+AVERAGING = (*TINY, "trainer.ema.decay=0.9", "trainer.log_every=50", "trainer.eval_every=null")
 
 
 def verb(runner, *words: str) -> None:
@@ -40,12 +48,15 @@ def assert_same_model(first: Path, second: Path) -> None:
     assert (first / "schema.json").read_text() == (second / "schema.json").read_text()
 
 
-@pytest.mark.parametrize("case", fast("dlrm", of=["dlrm", "several tasks, int8", "two_tower"]))
+@pytest.mark.parametrize(
+    "case", fast("dlrm", of=["dlrm", "several tasks, int8", "two_tower", "growing"])
+)
 def test_a_delta_applied_is_the_checkpoint_exported_whole(runner, beauty, tmp_path, case):  # noqa: F811
     words = {
         "dlrm": TINY,
         "several tasks, int8": (*clicks.write(tmp_path / "data"), "checkpoint.save_every=5"),
         "two_tower": (*SETTINGS, beauty, "model=two_tower", *FULL, "report=false"),
+        "growing": (*drifting.write(tmp_path / "data", DIRECT), WIDE, *EPOCH),
     }[case]
     run = tmp_path / "run"
     verb(runner, *words, f"hydra.run.dir={run}", "checkpoint.keep=9")
@@ -74,8 +85,19 @@ def test_a_delta_applied_is_the_checkpoint_exported_whole(runner, beauty, tmp_pa
     assert new["formats"]["pt2"]["metrics"] == whole["formats"]["pt2"]["metrics"]
     example, expected = (np.load(tmp_path / n / "example.npz") for n in ("new", "whole"))
     assert sorted(example.files) == sorted(expected.files)
-    for name in expected.files:
-        assert example[name].tobytes() == expected[name].tobytes(), name
+    for name in expected.files:  # ids of growing tables are those of the base's example, in range
+        assert case == "growing" or example[name].tobytes() == expected[name].tobytes(), name
+    if case == "two_tower":
+        for name in ("items.parquet", "queries.parquet", "query_rows.parquet"):
+            found, expected = (pq.read_table(tmp_path / n / name) for n in ("new", "whole"))
+            assert found.equals(expected), name
+            base = pq.read_table(tmp_path / "base" / name)
+            assert base.equals(expected) == (name == "query_rows.parquet")
+    if case == "growing":  # users have come and gone
+        moved = delta.manifest["moved"]["model/lookup.pooled.0.rows.weight"]
+        assert moved["deleted"] > 5 and moved["inserted"] > 5
+        weights = json.loads((tmp_path / "delta" / "manifest.json").read_text())["rows"]
+        assert all(count < 300 for count in weights.values())
     # on the wrong base, and into a folder that is there
     done = runner.run(
         "apply", str(tmp_path / "whole"), str(tmp_path / "delta"), "--out", str(tmp_path / "x")
@@ -96,6 +118,9 @@ def test_what_a_delta_cannot_be_is_refused_before_anything_is_written(runner, tm
         ((*TINY, "delivery.every=5"), "delivery.to is not set"),
         ((*TINY, "delivery.to=x"), "nothing is delivered without delivery.every"),
         ((*TINY, "delivery.evry=5"), "delivery.every"),
+        ((*TINY, "delivery.rows_from=x"), "nothing is delivered without delivery.every"),
+        ((*DELIVERING, "delivery.rows_from=no.csv"), "delivery.rows_from=no.csv: no such path"),
+        ((*DELIVERING, "loop=online", "dataset=folder"), "delivery.rows_from=FILE names"),
         ((*TINY, "delivery.every=5", "delivery.to=x", "checkpoint.keep=0"), "from a checkpoint"),
         ((*TINY, "delivery.every=5", "delivery.to=x", "loop=tune_lr"), "only loop=train"),
     ):
@@ -107,7 +132,7 @@ def test_what_a_delta_cannot_be_is_refused_before_anything_is_written(runner, tm
 def test_a_delivering_run_that_is_killed_goes_on_without_a_gap(runner, tmp_path):
     """The first artifact is there, as after its export, so that every delivery is a delta."""
     run, folder = tmp_path / "run", tmp_path / "deliveries"
-    words = (*DELIVERING, "loop=online", "trainer.max_epochs=null", f"hydra.run.dir={run}")
+    words = (*AVERAGING, "loop=online", "trainer.max_epochs=null", f"hydra.run.dir={run}")
     verb(runner, *words, "trainer.max_steps=5")
     verb(runner, "export", str(run), "--out", str(folder / "full"), "checkpoint.step=5")
     more = ("delivery.every=2", f"delivery.to={folder}", "trainer.max_steps=80")
@@ -154,3 +179,34 @@ def test_a_training_delivers_a_whole_artifact_first_and_its_last_weights_at_the_
     assert (run / "metrics.jsonl").read_text() == (plain / "metrics.jsonl").read_text()
     signatures = [json.loads((p / "meta.json").read_text())["signature"] for p in (run, plain)]
     assert signatures[0] == signatures[1]
+
+
+@pytest.mark.slow
+def test_a_stream_whose_ids_come_and_go_is_delivered_as_it_would_be_exported(runner, tmp_path):
+    (tmp_path / "schema.yaml").write_text(yaml.safe_dump(DIRECT))
+    (tmp_path / "files").mkdir()
+    rows = drifting.table(900)
+    for n in range(3):
+        arrive(tmp_path / "files", f"{n}.parquet", rows.slice(300 * n, 300))
+    test, folder, run = tmp_path / "test.parquet", tmp_path / "deliveries", tmp_path / "run"
+    pq.write_table(drifting.table(300, first_row=600, seed=1), test)
+    words = (f"dataset.path={tmp_path / 'files'}", f"dataset.schema={tmp_path / 'schema.yaml'}")
+    more = ("delivery.every=9", f"delivery.to={folder}", f"delivery.rows_from={test}")
+    verb(runner, *STREAM, *words, *drifting.MODEL, WIDE, *more, f"hydra.run.dir={run}")
+    full, deltas = open_artifact(folder / "full"), sorted(folder.glob("delta-*"))
+    measured = json.loads((folder / "full" / "metrics.json").read_text())
+    assert (measured["rows_from"], full.step) == (["test.parquet"], 9)
+    assert measured["formats"]["pt2"]["metrics"] == pytest.approx(measured["evaluated"], rel=1e-6)
+    assert open_delta(deltas[0]).base == full.version and open_delta(deltas[-1]).step == 28
+    assert any(move["deleted"] for move in open_delta(deltas[-1]).manifest["moved"].values())
+    new, whole = tmp_path / "new", tmp_path / "whole"
+    verb(runner, "apply", str(folder / "full"), *map(str, deltas), "--out", str(new))
+    step = "checkpoint.step=28"
+    verb(runner, "export", str(run), "--out", str(whole), "--rows-from", str(test), step)
+    assert_same_model(new, whole)
+    scorer = Scorer.load(folder / "full")
+    while (path := next_delta(scorer, folder)) is not None:
+        scorer.apply_delta(path)
+    expected = Scorer.load(whole).score(rows.drop_columns(["click"]))["click"]
+    found = scorer.score(rows.drop_columns(["click"]))["click"]
+    np.testing.assert_array_equal(found, expected)

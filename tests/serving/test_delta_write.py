@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runner.data.core.fitted import FittedTransforms
+from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.errors import UserError
-from runner.serving.artifact import open_artifact
+from runner.serving.artifact import GraphSpec, LookupGroup, RawInputs, open_artifact
 from runner.serving.artifact_weights import read_artifact_weights
 from runner.serving.delta import Delta
+from runner.serving.delta_moves import find_moves
 from runner.serving.delta_write import Difference, check_same_model, find_difference
 from runner.serving.onnx_weights import read_initializers, with_initializers
 from runner.serving.scorer import Scorer
@@ -28,8 +31,22 @@ def stacked(sizes: list[int], seed: int) -> dict[str, np.ndarray]:
     return {TABLE: weights, FIRST: starts[[1, 0, 1]], "model/model.bias": np.ones(2, np.float32)}
 
 
+GRAPHS = (GraphSpec("model", (), (LookupGroup(("b", "a", "c")),), (), ("logits",)),)
+SPECS = (IdSpec("a", "a"), IdSpec("b", "b"), IdSpec("c", "c", table="b"))
+
+
+def raw(sizes: list[int], ids: list[list[int]] | None = None) -> RawInputs:
+    """Transforms of the tables `a` and `b`, whose rows are those of vocabularies if there are."""
+    names = ("a", "b")
+    found = {name: np.array(sorted(own), np.int64) for name, own in zip(names, ids or [])}
+    return RawInputs(
+        Declared((), ids=SPECS), FittedTransforms(dict(zip(names, sizes)), vocabularies=found)
+    )
+
+
 def applied(difference: Difference, base: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    delta = Delta(Path("delta"), {"resized": difference.resized})
+    moved = {key: move.facts() for key, move in difference.moved.items()}
+    delta = Delta(Path("delta"), {"moved": moved})
     vars(delta)["weights"] = difference.weights
     new = delta.new_weights("model", lambda name: base.get(f"model/{name}"))
     return base | {f"model/{name}": values for name, values in new.items()}
@@ -44,7 +61,7 @@ def test_only_rows_that_differ_in_a_bit_are_kept():
     base[TABLE][5, 2], new[TABLE][5, 2] = 0.0, -0.0  # equal as numbers
     difference = find_difference(base, new)
     assert difference.weights[f"{TABLE}/rows"].tolist() == [2, 5, 7]
-    assert not difference.resized
+    assert not difference.moved
     for key, values in applied(difference, base).items():
         assert values.tobytes() == new[key].tobytes()
     assert find_difference(new, {k: x.copy() for k, x in new.items()}).is_empty
@@ -56,15 +73,55 @@ def test_tables_that_grew_or_shrank_keep_their_rows_and_mark_what_is_gone(sizes)
     kept = [min(a, b) for a, b in zip([4, 6], sizes)]
     new[TABLE][: kept[0]] = base[TABLE][: kept[0]]
     new[TABLE][sizes[0] : sizes[0] + kept[1]] = base[TABLE][4 : 4 + kept[1]]
-    difference = find_difference(base, new)
+    moves = find_moves(base, new, GRAPHS, raw([4, 6]), raw(sizes))
+    difference = find_difference(base, new, moves)
     for key, values in applied(difference, base).items():
         assert values.tobytes() == new[key].tobytes(), key
     new_rows = {*range(kept[0], sizes[0]), *range(sizes[0] + kept[1], sum(sizes))}
     assert set(difference.weights[f"{TABLE}/rows"].tolist()) == new_rows
-    gone = {
-        row for start, stop in difference.resized[TABLE]["deleted"] for row in range(start, stop)
-    }
-    assert gone == {*range(kept[0], 4), *range(4 + kept[1], 10)}
+    gone = {*range(kept[0], 4), *range(4 + kept[1], 10)}
+    assert set(difference.weights[f"{TABLE}/deleted"].tolist()) == gone
+    without = {key: values for key, values in base.items() if key != FIRST}  # as in ONNX
+    if sizes[0] != 4:
+        with pytest.raises(UserError, match="begin elsewhere than in the base, which an ONNX"):
+            applied(difference, without)
+    else:
+        assert applied(difference, without)[TABLE].tobytes() == new[TABLE].tobytes()
+    again = find_moves(without, new, GRAPHS, raw([4, 6]), raw(sizes))
+    assert again[TABLE].facts() == moves[TABLE].facts()
+
+
+def test_rows_stay_with_the_values_of_a_vocabulary_that_come_and_go():
+    """A dictionary of value -> row tells what is expected."""
+    before, after = [[30, 10, 50], [7, 1, 3, 9]], [[10, 20, 50, 60], [0, 1, 9]]
+    sizes = [[2 + len(ids) for ids in version] for version in (before, after)]
+    base, new = stacked(sizes[0], 0), stacked(sizes[1], 1)
+    places = [
+        {
+            (table, id_): start + 2 + n
+            for table, start in ((0, 0), (1, size[0]))
+            for n, id_ in enumerate(sorted(ids[table]))
+        }
+        for ids, size in ((before, sizes[0]), (after, sizes[1]))
+    ]
+    for table in (0, 1):  # the shared rows, of unknown and missing values
+        starts = [0, 0] if table == 0 else [sizes[0][0], sizes[1][0]]
+        new[TABLE][starts[1] : starts[1] + 2] = base[TABLE][starts[0] : starts[0] + 2]
+    for key, row in places[1].items():
+        if key in places[0] and key != (1, 9):
+            new[TABLE][row] = base[TABLE][places[0][key]]
+    moves = find_moves(base, new, GRAPHS, raw(sizes[0], before), raw(sizes[1], after))
+    difference = find_difference(base, new, moves)
+    for key, values in applied(difference, base).items():
+        assert values.tobytes() == new[key].tobytes(), key
+    rows = difference.weights
+    gone = [row for key, row in places[0].items() if key not in places[1]]
+    come = [row for key, row in places[1].items() if key not in places[0]]
+    assert rows[f"{TABLE}/deleted"].tolist() == sorted(gone)
+    assert rows[f"{TABLE}/inserted"].tolist() == sorted(come)
+    assert rows[f"{TABLE}/rows"].tolist() == sorted([*come, places[1][1, 9]])  # and what was learnt
+    same = find_moves(base, base, GRAPHS, raw(sizes[0], before), raw(sizes[0], before))
+    assert same == {}
 
 
 def test_another_model_is_refused_with_what_differs(tmp_path):

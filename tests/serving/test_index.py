@@ -14,7 +14,7 @@ import pytest
 from runner.errors import UserError
 from runner.serving import build_index
 from runner.serving.artifact import open_artifact
-from runner.serving.build_index import IndexSettings, make_index
+from runner.serving.build_index import IndexSettings, describe_index, make_index
 from runner.serving.item_index import ItemIndex, open_index, search_exactly
 from runner.serving.item_table import ItemTable, read_item_table, read_queries
 from runner.serving.item_vectors import make_item_table
@@ -174,10 +174,48 @@ def test_the_recall_that_is_written_is_that_of_the_index_on_disk(many, tmp_path,
     assert 0.4 < recalls[0] < recalls[1] and recalls[1] > 0.97
 
 
+def measured(exact_ms: float, recall: float = 1.0):
+    """A measurement in which an approximate search takes a millisecond."""
+
+    def measure(search, exact, query_QD, top_k):
+        share, ms = (1.0, exact_ms) if search is exact else (recall, 1.0)
+        times = {"ms_a_query": ms, "ms_a_query_in_batches": ms}
+        return {"queries": len(query_QD), f"recall@{top_k}": share, **times}
+
+    return measure
+
+
+@pytest.mark.parametrize(
+    ("exact_ms", "recall", "why"),
+    [(1.0, 1.0, "it is no faster"), (5.0, 0.5, "it finds 0.5000, and --recall asks for 0.95")],
+)
+def test_an_index_that_is_no_better_than_an_exact_search_is_no_default(
+    many, tmp_path, monkeypatch, exact_ms, recall, why
+):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(build_index, "EXACT_UP_TO", 2999)
+    monkeypatch.setattr(build_index, "measure", measured(exact_ms, recall))
+    facts = make_index(many, tmp_path / "default", IndexSettings())
+    assert (facts["kind"], facts["measured"]["recall@100"]) == ("exact", 1.0)
+    assert facts["instead_of"]["kind"] == "hnsw" and why in facts["instead_of"]["why"]
+    told = "\n".join(describe_index(facts, 0.95))
+    assert "exact instead of hnsw, the default for so many" in told and why in told
+    assert "hnsw: 1 ms a query one by one" in told
+    index = open_index(tmp_path / "default", {"version": many.version})
+    assert index.kind == "exact" and not (tmp_path / "default" / "index.faiss").exists()
+    asked = make_index(many, tmp_path / "asked", IndexSettings("hnsw"))
+    assert (asked["kind"], asked["instead_of"]) == ("hnsw", {})
+    told = "\n".join(describe_index(asked, 0.95))
+    assert f"the exact search: {exact_ms:g} ms" in told
+    assert ("no faster than the exact" in told) == (exact_ms == 1)
+    assert ("recall is below --recall 0.95" in told) == (recall < 0.95)
+
+
 def test_a_million_items_are_searched_exactly_unless_there_are_more(many, tmp_path, monkeypatch):
     pytest.importorskip("faiss")
     assert make_index(many, tmp_path / "a", IndexSettings())["kind"] == "exact"
     monkeypatch.setattr(build_index, "EXACT_UP_TO", 2999)
+    monkeypatch.setattr(build_index, "measure", measured(exact_ms=2.0))
     assert make_index(many, tmp_path / "b", IndexSettings())["kind"] == "hnsw"
     monkeypatch.setattr("runner.serving.item_index.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'runner\[ann\]'"):
@@ -246,7 +284,8 @@ def test_texts_stay_texts(runner, tmp_path):
     items = read_item_table(scorer.artifact)
     named = dict(zip(items.ids.to_pylist(), items.vectors_ID))
     own = scorer.vectors("items", {"fruit": ["fruit 7", "fruit 0"]})
-    assert np.array_equal(own, np.stack([named["fruit 7"], named["fruit 0"]]))
+    expected = np.stack([named["fruit 7"], named["fruit 0"]])
+    np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-7)  # of a matrix of another size
     again = make_item_table(scorer)  # without the texts, their hashes
     assert pa.types.is_int64(again.ids.type) and np.array_equal(again.vectors_ID, items.vectors_ID)
     assert len(read_queries(scorer.artifact)) > 10

@@ -169,7 +169,7 @@ def test_the_columns_of_a_feature_are_those_that_its_ids_change(stem):
     unread = {"m"} if stem in NEXT_ITEM else set()
     assert features.keys() | items | unread == {*schema.dense, *names}
     with torch.no_grad():
-        before = Cut(batch, model.embed(batch))
+        before = Cut(batch, model.embed(batch), "test")
     for number, sparse in enumerate(schema.sparse):
         if sparse.name in items | unread:
             continue
@@ -182,7 +182,7 @@ def test_the_columns_of_a_feature_are_those_that_its_ids_change(stem):
             batch.sparse.keys(), values, lengths=batch.sparse.lengths(), weights=None
         )
         with torch.no_grad():
-            after = Cut(batch, model.embed(replace(batch, sparse=other)))
+            after = Cut(batch, model.embed(replace(batch, sparse=other)), "test")
         differ = (before.embeddings.pooled_BE != after.embeddings.pooled_BE).any(0)
         found = differ.nonzero()[:, 0].tolist()
         linear = [c for c in features[sparse.name].columns if c not in found]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+
+from runner.serving.scorer import Scorer
 
 NUM_ITEMS, NUM_USERS, LENGTH = 40, 150, 12
 
@@ -74,3 +77,59 @@ def test_its_prediction_takes_raw_histories(stranger, runner):
     [row] = written
     [best] = [values for name, values in row.items() if isinstance(values, list) and "item" in name]
     assert len(best) == 3
+
+
+@pytest.mark.slow
+def test_rankings_without_all_that_a_user_has_seen(stranger, runner):
+    folder, env, _ = stranger
+    events = [line.split(",") for line in (folder / "views.csv").read_text().splitlines()[1:]]
+    past: dict[str, list[str]] = {}
+    for user, item, _ in events:  # which are in the order of their times
+        past.setdefault(user, []).append(item)
+    counts = Counter(item for items in past.values() for item in items[1:-2])
+    most = NUM_ITEMS - min(len({*items[:-1]} - {items[-1]}) for items in past.values())
+    words = ("dataset=csv", "dataset.schema=short.yaml", "model=two_tower", "trainer.max_steps=2")
+    words += (
+        "model.net.uniform=8",
+        "dataset.split=leave_one_out",
+        f"metrics.eval=[recall@10,recall@{most}]",
+    )
+    words += ("metrics.train=[]", "metrics.candidates=full", "metrics.leave_seen_out=true")
+    words += ("checkpoint.monitor.metric=validation/recall@10", "report=false")
+    schema = (folder / "views.yaml").read_text()
+    short = schema.replace('max_length: 50, train_on: "windows"', "max_length: 2")
+    assert short != schema
+    (folder / "short.yaml").write_text(short)
+    done = runner.run(*words, "hydra.run.dir=short", cwd=folder, env=env)
+    assert done.code == 0, done.text
+    result = json.loads((folder / "short" / "result.json").read_text())
+    # not more than this many items are left for any user, so all are found; histories hold two
+    assert result["metrics"][f"test/recall@{most}"] == 1 > result["metrics"]["test/recall@10"]
+    hits = []
+    for items in past.values():
+        seen, target = {*items[:-1]}, items[-1]
+        others = {f"film {i}" for i in range(NUM_ITEMS)} - seen - {target}
+        hits.append(sum(counts[item] >= counts[target] for item in others) < 10)
+    found = result["yardstick"]["metrics"]["test/recall@10"]
+    assert found == pytest.approx(np.mean(hits), abs=1e-9)
+
+
+@pytest.mark.slow
+def test_its_export_takes_raw_histories_and_has_the_metrics_of_its_evaluation(stranger, runner):
+    folder, env, _ = stranger
+    done = runner.run("export", "run", "--out", "model", cwd=folder, env=env)
+    assert done.code == 0, done.text
+    measured = json.loads((folder / "model" / "metrics.json").read_text())
+    trained = json.loads((folder / "run" / "result.json").read_text())["metrics"]
+    for name in ("recall@10", "ndcg@10"):
+        assert measured["evaluated"][name] == trained[f"test/{name}"]
+        assert measured["formats"]["pt2"]["metrics"][name] == trained[f"test/{name}"]
+    assert measured["formats"]["pt2"]["largest_logit_difference"] < 1e-5
+    row = {"userId": "u3", "movieId": "film 8", "history": ["film 5", "film 6", "film 7"]}
+    (folder / "one.jsonl").write_text(json.dumps(row))
+    words = ("predict", "run", "one.jsonl", "--out", "one", "--top-k", "3")
+    assert runner.run(*words, cwd=folder, env=env).code == 0
+    [expected] = pq.read_table(folder / "one").to_pylist()
+    found = Scorer.load(folder / "model").top_k({name: [row[name]] for name in row}, 3)
+    assert all(name.startswith("film ") for name in found["top_items"][0].as_py())
+    assert found["top_scores"][0].as_py() == pytest.approx(expected["top_scores"], rel=1e-5)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from glob import glob
+from pathlib import Path
 
 from runner.config.rules.keys import Config, get_key
 from runner.config.rules.loops import STREAM_DATASETS, TUNING_LOOPS
@@ -13,8 +15,9 @@ def check_delivery(config: Config) -> Iterator[str]:
     """Check that there is a place, a training and a checkpoint to deliver from."""
     every, to = get_key(config, "delivery.every"), get_key(config, "delivery.to")
     if every is None:
-        if to is not None:
-            yield f"delivery.to={to}: nothing is delivered without delivery.every"
+        for name in ("to", "rows_from"):
+            if (value := get_key(config, f"delivery.{name}")) is not None:
+                yield f"delivery.{name}={value}: nothing is delivered without delivery.every"
         return
     target = get_key(config, "loop._target_")
     if target in TUNING_LOOPS:
@@ -28,9 +31,11 @@ def check_delivery(config: Config) -> Iterator[str]:
             f"delivery.every={every}: a delivery is written from a checkpoint, and "
             "checkpoint.keep=0 writes none"
         )
-    dataset = str(get_key(config, "dataset._target_"))
-    if dataset.startswith(STREAM_DATASETS):
+    dataset, rows = str(get_key(config, "dataset._target_")), get_key(config, "delivery.rows_from")
+    if rows is None and dataset.startswith(STREAM_DATASETS):
         yield (
-            f"delivery.every={every}: a stream has no split of raw rows that the first artifact "
-            "could be held against; deliver from a table (dataset=parquet, csv, tsv)"
+            f"delivery.every={every}: a stream has no test split that the first artifact could be "
+            "held against: delivery.rows_from=FILE names labelled rows"
         )
+    if rows is not None and "://" not in str(rows) and not glob(str(Path(str(rows)).expanduser())):
+        yield f"delivery.rows_from={rows}: no such path"

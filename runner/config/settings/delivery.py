@@ -26,3 +26,7 @@ class DeliverySettings:
         str | None,
         Key("the folder: full, a whole artifact, and a delta-STEP for each delivery", signed="no"),
     ] = None
+    rows_from: Annotated[
+        str | None,
+        Key("labelled rows that full is held against; null: the test split", signed="no"),
+    ] = None

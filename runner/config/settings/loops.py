@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from runner.config_key import Key
-from runner.metrics.settings import evaluation_name
+from runner.metrics.names import evaluation_name
 
 TRAIN_LOOP = "runner.training.loops.train.train"
 EVALUATE_LOOP = "runner.training.loops.evaluate.evaluate"

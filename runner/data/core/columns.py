@@ -69,6 +69,7 @@ class CategoricalColumn:
     pooling: Literal["sum", "mean"] = "sum"
     table: str = ""  # features with the same table share its rows; "": a table of its own
     growth: Growth | None = None  # of `growing`
+    num_special: int = 0  # the first rows of its table, which stand for unknown, missing values
 
 
 @dataclass(frozen=True)

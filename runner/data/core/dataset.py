@@ -7,11 +7,25 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import numpy as np
+
 from runner.batch import Batch, DataPosition, Schema
 from runner.data.growing.settings import Growth
 from runner.parts import internal
 
 START_POSITION = DataPosition()
+
+
+class SeenItems(Protocol):
+    """The items that the user of each row of a split has seen."""
+
+    def find(self, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return places in `rows_B`, [V], and the id of an item that this row's user has seen, [V].
+
+        Args:
+            rows_B: numbers of rows in the split, as in `Batch.rows_B`.
+        """
+        ...
 
 
 class Dataset(Protocol):
@@ -34,6 +48,10 @@ class Dataset(Protocol):
     def save_fitted_transforms(self, folder: Path) -> None:
         """Save what was fitted to the train split, if anything was, into a run's folder."""
         return
+
+    def seen_items(self, split: str) -> SeenItems | None:
+        """Return what the users of a split's rows have seen; None if it is not known."""
+        return None
 
     def batches(
         self,
@@ -88,6 +106,7 @@ class DatasetWrapper:
         self.rest = dataset.rest
         self.growth: Mapping[str, Growth] = getattr(dataset, "growth", {})
         self.save_fitted_transforms = dataset.save_fitted_transforms
+        self.seen_items = getattr(dataset, "seen_items", lambda split: None)
 
 
 @internal

@@ -83,8 +83,7 @@ class IdMap:
 
     def held_rows(self) -> np.ndarray:
         """Return the rows that an id has, in ascending order."""
-        rows: np.ndarray = np.flatnonzero(self._ids_R[FIRST_VALUE_ID:] != NO_ID) + FIRST_VALUE_ID
-        return rows
+        return _held_rows(self._ids_R)
 
     @property
     def num_held(self) -> int:
@@ -149,9 +148,8 @@ class IdMap:
         Returns:
             The ids, sorted, and the row that each had before; its row is its place plus 2 now.
         """
-        held = self.held_rows()
-        held = held[np.argsort(self._ids_R[held])]
-        ids, target = self._ids_R[held], slice(FIRST_VALUE_ID, FIRST_VALUE_ID + len(held))
+        ids, held = sort_held_rows(self._ids_R)
+        target = slice(FIRST_VALUE_ID, FIRST_VALUE_ID + len(held))
         for name in ("ids", "use"):
             if name in self.state:
                 values, free = self.state[name][held], NO_ID if name == "ids" else 0
@@ -196,3 +194,19 @@ class IdMap:
         if evict.by == "lfu":
             self._use_R >>= 1
         return rows
+
+
+def sort_held_rows(ids_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids that have a row, sorted, and the row of each.
+
+    Args:
+        ids_R: the state `ids` of a map.
+    """
+    held = _held_rows(ids_R)
+    held = held[np.argsort(ids_R[held])]
+    return ids_R[held], held
+
+
+def _held_rows(ids_R: np.ndarray) -> np.ndarray:
+    rows: np.ndarray = np.flatnonzero(ids_R[FIRST_VALUE_ID:] != NO_ID) + FIRST_VALUE_ID
+    return rows

@@ -60,35 +60,42 @@ def make_rows(events: Events, split: int, settings: Interactions) -> Rows:
         split: an index of SPLITS.
     """
     num_events = len(events.users_E)
-    pool = np.flatnonzero(events.positive_E & (events.split_E <= split))
-    in_pool_E1 = np.zeros(num_events + 1, np.int64)  # of the pool, how many are before an event
-    in_pool_E1[1:] = np.cumsum(events.positive_E & (events.split_E <= split))
-    begin_E = _first_of_runs(events, settings.session_gap_s)
+    visible_E = events.positive_E & (events.split_E <= split)
+    in_pool_E1 = count_before(visible_E)
+    begin_E = first_of_runs(events, settings.session_gap_s)
     row_R = np.flatnonzero(events.target_E & (events.split_E == split))
     if split == SPLITS.index("train") and settings.train_on != "every":
         length = settings.max_length if settings.train_on == "windows" else num_events + 1
         row_R = _last_of_windows(row_R[events.positive_E[row_R]], begin_E, length)
-    stop_R = in_pool_E1[_first_at_same_time(events, begin_E)[row_R]]
+    stop_R = in_pool_E1[first_at_same_time(events, begin_E)[row_R]]
     start_R = np.maximum(in_pool_E1[begin_E[row_R]], stop_R - settings.max_length)
     long_enough_R = stop_R - start_R >= settings.min_history
+    pool = np.flatnonzero(visible_E)
     return Rows(row_R[long_enough_R], start_R[long_enough_R], stop_R[long_enough_R], pool)
 
 
+def count_before(mask_E: np.ndarray) -> np.ndarray:
+    """Return how many events of a mask lie before each event, and before the end: [E + 1] int64."""
+    counts_E1 = np.zeros(len(mask_E) + 1, np.int64)
+    np.cumsum(mask_E, out=counts_E1[1:])
+    return counts_E1
+
+
 def history_columns(
-    rows: Rows, times_E: np.ndarray, sources: Mapping[str, np.ndarray], gap_name: str | None
+    rows: Rows, times_E: np.ndarray, sources: Mapping[str, pa.Array], gap_name: str | None
 ) -> dict[str, pa.Array]:
     """Return the list columns of some rows.
 
     Args:
         times_E: seconds.
-        sources: name of a sequence -> the ids of all events, [E].
+        sources: name of a sequence -> the values of all events, [E].
         gap_name: of the sequence of times from each event to its row, in buckets; None: without.
     """
     events_V, offsets_R1 = rows.flat_history()
-    offsets = pa.array(offsets_R1)
+    offsets, places = pa.array(offsets_R1), pa.array(events_V)
     columns = {
-        name: pa.ListArray.from_arrays(offsets, pa.array(ids_E[events_V]))
-        for name, ids_E in sources.items()
+        name: pa.ListArray.from_arrays(offsets, values_E.take(places))
+        for name, values_E in sources.items()
     }
     if gap_name is not None:
         gaps_V = np.repeat(times_E[rows.row_R], np.diff(offsets_R1)) - times_E[events_V]
@@ -102,7 +109,7 @@ def bucket_gaps(gaps_V: np.ndarray) -> np.ndarray:
     return buckets_V
 
 
-def _first_of_runs(events: Events, session_gap_s: float | None) -> np.ndarray:
+def first_of_runs(events: Events, session_gap_s: float | None) -> np.ndarray:
     """Return for each event the index of the first one of its user, or session: [E]."""
     starts_E = np.ones(len(events.users_E), bool)
     starts_E[1:] = events.users_E[1:] != events.users_E[:-1]
@@ -111,7 +118,7 @@ def _first_of_runs(events: Events, session_gap_s: float | None) -> np.ndarray:
     return _latest_mark(starts_E)
 
 
-def _first_at_same_time(events: Events, begin_E: np.ndarray) -> np.ndarray:
+def first_at_same_time(events: Events, begin_E: np.ndarray) -> np.ndarray:
     """Return for each event the index of the first one of the same run at the same time: [E]."""
     starts_E = np.ones(len(events.users_E), bool)
     starts_E[1:] = (events.times_E[1:] != events.times_E[:-1]) | (begin_E[1:] != begin_E[:-1])

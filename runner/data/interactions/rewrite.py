@@ -10,7 +10,7 @@ Shape legend: R rows of a chunk, E events of a partition.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -35,13 +35,16 @@ from runner.data.interactions.scan import (
     read_events,
     scan_events,
 )
+from runner.data.interactions.seen import SeenWriter, find_seen
 from runner.data.prepare.recipe import SPLITS
 from runner.data.prepare.shards import BLOCK_ROWS, ShardWriter
 from runner.data.prepare.shuffle import ShuffleWriter
+from runner.data.read.seen_items import ITEM, pool_name
 from runner.data.tabular.bad_rows import BadRows, RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.encode import encode_chunk
 from runner.data.tabular.fit import TransformFitter
+from runner.data.tabular.read_files import decode_dictionaries
 from runner.data.tabular.rewrite import MeanLengths, RewritableTable, find_split_starts
 from runner.errors import DataError
 from runner.machine import usable_cores
@@ -90,8 +93,9 @@ def rewrite_events(
     fitted.times = starts
     paths = _encode(table, declared, settings, fitted, split_N, folder, bad, advance)
     sources = _find_sources(settings, {spec.name for spec in declared.ids})
-    gap_name = f"{HISTORY}_{TIME_GAP}" if settings.time_gap else None
-    build = partial(_build_rows, settings=settings, sources=sources, gap_name=gap_name, table=table)
+    made = set(sources.values()) - {s.name for s in table.declared.ids if not s.is_sequence}
+    build = partial(_build_rows, settings=settings, sources=sources, left_out=made, splits=SPLITS)
+    build = partial(build, with_seen=True)
     lengths = MeanLengths()
     writers: dict[str, ShuffleWriter | ShardWriter] = {
         name: ShardWriter(folder, name)
@@ -100,10 +104,12 @@ def rewrite_events(
         for name in SPLITS
         if name in {*table.row_split.splits, *table.files}
     }
+    pools = SeenWriter(folder, writers.keys() - {"train"})
     for blocks in _in_order(build, paths):
-        for name, block in blocks:
+        for name, block in pools.take_pools(blocks):
             lengths.update(name, np.ones(block.num_rows, bool), block)
             writers[name].write(block)
+    pools.close()
     names = {name: writer.close() for name, writer in writers.items()}
     for name, files in names.items():
         if not files:
@@ -115,6 +121,36 @@ def rewrite_events(
     fitted.mean_length = lengths.compute()
     fitted.save(folder)
     return names, fitted, bad
+
+
+def iterate_raw_rows(
+    table: RewritableTable, fitted: FittedTransforms, split: str, folder: Path
+) -> Iterator[pa.Table]:
+    """Yield the rows of a split with their raw columns, and histories of raw ids.
+
+    They are the rows that `rewrite_events` writes, in their order.
+
+    Args:
+        table: of events.
+        fitted: its transforms.
+        split: which rows.
+        folder: an empty folder for files that are removed again.
+
+    Raises:
+        DataError: as `rewrite_events` does.
+    """
+    settings = table.declared.interactions
+    assert settings is not None
+    declared, advance = event_declaration(table.declared), lambda _: None
+    bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
+    split_N = scan_events(table, declared, settings, folder, fitted.times, bad, advance)
+    paths = _encode(table, declared, settings, fitted, split_N, folder, bad, advance, raw=True)
+    sources = {HISTORY: settings.item} | {f"{HISTORY}_{name}": name for name in settings.sequences}
+    build = partial(
+        _build_rows, settings=settings, sources=sources, left_out=set(), splits=(split,)
+    )
+    for blocks in _in_order(build, paths):
+        yield from (block for _, block in blocks)
 
 
 def _fit(
@@ -149,8 +185,15 @@ def _encode(
     folder: Path,
     bad: BadRows,
     advance: Callable[[int], None],
+    *,
+    raw: bool = False,
 ) -> list[Path]:
-    """Encode every event that is kept, and write it to the partition of its user."""
+    """Encode every event that is kept, and write it to the partition of its user.
+
+    Args:
+        raw: write the raw columns of the features instead of the encoded ones.
+    """
+    features = replace(declared, labels=(), weight=None, groups=(), carried=())
     writer = PartitionWriter(folder, "events", num_rows=len(split_N))
     columns = list(dict.fromkeys([*declared.columns, *settings.columns]))
     for chunk, split_R in iterate_kept_chunks(table, columns, split_N):
@@ -160,6 +203,9 @@ def _encode(
         encoded = encode_chunk(chunk, declared, fitted, validator)
         if (new_R := validator.bad_R & ~found_R & (split_R >= 0)).any():
             bad.record(new_R, validator.messages)
+        if raw:
+            assert chunk.table is not None
+            encoded = decode_dictionaries(chunk.table.select(list(features.columns)))
         rows = np.flatnonzero((split_R >= 0) & ~validator.bad_R)
         own = {"user": events.users_R, **events.columns(), "split": split_R}
         for name, values_R in own.items():
@@ -187,10 +233,18 @@ def _build_rows(
     *,
     settings: Interactions,
     sources: dict[str, str],
-    gap_name: str | None,
-    table: RewritableTable,
+    left_out: set[str],
+    splits: Sequence[str],
+    with_seen: bool = False,
 ) -> list[tuple[str, pa.Table]]:
-    """Return split and rows, in blocks, of all users of a partition, whose file is removed."""
+    """Return split and rows, in blocks, of all users of a partition, whose file is removed.
+
+    Args:
+        sources: sequence -> the column whose values it has.
+        left_out: columns that rows do not have.
+        splits: which rows.
+        with_seen: also return, before held-out rows and by `pool_name`, what their users have seen.
+    """
     encoded = read_partition(path)
     users, times, split, positive, target = (
         encoded[_OWN + name].to_numpy() for name in ("user", "time", "split", "positive", "target")
@@ -203,20 +257,26 @@ def _build_rows(
         positive[order_E] > 0,
         target[order_E] > 0,
     )
-    ids = {name: encoded[source].to_numpy()[order_E] for name, source in sources.items()}
-    made = set(sources.values()) - {
-        spec.name for spec in table.declared.ids if not spec.is_sequence
-    }
-    keep = [n for n in encoded.column_names if not n.startswith(_OWN) and n not in made]
+    order = pa.array(order_E)
+    ids = {name: encoded[source].take(order).combine_chunks() for name, source in sources.items()}
+    gap_name = f"{HISTORY}_{TIME_GAP}" if settings.time_gap else None
+    keep = [n for n in encoded.column_names if not n.startswith(_OWN) and n not in left_out]
     encoded = encoded.select(keep)
     blocks = []
-    for code, name in enumerate(SPLITS):
+    for name in splits:
+        code = SPLITS.index(name)
         rows = make_rows(events, code, settings)
+        seen = find_seen(events, code, rows.row_R) if with_seen and name != "train" else None
+        if seen is not None and len(rows.row_R):
+            items = pa.array(ids[HISTORY]).take(pa.array(seen.pool))
+            blocks.append((pool_name(name), pa.table({ITEM: items})))
         for first in range(0, len(rows.row_R), 4 * BLOCK_ROWS):
             block = rows.slice(first, first + 4 * BLOCK_ROWS)
             own = encoded.take(pa.array(order_E[block.row_R]))
             for column, lists in history_columns(block, events.times_E, ids, gap_name).items():
                 own = own.append_column(column, lists)
+            if seen is not None:
+                own = seen.append_slices(own, first)
             blocks.append((name, own))
     path.unlink()
     return blocks

@@ -35,6 +35,8 @@ class Recipe(Protocol):
     @property
     def name(self) -> str: ...
 
+    # a recipe whose own files have changed has a `layout_version` in place of LAYOUT_VERSION
+
     def check(self) -> None:
         """Check the settings quickly.
 
@@ -69,7 +71,8 @@ def cache_key(recipe: Recipe) -> str:
     """Return the key under which the cache keeps a recipe's files, from all that they depend on."""
     reading = recipe.reading_fields()
     reading_entry = {"reading": reading} if reading else {}
-    return hash_json({"layout": LAYOUT_VERSION, **recipe.content_fields(), **reading_entry})
+    layout = getattr(recipe, "layout_version", LAYOUT_VERSION)
+    return hash_json({"layout": layout, **recipe.content_fields(), **reading_entry})
 
 
 def prepare(recipe: Recipe) -> tuple[Path, PreparedFiles]:

@@ -38,6 +38,7 @@ def build_schema(columns: Columns) -> Schema:
                 weighted=c.weights is not None,
                 mean_length=c.mean_length,
                 pooling=c.pooling,
+                num_special=c.num_special,
             )
             for c in (*columns.singles, *columns.lists)
         ),

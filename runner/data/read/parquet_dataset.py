@@ -25,6 +25,7 @@ from runner.data.read.decode import BlockReader
 from runner.data.read.index import build_block_index
 from runner.data.read.last_batch import drop_ids, pad_batch
 from runner.data.read.prefetch import prefetch_in_thread
+from runner.data.read.seen_items import START, STOP, SeenItems
 from runner.data.read.stream import RankSlice, iterate_batch_slices
 from runner.errors import DataError, nearest_hint
 from runner.parts import internal
@@ -46,6 +47,7 @@ class ParquetDataset:
         transforms_dir: folder with the transforms that were fitted to the train split, if any.
         bad_rows: count and examples of the rows that preparation skipped.
         reachable: split -> metric -> best possible value, for planted data.
+        seen_dir: folder with what users have seen, if the rows are made of raw interactions.
 
     Raises:
         ConfigError: if `rest` is no policy.
@@ -64,6 +66,7 @@ class ParquetDataset:
         transforms_dir: Path | None = None,
         bad_rows: Mapping[str, Any] | None = None,
         reachable: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+        seen_dir: Path | None = None,
     ) -> None:
         for split, paths in files.items():
             if not paths:
@@ -72,7 +75,7 @@ class ParquetDataset:
         self.columns = columns
         self.rest = rest
         self.bad_rows = bad_rows or {"count": 0, "examples": []}
-        self._transforms_dir = transforms_dir
+        self._transforms_dir, self._seen_dir = transforms_dir, seen_dir
         self.schema = build_schema(columns)
         self.growth: Mapping[str, Growth] = columns.growth
         self.reachable = reachable
@@ -99,6 +102,14 @@ class ParquetDataset:
         names = [name.removeprefix(CARRIED_PREFIX) for name in self.columns.carried]
         table = self.read_columns(split, self.columns.carried, start, stop)
         return table.rename_columns(names)
+
+    def seen_items(self, split: str) -> SeenItems | None:
+        """Return what the users of a split have seen; see `Dataset.seen_items`."""
+        if self._seen_dir is None or split == "train":
+            return None
+        slices = self.read_columns(split, (START, STOP), 0, self.num_rows[split])
+        start_N, stop_N = (slices[name].to_numpy() for name in (START, STOP))
+        return SeenItems(self._seen_dir, split, start_N, stop_N)
 
     def read_columns(self, split: str, names: Sequence[str], start: int, stop: int) -> pa.Table:
         """Return columns of rows [start, stop) of a split as they are stored, in file order."""

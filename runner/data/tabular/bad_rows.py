@@ -102,9 +102,9 @@ class RowValidator:
         Raises:
             DataError: for the first bad row, unless bad rows are skipped.
         """
-        indices = np.flatnonzero(wrong)
-        if not len(indices):
+        if not wrong.any():
             return
+        indices = np.flatnonzero(wrong)
         rows = indices if row_of_value is None else row_of_value[indices]
         for row in np.unique(rows[~self.bad_R[rows]])[:MAX_EXAMPLES]:
             index = int(indices[np.flatnonzero(rows == row)[0]])

@@ -23,6 +23,7 @@ from runner.data.tabular.column_specs import Declared, IdSpec
 from runner.data.tabular.read_files import is_list, is_text, unpacked_type
 from runner.data.tabular.splits import Split
 from runner.data.tabular.times import TEXT_DATES, TIME_PARTS, is_temporal
+from runner.data.tabular.vocabulary import FIRST_VALUE_ID
 from runner.errors import DataError
 
 
@@ -219,6 +220,7 @@ def rewritten_columns(
                 pooling="mean" if s.pooling == "mean" else "sum",
                 table=s.table,
                 growth=s.growth,
+                num_special=FIRST_VALUE_ID if s.encode == "vocabulary" else 0,
             )
             for s in pooled
         ),

@@ -16,7 +16,7 @@ from runner.data.core.transforms import as_float32, hash_ids, transform_numeric
 from runner.data.growing.settings import NO_ID
 from runner.data.tabular.bad_rows import RowValidator
 from runner.data.tabular.column_specs import Declared, IdSpec, LabelSpec, NumericSpec
-from runner.data.tabular.raw_ids import RawIds, read_ids, read_integers
+from runner.data.tabular.raw_ids import RawIds, fill_missing, find_missing, read_ids, read_integers
 from runner.data.tabular.read_files import RowChunk, single_array
 from runner.data.tabular.times import TIME_PARTS
 from runner.data.tabular.vocabulary import look_up_ids
@@ -114,20 +114,22 @@ def encode_numeric(
         raw = np.where(missing, spec.default or 0.0, raw)
     x = transform_numeric(numeric, raw)
     # the raw values are checked as well: clipping would hide an infinite one
-    wrong = ~(np.isfinite(x) & np.isfinite(raw))
+    wrong = ~np.isfinite(x)
+    wrong |= ~np.isfinite(raw)
     validator.reject(
         spec.column, wrong, lambda row: f"value {raw[row]:g}: not finite after its transforms"
     )
-    return np.where(validator.bad_R | wrong, np.float32(0), x)
+    x[validator.bad_R] = 0  # those that are wrong are bad by now
+    return x
 
 
 def read_numbers(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return [R] float64 with 0 where a value is missing, and [R] bool: which are missing."""
     column = single_array(table, name)
-    missing = column.is_null().to_numpy(zero_copy_only=False)
+    missing = find_missing(column)
     if not (pt.is_floating(column.type) or pt.is_integer(column.type)):
         column = column.cast(pa.float64())  # booleans, decimals
-    values = column.fill_null(0).to_numpy(zero_copy_only=False)
+    values = fill_missing(column).to_numpy(zero_copy_only=False)
     return values.astype(np.float64), missing
 
 
@@ -197,7 +199,7 @@ def map_to_table_rows(
     else:
         rows = values
     rows = np.where(missing, default or 0, rows) if missing.any() and not spec.cross else rows
-    wrong = (rows < 0) | (rows >= num_rows)
+    wrong = rows.astype(np.int64, copy=False).view(np.uint64) >= num_rows  # negative ones are large
     if wrong.any():
         if spec.out_of_range == "error":
             rule = f"its table has the rows 0 to {num_rows - 1}"

@@ -108,11 +108,11 @@ def read_integers(
     Raises:
         DataError: for a float that is not a whole number, unless bad rows are skipped.
     """
-    missing = column.is_null().to_numpy(zero_copy_only=False)
+    missing = find_missing(column)
     if is_text(column.type):
         return hash_texts(column), missing
     if pt.is_floating(column.type):
-        values = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
+        values = fill_missing(column).to_numpy(zero_copy_only=False).astype(np.float64)
         whole = (values == np.rint(values)) & (np.abs(values) <= MAX_EXACT_INTEGER)
         validator.reject(
             name, ~whole, lambda at: f"value {values[at]}: not an integer", row_of_value
@@ -120,7 +120,20 @@ def read_integers(
         return np.where(whole, values, 0).astype(np.int64), missing
     if not pt.is_integer(column.type):
         column = column.cast(pa.int64())  # booleans, dates, times
-    return column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64), missing
+    return fill_missing(column).to_numpy(zero_copy_only=False).astype(np.int64), missing
+
+
+def find_missing(column: pa.Array) -> np.ndarray:
+    """Return which values are missing, bool."""
+    if not column.null_count:  # most columns: Arrow would look at every value
+        return np.zeros(len(column), bool)
+    missing: np.ndarray = column.is_null().to_numpy(zero_copy_only=False)
+    return missing
+
+
+def fill_missing(column: pa.Array) -> pa.Array:
+    """Return a column with 0 where a value is missing."""
+    return column.fill_null(0) if column.null_count else column
 
 
 def _read_values(

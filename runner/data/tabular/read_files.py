@@ -175,6 +175,15 @@ def unpack_columns(table: pa.Table) -> pa.Table:
     return table
 
 
+def decode_dictionaries(table: pa.Table) -> pa.Table:
+    """Return the values of columns whose chunks have a dictionary each."""
+    for index, column in enumerate(table.schema):
+        if pt.is_dictionary(column.type):
+            values = table[column.name].cast(column.type.value_type)
+            table = table.set_column(index, column.name, values)
+    return table
+
+
 def single_array(table: pa.Table, name: str) -> pa.Array:
     """Return a column as one array, without a copy if it is one."""
     column = table[name]

@@ -74,6 +74,7 @@ def open_table(
         rest=rest,
         transforms_dir=folder,
         bad_rows=facts.get("bad_rows"),
+        seen_dir=folder if table_recipe.declared.interactions is not None else None,
     )
 
 

@@ -20,7 +20,7 @@ from runner.data.core.columns import Columns
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.setting_checks import check_setting_types
 from runner.data.interactions.rewrite import event_declaration, rewrite_events
-from runner.data.prepare.recipe import PreparedFiles
+from runner.data.prepare.recipe import LAYOUT_VERSION, PreparedFiles
 from runner.data.tabular.arrow_files import (
     ARROW_FORMATS,
     read_arrow_chunks,
@@ -267,6 +267,11 @@ class TableRecipe:
             **({"interactions": repr(events)} if (events := self.declared.interactions) else {}),
             **({"learnt": fitted_digest(Path(self.learnt))} if self.learnt else {}),
         }
+
+    @property
+    def layout_version(self) -> str | int:
+        """In place of LAYOUT_VERSION, so that older files without what users have seen are left."""
+        return LAYOUT_VERSION if self.declared.interactions is None else f"{LAYOUT_VERSION} seen"
 
     def reading_fields(self) -> Mapping[str, Any]:
         return {}

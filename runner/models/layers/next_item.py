@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Prediction, Schema
+from runner.models.argument_types import EmbeddingInit, NumKept, NumNegatives, Switch, Width
 from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import SequenceLookup
@@ -58,16 +59,16 @@ class NextItemModel(RetrievalModel):
     def __init__(
         self,
         schema: Schema,
-        embedding_dim: int,
         *,
-        sequence: str | None,
-        item: str | None,
-        every: bool,
-        uniform: int,
-        popularity: int,
-        embedding_init: float | None,
-        exclude_known: bool = False,
-        hardest: int = 0,
+        embedding_dim: Width,
+        sequence: str | None = None,
+        item: str | None = None,
+        every: bool = False,
+        uniform: NumNegatives = 0,
+        popularity: NumNegatives = 0,
+        exclude_known: Switch = False,
+        hardest: NumKept = 0,
+        embedding_init: EmbeddingInit = None,
     ) -> None:
         super().__init__()
         history, self.item = find_history_and_item(schema, sequence, item)
@@ -128,7 +129,7 @@ class NextItemModel(RetrievalModel):
         sampled = (embeddings.shared_CD[0], embeddings.per_batch["candidates"])
         known = self.known_positives(row_P, is_positive_B, embeddings.per_row)
         aux = self.negatives.score(query_PD, positives, sampled, known=known) | {"row_P": row_P}
-        aux |= self.rank_in_catalogue(query_BD, item_B, embeddings.per_row)
+        aux |= self.rank_in_catalogue(query_BD, item_B, embeddings.per_row, batch.rows_B)
         aux |= self.row_vectors(query_BD, item_BD, embeddings.per_row)
         return Prediction.of(logits_B1, batch, **aux)
 

@@ -6,7 +6,7 @@ B batch, C candidates, I items, L sequence length, D width.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -37,6 +37,7 @@ class RetrievalModel(Recommender):
     user_group: int | None = None  # the group column that is the user
     items_ID: Tensor | None = None  # the catalogue
     excludes_history = False
+    seen_items: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
     list_length = 0  # of the lists of best items that predictions hold while a catalogue is open
     popularity_I: Tensor | None = None  # how often items occur in the train split, if asked for
     exposes_vectors = False  # whether predictions hold `row_vectors`
@@ -136,20 +137,29 @@ class RetrievalModel(Recommender):
         self.negatives.counts_I.copy_(torch.stack(list(counts.values())).sum(0))
 
     @torch.no_grad()
-    def open_catalogue(self, *, leave_history_out: bool, list_length: int = 0) -> None:
+    def open_catalogue(
+        self,
+        *,
+        leave_history_out: bool,
+        list_length: int = 0,
+        seen_items: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
+    ) -> None:
         """Collective. Look all items up, for rankings until `close_catalogue`.
 
         Args:
             leave_history_out: whether the items of a row's history are not ranked.
             list_length: of the lists of best items in predictions; 0 for none.
+            seen_items: takes the numbers of rows, [B], and returns places in them and ids of items
+                that are not ranked, each [V].
         """
         device = self.negatives.counts_I.device
         embedded_ID = self.embedding.embed_all_rows(self.item.num_rows, device)
         self.items_ID = self.item_vectors(embedded_ID).float()
         self.excludes_history, self.list_length = leave_history_out, list_length
+        self.seen_items = seen_items
 
     def close_catalogue(self) -> None:
-        self.items_ID = None
+        self.items_ID = self.seen_items = None
 
     def row_vectors(
         self, query_BD: Tensor, item_BD: Tensor, per_row: Mapping[str, Tensor]
@@ -169,18 +179,21 @@ class RetrievalModel(Recommender):
         return vectors
 
     def rank_in_catalogue(
-        self, query_BD: Tensor, item_B: Tensor, per_row: Mapping[str, Tensor]
+        self, query_BD: Tensor, item_B: Tensor, per_row: Mapping[str, Tensor], rows_B: Tensor
     ) -> dict[str, Tensor]:
         """Return `rank_B`, the rank from 1 of each row's item among all items.
 
-        Equal scores count against the item. A rank is NaN where a score is. Without an open
-        catalogue the result is empty. With `list_length` it has `top_BK`, the best items of each
-        row, and with `popularity_I` this, too.
+        The rows of the table that stand for unknown and missing values are no items: they are not
+        ranked, and a row whose item is one of them has an infinite rank. Equal scores count against
+        the item. A rank is NaN where a score is. Without an open catalogue the result is empty.
+        With `list_length` it has `top_BK`, the best items of each row, and with `popularity_I`
+        this, too; both count items from the first one that is real.
 
         Args:
             query_BD: the queries.
             item_B: the ids of the rows' items.
             per_row: `per_row` of the batch's embeddings.
+            rows_B: the rows' numbers in their split.
         """
         if self.items_ID is None or self.training:
             return {}
@@ -195,12 +208,17 @@ class RetrievalModel(Recommender):
             # behind the end of a sequence stands the row's item, which does not count below either
             left_out_BL = torch.where(place_L < length_B[:, None], ids_BL, item_B[:, None])
             scores_BI.scatter_(1, left_out_BL, -torch.inf)
+        if self.seen_items is not None:
+            scores_BI[self.seen_items(rows_B)] = -torch.inf
+        num_special = self.item.num_special
+        scores_BI[:, :num_special] = -torch.inf
         more = {}
         if self.popularity_I is not None:
-            more["popularity_I"] = self.popularity_I
+            more["popularity_I"] = self.popularity_I[num_special:]
         if self.list_length:
             scores_BI.scatter_(1, item_B[:, None], item_score_B1)
-            more["top_BK"] = scores_BI.topk(self.list_length).indices
+            more["top_BK"] = scores_BI[:, num_special:].topk(self.list_length).indices
         scores_BI.scatter_(1, item_B[:, None], -torch.inf)
         rank_B = 1.0 + (scores_BI >= item_score_B1).sum(1).float()
+        rank_B = rank_B.masked_fill(item_B < num_special, torch.inf)
         return {"rank_B": rank_B.masked_fill(is_nan_B, torch.nan), **more}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.metrics.settings import TRAIN_EVALUATION, evaluation_name
+from runner.metrics.names import TRAIN_EVALUATION, evaluation_name
 
 SPLITS = ("train", TRAIN_EVALUATION, "validation", "test")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.errors import UserError, nearest_hint
-from runner.metrics.settings import find_metric
+from runner.metrics.names import find_metric
 from runner.reporting.report.leaderboard import rank_runs
 from runner.reporting.report.records import RunRecord, format_setting
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runner.metrics.settings import TRAIN_EVALUATION
+from runner.metrics.names import TRAIN_EVALUATION
 from runner.reporting.report.leaderboard import SeedGroup
 from runner.reporting.report.records import RunRecord
 from runner.rundir.json_files import read_jsonl

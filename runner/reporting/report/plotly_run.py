@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.metrics.settings import TRAIN_EVALUATION
+from runner.metrics.names import TRAIN_EVALUATION
 from runner.reporting.report.plotly_curves import (
     COLOURS,
     SPLITS,

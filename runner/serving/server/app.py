@@ -19,10 +19,12 @@ from starlette.routing import Route
 
 from runner.errors import DataError
 from runner.serving.artifact import Artifact
+from runner.serving.item_table import why_no_items
 from runner.serving.server.batcher import Batcher
 from runner.serving.server.columns import describe_columns, served_columns
 from runner.serving.server.counters import CODES, Counters, WorkerCounters
 from runner.serving.server.follow import follow
+from runner.serving.server.nearest import NEAREST, describe_nearest, left_out
 from runner.serving.server.prepared import describe_inputs
 from runner.serving.server.scoring import make_work, output_names
 from runner.serving.server.settings import ServeSettings
@@ -155,9 +157,12 @@ async def _model_metadata(request: Request) -> Response:
                     "shape": [-1, -1] if name.endswith(".vectors") else [-1],
                 }
                 for name in output_names(artifact)
-            ],
+                if name not in NEAREST
+            ]
+            + ([] if why_no_items(artifact) else describe_nearest(artifact)),
             "parameters": {
-                "graphs": {spec.name: describe_inputs(spec) for spec in artifact.graphs}
+                "graphs": {spec.name: describe_inputs(spec) for spec in artifact.graphs},
+                **left_out(artifact),
             },
         }
     )
@@ -212,9 +217,12 @@ async def _score(service: Service, request: Request) -> Response:
         parsed = await asyncio.to_thread(parse_request, body, header_length)
     else:
         parsed = parse_request(body, header_length)
-    work = make_work(service.artifact, parsed, service.settings.max_rows)
+    settings = service.settings
+    work = make_work(service.artifact, parsed, settings.max_rows, settings.max_top_k)
     scored = await service.batcher.score(work)
     head = _answer_head(service, parsed, scored.version)
+    if scored.index:
+        head = {**head, "parameters": {"index": scored.index, **left_out(service.artifact)}}
     content, head_length = write_answer(head, scored.outputs, work.outputs)
     headers = {VERSION_HEADER: scored.version}
     if head_length is None:
@@ -223,7 +231,7 @@ async def _score(service: Service, request: Request) -> Response:
     return Response(content, media_type="application/octet-stream", headers=headers)
 
 
-def _answer_head(service: Service, parsed: InferRequest, version: str) -> Mapping[str, str]:
+def _answer_head(service: Service, parsed: InferRequest, version: str) -> Mapping[str, Any]:
     head = {"model_name": service.settings.model_name, "model_version": version}
     return {**head, "id": parsed.id} if parsed.id else head
 

@@ -13,10 +13,15 @@ from runner.serving.server.scoring import Outputs, Work, score_batch
 
 @dataclass(frozen=True)
 class Scored:
-    """The outputs of a request, and the version of the model that gave all of them."""
+    """The outputs of a request, and the version of the model that gave all of them.
+
+    Args:
+        index: the kind of index that found the nearest items; empty: none were asked for.
+    """
 
     version: str
     outputs: Outputs
+    index: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class Batcher:
         try:
             while True:
                 batch = await self._next_batch()
-                version, answers = await loop.run_in_executor(
+                version, index, answers = await loop.run_in_executor(
                     self._thread, self._score, [waiting.work for waiting in batch]
                 )
                 self._counters.add("batches")
@@ -76,13 +81,16 @@ class Batcher:
                         waiting.result.set_exception(answer)
                     else:
                         self._counters.add("rows", waiting.work.num_rows)
-                        waiting.result.set_result(Scored(version, answer))
+                        found = index if waiting.work.top_k else ""
+                        waiting.result.set_result(Scored(version, answer, found))
         finally:
             self._thread.shutdown(wait=True)
 
-    def _score(self, works: list[Work]) -> tuple[str, list[Outputs | Exception]]:
+    def _score(self, works: list[Work]) -> tuple[str, str, list[Outputs | Exception]]:
         one = self.scorer.snapshot()  # a delta may come meanwhile
-        return one.version, score_batch(one, works)
+        answers = score_batch(one, works)
+        searched = any(w.top_k and not isinstance(a, Exception) for w, a in zip(works, answers))
+        return one.version, one.index.kind if searched else "", answers
 
     async def _next_batch(self) -> list[_Waiting]:
         """Take the first request, and those behind it that fit and come in time."""

@@ -11,9 +11,11 @@ import pyarrow as pa
 
 from runner.errors import DataError, nearest_hint, unknown_choice
 from runner.serving.artifact import Artifact, GraphSpec
+from runner.serving.item_table import why_no_items
 from runner.serving.raw_rows import encode_rows, graph_features
 from runner.serving.scorer import Scorer
 from runner.serving.server.columns import make_table, served_columns
+from runner.serving.server.nearest import NEAREST, nearest_items, read_top_k
 from runner.serving.server.prepared import check_ids, join, read_arrays, row_slices
 from runner.serving.server.tensors import InferRequest
 
@@ -29,17 +31,19 @@ class Work:
         graphs: names of those that its outputs need.
         rows: raw columns; or the inputs of the one graph.
         outputs: names of the tensors to answer, and whether in binary.
+        top_k: how many items to find for each row; 0: none.
     """
 
     graphs: tuple[str, ...]
     rows: pa.Table | Mapping[str, np.ndarray]
     num_rows: int
     outputs: Mapping[str, bool]
+    top_k: int = 0
 
     @property
     def key(self) -> Hashable:
         """What works must have in common to be scored together."""
-        return self.graphs, getattr(self.rows, "schema", None)  # of a table
+        return self.graphs, getattr(self.rows, "schema", None), self.top_k  # of a table
 
 
 Outputs = Mapping[str, np.ndarray]
@@ -59,10 +63,14 @@ def output_names(artifact: Artifact, graph: str | None = None) -> dict[str, tupl
             found |= {f"{task.name}{end}": names for task in artifact.tasks}
     if len(names) > 1:
         found |= {f"{name}{VECTORS}": (name,) for name in names if graph in (None, name)}
+    if graph in (None, "query") and why_no_items(artifact) is None:
+        found |= dict.fromkeys(NEAREST, ("query",))
     return found
 
 
-def make_work(artifact: Artifact, request: InferRequest, max_rows: int) -> Work:
+def make_work(
+    artifact: Artifact, request: InferRequest, max_rows: int, max_top_k: int = 1000
+) -> Work:
     """Check a request and make the work of it.
 
     Raises:
@@ -78,7 +86,9 @@ def make_work(artifact: Artifact, request: InferRequest, max_rows: int) -> Work:
         raise DataError(
             f"no output {unknown!r}{nearest_hint(unknown, known)}; there are {', '.join(known)}"
         )
-    outputs = request.outputs or dict.fromkeys(_default_outputs(artifact, known), request.binary)
+    top_k = read_top_k(artifact, request.parameters, [*request.outputs], max_top_k)
+    default = NEAREST if top_k else _default_outputs(artifact, known)
+    outputs = request.outputs or dict.fromkeys(default, request.binary)
     wanted = {name for output in outputs for name in known[output]}
     specs = [spec for spec in artifact.graphs if spec.name in wanted]
     rows: pa.Table | Mapping[str, np.ndarray]
@@ -91,12 +101,12 @@ def make_work(artifact: Artifact, request: InferRequest, max_rows: int) -> Work:
         raise DataError("the request has no rows")
     if num_rows > max_rows:
         raise DataError(f"the request has {num_rows} rows; at most {max_rows} are scored at once")
-    return Work(tuple(spec.name for spec in specs), rows, num_rows, outputs)
+    return Work(tuple(spec.name for spec in specs), rows, num_rows, outputs, top_k)
 
 
 def _default_outputs(artifact: Artifact, known: Mapping[str, Any]) -> list[str]:
     scores = [task.name for task in artifact.tasks if task.name in known]
-    return scores or list(known)
+    return scores or [name for name in known if name not in NEAREST]
 
 
 def score_batch(scorer: Scorer, batch: Sequence[Work]) -> list[Outputs | Exception]:
@@ -132,7 +142,7 @@ def _score_alike(scorer: Scorer, works: Sequence[Work]) -> list[Outputs]:
     if isinstance(works[0].rows, pa.Table):
         wanted = {name for work in works for name in work.outputs}
         table = pa.concat_tables([work.rows for work in works])
-        together = _score_raw(scorer, specs, table, wanted)
+        together = _score_raw(scorer, specs, table, wanted, works[0].top_k)
     else:
         together = _score_prepared(scorer, specs[0], works)
     slices = row_slices([work.num_rows for work in works])
@@ -142,12 +152,14 @@ def _score_alike(scorer: Scorer, works: Sequence[Work]) -> list[Outputs]:
 
 
 def _score_raw(
-    scorer: Scorer, specs: Sequence[GraphSpec], table: pa.Table, wanted: set[str]
+    scorer: Scorer, specs: Sequence[GraphSpec], table: pa.Table, wanted: set[str], top_k: int
 ) -> Outputs:
     rows = encode_rows(scorer.artifact.raw, table, graph_features(specs))
     names = {f"{spec.name}{VECTORS}": spec.name for spec in specs}
     found = {name: scorer.vectors(names[name], rows) for name in wanted & names.keys()}
-    if wanted - names.keys():
+    if top_k:
+        found |= nearest_items(scorer, scorer.arrays("query", rows), top_k)
+    if wanted - found.keys():
         found |= _task_outputs(scorer, scorer.logits(rows), rows.bad_R)
     return found
 
@@ -155,10 +167,13 @@ def _score_raw(
 def _score_prepared(scorer: Scorer, spec: GraphSpec, works: Sequence[Work]) -> Outputs:
     for work in works:  # against the tables of the version that scores them
         check_ids(spec, scorer.artifact.raw, work.rows)
-    outputs = scorer.run_arrays(spec.name, join(spec, [work.rows for work in works]))
+    arrays, top_k = join(spec, [work.rows for work in works]), works[0].top_k
     if scorer.is_retrieval:
-        return {f"{spec.name}{VECTORS}": outputs["vectors"]}
-    logits_RT = outputs["logits"]
+        found = nearest_items(scorer, arrays, top_k) if top_k else {}
+        if any((vectors := f"{spec.name}{VECTORS}") in work.outputs for work in works):
+            found[vectors] = scorer.run_arrays(spec.name, arrays)["vectors"]
+        return found
+    logits_RT = scorer.run_arrays(spec.name, arrays)["logits"]
     return _task_outputs(scorer, logits_RT, np.zeros(len(logits_RT), bool))
 
 

@@ -28,8 +28,10 @@ class ServeSettings:
         host: address to listen on.
         port: port to listen on; 0: any free one.
         workers: processes, each with a copy of the model.
+        index: folder of `python -m runner index` of this model; None: all items are compared.
         follow: folder whose deltas are applied as they come.
         max_rows: rows of one request.
+        max_top_k: best items of a row.
         max_body_mb: size of one request, in 2^20 bytes.
         queue: requests of one worker that wait or are scored; more are answered with 503.
         batch_rows: rows that waiting requests are scored together up to; 1: each by itself.
@@ -43,8 +45,10 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: int = 8080
     workers: int = 1
+    index: Path | None = None
     follow: Path | None = None
     max_rows: int = 4096
+    max_top_k: int = 1000
     max_body_mb: int = 16
     queue: int = 64
     batch_rows: int = 1024
@@ -81,7 +85,7 @@ def _find_problems(settings: ServeSettings) -> Iterator[str]:
         yield f"--follow {settings.follow}: no such folder"
     if not 0 <= settings.port < 2**16:
         yield f"--port {settings.port}: must lie in 0 to 65535"
-    for name in ("workers", "max_rows", "max_body_mb", "queue", "batch_rows"):
+    for name in ("workers", "max_rows", "max_top_k", "max_body_mb", "queue", "batch_rows"):
         if getattr(settings, name) < 1:
             yield f"--{name.replace('_', '-')} {getattr(settings, name)}: must be at least 1"
     if not 0 <= settings.batch_wait_ms <= 1000:

@@ -244,7 +244,7 @@ def write_answer(
 
     Args:
         head: the fields beside the tensors.
-        outputs: name -> float32.
+        outputs: name -> float32, int64, or texts as objects.
         binary: which of them are written behind the JSON.
 
     Returns:
@@ -252,15 +252,30 @@ def write_answer(
     """
     specs, tail = [], []
     for name, values in outputs.items():
-        spec: dict[str, Any] = {"name": name, "datatype": "FP32", "shape": list(values.shape)}
+        datatype = output_datatype(values.dtype)
+        spec: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(values.shape)}
         if binary[name]:
-            content = np.ascontiguousarray(values, "<f4").tobytes()
+            content = _as_bytes(values, datatype)
             tail.append(content)
             specs.append({**spec, "parameters": {"binary_data_size": len(content)}})
-        else:
+        elif datatype == "FP32":
             specs.append({**spec, "data": _finite_or_none(values.ravel())})
+        else:
+            specs.append({**spec, "data": values.ravel().tolist()})
     text = json.dumps({**head, "outputs": specs}, allow_nan=False).encode()
     return b"".join([text, *tail]), len(text) if tail else None
+
+
+def output_datatype(dtype: np.dtype[Any]) -> str:
+    """Return the datatype of an output tensor."""
+    return {"f": "FP32", "i": "INT64", "O": "BYTES"}[dtype.kind]
+
+
+def _as_bytes(values: np.ndarray, datatype: str) -> bytes:
+    if datatype == "BYTES":  # each text behind its length
+        texts = [text.encode() for text in values.ravel()]
+        return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    return np.ascontiguousarray(values, "<f4" if datatype == "FP32" else "<i8").tobytes()
 
 
 def _finite_or_none(values: np.ndarray) -> Sequence[float | None]:

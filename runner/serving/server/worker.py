@@ -83,6 +83,7 @@ def serve(
         format=settings.format,
         trust_native_code=settings.trust_native_code,
         num_threads=threads,
+        index=settings.index,
     )
     logging.getLogger("runner").addHandler(logging.StreamHandler())
     own = counters.row(worker, scorer.version)

@@ -31,8 +31,10 @@ from runner.distributed.ranks import Ranks, current_ranks
 from runner.errors import ConfigError, nearest_hint
 from runner.machine import cpu_name
 from runner.metrics.factory import make_metrics
+from runner.metrics.names import evaluation_name
 from runner.metrics.own import OwnMetric, OwnMetrics, check_own_metric
-from runner.metrics.settings import MetricSettings, evaluation_name, result_keys
+from runner.metrics.result_keys import result_keys
+from runner.metrics.settings import MetricSettings
 from runner.optim.lr_scaling import describe_lr_scaling
 from runner.reporting.console import View
 from runner.reporting.trackers import Trackers, check_tracker
@@ -177,7 +179,7 @@ def make_delivery(
     """
     if run is None or settings.every is None:
         return None
-    node = {"_target_": FOLDER_DELIVERY, "to": settings.to}
+    node = {"_target_": FOLDER_DELIVERY, "to": settings.to, "rows_from": settings.rows_from}
     delivery: Delivery = instantiate(node, KINDS["delivery"], key="delivery", allowed=allowed)
     return delivery
 

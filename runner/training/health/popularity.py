@@ -15,7 +15,7 @@ import torch
 from runner.batch import Batch, Prediction
 from runner.metrics.settings import MetricSettings
 from runner.models.layers.sequences import single_ids
-from runner.training.catalogue import COUNT_ROWS, attach_slices, count_ids
+from runner.training.catalogue import COUNT_ROWS, attach_slices, count_ids, find_seen_items
 from runner.training.health.sample import Floats, Ints, batch_ids
 from runner.training.job import Job
 
@@ -37,8 +37,8 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     """Return what the ranking metrics are if each item's score is its number of train rows.
 
     Candidates, users and items that are left out are those of the run's own evaluations
-    (`metrics.candidates`, `metrics.leave_history_out`, `metrics.group`); of items that are equally
-    popular, the right one ranks last. Rank 0 only.
+    (`metrics.candidates`, `metrics.leave_history_out`, `metrics.leave_seen_out`, `metrics.group`);
+    of items that are equally popular, the right one ranks last. Rank 0 only.
 
     Args:
         job: its dataset is read, and its model says which features are items.
@@ -75,13 +75,18 @@ def _predict(
     model: Any = job.context.model
     schema, name, history = job.dataset.schema, model.item.name, model.history
     history = history if settings.leave_history_out else None
+    find_seen = find_seen_items(settings, job.dataset, split)
     with closing(job.dataset.batches(split, batch_size=COUNT_ROWS)) as batches:  # type: ignore[type-var]
         for batch in batches:
             item_B = single_ids(batch, name).numpy()
             score_B = torch.from_numpy(counts_I[item_B])
             aux = {}
             if settings.ranks_full_catalogue:
-                rank_B = rank_by_count(counts_I, item_B, *_history(batch, job, history))
+                rows_L, ids_L = _history(batch, job, history)
+                if find_seen is not None:
+                    seen = [found.numpy() for found in find_seen(batch.rows_B)]
+                    rows_L, ids_L = (np.concatenate(p) for p in zip((rows_L, ids_L), seen))
+                rank_B = rank_by_count(counts_I, item_B, rows_L, ids_L, model.item.num_special)
                 aux["rank_B"] = torch.from_numpy(rank_B).to(job.device)
             logits_BT = score_B[:, None].expand_as(batch.labels_BT).to(job.device)
             on_device = batch.to(job.device)
@@ -95,7 +100,9 @@ def _history(batch: Batch, job: Job, name: str | None) -> tuple[Ints, Ints]:
     return (none, none) if found is None else (found.rows_V, found.ids_V)
 
 
-def rank_by_count(counts_I: Floats, item_B: Ints, rows_L: Ints, ids_L: Ints) -> Floats:
+def rank_by_count(
+    counts_I: Floats, item_B: Ints, rows_L: Ints, ids_L: Ints, num_special: int = 0
+) -> Floats:
     """Return [B], the rank from 1 of each row's item among all items, by their counts.
 
     Equal counts stand before the item, as for `RetrievalModel.rank_in_catalogue`.
@@ -105,11 +112,14 @@ def rank_by_count(counts_I: Floats, item_B: Ints, rows_L: Ints, ids_L: Ints) -> 
         item_B: the item of each row.
         rows_L: row of each id that is left out of its row's ranking; it may stand there twice.
         ids_L: that id; where it is the row's item, that one is ranked all the same.
+        num_special: how many of the first ids are no items.
     """
+    counts_I = np.where(np.arange(len(counts_I)) < num_special, -1, counts_I)  # behind all items
     ascending_I = np.sort(counts_I)
     count_B = counts_I[item_B]
     rank_B = (len(counts_I) - np.searchsorted(ascending_I, count_B)).astype(np.float64)
     pairs = np.unique(np.stack([rows_L, ids_L]), axis=1)
     rows, ids = pairs[:, pairs[1] != item_B[pairs[0]]]
     before = counts_I[ids] >= count_B[rows]
-    return rank_B - np.bincount(rows[before], minlength=len(item_B))
+    rank_B -= np.bincount(rows[before], minlength=len(item_B))
+    return np.where(item_B < num_special, np.inf, rank_B)

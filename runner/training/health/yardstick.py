@@ -10,7 +10,7 @@ import numpy as np
 
 from runner.batch import TaskSpec
 from runner.metrics.curves import group_by_score, roc_auc
-from runner.metrics.settings import result_key
+from runner.metrics.result_keys import result_key
 from runner.training.health.findings import find_in_data
 from runner.training.health.logistic_regression import Columns, fit_tasks, mean_log_loss
 from runner.training.health.sample import Floats, Sample, read_sample

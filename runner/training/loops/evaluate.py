@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from runner.metrics.names import evaluation_name
 from runner.metrics.protocol import Metrics
-from runner.metrics.settings import evaluation_name
 from runner.parts import loop_option
 from runner.training.job import Job, Result
 from runner.training.loops.evaluate_split import evaluate_split, select_splits

@@ -54,7 +54,7 @@ def evaluate_split(
     with (
         context.evaluation_weights(),
         torch.no_grad(),
-        open_catalogue(context.model, settings),
+        open_catalogue(context.model, settings, job.dataset, split),
         closing(batches_on_device(context, islice(batches, max_batches))) as device_batches,
     ):
         for batch in device_batches:

@@ -18,7 +18,7 @@ from runner.config.early_stopping import is_better
 from runner.config.signature import hash_fields
 from runner.data.prepare.fingerprint import fingerprint
 from runner.errors import UserError
-from runner.metrics.settings import evaluation_name
+from runner.metrics.names import evaluation_name
 from runner.reporting.trackers.tracker import TRACKERS_FILE
 from runner.rundir.checkpoint import Checkpoint
 from runner.rundir.json_files import JsonlFile, read_jsonl

@@ -6,7 +6,7 @@ import time
 from functools import partial
 
 from runner.errors import UserError
-from runner.metrics.settings import evaluation_name
+from runner.metrics.names import evaluation_name
 from runner.parts import loop_option
 from runner.rundir.find_checkpoint import find_checkpoint
 from runner.training.health.compare import compare_with_yardstick

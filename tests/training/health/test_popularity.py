@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from runner.batch import SparseFeature
 from runner.models.layers.retrieval import RetrievalModel
 from runner.training.health.popularity import rank_by_count
 from tests.conftest import Zygote
@@ -34,24 +35,31 @@ class Catalogue(RetrievalModel):
 
 
 @pytest.mark.parametrize("leave_out", [True, False])
-def test_ranks_by_counts_are_those_of_a_model_whose_scores_are_the_counts(leave_out):
+@pytest.mark.parametrize("num_special", [0, 2])
+def test_ranks_by_counts_are_those_of_a_model_whose_scores_are_the_counts(leave_out, num_special):
     rng = np.random.default_rng(0)
     counts_I = rng.integers(0, 5, ITEMS).astype(float)  # many are equal
     item_B, lengths_B = rng.integers(0, ITEMS, 200), rng.integers(0, 8, 200)
     ids_BL = rng.integers(0, ITEMS, (200, 8))
     ids_BL[:50, 0] = item_B[:50]  # the item itself is in its history, and some ids are there twice
     model = Catalogue(counts_I, excludes_history=leave_out)
+    model.item = SparseFeature("item", ITEMS, num_special=num_special)
     per_row = {
         "history:length": torch.from_numpy(lengths_B),
         "history:ids": torch.from_numpy(ids_BL),
     }
-    theirs = model.rank_in_catalogue(torch.ones(200, 1), torch.from_numpy(item_B), per_row)
+    rows, seen_ids = torch.arange(200), rng.integers(0, ITEMS, 60)
+    seen_rows = rng.integers(0, 200, 60)
+    model.seen_items = lambda rows_B: (torch.from_numpy(seen_rows), torch.from_numpy(seen_ids))
+    theirs = model.rank_in_catalogue(torch.ones(200, 1), torch.from_numpy(item_B), per_row, rows)
     rows_L = np.repeat(np.arange(200), lengths_B)
     ids_L = ids_BL[np.arange(8) < lengths_B[:, None]]
     if not leave_out:
         rows_L, ids_L = rows_L[:0], ids_L[:0]
-    ours = rank_by_count(counts_I, item_B, rows_L, ids_L)
+    rows_L, ids_L = np.append(rows_L, seen_rows), np.append(ids_L, seen_ids)
+    ours = rank_by_count(counts_I, item_B, rows_L, ids_L, num_special)
     np.testing.assert_array_equal(ours, theirs["rank_B"].numpy())
+    assert np.isinf(ours).sum() == (item_B < num_special).sum()
 
 
 def write_beauty(folder: Path) -> list[list[int]]:

@@ -1,0 +1,99 @@
+"""The keys of results: which metrics are measured for which task, and what they are called.
+
+It imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from runner.errors import ConfigError, nearest_hint
+from runner.metrics.names import get_metric, split_task
+
+
+class TaskLike(Protocol):
+    """What this module needs of a `TaskSpec`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+
+
+def measured_names(settings: Mapping[str, Any], key: str = "eval") -> list[str]:
+    """Return the names, without tasks, of what a list of the group `metrics` measures.
+
+    Args:
+        settings: of the group, as in the configuration.
+        key: eval or train.
+    """
+    names = [split_task(name)[0] for name in settings.get(key, [])]
+    own = (settings.get("own") or {}) if key == "eval" else {}
+    return list(dict.fromkeys(["loss", *names, *own]))
+
+
+def names_for_task(names: Sequence[str], task: TaskLike) -> list[str]:
+    """Return those of the metrics that are measured for a task, without its name."""
+    found = []
+    for name in names:
+        base, chosen = split_task(name)
+        if chosen in ("", task.name) and get_metric(base).kind == task.kind:
+            found.append(base)
+    return list(dict.fromkeys(found))
+
+
+def check_tasks(key: str, names: Sequence[str], tasks: Sequence[TaskLike]) -> None:
+    """Check that metrics of one task name a task of the dataset that they can be measured for.
+
+    Args:
+        key: of the list, for the message.
+        names: of metrics.
+        tasks: of the dataset.
+
+    Raises:
+        ConfigError: for an unknown task, or one of another kind.
+    """
+    kinds = {task.name: task.kind for task in tasks}
+    for name in names:
+        base, task = split_task(name)
+        if not task:
+            continue
+        if task not in kinds:
+            raise ConfigError(
+                f"{key}: {name!r}: the dataset has no task {task!r}{nearest_hint(task, kinds)}; "
+                f"there are {', '.join(kinds)}"
+            )
+        if get_metric(base).kind != kinds[task]:
+            raise ConfigError(f"{key}: {name!r}: {task} is a {kinds[task]} task")
+
+
+def result_key(name: str, task: TaskLike, tasks: Sequence[TaskLike]) -> str:
+    """Return the key of a result: `auc`, or `auc/<task>` if there are several tasks."""
+    return name if len(tasks) == 1 else f"{name}/{task.name}"
+
+
+def result_keys(names: Sequence[str], tasks: Sequence[TaskLike]) -> list[str]:
+    """Return the keys of what `MetricSet.compute` will return, without parts of the loss."""
+    results = {"loss": 0.0}
+    for task in tasks:
+        keys = [result_key(n, task, tasks) for n in names_for_task(names, task)]
+        results |= dict.fromkeys(keys, 0.0)
+    return list(add_task_means(results, names, tasks))
+
+
+def add_task_means(
+    results: Mapping[str, float], names: Sequence[str], tasks: Sequence[TaskLike]
+) -> dict[str, float]:
+    """Add the mean of each metric over the tasks, `auc` to `auc/click` and `auc/buy`.
+
+    So there is one number to go by, for example for a checkpoint's monitor.
+    """
+    extended = dict(results)
+    if len(tasks) > 1:
+        for name in dict.fromkeys(split_task(name)[0] for name in names):
+            keys = [result_key(name, task, tasks) for task in tasks]
+            values = [results[key] for key in keys if key in results]
+            if values:
+                extended[name] = sum(values) / len(values)
+    return extended

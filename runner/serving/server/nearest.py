@@ -1,0 +1,96 @@
+"""The nearest items of a request's rows, as tensors.
+
+R rows, K items that are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runner.errors import DataError
+from runner.serving.artifact import Artifact
+from runner.serving.item_table import ITEMS, find_history, why_no_items
+from runner.serving.predict_outputs import TOP_ITEMS, TOP_SCORES
+from runner.serving.scorer import Scorer
+
+TOP_K = "top_k"  # the parameter of a request that says how many items it wants for a row
+TOP_COUNT = "top_count"
+NEAREST = (TOP_ITEMS, TOP_SCORES, TOP_COUNT)
+
+
+def read_top_k(
+    artifact: Artifact, parameters: Mapping[str, Any], outputs: Sequence[str], max_top_k: int
+) -> int:
+    """Return how many items a request wants for each row; 0: it wants none.
+
+    Args:
+        artifact: the model.
+        parameters: of the request.
+        outputs: names of the tensors that it asks for; none: it leaves the choice.
+        max_top_k: the limit.
+
+    Raises:
+        DataError: for a number out of range, a model without items, and outputs that do not fit.
+    """
+    top_k, about = parameters.get(TOP_K), f"parameters.{TOP_K}"
+    wanted = [name for name in outputs if name in NEAREST]
+    if top_k is None:
+        if wanted:
+            raise DataError(f"output {wanted[0]!r} needs {about}: how many items, 1 to {max_top_k}")
+        return 0
+    if (why := why_no_items(artifact)) is not None:
+        raise DataError(f"{about}: {why}")
+    if type(top_k) is not int or not 1 <= top_k <= max_top_k:
+        raise DataError(f"{about}={top_k!r:.40}: must be a whole number of 1 to {max_top_k}")
+    if outputs and not wanted:
+        raise DataError(f"{about}: none of the outputs asked for is one of {', '.join(NEAREST)}")
+    return top_k
+
+
+def nearest_items(
+    scorer: Scorer, arrays: Sequence[np.ndarray], top_k: int
+) -> dict[str, np.ndarray]:
+    """Find the best items of rows.
+
+    Args:
+        scorer: at one version.
+        arrays: inputs of the graph `query`.
+        top_k: K.
+
+    Returns:
+        `top_items` [R, K] int64 or texts, `top_scores` [R, K] float32, best first, and `top_count`
+        [R]: how many there are. Behind these ids are 0 or "", and scores are NaN.
+    """
+    index = scorer.index
+    positions_RK, scores_RK = scorer.search_arrays(index, arrays, top_k)
+    none = positions_RK.ravel() < 0
+    found = index.ids.take(pa.array(positions_RK.ravel(), mask=none))
+    blank = "" if pa.types.is_string(found.type) else 0
+    ids: np.ndarray = found.fill_null(blank).to_numpy(zero_copy_only=False)
+    return {
+        TOP_ITEMS: ids.reshape(positions_RK.shape),
+        TOP_SCORES: np.where(positions_RK < 0, np.float32(np.nan), scores_RK),
+        TOP_COUNT: (positions_RK >= 0).sum(axis=1),
+    }
+
+
+def describe_nearest(artifact: Artifact) -> list[dict[str, object]]:
+    """Return the output tensors, as metadata list them."""
+    kind = pq.read_schema(artifact.path / ITEMS).field("id").type
+    datatypes = ("BYTES" if pa.types.is_string(kind) else "INT64", "FP32", "INT64")
+    shapes = ([-1, -1], [-1, -1], [-1])
+    return [
+        {"name": name, "datatype": datatype, "shape": shape}
+        for name, datatype, shape in zip(NEAREST, datatypes, shapes)
+    ]
+
+
+def left_out(artifact: Artifact) -> dict[str, str]:
+    """Return what an answer says about items that it leaves out on purpose: the history's name."""
+    history = find_history(artifact)
+    return {} if history is None else {"leaves_out": history}

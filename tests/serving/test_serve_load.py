@@ -1,0 +1,152 @@
+"""`serve`: overload, requests that wait, drain, and several workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.serving.client import (
+    HalfSent,
+    infer,
+    json_inputs,
+    metrics,
+    request,
+    scores,
+    wait_until_waiting,
+)
+from tests.serving.served import click_rows, serving, wait_for_workers
+
+TOGETHER = 1e-6  # a score may differ by this, where its row was scored with others
+
+
+def test_an_overloaded_server_answers_503_and_recovers(runner, clicks_model, clicks_scorer):
+    rows = click_rows(5)
+    with serving(runner, clicks_model, "--queue", "2", "--name", "clicks") as server:
+        held = [HalfSent(server.address, rows) for _ in range(2)]
+        wait_until_waiting(server.address, 2)
+        status, headers, answer = infer(server.address, json_inputs(rows))
+        assert (status, answer["error"]) == (503, "2 requests are waiting already")
+        assert int(headers["retry-after"]) >= 1
+        assert request(server.address, "/v2/health/ready")[0] == 200
+        for one in held:
+            assert np.array_equal(
+                np.float32(scores(one.finish())["click"]), clicks_scorer.score(rows)["click"]
+            )
+        assert infer(server.address, json_inputs(rows))[0] == 200
+        assert metrics(server.address)['runner_requests_total{code="503"}'] == 1
+        left = HalfSent(server.address, rows)  # a client that goes away frees its place
+        wait_until_waiting(server.address, 1)
+        left.connection.close()
+        while metrics(server.address)["runner_queue_depth"]:
+            pass
+        assert "Traceback" not in server.process.text
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_lets_what_has_come_be_answered(runner, clicks_model, clicks_scorer, number, code):
+    rows = click_rows(4)
+    with serving(runner, clicks_model) as server:
+        held = HalfSent(server.address, rows)
+        wait_until_waiting(server.address, 1)
+        server.process.kill(number)
+        while request(server.address, "/v2/health/ready")[0] == 200:
+            pass
+        assert request(server.address, "/v2/health/live")[0] == 200
+        status, headers, answer = infer(server.address, json_inputs(rows))
+        assert (status, answer["error"]) == (503, "the server is stopping")
+        assert "retry-after" in headers
+        answer = held.finish()
+        assert np.array_equal(
+            np.float32(scores(answer)["click"]), clicks_scorer.score(rows)["click"]
+        )
+        assert server.wait() == code
+        assert "Traceback" not in server.process.text
+        with pytest.raises(OSError):
+            request(server.address, "/v2/health/live")
+
+
+def test_requests_that_wait_are_scored_together_and_a_bad_one_spoils_no_other(
+    runner, clicks_model, clicks_scorer
+):
+    tables = [click_rows(3, seed) for seed in range(4)]
+    with serving(runner, clicks_model, "--batch-rows", "12", "--batch-wait-ms", "1000") as server:
+        held = [HalfSent(server.address, table) for table in tables[:3]]
+        held.append(HalfSent(server.address, tables[3].set_column(1, "a", pa.array([0, 9, 1]))))
+        wait_until_waiting(server.address, 4)
+        before = metrics(server.address)["runner_batches_total"]
+        for one in held:
+            one.connection.send(one.body[10:])
+        answers = [one.connection.getresponse() for one in held]
+        assert metrics(server.address)["runner_batches_total"] == before + 1
+    assert [answer.status for answer in answers] == [200, 200, 200, 400]
+    assert "row 1, column 'a': value 9" in json.loads(answers[3].read())["error"]
+    for table, answer in zip(tables, answers[:3]):
+        found = scores(json.loads(answer.read()))
+        for name, expected in clicks_scorer.score(table).items():
+            np.testing.assert_allclose(found[name], expected, rtol=TOGETHER, atol=TOGETHER)
+
+
+def test_a_second_signal_ends_the_server_at_once(runner, clicks_model):
+    with serving(runner, clicks_model) as server:
+        held = HalfSent(server.address, click_rows(4))
+        wait_until_waiting(server.address, 1)
+        server.process.kill(signal.SIGINT)
+        time.sleep(1)
+        assert request(server.address, "/v2/health/live")[0] == 200
+        server.process.kill(signal.SIGINT)
+        assert server.wait() == 130
+        assert "Traceback" not in server.process.text
+        assert held.connection.getresponse().status == 500  # it is told that it is cut off
+
+
+@pytest.mark.slow
+def test_workers_whose_parent_is_killed_answer_what_has_come_and_end(runner, clicks_model):
+    with serving(runner, clicks_model, "--workers", "2") as server:
+        wait_for_workers(server.process, 2)
+        held = HalfSent(server.address, click_rows(4))
+        wait_until_waiting(server.address, 1)
+        server.stop(signal.SIGKILL)
+        time.sleep(1)
+        assert len(scores(held.finish())["click"]) == 4
+        for _ in range(100):
+            try:
+                request(server.address, "/v2/health/live")
+            except OSError:
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError("a worker has outlived its parent")
+        assert "Traceback" not in server.process.text
+
+
+@pytest.mark.slow
+def test_workers_that_die_are_replaced_and_all_end_together(runner, clicks_model, clicks_scorer):
+    rows = click_rows(6)
+    with serving(runner, clicks_model, "--workers", "2") as server:
+        wait_for_workers(server.process, 2)
+        version = clicks_scorer.artifact.version
+        version = f'runner_model_info{{model="clicks",version="{version}"}}'
+        assert metrics(server.address)[version] == 2
+        for _ in range(20):
+            assert infer(server.address, json_inputs(rows))[0] == 200
+        assert metrics(server.address)['runner_requests_total{code="200"}'] == 20
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        found = [int(pid) for pid in children.read_text().split()]
+        workers = [p for p in found if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
+        assert len(workers) == 2
+        os.kill(workers[0], signal.SIGKILL)
+        wait_for_workers(server.process, 3)
+        assert "ended with exit code -9; another is started" in server.process.text
+        assert metrics(server.address)[version] == 2
+        assert infer(server.address, json_inputs(rows))[0] == 200
+        assert metrics(server.address)['runner_requests_total{code="200"}'] == 21
+        assert server.stop() == 143
+    with pytest.raises(OSError):
+        request(server.address, "/v2/health/live")
