@@ -1,4 +1,4 @@
-# make setup | run | test | test-all | test-gpu | lint | bench | clean        (VARIANT=gpu for CUDA machines)
+# make setup | run | test | test-all | test-gpu | lint | docs | bench | clean        (VARIANT=gpu for CUDA machines)
 VARIANT ?= cpu
 ARGS ?=
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(VARIANT)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup run test test-all test-gpu lint bench clean
+.PHONY: setup run test test-all test-gpu lint docs bench clean
 setup: $(READY)
 
 # uv reads none of pip's configuration, so a local folder of wheels that pip knows is handed on.
@@ -38,6 +38,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY)
+	test -x $(BIN)/sphinx-build || VIRTUAL_ENV=.venv $(BIN)/uv pip install --quiet -e '.[$(VARIANT),docs]'
+	$(BIN)/python -m docs.build_site $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m bench.overhead

@@ -1,6 +1,6 @@
 """Measures where the time of an update goes, for each model.
 
-    python -m bench.models [--only dcn,masknet] [--updates 8] [--threads 1] [--write docs/models.md]
+    python -m bench.models [--only dcn,masknet] [--updates 8] [--threads 1] [--write docs/speed.md]
 
 Every model as its YAML has it, on synthetic rows read from Parquet, in eager updates with hooks on
 every module, as `loop=debug loop.summary=true` has them; what the hooks take is left out, and so is

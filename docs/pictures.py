@@ -1,12 +1,15 @@
-"""Draws the pictures of the README from real runs: `python -m docs.pictures`.
+"""Draws the pictures of the README and the site from real runs: `python -m docs.pictures [NAME]`.
 
-`run.svg` is what a terminal shows of the first command: training lines, the table, the yardstick.
+`run` (run_light.svg, run_dark.svg) is what a terminal shows of the first command: training lines,
+the table, the yardstick. `report` (report.png, report_sweep.png) is a sweep's page as Chromium
+shows it; it takes the package playwright and a Chromium, see `docs/browser.py`.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,39 +19,113 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
+from docs.browser import open_browser
+
 FOLDER = Path(__file__).parent
 WIDTH = 118  # characters; longer lines are cut, as the picture has to fit the page
 COMMAND = ("python", "-m", "runner")
-THEME = TerminalTheme(
-    (13, 17, 23),
-    (230, 237, 243),
-    [(72, 79, 88), (255, 123, 114), (63, 185, 80), (210, 153, 34)]
-    + [(88, 166, 255), (188, 140, 255), (57, 197, 207), (177, 186, 196)],
+SWEEP = (
+    "-m",
+    "optimizer=adam,rowwise_adagrad",
+    "model=dcn,dlrm",
+    "seed=1,2",
+    "dataset.rows={train: 60000, validation: 10000, test: 10000}",
+    "trainer.batch_size=512",
+    "trainer.eval_every=15",
+    "trainer.num_threads=1",
 )
+THEMES = {
+    "dark": TerminalTheme(
+        (13, 17, 23),
+        (230, 237, 243),
+        [(72, 79, 88), (255, 123, 114), (63, 185, 80), (210, 153, 34)]
+        + [(88, 166, 255), (188, 140, 255), (57, 197, 207), (177, 186, 196)],
+    ),
+    "light": TerminalTheme(
+        (246, 248, 250),
+        (31, 35, 40),
+        [(36, 41, 47), (207, 34, 46), (17, 99, 41), (121, 79, 0)]
+        + [(9, 105, 218), (130, 80, 223), (27, 124, 131), (110, 119, 129)],
+    ),
+}
+# rich names fonts of another host, which would be fetched when the picture is opened
+FONTS_ELSEWHERE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
-def main() -> None:
+def picture_run() -> None:
     """Train by the README's first command, and draw what it printed."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, *COMMAND[1:], "report=false"]
-        env = {**os.environ, "PYTHONPATH": str(FOLDER.parent)}
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=True, env=env
-        )
+        done = run("report=false", folder=folder)
     lines = (done.stdout + done.stderr).splitlines()
     train = [line for line in lines if line.startswith("train ")]
     rest = [line for line in lines if not line.startswith(("train ", "preparing"))]
-    draw([f"$ {' '.join(COMMAND)}", *train[:3], "...", *rest], FOLDER / "run.svg")
+    shown = [f"$ {' '.join(COMMAND)}", *train[:3], "...", *rest]
+    for name, theme in THEMES.items():
+        draw(shown, theme, FOLDER / f"run_{name}.svg")
 
 
-def draw(lines: list[str], picture: Path) -> None:
+def run(*words: str, folder: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder.
+
+    Raises:
+        subprocess.CalledProcessError: if it fails.
+    """
+    return subprocess.run(
+        [sys.executable, *COMMAND[1:], *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(FOLDER.parent)},
+    )
+
+
+def draw(lines: list[str], theme: TerminalTheme, picture: Path) -> None:
     """Write lines of a terminal as a picture."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
     for line in lines:
         shown = line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..."
         style = "bold" if line.startswith("$") else "yellow" if "warning" in line else ""
         console.print(Text(shown, style=style), no_wrap=True)
-    picture.write_text(console.export_svg(title="runner", theme=THEME, unique_id="run"))
+    svg = console.export_svg(title="runner", theme=theme, unique_id="run")
+    picture.write_text(FONTS_ELSEWHERE.sub("", svg))
+
+
+def picture_report() -> None:
+    """Run a small sweep, and take pictures of its page: the top, and curves with importance."""
+    with tempfile.TemporaryDirectory() as folder, open_browser() as browser:
+        run("hydra.sweep.dir=first_sweep", *SWEEP, folder=folder)
+        [page_file] = Path(folder).glob("first_sweep/*.html")
+        page = browser.new_page(viewport={"width": 1400, "height": 880})
+        page.goto(page_file.as_uri())
+        page.wait_for_timeout(5000)  # plotly draws when it is idle
+        save(page.screenshot(), FOLDER / "report.png")
+        page.set_viewport_size({"width": 1000, "height": 880})
+        page.wait_for_timeout(3000)
+        boxes = [
+            page.locator("section", has=page.get_by_role("heading", name=name)).bounding_box()
+            for name in ("Curves", "Importance")
+        ]
+        top, end = boxes[0]["y"] - 8, boxes[1]["y"] + boxes[1]["height"] + 8
+        clip = {"x": 0, "y": top, "width": 1000, "height": end - top}
+        save(page.screenshot(full_page=True, clip=clip), FOLDER / "report_sweep.png")
+
+
+def save(taken: bytes, picture: Path) -> None:
+    """Write a screenshot as a small PNG."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(taken)).convert("RGB").quantize(96)
+    image.save(picture, optimize=True)
+
+
+PICTURES = {"run": picture_run, "report": picture_report}
+
+
+def main() -> None:
+    """Draw the pictures that are named, or all."""
+    for name in sys.argv[1:] or PICTURES:
+        PICTURES[name]()
 
 
 if __name__ == "__main__":

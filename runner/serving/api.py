@@ -153,7 +153,7 @@ class TrainedRun:
 
     @property
     def history(self) -> pd.DataFrame:
-        """A row for each log point and evaluation: `split`, `step`, `examples`, then metrics.
+        """A row for each log point and evaluation, with `split`, `step`, `examples`, then metrics.
 
         Raises:
             UserError: where pandas is not installed.

@@ -116,7 +116,7 @@ class Artifact:
 
     @property
     def step(self) -> int | None:
-        """The update whose weights it has; None: not known."""
+        """The update whose weights it has, or None if that is not known."""
         step: int | None = self.manifest.get("checkpoint", {}).get("step")
         return step
 

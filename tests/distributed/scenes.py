@@ -131,7 +131,7 @@ def steps_equal_one_process(
 
 def tables_scene(ranks: Ranks) -> None:
     for plan in PLANS:
-        for kind in SPARSE_KINDS:  # every cell of the table of docs/running.md
+        for kind in SPARSE_KINDS:  # every cell of the table of docs/ranks.md
             if engine_name(plan, kind, on_cpu=True):
                 steps_equal_one_process(ranks, plan, kind, {})
                 continue

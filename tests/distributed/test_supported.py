@@ -1,4 +1,4 @@
-"""What docs/running.md says of optimizers and plans is what the code does."""
+"""What docs/ranks.md says of optimizers and plans is what the code does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from runner.embeddings.sharding_settings import (
 )
 from runner.optim.settings import SPARSE_KINDS, parse_sparse
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "running.md"
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "ranks.md"
 
 
 def test_the_table_of_the_readme_is_that_of_the_code():
