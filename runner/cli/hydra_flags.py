@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 
 import hydra
 from omegaconf import OmegaConf
@@ -18,7 +19,7 @@ from runner.errors import ConfigError, raise_combined
 
 HELP_TEMPLATE = """\
 python -m runner [key=value | group=option ...]    one job; -m: a job for each of several values
-python -m runner VERB ...
+python -m runner VERB ...                          `VERB --help` says what it takes
 
 Verbs
 {verbs}
@@ -30,11 +31,14 @@ Flags
   --allow PACKAGE         lets `_target_` name your package (also: RUNNER_ALLOW)
   --info, --hydra-help, --shell-completion    Hydra's own
 
-Groups (group=option; `ls` says what each is; * the default)
+Groups
 {groups}
 
-Keys (key=value)
-{config}"""
+Where to look next
+  python -m runner ls model                      the options of a group and their keys
+  python -m runner explain trainer.batch_size    what a key is, and where its value comes from
+  python -m runner --cfg job                     every key with its value
+"""
 
 
 def answer_hydra_flags(flags: Flags) -> int:
@@ -52,20 +56,12 @@ def answer_hydra_flags(flags: Flags) -> int:
 
 
 def show_help(flags: Flags) -> int:
-    """Print verbs, flags, groups and keys.
-
-    Hydra's own help is slow, because it copies its sources for every group.
-    """
-    composed = compose_or_raise(flags)
-    groups = [
-        f"  {group}: {', '.join(f'{o.name}*' if o.is_default else o.name for o in options)}"
-        for group, options in list_groups(flags.config_dirs)
-    ]
-    verbs = [f"  {verb} {about}" for verb, (_, about) in VERBS.items()]
-    text = OmegaConf.to_yaml(composed.unresolved_config, resolve=flags.resolve)
-    print(
-        HELP_TEMPLATE.format(verbs="\n".join(verbs), groups="\n".join(groups), config=text), end=""
-    )
+    """Print verbs, flags and the names of groups, on one screen."""
+    width = max(map(len, VERBS)) + 2
+    verbs = [f"  {verb:{width}}{about.rpartition(': ')[2]}" for verb, (_, about) in VERBS.items()]
+    names = ", ".join(group for group, _ in list_groups(flags.config_dirs))
+    groups = textwrap.fill(names, 96, initial_indent="  ", subsequent_indent="  ")
+    print(HELP_TEMPLATE.format(verbs="\n".join(verbs), groups=groups), end="")
     return 0
 
 
