@@ -46,7 +46,9 @@ def serve() -> None:
     logging.getLogger().handlers.clear()  # what imports left; a fresh process has none yet
     for line in sys.stdin:
         request = json.loads(line)
-        if "wait" in request:
+        if "ready" in request:
+            answer = {}
+        elif "wait" in request:
             _, status = os.waitpid(request["wait"], 0)
             answer = {"code": os.waitstatus_to_exitcode(status)}
         else:
@@ -54,7 +56,7 @@ def serve() -> None:
             if pid == 0:
                 become_runner(request)
             answer = {"pid": pid}
-        print(json.dumps(answer), flush=True)
+        print(json.dumps({**answer, "number": request["number"]}), flush=True)
 
 
 def modules_of_a_run() -> list[str]:

@@ -207,7 +207,7 @@ def test_one_declaration_and_its_yaml_line_are_all_that_a_new_key_needs(monkeypa
         "trainer.warm_batches=100: must be at least 0 and below 100"
     ]
     assert problems(noise={"scale": -0.5}) == ["trainer.noise.scale=-0.5: must not be negative"]
-    assert problems(noise={"scal": 1})[0].endswith("nearest: 'trainer.noise.scale'")
+    assert "nearest: 'trainer.noise.scale'" in problems(noise={"scal": 1})[0]
 
     assert signed_as("trainer.warm_batches") == "no"
     assert "trainer.warm_batches" not in signature_fields(default, "d")

@@ -144,4 +144,6 @@ def test_the_check_notes_repeats_and_lets_other_indices_pass():
 
 
 def test_every_loss_is_trained_with_some_model():
-    assert {loss for model in (*RETRIEVAL, "finalnet") for loss in losses_of(model)} == set(LOSSES)
+    assert {loss for model in (*RETRIEVAL, "dien", "finalnet") for loss in losses_of(model)} == set(
+        LOSSES
+    )

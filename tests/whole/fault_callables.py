@@ -29,8 +29,8 @@ CLOSED = ("hydra", "omegaconf")
 PARTS = {
     "dataset": 8,
     "loop": 6,
-    "model.net": 27,  # with two bases of models of histories
-    "model.loss": 11,
+    "model.net": 28,  # with two bases of models of histories
+    "model.loss": 12,
     "optimizer.dense": 15,
     "task": 1,
     "scheduler": 0,  # ours have a `kind`
