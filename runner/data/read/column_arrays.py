@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from runner.data.core.columns import CategoricalColumn, SequenceColumn
 from runner.data.core.transforms import as_float32, hash_ids
 from runner.data.growing.settings import NO_ID
+from runner.data.read.arrow_views import view_as_arrow, view_as_numpy
 from runner.data.read.gather import gather_lists, gather_rows
 from runner.data.read.index import BlockIndex
 from runner.errors import DataError
@@ -89,8 +90,8 @@ def read_numbers(
 
 @lru_cache(maxsize=64)
 def _make_scalar(value: float, type_: pa.DataType) -> pa.Scalar:
-    """Return an Arrow scalar from a cache: Arrow looks for pandas on disk whenever one is made."""
-    return pa.scalar(value).cast(type_)
+    """Return an Arrow scalar from a cache; `pa.scalar` would import pandas."""
+    return view_as_arrow(np.array([value]))[0].cast(type_)
 
 
 def encode_ids(
@@ -121,7 +122,7 @@ def _read_raw_ids(
 
 
 def _to_numpy(values: pa.ChunkedArray) -> np.ndarray:
-    chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in values.chunks]
+    chunks = [view_as_numpy(chunk) for chunk in values.chunks]
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
 
@@ -177,7 +178,7 @@ def _flatten_lists(lists: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]
         lengths = _to_numpy(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
         flat = [chunk.flatten() for chunk in lists.chunks]
     else:
-        offsets = [chunk.offsets.to_numpy() for chunk in lists.chunks]
+        offsets = [view_as_numpy(chunk.offsets) for chunk in lists.chunks]
         lengths = np.concatenate([np.diff(o) for o in offsets])
         flat = [chunk.values.slice(o[0], o[-1] - o[0]) for chunk, o in zip(lists.chunks, offsets)]
     offsets_R1 = np.zeros(len(lengths) + 1, np.int64)

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from runner.data.read.arrow_views import view_as_arrow, view_as_numpy
+
 
 def allocate_matrix(num_rows: int, num_columns: int, type_: type) -> np.ndarray:
     """Return a matrix with undefined values.
@@ -45,18 +47,8 @@ class RowGather:
         if self.arrow_indices is None:
             out_W[:] = values_R[self.order]
         else:
-            values = view_as_arrow(values_R)
-            out_W[:] = pc.take(values, self.arrow_indices, boundscheck=False).to_numpy()
-
-
-def view_as_arrow(values: np.ndarray) -> pa.Array:
-    """Return an array of numbers as Arrow's, without a copy if it is contiguous.
-
-    `pa.array` does the same, but imports pandas first, where that is installed: half a second
-    before the first update of every run.
-    """
-    buffer = pa.py_buffer(np.ascontiguousarray(values))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, buffer])
+            taken = pc.take(view_as_arrow(values_R), self.arrow_indices, boundscheck=False)
+            out_W[:] = view_as_numpy(taken)
 
 
 def gather_rows(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
