@@ -12,6 +12,7 @@ from typing import Any
 
 from runner.errors import UserError
 from runner.rundir.regular_files import (
+    MAX_LOG_BYTES,
     open_regular,
     read_bytes,
     replacing,
@@ -211,13 +212,16 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 def iterate_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the complete rows of a `.jsonl` file, of which only one is in memory at a time.
 
-    Incomplete and damaged rows are left out, and so is a file that cannot be read.
+    Incomplete and damaged rows are left out, and so is a file that cannot be read, or is larger than
+    a log can be.
     """
     try:
         descriptor = open_regular(path)
     except OSError:
         return
     with open(descriptor, "rb") as file:
+        if os.fstat(descriptor).st_size > MAX_LOG_BYTES:
+            return
         while line := file.readline(_MAX_ROW_BYTES):
             if not line.endswith(b"\n"):  # without its line break a row may not be whole
                 continue

@@ -61,6 +61,8 @@ def unedited_config(
     """
     if _SHA256 not in meta:
         return config
+    if not isinstance(meta[_SHA256], str):
+        raise UserError(f"{folder / 'meta.json'}: damaged: its {_SHA256} is no text")
     digest = _digest(read_bytes(folder / "config.yaml"))
     if digest in (meta[_SHA256], meta.get(_NEXT)):
         return config

@@ -86,3 +86,12 @@ def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "meta.json").write_text('{"signa')
     with pytest.raises(UserError, match=r"meta\.json: cannot be read"):
         read_json(tmp_path / "meta.json")
+
+
+def test_a_log_larger_than_one_can_be_is_left_out(tmp_path):
+    """A sparse file of 1 TB takes no place on a disk, and would take an hour to read."""
+    path = tmp_path / "perf.jsonl"
+    path.write_text('{"step": 1}\n')
+    assert read_jsonl(path) == [{"step": 1}]
+    os.truncate(path, 1 << 40)
+    assert read_jsonl(path) == []

@@ -135,7 +135,8 @@ def retype(path: Path, key: str) -> None:
         rows = [other_type(json.loads(line), key) for line in path.read_text().splitlines()]
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     else:
-        value = other_type(yaml.safe_load(path.read_text()), key)
+        load = json.loads if path.suffix == ".json" else yaml.safe_load  # YAML has no 1e-08
+        value = other_type(load(path.read_text()), key)
         path.write_text(json.dumps(value))  # JSON is YAML, too
 
 
