@@ -212,8 +212,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 def iterate_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the complete rows of a `.jsonl` file, of which only one is in memory at a time.
 
-    Incomplete and damaged rows are left out, and so is a file that cannot be read, or is larger than
-    a log can be.
+    Incomplete and damaged rows are left out, and so is a file that cannot be read, or that is
+    larger than a log can be.
     """
     try:
         descriptor = open_regular(path)
