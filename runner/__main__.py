@@ -28,9 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is None and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # see runner/__init__.py
         words, allow = extract_allow(words)
-        if words and is_verb(words[0]):
-            return run_verb(words, allow)
-        return _run_overrides(words, allow)
+        verb = words and is_verb(words[0])
+        code = run_verb(words, allow) if verb else _run_overrides(words, allow)
+        sys.stdout.flush()  # here, where a closed pipe is expected, and not at the end of Python
+        return code
     except UserError as error:
         if "trainer.traceback=true" in words:
             traceback.print_exc()

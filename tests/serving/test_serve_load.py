@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.serving.server.settings import ServeSettings, bind
 from tests.serving.client import (
     HalfSent,
     infer,
@@ -35,10 +37,10 @@ def test_an_overloaded_server_answers_503_and_recovers(runner, clicks_model, cli
         assert (status, answer["error"]) == (503, "2 requests are waiting already")
         assert int(headers["retry-after"]) >= 1
         assert request(server.address, "/v2/health/ready")[0] == 200
+        expected = clicks_scorer.score(rows)["click"]  # perhaps on another number of threads
         for one in held:
-            assert np.array_equal(
-                np.float32(scores(one.finish())["click"]), clicks_scorer.score(rows)["click"]
-            )
+            found = scores(one.finish())["click"]
+            np.testing.assert_allclose(found, expected, rtol=TOGETHER, atol=TOGETHER)
         assert infer(server.address, json_inputs(rows))[0] == 200
         assert metrics(server.address)['runner_requests_total{code="503"}'] == 1
         left = HalfSent(server.address, rows)  # a client that goes away frees its place
@@ -150,3 +152,11 @@ def test_workers_that_die_are_replaced_and_all_end_together(runner, clicks_model
         assert server.stop() == 143
     with pytest.raises(OSError):
         request(server.address, "/v2/health/live")
+
+
+def test_connections_do_not_wait_for_acknowledgements(tmp_path):
+    """Without it an answer over a kept connection takes 40 ms longer."""
+    listener = bind(ServeSettings(model=tmp_path, port=0))
+    listener.listen()
+    with listener, socket.create_connection(listener.getsockname()), listener.accept()[0] as taken:
+        assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

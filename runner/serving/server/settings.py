@@ -105,6 +105,9 @@ def bind(settings: ServeSettings) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # An answer's head and body are two writes: the second must not wait 40 ms for a delayed
+        # acknowledgement of the first. Connections inherit it.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(address)
     except OSError as error:
         reason = error.strerror or error
