@@ -16,6 +16,9 @@ import pytest
 
 os.environ["COLUMNS"] = "120"  # tables leave columns out on a narrow terminal
 os.environ["RUNNER_CHECK_COLLECTIVES"] = "1"  # in all tests of ranks
+# pytest's workers share the cores, and a sum over one thread is the same in whatever process
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["GOMP_SPINCOUNT"] = "0"
 # a shell starts what it puts into the background with SIGINT ignored, which children would inherit
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
