@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +72,7 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
     return ProcessResult(code, "failed" if code == 1 else result.status)
 
 
-_judged: set[tuple[object, ...]] = set()
+_judged: dict[tuple[object, ...], str] = {}  # what was judged -> the refusal, if there was one
 
 
 def judge_parts(
@@ -93,9 +93,9 @@ def judge_parts(
             for a pattern that owns nothing.
     """
     unshipped = find_unshipped_targets(composed.config)
-    judged = not unshipped or (*unshipped, *allowed) in _judged
-    has_patterns = bool(composed.config["optimizer"].get("parts"))
-    if judged and not has_patterns:
+    patterns = _patterns(composed.config)
+    key = (*unshipped, *allowed, *patterns)
+    if not (unshipped or patterns):
         return
 
     def judge() -> ProcessResult:
@@ -103,7 +103,7 @@ def judge_parts(
 
         try:
             check_parts(composed.config, allowed)
-            if has_patterns:
+            if patterns:
                 check_patterns(composed.config, allowed)
         except UserError as error:
             return ProcessResult(2, "refused", str(error))
@@ -111,10 +111,22 @@ def judge_parts(
             return ProcessResult(1, "failed", str(error))
         return ProcessResult(0)
 
-    outcome = run_on_ranks(1, judge) if in_own_process else judge()
-    if outcome.status == "refused":
-        raise ConfigError(outcome.message)
-    _judged.add((*unshipped, *allowed))
+    if key not in _judged:
+        outcome = run_on_ranks(1, judge) if in_own_process else judge()
+        _judged[key] = outcome.message if outcome.status == "refused" else ""
+    if refusal := _judged[key]:
+        raise ConfigError(refusal)
+
+
+def _patterns(config: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return what the names of `optimizer.parts` are judged by; nothing if there are none.
+
+    The jobs of a sweep are judged once for each model, not for each of its sizes, since each takes
+    a process that imports torch; a job judges its own model when it starts.
+    """
+    parts = config["optimizer"].get("parts")
+    targets = (config["model"][name]["_target_"] for name in ("net", "loss"))
+    return (*targets, *((p["pattern"], *sorted(p)) for p in parts)) if parts else ()
 
 
 class _ReleasedError(Exception):
