@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
+import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -69,7 +71,8 @@ def _findings() -> Iterator[tuple[str, str, str | None]]:
     import torchrec  # noqa: F401  its import is timed
 
     seconds = time.perf_counter() - begin
-    slow = "bytecode may be missing: `python -m compileall` on the environment" * (seconds > 10)
+    packages = shlex.quote(sysconfig.get_path("purelib"))
+    slow = f"if bytecode is missing: python -m compileall -q {packages}" * (seconds > 10)
     yield "start", f"{seconds:.1f} s to import torch and torchrec", slow or None
     yield "gpu", _gpus(), None
     from runner.training.builder.precision_probe import bf16_speed, describe_bf16
