@@ -1,4 +1,4 @@
-"""Gathers every warning and error of the package: `python -m docs.messages` writes docs/messages.md.
+"""Gathers all warnings and errors of the package: `python -m docs.messages` writes messages.md.
 
 Messages are found in the source: what is given to an error of users or to a warning, and what
 functions return or yield that such errors are made of. Examples are what tests have provoked:
@@ -24,12 +24,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE, EXAMPLES = ROOT / "docs" / "messages.md", ROOT / "docs" / "messages.json"
 HOLE = "…"  # stands for a value in a message
 LONGEST = 400  # characters of an example
-ABOUT = """# Warnings and errors
+ABOUT = """\
+# Warnings and errors
 
-Every message of the package, by the room it comes from ([architecture](../ARCHITECTURE.md)): an example as a test provokes it, or, where no
-fast test does, its form with … for names and values. Search the page for the words of yours. An error of the
-configuration or of the input begins with `error:` and ends with [exit code 2](exit_codes.md); what to do next stands in the message.
-`python -m docs.messages` writes this page.
+Every message of the package, by the room that it comes from ([architecture](../ARCHITECTURE.md)):
+an example, as a test has provoked it, or, where no fast test does, its form with … for names and
+values. An error of the configuration or of the input begins with `error:` and ends with
+[exit code 2](exit_codes.md); what to do next stands in the message, as a command or a setting
+wherever there is one. Written by `python -m docs.messages`; do not edit it by hand.
 """
 
 
@@ -69,7 +71,7 @@ def find_messages() -> list[Message]:
         module = path.relative_to(ROOT).as_posix()
         for is_warning, value in _texts(tree, errors, makers):
             for form in _forms(value):
-                if len(re.findall(r"[a-z]{2,}", form.replace(HOLE, " "))) > 1:
+                if len(re.findall(r"(?<!\S)[a-z]{2,}\b", form)) > 1:
                     found[Message(module, is_warning, form)] = None
     return list(found)
 
@@ -84,9 +86,7 @@ def _error_classes(trees: Any) -> set[str]:
     return names
 
 
-def _texts(
-    tree: ast.AST, errors: set[str], makers: set[str]
-) -> Iterator[tuple[bool, ast.expr]]:
+def _texts(tree: ast.AST, errors: set[str], makers: set[str]) -> Iterator[tuple[bool, ast.expr]]:
     """Yield whether it is a warning, and the expression of each message, in the order of lines."""
     found: list[tuple[bool, ast.expr]] = []
     for node in ast.walk(tree):
@@ -97,12 +97,10 @@ def _texts(
             if is_warning or appended or name in errors:
                 found.append((is_warning, node.args[0]))
         elif isinstance(node, ast.FunctionDef):
-            yields_texts = node.returns is not None and ast.unparse(node.returns) == "Iterator[str]"
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.Yield) and yields_texts and inner.value is not None:
-                    found.append((False, inner.value))
-                elif isinstance(inner, ast.Return) and node.name in makers and inner.value:
-                    found.append((False, inner.value))
+            is_generator = node.returns is not None and ast.unparse(node.returns) == "Iterator[str]"
+            taken = (ast.Yield,) * is_generator + (ast.Return,) * (node.name in makers)
+            inner = (n.value for n in ast.walk(node) if isinstance(n, taken))
+            found += [(False, value) for value in inner if value is not None]
     yield from sorted(found, key=lambda pair: pair[1].lineno)
 
 
@@ -147,9 +145,7 @@ def _code(text: str) -> str:
     return f"`` {one_line} ``" if "`" in one_line else f"`{one_line}`"
 
 
-def find_examples(
-    messages: list[Message], heard: Mapping[str, str]
-) -> dict[str, dict[str, str]]:
+def find_examples(messages: list[Message], heard: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return form -> the shortest text that was heard of it, and the test that provoked it.
 
     Args:

@@ -103,6 +103,9 @@ def _packages() -> tuple[str, str | None]:
     fbgemm = next((versions[n] for n in ("fbgemm-gpu-cpu", "fbgemm-gpu") if n in versions), None)
     if fbgemm is None:
         return shown, "FBGEMM is missing: pip install fbgemm-gpu-cpu, or fbgemm-gpu for CUDA"
+    if {"fbgemm-gpu", "fbgemm-gpu-cpu"} <= versions.keys():
+        again = f"pip install --force-reinstall --no-deps fbgemm-gpu-cpu=={fbgemm}"
+        return shown, f"two FBGEMMs in one folder: pip uninstall -y fbgemm-gpu && {again}"
     pair = PAIRS.get(torch_minor)
     has = (fbgemm, versions.get("torchrec", ""))
     if pair and not all(v.startswith(f"{p}.") for v, p in zip(has, pair, strict=True)):

@@ -78,8 +78,8 @@ def example_request(raw: RawInputs, graphs: Sequence[GraphSpec]) -> dict[str, ob
         value: object = {"INT64": 0, "BYTES": "0", "FP64": 1.0}[column.datatype]
         for spec in raw.declared.ids:
             known = raw.fitted.vocabularies.get(spec.table or spec.name)
-            is_known = known is not None and len(known) and column.datatype == "INT64"
-            if spec.column == column.name and is_known:  # of texts it holds hashes
+            is_column = spec.column == column.name and column.datatype == "INT64"
+            if is_column and known is not None and len(known):  # of texts it holds hashes
                 value = int(known[0])
         data = [value]
         tensor = {"name": column.name, "datatype": column.datatype, "shape": [1]}
