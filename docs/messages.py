@@ -162,6 +162,7 @@ def find_examples(messages: list[Message], heard: Mapping[str, str]) -> dict[str
         ]
         if hits:
             text, test = min(hits, key=lambda hit: (len(hit[0]), hit))
+            text = re.sub(r"^ *\d+\. ", "", text)  # of several mistakes
             found[message.form] = {"text": _without_places(text), "test": test}
     return found
 

@@ -207,7 +207,7 @@ def test_a_wrong_declaration_names_its_key(schema, shown):
         ({"path": "*.nothing"}, "no file matches"),
         ({"path": "memry://x"}, "nearest: 'memory'"),
         ({"path": None}, r"dataset\.path is not set"),
-        ({"schema": None}, "schema PATH --out FILE"),
+        ({"schema": None}, "--out schema.yaml"),
         ({"schema": "clicks.yml"}, r"dataset\.schema=clicks\.yml: no such file"),
         ({"on_bad_rows": "ignore"}, "one of error, skip"),
         ({"split": {"random": {"train": 0.5}}}, "add up to 0.5"),
