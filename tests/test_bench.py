@@ -9,6 +9,7 @@ import pytest
 
 from bench import growing, histories, limit, models, overhead, startup, sweep
 from bench.paired import alternate, estimate, ratio, table
+from bench.peers import __main__ as peers
 from bench.startup import Kind, run
 
 TINY = [
@@ -227,3 +228,28 @@ def test_histories_are_timed_beside_the_sort(capsys, monkeypatch, tmp_path):
     assert cells(said, "Arrow's sort")[2] == "1.00"
     assert float(cells(said, "sort and histories")[2]) > 0
     assert len(cells(said, "the whole preparation")) == 3
+
+
+def test_peers_are_compared_with_ours_under_the_same_rule(monkeypatch, tmp_path, capsys):
+    speeds = {"runner": 100.0, "runner_adagrad": 120.0, "fuxictr": 50.0, "torchrec": 60.0}
+
+    def measured(python, name, folder, batch_size):
+        if name == "lightning":
+            raise RuntimeError("no such trainer")
+        of_all = {"wall": 1.0, "start": 2.0, "peak_mb": 300.0, "auc": 0.75}
+        return {"cpu": speeds[name], **of_all}
+
+    def environment(folder, name):
+        return "no wheel for it" if name == "torch_rechub" else folder / name
+
+    monkeypatch.setattr(peers, "train", measured)
+    monkeypatch.setattr(peers, "interpreter", environment)
+    names = "fuxictr,torchrec,torch_rechub,lightning"
+    picture = tmp_path / "peers.svg"
+    given = ["--rows", "50", "--turns", "2", "--only", names, "--picture", str(picture)]
+    assert peers.main(given) == 0
+    said = capsys.readouterr().out
+    assert cells(said, "fuxictr")[2] == cells(said, "torchrec")[2] == "2.00"
+    assert "torch_rechub cannot be installed: no wheel for it" in said
+    assert "lightning fails: no such trainer" in said
+    assert picture.read_text().count("<svg") == 1
