@@ -73,7 +73,7 @@ def explain_below(
         key = max(aucs, key=behind.__getitem__, default=next(iter(behind)))
         key = f"{split}/auc" if f"{split}/auc" in behind else key
         if not behind[key] > TOLERANCE:
-            return None
+            continue
         head = (
             f"{key} {metrics[key]:.4f} is {'above' if _is_loss(key) else 'below'} that of "
             f"{yardstick['name']} on the same rows, {theirs[key]:.4f}"
