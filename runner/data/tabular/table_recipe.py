@@ -264,7 +264,7 @@ class TableRecipe:
             "names": list(self.column_names or self.declared.places.get("column_names") or ()),
             "direct": self.is_direct,
             **skips,
-            **({"interactions": repr(events)} if (events := self.declared.interactions) else {}),
+            **(events.content_fields() if (events := self.declared.interactions) else {}),
             **({"learnt": fitted_digest(Path(self.learnt))} if self.learnt else {}),
         }
 
