@@ -34,6 +34,7 @@ from runner.reporting.report.plotly_run import (
 )
 from runner.reporting.report.records import RunRecord
 from runner.reporting.report.run_data import data_section, drift_section, read_data_facts
+from runner.reporting.report.run_parent import parent_section
 from runner.reporting.report.run_predictions import (
     calibration_section,
     hardest_section,
@@ -74,6 +75,7 @@ def make_run_page(run: RunRecord) -> Page:
             of_parts += f" The first {len(COLOURS) - 1} of {parts} tasks and slices are drawn."
         note = f'<p class="note">Train is the mean since the previous row{best}.{of_parts}</p>'
         page.add_section("Curves", f'{note}<div class="grid">{body}</div>')
+    page.add_section("Beside its parent", parent_section(page, run))
     others = [("Learning rate", lr_figure(run)), ("Examples a second", throughput_figure(run))]
     body = "".join(page.add_figure(figure, heading) for heading, figure in others if figure)
     page.add_section("Learning rate and speed", f'<div class="grid">{body}</div>' if body else "")

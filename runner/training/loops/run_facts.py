@@ -19,6 +19,7 @@ from runner.training.job import Job
 DATA_FACTS_FILE = "data.json"
 CALIBRATION_FILE = "calibration.json"
 HARDEST_FILE = "hardest.json"
+WARM_START_FILE = "warm_start.json"
 
 
 def write_data_facts(job: Job, features: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -60,6 +61,11 @@ def write_data_facts(job: Job, features: Sequence[Mapping[str, Any]] = ()) -> No
             **({"features": list(features)} if features else {}),
         },
     )
+
+
+def write_warm_start(job: Job, report: str) -> None:
+    """Write what a warm start took, a line for each thing."""
+    _write(job, WARM_START_FILE, {"lines": report.splitlines()})
 
 
 def write_calibration(job: Job, split: str, step: int, metrics: Metrics | None) -> None:
