@@ -137,7 +137,7 @@ def _find_remote(url: str, format_: str, key: str) -> list[DataFile]:
         extra = EXTRAS.get(scheme)
         install = f": pip install 'runner[{extra}]'" if extra else ""
         raise DataError(
-            f"{key}={url}: needs a package that is not installed{install} ({error})"
+            f"{key}={url}: needs a package that is not installed ({error}){install}"
         ) from error
     except OSError as error:
         raise DataError(f"{key}={url}: cannot be read: {_reason(error)}") from error
