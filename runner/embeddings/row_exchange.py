@@ -116,7 +116,7 @@ class RowExchange:
         sent = [grad_BE[:, columns].flatten() for columns in self._columns]
         received = self._exchange(sent, [len(here) * n for n in sizes])
         grads_NE = grad_BE.new_zeros(sum(sizes), self._width)
-        grads_NE[:, here] = torch.cat(received).view(-1, len(here))
+        grads_NE[:, here] = torch.cat(received).view(sum(sizes), len(here))
         return grads_NE
 
     def _exchange(self, parts: Sequence[Tensor], received: Sequence[int]) -> list[Tensor]:

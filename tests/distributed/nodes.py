@@ -130,13 +130,13 @@ def _ip(*words: str) -> str:
     return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
 
 
-def wait_for_step(run: Path, step: int, agents: Sequence[subprocess.Popen], within_s: float) -> int:
-    """Return the last logged step of a run, once it is at least `step` or all agents have ended."""
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        log = run / "metrics.jsonl"
-        rows = log.read_bytes().count(b'"split": "train"') if log.exists() else 0
-        if rows >= step or all(agent.poll() is not None for agent in agents):
-            return rows
+def wait_for_update(trace: Path, more: int, agents: Sequence[subprocess.Popen]) -> None:
+    """Wait until a file of `TRACE_FILE` has so many more updates, or an agent has ended."""
+    wanted, until = count_updates(trace) + more, time.monotonic() + 200
+    while count_updates(trace) < wanted and all(agent.poll() is None for agent in agents):
+        assert time.monotonic() < until, f"{trace} has {count_updates(trace)} updates, not {wanted}"
         time.sleep(0.05)
-    raise AssertionError(f"{run} has not reached step {step} within {within_s} s")
+
+
+def count_updates(trace: Path) -> int:
+    return trace.read_bytes().count(b"\n") if trace.exists() else 0
