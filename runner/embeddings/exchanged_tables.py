@@ -120,7 +120,9 @@ class RowShardedTables(EmbeddingTables):
         local = {name: ranges[ranks.rank] for name, ranges in row_ranges.items()}
         # a rank without rows of a table has one that is never read, since engines need at least one
         local_specs = [
-            replace(t, num_rows=max(1, local[t.name][1] - local[t.name][0]))
+            replace(
+                t, num_rows=max(1, local[t.name][1] - local[t.name][0]), first_row=local[t.name][0]
+            )
             for t in _sum_pooled(layout.tables)
         ]
         self._engine = build_uninitialized_tables(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,7 +16,7 @@ from runner.embeddings.huge_pages import advise_huge_pages
 from runner.embeddings.initialization import init_rows_
 from runner.embeddings.interface import EmbeddingTables, TableSpec, make_layout
 from runner.embeddings.padded_tables import build_any_width
-from runner.embeddings.sharding_settings import FBGEMM_FASTER_ON_CPU
+from runner.embeddings.sharding_settings import FBGEMM_FASTER_ON_CPU, NO_16_BIT_ON_CUDA
 from runner.embeddings.zero_gradient_rows import protect_zero_gradient_rows
 from runner.errors import ConfigError
 from runner.optim.settings import EVERY_ROW_LIMIT, SparseSettings
@@ -57,6 +58,7 @@ def _build_stored_tables(
     seed: int,
     device: torch.device,
 ) -> EmbeddingTables:
+    settings = with_rounding_seed(settings, seed)
     tables = build_uninitialized_tables(specs, feature_order, settings, device)
     state = tables.state()
     advise_huge_pages(state.values())
@@ -82,12 +84,19 @@ def build_uninitialized_tables(
     """Build tables on the fastest engine of the device, with their weights not yet set."""
     if settings.every_row:
         return DenseTables(make_layout(specs, feature_order, by_dim=False), settings, device)
-    if device.type == "cpu" and settings.kind not in FBGEMM_FASTER_ON_CPU:
+    if settings.is_16_bit and device.type != "cpu":
+        raise ConfigError(f"optimizer.sparse.dtype={settings.dtype}: {NO_16_BIT_ON_CUDA}")
+    if device.type == "cpu" and (settings.is_16_bit or settings.kind not in FBGEMM_FASTER_ON_CPU):
         return CpuTables(make_layout(specs, feature_order, by_dim=True), settings, device)
     tables = FbgemmTables(make_layout(specs, feature_order, by_dim=False), settings, device)
     for kernel in tables._tbe:
         protect_zero_gradient_rows(kernel, settings)
     return tables
+
+
+def with_rounding_seed(settings: SparseSettings, seed: int) -> SparseSettings:
+    """Return the settings with what the rounding of 16-bit rows depends on; others as they are."""
+    return replace(settings, rounding_seed=seed) if settings.is_16_bit else settings
 
 
 def check_table_specs(specs: Sequence[TableSpec]) -> None:

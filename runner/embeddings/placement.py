@@ -17,7 +17,7 @@ from runner.embeddings.exchanged_tables import (
     even_row_ranges,
     whole_table_ranges,
 )
-from runner.embeddings.factory import check_table_specs
+from runner.embeddings.factory import check_table_specs, with_rounding_seed
 from runner.embeddings.huge_pages import advise_huge_pages
 from runner.embeddings.initialization import BLOCK_ROWS, init_rows_
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
@@ -78,7 +78,7 @@ def shard_tables(
         tables = _shard_stored_tables(
             specs,
             order,
-            settings,
+            with_rounding_seed(settings, seed),
             sharding,
             ranks,
             device=device,
@@ -86,9 +86,7 @@ def shard_tables(
             used_bytes=taken,
         )
         _init_weights(tables, specs, seed)
-        added = table_bytes_per_rank(
-            tables.placement(), settings.kind, ranks.world_size, every_row=settings.every_row
-        )
+        added = table_bytes_per_rank(tables.placement(), settings, ranks.world_size)
         taken[:] = [a + b for a, b in zip(taken, added, strict=True)]
         return tables
 
@@ -211,7 +209,7 @@ def _exchange_bytes(
         for s in specs
         for rank, num_rows in enumerate(rows.get(s.name, ()))
     ]
-    return table_bytes_per_rank(shards, settings.kind, world_size, every_row=settings.every_row)
+    return table_bytes_per_rank(shards, settings, world_size)
 
 
 def _init_weights(tables: EmbeddingTables, specs: Sequence[TableSpec], seed: int) -> None:

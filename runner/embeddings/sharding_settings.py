@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from runner.config_key import Key
 from runner.errors import ConfigError, nearest_hint, unknown_choice
-from runner.optim.settings import SPARSE_KINDS, SparseSettings
+from runner.optim.settings import ROW_DTYPES, SPARSE_KINDS, SparseSettings
 
 PLANS = (
     "auto",
@@ -30,6 +30,13 @@ _WHOLE_ROW_KINDS = {
 # scalar code, 1.1 to 1.5 times slower than ours.
 FBGEMM_FASTER_ON_CPU = ("sgd", "rowwise_adagrad")
 EVERY_ROW = "every_row"  # stands for the kind of tables whose every row each update steps
+# These stand for the kind of tables whose engine on CPU is ours whatever their optimizer, in one
+# process and over ranks; a dtype is that of 16-bit rows.
+OWN_ENGINE = (EVERY_ROW, *ROW_DTYPES[1:])
+NO_16_BIT_ON_CUDA = (
+    "16-bit rows are for CPU: FBGEMM's CUDA kernels round them by a generator of their own, which "
+    "no checkpoint holds, so that a resume would not be exact"
+)
 FBGEMM_CPU_KINDS = ("sgd", "adagrad", "rowwise_adagrad")  # on CPU only we have the other kinds
 BANDWIDTH_KEYS = ("intra_host_gb_per_s", "inter_host_gb_per_s")
 
@@ -73,7 +80,7 @@ class ShardingSettings:
 class TableRule:
     """The kind of optimizer that updates a table, and the key that determines it."""
 
-    kind: str  # or EVERY_ROW
+    kind: str  # or one of OWN_ENGINE
     key: str = "optimizer.sparse.kind"
 
     @classmethod
@@ -81,12 +88,18 @@ class TableRule:
         """Return the rule of settings such as those of `optimizer.sparse`."""
         if sparse.get(EVERY_ROW) is True:
             return cls(EVERY_ROW, f"{where}.{EVERY_ROW}")
+        if sparse.get("dtype") in OWN_ENGINE:
+            return cls(str(sparse["dtype"]), f"{where}.dtype")
         return cls(str(sparse["kind"]), f"{where}.kind")
 
     @property
     def is_configured(self) -> bool:
         """Whether the key holds the kind; a frozen table has a kind that no key holds."""
         return not self.key.endswith(".frozen")
+
+    @property
+    def is_16_bit(self) -> bool:
+        return self.kind in ROW_DTYPES
 
     @property
     def described(self) -> str:
@@ -112,9 +125,9 @@ def refusal_reason(key: str, plan: Any, rule: TableRule, *, on_cpu: bool) -> str
     """Return why tables of this rule cannot have the plan that `key` gives them, or None."""
     if plan != "column_wise":
         return None
-    if rule.kind == EVERY_ROW:
+    if rule.kind in OWN_ENGINE:
         return (
-            f"{key}=column_wise: with {rule.key}=true our own exchange holds the tables, and it "
+            f"{key}=column_wise: with {rule.described} our own exchange holds the tables, and it "
             "keeps rows whole; row_wise and table_wise work"
         )
     if rule.kind in _WHOLE_ROW_KINDS:
@@ -146,7 +159,9 @@ def check_table_names(settings: ShardingSettings, tables: Sequence[str]) -> None
 
 
 def placed_kind(settings: SparseSettings) -> str:
-    """Return what decides on the engine of tables: the kind of their optimizer, or EVERY_ROW."""
+    """Return what decides on the engine of tables: their optimizer's kind, or of OWN_ENGINE."""
+    if settings.is_16_bit:
+        return settings.dtype
     return EVERY_ROW if settings.every_row else settings.kind
 
 
@@ -154,7 +169,7 @@ def engine_name(plan: str, kind: str, *, on_cpu: bool) -> str | None:
     """Return the engine of such tables on several ranks: "TorchRec", "ours", or None: refused."""
     if plan not in PLANS or refusal_reason("", plan, TableRule(kind), on_cpu=on_cpu):
         return None
-    if plan == "data_parallel" or kind == EVERY_ROW or (on_cpu and kind not in FBGEMM_CPU_KINDS):
+    if plan == "data_parallel" or kind in OWN_ENGINE or (on_cpu and kind not in FBGEMM_CPU_KINDS):
         return "ours"
     return "TorchRec"
 

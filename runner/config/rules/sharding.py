@@ -17,7 +17,7 @@ from runner.embeddings.sharding_rules import (
     early_plan_problems,
     possible_plans,
 )
-from runner.embeddings.sharding_settings import TableRule, check_sharding
+from runner.embeddings.sharding_settings import NO_16_BIT_ON_CUDA, TableRule, check_sharding
 from runner.errors import ConfigError
 from runner.optim.param_groups import parse_parameter_groups
 from runner.optim.settings import SPARSE_KINDS
@@ -28,6 +28,8 @@ def check_sharding_rules(config: Config) -> Iterator[str]:
     node = config["sharding"]
     yield from check_sharding(node)
     rules = _rules(config)
+    if rules is not None and not runs_on_cpu(config) and config["trainer"]["device"] != "auto":
+        yield from (f"{r.described}: {NO_16_BIT_ON_CUDA}" for r in rules.possible() if r.is_16_bit)
     # One process has all tables whole, whatever the plan.
     if rules is None or config["trainer"]["num_processes"] == 1:
         return

@@ -138,19 +138,26 @@ def tensor_shapes(saved: Checkpoint) -> dict[str, tuple[int, ...]]:
     return {name: tuple(entry.size) for name, entry in entries.items()}
 
 
-def load_tensors(saved: Checkpoint, into: Mapping[str, Tensor], *, partial: bool = False) -> None:
+def load_tensors(
+    saved: Checkpoint,
+    into: Mapping[str, Tensor],
+    *,
+    partial: bool = False,
+    convert: bool = False,
+) -> None:
     """Copy the tensors of a checkpoint into existing ones, in place.
 
     Args:
         saved: the checkpoint.
         into: the tensors by name; of a sharded one only the local shards are read.
         partial: whether the checkpoint may have other tensors, which are ignored.
+        convert: whether floating-point numbers may change their dtype.
 
     Raises:
         UserError: if names, shapes or dtypes differ; no tensor has been changed then.
     """
     reader, metadata = _open(saved)
-    _check(saved, metadata.state_dict_metadata, into, partial=partial)
+    _check(saved, metadata.state_dict_metadata, into, partial=partial, convert=convert)
     _read(saved, reader, metadata, into)
 
 
@@ -237,7 +244,12 @@ def _open(saved: Checkpoint) -> tuple[HuggingFaceStorageReader, Metadata]:
 
 
 def _check(
-    saved: Checkpoint, entries: Mapping[str, Any], into: Mapping[str, Tensor], *, partial: bool
+    saved: Checkpoint,
+    entries: Mapping[str, Any],
+    into: Mapping[str, Tensor],
+    *,
+    partial: bool,
+    convert: bool,
 ) -> None:
     missing = sorted(into.keys() - entries.keys())
     if missing:
@@ -252,7 +264,8 @@ def _check(
             raise UserError(
                 f"{name!r} is {tuple(size)} in {saved.path}, but {tuple(tensor.size())} in this run"
             )
-        if dtype != tensor.dtype:
+        are_floats = dtype.is_floating_point and tensor.dtype.is_floating_point
+        if dtype != tensor.dtype and not (convert and are_floats):
             raise UserError(f"{name!r} is {dtype} in {saved.path}, but {tensor.dtype} in this run")
     unexpected = [] if partial else sorted(entries.keys() - into.keys())
     if unexpected:

@@ -232,12 +232,7 @@ def make_table_builder(
             batch_size=batch_size,
             used_bytes=used_bytes,
         )
-        added = table_bytes_per_rank(
-            sharded.placement(),
-            settings.kind,
-            ranks.world_size,
-            every_row=settings.every_row,
-        )
+        added = table_bytes_per_rank(sharded.placement(), settings, ranks.world_size)
         used_bytes[:] = [a + b for a, b in zip(used_bytes, added, strict=True)]
         return sharded
 
