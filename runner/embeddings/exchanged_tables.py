@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -103,6 +104,7 @@ class RowShardedTables(EmbeddingTables):
         device: torch.device,
         plans: Mapping[str, str],
         row_ranges: Mapping[str, Sequence[RowRange]],
+        scratch: Path | None = None,
     ) -> None:
         """Build this rank's rows, with their weights not yet set.
 
@@ -113,6 +115,7 @@ class RowShardedTables(EmbeddingTables):
             device: where the rows of this rank are.
             plans: the plan by table, for `placement`.
             row_ranges: by table, the rows of every rank, in order and without gaps.
+            scratch: a folder for files in which the rows lie; None: they lie in memory.
         """
         super().__init__(layout, settings, device)
         self._ranks, self._plans, self._row_ranges = ranks, plans, row_ranges
@@ -126,7 +129,7 @@ class RowShardedTables(EmbeddingTables):
             for t in _sum_pooled(layout.tables)
         ]
         self._engine = build_uninitialized_tables(
-            local_specs, layout.feature_order, settings, device
+            local_specs, layout.feature_order, settings, device, scratch
         )
         table_of = {name: t.name for t in layout.tables for name in t.features}
         bounds = [local[table_of[name]] for name in layout.feature_order]

@@ -14,7 +14,7 @@ import torch
 from runner.distributed.ranks import Ranks
 from runner.embeddings.interface import Placement
 from runner.embeddings.row_updates import ROWWISE_STATES, STATE_NAMES
-from runner.embeddings.sharding_settings import ShardingSettings
+from runner.embeddings.sharding_settings import DISK, ShardingSettings
 from runner.errors import ConfigError
 from runner.optim.settings import SparseSettings
 
@@ -32,6 +32,8 @@ def table_bytes_per_rank(
 ) -> list[int]:
     """Return the bytes that each rank needs for weights, and for the states of their optimizer.
 
+    Tables that the plan leaves on disk need no memory.
+
     Where every row is updated, there is a gradient of each weight, too.
     """
     rowwise, states = ROWWISE_STATES.get(settings.kind, ()), STATE_NAMES[settings.kind]
@@ -39,6 +41,8 @@ def table_bytes_per_rank(
     weight_bytes = 2 if settings.is_16_bit else _FLOAT_BYTES
     needed = [0] * world_size
     for shard in placement:
+        if shard.plan == DISK:
+            continue
         states_and_gradients = num_full * shard.num_columns + len(rowwise)
         row_bytes = shard.num_columns * weight_bytes + states_and_gradients * _FLOAT_BYTES
         needed[shard.rank] += shard.num_rows * row_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 
@@ -25,6 +26,7 @@ from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, 
 from runner.embeddings.padded_tables import build_any_width
 from runner.embeddings.sharding_rules import TableRules, check_plans
 from runner.embeddings.sharding_settings import (
+    DISK,
     ShardingSettings,
     check_table_names,
     engine_name,
@@ -46,6 +48,7 @@ def shard_tables(
     device: torch.device,
     batch_size: int,
     used_bytes: Sequence[int] = (),
+    scratch: Path | None = None,
 ) -> EmbeddingTables:
     """Build tables over ranks, with the same initial weights as in one process.
 
@@ -61,6 +64,7 @@ def shard_tables(
         device: the device of this rank.
         batch_size: rows that a rank looks up at once, for the planner.
         used_bytes: bytes that other tables take already on each rank; none by default.
+        scratch: a folder for the files of tables whose plan is disk.
 
     Raises:
         ConfigError: for a plan that is refused, and for tables that do not fit.
@@ -84,6 +88,7 @@ def shard_tables(
             device=device,
             batch_size=batch_size,
             used_bytes=taken,
+            scratch=scratch,
         )
         _init_weights(tables, specs, seed)
         added = table_bytes_per_rank(tables.placement(), settings, ranks.world_size)
@@ -104,12 +109,14 @@ def _shard_stored_tables(
     device: torch.device,
     batch_size: int,
     used_bytes: Sequence[int],
+    scratch: Path | None,
 ) -> EmbeddingTables:
     """Build tables whose widths the kernels can store, with their weights not yet set."""
     on_cpu = device.type == "cpu"
     uses_exchange = engine_name("auto", placed_kind(settings), on_cpu=on_cpu) == "ours"
     replicated = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
-    sharded = [s for s in specs if s not in replicated]
+    on_disk = [s for s in specs if sharding.plan_of(s.name) == DISK]
+    sharded = [s for s in specs if s not in replicated and s not in on_disk]
     plans, row_ranges = _exchange_plans(sharded if uses_exchange else [], sharding, ranks)
     needed = _exchange_bytes(replicated, specs, row_ranges, settings, ranks.world_size)
     needed = [a + b for a, b in zip(needed, used_bytes, strict=True)]
@@ -137,6 +144,20 @@ def _shard_stored_tables(
             for kernel, _ in by_torchrec._kernels():
                 protect_zero_gradient_rows(kernel, settings)
             members.append(by_torchrec)
+    if on_disk:
+        layout = make_layout(on_disk, _features(on_disk, feature_order), by_dim=False)
+        rows = {s.name: even_row_ranges(s.num_rows, ranks.world_size) for s in on_disk}
+        members.append(
+            RowShardedTables(
+                layout,
+                settings,
+                ranks,
+                device=device,
+                plans=dict.fromkeys(rows, DISK),
+                row_ranges=rows,
+                scratch=scratch,
+            )
+        )
     if replicated:
         layout = make_layout(replicated, _features(replicated, feature_order), by_dim=False)
         members.append(ReplicatedTables(layout, settings, ranks, device=device))

@@ -17,7 +17,9 @@ PLANS = (
     "column_wise",
     "table_row_wise",
     "data_parallel",
+    "disk",
 )
+DISK = "disk"  # rows lie in files: all in one process, on ranks as in row_wise
 # Column-wise sharding splits a row, so no rank would see the whole row that these kinds need.
 _WHOLE_ROW_KINDS = {
     "rowwise_adagrad": "its accumulator is one number for a whole row",
@@ -43,7 +45,7 @@ BANDWIDTH_KEYS = ("intra_host_gb_per_s", "inter_host_gb_per_s")
 
 @dataclass(frozen=True)
 class ShardingSettings:
-    """The `sharding` group. A single process has all tables whole, whatever the settings."""
+    """The `sharding` group. A single process has all tables whole, in memory or on disk."""
 
     plan: Annotated[str, Key(", ".join(PLANS), choices=PLANS)] = "auto"
     tables: Annotated[
@@ -123,6 +125,13 @@ def check_sharding(node: Mapping[str, Any]) -> list[str]:
 
 def refusal_reason(key: str, plan: Any, rule: TableRule, *, on_cpu: bool) -> str | None:
     """Return why tables of this rule cannot have the plan that `key` gives them, or None."""
+    if plan == DISK and not on_cpu:
+        return f"{key}=disk: files are read into the memory of the CPU; trainer.device=cpu has them"
+    if plan == DISK and rule.kind == EVERY_ROW:
+        return (
+            f"{key}=disk: with {rule.described} every update would pass over the whole file; "
+            "without it an update touches the rows of its batch"
+        )
     if plan != "column_wise":
         return None
     if rule.kind in OWN_ENGINE:
@@ -169,7 +178,11 @@ def engine_name(plan: str, kind: str, *, on_cpu: bool) -> str | None:
     """Return the engine of such tables on several ranks: "TorchRec", "ours", or None: refused."""
     if plan not in PLANS or refusal_reason("", plan, TableRule(kind), on_cpu=on_cpu):
         return None
-    if plan == "data_parallel" or kind in OWN_ENGINE or (on_cpu and kind not in FBGEMM_CPU_KINDS):
+    if (
+        plan in ("data_parallel", DISK)
+        or kind in OWN_ENGINE
+        or (on_cpu and kind not in FBGEMM_CPU_KINDS)
+    ):
         return "ours"
     return "TorchRec"
 

@@ -55,7 +55,9 @@ class RowRounding:
         # the distance of fp16 numbers around each weight; small ones are equally far apart
         exponent_UD = (weight_UD.view(torch.int32) & 0x7F800000).view(torch.float32)
         ulp_UD = exponent_UD.mul_(2.0**-10).clamp_(min=2.0**-24)
-        noise_UD = self._noise(rows_U, weight_UD.shape[1], step) * 2.0 ** -_DROPPED_BITS[self._dtype]
+        noise_UD = (
+            self._noise(rows_U, weight_UD.shape[1], step) * 2.0 ** -_DROPPED_BITS[self._dtype]
+        )
         # exact: the sum has the 24 bits of fp32, of which the noise takes what fp16 leaves
         return weight_UD.div(ulp_UD).add_(noise_UD).floor_().mul_(ulp_UD).to(torch.float16)
 
