@@ -18,7 +18,7 @@ from runner.embeddings.initialization import BLOCK_ROWS, init_rows_
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
 from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, table_memory_budget
 from runner.embeddings.padded_tables import build_any_width
-from runner.embeddings.row_exchange import RowRange, row_ranges_on_groups
+from runner.embeddings.row_exchange import RowRange, even_row_ranges, row_ranges_on_groups
 from runner.embeddings.sharding_rules import TableRules, check_plans
 from runner.embeddings.sharding_settings import (
     DISK,
