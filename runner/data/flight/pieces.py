@@ -1,7 +1,9 @@
 """Batches as messages of Arrow and back.
 
 A message is a record batch of one row, with a list for each array of a batch in the layout that the
-batch has in memory, so that the trainer takes the received buffers for its tensors.
+batch has in memory, so that the trainer takes the received buffers for its tensors. Buffers that do
+not lie at multiples of 8 bytes are copied: compilers take aligned tensors for granted. gRPC aligns
+a message that arrives in many parts, so that large batches are not copied and small ones may be.
 
 Shape legend: B rows of a piece, D dense features, F single ids, L list columns, S sequences, T
 tasks, G groups, V values.
@@ -28,7 +30,7 @@ ARRAYS: Mapping[str, type] = {
     "dense": np.float32,  # [B, D]
     "ids": np.int64,  # [F * B + V]: feature-major, the values of lists at the end
     "list_offsets": np.int64,  # [L * B + 1]
-    "list_weights": np.float32,  # [V], or [0] if no list has weights
+    "list_weights": np.float32,  # [V], or [0] if no column of lists has weights
     "sequences": np.int64,  # [V]
     "sequence_offsets": np.int64,  # [S * B + 1]
     "labels": np.float32,  # [B, T]
@@ -93,7 +95,7 @@ def from_message(message: pa.RecordBatch, columns: Columns) -> Rows:
             ids[singles * size :],
             found["list_offsets"],
             (len(columns.lists), size),
-            found["list_weights"],
+            found["list_weights"] if any(c.weights for c in columns.lists) else None,
         )
         sequences = _jagged(
             found["sequences"], found["sequence_offsets"], (len(columns.sequences), size)
@@ -148,8 +150,6 @@ def _jagged(
         or (np.diff(offsets) < 0).any()
     ):
         raise ValueError(f"{len(offsets)} offsets for {len(values_V)} values, {shape} lists")
-    if weights_V is not None and not len(weights_V):
-        weights_V = None
     if weights_V is not None and len(weights_V) != len(values_V):
         raise ValueError(f"{len(weights_V)} weights for {len(values_V)} values")
     return tuple(

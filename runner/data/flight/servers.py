@@ -43,7 +43,7 @@ class _Server:
     problem: str = ""  # why it is passed by; empty: it answers
     refuses: bool = False  # rather than being away
     retry_at_s: float = 0.0
-    pause_s: float = RETRY_S[0]
+    pause_s: float = field(default_factory=lambda: RETRY_S[0])
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
