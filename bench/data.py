@@ -109,7 +109,7 @@ def read(data: Any, seed: int | None) -> float:
 
 def compare(case: Case, path: Path, num_rows: int, pairs: int) -> list[str]:
     data = opened(format="parquet", path=str(path), schema=case.schema, rewrite=case.rewrite)
-    files = data._indexes["train"].files
+    files = data.indexes["train"].files
     assert (files == (path,)) == (case.rewrite == "auto"), "read as it is"
     names = list(data.columns.names)
     return _row(
