@@ -35,7 +35,7 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
 
     given = make_parser().parse(words)
     _check_words(given)
-    run = find_run(Path(given.folder))
+    run = find_run(given.folder)
     allowed = allowed_packages(allow)
     composed = compose_job(["loop=eval", f"run={run}", *_FIXED, *given.overrides])
     check_composed(composed, allowed)

@@ -50,7 +50,7 @@ def open_parquet_file(file: DataFile, dictionary_columns: Sequence[str] = ()) ->
     try:
         return pq.ParquetFile(
             handle,
-            pre_buffer=file.filesystem is not None,
+            pre_buffer=file.remote is not None,
             page_checksum_verification=True,
             read_dictionary=list(dictionary_columns),
         )
