@@ -168,7 +168,7 @@ def test_a_folder_of_runs_is_told_with_its_newest_run(command, tmp_path_factory)
         os.utime(folder / name / "meta.json", (9 - number, 9 - number))
     (folder / "latest").symlink_to("new/b")
     message = command.refused("resume", str(folder))
-    assert f"a folder of 2 runs, of which {folder}/new/b is the newest" in message
+    assert f"a folder of runs, of which {folder}/new/b is the newest" in message
     assert f"`python -m runner report {folder}` lists them" in message
 
 
