@@ -42,13 +42,12 @@ def varying_settings(runs: Sequence[RunRecord]) -> list[str]:
     in_parts = {k for k in keys if any(other.startswith(f"{k}.") for other in keys)}
     varying = [k for k in varying if k in groups or k not in in_parts]
     one_value = [k for k in varying if len({_at(r, k) for r in runs}.difference(_UNSET)) < 2]
+    has = {k: [_at(r, k) not in _UNSET for r in runs] for k in varying}
     for key in reversed(one_value):
-        set_runs = [r for r in runs if _at(r, key) not in _UNSET]
-        for other in varying:
-            is_beside = other != key and other.rpartition(".")[0] == key.rpartition(".")[0] != ""
-            if is_beside and all(_at(r, other) not in _UNSET for r in set_runs):
-                varying.remove(key)
-                break
+        parent = key.rpartition(".")[0]
+        beside = [k for k in varying if k != key and k.rpartition(".")[0] == parent != ""]
+        if not all(has[key]) and any(has[k] == has[key] for k in beside):
+            varying.remove(key)
     if len({_at(r, "data") for r in runs}) > 1:
         of_data = [k for k in varying if k.split(".")[0] == "dataset"]
         if not of_data or not _is_determined_by(runs, "data", of_data):

@@ -65,7 +65,7 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
     fewest = 1 + len(board.secondary_objectives)
     needed = _width
     if board.keys and _width(out, _runs_table(board, metrics[:fewest])) > free:
-        board, needed = _share_a_column(board), _least_width
+        board, needed = _share_a_column(board, out.width * 2 // 5), _least_width
     while len(metrics) > fewest and needed(out, _runs_table(board, metrics)) > free:
         metrics.pop()
     error_width = None
@@ -81,13 +81,17 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
         out.print(_seeds_table(board, metrics[:2]))
 
 
-def _share_a_column(board: Leaderboard) -> Leaderboard:
-    """Return the leaderboard with all settings of a run as one text, which folds at its spaces."""
+def _share_a_column(board: Leaderboard, longest: int) -> Leaderboard:
+    """Return the leaderboard with all settings of a run as one text, which folds at its spaces.
+
+    A value stands below its key where both are longer than `longest` characters.
+    """
 
     def join(run: RunRecord) -> Mapping[str, str]:
         cells = list(zip(board.keys, format_run_settings(run, board.keys)))
         shown = [(k, v) for k, v in cells if v not in ("", "null")] or cells
-        named = (f"{board.headings[k]}={v.replace(', ', ',')}" for k, v in shown if v)
+        named = [f"{board.headings[k]}={v.replace(', ', ',')}" for k, v in shown if v]
+        named = [x if len(x) <= longest else x.replace("=", "=\n  ", 1) for x in named]
         return {"settings": " ".join(named)} if run.settings else {}
 
     runs = tuple(replace(run, settings=join(run)) for run in board.runs)

@@ -67,6 +67,21 @@ def test_a_long_metrics_name_stands_apart_from_its_value(command, tmp_path):
     assert status.index("completed") == line.index("0.75")
 
 
+def test_a_narrow_terminal_cuts_no_word_of_a_setting_and_shows_no_null(
+    command, tmp_path, monkeypatch
+):
+    for name, value in (("a", "validation/normalized_entropy"), ("b", "validation/log_loss")):
+        identity = {"checkpoint.monitor.metric": value, "trainer.batch_size": len(value)}
+        more = {"trainer.max_steps": None if name == "a" else 7}
+        more |= {f"optimizer.dense.setting_{number}": len(value) for number in range(6)}
+        make_run(tmp_path / "runs" / name, identity={**identity, **more})
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = command("report", "runs")
+    words = {word for line in out.splitlines() for word in line.split()}
+    assert {"monitor.metric=", "validation/normalized_entropy", "trainer.max_steps=7"} <= words
+    assert "null" not in out and max(map(len, out.splitlines()[1:])) <= 80
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
