@@ -97,7 +97,8 @@ def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     for finding in findings:
         if finding.startswith((IDS_FINDING, "overfitting")):
             yield finding
-    if state.best is not None and 0 < state.best.step <= rows / job.trainer.batch_size / 2:
+    half_epoch = rows / job.trainer.batch_size / 2
+    if state.best is not None and 0 < state.best.step <= min(half_epoch, state.step - 1):
         yield "it was best within half an epoch: try lower rates (optimizer.sparse.lr)"
     can_start_linear = job.context.growing is None and not job.checkpoint.init_linear
     if can_start_linear and hasattr(job.context.model, "deep"):

@@ -146,11 +146,15 @@ def test_a_result_has_its_yardstick_and_a_setting_turns_it_off(runner, tmp_path)
         assert done.code == 0, done.text
         result = json.loads((run / "result.json").read_text())
         assert ("auc of logistic regression" in done.text) is on
+        features = json.loads((run / "data.json").read_text()).get("features", [])
+        assert {f["kind"] for f in features} == ({"number", "ids", "label"} if on else set())
+        assert all(f["splits"]["test"]["psi"] < 0.25 for f in features)
         assert (0.5 < result.get("yardstick", {}).get("metrics", {}).get("test/auc", 0) < 1) is on
     on, off = ((tmp_path / str(b) / "metrics.jsonl").read_bytes() for b in (True, False))
     assert on == off  # it has no part in the training
     page = runner.run("report", str(tmp_path / "True"))
     assert "logistic regression" in page.text
+    assert "Coverage and drift" in (tmp_path / "True" / "report.html").read_text()
 
 
 @pytest.mark.slow
