@@ -28,6 +28,7 @@ OUTSIDE = {
     "README.md": "index.md",
     "experiments/README.md": "results_published.md",
     "experiments/FIRST_LOOK.md": "results_first_look.md",
+    "experiments/YARDSTICK.md": "results_yardstick.md",
     "experiments/PLANTED.md": "results_planted.md",
     "docs/notebook.ipynb": "notebook.md",
     "docs/reference.md": "keys.md",

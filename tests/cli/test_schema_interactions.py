@@ -163,3 +163,12 @@ def test_names_of_items_are_those_and_no_others():
     yes = ("item", "itemId", "movie_ids", "parent_asin", "song", "articles", "ad_id", "video_key")
     no = ("item_count", "user_id", "price", "item_category", "movie_year", "id", "code")
     assert [n for n in yes if not names_item(n)] == [n for n in no if names_item(n)] == []
+
+
+def test_users_and_items_without_a_time_are_told_how_the_next_item_is_proposed(propose):
+    table = columns(timestamp=None, place=np.arange(ROWS) % 50)
+    _, shown = propose(table)
+    assert "it has users and items, but no column that looks like a time: --task next_item" in shown
+    proposed, shown = propose(table, "--task", "next_item", "--time", "place")
+    assert proposed["interactions"]["time"] == "place"
+    assert "no column that looks like a time" not in shown
