@@ -112,6 +112,14 @@ def test_other_columns_are_left_out_and_said(propose):
     assert "interactions.sequences puts ids into the histories" in shown
 
 
+def test_what_may_be_the_type_of_an_event_is_told_how_to_declare_it(propose):
+    kinds = np.resize(["view", "cart", "buy"], ROWS)
+    _, shown = propose(columns(event_type=kinds, price=np.arange(ROWS) / 7))
+    [told] = [part for part in shown.split("event_type")[1:] if "interactions.events" in part]
+    assert "with train_on: every" in told
+    assert shown.count("interactions.events") == 1  # price is no type
+
+
 def test_a_table_without_times_or_items_is_no_table_of_interactions(propose):
     for table in (columns(timestamp=None), columns(item_id=None, price=np.linspace(0, 9, ROWS))):
         proposed, shown = propose(table)
