@@ -53,7 +53,7 @@ class Page:
         least_width = _AXIS_WIDTH * axes
         said = escape(f"Figure: {heading or describe_figure(figure)}")
         place = (
-            f'<div id="{name}" data-figure="{name}" role="img" aria-label="{said}" '
+            f'<div id="{name}" data-figure="{name}" role="figure" aria-label="{said}" '
             f'style="height:{height}px;min-width:{least_width}px"></div>'
         )
         return f'<div class="figure">{head}{place}</div>'
@@ -167,12 +167,14 @@ def render_table(
     heads = "".join(
         f'<th scope="col" class="{"num" if name in right else ""}" title="{escape(name)}"{sort}>'
         f"{_BREAKS.sub(_BREAK, escape(name))}</th>"
+        if name
+        else "<td></td>"
         for name in header
     )
     body = "".join(f"<tr>{''.join(cell.render() for cell in row)}</tr>" for row in rows)
     kind = ' class="sortable"' if sortable else ""
     return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="table">'
+        '<div class="scroll" tabindex="0" role="group" aria-label="table">'
         f"<table{kind}><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
