@@ -142,7 +142,9 @@ class Cell:
     is_html: bool = False  # the text is HTML already
 
     def render(self) -> str:
-        sort = "" if self.value is None else f' data-v="{escape(self.value)}"'
+        value = f"{self.value:.7g}" if isinstance(self.value, float) else str(self.value)
+        shown = self.value is None or value == self.text
+        sort = "" if shown else f' data-v="{escape(value)}"'
         kind = f' class="{self.css_class}"' if self.css_class else ""
         return f"<td{kind}{sort}>{self.text if self.is_html else escape(self.text)}</td>"
 
@@ -205,7 +207,7 @@ def status_cell(status: str) -> Cell:
 
 def link_cell(address: str, text: str) -> Cell:
     """Return a cell with a link, sorted by its text."""
-    return Cell(f'<a href="{escape(address)}">{escape(text)}</a>', text, is_html=True)
+    return Cell(f'<a href="{escape(address)}">{escape(text)}</a>', is_html=True)
 
 
 def render_facts(pairs: Iterable[tuple[str, str]]) -> str:

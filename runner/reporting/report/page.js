@@ -82,7 +82,11 @@ function startTools(tools) {
 }
 function start() {
   near.disconnect();
-  document.querySelectorAll("[data-figure]").forEach((place) => near.observe(place));
+  for (const place of document.querySelectorAll("[data-figure]")) {
+    // What is seen is drawn at once, so that a page of the board that changes does not flicker.
+    const { top, bottom } = place.getBoundingClientRect();
+    bottom > 0 && top < innerHeight ? draw(place) : near.observe(place);
+  }
   for (const select of document.querySelectorAll("select[data-draws]")) {
     const place = document.getElementById(select.dataset.draws);
     select.addEventListener("change", () => {
