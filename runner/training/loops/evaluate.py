@@ -53,7 +53,7 @@ def _evaluate(job: Job) -> Result:
                 return Result("interrupted", state.step, state.examples, signal=stop.signal)
             by_split[evaluation_name(split)] = metrics
     flat = {f"{split}/{name}": v for split, found in by_split.items() for name, v in found.items()}
-    failure = not_finite_loss(by_split)
+    failure = not_finite_loss(by_split, notes)
     status = "failed" if failure else "completed"
     found = undefined_results(flat, notes)
     more = {"undefined": found} if found else {}

@@ -20,7 +20,6 @@ from runner.training.loops.run_facts import hardest_rows, write_data_facts, writ
 from runner.training.loops.session import run_and_report
 from runner.training.loops.start import start_training
 from runner.training.loops.verdict import (
-    explained_metrics,
     failure_at_end,
     skipped_in_a_row,
     why_no_best,
@@ -174,8 +173,7 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
         recorder.record_final_evaluation(name, step, metrics, time.perf_counter() - started)
         results[name] = metrics
     judged = results or {recorder.split: state.train_metrics}
-    explained = explained_metrics(recorder.notes.get("validation", ()))
-    failure = failure_at_end(job, state, judged, explained)
+    failure = failure_at_end(job, state, judged, recorder.notes)
     result = recorder.make_result("failed" if failure else "completed", results, error=failure)
     if why := why_no_best(job, state, result.metrics, result.notes.get("undefined", ())):
         result.notes["no_best"] = why

@@ -116,6 +116,19 @@ def test_a_model_below_names_what_was_measured_and_one_above_is_left_in_peace():
     assert "act like ids" in said and "overfitting" in said and "another" not in said
 
 
+def test_where_the_auc_is_undefined_that_of_a_task_is_compared_or_the_loss_which_may_be_low():
+    of_tasks = {"test/auc/click": 0.7, "test/log_loss/click": 0.5, "test/auc/buy": 0.8}
+    state, ours = TrainState(step=2), {"test/auc": float("nan"), "test/auc/click": 0.65}
+    yardstick = {"name": "logistic regression", "metrics": of_tasks}
+    said = explain_below(job(), state, {**ours, "test/auc/buy": 0.7}, yardstick, [])
+    assert said is not None and said.startswith("test/auc/buy 0.7000 is below")
+    yardstick = {**yardstick, "metrics": {"test/log_loss": 0.04}}
+    one_class = {"test/auc": float("nan"), "test/log_loss": 0.03}
+    assert explain_below(job(), state, one_class, yardstick, []) is None
+    said = explain_below(job(), state, {**one_class, "test/log_loss": 0.6}, yardstick, [])
+    assert said is not None and said.startswith("test/log_loss 0.6000 is above")
+
+
 def test_overfitting_is_told_with_its_epoch():
     best = BestEvaluation(step=4, examples=16_000, value=0.7, metrics={"log_loss": 0.5})
     state = TrainState(step=10, best=best, train_metrics={"loss": 0.3})
