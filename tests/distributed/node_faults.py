@@ -24,7 +24,7 @@ from tests.fault_table import Table, count_faults
 from tests.reliability.cases import fault_seed
 
 LOSSES, PER_JOB = 20, 5
-UPDATES_PER_LOSS = 60
+UPDATES_PER_LOSS = 120
 SETTINGS = (
     *TRACED,
     *TINY,
@@ -39,15 +39,16 @@ ROWS_OF_UPDATE = 120
 class Job:
     """A job on two nodes, each with one rank, of which one node may be lost at a time."""
 
+    plan = ("sharding=row_wise", "trainer.batch_size=30", "trainer.accumulate=2")
+
     def __init__(self, nodes: Nodes, folder: Path, *words: str, elastic: bool = True) -> None:
         self.nodes, self.folder, self.trace = nodes, folder, Path(f"{folder}.trace")
-        self.words = (*SETTINGS, *words, f"hydra.run.dir={folder}", "sharding=row_wise",
-                      "trainer.batch_size=30", "trainer.accumulate=2")  # fmt: skip
+        self.words = (*SETTINGS, *words, *self.plan, f"hydra.run.dir={folder}")
         self.size = {"nodes": "1:2", "restarts": 3} if elastic else {"nodes": "2"}
         self.agents = [self.start_agent(number) for number in (0, 1)]
 
     def start_agent(self, number: int) -> subprocess.Popen:
-        env = {"TRACE_FILE": str(self.trace), "TRACE_PAUSE_S": "0.05"}
+        env = {"TRACE_FILE": str(self.trace), "TRACE_PAUSE_S": "0.05", "TRACE_ALONE_S": "1"}
         with open(f"{self.folder}.node-{number}.txt", "a") as output:
             return self.nodes.start_agent(number, self.words, output=output, env=env, **self.size)
 
@@ -94,15 +95,15 @@ def lose_nodes(nodes: Nodes, folder: Path, losses: int, rng: random.Random) -> s
     return ", ".join(lost)
 
 
-def train_undisturbed(folder: Path, losses: int) -> None:
-    """Train in one process, with all rows of an update in one batch."""
-    words = (*SETTINGS, f"trainer.max_steps={losses * UPDATES_PER_LOSS}", "trainer.accumulate=1",
-             f"trainer.batch_size={ROWS_OF_UPDATE}", f"hydra.run.dir={folder}")  # fmt: skip
-    environment = {"TRACE_FILE": f"{folder}.trace"}
+def train_undisturbed(folder: Path, *words: str) -> None:
+    """Train on one machine, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "runner", *words], cwd=ROOT, env={**os.environ, **environment},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "runner", *SETTINGS, *words, f"hydra.run.dir={folder}"],
+        cwd=ROOT,
+        env={**os.environ, "TRACE_FILE": f"{folder}.trace"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -130,7 +131,8 @@ def lost_nodes(table: Table, top: Path, *, short: bool) -> None:
         top / "undisturbed",
         random.Random(fault_seed()),
     )
-    train_undisturbed(undisturbed, losses)
+    length = f"trainer.max_steps={losses * UPDATES_PER_LOSS}"
+    train_undisturbed(undisturbed, length, f"trainer.batch_size={ROWS_OF_UPDATE}")
     with make_nodes(2) as nodes:
         for number in range(1 if short else LOSSES // PER_JOB):
 

@@ -20,8 +20,8 @@ from typing import IO
 
 from tests.conftest import ROOT
 
-# With a store that agents share, an agent that has led a round keeps its ranks waiting for a store of
-# its own in a later round that another node leads.
+# With a store that agents share, an agent that has led a round sends its ranks to its own store in
+# a later round, too, which another node leads.
 ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
 STORE = "10.99.0.254", 29400
 _SERVE_STORE = (
