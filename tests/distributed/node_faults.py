@@ -70,10 +70,10 @@ class Job:
 
     def end(self) -> None:
         codes = [agent.wait(timeout=300) for agent in self.agents]
-        assert codes == [0, 0], (codes, self.said())
+        assert codes == [0, 0], (codes, self.said()[-4000:])
 
     def said(self) -> str:
-        return "".join(Path(f"{self.folder}.node-{n}.txt").read_text()[-2000:] for n in (0, 1))
+        return "".join(Path(f"{self.folder}.node-{n}.txt").read_text() for n in (0, 1))
 
 
 def lose_nodes(nodes: Nodes, folder: Path, losses: int, rng: random.Random) -> str:
@@ -89,7 +89,7 @@ def lose_nodes(nodes: Nodes, folder: Path, losses: int, rng: random.Random) -> s
         assert other[0].poll() is None, f"it had ended before {lost}"
         # the other one is rank 0 now, and what it trains alone comes after its rank's last update
         wait_for_update(job.trace.with_name(f"{job.trace.name}.0"), rng.randint(3, 12), other)
-        assert other[0].poll() is None, (lost, job.said())
+        assert other[0].poll() is None, (lost, job.said()[-4000:])
         job.bring_back(number)
     job.end()
     return ", ".join(lost)
