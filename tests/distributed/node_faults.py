@@ -13,6 +13,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.conftest import ROOT, TINY
@@ -45,12 +46,15 @@ class Job:
         self.nodes, self.folder, self.trace = nodes, folder, Path(f"{folder}.trace")
         self.words = (*SETTINGS, *words, *self.plan, f"hydra.run.dir={folder}")
         self.size = {"nodes": "1:2", "restarts": 3} if elastic else {"nodes": "2"}
+        self.name = f"{folder.name}-{time.monotonic_ns()}"
         self.agents = [self.start_agent(number) for number in (0, 1)]
 
     def start_agent(self, number: int) -> subprocess.Popen:
         env = {"TRACE_FILE": str(self.trace), "TRACE_PAUSE_S": "0.05", "TRACE_ALONE_S": "1"}
         with open(f"{self.folder}.node-{number}.txt", "a") as output:
-            return self.nodes.start_agent(number, self.words, output=output, env=env, **self.size)
+            return self.nodes.start_agent(
+                number, self.words, job=self.name, output=output, env=env, **self.size
+            )
 
     def updates_of_rank(self, rank: int, more: int) -> None:
         wait_for_update(Path(f"{self.trace}.{rank}"), more, self.agents)
@@ -91,6 +95,7 @@ def lose_nodes(nodes: Nodes, folder: Path, losses: int, rng: random.Random) -> s
         wait_for_update(job.trace.with_name(f"{job.trace.name}.0"), rng.randint(3, 12), other)
         assert other[0].poll() is None, (lost, job.said()[-4000:])
         job.bring_back(number)
+        print(lost[-1], file=sys.stderr, flush=True)
     job.end()
     return ", ".join(lost)
 
@@ -140,7 +145,7 @@ def lost_nodes(table: Table, top: Path, *, short: bool) -> None:
                 run = top / f"job-{number}"
                 lost = lose_nodes(nodes, run, losses, rng)
                 assert_same(run, undisturbed)
-                print(lost, file=sys.stderr, flush=True)
+                print(f"well: {lost}", file=sys.stderr, flush=True)
                 return "went on and ended as undisturbed"
 
             table.judge(f"job {number}", judged, weight=losses)
