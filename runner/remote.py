@@ -62,7 +62,7 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
     local_keys = ("trainer.device=", "trainer.amp_dtype=")
     problems = [p for p in all_problems if not p.startswith(local_keys)]
     if find_spec("ray") is None:
-        problems.append("remote=ray: Ray is not installed: pip install '.[ray]'")
+        problems.append("remote=ray: Ray is not installed: pip install 'runner[ray]'")
     raise_combined([*composed.problems, *problems])
     if (composed.config.get("loop") or {}).get("_target_") not in (TRAIN_LOOP, ONLINE_LOOP):
         raise ConfigError(

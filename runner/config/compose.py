@@ -34,9 +34,11 @@ from runner.config.overrides import (
 from runner.config.restart import config_before_restart
 from runner.distributed.world_size import launched_world_size, resolve_world_size
 from runner.errors import ConfigError
+from runner.object_store import is_store_url
 from runner.optim.lr_scaling import resolve_lr_batches
 from runner.rundir.diff import diff_settings, format_changes
 from runner.rundir.location import DEFAULT_RUN_DIR
+from runner.rundir.mirror.fetch import local_run
 from runner.rundir.regular_files import check_run_files
 from runner.rundir.run_files import CONFIG_NODES, read_config, read_meta
 from runner.rundir.saved_config import unedited_config
@@ -127,7 +129,7 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
             "new run from its weights"
         )
     source = (
-        require_trained_run(Path(str(run)))
+        require_trained_run(local_run(str(run)))
         if run is not None
         else find_run_of_checkpoint(Path(str(checkpoint)))
     )
@@ -271,7 +273,10 @@ def _compose(
         unresolved_config=base.config,
         hydra=base.hydra,
         choices=base.choices,
-        problems=(*problems, *unresolved, *size_problems, *find_unknown_hydra_keys(parsed)),
+        problems=(
+            *(*problems, *unresolved, *size_problems, *find_unknown_hydra_keys(parsed)),
+            *_dirs_elsewhere(base.hydra),
+        ),
         overrides=tuple(overrides),
         added_keys=tuple(
             o.key_or_group
@@ -361,10 +366,23 @@ def make_paths_absolute(config: dict[str, Any], saved_config: dict[str, Any]) ->
     for *groups, name in [*PATH_KEYS, *_table_source_keys(config)]:
         node, saved_node = (_select_node(values, groups) for values in (config, saved_config))
         value = node.get(name) if isinstance(node, dict) else None
+        if name == "init_from" and isinstance(node, dict) and is_store_url(value):
+            node[name] = value = str(local_run(str(value)))
+            saved_node[name] = value
         if isinstance(value, str) and "://" not in value and isinstance(saved_node, dict):
             node[name] = os.path.abspath(os.path.expanduser(value))
             if saved_node[name] == value:
                 saved_node[name] = node[name]
+
+
+def _dirs_elsewhere(hydra: DictConfig) -> list[str]:
+    """Return a message for each output folder that is no folder of this machine."""
+    return [
+        f"{key}={place}: must be a folder of this machine, since logs in it grow and are locked; "
+        "checkpoint.mirror=s3://bucket/runs/mine copies a run into an object store as it trains"
+        for key, place in (("hydra.run.dir", hydra.run.dir), ("hydra.sweep.dir", hydra.sweep.dir))
+        if "://" in str(place)
+    ]
 
 
 def _drop_held_for_one_command(saved_config: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -101,6 +102,7 @@ class RowShardedTables(EmbeddingTables):
         device: torch.device,
         plans: Mapping[str, str],
         row_ranges: Mapping[str, Sequence[RowRange]],
+        scratch: Path | None = None,
     ) -> None:
         """Build this rank's rows, with their weights not yet set.
 
@@ -111,6 +113,7 @@ class RowShardedTables(EmbeddingTables):
             device: where the rows of this rank are.
             plans: the plan by table, for `placement`.
             row_ranges: by table, the rows of every rank, in order and without gaps.
+            scratch: a folder for files in which the rows lie; None: they lie in memory.
         """
         super().__init__(layout, settings, device)
         self._ranks, self._plans, self._row_ranges = ranks, plans, row_ranges
@@ -118,11 +121,13 @@ class RowShardedTables(EmbeddingTables):
         local = {name: ranges[ranks.rank] for name, ranges in row_ranges.items()}
         # a rank without rows of a table has one that is never read, since engines need at least one
         local_specs = [
-            replace(t, num_rows=max(1, local[t.name][1] - local[t.name][0]))
+            replace(
+                t, num_rows=max(1, local[t.name][1] - local[t.name][0]), first_row=local[t.name][0]
+            )
             for t in _sum_pooled(layout.tables)
         ]
         self._engine = build_uninitialized_tables(
-            local_specs, layout.feature_order, settings, device
+            local_specs, layout.feature_order, settings, device, scratch
         )
         table_of = {name: t for t in layout.tables for name in t.features}
         tables = [table_of[name] for name in layout.feature_order]

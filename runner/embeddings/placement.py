@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 
@@ -11,15 +12,16 @@ from runner.distributed.shards import LocalShard, LocalShards
 from runner.embeddings.composite_tables import CompositeTables
 from runner.embeddings.decayed_tables import decay_whole_tables
 from runner.embeddings.exchanged_tables import ReplicatedTables, RowShardedTables
-from runner.embeddings.factory import check_table_specs
+from runner.embeddings.factory import check_table_specs, with_rounding_seed
 from runner.embeddings.huge_pages import advise_huge_pages
 from runner.embeddings.initialization import BLOCK_ROWS, init_rows_
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
 from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, table_memory_budget
 from runner.embeddings.padded_tables import build_any_width
-from runner.embeddings.row_exchange import RowRange, row_ranges_on_groups
+from runner.embeddings.row_exchange import RowRange, even_row_ranges, row_ranges_on_groups
 from runner.embeddings.sharding_rules import TableRules, check_plans
 from runner.embeddings.sharding_settings import (
+    DISK,
     ShardingSettings,
     check_table_names,
     engine_name,
@@ -41,6 +43,7 @@ def shard_tables(
     device: torch.device,
     batch_size: int,
     used_bytes: Sequence[int] = (),
+    scratch: Path | None = None,
 ) -> EmbeddingTables:
     """Build tables over ranks, with the same initial weights as in one process.
 
@@ -56,6 +59,7 @@ def shard_tables(
         device: the device of this rank.
         batch_size: rows that a rank looks up at once, for the planner.
         used_bytes: bytes that other tables take already on each rank; none by default.
+        scratch: a folder for the files of tables whose plan is disk.
 
     Raises:
         ConfigError: for a plan that is refused, and for tables that do not fit.
@@ -73,17 +77,16 @@ def shard_tables(
         tables = _shard_stored_tables(
             specs,
             order,
-            settings,
+            with_rounding_seed(settings, seed),
             sharding,
             ranks,
             device=device,
             batch_size=batch_size,
             used_bytes=taken,
+            scratch=scratch,
         )
         _init_weights(tables, specs, seed)
-        added = table_bytes_per_rank(
-            tables.placement(), settings.kind, ranks.world_size, every_row=settings.every_row
-        )
+        added = table_bytes_per_rank(tables.placement(), settings, ranks.world_size)
         taken[:] = [a + b for a, b in zip(taken, added, strict=True)]
         return tables
 
@@ -101,12 +104,14 @@ def _shard_stored_tables(
     device: torch.device,
     batch_size: int,
     used_bytes: Sequence[int],
+    scratch: Path | None,
 ) -> EmbeddingTables:
     """Build tables whose widths the kernels can store, with their weights not yet set."""
     on_cpu = device.type == "cpu"
     uses_exchange = engine_name("auto", placed_kind(settings), on_cpu=on_cpu) == "ours"
     replicated = [s for s in specs if sharding.plan_of(s.name) == "data_parallel"]
-    sharded = [s for s in specs if s not in replicated]
+    on_disk = [s for s in specs if sharding.plan_of(s.name) == DISK]
+    sharded = [s for s in specs if s not in replicated and s not in on_disk]
     plans, row_ranges = _exchange_plans(sharded if uses_exchange else [], sharding, ranks)
     needed = _exchange_bytes(replicated, specs, row_ranges, settings, ranks.world_size)
     needed = [a + b for a, b in zip(needed, used_bytes, strict=True)]
@@ -134,6 +139,20 @@ def _shard_stored_tables(
             for kernel, _ in by_torchrec._kernels():
                 protect_zero_gradient_rows(kernel, settings)
             members.append(by_torchrec)
+    if on_disk:
+        layout = make_layout(on_disk, _features(on_disk, feature_order), by_dim=False)
+        rows = {s.name: even_row_ranges(s.num_rows, ranks.world_size) for s in on_disk}
+        members.append(
+            RowShardedTables(
+                layout,
+                settings,
+                ranks,
+                device=device,
+                plans=dict.fromkeys(rows, DISK),
+                row_ranges=rows,
+                scratch=scratch,
+            )
+        )
     if replicated:
         layout = make_layout(replicated, _features(replicated, feature_order), by_dim=False)
         members.append(ReplicatedTables(layout, settings, ranks, device=device))
@@ -211,7 +230,7 @@ def _exchange_bytes(
         for s in specs
         for rank, num_rows in enumerate(rows.get(s.name, ()))
     ]
-    return table_bytes_per_rank(shards, settings.kind, world_size, every_row=settings.every_row)
+    return table_bytes_per_rank(shards, settings, world_size)
 
 
 def _init_weights(tables: EmbeddingTables, specs: Sequence[TableSpec], seed: int) -> None:

@@ -28,11 +28,13 @@ from runner.distributed.torchrun import run_under_torchrun
 from runner.distributed.world_size import launched_rank, launched_world_size, may_restart
 from runner.errors import ConfigError, UserError
 from runner.launch.checks import check_fits_dataset, check_parts, resolve_automatic, set_threads
+from runner.launch.mirror import mirror_of, mirrored
 from runner.launch.spec import run_spec
 from runner.launch.status import print_status
 from runner.rundir.json_files import read_jsonl
 from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
 from runner.rundir.lock import LockedError
+from runner.rundir.mirror.push import check_mirror
 from runner.rundir.run import Run, RunSpec, open_run, reopen_run, write_result
 from runner.worker import release_ranks, run_job
 
@@ -114,14 +116,17 @@ def launch_run(
         if run.finished_result is not None:
             print_status(f"{run.dir} is done already: {_summarize(run.finished_result)}")
             release_ranks(composed, 0)
-            return 0, run.dir
+            with mirrored(composed, run) as mirror:
+                pass
+            return mirror.code, run.dir
         if run.not_done is not None:
             print_status(f"{run.dir} is not done: {run.not_done}; it goes on from what is whole")
-        code = _execute(composed, run, allowed)
-        # A job of a sweep has no page of its own: each has 5 MB of plotly.js.
-        if get_key(composed.config, "report") is not False and "RUNNER_SWEEP" not in os.environ:
-            _write_report(run.dir)
-        return code, run.dir
+        with mirrored(composed, run) as mirror:
+            code = _execute(composed, run, allowed)
+            # A job of a sweep has no page of its own: each has 5 MB of plotly.js.
+            if get_key(composed.config, "report") is not False and "RUNNER_SWEEP" not in os.environ:
+                _write_report(run.dir)
+        return code or mirror.code, run.dir
     finally:
         run.close()
 
@@ -172,6 +177,8 @@ def _open_run_dir(
                 "a rank or a node is lost, and each start would begin a new run; name one folder, "
                 "such as hydra.run.dir=outputs/my-run"
             )
+    if (mirror := mirror_of(composed)) is not None:
+        check_mirror(resume or Path(template), mirror)
     spec = run_spec(composed, command)
     check_fits_dataset(composed.config)
     if resume is not None:

@@ -44,7 +44,8 @@ class FolderLock:
             os.close(self._fd)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise LockedError(
-                    f"{folder}: another run is writing here: {describe_holder(folder)}"
+                    f"{folder}: another run is writing here: {describe_holder(folder)}; wait for "
+                    "its end, or choose another place with hydra.run.dir=DIR"
                 ) from None
             raise
         holder = {
