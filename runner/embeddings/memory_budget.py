@@ -23,8 +23,12 @@ _FLOAT_BYTES = 4
 
 
 def table_memory_budget(sharding: ShardingSettings, ranks: Ranks, device: torch.device) -> int:
-    """Return the bytes of a rank's device that tables may take: all but the storage reserve."""
-    return int(_device_bytes(sharding, ranks, device) * (1 - sharding.storage_reserve))
+    """Return the bytes of a rank's device that tables may take: all but the storage reserve.
+
+    Collective. The smallest device of all ranks counts, as nodes may differ.
+    """
+    least = -ranks.all_reduce_max(-_device_bytes(sharding, ranks, device))
+    return int(least * (1 - sharding.storage_reserve))
 
 
 def table_bytes_per_rank(

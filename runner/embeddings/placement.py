@@ -11,19 +11,14 @@ from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards
 from runner.embeddings.composite_tables import CompositeTables
 from runner.embeddings.decayed_tables import decay_whole_tables
-from runner.embeddings.exchanged_tables import (
-    ReplicatedTables,
-    RowRange,
-    RowShardedTables,
-    even_row_ranges,
-    whole_table_ranges,
-)
+from runner.embeddings.exchanged_tables import ReplicatedTables, RowShardedTables
 from runner.embeddings.factory import check_table_specs, with_rounding_seed
 from runner.embeddings.huge_pages import advise_huge_pages
 from runner.embeddings.initialization import BLOCK_ROWS, init_rows_
 from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
 from runner.embeddings.memory_budget import check_memory, table_bytes_per_rank, table_memory_budget
 from runner.embeddings.padded_tables import build_any_width
+from runner.embeddings.row_exchange import RowRange, even_row_ranges, row_ranges_on_groups
 from runner.embeddings.sharding_rules import TableRules, check_plans
 from runner.embeddings.sharding_settings import (
     DISK,
@@ -204,15 +199,20 @@ def _exchange_plans(
 ) -> tuple[dict[str, str], dict[str, list[RowRange]]]:
     """Return the plans and row ranges of our own exchange.
 
-    A table stays whole if its plan is table_wise; otherwise its rows are split in equal blocks. All
-    ranks exchange with all others, so table_row_wise is the same as row_wise here.
+    A table lies whole on a rank, in equal blocks on the ranks of a node, or in equal blocks on all.
     """
-    whole = {s.name: s.num_rows for s in specs if sharding.plan_of(s.name) == "table_wise"}
-    row_ranges = whole_table_ranges(whole, ranks.world_size)
-    row_ranges |= {
-        s.name: even_row_ranges(s.num_rows, ranks.world_size) for s in specs if s.name not in whole
+    groups = {
+        "table_wise": 1,
+        "table_row_wise": ranks.local_world_size,
+        "row_wise": ranks.world_size,
     }
-    return {s.name: "table_wise" if s.name in whole else "row_wise" for s in specs}, row_ranges
+    plans = {s.name: sharding.plan_of(s.name) for s in specs}
+    plans = {name: plan if plan in groups else "row_wise" for name, plan in plans.items()}
+    row_ranges: dict[str, list[RowRange]] = {}
+    for plan, group_size in groups.items():
+        sizes = {s.name: s.num_rows for s in specs if plans[s.name] == plan}
+        row_ranges |= row_ranges_on_groups(sizes, ranks.world_size, group_size)
+    return plans, row_ranges
 
 
 def _exchange_bytes(
